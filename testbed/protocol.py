@@ -1,0 +1,207 @@
+"""The control messages between a member and the controller; pure values, one JSON object a line.
+
+    member                        controller
+      Hello  ----------------------->            where the member listens for its peers
+             <-----------------------  Welcome   its job, everybody's addresses, the plan; sent when all are there
+      Report ----------------------->            after each round: where the time went, what each peer's path did
+             <-----------------------  Prepare   another plan
+      Held   ----------------------->            the plan is held: its next hops are connected
+      Goodbye ---------------------->            done, with the digest of the parameters
+             <-----------------------  Stop      leave now (the run was interrupted or another member failed)
+
+A plan takes force without a further message. Every round's chunks carry the newest epoch their contributors
+hold; the minimum over all members comes back with the mean, so after round k all members know the same epoch to
+use in round k+1. Agreement thus rides on the barrier that the round is anyway: nobody pauses for a swap, and a
+controller that dies in the middle of one leaves no member undecided.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, ClassVar, TypeVar
+
+PROTOCOL_VERSION = 1
+
+#: A line longer than this is refused: a plan of 1,000 members with 1,000 trees would not come this way.
+MAX_LINE_BYTES = 16 * 1024 * 1024
+
+
+class ProtocolError(ValueError):
+    """A line that is not one of the messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a worker trains, as the controller hands it out. Times in seconds."""
+
+    model: str
+    rounds: int
+    batch: int
+    optimizer: str
+    learning_rate: float
+    seed: int
+    shard: int
+    shards: int
+    partition: str = "iid"
+    alpha: float = 1.0
+    parameters: int = 0
+    step_seconds: float = 0.0
+    device: str = "auto"
+    evaluate_every: int = 10
+    strategy: str = "gradients"
+    round_timeout_s: float = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class PeerSample:
+    """One path to a next hop over one round, measured by the sender's own socket.
+
+    `bytes` acknowledged while the socket was backlogged for `busy_s` seconds (not limited by the receiver), so
+    bytes/busy_s is the path's throughput; `rtt_s` the least round trip seen; `retransmits` segments.
+    """
+
+    peer: str
+    bytes: int
+    busy_s: float
+    rtt_s: float
+    retransmits: int
+
+
+class Message:
+    """Base of the messages: `kind` on the wire names the class."""
+
+    __slots__ = ()
+    kind: ClassVar[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Hello(Message):
+    """A member is there and listens for peers at `address` (host, port)."""
+
+    kind: ClassVar[str] = "hello"
+    member: str
+    address: tuple[str, int]
+    device: str = "cpu"
+    token: str = ""
+    version: int = PROTOCOL_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome(Message):
+    """All members are there: work begins under `plan`. `roster` maps each member to its address."""
+
+    kind: ClassVar[str] = "welcome"
+    job: Mapping[str, Any]
+    roster: Mapping[str, tuple[str, int]]
+    plan: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare(Message):
+    """Another plan, to be held beside the one in force."""
+
+    kind: ClassVar[str] = "prepare"
+    plan: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Held(Message):
+    """The plan of `epoch` is held: connections to its next hops are open."""
+
+    kind: ClassVar[str] = "held"
+    member: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Report(Message):
+    """One round as one member saw it. `started_s` and `finished_s` bound the synchronization (Unix time).
+
+    `compute_s` is the step's real time, `paced_s` the time slept to reach the declared step time, `waited` the
+    seconds after the start at which each sending peer's last chunk arrived. `lost` and `duplicated` count updates
+    that the plan asked for and the result did not hold, or held twice. `metrics` has loss, and accuracy when the
+    round was evaluated.
+    """
+
+    kind: ClassVar[str] = "report"
+    member: str
+    round: int
+    epoch: int
+    started_s: float
+    finished_s: float
+    compute_s: float
+    paced_s: float
+    sent_bytes: int
+    received_bytes: int
+    lost: int
+    duplicated: int
+    waited: Mapping[str, float] = field(default_factory=dict)
+    peers: tuple[PeerSample, ...] = ()
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Goodbye(Message):
+    """A member is done. `digest` is the SHA-256 of its parameters' bytes; `error` is empty when all went well."""
+
+    kind: ClassVar[str] = "goodbye"
+    member: str
+    rounds: int
+    digest: str = ""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop(Message):
+    """Leave now."""
+
+    kind: ClassVar[str] = "stop"
+    reason: str
+
+
+MESSAGES: dict[str, type[Message]] = {cls.kind: cls for cls in (Hello, Welcome, Prepare, Held, Report, Goodbye, Stop)}
+
+M = TypeVar("M", bound=Message)
+
+
+def encode(message: Message) -> bytes:
+    """The message as one line."""
+    body = {"kind": message.kind, **asdict(message)}  # type: ignore[call-overload]
+    return json.dumps(body, separators=(",", ":")).encode() + b"\n"
+
+
+def decode(line: bytes) -> Message:
+    """The message on a line; ProtocolError when it is none of them."""
+    if len(line) > MAX_LINE_BYTES:
+        raise ProtocolError(f"a line of {len(line)} bytes; at most {MAX_LINE_BYTES} are read")
+    try:
+        body = json.loads(line)
+        cls = MESSAGES[body.pop("kind")]
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise ProtocolError(f"not a message: {line[:80]!r}") from error
+    known = {f.name for f in fields(cls)}  # type: ignore[arg-type]
+    if unknown := sorted(set(body) - known):
+        raise ProtocolError(f"{cls.kind}: unknown fields {unknown}")
+    try:
+        return cls(**_revive(cls, body))
+    except TypeError as error:
+        raise ProtocolError(f"{cls.kind}: {error}") from error
+
+
+def _revive(cls: type[Message], body: dict[str, Any]) -> dict[str, Any]:
+    """JSON has lists where the values have tuples."""
+    if cls is Hello and "address" in body:
+        body["address"] = _address(body["address"])
+    if cls is Welcome and "roster" in body:
+        body["roster"] = {name: _address(address) for name, address in dict(body["roster"]).items()}
+    if cls is Report and "peers" in body:
+        body["peers"] = tuple(PeerSample(**sample) for sample in body["peers"])
+    return body
+
+
+def _address(value: Any) -> tuple[str, int]:
+    host, port = value
+    return str(host), int(port)
