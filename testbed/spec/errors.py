@@ -1,0 +1,27 @@
+"""Bad input, said so that the reader can mend it: which file, which field, what rule, what to write instead."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing wrong in a file. `field` is a dotted path, or a line and column; `remedy` what to write instead."""
+
+    field: str
+    rule: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.rule}\n    write instead: {self.remedy}"
+
+
+class SpecError(ValueError):
+    """A file that cannot be used, with everything found wrong in it."""
+
+    def __init__(self, file: Path | str, faults: list[Fault]) -> None:
+        self.file = Path(file)
+        self.faults = faults
+        super().__init__("\n".join(f"{file}: {fault}" for fault in faults))

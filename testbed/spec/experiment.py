@@ -1,0 +1,207 @@
+"""Experiment files: a topology, what is trained on it, how it synchronizes, and what happens meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import yaml
+from pydantic import Field, model_validator
+
+from testbed.link import LinkState
+from testbed.spec.errors import Fault, SpecError
+from testbed.spec.load import FileModel, Strict, read_yaml, validate
+from testbed.spec.topology import Topology
+from testbed.spec.units import Delay, Duration, Loss, Rate
+
+#: What each model learns from; a data set that does not fit its model is an error.
+DATASETS = {"cnn": "digits", "gpt": "text", "synthetic": "none"}
+
+
+class Optimizer(Strict):
+    name: Literal["sgd", "adam", "adamw"] = "adam"
+    learning_rate: float = Field(default=2e-3, gt=0)
+
+
+class Partition(Strict):
+    """How the training data is cut over the workers: evenly at random, or by Dirichlet draws over labels."""
+
+    kind: Literal["iid", "dirichlet"] = "iid"
+    alpha: float = Field(default=1.0, gt=0)
+
+
+class Train(Strict):
+    """What is trained. `parameters` sizes the `synthetic` model, whose gradients are random but sent for real."""
+
+    model: Literal["cnn", "gpt", "synthetic"]
+    dataset: Literal["digits", "text", "none"] | None = None
+    batch: int = Field(default=32, ge=1)
+    optimizer: Optimizer = Optimizer()
+    rounds: int = Field(ge=1)
+    partition: Partition = Partition()
+    evaluate_every: int = Field(default=10, ge=1)
+    parameters: int | None = Field(default=None, ge=1)
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        needed = DATASETS[self.model]
+        if self.dataset not in (None, needed):
+            raise ValueError(f"the model {self.model} does not learn from {self.dataset} | `dataset: {needed}`")
+        if (self.model == "synthetic") != (self.parameters is not None):
+            raise ValueError("`parameters` goes with `model: synthetic`, and only there | both, or neither")
+        return self
+
+
+class Compute(Strict):
+    """Declared compute: a step takes `step_time` at speed 1; workers compute for real, then wait until then."""
+
+    step_time: Duration = 0.0
+
+
+class Sync(Strict):
+    """How members synchronize: every step's gradients, over the plans of a policy."""
+
+    strategy: Literal["gradients"] = "gradients"
+    policy: str = "hierarchical"
+    options: dict[str, Any] = Field(default_factory=dict)
+    round_timeout: Duration = 120.0
+
+
+class Controller(Strict):
+    """When another plan is adopted: looked for every `period`, its predicted gain above `margin`, and the plan in
+    force at least `dwell` rounds old."""
+
+    period: Duration = 2.0
+    margin: float = Field(default=0.1, ge=0)
+    dwell: int = Field(default=3, ge=1)
+
+
+class Change(Strict):
+    """New values for a directed link; what is left out stays."""
+
+    link: str
+    rate: Rate | None = None
+    delay: Delay | None = None
+    jitter: Delay | None = None
+    loss: Loss | None = None
+
+    def over(self, state: LinkState) -> LinkState:
+        """The state with the values given here."""
+        return replace(
+            state,
+            rate_bps=state.rate_bps if self.rate is None else self.rate,
+            delay_s=state.delay_s if self.delay is None else self.delay,
+            jitter_s=state.jitter_s if self.jitter is None else self.jitter,
+            loss=state.loss if self.loss is None else self.loss,
+        )
+
+
+class Event(Strict):
+    """Something that happens, at a time after training began or when a round is complete: exactly one thing.
+
+    `change` a directed link's values; take a physical pair `down` or `up` (`paris-tokyo` as two names);
+    `swap` the network for that of another topology file.
+    """
+
+    at: Duration | None = None
+    round: int | None = Field(default=None, ge=1)
+    change: Change | None = None
+    down: tuple[str, str] | None = None
+    up: tuple[str, str] | None = None
+    swap: str | None = None
+
+    @model_validator(mode="after")
+    def _one_moment_one_thing(self) -> Self:
+        if (self.at is None) == (self.round is None):
+            raise ValueError("needs one moment | either `at: 30s` or `round: 40`")
+        things = [name for name in ("change", "down", "up", "swap") if getattr(self, name) is not None]
+        if len(things) != 1:
+            raise ValueError(f"does {' and '.join(things) or 'nothing'} | one of change, down, up, swap")
+        return self
+
+
+class ExperimentFile(FileModel):
+    """The file as written."""
+
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,40}$")
+    topology: str
+    scale: float = Field(default=1.0, gt=0)
+    backend: Literal["auto", "netem", "userspace"] = "auto"
+    train: Train
+    compute: Compute = Compute()
+    sync: Sync = Sync()
+    controller: Controller = Controller()
+    events: list[Event] = Field(default_factory=list)
+    seed: int = Field(default=1, ge=0)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A validated experiment: the file's values, its network at the experiment's scale, and the networks it swaps to.
+
+    `networks` maps each `swap` event's path, as written, to its topology.
+    """
+
+    spec: ExperimentFile
+    topology: Topology
+    networks: Mapping[str, Topology]
+    file: Path
+
+    @classmethod
+    def load(cls, file: Path, overrides: Mapping[str, str] | None = None) -> Experiment:
+        """The experiment in a file, with `key.path=value` overrides (values are YAML); SpecError when it is wrong."""
+        value = read_yaml(file)
+        for key, text in (overrides or {}).items():
+            _override(value, key, text, file)
+        spec = validate(ExperimentFile, value, file)
+        topology = Topology.load(file.parent / spec.topology).scaled(spec.scale)
+        networks = {e.swap: Topology.load(file.parent / e.swap).scaled(spec.scale) for e in spec.events if e.swap}
+        faults = [
+            fault
+            for number, event in enumerate(spec.events)
+            for fault in _check_event(f"events.{number}", event, topology, networks)
+        ]
+        if faults:
+            raise SpecError(file, faults)
+        return cls(spec, topology, networks, file)
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+
+def _override(value: dict[str, Any], key: str, text: str, file: Path) -> None:
+    *path, last = key.split(".")
+    for part in path:
+        value = value.setdefault(part, {})
+        if not isinstance(value, dict):
+            raise SpecError(file, [Fault(key, f"`{part}` is not a mapping", "a path of field names, dots between")])
+    try:
+        value[last] = yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise SpecError(file, [Fault(key, f"{text!r} is not a YAML value", "a number, a word or a list")]) from None
+
+
+def _check_event(field: str, event: Event, topology: Topology, networks: Mapping[str, Topology]) -> list[Fault]:
+    known = {name for network in (topology, *networks.values()) for name in network.links}
+    faults = []
+    if event.change and event.change.link not in known:
+        faults.append(Fault(f"{field}.change.link", f"unknown link {event.change.link!r}", _some(known)))
+    for kind in ("down", "up"):
+        pair = getattr(event, kind)
+        if pair and "->".join(pair) not in known:
+            faults.append(Fault(f"{field}.{kind}", f"no link joins {pair[0]} and {pair[1]}", _some(known)))
+    if event.swap:
+        before = [worker.name for worker in topology.workers]
+        after = [worker.name for worker in networks[event.swap].workers]
+        if before != after:
+            rule = "a network swap in an experiment keeps its workers"
+            faults.append(Fault(f"{field}.swap", rule, f"a topology with the workers {', '.join(before)}"))
+    return faults
+
+
+def _some(names: set[str]) -> str:
+    return "one of " + ", ".join(sorted(names)[:12])

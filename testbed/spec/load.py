@@ -1,0 +1,124 @@
+"""Reading YAML files into validated models, and every way that can fail into a SpecError."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Hashable, Mapping
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from testbed.spec.errors import Fault, SpecError
+
+
+class Strict(BaseModel):
+    """A model in which an unknown field is an error that names the known ones."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_fields_only(cls, value: Any) -> Any:
+        if not isinstance(value, Mapping):
+            raise ValueError(f"must be a mapping | some of {', '.join(sorted(cls.model_fields))}")
+        for name in value:
+            if name not in cls.model_fields:
+                raise PydanticCustomError(
+                    "unknown_field", "{remedy}", {"name": str(name), "remedy": cls._nearest(name)}
+                )
+        return value
+
+    @classmethod
+    def _nearest(cls, name: object) -> str:
+        known = sorted(cls.model_fields)
+        close = difflib.get_close_matches(str(name), known, n=1)
+        return f"`{close[0]}`, perhaps; known here: {', '.join(known)}" if close else f"one of {', '.join(known)}"
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML in which a key given twice is an error, not a silent overwrite."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[Hashable] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, Hashable):
+                raise yaml.constructor.ConstructorError(None, None, "a key must be a plain word", key_node.start_mark)
+            if key in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"duplicate name {key!r}", key_node.start_mark)
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def read_yaml(file: Path) -> dict[str, Any]:
+    """The mapping in a YAML file; SpecError when it is missing, no YAML, or no mapping."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise SpecError(file, [Fault("file", "does not exist", "the path of a YAML file")]) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(file, [Fault("file", f"cannot be read: {error}", "a UTF-8 text file")]) from error
+    try:
+        value = yaml.load(text, Loader=_Loader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "file"
+        problem = error.problem or "is not YAML"
+        remedy = "each name once" if "duplicate" in problem else "valid YAML here (check indentation, colons, brackets)"
+        raise SpecError(file, [Fault(where, problem, remedy)]) from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise SpecError(file, [Fault("file", f"is not YAML: {error}", "plain, valid YAML")]) from None
+    if not isinstance(value, dict):
+        raise SpecError(file, [Fault("file", "holds no mapping", "`name: value` lines")])
+    return value
+
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def validate(model: type[M], value: Mapping[str, Any], file: Path) -> M:
+    """The value as the model; SpecError with a fault for each thing that is wrong."""
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        raise SpecError(file, [_fault(detail) for detail in error.errors()]) from None
+
+
+#: What pydantic's own rules mean to a user who wants to know what to write.
+REMEDIES = {
+    "missing": "this field; it is required",
+    "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "string_type": "a word",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "list_type": "a list",
+    "dict_type": "a mapping",
+}
+
+
+def _fault(detail: ErrorDetails) -> Fault:
+    path = [str(part) for part in detail["loc"]]
+    kind, message, context = detail["type"], detail["msg"], detail.get("ctx", {})
+    if kind == "unknown_field":
+        return Fault(".".join([*path, context["name"]]), "unknown field", message)
+    message = message.removeprefix("Value error, ")
+    rule, bar, remedy = message.partition(" | ")
+    if not bar:
+        remedy = REMEDIES.get(kind) or str(context.get("expected", f"a value for which this holds: {rule.lower()}"))
+        rule = f"{rule[0].lower()}{rule[1:]} (got {detail['input']!r:.60})" if kind != "missing" else "is missing"
+    return Fault(".".join(path) or "file", rule, remedy)
+
+
+class FileModel(Strict):
+    """A model that is a whole file."""
+
+    @classmethod
+    def from_file(cls, file: Path) -> Self:
+        return validate(cls, read_yaml(file), file)

@@ -1,0 +1,256 @@
+"""Topology files: sites, the links between them, and the traces that the links replay."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+import networkx as nx
+from pydantic import BeforeValidator, Field, model_validator
+
+from testbed.link import LinkState, Queue, link_name
+from testbed.spec.errors import Fault, SpecError
+from testbed.spec.load import FileModel, Strict, read_yaml, validate
+from testbed.spec.units import Delay, Loss, QueueLimit, Rate, Size
+from testbed.trace.csv import read_csv
+from testbed.trace.trace import Trace, TraceError
+
+Routing = Literal["delay", "hops", "inverse-rate"]
+
+#: Linux cuts no interface name: it refuses one longer than this. A router's interface bears its peer site's name.
+MAX_INTERFACE_NAME = 15
+SITE_NAME = re.compile(r"[a-z][a-z0-9-]*")
+#: Names of a router's own interfaces: its bridge, the loopback, the ports of its workers.
+RESERVED = re.compile(r"lan|lo|w\d+")
+
+#: A site's LAN is a /24 less network, broadcast and router.
+MAX_WORKERS = 253
+MAX_SITES = 4096
+
+
+def _site_name(name: object) -> str:
+    if not isinstance(name, str) or not SITE_NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is not a site's name | small letters, digits and dashes, a letter first")
+    if len(name) > MAX_INTERFACE_NAME:
+        raise ValueError(
+            f"the name {name!r} has {len(name)} characters, too long for an interface | at most {MAX_INTERFACE_NAME}"
+        )
+    if RESERVED.fullmatch(name):
+        raise ValueError(f"the name {name!r} is taken by a router's own interface | another name")
+    return name
+
+
+SiteName = Annotated[str, BeforeValidator(_site_name)]
+
+
+class TraceRef(Strict):
+    """A link's trace: a file, relative to the topology's folder, and how it is replayed."""
+
+    file: str
+    loop: bool = True
+    scale: float = Field(default=1.0, gt=0)
+
+
+class LinkProperties(Strict):
+    """One direction of a link as written; None where the entry leaves it out."""
+
+    rate: Rate | None = None
+    delay: Delay | None = None
+    rtt: Delay | None = None
+    jitter: Delay | None = None
+    loss: Loss | None = None
+    queue: QueueLimit | None = None
+    trace: TraceRef | None = None
+
+    @model_validator(mode="after")
+    def _one_delay(self) -> Self:
+        if self.delay is not None and self.rtt is not None:
+            raise ValueError("has both `delay` and `rtt` | `delay` (one way) or `rtt` (both ways), not both")
+        return self
+
+    def over(self, common: LinkProperties) -> LinkProperties:
+        """This direction's own values where given, else the entry's common ones."""
+        given = {name: getattr(self, name) for name in LinkProperties.model_fields if getattr(self, name) is not None}
+        base = {name: getattr(common, name) for name in LinkProperties.model_fields}
+        if "delay" in given or "rtt" in given:
+            base |= {"delay": None, "rtt": None}
+        return LinkProperties.model_construct(**(base | given))
+
+
+class LinkEntry(LinkProperties):
+    """A physical pair of links; `forward` is from the first site named to the second."""
+
+    between: tuple[SiteName, SiteName]
+    forward: LinkProperties = LinkProperties()
+    backward: LinkProperties = LinkProperties()
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        a, b = self.between
+        if a == b:
+            raise ValueError(f"joins {a} to itself | two different sites")
+        for side, own in (("forward", self.forward), ("backward", self.backward)):
+            properties = own.over(self)
+            if properties.rate is None and properties.trace is None:
+                raise ValueError(f"has no rate {side} | `rate: 50mbit`, for both ways or under `{side}`")
+            if properties.delay is None and properties.rtt is None:
+                raise ValueError(f"has no delay {side} | `delay: 20ms` (one way) or `rtt: 40ms`")
+        return self
+
+
+class Site(Strict):
+    """A data centre. `speed` is a factor on the experiment's declared compute; limits are per worker."""
+
+    workers: int = Field(ge=0, le=MAX_WORKERS)
+    speed: float = Field(default=1.0, gt=0, le=1000)
+    cpus: float | None = Field(default=None, gt=0)
+    gpus: int = Field(default=0, ge=0)
+    memory: Size | None = None
+
+
+class Lan(Strict):
+    """Between a worker and its router, each way."""
+
+    rate: Rate = 1e9
+    delay: Delay = 0.1e-3
+
+
+class TopologyFile(FileModel):
+    """The file as written."""
+
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,30}$")
+    sites: dict[SiteName, Site]
+    links: list[LinkEntry] = Field(default_factory=list)
+    lan: Lan = Lan()
+    routing: Routing = "delay"
+
+    @model_validator(mode="after")
+    def _a_network(self) -> Self:
+        if not self.sites or len(self.sites) > MAX_SITES:
+            raise ValueError(f"has {len(self.sites)} sites | 1 to {MAX_SITES} under `sites`")
+        graph = nx.Graph()
+        graph.add_nodes_from(self.sites)
+        for entry in self.links:
+            a, b = entry.between
+            for site in (a, b):
+                if site not in self.sites:
+                    raise ValueError(f"a link joins the unknown site {site!r} | one of {', '.join(self.sites)}")
+            if graph.has_edge(a, b):
+                raise ValueError(f"{a} and {b} are joined twice | one entry for each pair of sites")
+            graph.add_edge(a, b)
+        if not any(site.workers for site in self.sites.values()):
+            raise ValueError("has no workers | `workers: 1` or more in at least one site")
+        if not nx.is_connected(graph):
+            islands = sorted(sorted(part) for part in nx.connected_components(graph))
+            parts = " and ".join("{" + ", ".join(part) + "}" for part in islands[:3])
+            raise ValueError(f"is not connected: no link joins {parts} | a link between them")
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A directed WAN link: its configured state, and the trace that moves it, if any."""
+
+    source: str
+    target: str
+    state: LinkState
+    trace: Trace | None = None
+
+    @property
+    def name(self) -> str:
+        return link_name(self.source, self.target)
+
+    def at(self, time_s: float) -> LinkState:
+        """The state in force `time_s` seconds after the replay began."""
+        if self.trace is None:
+            return self.state
+        row = self.trace.at(time_s)
+        return replace(self.state, up=False) if row is None else row.over(self.state)
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """A training process in its own container. `speed` is relative to the declared step time."""
+
+    name: str
+    site: str
+    speed: float
+    cpus: float | None
+    gpus: int
+    memory: int | None
+
+
+@dataclass(frozen=True)
+class Topology:
+    """A validated network: sites, directed links by name, and what the LANs are like."""
+
+    name: str
+    sites: Mapping[str, Site]
+    links: Mapping[str, Link]
+    lan: Lan
+    routing: Routing
+    file: Path
+
+    @classmethod
+    def load(cls, file: Path) -> Topology:
+        """The topology in a file. SpecError names what is wrong in it, its traces included."""
+        return cls.from_value(read_yaml(file), file)
+
+    @classmethod
+    def from_value(cls, value: Mapping[str, object], file: Path) -> Topology:
+        """The topology in a parsed file; trace paths are relative to the folder of `file`."""
+        parsed = validate(TopologyFile, value, file)
+        links: dict[str, Link] = {}
+        faults: list[Fault] = []
+        for number, entry in enumerate(parsed.links):
+            a, b = entry.between
+            for source, target, own in ((a, b, entry.forward), (b, a, entry.backward)):
+                try:
+                    link = _link(source, target, own.over(entry), file.parent)
+                    links[link.name] = link
+                except TraceError as error:
+                    remedy = "a trace as docs/traces.md describes, its path relative to this file"
+                    faults.append(Fault(f"links.{number}.trace", str(error), remedy))
+        if faults:
+            raise SpecError(file, faults)
+        return cls(parsed.name, parsed.sites, links, parsed.lan, parsed.routing, file)
+
+    @property
+    def workers(self) -> tuple[Worker, ...]:
+        """All workers, site by site: `paris-w0`, `paris-w1`, …"""
+        return tuple(
+            Worker(f"{name}-w{i}", name, site.speed, site.cpus, site.gpus, int(site.memory) if site.memory else None)
+            for name, site in self.sites.items()
+            for i in range(site.workers)
+        )
+
+    def scaled(self, factor: float) -> Topology:
+        """The same network with every WAN rate multiplied; LANs, delays and losses stay."""
+        links = {
+            name: replace(link, state=link.state.scaled(factor), trace=link.trace and link.trace.scaled(factor))
+            for name, link in self.links.items()
+        }
+        return replace(self, links=links)
+
+
+def _link(source: str, target: str, properties: LinkProperties, folder: Path) -> Link:
+    trace = None
+    if ref := properties.trace:
+        trace = read_csv(folder / ref.file, "loop" if ref.loop else "hold").scaled(ref.scale)
+    rate = properties.rate
+    if rate is None:
+        rate = trace.rows[0].rate_bps if trace else None
+        if rate is None:
+            raise TraceError(f"{source}->{target}: neither the link nor its trace's first row has a rate")
+    delay = properties.delay if properties.delay is not None else (properties.rtt or 0.0) / 2
+    state = LinkState(
+        rate_bps=rate,
+        delay_s=delay,
+        jitter_s=properties.jitter or 0.0,
+        loss=properties.loss or 0.0,
+        queue=properties.queue or Queue(),
+    )
+    return Link(source, target, state, trace)

@@ -1,0 +1,80 @@
+"""Quantities as a user writes them: `50mbit`, `110ms`, `0.01%`, `1GB`, `1bdp`.
+
+Each type keeps one unit: rates in bit/s, times in seconds, sizes in bytes, probabilities in [0, 1]. A bare number
+is refused where a unit is needed, because it would be right in one reader's mind and wrong in another's.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Annotated
+
+from pydantic import BeforeValidator
+
+from testbed.link import Queue
+
+RATES = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
+TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}
+SIZES = {"B": 1.0, "KB": 1e3, "MB": 1e6, "GB": 1e9, "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30}
+
+NUMBER = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([A-Za-z%]*)\s*")
+
+
+def _split(text: object, example: str) -> tuple[float, str]:
+    if isinstance(text, bool) or not isinstance(text, str | int | float):
+        raise ValueError(f"must be a quantity | such as {example}")
+    match = NUMBER.fullmatch(str(text))
+    if not match or not math.isfinite(float(match[1])):
+        raise ValueError(f"{text!r} is not a quantity | a number with its unit, such as {example}")
+    return float(match[1]), match[2]
+
+
+def _quantity(units: Mapping[str, float], example: str, least: float, most: float) -> Callable[[object], float]:
+    def parse(text: object) -> float:
+        value, unit = _split(text, example)
+        if unit not in units:
+            said = f"has the unknown unit {unit!r}" if unit else "has no unit"
+            raise ValueError(f"{text!r} {said} | one of {', '.join(units)}, such as {example}")
+        value *= units[unit]
+        if not least <= value <= most:
+            raise ValueError(f"{text!r} is out of range | from {least:g} to {most:g} {_base(units)}, such as {example}")
+        return value
+
+    return parse
+
+
+def _base(units: Mapping[str, float]) -> str:
+    return next(unit for unit, factor in units.items() if factor == 1)
+
+
+def _loss(text: object) -> float:
+    value, unit = _split(text, "0.1%")
+    if unit != "%":
+        raise ValueError(f"{text!r} is not a percentage | such as 0.1%")
+    if not 0 <= value <= 100:
+        raise ValueError(f"{text!r} is out of range | from 0% to 100%")
+    return value / 100
+
+
+def _queue(text: object) -> Queue:
+    value, unit = _split(text, "1bdp")
+    if value <= 0:
+        raise ValueError(f"{text!r} is not above zero | such as 1bdp, 200packets or 256KB")
+    if unit == "bdp":
+        return Queue(value, "bdp")
+    if unit == "packets":
+        return Queue(value, "packets")
+    if unit in SIZES:
+        return Queue(value * SIZES[unit], "bytes")
+    raise ValueError(f"{text!r} has no known unit | such as 1bdp, 200packets or 256KB")
+
+
+#: 64 kbit/s is a packet of 1,514 bytes every 0.19 s: slower links carry no training. 100 Gbit/s is past any host.
+Rate = Annotated[float, BeforeValidator(_quantity(RATES, "50mbit", 64e3, 100e9))]
+Delay = Annotated[float, BeforeValidator(_quantity(TIMES, "20ms", 0.0, 60.0))]
+Duration = Annotated[float, BeforeValidator(_quantity(TIMES, "30s", 0.0, 1e7))]
+Size = Annotated[float, BeforeValidator(_quantity(SIZES, "512MB", 1.0, 1e13))]
+Loss = Annotated[float, BeforeValidator(_loss)]
+QueueLimit = Annotated[Queue, BeforeValidator(_queue)]

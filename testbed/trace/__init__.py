@@ -1,0 +1,1 @@
+"""Traces: what a link did over time. Pure values: parse, generate, look up."""

@@ -1,0 +1,105 @@
+"""Trace files: CSV with a header of `time_s` and any of `rate_mbps`, `delay_ms`, `jitter_ms`, `loss_pct`.
+
+    # lines that begin with a hash say where the trace is from
+    time_s,rate_mbps,delay_ms
+    0,40,55
+    1.5,12.5,60
+
+An empty cell leaves the link's own value. Each row holds until the next.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from testbed.trace.trace import End, Row, Trace, TraceError
+
+#: Column → (field of Row, what one unit of the column is in the field's unit, greatest value allowed).
+COLUMNS = {
+    "rate_mbps": ("rate_bps", 1e6, 100_000.0),
+    "delay_ms": ("delay_s", 1e-3, 60_000.0),
+    "jitter_ms": ("jitter_s", 1e-3, 60_000.0),
+    "loss_pct": ("loss", 1e-2, 100.0),
+}
+
+
+def read_csv(path: Path, end: End = "loop") -> Trace:
+    """The trace in a file. Raises TraceError, naming file and line, when it cannot be replayed."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise TraceError(f"{path}: there is no such trace; check the path, relative to the topology file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise TraceError(f"{path}: cannot be read as text: {error}") from error
+    try:
+        return parse_csv(text.splitlines(), end)
+    except TraceError as error:
+        raise TraceError(f"{path}: {error}") from None
+
+
+def parse_csv(lines: Sequence[str], end: End = "loop") -> Trace:
+    """The trace in the lines of a file; TraceError names the line."""
+    numbered = [(i, line) for i, line in enumerate(lines, 1) if line.strip() and not line.lstrip().startswith("#")]
+    if not numbered:
+        raise TraceError("has no header; begin with a line such as `time_s,rate_mbps`")
+    try:
+        table = list(csv.reader((line for _, line in numbered), strict=True))
+    except csv.Error as error:
+        raise TraceError(f"is not CSV: {error}") from error
+    if len(table) != len(numbered):
+        raise TraceError("has a quoted cell over several lines; write plain numbers")
+    header = [name.strip() for name in table[0]]
+    if header[0] != "time_s" or len(header) < 2 or len(set(header)) != len(header):
+        raise TraceError(f"line {numbered[0][0]}: the header must be `time_s` and then some of {', '.join(COLUMNS)}")
+    if unknown := [name for name in header[1:] if name not in COLUMNS]:
+        raise TraceError(f"line {numbered[0][0]}: unknown column {unknown[0]!r}; known: {', '.join(COLUMNS)}")
+    rows: list[Row] = []
+    for (number, _), cells in zip(numbered[1:], table[1:], strict=True):
+        try:
+            rows.append(_row(header, cells))
+            if len(rows) > 1 and rows[-1].time_s <= rows[-2].time_s:
+                raise TraceError(f"time {rows[-1].time_s:g} s does not come after {rows[-2].time_s:g} s; sort the rows")
+        except TraceError as error:
+            raise TraceError(f"line {number}: {error}") from None
+    return Trace(tuple(rows), end)
+
+
+def _row(header: Sequence[str], cells: Sequence[str]) -> Row:
+    if len(cells) != len(header):
+        raise TraceError(f"has {len(cells)} cells where the header has {len(header)}")
+    values: dict[str, float] = {}
+    for name, cell in zip(header[1:], cells[1:], strict=True):
+        if cell.strip():
+            field, unit, most = COLUMNS[name]
+            values[field] = _number(name, cell, most) * unit
+    if values.get("rate_bps") == 0:
+        raise TraceError("rate_mbps 0 has no meaning as a rate; take the link down with loss_pct 100")
+    return Row(_number("time_s", cells[0], 1e9), **values)
+
+
+def _number(name: str, cell: str, most: float) -> float:
+    try:
+        value = float(cell)
+    except ValueError:
+        raise TraceError(f"{name} {cell.strip()!r} is not a number") from None
+    if not (math.isfinite(value) and 0 <= value <= most):
+        raise TraceError(f"{name} {value:g} must be between 0 and {most:g}")
+    return value
+
+
+def write_csv(path: Path, trace: Trace, comments: Iterable[str] = ()) -> None:
+    """Write the trace with the columns it uses; the comments say where it is from."""
+    used = [name for name, (field, _, _) in COLUMNS.items() if any(getattr(r, field) is not None for r in trace.rows)]
+    with path.open("w", encoding="utf-8", newline="") as file:
+        file.writelines(f"# {comment}\n" for comment in comments)
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["time_s", *used])
+        for row in trace.rows:
+            writer.writerow([f"{row.time_s:g}", *(_cell(getattr(row, COLUMNS[n][0]), COLUMNS[n][1]) for n in used)])
+
+
+def _cell(value: float | None, unit: float) -> str:
+    return "" if value is None else f"{value / unit:.6g}"

@@ -1,0 +1,93 @@
+"""A trace: rows of a link's rate, delay, jitter and loss, each in force until the next."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import count, pairwise
+from typing import Literal
+
+from testbed.link import LinkState
+
+End = Literal["loop", "hold", "stop"]
+
+
+class TraceError(ValueError):
+    """A trace that cannot be replayed; the text says which rule it broke and what to write instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """From `time_s` on; None leaves the link's own value. Rate in bit/s, times in s, loss in [0, 1]."""
+
+    time_s: float
+    rate_bps: float | None = None
+    delay_s: float | None = None
+    jitter_s: float | None = None
+    loss: float | None = None
+
+    def over(self, state: LinkState) -> LinkState:
+        """The link's state with this row in force."""
+        return replace(
+            state,
+            rate_bps=state.rate_bps if self.rate_bps is None else self.rate_bps,
+            delay_s=state.delay_s if self.delay_s is None else self.delay_s,
+            jitter_s=state.jitter_s if self.jitter_s is None else self.jitter_s,
+            loss=state.loss if self.loss is None else self.loss,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Rows in time order, the first at 0. The last row lasts as long as the one before it (1 s if alone).
+
+    At the end `loop` begins again, `hold` keeps the last row, `stop` takes the link down.
+    Raises TraceError when the rows are empty, do not begin at 0, or are not in strictly rising time.
+    """
+
+    rows: tuple[Row, ...]
+    end: End = "loop"
+
+    def __post_init__(self) -> None:
+        if not self.rows:
+            raise TraceError("has no rows; write at least one, at time 0")
+        if self.rows[0].time_s != 0:
+            raise TraceError(f"begins at {self.rows[0].time_s:g} s; the first row must be at time 0")
+        for before, after in pairwise(self.rows):
+            if after.time_s <= before.time_s:
+                raise TraceError(
+                    f"time {after.time_s:g} s comes after {before.time_s:g} s; times must rise from row to row"
+                )
+
+    @property
+    def duration_s(self) -> float:
+        """Until the last row's end: the period of a loop."""
+        if len(self.rows) == 1:
+            return 1.0
+        return 2 * self.rows[-1].time_s - self.rows[-2].time_s
+
+    def at(self, time_s: float) -> Row | None:
+        """The row in force `time_s` seconds after the trace began; None after the end of one that stops."""
+        if time_s >= self.duration_s:
+            if self.end == "stop":
+                return None
+            if self.end == "hold":
+                return self.rows[-1]
+            time_s = math.fmod(time_s, self.duration_s)
+        return self.rows[bisect_right(self.rows, time_s, key=lambda row: row.time_s) - 1]
+
+    def changes(self) -> Iterator[tuple[float, Row | None]]:
+        """Each moment at which another row takes force, in time order; endless for a loop of several rows."""
+        yield from ((row.time_s, row) for row in self.rows)
+        if self.end == "stop":
+            yield self.duration_s, None
+        if self.end == "loop" and len(self.rows) > 1:
+            for lap in count(1):
+                yield from ((lap * self.duration_s + row.time_s, row) for row in self.rows)
+
+    def scaled(self, factor: float) -> Trace:
+        """The same trace with its rates multiplied."""
+        rows = (row if row.rate_bps is None else replace(row, rate_bps=row.rate_bps * factor) for row in self.rows)
+        return Trace(tuple(rows), self.end)
