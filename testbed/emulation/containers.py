@@ -1,0 +1,116 @@
+"""The workers' containers: started side by side, labelled, with no network but what is moved in.
+
+A container sees the emulated WAN and nothing else: network mode `none`, no capability, no new privileges, a user
+that is not root, a read-only root with a small tmpfs. Control goes through a Unix socket in a mounted folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import docker
+from docker.errors import APIError, NotFound
+from docker.models.containers import Container
+from docker.types import DeviceRequest, Mount
+
+from testbed.emulation.label import LABEL
+from testbed.spec.topology import Worker
+
+#: Where a container finds the control socket's folder. (A mounted socket file would go stale with its server.)
+CONTROL_FOLDER = "/run/testbed"
+
+#: The engine handles this many starts at once; more only queue up in it.
+PARALLEL = 8
+
+#: Half of what a process gets by default (1024), so that the emulation itself is served first.
+CPU_SHARES = 512
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerRequest:
+    """What one worker's container runs."""
+
+    worker: Worker
+    command: Sequence[str]
+
+
+class Fleet:
+    """The containers of one network. A context manager: leaving it removes them all, by label."""
+
+    def __init__(self, client: docker.DockerClient, network: str, image: str, control: Path) -> None:
+        self._client = client
+        self._network = network
+        self._image = image
+        self._control = control
+        self._containers: dict[str, Container] = {}
+
+    def __enter__(self) -> Fleet:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+    def start(self, requests: Iterable[ContainerRequest]) -> Mapping[str, int]:
+        """Start them all; worker name → pid of the container's first process."""
+        with ThreadPoolExecutor(PARALLEL) as pool:
+            started = list(pool.map(self._start, requests))
+        self._containers.update(started)
+        return {name: int(container.attrs["State"]["Pid"]) for name, container in started}
+
+    def _start(self, request: ContainerRequest) -> tuple[str, Container]:
+        worker = request.worker
+        container = self._client.containers.create(
+            self._image,
+            list(request.command),
+            name=f"testbed-{self._network}-{worker.name}",
+            hostname=worker.name,
+            labels={LABEL: self._network},
+            network_mode="none",
+            cap_drop=["ALL"],
+            security_opt=["no-new-privileges"],
+            read_only=True,
+            tmpfs={"/tmp": "size=64m"},
+            mounts=[Mount(CONTROL_FOLDER, str(self._control), type="bind", read_only=True)],
+            cpu_shares=CPU_SHARES,
+            nano_cpus=int(worker.cpus * 1e9) if worker.cpus else None,
+            mem_limit=worker.memory,
+            device_requests=[DeviceRequest(count=worker.gpus, capabilities=[["gpu"]])] if worker.gpus else None,
+        )
+        container.start()
+        container.reload()
+        return worker.name, container
+
+    def logs(self, worker: str) -> bytes:
+        """What the worker has printed."""
+        return bytes(self._containers[worker].logs())
+
+    def running(self) -> dict[str, bool]:
+        """Worker → whether its container still runs."""
+        alive = {c.id for c in self._client.containers.list(filters={"label": f"{LABEL}={self._network}"})}
+        return {name: container.id in alive for name, container in self._containers.items()}
+
+    def remove(self) -> None:
+        """Remove every container of this network, also one that a broken start left."""
+        remove_containers(self._client, self._network)
+
+
+def remove_containers(client: docker.DockerClient, network: str | None = None) -> list[str]:
+    """Remove the containers that carry our label, of one network or of all; their names."""
+    label = LABEL if network is None else f"{LABEL}={network}"
+    found = client.containers.list(all=True, filters={"label": label}, ignore_removed=True)
+    with ThreadPoolExecutor(PARALLEL) as pool:
+        list(pool.map(_remove, found))
+    return sorted(str(container.name) for container in found)
+
+
+def _remove(container: Container) -> None:
+    try:
+        container.remove(force=True, v=True)
+    except NotFound:
+        return  # it went by itself
+    except APIError as error:
+        if error.status_code != 409:  # its removal is under way
+            raise

@@ -1,0 +1,60 @@
+"""What marks a thing as ours, and of which network: so that clean-up can find it, and touches nothing else.
+
+Containers carry it as a Docker label. Processes carry it in their environment, where it survives an exec and shows
+in /proc. Namespaces and veths need none: they live exactly as long as the labelled processes that hold them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+LABEL = "testbed.network"
+ENVIRONMENT = "TESTBED_NETWORK"
+
+#: One folder a network that is up: sockets and state. On a tmpfs, so a reboot leaves none.
+STATE_ROOT = Path("/run/testbed")
+
+
+def environment(network: str) -> dict[str, str]:
+    """The environment for a process of this network."""
+    return {**os.environ, ENVIRONMENT: network}
+
+
+def state_folder(network: str) -> Path:
+    """Where a network keeps its sockets while it is up."""
+    return STATE_ROOT / "networks" / network
+
+
+def processes(network: str | None = None) -> Iterator[tuple[int, str]]:
+    """(pid, network) of each process that carries our label; of one network, or of all."""
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdecimal() or int(folder.name) == os.getpid():
+            continue
+        try:
+            variables = (folder / "environ").read_bytes().split(b"\0")
+        except OSError:
+            continue  # it ended, or is a kernel thread
+        for variable in variables:
+            name, _, value = variable.partition(b"=")
+            if name == ENVIRONMENT.encode() and network in (None, value.decode(errors="replace")):
+                yield int(folder.name), value.decode(errors="replace")
+
+
+def kill_processes(network: str | None = None) -> list[int]:
+    """End every process that carries the label, by id; the ids of those that were there."""
+    found = [pid for pid, _ in processes(network)]
+    for pid in found:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+    return found
+
+
+def remove_state(network: str | None = None) -> None:
+    """Remove the folders of one network, or of all."""
+    shutil.rmtree(state_folder(network) if network else STATE_ROOT / "networks", ignore_errors=True)

@@ -1,0 +1,117 @@
+"""What each link's state is now, from the four things that speak into it, and its way into the shaper.
+
+configured state  <-  trace row  <-  change asked for  <-  down
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from testbed.link import LinkState
+from testbed.spec.experiment import Change
+from testbed.spec.topology import Link
+from testbed.trace.trace import Row
+
+if TYPE_CHECKING:
+    from testbed.emulation.shaping.base import Shaper
+
+#: Told of each state put in force: (seconds on the monotonic clock when it was, link, state).
+Observer = Callable[[float, str, LinkState], None]
+
+
+class Links:
+    """The links of a network and the states in force. Any thread may speak to it; changes go in one batch each."""
+
+    def __init__(self, shaper: Shaper, observer: Observer) -> None:
+        self._shaper = shaper
+        self._observer = observer
+        self._lock = threading.Lock()
+        self._links: dict[str, Link] = {}
+        self._rows: dict[str, Row | None] = {}
+        self._changes: dict[str, list[Change]] = {}
+        self._down: set[str] = set()
+        self._in_force: dict[str, LinkState] = {}
+
+    def add(self, link: Link) -> LinkState:
+        """Take a link in, not yet shaped; the state to attach it with."""
+        with self._lock:
+            self._links[link.name] = link
+            self._in_force[link.name] = self._desired(link.name)
+            self._observer(time.monotonic(), link.name, self._in_force[link.name])
+            return self._in_force[link.name]
+
+    def remove(self, name: str) -> None:
+        """Forget a link that is gone, and what was asked of it."""
+        with self._lock:
+            for table in (self._links, self._rows, self._changes, self._in_force):
+                table.pop(name, None)
+            self._down.discard(name)
+
+    def configure(self, links: Iterable[Link]) -> None:
+        """Other configured states for links that are there; what was asked of them before is forgotten."""
+        with self._lock:
+            for link in links:
+                self._links[link.name] = link
+                self._rows.pop(link.name, None)
+                self._changes.pop(link.name, None)
+            self._apply(link.name for link in links)
+
+    def replay(self, rows: Mapping[str, Row | None]) -> None:
+        """Put trace rows in force; None is the end of a trace that stops."""
+        with self._lock:
+            known = {name: row for name, row in rows.items() if name in self._links}
+            self._rows.update(known)
+            self._apply(known)
+
+    def change(self, change: Change) -> None:
+        """Values that stay in force over the trace. KeyError for a link that is not there."""
+        with self._lock:
+            if change.link not in self._links:
+                raise KeyError(f"no link {change.link} is up; there are {', '.join(sorted(self._links))}")
+            self._changes.setdefault(change.link, []).append(change)
+            self._apply([change.link])
+
+    def take(self, names: Iterable[str], up: bool) -> None:
+        """Take links up or down. KeyError for one that is not there."""
+        with self._lock:
+            names = list(names)
+            for name in names:
+                if name not in self._links:
+                    raise KeyError(f"no link {name} is up; there are {', '.join(sorted(self._links))}")
+            (self._down.difference_update if up else self._down.update)(names)
+            self._apply(names)
+
+    @property
+    def down(self) -> frozenset[str]:
+        """The links taken down."""
+        with self._lock:
+            return frozenset(self._down)
+
+    def states(self) -> dict[str, LinkState]:
+        """The state in force on every link."""
+        with self._lock:
+            return dict(self._in_force)
+
+    def _desired(self, name: str) -> LinkState:
+        state, row = self._links[name].state, self._rows.get(name)
+        if row is not None:
+            state = row.over(state)
+        ended = name in self._rows and row is None
+        for change in self._changes.get(name, ()):
+            state = change.over(state)
+        return replace(state, up=not ended and name not in self._down)
+
+    def _apply(self, names: Iterable[str]) -> None:
+        desired = {name: self._desired(name) for name in names}
+        changed = {name: state for name, state in desired.items() if self._in_force[name] != state}
+        if not changed:
+            return
+        self._shaper.apply(changed)
+        now = time.monotonic()
+        self._in_force.update(changed)
+        for name, state in changed.items():
+            self._observer(now, name, state)

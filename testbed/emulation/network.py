@@ -1,0 +1,227 @@
+"""The network: Mininet routers and container hosts, joined by shaped links, rebuilt live by difference.
+
+    container                      paris-r (namespace)                         tokyo-r (namespace)
+    +--------+   veth   +----+-------------+---------+      veth       +---------+
+    |  eth0  |----------| w0 | bridge lan  |  tokyo  |-----------------|  paris  | ...
+    +--------+          +----+-------------+---------+                 +---------+
+                                             shaped: paris->tokyo        shaped: tokyo->paris
+
+A WAN link is shaped where it leaves a router, never on the host that sends: there TCP would see the queue and hold
+back. An interface comes up only after its shaping is in force.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from mininet.net import Mininet
+
+from testbed.emulation.addressing import Addressing
+from testbed.emulation.links import Links, Observer
+from testbed.emulation.node import ContainerHost, NamespaceNode, Router, Veth
+from testbed.emulation.routing import Routes
+from testbed.emulation.shaping.base import Port, Shaper
+from testbed.link import link_name
+from testbed.spec.topology import Topology, Worker
+
+#: What a fresh namespace needs before it is a router. IPv6 is off: nothing of ours uses it, and its chatter would
+#: count as traffic. Without loose reverse-path checks, routes that differ by direction would lose packets.
+ROUTER_SETTINGS = (
+    "net.ipv4.ip_forward=1",
+    "net.ipv4.conf.all.rp_filter=0",
+    "net.ipv4.conf.default.rp_filter=0",
+    "net.ipv6.conf.all.disable_ipv6=1",
+    "net.ipv6.conf.default.disable_ipv6=1",
+)
+HOST_SETTINGS = ("net.ipv6.conf.all.disable_ipv6=1", "net.ipv6.conf.default.disable_ipv6=1")
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkSwap:
+    """What a swap did. `seconds` from its begin until all of it was in force."""
+
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
+    changed: tuple[str, ...]
+    seconds: float
+
+
+def pair_of(link: str) -> frozenset[str]:
+    """The two sites a directed link joins."""
+    return frozenset(link.split("->"))
+
+
+class Network(Mininet):
+    """A running WAN. `build` makes it, `swap` turns it into another, `stop` takes it away."""
+
+    def __init__(self, name: str, topology: Topology, shaper: Shaper, observer: Observer) -> None:
+        # Mininet's own start-up raises system-wide limits of the host (sysctl). What is here needs none of that,
+        # and the host is not ours to change.
+        Mininet.inited = True
+        super().__init__(topo=None, controller=None, build=False, cleanup=False)
+        self.name = name
+        self.topology = topology
+        self.shaper = shaper
+        self.links_in_force = Links(shaper, observer)
+        self.addressing = Addressing()
+        self.routes = Routes.over(topology)
+        self._pairs: dict[frozenset[str], Veth] = {}
+
+    # Building -----------------------------------------------------------------------------------------------------
+
+    def build(self, pids: Mapping[str, int]) -> None:  # type: ignore[override]
+        """Make everything; `pids` maps each worker to a process in its container."""
+        for site in self.topology.sites:
+            self._add_site(site)
+        for worker in self.topology.workers:
+            self._add_worker(worker, pids[worker.name])
+        for pair in self._wanted_pairs(self.topology):
+            self._add_pair(self.topology, pair)
+        self._set_routes(Routes.over(self.topology))
+        self.built = True
+
+    def _add_site(self, site: str) -> None:
+        router = self.addHost(f"{site}-r", cls=Router, network=self.name)
+        _configure(router, ROUTER_SETTINGS)
+        netlink, gateway = router.netlink, self.addressing.router(site)
+        netlink.link("set", index=router.interface_index("lo"), state="up")
+        netlink.link("add", ifname="lan", kind="bridge")
+        bridge = router.interface_index("lan")
+        netlink.addr("add", index=bridge, address=str(gateway.ip), prefixlen=gateway.network.prefixlen)
+        netlink.link("set", index=bridge, state="up")
+
+    def _add_worker(self, worker: Worker, pid: int) -> None:
+        host = self.addHost(worker.name, cls=ContainerHost, pid=pid)
+        _configure(host, HOST_SETTINGS)
+        router = self.router(worker.site)
+        index = int(worker.name.rpartition("-w")[2])
+        port = f"w{index}"
+        link = self.addLink(router, host, cls=Veth, intfName1=port, intfName2="eth0")
+        router.netlink.link("set", index=router.interface_index(port), master=router.interface_index("lan"))
+        address = self.addressing.worker(worker.site, index)
+        link.intf2.setIP(str(address))
+        self._shape_access(worker, router, port, host)
+        link.intf1.up()
+        link.intf2.up()
+        host.netlink.link("set", index=host.interface_index("lo"), state="up")
+        host.netlink.route("add", dst="default", gateway=str(self.addressing.router(worker.site).ip))
+
+    def _shape_access(self, worker: Worker, router: Router, port: str, host: ContainerHost) -> None:
+        """The LAN: its rate on both ends of the access link."""
+
+    def _add_pair(self, topology: Topology, pair: frozenset[str]) -> None:
+        """A physical pair of links: wired, shaped both ways, and only then brought up."""
+        a, b = sorted(pair)
+        wire = self.addLink(self.router(a), self.router(b), cls=Veth, intfName1=b, intfName2=a)
+        self._pairs[pair] = wire
+        for source, target, interface in ((a, b, wire.intf1), (b, a, wire.intf2)):
+            interface.setIP(str(self.addressing.wan(source, target)))
+            link = topology.links[link_name(source, target)]
+            state = self.links_in_force.add(link)
+            self.shaper.attach(Port(link.name, self.router(source).netns, target), state)
+        wire.intf1.up()
+        wire.intf2.up()
+
+    # Asking -------------------------------------------------------------------------------------------------------
+
+    def router(self, site: str) -> Router:
+        """The site's router."""
+        return self.nameToNode[f"{site}-r"]
+
+    def host(self, worker: str) -> ContainerHost:
+        """A worker as a Mininet host."""
+        return self.nameToNode[worker]
+
+    def address(self, worker: Worker) -> str:
+        """The worker's address on the emulated network."""
+        return str(self.addressing.worker(worker.site, int(worker.name.rpartition("-w")[2])).ip)
+
+    def link_address(self, link: str) -> str:
+        """The far end's address of a directed link: what its source pings."""
+        source, target = link.split("->")
+        return str(self.addressing.wan(target, source).ip)
+
+    # Changing -----------------------------------------------------------------------------------------------------
+
+    def take(self, a: str, b: str, up: bool) -> None:
+        """Take a physical pair down or up; the routes follow."""
+        self.links_in_force.take((link_name(a, b), link_name(b, a)), up)
+        self._set_routes(Routes.over(self.topology, self.links_in_force.down))
+
+    def swap(self, topology: Topology) -> NetworkSwap:
+        """Become another network, by difference: what stays the same is not touched.
+
+        What is new is built first, then the routes move over, then what is gone is removed, so that no route ever
+        leads to a link that is not there. The workers must be the same.
+        """
+        began = time.monotonic()
+        if [w.name for w in topology.workers] != [w.name for w in self.topology.workers]:
+            raise ValueError(f"{topology.file}: a swap keeps the workers of {self.topology.file}; it has others")
+        before, after = self._wanted_pairs(self.topology), self._wanted_pairs(topology)
+        for site in topology.sites.keys() - self.topology.sites.keys():
+            self._add_site(site)
+        for pair in after - before:
+            self._add_pair(topology, pair)
+        changed = [
+            link
+            for name, link in topology.links.items()
+            if name in self.topology.links and link != self.topology.links[name]
+        ]
+        self.links_in_force.configure(changed)
+        removed_sites = self.topology.sites.keys() - topology.sites.keys()
+        old, self.topology = self.topology, topology
+        self._set_routes(Routes.over(topology, self.links_in_force.down))
+        for pair in before - after:
+            self._remove_pair(pair)
+        for site in removed_sites:
+            self.delHost(self.router(site))
+        return NetworkSwap(
+            added=tuple(sorted(topology.links.keys() - old.links.keys())),
+            removed=tuple(sorted(old.links.keys() - topology.links.keys())),
+            changed=tuple(sorted(link.name for link in changed)),
+            seconds=time.monotonic() - began,
+        )
+
+    def _remove_pair(self, pair: frozenset[str]) -> None:
+        wire = self._pairs.pop(pair)
+        a, b = sorted(pair)
+        for name in (link_name(a, b), link_name(b, a)):
+            self.shaper.detach(name)
+            self.links_in_force.remove(name)
+        self.delLink(wire)
+
+    @staticmethod
+    def _wanted_pairs(topology: Topology) -> set[frozenset[str]]:
+        return {pair_of(name) for name in topology.links}
+
+    def _set_routes(self, routes: Routes) -> None:
+        """Every router's way to every other site's LAN: replaced in place, removed where there is none any more."""
+        for site in self.topology.sites:
+            netlink, hops = self.router(site).netlink, routes.next_hops(site)
+            old = self.routes.next_hops(site) if self.built else {}
+            for target, hop in hops.items():
+                if old.get(target) != hop:
+                    gateway = str(self.addressing.next_hop(site, hop))
+                    netlink.route("replace", dst=str(self.addressing.lan(target)), gateway=gateway)
+            for target in old.keys() - hops.keys():
+                netlink.route("del", dst=str(self.addressing.lan(target)))
+        self.routes = routes
+
+    # Ending -------------------------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Take the routers away; links go with them. Containers belong to the fleet."""
+        for node in self.hosts:
+            node.terminate()
+        self.hosts.clear()
+        self.links.clear()
+
+
+def _configure(node: NamespaceNode, settings: Iterable[str]) -> None:
+    process = node.popen(["sysctl", "-qw", *settings], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    _, complaint = process.communicate()
+    if process.returncode:
+        raise RuntimeError(f"{node.name}: sysctl refused {' '.join(settings)}: {complaint.decode().strip()}")

@@ -1,0 +1,139 @@
+"""The replay clock: puts each trace's rows in force at their moments.
+
+It sleeps to absolute deadlines, so an error in one tick is not carried into the next, and records how late each tick
+was: the time from the row's moment to the return of the call that put it in force.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import count
+
+from testbed.spec.topology import Link
+from testbed.trace.trace import Row
+
+Apply = Callable[[Mapping[str, Row | None]], None]
+
+#: Rows due within this many seconds of each other go in one batch: a tenth of the lateness that is tolerated.
+BATCH_S = 0.0005
+
+#: The real-time round-robin class, so that a busy host's workers do not delay a tick; the lowest priority of it.
+REALTIME_PRIORITY = 1
+
+
+class ReplayClock:
+    """Replays the traces of links from `start()` on, in a thread of its own, until `stop()`."""
+
+    def __init__(self, apply: Apply) -> None:
+        self._apply = apply
+        self._wake = threading.Condition()
+        self._order = count()
+        self._due: list[tuple[float, int, str, Row | None, Iterator[tuple[float, Row | None]]]] = []
+        self._began: float | None = None
+        self._stopped = False
+        self._failure: Exception | None = None
+        self._late: dict[str, list[float]] = {}
+        self._thread = threading.Thread(target=self._run, name="replay", daemon=True)
+
+    def start(self, links: Iterable[Link]) -> None:
+        """Begin: now is time 0 of all traces."""
+        self._began = time.monotonic()
+        self.follow(links)
+        self._thread.start()
+
+    def follow(self, links: Iterable[Link]) -> None:
+        """Replay these links' traces instead, from the moment the replay has reached."""
+        with self._wake:
+            elapsed = self.elapsed_s
+            self._due.clear()
+            for link in links:
+                if link.trace is not None:
+                    self._enter(link, elapsed)
+            self._wake.notify()
+
+    def _enter(self, link: Link, elapsed: float) -> None:
+        assert link.trace is not None
+        changes = link.trace.changes()
+        in_force: tuple[float, Row | None] | None = None
+        for moment, row in changes:
+            if moment > elapsed:
+                self._push(link.name, moment, row, changes)
+                break
+            in_force = (moment, row)
+        if in_force is not None and elapsed > 0:
+            self._push(link.name, elapsed, in_force[1], iter(()))
+        elif in_force is not None:
+            self._push(link.name, 0.0, in_force[1], iter(()))
+
+    def _push(self, name: str, moment: float, row: Row | None, rest: Iterator[tuple[float, Row | None]]) -> None:
+        heapq.heappush(self._due, (moment, next(self._order), name, row, rest))
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the replay began; 0 before."""
+        return 0.0 if self._began is None else time.monotonic() - self._began
+
+    @property
+    def failure(self) -> Exception | None:
+        """What ended the replay before its time."""
+        return self._failure
+
+    def lateness(self) -> dict[str, list[float]]:
+        """Seconds late, for each tick of each link so far."""
+        with self._wake:
+            return {name: list(late) for name, late in self._late.items()}
+
+    def stop(self) -> None:
+        """End the replay; the states in force stay."""
+        with self._wake:
+            self._stopped = True
+            self._wake.notify()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        _ask_for_realtime()
+        try:
+            while (batch := self._next_batch()) is not None:
+                self._apply({name: row for _, name, row in batch})
+                done = self.elapsed_s
+                with self._wake:
+                    for moment, name, _ in batch:
+                        self._late.setdefault(name, []).append(max(0.0, done - moment))
+        except Exception as error:
+            self._failure = error
+
+    def _next_batch(self) -> list[tuple[float, str, Row | None]] | None:
+        """Sleep until rows are due; None when stopped."""
+        with self._wake:
+            while not self._stopped:
+                now = self.elapsed_s
+                if not self._due:
+                    self._wake.wait()
+                elif self._due[0][0] > now:
+                    self._wake.wait(self._due[0][0] - now)
+                else:
+                    return self._take_due(now)
+            return None
+
+    def _take_due(self, now: float) -> list[tuple[float, str, Row | None]]:
+        batch: dict[str, tuple[float, str, Row | None]] = {}
+        while self._due and self._due[0][0] <= now + BATCH_S:
+            moment, _, name, row, rest = heapq.heappop(self._due)
+            batch[name] = (moment, name, row)
+            following = next(rest, None)
+            if following is not None:
+                self._push(name, *following, rest)
+        return list(batch.values())
+
+
+def _ask_for_realtime() -> None:
+    """Real-time scheduling for this thread where the host grants it; lateness is recorded either way."""
+    try:
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(REALTIME_PRIORITY))
+    except PermissionError:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), -15)
