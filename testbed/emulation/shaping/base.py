@@ -1,0 +1,101 @@
+"""What shaping a link means, whatever does it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import ClassVar, Self
+
+from testbed.link import LinkState
+
+
+class ShapingError(RuntimeError):
+    """A link cannot be shaped. The text says what to do about it; the link is dead, never unshaped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """Where a directed link is shaped: everything a router sends through one of its interfaces.
+
+    `destination` narrows that to the packets for one address, so that several links can leave through a bridge:
+    a site's LAN, where each worker's link from its router is told apart by the worker's address.
+    """
+
+    link: str
+    netns: Path
+    interface: str
+    destination: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LinkCounters:
+    """What a link has done since it was attached.
+
+    Packets and bytes are of frames as on the wire: a super-packet counts as the frames it stands for, each with its
+    own headers. `busy_s` is the time during which packets left one right behind another because a queue had formed,
+    `busy_bytes` what passed in that time and `allowed_bytes` the rate in force summed over it, so
+    `busy_bytes / allowed_bytes - 1` is the error of the rate.
+    """
+
+    packets: int = 0
+    bytes: int = 0
+    dropped_queue: int = 0
+    dropped_loss: int = 0
+    backlog_bytes: int = 0
+    busy_s: float = 0.0
+    busy_bytes: int = 0
+    allowed_bytes: float = 0.0
+
+    @property
+    def rate_error(self) -> float | None:
+        """Relative error of the rate while the link was busy; None if it never was."""
+        return self.busy_bytes / self.allowed_bytes - 1 if self.allowed_bytes > 0 else None
+
+
+class Shaper(ABC):
+    """Shapes all links of one network; a context manager, safe to call from any thread.
+
+    A link whose state is not `up`, or whose rate is 0, drops what arrives; what it already holds drains.
+    """
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def attach(self, port: Port, state: LinkState) -> None:
+        """Start shaping a port. From here to `detach` nothing passes unshaped. Raises ShapingError."""
+
+    @abstractmethod
+    def apply(self, states: Mapping[str, LinkState]) -> None:
+        """Change the named links in place, as one batch; nothing that waits is lost. KeyError: not attached."""
+
+    @abstractmethod
+    def detach(self, link: str) -> None:
+        """Stop serving a link. Its port passes nothing until it is attached again. KeyError: not attached."""
+
+    @abstractmethod
+    def counters(self) -> dict[str, LinkCounters]:
+        """Totals of every attached link since its `attach`."""
+
+    @abstractmethod
+    def failure(self) -> str | None:
+        """Why links are dead, or None while all is well."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Detach every link and let go of what this holds. A second time does nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def passes(state: LinkState) -> bool:
+    """Whether a link in this state lets anything through."""
+    return state.up and state.rate_bps > 0

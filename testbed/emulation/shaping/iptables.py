@@ -1,0 +1,80 @@
+"""The rules that send a router's packets to the shaping core.
+
+nftables has a queue statement only where the kernel was built with it, so these are iptables rules, through whichever
+of its two forms this kernel accepts. All live in one chain of our own, which is replaced whole and atomically:
+
+    mangle POSTROUTING ─► testbed-shaping ─► -o paris-tokyo            -j NFQUEUE --queue-num 0
+                                          ─► -o lan -d 10.0.0.2        -j NFQUEUE --queue-num 1
+
+None carries --queue-bypass: while nobody listens to a queue, its packets are dropped. An accepted packet goes on
+after the whole table, so it meets one rule only; rules with a destination therefore come before those without.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from testbed.emulation.shaping.base import ShapingError
+
+CHAIN = "testbed-shaping"
+FORMS = ("iptables-nft", "iptables-legacy", "iptables")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What leaves through an interface, perhaps for one address only, goes to a queue."""
+
+    interface: str
+    destination: str | None
+    queue: int
+
+    def __str__(self) -> str:
+        narrowed = f" -d {self.destination}" if self.destination else ""
+        return f"-A {CHAIN} -o {self.interface}{narrowed} -j NFQUEUE --queue-num {self.queue}"
+
+
+def _run(command: list[str], text: str | None = None) -> str | None:
+    """Run a command; None when it succeeded, else what it complained about."""
+    try:
+        done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+    except FileNotFoundError as error:
+        return f"{error.filename} is not installed"
+    return None if done.returncode == 0 else done.stderr.strip() or f"exit status {done.returncode}"
+
+
+def table_text(rules: Iterable[Rule]) -> str:
+    """Input of iptables-restore that makes these the chain's only rules."""
+    ordered = sorted(rules, key=lambda rule: rule.destination is None)
+    return "\n".join(["*mangle", f":{CHAIN} - [0:0]", *map(str, ordered), "COMMIT", ""])
+
+
+@cache
+def working_form() -> str:
+    """The form of iptables with which a queue rule can really be added here, tried in a scratch namespace."""
+    complaints = []
+    for form in FORMS:
+        text = table_text([Rule("lo", "127.0.0.1", 0)])
+        complaint = _run(["unshare", "--net", f"{form}-restore", "--noflush"], text)
+        if complaint is None:
+            return form
+        complaints.append(f"{form}: {complaint.splitlines()[0]}")
+    raise ShapingError(
+        "this kernel or machine takes no NFQUEUE rule. Install the tool (apt-get install iptables), and use a kernel "
+        "with CONFIG_NETFILTER_XT_TARGET_NFQUEUE and CONFIG_NETFILTER_NETLINK_QUEUE (modules xt_NFQUEUE and "
+        f"nfnetlink_queue). What was tried: {'; '.join(complaints)}"
+    )
+
+
+def replace_rules(netns: Path, rules: Iterable[Rule]) -> None:
+    """Make these rules the only ones of our chain in a namespace. Raises ShapingError; then nothing has changed."""
+    form, inside = working_form(), ["nsenter", f"--net={netns}"]
+    complaint = _run([*inside, f"{form}-restore", "--noflush"], table_text(rules))
+    jump = ["POSTROUTING", "-j", CHAIN]
+    if complaint is None and _run([*inside, form, "-t", "mangle", "-C", *jump]) is not None:
+        complaint = _run([*inside, form, "-t", "mangle", "-A", *jump])
+    if complaint is not None:
+        raise ShapingError(f"cannot set queue rules in {netns}: {complaint}")

@@ -1,0 +1,133 @@
+"""Shaping outside the kernel, for kernels without sch_netem: packets wait in NFQUEUE until the core lets them go.
+
+Rate, queue, delay, jitter and loss are all the core's (see core.c, which holds the model). Here is its life and its
+port into each namespace. The core's end, for whatever reason, leaves every link dead, since the rules stay.
+"""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import threading
+import zlib
+from collections.abc import Mapping
+from itertools import count
+from pathlib import Path
+from typing import ClassVar
+
+from testbed.emulation.shaping.base import LinkCounters, Port, Shaper, ShapingError, passes
+from testbed.emulation.shaping.build import build_core
+from testbed.emulation.shaping.iptables import Rule, replace_rules
+from testbed.link import LinkState
+
+ANSWER_BYTES = 1 << 18
+ANSWER_TIMEOUT_S = 10.0
+
+
+def encode(state: LinkState) -> str:
+    """A state as the core reads it: bytes/s, seconds, seconds, probability, bytes."""
+    rate = state.rate_bps / 8 if passes(state) else 0.0
+    return f"{rate!r} {state.delay_s!r} {state.jitter_s!r} {state.loss!r} {state.queue_bytes}"
+
+
+def decode(fields: list[str]) -> LinkCounters:
+    """Counters as the core writes them."""
+    packets, size, dropped_queue, dropped_loss, backlog, busy, allowed, busy_bytes = fields
+    return LinkCounters(
+        packets=int(packets),
+        bytes=int(size),
+        dropped_queue=int(dropped_queue),
+        dropped_loss=int(dropped_loss),
+        backlog_bytes=int(backlog),
+        busy_s=float(busy),
+        busy_bytes=int(busy_bytes),
+        allowed_bytes=float(allowed),
+    )
+
+
+class UserspaceShaper(Shaper):
+    """NFQUEUE and one compiled process for all links of the network."""
+
+    name: ClassVar[str] = "userspace"
+
+    def __init__(self) -> None:
+        """Start the core. Raises ShapingError when it cannot be built."""
+        self._lock = threading.RLock()
+        self._numbers = count()
+        self._queues: dict[str, int] = {}
+        self._ports: dict[str, Port] = {}
+        self._rules: dict[Path, dict[tuple[str, str | None], Rule]] = {}
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._channel = ours
+        self._channel.settimeout(ANSWER_TIMEOUT_S)
+        for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+            ours.setsockopt(socket.SOL_SOCKET, option, ANSWER_BYTES)
+            theirs.setsockopt(socket.SOL_SOCKET, option, ANSWER_BYTES)
+        with theirs:
+            self._core = subprocess.Popen([build_core()], stdin=theirs, stdout=subprocess.DEVNULL)
+
+    def attach(self, port: Port, state: LinkState) -> None:
+        with self._lock:
+            if port.link in self._queues:
+                raise ShapingError(f"link {port.link} is attached already; detach it first")
+            queue = next(self._numbers)
+            # The rule first: from then on the port is dead, until the core listens.
+            self._set_rule(port, queue)
+            seed = zlib.crc32(port.link.encode())
+            self._ask(f"attach {queue} {seed} {encode(state)} {port.interface} {port.netns}")
+            self._queues[port.link] = queue
+            self._ports[port.link] = port
+
+    def apply(self, states: Mapping[str, LinkState]) -> None:
+        with self._lock:
+            lines = [f"set {self._queues[link]} {encode(state)}" for link, state in states.items()]
+            self._ask("\n".join(lines))
+
+    def detach(self, link: str) -> None:
+        with self._lock:
+            self._ask(f"detach {self._queues.pop(link)}")
+            del self._ports[link]
+
+    def counters(self) -> dict[str, LinkCounters]:
+        with self._lock:
+            links = {queue: link for link, queue in self._queues.items()}
+            rows = (line.split() for line in self._ask("counters").splitlines()[1:])
+            return {links[int(number)]: decode(fields) for number, *fields in rows}
+
+    def failure(self) -> str | None:
+        status = self._core.poll()
+        if status is None:
+            return None
+        ended = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+        return f"the shaping core (pid {self._core.pid}) {ended}; every link is dead. Take the network down and up again"
+
+    def close(self) -> None:
+        with self._lock:
+            self._channel.close()
+            # End of file is its signal to go; the kernel drops what it held.
+            try:
+                self._core.wait(ANSWER_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                self._core.kill()
+                self._core.wait()
+            self._queues.clear()
+            self._ports.clear()
+
+    def _set_rule(self, port: Port, queue: int) -> None:
+        """Rules outlive `detach`, so that a port nobody shapes is dead; a port attached again takes its rule over."""
+        rules = self._rules.setdefault(port.netns, {})
+        key = (port.interface, port.destination)
+        replace_rules(port.netns, ({**rules, key: Rule(*key, queue)}).values())
+        rules[key] = Rule(*key, queue)
+
+    def _ask(self, batch: str) -> str:
+        """Send one batch and return the answer, or raise what went wrong."""
+        try:
+            self._channel.sendall(batch.encode())
+            answer = self._channel.recv(ANSWER_BYTES).decode()
+        except OSError as error:
+            raise ShapingError(self.failure() or f"the shaping core does not answer: {error}") from error
+        if not answer.startswith("ok"):
+            reason = answer.removeprefix("error ") or self.failure() or "the shaping core has gone"
+            raise ShapingError(reason)
+        return answer
