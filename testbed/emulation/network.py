@@ -6,6 +6,9 @@
     +--------+          +----+-------------+---------+                 +---------+
                                              shaped: paris->tokyo        shaped: tokyo->paris
 
+The bridge's ports are isolated from each other and the router answers for all (a private VLAN), so that what one
+worker sends another of its site passes the router too and is shaped like the rest.
+
 A WAN link is shaped where it leaves a router, never on the host that sends: there TCP would see the queue and hold
 back. An interface comes up only after its shaping is in force.
 """
@@ -23,8 +26,9 @@ from testbed.emulation.addressing import Addressing
 from testbed.emulation.links import Links, Observer
 from testbed.emulation.node import ContainerHost, NamespaceNode, Router, Veth
 from testbed.emulation.routing import Routes
+from testbed.emulation.shaping.access import limit_rate
 from testbed.emulation.shaping.base import Port, Shaper
-from testbed.link import link_name
+from testbed.link import LinkState, Queue, link_name
 from testbed.spec.topology import Topology, Worker
 
 #: What a fresh namespace needs before it is a router. IPv6 is off: nothing of ours uses it, and its chatter would
@@ -36,7 +40,18 @@ ROUTER_SETTINGS = (
     "net.ipv6.conf.all.disable_ipv6=1",
     "net.ipv6.conf.default.disable_ipv6=1",
 )
+#: The router answers ARP for a site's workers, and sends no redirect when they then pass through it.
+BRIDGE_SETTINGS = (
+    "net.ipv4.conf.lan.proxy_arp_pvlan=1",
+    "net.ipv4.neigh.lan.proxy_delay=0",
+    "net.ipv4.conf.lan.send_redirects=0",
+    "net.ipv4.conf.all.send_redirects=0",
+)
 HOST_SETTINGS = ("net.ipv6.conf.all.disable_ipv6=1", "net.ipv6.conf.default.disable_ipv6=1")
+
+
+#: What a port of a site's switch may hold: a megabyte, 8 ms at 1 Gbit/s, as shallow data-centre switches have.
+LAN_QUEUE = Queue(1e6, "bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +105,7 @@ class Network(Mininet):
         netlink.link("set", index=router.interface_index("lo"), state="up")
         netlink.link("add", ifname="lan", kind="bridge")
         bridge = router.interface_index("lan")
+        _configure(router, BRIDGE_SETTINGS)
         netlink.addr("add", index=bridge, address=str(gateway.ip), prefixlen=gateway.network.prefixlen)
         netlink.link("set", index=bridge, state="up")
 
@@ -100,17 +116,28 @@ class Network(Mininet):
         index = int(worker.name.rpartition("-w")[2])
         port = f"w{index}"
         link = self.addLink(router, host, cls=Veth, intfName1=port, intfName2="eth0")
-        router.netlink.link("set", index=router.interface_index(port), master=router.interface_index("lan"))
+        bridge = router.interface_index("lan")
+        router.netlink.link("set", index=router.interface_index(port), master=bridge)
+        router.netlink.brport("set", index=router.interface_index(port), isolated=1)
         address = self.addressing.worker(worker.site, index)
         link.intf2.setIP(str(address))
-        self._shape_access(worker, router, port, host)
+        self._shape_access(worker, router, host)
         link.intf1.up()
         link.intf2.up()
         host.netlink.link("set", index=host.interface_index("lo"), state="up")
         host.netlink.route("add", dst="default", gateway=str(self.addressing.router(worker.site).ip))
 
-    def _shape_access(self, worker: Worker, router: Router, port: str, host: ContainerHost) -> None:
-        """The LAN: its rate on both ends of the access link."""
+    def _shape_access(self, worker: Worker, router: Router, host: ContainerHost) -> None:
+        """The access link: its rate on each end, and the delay of both directions where packets leave the router.
+
+        Every path between two workers goes up one access link and down another, so charging both delays on the
+        way down gives the same one-way delay for half the work.
+        """
+        lan = self.topology.lan
+        state = LinkState(rate_bps=lan.rate, delay_s=2 * lan.delay, queue=LAN_QUEUE)
+        name = link_name(worker.site, worker.name)
+        self.shaper.attach(Port(name, router.netns, "lan", self.address(worker)), state)
+        limit_rate(host.netlink, host.interface_index("eth0"), lan.rate)
 
     def _add_pair(self, topology: Topology, pair: frozenset[str]) -> None:
         """A physical pair of links: wired, shaped both ways, and only then brought up."""
@@ -131,7 +158,7 @@ class Network(Mininet):
         """The site's router."""
         return self.nameToNode[f"{site}-r"]
 
-    def host(self, worker: str) -> ContainerHost:
+    def container(self, worker: str) -> ContainerHost:
         """A worker as a Mininet host."""
         return self.nameToNode[worker]
 

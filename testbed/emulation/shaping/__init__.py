@@ -2,5 +2,4 @@
 
 from testbed.emulation.shaping.base import LinkCounters, Port, Shaper, ShapingError
 
-
 __all__ = ["LinkCounters", "Port", "Shaper", "ShapingError", "available_backends", "open_shaper"]

@@ -99,7 +99,9 @@ class UserspaceShaper(Shaper):
         if status is None:
             return None
         ended = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
-        return f"the shaping core (pid {self._core.pid}) {ended}; every link is dead. Take the network down and up again"
+        return (
+            f"the shaping core (pid {self._core.pid}) {ended}; every link is dead. Take the network down and up again"
+        )
 
     def close(self) -> None:
         with self._lock:

@@ -1,0 +1,23 @@
+"""The rate of a worker's own interface: a network card's, as a token bucket in the kernel.
+
+    eth0 --- root tbf: rate, a burst of one super-packet, and a queue of 10 ms
+
+Unlike a WAN link's queue it may stand on the sending host: a real card of this rate holds TCP back the same way.
+"""
+
+from __future__ import annotations
+
+from pyroute2 import IPRoute
+
+#: The largest packet segmentation offload makes: a smaller bucket would have to cut it up.
+SUPER_PACKET_BYTES = 65536
+
+#: What may wait for the card: ten milliseconds' worth, and never less than two super-packets.
+QUEUE_S = 0.010
+
+
+def limit_rate(netlink: IPRoute, interface: int, rate_bps: float) -> None:
+    """Let the interface (by index) send no faster than this."""
+    rate = int(rate_bps / 8)
+    limit = SUPER_PACKET_BYTES + max(int(rate * QUEUE_S), 2 * SUPER_PACKET_BYTES)
+    netlink.tc("add", "tbf", interface, 0x10000, rate=rate, burst=SUPER_PACKET_BYTES, limit=limit)
