@@ -1,0 +1,41 @@
+"""What limits the overlay edges of a view: capacities, and which of them each edge draws on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from testbed.link import MTU_FRAME_BYTES
+from testbed.planning.view import Pair, View
+
+#: Payload of a full-size TCP segment with timestamps: 1,500 bytes less 20 (IP), 20 (TCP) and 12 (timestamps).
+TCP_PAYLOAD_BYTES = 1448
+
+#: A link's rate counts frames, a plan's bytes are payload: a flow's goodput is this part of the rate.
+GOODPUT = TCP_PAYLOAD_BYTES / MTU_FRAME_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Constraints:
+    """`goodput_bps` of each capacity by name, and the names that each edge of the view draws on.
+
+    A capacity is a physical link, or an edge itself (`u=>v`) where its route is unknown or where its measured rate
+    is below what its route's links would carry.
+    """
+
+    goodput_bps: Mapping[str, float]
+    drawn: Mapping[Pair, tuple[str, ...]]
+
+    @classmethod
+    def of(cls, view: View) -> Constraints:
+        """The constraints of a view. O(edges × route length)."""
+        goodput = {name: link.rate_bps * GOODPUT for name, link in view.links.items() if link.up}
+        drawn: dict[Pair, tuple[str, ...]] = {}
+        for (source, target), edge in view.edges.items():
+            route = view.routes.get((source, target), ())
+            own = f"{source}=>{target}"
+            if not route or edge.rate_bps < view.path_rate(source, target) * (1 - 1e-9):
+                goodput[own] = edge.rate_bps * GOODPUT
+                route = (*route, own)
+            drawn[source, target] = route
+        return cls(goodput, drawn)

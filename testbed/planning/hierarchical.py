@@ -1,0 +1,54 @@
+"""Hierarchical: reduce inside the site first, then between sites."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from testbed.plan import Plan, Tree
+from testbed.planning.cost import CostModel
+from testbed.planning.fastest import fastest_tree, graph
+from testbed.planning.policy import Policy, PolicyError, register
+from testbed.planning.view import View
+
+
+@register("hierarchical")
+@dataclass(frozen=True)
+class Hierarchical(Policy):
+    """Two levels, as in HiPS (GeoMX): members send to their site's gateway, gateways to one root gateway.
+
+    A site's gateway is its member with the largest Σ over members elsewhere of min(c out, c in), the first in order
+    among equals. Gateways reach the root along their fastest paths over gateways (cost 1/c an edge), so a slow
+    direct edge is gone around; the root is the gateway whose plan is predicted to be fastest. So the model crosses
+    a site's uplink once, however many members the site has. O(n² + s² · (s log s + route length)), s sites.
+    """
+
+    def plan(self, view: View) -> Plan:
+        sites = view.sites()
+        gateways = {site: _gateway(view, members) for site, members in sites.items()}
+        between = graph(view, set(gateways.values()))
+        local = {
+            member: gateways[site] for site, members in sites.items() for member in members if member != gateways[site]
+        }
+        model = CostModel(view)
+        plans = []
+        for root in gateways.values():
+            tree = fastest_tree(between, root)
+            if tree is not None:
+                both = Tree(root, {**local, **tree.reduce}, {**local, **tree.broadcast})
+                plans.append(Plan(0, view.names, (both,)))
+        best = min(plans, key=lambda plan: model.predict(plan).seconds, default=None)
+        if best is None or model.predict(best).seconds == float("inf"):
+            raise PolicyError(
+                "hierarchical: the sites' gateways, or a gateway and its site, are not connected by edges"
+            )
+        return self._plan(view, best.trees)
+
+
+def _gateway(view: View, members: Sequence[str]) -> str:
+    def reach(name: str) -> float:
+        outside = [other for other in view.names if other not in members]
+        both = [(view.edges.get((name, other)), view.edges.get((other, name))) for other in outside]
+        return sum(min(out.rate_bps, back.rate_bps) for out, back in both if out and back)
+
+    return max(members, key=reach)

@@ -1,0 +1,54 @@
+"""MST: one tree of the fastest edges."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import networkx as nx
+
+from testbed.plan import Plan, Tree
+from testbed.planning.cost import CostModel
+from testbed.planning.policy import Policy, PolicyError, register
+from testbed.planning.view import View
+
+
+@register("mst")
+@dataclass(frozen=True)
+class Mst(Policy):
+    """Kruskal's minimum spanning tree (1956) on 1/c, used in both directions, rooted where it is shallow.
+
+    An undirected edge {u, v} weighs 1 / min(c(u→v), c(v→u)), because partial sums cross it one way and the mean
+    the other; equals are told apart by the round trip. Every root loads the tree's edges alike, so the root is
+    the one with the shortest predicted fill, which is the tree's centre in seconds. Blind to edges that share a
+    physical link. O(n² log n) for the tree, O(n² · route length) for the root.
+    """
+
+    def plan(self, view: View) -> Plan:
+        tree = _spanning_tree(view)
+        model = CostModel(view)
+        plans = [Plan(0, view.names, (_rooted(tree, root),)) for root in view.names]
+        return self._plan(view, min(plans, key=lambda plan: model.predict(plan).seconds).trees)
+
+
+def _spanning_tree(view: View) -> nx.Graph:
+    edges = []
+    for (source, target), edge in view.edges.items():
+        back = view.edges.get((target, source))
+        if source < target and back is not None:
+            rate, rtt = min(edge.rate_bps, back.rate_bps), max(edge.rtt_s, back.rtt_s)
+            edges.append((-rate, rtt, source, target))
+    tree = nx.Graph()
+    tree.add_nodes_from(view.names)
+    joined = nx.utils.UnionFind(view.names)
+    for _, _, source, target in sorted(edges):
+        if joined[source] != joined[target]:
+            joined.union(source, target)
+            tree.add_edge(source, target)
+    if tree.number_of_edges() != len(view.members) - 1:
+        raise PolicyError("mst: the members are not connected by edges in both directions")
+    return tree
+
+
+def _rooted(tree: nx.Graph, root: str) -> Tree:
+    parents = {child: parent for parent, child in nx.bfs_edges(tree, root)}
+    return Tree(root, parents, parents)

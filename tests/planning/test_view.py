@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+
+from testbed.planning.view import Edge, PhysicalLink, View, ViewError
+from tests.planning.networks import sites, view_of, views
+
+pytestmark = pytest.mark.unit
+
+EDGE = {"rate_bps": 1e6, "rtt_s": 0.1, "age_s": None, "source": "declared"}
+
+
+@given(views())
+def test_json_brings_back_the_same_view(view: View) -> None:
+    assert View.from_json(json.loads(json.dumps(view.to_json()))) == view
+
+
+def test_an_edge_has_its_path_s_slowest_rate_and_both_ways_delay() -> None:
+    view = view_of(sites(("a", "b", 50), ("b", "c", 20), delay=0.03), {})
+    edge = view.edges["a-w0", "c-w0"]
+    assert edge.rate_bps == 20e6
+    assert edge.rtt_s == pytest.approx(2 * (0.03 + 0.03 + 2 * 1e-4))
+    assert edge.age_s is None and edge.source == "declared"
+
+
+def test_a_link_that_is_down_takes_its_pairs_edges_in_both_directions() -> None:
+    view = view_of(sites(("a", "b", 50), ("b", "c", 20)), {})
+    down = {**view.links, "a->b": replace(view.links["a->b"], up=False)}
+    cut = View.of_network(view.members, down, view.routes, view.model_bytes)
+    assert set(cut.edges) == {("b-w0", "c-w0"), ("c-w0", "b-w0")}
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"members": []}, "at least one"),
+        ({"model_bytes": 0}, "model_bytes"),
+        ({"knowledge": "guessed"}, "knowledge"),
+        ({"version": 9}, "version"),
+        ({"links": {}}, "unknown links"),
+        ({"edges": [{"from": "a-w0", "to": "x", **EDGE}]}, "pair"),
+        ({"routes": 3}, "not"),
+    ],
+)
+def test_what_is_no_view_is_refused(change: dict, says: str) -> None:
+    value = view_of(sites(("a", "b", 50)), {}).to_json()
+    with pytest.raises(ViewError, match=says):
+        View.from_json({**value, **change})
+
+
+def test_an_edge_over_a_down_link_is_refused() -> None:
+    view = view_of(sites(("a", "b", 50)), {})
+    down = {**view.links, "a->b": PhysicalLink(1e6, 0, up=False)}
+    with pytest.raises(ViewError, match="down"):
+        replace(view, links=down)
+
+
+def test_an_edge_without_a_rate_is_refused() -> None:
+    view = view_of(sites(("a", "b", 50)), {})
+    with pytest.raises(ViewError, match="rate"):
+        replace(view, edges={("a-w0", "b-w0"): Edge(0, 0.1)})
