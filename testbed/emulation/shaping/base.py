@@ -18,16 +18,18 @@ class ShapingError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """Where a directed link is shaped: everything a router sends through one of its interfaces.
+    """Where a directed link is shaped: everything sent through one interface, a router's towards another as a rule.
 
-    `destination` narrows that to the packets for one address, so that several links can leave through a bridge:
-    a site's LAN, where each worker's link from its router is told apart by the worker's address.
+    A link from a router to one worker leaves through a port of the site's bridge. There the kernel's packet filter
+    sees only the bridge, so the port also says which, and the `address` of the worker: what is for that address is
+    the link's, whether the router sent it or another worker of the site.
     """
 
     link: str
     netns: Path
     interface: str
-    destination: str | None = None
+    bridge: str | None = None
+    address: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,81 @@
+"""Which backend this kernel can really run, found by trying, and opening it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from pathlib import Path
+from typing import Literal
+
+from testbed.emulation.shaping.base import Port, Shaper, ShapingError
+from testbed.emulation.shaping.netem import NetemShaper
+from testbed.emulation.shaping.userspace import UserspaceShaper
+from testbed.link import LinkState
+
+BACKENDS: dict[str, type[Shaper]] = {"netem": NetemShaper, "userspace": UserspaceShaper}
+
+#: Has every part of a state, so the probe meets what a run will ask for.
+_TRIAL = LinkState(rate_bps=10e6, delay_s=0.01, jitter_s=0.001, loss=0.01)
+
+
+def available_backends() -> dict[str, str | None]:
+    """Each backend's name, and None if it works here, else why not and what to do. Order: best first."""
+    return {name: _complaint(backend) for name, backend in BACKENDS.items()}
+
+
+def open_shaper(choice: Literal["auto", "netem", "userspace"] = "auto") -> Shaper:
+    """A shaper that works here. Raises ShapingError, whose text is the remedy, rather than leave a link unshaped."""
+    if choice != "auto":
+        complaint = _complaint(BACKENDS[choice])
+        if complaint is not None:
+            raise ShapingError(f"the {choice} shaping backend does not work here: {complaint}")
+        return BACKENDS[choice]()
+    complaints = {}
+    for name, backend in BACKENDS.items():
+        complaint = _complaint(backend)
+        if complaint is None:
+            return backend()
+        complaints[name] = complaint
+    raise ShapingError("no shaping backend works here. " + " ".join(f"{n}: {c}" for n, c in complaints.items()))
+
+
+def _complaint(backend: type[Shaper]) -> str | None:
+    """Shape and change a link of a scratch namespace; None if that went well, else the remedy."""
+    if os.geteuid() != 0:
+        return "shaping links needs root; run it with sudo."
+    # `cat` holds the namespace for as long as its standard input is open: ours.
+    with subprocess.Popen(
+        ["unshare", "--net", "sh", "-c", "ip link set lo up && echo ready && exec cat"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as scratch:
+        assert scratch.stdin and scratch.stdout and scratch.stderr
+        if scratch.stdout.readline().strip() != "ready":
+            return f"no scratch network namespace can be made: {scratch.stderr.read().strip()}"
+        try:
+            with backend() as shaper:
+                shaper.attach(Port("probe", Path(f"/proc/{scratch.pid}/ns/net"), "lo"), _TRIAL)
+                shaper.apply({"probe": _TRIAL.scaled(2)})
+                shaper.counters()
+        except ShapingError as error:
+            return f"{error}. {_kernel_remedy()}" if backend is NetemShaper else str(error)
+        finally:
+            scratch.stdin.close()
+    return None
+
+
+def _kernel_remedy() -> str:
+    """How this kernel may come to have netem, by who made it."""
+    release = platform.release()
+    if "azure" in release or "aws" in release or "gcp" in release or release.endswith("-generic"):
+        package = f"install its module: apt-get install linux-modules-extra-{release} && modprobe sch_netem"
+    elif release.endswith("-amd64") or release.endswith("-arm64"):
+        package = f"install it: apt-get install linux-image-{release} (not the -cloud image) && modprobe sch_netem"
+    elif Path("/etc/redhat-release").exists():
+        package = f"install its module: dnf install kernel-modules-extra-{release} && modprobe sch_netem"
+    else:
+        package = "rebuild it with CONFIG_NET_SCH_NETEM and CONFIG_NET_SCH_HTB"
+    return f"Kernel {release} lacks sch_netem or sch_htb; {package}; or use the userspace backend."

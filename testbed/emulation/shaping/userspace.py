@@ -74,7 +74,7 @@ class UserspaceShaper(Shaper):
             # The rule first: from then on the port is dead, until the core listens.
             self._set_rule(port, queue)
             seed = zlib.crc32(port.link.encode())
-            self._ask(f"attach {queue} {seed} {encode(state)} {port.interface} {port.netns}")
+            self._ask(f"attach {queue} {seed} {encode(state)} {port.bridge or port.interface} {port.netns}")
             self._queues[port.link] = queue
             self._ports[port.link] = port
 
@@ -118,7 +118,7 @@ class UserspaceShaper(Shaper):
     def _set_rule(self, port: Port, queue: int) -> None:
         """Rules outlive `detach`, so that a port nobody shapes is dead; a port attached again takes its rule over."""
         rules = self._rules.setdefault(port.netns, {})
-        key = (port.interface, port.destination)
+        key = (port.bridge or port.interface, port.address)
         replace_rules(port.netns, ({**rules, key: Rule(*key, queue)}).values())
         rules[key] = Rule(*key, queue)
 

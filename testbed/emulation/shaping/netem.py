@@ -1,0 +1,238 @@
+"""Shaping by the kernel's own queueing disciplines, changed in place.
+
+    a router's egress interface
+    └─ 1:    netem   delay, jitter, loss; holds what is on its way
+       └─ 2:    htb   everything to the default class
+          └─ 2:1    class   rate = ceiling = the link's rate
+             └─ 3:    bfifo   the bottleneck queue, limited in bytes
+
+netem outside and the rate inside, because only so is the bottleneck queue a queue of its own. The other way round
+(HTB with a netem leaf) one packet limit covers both what is on its way and what waits: a link of 100 Mbit/s and
+100 ms with a queue of 250 kB needs 826 + 165 packets, but the 826 are not kept for those on their way, so a burst
+arriving at twice the rate is cut long before 250 kB wait; and since it counts a super-packet of 45 frames as one,
+the limit means 45 times as much with segmentation offload as without. A bfifo counts bytes. Delay before or after
+the queue makes no difference from end to end.
+
+What is loose: netem counts packets, so its limit is set where a link at its full rate with the smallest frames stays
+below it, and only keeps a flood from taking the host's memory. A class refills its bucket when it is changed, so each
+change lends one burst (1 ms at the rate, at least two frames). A down link is netem with a loss of 100 %: what it
+already holds drains.
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from math import ceil
+from pathlib import Path
+from typing import ClassVar
+
+from testbed.emulation.shaping import tc
+from testbed.emulation.shaping.base import LinkCounters, Port, Shaper, ShapingError, passes
+from testbed.link import MTU_FRAME_BYTES, LinkState
+
+#: A bucket that fills in this time rides out the timer's lateness: 1.25 MB at 10 Gbit/s, two frames at 64 kbit/s.
+BURST_S = 1e-3
+MIN_BURST_BYTES = 2 * MTU_FRAME_BYTES
+#: The smallest frame, and room for bursts above the rate that wait in the delay line.
+MIN_FRAME_BYTES = 64
+SPARE_PACKETS = 10_000
+
+_HTB, _CLASS, _QUEUE = tc.handle(2), tc.handle(2, 1), tc.handle(3)
+
+
+def burst_bytes(rate_bps: float) -> float:
+    """The bucket of a rate limiter."""
+    return max(rate_bps / 8 * BURST_S, MIN_BURST_BYTES)
+
+
+def delay_line_packets(state: LinkState) -> int:
+    """What netem must be able to hold: the smallest frames at full rate for the longest delay, queue included."""
+    on_the_way = state.rate_bps / 8 * (state.delay_s + state.jitter_s)
+    return ceil((on_the_way + state.queue_bytes) / MIN_FRAME_BYTES) + SPARE_PACKETS
+
+
+@dataclass(slots=True)
+class _Tree:
+    """One link's qdiscs, and what has been seen of it."""
+
+    control: tc.TrafficControl
+    netns: Path
+    index: int
+    root: int
+    state: LinkState
+    since: float
+    seen_at: float
+    allowed_bytes: float = 0.0
+    allowed_when_seen: float = 0.0
+    counted: LinkCounters = field(default_factory=LinkCounters)
+
+    def enforce(self, now: float) -> None:
+        """Sum what the rate allowed up to now."""
+        rate = self.state.rate_bps if passes(self.state) else 0.0
+        self.allowed_bytes += rate / 8 * (now - self.since)
+        self.since = now
+
+    def delay(self, state: LinkState, *, create: bool = False, dead: bool = False) -> tc.Request:
+        return tc.netem(
+            self.index,
+            self.root,
+            delay_s=state.delay_s,
+            jitter_s=state.jitter_s,
+            loss=state.loss if passes(state) and not dead else 1.0,
+            limit_packets=delay_line_packets(state),
+            create=create,
+        )
+
+    def rate(self, state: LinkState, *, create: bool = False) -> tc.Request:
+        return tc.htb_class(self.index, _CLASS, _HTB, state.rate_bps, burst_bytes(state.rate_bps), create=create)
+
+    def queue(self, state: LinkState, *, create: bool = False) -> tc.Request:
+        return tc.bfifo(self.index, _QUEUE, _CLASS, state.queue_bytes, create=create)
+
+    def build(self) -> list[tc.Request]:
+        """The whole tree in the place of what is there: dead first, alive with the last request."""
+        return [
+            self.delay(self.state, create=True, dead=True),
+            tc.htb(self.index, _HTB, tc.handle(self.root >> 16, 1), default_class=1),
+            self.rate(self.state, create=True),
+            self.queue(self.state, create=True),
+            self.delay(self.state),
+        ]
+
+    def change(self, state: LinkState) -> list[tc.Request]:
+        """Requests that make the tree behave as the new state says; only those that change something.
+
+        The rate of a link that goes down stays, so that what it holds drains.
+        """
+        requests = []
+        if self.delay(state) != self.delay(self.state):
+            requests.append(self.delay(state))
+        if state.rate_bps > 0 and state.rate_bps != self.state.rate_bps:
+            requests.append(self.rate(state))
+        if state.queue_bytes != self.state.queue_bytes:
+            requests.append(self.queue(state))
+        return requests
+
+
+class NetemShaper(Shaper):
+    """netem, HTB and bfifo on every port, over one netlink socket a namespace."""
+
+    name: ClassVar[str] = "netem"
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._controls: dict[Path, tc.TrafficControl] = {}
+        self._trees: dict[str, _Tree] = {}
+        self._refusal: str | None = None
+
+    def attach(self, port: Port, state: LinkState) -> None:
+        with self._lock:
+            if port.link in self._trees:
+                raise ShapingError(f"link {port.link} is attached already; detach it first")
+            try:
+                tree = self._plant(port, state)
+            except OSError as error:
+                self._leave(port.netns)
+                raise ShapingError(
+                    f"cannot shape {port.link} on {port.interface} in {port.netns}: {error.strerror}"
+                ) from error
+            self._trees[port.link] = tree
+
+    def apply(self, states: Mapping[str, LinkState]) -> None:
+        with self._lock:
+            batches: dict[Path, list[tc.Request]] = {}
+            for link, state in states.items():
+                tree = self._trees[link]
+                batches.setdefault(tree.netns, []).extend(tree.change(state))
+            for netns, requests in batches.items():
+                try:
+                    self._controls[netns].apply(requests)
+                except OSError as error:
+                    self._refusal = f"the kernel refused to change a link in {netns}: {error.strerror}"
+                    raise ShapingError(self._refusal) from error
+            now = time.monotonic()
+            for link, state in states.items():
+                self._trees[link].enforce(now)
+                self._trees[link].state = state
+
+    def detach(self, link: str) -> None:
+        with self._lock:
+            tree = self._trees.pop(link)
+            try:
+                tree.control.apply([tree.delay(tree.state, dead=True)])
+            except OSError as error:
+                if error.errno not in (errno.ENODEV, errno.ENOENT, errno.EINVAL):  # the interface went first
+                    raise ShapingError(f"cannot stop {link}: {error.strerror}") from error
+            self._leave(tree.netns)
+
+    def counters(self) -> dict[str, LinkCounters]:
+        with self._lock:
+            for control in set(self._controls.values()):
+                qdiscs = control.qdiscs()
+                now = time.monotonic()
+                for tree in self._trees.values():
+                    if tree.control is control and (tree.index, tree.root) in qdiscs:
+                        _observe(tree, now, {own: seen for (index, own), (_, seen) in qdiscs.items() if index == tree.index})
+            return {link: tree.counted for link, tree in self._trees.items()}
+
+    def failure(self) -> str | None:
+        return self._refusal
+
+    def close(self) -> None:
+        with self._lock:
+            for link in list(self._trees):
+                self.detach(link)
+
+    def _plant(self, port: Port, state: LinkState) -> _Tree:
+        control = self._controls.get(port.netns)
+        if control is None:
+            control = self._controls[port.netns] = tc.TrafficControl(port.netns)
+        index = control.interfaces().get(port.interface)
+        if index is None:
+            raise OSError(errno.ENODEV, f"no such interface: {port.interface}")
+        # Another handle than the present root's makes the kernel graft a new tree in one step; the same handle
+        # would change the old one. The interface is shaped, or dead, at every moment.
+        present = {own for (at, own), (parent, _) in control.qdiscs().items() if at == index and parent == tc.ROOT}
+        root = tc.handle(1) if tc.handle(1) not in present else tc.handle(4)
+        now = time.monotonic()
+        tree = _Tree(control, port.netns, index, root, state, since=now, seen_at=now)
+        if state.rate_bps <= 0:
+            raise OSError(errno.EINVAL, "a link is attached with the rate it has when up; take it down with up=False")
+        control.apply(tree.build())
+        return tree
+
+    def _leave(self, netns: Path) -> None:
+        """Close the namespace's socket with its last link."""
+        if netns in self._controls and all(tree.netns != netns for tree in self._trees.values()):
+            self._controls.pop(netns).close()
+
+
+def _observe(tree: _Tree, now: float, seen: dict[int, tc.Statistics]) -> None:
+    """Bring a link's counters up to date.
+
+    The kernel does not say how long a queue was there. A stretch between two looks counts as busy if bytes waited at
+    both ends of it, so the figure is as fine as the looks are frequent.
+    """
+    tree.enforce(now)
+    netem, htb, queue = seen[tree.root], seen[_HTB], seen[_QUEUE]
+    before = tree.counted
+    counted = replace(
+        before,
+        packets=htb.packets,
+        bytes=htb.bytes,
+        dropped_queue=queue.drops,
+        dropped_loss=max(netem.drops - queue.drops, 0),  # netem's count includes those of what is inside it
+        backlog_bytes=queue.backlog_bytes,
+    )
+    if before.backlog_bytes > 0 and queue.backlog_bytes > 0:
+        counted = replace(
+            counted,
+            busy_s=before.busy_s + now - tree.seen_at,
+            busy_bytes=before.busy_bytes + htb.bytes - before.bytes,
+            allowed_bytes=before.allowed_bytes + tree.allowed_bytes - tree.allowed_when_seen,
+        )
+    tree.counted, tree.seen_at, tree.allowed_when_seen = counted, now, tree.allowed_bytes
