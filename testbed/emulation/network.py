@@ -87,16 +87,19 @@ class Network(Mininet):
 
     # Building -----------------------------------------------------------------------------------------------------
 
-    def build(self, pids: Mapping[str, int]) -> None:  # type: ignore[override]
-        """Make everything; `pids` maps each worker to a process in its container."""
+    def build(self) -> None:
+        """Make the sites and the links between them; workers come with `join`."""
         for site in self.topology.sites:
             self._add_site(site)
-        for worker in self.topology.workers:
-            self._add_worker(worker, pids[worker.name])
-        for pair in self._wanted_pairs(self.topology):
+        for pair in sorted(self._wanted_pairs(self.topology), key=sorted):
             self._add_pair(self.topology, pair)
         self._set_routes(Routes.over(self.topology))
         self.built = True
+
+    def join(self, pids: Mapping[str, int]) -> None:
+        """Give every worker its place; `pids` maps each to a process in its container."""
+        for worker in self.topology.workers:
+            self._add_worker(worker, pids[worker.name])
 
     def _add_site(self, site: str) -> None:
         router = self.addHost(f"{site}-r", cls=Router, network=self.name)

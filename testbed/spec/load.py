@@ -101,6 +101,8 @@ REMEDIES = {
     "list_type": "a list",
     "dict_type": "a mapping",
 }
+#: Rules with a limit in them: how the remedy words it.
+LIMITS = {"gt": "a number above", "ge": "at least", "lt": "a number below", "le": "at most", "pattern": "to match"}
 
 
 def _fault(detail: ErrorDetails) -> Fault:
@@ -111,7 +113,8 @@ def _fault(detail: ErrorDetails) -> Fault:
     message = message.removeprefix("Value error, ")
     rule, bar, remedy = message.partition(" | ")
     if not bar:
-        remedy = REMEDIES.get(kind) or str(context.get("expected", f"a value for which this holds: {rule.lower()}"))
+        limits = [f"{words} {context[name]}" for name, words in LIMITS.items() if name in context]
+        remedy = REMEDIES.get(kind) or " ".join(limits) or f"one of {context.get('expected', 'what the guide names')}"
         rule = f"{rule[0].lower()}{rule[1:]} (got {detail['input']!r:.60})" if kind != "missing" else "is missing"
     return Fault(".".join(path) or "file", rule, remedy)
 

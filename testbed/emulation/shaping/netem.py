@@ -176,7 +176,9 @@ class NetemShaper(Shaper):
                 now = time.monotonic()
                 for tree in self._trees.values():
                     if tree.control is control and (tree.index, tree.root) in qdiscs:
-                        _observe(tree, now, {own: seen for (index, own), (_, seen) in qdiscs.items() if index == tree.index})
+                        _observe(
+                            tree, now, {own: seen for (index, own), (_, seen) in qdiscs.items() if index == tree.index}
+                        )
             return {link: tree.counted for link, tree in self._trees.items()}
 
     def failure(self) -> str | None:

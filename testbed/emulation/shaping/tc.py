@@ -104,7 +104,9 @@ def htb(index: int, own: int, parent: int, default_class: int) -> Request:
     return _qdisc("htb", index, own, parent, options, create=True)
 
 
-def htb_class(index: int, own: int, parent: int, rate_bps: float, burst_bytes: float, *, create: bool = False) -> Request:
+def htb_class(
+    index: int, own: int, parent: int, rate_bps: float, burst_bytes: float, *, create: bool = False
+) -> Request:
     """A class with the same rate and ceiling. `quantum` only matters between siblings; unset, the kernel derives
     one from the rate and complains above 16 Mbit/s that it is big."""
     rate = max(int(rate_bps / 8), 1)
