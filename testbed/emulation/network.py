@@ -124,13 +124,13 @@ class Network(Mininet):
         router.netlink.brport("set", index=router.interface_index(port), isolated=1)
         address = self.addressing.worker(worker.site, index)
         link.intf2.setIP(str(address))
-        self._shape_access(worker, router, host)
+        self._shape_access(worker, router, port, host)
         link.intf1.up()
         link.intf2.up()
         host.netlink.link("set", index=host.interface_index("lo"), state="up")
         host.netlink.route("add", dst="default", gateway=str(self.addressing.router(worker.site).ip))
 
-    def _shape_access(self, worker: Worker, router: Router, host: ContainerHost) -> None:
+    def _shape_access(self, worker: Worker, router: Router, port: str, host: ContainerHost) -> None:
         """The access link: its rate on each end, and the delay of both directions where packets leave the router.
 
         Every path between two workers goes up one access link and down another, so charging both delays on the
@@ -139,7 +139,7 @@ class Network(Mininet):
         lan = self.topology.lan
         state = LinkState(rate_bps=lan.rate, delay_s=2 * lan.delay, queue=LAN_QUEUE)
         name = link_name(worker.site, worker.name)
-        self.shaper.attach(Port(name, router.netns, "lan", self.address(worker)), state)
+        self.shaper.attach(Port(name, router.netns, port, bridge="lan", address=self.address(worker)), state)
         limit_rate(host.netlink, host.interface_index("eth0"), lan.rate)
 
     def _add_pair(self, topology: Topology, pair: frozenset[str]) -> None:
