@@ -1,0 +1,42 @@
+# Every target works on a fresh machine. They need root (they make networks and containers); setup says so.
+.DEFAULT_GOAL := setup
+.PHONY: setup emulate test smoke bench doctor clean
+
+# Files that root makes in the checkout are handed back to the user who called sudo, however the recipe ends.
+GIVE_BACK = trap './setup.sh give-back' EXIT
+BENCHMARKS = $(foreach name,fidelity startup allreduce policies hop cpn,$(wildcard benchmarks/$(name).py))
+
+setup: ## packages, environment, Docker engine, worker image: what is missing of them
+	@./setup.sh
+
+emulate: setup ## train a model over an emulated wide-area network
+	@$(GIVE_BACK); .venv/bin/testbed run experiments/quickstart.yaml
+
+# Tests marked `guest` need netem and Open vSwitch in the kernel; where this one lacks netem they run in a guest's.
+test: setup ## style, types and every test
+	@$(GIVE_BACK); \
+	.venv/bin/ruff check . && .venv/bin/mypy && \
+	if unshare --net tc qdisc add dev lo root netem 2>/dev/null; then \
+	    .venv/bin/python -m pytest; \
+	else \
+	    .venv/bin/python -m pytest -m 'not guest' && .venv/bin/python -m tests.guest; \
+	fi
+
+smoke: setup ## a short run that fails unless its verdict is `trusted`
+	@$(GIVE_BACK); .venv/bin/testbed run experiments/smoke.yaml --strict
+
+bench: setup ## what is measured against peers, in short
+	@$(GIVE_BACK); \
+	for file in $(BENCHMARKS); do \
+	    .venv/bin/python -m benchmarks.$$(basename $$file .py) --quick || exit; \
+	done
+
+doctor: setup ## what this machine can do
+	@.venv/bin/testbed doctor
+
+clean: ## take away what runs left on this machine
+	@if [ -x .venv/bin/testbed ]; then .venv/bin/testbed clean; fi
+	@echo "What remains: runs/ (results), .venv/ and build/ (made again by make setup), the packages that apt"
+	@echo "installed, and the images that \`docker images --filter label=testbed.image\` lists."
+	@if [ -e /run/testbed/engine.json ]; then \
+	    echo "The Docker engine that make setup started: .venv/bin/python -m testbed.emulation.engine stop"; fi

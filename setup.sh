@@ -1,0 +1,137 @@
+#!/bin/bash
+# Makes this machine ready: packages, environment, compiled core, Docker engine, worker image.
+#
+#   ./setup.sh             every step that is not done yet; under 2 s when there is none
+#   ./setup.sh give-back   hand files that root made in this checkout to the user who called sudo
+#
+# Needs root: it installs packages and starts an engine. Ends with 3 and a remedy where this machine can't.
+set -euo pipefail
+cd "$(dirname "$0")"
+
+PACKAGES=(
+    mininet openvswitch-switch iproute2 iptables nftables ethtool          # the network and its switches
+    iperf3 iputils-ping                                                    # what measures it
+    gcc libc6-dev                                                          # what the shaping core is made with
+    mmdebstrap debian-archive-keyring                                      # the worker image's base
+    user-mode-linux                                                        # a kernel with netem, for tests
+    python3-venv
+)
+LOG=build/setup.log
+
+# --- the frame: each step is named, timed, and on failure quoted with what to do about it
+
+# A step whose command may take a while. Its output goes to LOG; on failure the end of it is shown.
+step() { # step TITLE REMEDY COMMAND...
+    local title=$1 remedy=$2 started=$EPOCHREALTIME
+    shift 2
+    printf '%-58s' "  $title"
+    if ! "$@" >"$LOG" 2>&1 </dev/null; then
+        printf 'failed after %s\n\n' "$(seconds_since "$started")"
+        tail -n 20 "$LOG" | sed 's/^/    /'
+        printf '\n%s\n(The whole output is in %s.)\n' "$remedy" "$PWD/$LOG" >&2
+        exit 3
+    fi
+    printf '%s\n' "$(seconds_since "$started")"
+}
+
+seconds_since() { # microseconds are whole numbers, which bash can count with
+    local tenths=$(((${EPOCHREALTIME//[.,]/} - ${1//[.,]/}) / 100000))
+    printf '%4d.%d s' $((tenths / 10)) $((tenths % 10))
+}
+
+cannot() { # cannot WHAT-AND-REMEDY
+    printf '%s\n' "$1" >&2
+    exit 3
+}
+
+# --- packages
+
+missing_packages() {
+    local wanted=("${PACKAGES[@]}") socket=${DOCKER_HOST:-unix:///var/run/docker.sock}
+    # An engine that is there, or could be started, is anybody's choice: Docker's own packages, say.
+    [ -S "${socket#unix://}" ] || command -v dockerd >/dev/null || wanted+=(docker.io)
+    dpkg-query --show --showformat '${Package} ${db:Status-Status}\n' "${wanted[@]}" 2>/dev/null |
+        awk '$2 == "installed" {print $1}' | sort -u | comm -13 - <(printf '%s\n' "${wanted[@]}" | sort -u)
+}
+
+install_packages() {
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get update && apt-get install --yes --no-install-recommends "$@"
+}
+
+# --- Python environment
+
+# Mininet is a package of the distribution's Python, which need not be the first on PATH.
+python_with_mininet() {
+    local python
+    for python in /usr/bin/python3 $(type -ap python3); do
+        if "$python" -c 'import mininet, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+            echo "$python"
+            return
+        fi
+    done
+    return 1
+}
+
+environment_inputs() { # what .venv follows from: its scripts hold this directory's path
+    { cat pyproject.toml && echo "$PWD $1" && "$1" --version; } | sha256sum
+}
+
+make_environment() { # make_environment PYTHON
+    rm -rf .venv
+    "$1" -m venv --system-site-packages .venv
+    .venv/bin/python -m pip install --editable '.[sync,emulate,test]'
+    environment_inputs "$1" >.venv/inputs
+}
+
+# --- files back to the user behind sudo
+
+give_back() {
+    # Only in a checkout that is that user's: another's, or root's own, is left as it is.
+    [ -n "${SUDO_UID:-}" ] && [ "$(stat --format %u .)" = "$SUDO_UID" ] || return 0
+    find . -path ./.git -prune -o -uid 0 -exec chown --no-dereference "$SUDO_UID:$SUDO_GID" {} +
+}
+
+# --- the steps
+
+if [ "${1:-}" = give-back ]; then
+    give_back
+    exit
+fi
+[ "$(id -u)" = 0 ] ||
+    cannot "This needs root: it installs packages and makes networks. Run the same command with sudo in front."
+command -v apt-get dpkg-query >/dev/null ||
+    cannot "There is no apt-get here. Use Debian 12 or later, or Ubuntu 24.04 or later: in a virtual machine, say."
+trap give_back EXIT
+mkdir -p build
+begun=$EPOCHREALTIME
+echo "Setting up in $PWD"
+
+mapfile -t missing < <(missing_packages)
+if [ ${#missing[@]} -gt 0 ]; then
+    step "packages: ${missing[*]}" \
+        "See that apt-get works here (its sources, the network), or install by hand: ${missing[*]}" \
+        install_packages "${missing[@]}"
+fi
+
+python=$(python_with_mininet) ||
+    cannot "No Python of 3.11 or later here imports mininet. Use Debian 12 or later, or Ubuntu 24.04 or later."
+if ! [ -x .venv/bin/testbed ] || [ "$(environment_inputs "$python")" != "$(cat .venv/inputs 2>/dev/null)" ]; then
+    step "Python environment .venv, from $python" \
+        "See that pip can get what pyproject.toml pins: its settings (pip config list) and the network." \
+        make_environment "$python"
+fi
+
+step "shaping core" \
+    "It is compiled with gcc against the headers of libc6-dev; see what it says above." \
+    .venv/bin/python -m testbed.emulation.shaping.build
+
+step "Docker engine" \
+    "Start an engine yourself and run this again: it is used as it is." \
+    .venv/bin/python -m testbed.emulation.engine
+
+step "worker image" \
+    "Mend what is said above and run this again: what is done is kept." \
+    .venv/bin/python -m testbed.emulation.image
+
+echo "Ready in $(seconds_since "$begun" | sed 's/^ *//')"

@@ -1,0 +1,207 @@
+"""The Docker engine: use the one that answers, else start one, and remember which of the two it was.
+
+An engine that was there belongs to somebody: it is used and never touched. One that was started here is
+recorded with its process id and its start time, and only the process that matches both may be stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import docker
+from docker.errors import DockerException
+
+from testbed.emulation.label import STATE_ROOT
+
+DEFAULT_ADDRESS = "unix:///var/run/docker.sock"
+RECORD = STATE_ROOT / "engine.json"
+LOG = Path("/var/log/testbed-engine.log")
+
+#: An engine with an empty data root answers after 2 s on 2 cores, one with hundreds of images after 10.
+START_TIMEOUT_S = 90.0
+#: An engine gives its containers 10 s to end, then ends itself.
+STOP_TIMEOUT_S = 60.0
+#: What of its log an engine that failed is quoted with.
+LOG_TAIL_LINES = 15
+
+
+class EngineError(Exception):
+    """There is no engine to work with; the text says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnEngine:
+    """An engine that was started here. A process id alone may have been given to another process since."""
+
+    pid: int
+    start_ticks: int
+    address: str
+
+    def is_running(self) -> bool:
+        """Whether this very process still lives."""
+        return _start_ticks(self.pid) == self.start_ticks
+
+
+def address() -> str:
+    """Where the engine is looked for: DOCKER_HOST, as every Docker client does."""
+    return os.environ.get("DOCKER_HOST") or DEFAULT_ADDRESS
+
+
+def connect() -> docker.DockerClient:
+    """A client of the engine that answers.
+
+    Raises EngineError when none does, or when the engine is on another machine, whose containers have no
+    network namespaces here.
+    """
+    where = address()
+    if not where.startswith("unix://"):
+        raise EngineError(
+            f"DOCKER_HOST is {where}, but containers must run on this machine: the emulated network is made "
+            "of their network namespaces. Unset DOCKER_HOST, or name a unix:// socket of a local engine."
+        )
+    try:
+        client = docker.DockerClient(base_url=where)
+        client.ping()
+    except DockerException as error:
+        raise EngineError(f"No Docker engine answers at {where} ({error}). `make setup` starts one.") from error
+    return client
+
+
+def ensure_engine(progress: Callable[[str], None] = print) -> docker.DockerClient:
+    """A client of the engine that answers, or of one that is started for it.
+
+    Raises EngineError, with the end of the engine's log, when it does not come up.
+    """
+    try:
+        return connect()
+    except EngineError:
+        if not address().startswith("unix://"):
+            raise
+    progress(f"no Docker engine answers at {address()}: starting one, its log is {LOG}")
+    start_engine(address())
+    return connect()
+
+
+def start_engine(where: str, options: Sequence[str] = (), record: Path = RECORD, log: Path = LOG) -> OwnEngine:
+    """Start a `dockerd` that outlives this process, record it, and wait until it answers.
+
+    Raises EngineError when it ends early or does not answer in START_TIMEOUT_S.
+    """
+    program = shutil.which("dockerd")
+    if program is None:
+        raise EngineError(
+            f"No Docker engine answers at {where} and there is no `dockerd` to start. Install Docker "
+            "(Debian, Ubuntu: apt-get install docker.io) and try again."
+        )
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [program, "--host", where, *options],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # a Ctrl-C meant for a run must not end the engine
+        )
+    ticks = _start_ticks(process.pid)
+    engine = OwnEngine(process.pid, -1 if ticks is None else ticks, where)
+    record.parent.mkdir(parents=True, exist_ok=True)
+    record.write_text(json.dumps(asdict(engine)))
+
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while not _answers(where):
+        if process.poll() is not None:
+            record.unlink()
+            raise EngineError(_failed(f"dockerd ended with {process.returncode} before it answered", log))
+        if time.monotonic() > deadline:
+            stop_engine(record)
+            raise EngineError(_failed(f"dockerd did not answer at {where} in {START_TIMEOUT_S:.0f} s", log))
+        time.sleep(0.1)
+    return engine
+
+
+def own_engine(record: Path = RECORD) -> OwnEngine | None:
+    """The engine that was started here, if it still runs."""
+    try:
+        engine = OwnEngine(**json.loads(record.read_text()))
+    except FileNotFoundError:
+        return None
+    return engine if engine.is_running() else None
+
+
+def stop_engine(record: Path = RECORD) -> bool:
+    """Stop the engine that was started here, and no other; says whether there was one.
+
+    Raises EngineError when it does not end in STOP_TIMEOUT_S.
+    """
+    engine = own_engine(record)
+    if engine is not None:
+        os.kill(engine.pid, signal.SIGTERM)
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        while engine.is_running():
+            if time.monotonic() > deadline:
+                raise EngineError(f"dockerd (process {engine.pid}) did not end in {STOP_TIMEOUT_S:.0f} s.")
+            time.sleep(0.1)
+    record.unlink(missing_ok=True)
+    return engine is not None
+
+
+def _answers(where: str) -> bool:
+    try:
+        client = docker.DockerClient(base_url=where)
+    except DockerException:
+        return False
+    try:
+        return bool(client.ping())
+    except DockerException:
+        return False
+    finally:
+        client.close()
+
+
+def _start_ticks(pid: int) -> int | None:
+    """When a process started, in clock ticks since boot; None when there is no such process, or only a zombie."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # proc(5): the second field is the command in parentheses and may hold spaces; state is the third
+    # field and the start time the 22nd.
+    fields = stat.rpartition(")")[2].split()
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
+def _failed(what: str, log: Path) -> str:
+    tail = log.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]
+    quoted = "\n".join(f"    {line}" for line in tail)
+    return (
+        f"{what}. The end of {log}:\n{quoted}\n"
+        "Mend what it names, or start an engine yourself (systemctl start docker), and try again."
+    )
+
+
+def main() -> int:
+    """`python -m testbed.emulation.engine [stop]`: see that an engine answers, or stop the one started here."""
+    try:
+        if sys.argv[1:] == ["stop"]:
+            print("stopped" if stop_engine() else "no engine of ours is running")
+        else:
+            version = ensure_engine().version()["Version"]
+            owner = "started here" if own_engine() else "was there"
+            print(f"Docker {version} at {address()} ({owner})")
+    except EngineError as error:
+        print(error, file=sys.stderr)
+        return 3
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

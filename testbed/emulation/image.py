@@ -1,0 +1,299 @@
+"""The worker image, made on this machine without an image registry.
+
+Three images stand on one another, each tagged with a hash of what it is made of:
+
+    testbed-base    Debian with Python, made by mmdebstrap           changes with containers/base.sh
+    testbed-torch   + torch, from wheels that pip on the host got    changes with the pins of the `sync` extra
+    testbed-worker  + data, user, code                               changes with the code, rebuilt in 2 s
+
+BASE_IMAGE in the environment names another base: any image with a `python3`. A torch that is in it (one with
+CUDA, say) is used instead of ours. It has to be named for a run as it was for set-up.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import docker
+from docker.errors import APIError, BuildError, ImageNotFound
+
+from testbed.emulation import engine
+
+ROOT = Path(__file__).resolve().parents[2]
+CONTAINERS = ROOT / "containers"
+BUILD = ROOT / "build"
+
+#: What of the package goes into a worker: the sync library, the worker's program and the values they share.
+WORKER_CODE = ("__init__.py", "link.py", "plan.py", "protocol.py", "sync/**/*.py", "worker/**/*.py")
+
+#: Which image it is, on every image made here; only what carries it is ever removed.
+KIND_LABEL = "testbed.image"
+#: The checkout an image was made from, so that two on one machine do not remove each other's.
+CHECKOUT_LABEL = "testbed.checkout"
+
+#: What of a failed command's output is quoted.
+OUTPUT_TAIL_LINES = 15
+
+#: Asks a base which Python it has, and whether torch is there already.
+PROBE = (
+    "import importlib.util, json, sys; "
+    "print(json.dumps(['%d.%d' % sys.version_info[:2], bool(importlib.util.find_spec('torch'))]))"
+)
+
+Progress = Callable[[str], None]
+
+
+class ImageError(Exception):
+    """The worker image cannot be made; the text says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tags:
+    """The names of the three images for the inputs as they are now."""
+
+    base: str
+    torch: str
+    worker: str
+
+
+def ensure_worker_image(client: docker.DockerClient, progress: Progress = print) -> str:
+    """The tag of the worker image for the code as it is now; made first, where it is not there yet.
+
+    Raises ImageError when a step fails.
+    """
+    foreign_base = os.environ.get("BASE_IMAGE")
+    tags = _tags(client, foreign_base, progress)
+    if _exists(client, tags.worker):
+        return tags.worker
+    if not _exists(client, tags.torch):
+        if not _exists(client, tags.base):
+            with _told(progress, f"base image {tags.base} with mmdebstrap"):
+                _make_base(client, tags.base)
+        with _told(progress, f"torch image {tags.torch}"):
+            _make_torch(client, tags)
+    with _told(progress, f"worker image {tags.worker}"):
+        _make_worker(client, tags)
+    _remove_superseded(client, tags)
+    return tags.worker
+
+
+def _tags(client: docker.DockerClient, foreign_base: str | None, progress: Progress) -> Tags:
+    if foreign_base is None:
+        base = f"testbed-base:{_hash([_file(CONTAINERS / 'base.sh')])}"
+        base_identity = base
+    else:
+        base = foreign_base
+        base_identity = _foreign_id(client, foreign_base, progress)
+    torch_inputs = [base_identity, *_sync_packages(), _file(CONTAINERS / "torch.Dockerfile")]
+    torch = f"testbed-torch:{_hash(torch_inputs)}"
+    worker_inputs = [torch, _file(CONTAINERS / "worker.Dockerfile"), _file(CONTAINERS / "digits.py")]
+    code = [part for path in _worker_code() for part in (str(path.relative_to(ROOT)), _file(path))]
+    return Tags(base, torch, f"testbed-worker:{_hash(worker_inputs + code)}")
+
+
+def _foreign_id(client: docker.DockerClient, name: str, progress: Progress) -> str:
+    try:
+        image = client.images.get(name)
+    except ImageNotFound:
+        try:
+            with _told(progress, f"{name}, which BASE_IMAGE names, from its registry"):
+                image = client.images.pull(name)
+        except APIError as error:
+            raise ImageError(
+                f"BASE_IMAGE names {name}, which is neither on this machine nor to be had: "
+                f"{error.explanation}. Name another, or none, and a base is made with mmdebstrap."
+            ) from error
+    return str(image.id)
+
+
+def _make_base(client: docker.DockerClient, tag: str) -> None:
+    BUILD.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=BUILD) as scratch:
+        archive = Path(scratch) / "base.tar"
+        _command(
+            [str(CONTAINERS / "base.sh"), str(archive)],
+            "The base is made of Debian packages: see that this machine reaches a Debian mirror, or set "
+            "BASE_IMAGE to an image with Python that the Docker engine has or can pull.",
+        )
+        repository, _, version = tag.partition(":")
+        labels = " ".join(f"{key}={value}" for key, value in _labels("base").items())
+        client.api.import_image_from_file(str(archive), repository=repository, tag=version, changes=[f"LABEL {labels}"])
+
+
+def _make_torch(client: docker.DockerClient, tags: Tags) -> None:
+    python, has_torch = json.loads(
+        client.containers.run(tags.base, entrypoint=["python3", "-c", PROBE], network_mode="none", remove=True)
+    )
+    packages = [] if has_torch else _sync_packages()
+    wheels = _wheelhouse(python, packages) if packages else []
+    entries: dict[str, Path | None] = {"wheelhouse": None}
+    entries |= {f"wheelhouse/{wheel.name}": wheel for wheel in wheels}
+    arguments = {"BASE": tags.base, "PACKAGES": " ".join(packages), "CHECKOUT": str(ROOT)}
+    _build(client, "torch", tags.torch, entries, arguments)
+
+
+def _wheelhouse(python: str, packages: list[str]) -> list[Path]:
+    """The wheels of these packages and of all they need, and pip's own, for a Python such as `3.11`."""
+    # A directory for every set of inputs: one that is left over would bring two versions of a package.
+    directory = BUILD / f"wheelhouse-{_hash([python, *packages])}"
+    _command(
+        [
+            *(sys.executable, "-m", "pip", "download", "--quiet", "--dest", str(directory)),
+            *("--only-binary=:all:", f"--python-version={python}", *packages, "pip"),
+        ],
+        f"pip on this machine must be able to get {' '.join(packages)} for Python {python}: "
+        "check its settings (`pip config list`) and the network.",
+    )
+    return sorted(directory.glob("*.whl"))
+
+
+def _make_worker(client: docker.DockerClient, tags: Tags) -> None:
+    digits = BUILD / f"digits-{_hash([_file(CONTAINERS / 'digits.py')])}"
+    if not digits.exists():
+        with tempfile.TemporaryDirectory(dir=BUILD) as scratch:
+            baked = Path(scratch) / "digits"
+            _command(
+                [sys.executable, str(CONTAINERS / "digits.py"), str(baked)],
+                "The digits come with scikit-learn: `make setup` installs it.",
+            )
+            baked.rename(digits)
+    entries: dict[str, Path | None] = {f"digits/{path.name}": path for path in sorted(digits.iterdir())}
+    entries |= {str(path.relative_to(ROOT)): path for path in _worker_code()}
+    _build(client, "worker", tags.worker, entries, {"RUNTIME": tags.torch})
+
+
+def _build(
+    client: docker.DockerClient,
+    kind: str,
+    tag: str,
+    entries: Mapping[str, Path | None],
+    arguments: Mapping[str, str],
+) -> None:
+    """Build `containers/KIND.Dockerfile` without a network, out of a context of these entries alone."""
+    with _context({**entries, "Dockerfile": CONTAINERS / f"{kind}.Dockerfile"}) as context:
+        try:
+            client.images.build(
+                fileobj=context,
+                custom_context=True,
+                tag=tag,
+                buildargs=dict(arguments),
+                labels=_labels(kind),
+                network_mode="none",
+                rm=True,
+                forcerm=True,
+            )
+        except BuildError as error:
+            output = "".join(line.get("stream", "") for line in error.build_log)
+            raise ImageError(f"Building {tag} failed: {error}\n{_tail(output)}") from error
+        except APIError as error:
+            raise ImageError(f"Building {tag} failed: {error.explanation}") from error
+
+
+@contextmanager
+def _context(entries: Mapping[str, Path | None]) -> Iterator[IO[bytes]]:
+    """A tar of files by their names in it; None stands for an empty directory.
+
+    Owners and times are left out, so that the same inputs find the same layers in the engine's cache.
+    """
+    with tempfile.TemporaryFile(dir=BUILD) as file:
+        with tarfile.open(fileobj=file, mode="w") as archive:
+            for name, path in entries.items():
+                entry = tarfile.TarInfo(name)
+                if path is None:
+                    entry.type, entry.mode = tarfile.DIRTYPE, 0o755
+                    archive.addfile(entry)
+                else:
+                    entry.size = path.stat().st_size
+                    with path.open("rb") as content:
+                        archive.addfile(entry, content)
+        file.seek(0)
+        yield file
+
+
+def _remove_superseded(client: docker.DockerClient, tags: Tags) -> None:
+    """Remove what this checkout made before and no longer uses; what a container still uses stays."""
+    for image in client.images.list(filters={"label": f"{CHECKOUT_LABEL}={ROOT}"}):
+        if {tags.base, tags.torch, tags.worker} & set(image.tags):
+            continue
+        for name in image.tags or [str(image.id)]:
+            try:
+                client.images.remove(name)
+            except APIError as error:
+                if error.status_code != 409:  # a container or another image stands on it
+                    raise
+
+
+def _labels(kind: str) -> dict[str, str]:
+    return {KIND_LABEL: kind, CHECKOUT_LABEL: str(ROOT)}
+
+
+def _sync_packages() -> list[str]:
+    """What a worker needs, as pinned by the `sync` extra."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return list(project["optional-dependencies"]["sync"])
+
+
+def _worker_code() -> list[Path]:
+    package = ROOT / "testbed"
+    return sorted(path for pattern in WORKER_CODE for path in package.glob(pattern))
+
+
+def _exists(client: docker.DockerClient, tag: str) -> bool:
+    try:
+        client.images.get(tag)
+    except ImageNotFound:
+        return False
+    return True
+
+
+def _file(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _hash(parts: Iterable[str]) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
+
+
+def _command(arguments: list[str], remedy: str) -> None:
+    done = subprocess.run(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode != 0:
+        raise ImageError(f"{arguments[0]} ended with {done.returncode}:\n{_tail(done.stdout)}\n{remedy}")
+
+
+def _tail(output: str) -> str:
+    return "\n".join(f"    {line}" for line in output.splitlines()[-OUTPUT_TAIL_LINES:])
+
+
+@contextmanager
+def _told(progress: Progress, what: str) -> Iterator[None]:
+    progress(f"making {what}")
+    started = time.monotonic()
+    yield
+    progress(f"made {what} in {time.monotonic() - started:.1f} s")
+
+
+def main() -> int:
+    """`python -m testbed.emulation.image`: see that the worker image is there, and print its tag."""
+    try:
+        print(ensure_worker_image(engine.connect()))
+    except (engine.EngineError, ImageError) as error:
+        print(error, file=sys.stderr)
+        return 3
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,113 @@
+"""An engine of ours starts, is recorded and stops; anybody else's is used and left alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import docker
+import pytest
+
+from testbed.emulation import engine
+from testbed.emulation.engine import EngineError, OwnEngine
+
+
+@pytest.fixture
+def scratch() -> Iterator[Path]:
+    """A short path: a Unix socket's may not exceed 107 bytes, and dockerd makes some below its own."""
+    with tempfile.TemporaryDirectory(prefix="tb") as folder:
+        yield Path(folder)
+        # dockerd mounts its data root on itself, and leaves it so when it fails.
+        for line in Path("/proc/self/mounts").read_text().splitlines():
+            if (mounted := line.split()[1]).startswith(f"{folder}/"):
+                subprocess.run(["umount", mounted], check=True)
+
+
+def options(scratch: Path) -> list[str]:
+    """What keeps a second engine out of the way of the first."""
+    return [
+        *("--data-root", str(scratch / "data"), "--exec-root", str(scratch / "exec")),
+        *("--pidfile", str(scratch / "pid"), "--bridge", "none", "--iptables=false", "--ip6tables=false"),
+    ]
+
+
+@pytest.mark.privileged
+def test_an_engine_is_started_recorded_and_stopped(scratch: Path) -> None:
+    where, record = f"unix://{scratch}/sock", scratch / "record" / "engine.json"
+    started = engine.start_engine(where, options(scratch), record, scratch / "log")
+    try:
+        client = docker.DockerClient(base_url=where)
+        assert client.info()["DockerRootDir"] == str(scratch / "data")
+        client.close()
+        assert engine.own_engine(record) == started
+        assert os.getsid(started.pid) == started.pid, "a Ctrl-C in our terminal would reach it"
+    finally:
+        assert engine.stop_engine(record)
+    assert not started.is_running()
+    assert not record.exists()
+    assert not engine.stop_engine(record)
+
+
+@pytest.mark.privileged
+def test_an_engine_that_fails_is_quoted(scratch: Path) -> None:
+    record = scratch / "engine.json"
+    with pytest.raises(EngineError, match=r"(?s)ended with 1.*no-such-driver.*try again"):
+        engine.start_engine(
+            f"unix://{scratch}/sock",
+            [*options(scratch), "--storage-driver", "no-such-driver"],
+            record,
+            scratch / "log",
+        )
+    assert not record.exists()
+
+
+@pytest.mark.privileged
+def test_an_engine_that_answers_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    before = engine.RECORD.read_text() if engine.RECORD.exists() else None
+    assert engine.ensure_engine(told.append).ping()
+    assert told == []
+    assert before == (engine.RECORD.read_text() if engine.RECORD.exists() else None)
+
+
+@pytest.mark.unit
+def test_a_process_that_got_the_recorded_id_later_is_not_stopped(tmp_path: Path) -> None:
+    record = tmp_path / "engine.json"
+    with subprocess.Popen(["sleep", "60"]) as other:
+        record.write_text(json.dumps({"pid": other.pid, "start_ticks": 1, "address": "unix:///nowhere"}))
+        assert engine.own_engine(record) is None
+        assert not engine.stop_engine(record)
+        assert other.poll() is None
+        other.kill()
+
+
+@pytest.mark.unit
+def test_a_process_that_ended_is_not_running() -> None:
+    with subprocess.Popen(["sleep", "60"]) as child:
+        ticks = engine._start_ticks(child.pid)
+        assert ticks is not None
+        ours = OwnEngine(child.pid, ticks, "unix:///nowhere")
+        assert ours.is_running()
+        child.kill()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # a zombie now
+        assert not ours.is_running()
+    assert not ours.is_running()
+
+
+@pytest.mark.unit
+def test_an_engine_elsewhere_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:1")
+    with pytest.raises(EngineError, match="Unset DOCKER_HOST"):
+        engine.ensure_engine()
+
+
+@pytest.mark.unit
+def test_without_dockerd_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/sock")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(EngineError, match=r"install docker\.io"):
+        engine.ensure_engine()

@@ -1,0 +1,171 @@
+"""The worker image: what is in it, what it may do, and that it is made again only when it has to be."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import docker
+import pytest
+
+from testbed.emulation import engine, image
+from testbed.emulation.image import ImageError
+
+#: As a run starts its workers.
+HARDENED = {
+    "network_mode": "none",
+    "read_only": True,
+    "tmpfs": {"/tmp": "size=64m"},
+    "cap_drop": ["ALL"],
+    "security_opt": ["no-new-privileges"],
+}
+
+LOOK_ROUND = """
+import json, os, sys
+from pathlib import Path
+import torch
+
+torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1).step()
+folder = Path("/usr/share/testbed/digits")
+digits = {}
+for name, field in json.loads((folder / "digits.json").read_text()).items():
+    data = bytearray((folder / field["file"]).read_bytes())
+    digits[name] = torch.frombuffer(data, dtype=getattr(torch, field["dtype"])).reshape(field["shape"])
+print(json.dumps({
+    "uid": os.getuid(),
+    "torch": torch.__version__.partition("+")[0],
+    "capabilities": Path("/proc/self/status").read_text().partition("CapEff:")[2].split()[0],
+    "interfaces": os.listdir("/sys/class/net"),
+    "code": sorted(str(p.relative_to("/opt/testbed/testbed")) for p in Path("/opt/testbed/testbed").rglob("*.py")),
+    "compiled": len(list(Path("/opt/testbed/testbed").rglob("*.pyc"))),
+    "images": digits["images"].tolist(),
+    "labels": digits["labels"].tolist(),
+    "root is writable": os.access("/", os.W_OK),
+    "numpy": "numpy" in sys.modules,
+}))
+"""
+
+
+@pytest.fixture(scope="module")
+def client() -> docker.DockerClient:
+    return engine.connect()
+
+
+@pytest.fixture
+def checkout(client: docker.DockerClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A copy of what the image is made of, to be changed; the images made from it go with it."""
+    for name in ("containers", "testbed"):
+        shutil.copytree(image.ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(image.ROOT / "pyproject.toml", tmp_path)
+    image.ensure_worker_image(client)  # the layers below are shared, and only the real checkout's stay
+    for constant, path in (("ROOT", "."), ("CONTAINERS", "containers"), ("BUILD", "build")):
+        monkeypatch.setattr(image, constant, tmp_path / path)
+    (tmp_path / "build").mkdir()
+    yield tmp_path
+    for made in client.images.list(filters={"label": f"{image.CHECKOUT_LABEL}={tmp_path}"}):
+        client.images.remove(made.tags[0] if made.tags else str(made.id), force=True)
+
+
+@pytest.mark.privileged
+def test_a_worker_finds_what_it_needs_and_may_do_nothing_else(client: docker.DockerClient) -> None:
+    from sklearn.datasets import load_digits
+
+    tag = image.ensure_worker_image(client)
+    output = client.containers.run(tag, ["-c", LOOK_ROUND], entrypoint="python3", remove=True, stderr=True, **HARDENED)
+    seen = json.loads(output)  # so nothing was printed beside it, no warning of torch's either
+    assert seen["uid"] == 10001
+    assert image._sync_packages() == [f"torch=={seen['torch']}"]
+    assert int(seen["capabilities"], 16) == 0
+    assert seen["interfaces"] == ["lo"]
+    assert not seen["root is writable"]
+    assert not seen["numpy"]
+
+    digits = load_digits()
+    assert seen["images"] == (digits.images / 16).tolist()
+    assert seen["labels"] == digits.target.tolist()
+
+    assert {"__init__.py", "link.py", "plan.py", "protocol.py"} <= set(seen["code"])
+    assert {Path(name).parts[0] for name in seen["code"]} <= {
+        *("__init__.py", "link.py", "plan.py", "protocol.py", "sync", "worker")
+    }
+    assert seen["compiled"] == len(seen["code"])
+
+
+@pytest.mark.privileged
+def test_the_image_starts_the_worker_as_nobody(client: docker.DockerClient) -> None:
+    config = client.images.get(image.ensure_worker_image(client)).attrs["Config"]
+    assert config["Entrypoint"] == ["python3", "-m", "testbed.worker"]
+    assert config["User"] == "worker:worker"
+    assert config["Labels"][image.KIND_LABEL] == "worker"
+
+
+@pytest.mark.privileged
+def test_only_a_change_makes_it_anew_and_the_old_one_goes(client: docker.DockerClient, checkout: Path) -> None:
+    told: list[str] = []
+    (checkout / "testbed" / "link.py").write_text("ANSWER = 1\n")
+    first = image.ensure_worker_image(client, told.append)
+    assert any(first in line for line in told)
+    assert not any("base" in line or "torch" in line for line in told)
+
+    told.clear()
+    os.utime(checkout / "testbed" / "link.py", (0, 0))
+    (checkout / "testbed" / "emulation" / "image.py").write_text("# not in the image\n")
+    assert image.ensure_worker_image(client, told.append) == first
+    assert told == []
+
+    (checkout / "testbed" / "link.py").write_text("ANSWER = 2\n")
+    second = image.ensure_worker_image(client, told.append)
+    assert second != first
+    answer = ["-c", "import testbed.link; print(testbed.link.ANSWER)"]
+    assert client.containers.run(second, answer, entrypoint="python3", remove=True, **HARDENED) == b"2\n"
+    made = client.images.list(filters={"label": f"{image.CHECKOUT_LABEL}={checkout}"})
+    assert [name for one in made for name in one.tags] == [second]
+
+
+@pytest.mark.privileged
+def test_a_container_keeps_a_superseded_image(client: docker.DockerClient, checkout: Path) -> None:
+    (checkout / "testbed" / "link.py").write_text("ANSWER = 1\n")
+    first = image.ensure_worker_image(client)
+    container = client.containers.create(first, labels={"testbed.test": "superseded"}, network_mode="none")
+    try:
+        (checkout / "testbed" / "link.py").write_text("ANSWER = 2\n")
+        image.ensure_worker_image(client)
+        assert image._exists(client, first)
+    finally:
+        container.remove()
+
+
+@pytest.mark.privileged
+def test_a_base_with_torch_needs_no_wheels(
+    client: docker.DockerClient, checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = image._tags(client, None, print)
+    monkeypatch.setenv("BASE_IMAGE", ours.torch)
+    tag = image.ensure_worker_image(client)
+    assert tag != ours.worker
+    assert not list((checkout / "build").glob("wheelhouse-*"))
+    assert client.containers.run(tag, ["-c", "import torch"], entrypoint="python3", remove=True, **HARDENED) == b""
+
+
+@pytest.mark.privileged
+def test_a_base_that_is_not_to_be_had(client: docker.DockerClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BASE_IMAGE", "localhost:1/no-such-image:1")
+    with pytest.raises(ImageError, match=r"(?s)BASE_IMAGE names localhost:1/no-such-image:1.*Name another"):
+        image.ensure_worker_image(client)
+
+
+@pytest.mark.privileged
+def test_a_build_that_fails_is_quoted(client: docker.DockerClient, checkout: Path) -> None:
+    dockerfile = checkout / "containers" / "worker.Dockerfile"
+    dockerfile.write_text(dockerfile.read_text() + "RUN echo so far so good && no-such-command\n")
+    with pytest.raises(ImageError, match=r"(?s)Building testbed-worker:.*so far so good"):
+        image.ensure_worker_image(client)
+
+
+@pytest.mark.unit
+def test_a_command_that_fails_is_quoted_with_its_remedy() -> None:
+    with pytest.raises(ImageError, match=r"(?s)ended with 7.*what went wrong.*what to do"):
+        image._command(["sh", "-c", "echo what went wrong >&2; exit 7"], "what to do")
