@@ -60,6 +60,8 @@ class PeerSample:
 
     `bytes` acknowledged while the socket was backlogged for `busy_s` seconds (not limited by the receiver), so
     bytes/busy_s is the path's throughput; `rtt_s` the least round trip seen; `retransmits` segments.
+    `delivery_bytes_s` is the kernel's own estimate, over the last round trip that was limited by the path; it needs
+    less data than bytes/busy_s, which a slow start and the last acknowledgement's way back weigh on.
     """
 
     peer: str
@@ -67,6 +69,7 @@ class PeerSample:
     busy_s: float
     rtt_s: float
     retransmits: int
+    delivery_bytes_s: float = 0.0
 
 
 class Message:
@@ -90,12 +93,16 @@ class Hello(Message):
 
 @dataclass(frozen=True, slots=True)
 class Welcome(Message):
-    """All members are there: work begins under `plan`. `roster` maps each member to its address."""
+    """All members are there: work begins under `plan`. `roster` maps each member to its address.
+
+    `secret` is the run's own: members greet each other with it, so that a stranger's bytes reach no round.
+    """
 
     kind: ClassVar[str] = "welcome"
     job: Mapping[str, Any]
     roster: Mapping[str, tuple[str, int]]
     plan: Mapping[str, Any]
+    secret: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +126,10 @@ class Held(Message):
 class Report(Message):
     """One round as one member saw it. `started_s` and `finished_s` bound the synchronization (Unix time).
 
-    `compute_s` is the step's real time, `paced_s` the time slept to reach the declared step time, `waited` the
-    seconds after the start at which each sending peer's last chunk arrived. `lost` and `duplicated` count updates
-    that the plan asked for and the result did not hold, or held twice. `metrics` has loss, and accuracy when the
-    round was evaluated.
+    `compute_s` is the step's real time, `paced_s` the time slept to reach the declared step time, `late_s` how far
+    past it the step ended, `waited` the seconds after the start at which each sending peer's last chunk arrived.
+    `lost` and `duplicated` count updates that the plan asked for and the result did not hold, or held twice.
+    `metrics` has loss, and accuracy when the round was evaluated.
     """
 
     kind: ClassVar[str] = "report"
@@ -140,6 +147,7 @@ class Report(Message):
     waited: Mapping[str, float] = field(default_factory=dict)
     peers: tuple[PeerSample, ...] = ()
     metrics: Mapping[str, float] = field(default_factory=dict)
+    late_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,52 @@
+"""What a plan asks of one member, worked out once per plan. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from testbed.plan import Plan, Tree
+
+
+@dataclass(frozen=True, slots=True)
+class Duty:
+    """One member's part in one tree.
+
+    `partials_from` maps each child of the reduce tree to the bitmap of the members below it, itself included;
+    `expected` is the union of those and this member. `partials_to` and `mean_from` are None at the root.
+    """
+
+    own: int
+    expected: int
+    partials_from: Mapping[str, int]
+    partials_to: str | None
+    mean_from: str | None
+    mean_to: tuple[str, ...]
+
+
+def duties(plan: Plan, member: str) -> tuple[Duty, ...]:
+    """The member's duty in each of the plan's trees, in their order."""
+    return tuple(_duty(plan, tree, member) for tree in plan.trees)
+
+
+def _duty(plan: Plan, tree: Tree, member: str) -> Duty:
+    bits = {name: 1 << i for i, name in enumerate(plan.members)}
+    below = _subtrees(tree, bits)
+    return Duty(
+        own=bits[member],
+        expected=below[member],
+        partials_from={child: below[child] for child in tree.children(member, tree.reduce)},
+        partials_to=tree.reduce.get(member),
+        mean_from=tree.broadcast.get(member),
+        mean_to=tree.children(member, tree.broadcast),
+    )
+
+
+def _subtrees(tree: Tree, bits: Mapping[str, int]) -> dict[str, int]:
+    """For each member, the bitmap of all whose way to the root passes it."""
+    below = dict(bits)
+    for member, bit in bits.items():
+        while member != tree.root:
+            member = tree.reduce[member]
+            below[member] |= bit
+    return below

@@ -1,0 +1,15 @@
+"""What can go wrong in a session. Every text names the peer, the epoch and the round it is about."""
+
+from __future__ import annotations
+
+
+class SyncError(RuntimeError):
+    """A round could not be finished, or a session not begun."""
+
+
+class Stopped(SyncError):
+    """The controller asked this member to leave."""
+
+
+class FrameError(SyncError):
+    """Bytes from a peer that no correct member under a plan we hold would have sent."""

@@ -1,0 +1,126 @@
+"""TCP sockets set up for bulk transfer over long paths, and exact reads and writes on them."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import socket
+import struct
+import time
+from contextlib import suppress
+
+from testbed.sync.errors import SyncError
+
+#: Unsent bytes the kernel may hold per connection. What waits there can no longer be overtaken by a more urgent
+#: chunk: at 20 Mbit/s these are 50 ms.
+NOTSENT_LOWAT_BYTES = 128 * 1024
+
+#: Longest pause between retransmissions. Linux doubles it up to 120 s, so a link that was away for 40 s would
+#: stay unused for up to 40 s more.
+RTO_MAX_MS = 2000
+#: linux/tcp.h, since 6.15; Python does not name it yet.
+_TCP_RTO_MAX_MS = 44
+
+_SIOCGIFADDR = 0x8915
+_POLL_S = 0.1
+
+
+def tune(connection: socket.socket, patience_s: float) -> None:
+    """Set a data connection's options: a path that is away for less than `patience_s` does not end it."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, NOTSENT_LOWAT_BYTES)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(patience_s * 1000))
+    with suppress(OSError):
+        connection.setsockopt(socket.IPPROTO_TCP, _TCP_RTO_MAX_MS, RTO_MAX_MS)
+
+
+def connect(address: tuple[str, int], patience_s: float, attempt_s: float = 3.0) -> socket.socket:
+    """A tuned connection to a peer. Tries again until `patience_s` have passed, then raises the last OSError.
+
+    Attempts are short, because the kernel doubles the pause between its own.
+    """
+    deadline = time.monotonic() + patience_s
+    while True:
+        connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            tune(connection, patience_s)
+            connection.settimeout(max(min(attempt_s, deadline - time.monotonic()), _POLL_S))
+            connection.connect(address)
+        except OSError:
+            connection.close()
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(_POLL_S)
+        else:
+            connection.settimeout(None)
+            return connection
+
+
+def send_all(connection: socket.socket, head: bytes, payload: memoryview) -> None:
+    """Send a head and its payload in as few system calls as the kernel lets us."""
+    sent = connection.sendmsg((head, payload))
+    if sent < len(head):
+        connection.sendall(head[sent:])
+        sent = len(head)
+    if sent < len(head) + len(payload):
+        connection.sendall(payload[sent - len(head) :])
+
+
+def receive_or_end(connection: socket.socket, into: memoryview) -> bool:
+    """Fill `into`. False when the peer closed before the first byte; ConnectionError when after it."""
+    got = 0
+    while got < len(into):
+        count = connection.recv_into(into[got:], 0, socket.MSG_WAITALL)
+        if count == 0:
+            if got == 0:
+                return False
+            raise ConnectionError(f"closed in the middle: {got} of {len(into)} bytes came")
+        got += count
+    return True
+
+
+def receive(connection: socket.socket, into: memoryview) -> None:
+    """Fill `into`; ConnectionError when the peer closes before it is full."""
+    if not receive_or_end(connection, into):
+        raise ConnectionError(f"closed in the middle: 0 of {len(into)} bytes came")
+
+
+def close_now(connection: socket.socket) -> None:
+    """End a connection at once, also for a thread that is blocked on it."""
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+    connection.close()
+
+
+def listen(address: str, patience_s: float) -> socket.socket:
+    """A socket that listens on a free port of `address`, which may come to exist only while we wait for it.
+
+    An empty `address` means the first IPv4 address of an interface other than the loopback.
+    """
+    deadline = time.monotonic() + patience_s
+    while True:
+        host = address or _first_address()
+        if host is not None:
+            listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+            try:
+                listener.bind((host, 0))
+                listener.listen(128)
+                return listener
+            except OSError as error:
+                listener.close()
+                if error.errno != errno.EADDRNOTAVAIL:
+                    raise SyncError(f"can't listen on {host}: {error}") from error
+        if time.monotonic() >= deadline:
+            raise SyncError(f"no interface got the address {address or '(any)'} within {patience_s:.0f} s")
+        time.sleep(_POLL_S)
+
+
+def _first_address() -> str | None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            if name == "lo":
+                continue
+            with suppress(OSError):
+                answer = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+                return socket.inet_ntoa(answer[20:24])
+    return None

@@ -1,0 +1,40 @@
+"""What the kernel knows about a TCP connection's path, read from the sender's own socket: no clock is shared."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from dataclasses import dataclass
+
+#: struct tcp_info of linux/tcp.h up to tcpi_sndbuf_limited: 8 bytes of flags, 24 u32, 4 u64, 6 u32, 4 u64.
+_LAYOUT = struct.Struct("<8x24I4Q6I4Q")
+_TOTAL_RETRANS, _BYTES_ACKED, _MIN_RTT = 23, 26, 31
+_DELIVERY_RATE, _BUSY, _RWND_LIMITED = 34, 35, 36
+
+
+@dataclass(frozen=True, slots=True)
+class TcpInfo:
+    """Counters since the connection began, and the two estimates of the kernel's.
+
+    `busy_s` counts the time with data to send, without that in which the receiver's window was what held it back.
+    `min_rtt_s` is the least over the kernel's window (`net.ipv4.tcp_min_rtt_wlen`, 300 s by default).
+    """
+
+    bytes_acked: int
+    busy_s: float
+    min_rtt_s: float
+    delivery_bytes_s: int
+    retransmits: int
+
+
+def read(connection: socket.socket) -> TcpInfo:
+    """The kernel's figures for a connection; OSError once it is closed."""
+    raw = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _LAYOUT.size)
+    fields = _LAYOUT.unpack(raw)
+    return TcpInfo(
+        bytes_acked=fields[_BYTES_ACKED],
+        busy_s=max(fields[_BUSY] - fields[_RWND_LIMITED], 0) / 1e6,
+        min_rtt_s=fields[_MIN_RTT] / 1e6,
+        delivery_bytes_s=fields[_DELIVERY_RATE],
+        retransmits=fields[_TOTAL_RETRANS],
+    )

@@ -1,0 +1,107 @@
+"""A small controller for tests of the library alone: gathers Hellos, hands out plans, keeps what members say."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from pathlib import Path
+from types import TracebackType
+
+from testbed.plan import Plan
+from testbed.protocol import Goodbye, Hello, Job, Message, Prepare, Report, Stop, Welcome, decode, encode
+
+
+def job(**changes: object) -> Job:
+    """A job with what tests don't care about filled in."""
+    basics = {"model": "synthetic", "rounds": 1, "batch": 1, "optimizer": "sgd", "learning_rate": 0.1, "seed": 0}
+    return Job(**{**basics, "shard": 0, "shards": 1, "round_timeout_s": 20.0, **changes})  # type: ignore[arg-type]
+
+
+class Controller:
+    """Speaks protocol.py over a Unix socket in `directory`. A context manager."""
+
+    def __init__(self, directory: Path, plan: Plan, work: Job) -> None:
+        self.plan = plan
+        self.work = work
+        self.secret = "a secret"
+        self.roster: dict[str, tuple[str, int]] = {}
+        self.messages: list[Message] = []
+        self.changed = threading.Condition()  # a reentrant lock, so conditions may ask what was said
+        self._path = directory / "control.sock"
+        self._connections: dict[str, socket.socket] = {}
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(str(self._path))
+        self._listener.listen(64)
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    @property
+    def address(self) -> str:
+        return f"unix:{self._path}"
+
+    def prepare(self, plan: Plan, only: Iterable[str] | None = None) -> None:
+        for member in self.plan.members if only is None else only:
+            self._connections[member].sendall(encode(Prepare(plan.to_json())))
+
+    def stop(self, member: str, reason: str) -> None:
+        self._connections[member].sendall(encode(Stop(reason)))
+
+    def said(self, kind: type[Message]) -> list[Message]:
+        with self.changed:
+            return [message for message in self.messages if isinstance(message, kind)]
+
+    def reports(self) -> list[Report]:
+        return [message for message in self.said(Report) if isinstance(message, Report)]
+
+    def goodbyes(self) -> list[Goodbye]:
+        return [message for message in self.said(Goodbye) if isinstance(message, Goodbye)]
+
+    def await_messages(self, kind: type[Message], number: int, timeout_s: float = 30.0) -> None:
+        self.await_condition(lambda: sum(isinstance(m, kind) for m in self.messages) >= number, timeout_s)
+
+    def await_condition(self, holds: Callable[[], bool], timeout_s: float = 30.0) -> None:
+        """Wait for something that is true only after a message."""
+        with self.changed:
+            assert self.changed.wait_for(holds, timeout_s), "it did not come to hold in time"
+
+    def __enter__(self) -> Controller:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._listener.close()
+        for connection in self._connections.values():
+            connection.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        try:
+            for line in connection.makefile("rb"):
+                self._take(connection, decode(line))
+        except (OSError, ValueError):
+            return
+
+    def _take(self, connection: socket.socket, message: Message) -> None:
+        with self.changed:
+            self.messages.append(message)
+            if isinstance(message, Hello):
+                self.roster[message.member] = message.address
+                self._connections[message.member] = connection
+                if len(self.roster) == len(self.plan.members):
+                    self._welcome()
+            self.changed.notify_all()
+
+    def _welcome(self) -> None:
+        for shard, member in enumerate(self.plan.members):
+            work = {**asdict(self.work), "shard": shard, "shards": len(self.plan.members)}
+            line = encode(Welcome(work, self.roster, self.plan.to_json(), self.secret))
+            self._connections[member].sendall(line)

@@ -1,0 +1,288 @@
+"""Whole sessions over loopback: exact, bit-identical, under any plan and while plans change."""
+
+from __future__ import annotations
+
+import random
+import socket
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+
+from testbed import sync
+from testbed.plan import Plan
+from testbed.protocol import Goodbye, Held, Hello, Job
+from testbed.sync.frame import greeting
+from tests.sync.controller import Controller, job
+from tests.sync.plans import chain, names, random_plan, star, two_level
+
+pytestmark = pytest.mark.unit
+
+Work = Callable[[sync.Session], object]
+
+
+def run(directory: Path, plan: Plan, work: Work, settings: Job | None = None) -> tuple[dict[str, object], Controller]:
+    """Every member does `work` in a thread of its own; what each returned, and the controller."""
+    with Controller(directory, plan, settings or job()) as controller:
+        return run_with(controller, work), controller
+
+
+def run_with(controller: Controller, work: Work) -> dict[str, object]:
+    def member(name: str) -> object:
+        with sync.join(controller.address, name, "127.0.0.1", patience_s=20) as session:
+            result = work(session)
+            session.finish("digest")
+            return result
+
+    members = controller.plan.members
+    with ThreadPoolExecutor(len(members)) as pool:
+        results = dict(zip(members, pool.map(member, members), strict=True))
+    controller.await_messages(Goodbye, len(members))
+    return results
+
+
+def values(member: str, round_number: int, elements: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    seed = int(member[1:]) * 1000 + round_number
+    return torch.randn(elements, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def check_exact(results: dict[str, object], rounds: int, elements: int, weights: dict[str, float]) -> None:
+    """Bit-identical everywhere and within 1e-6 of the float64 mean, as the contract says."""
+    members = list(results)
+    total = sum(weights.values())
+    for k in range(rounds):
+        expected = sum(values(m, k, elements).double() * weights[m] for m in members) / total
+        got = [results[m][k] for m in members]  # type: ignore[index]
+        assert all(torch.equal(got[0], other) for other in got[1:])
+        error = (got[0].double() - expected).abs().max() / expected.abs().mean()
+        assert error <= 1e-6
+
+
+def reducing(rounds: int, elements: int, weights: dict[str, float]) -> Work:
+    def work(session: sync.Session) -> list[torch.Tensor]:
+        reduced = []
+        for k in range(rounds):
+            tensor = values(session.name, k, elements)
+            session.allreduce(tensor, weight=weights[session.name])
+            session.report()
+            reduced.append(tensor)
+        return reduced
+
+    return work
+
+
+MEMBERS = names(6)
+PLANS = {
+    "alone": Plan(0, names(1), (star(names(1), "m0"),)),
+    "star": Plan(0, MEMBERS, (star(MEMBERS, "m3"),), 1024),
+    "chain": Plan(0, MEMBERS, (chain(MEMBERS),), 1024),
+    "two levels": Plan(0, MEMBERS, (two_level([MEMBERS[:3], MEMBERS[3:]]),), 4096),
+    "many roots": Plan(
+        0, MEMBERS, tuple(Plan.from_json(random_plan(random.Random(3), MEMBERS, 0).to_json()).trees), 1024
+    ),
+}
+
+
+@pytest.mark.parametrize("shape", PLANS)
+@pytest.mark.parametrize("elements", [1, 3, 20_011])
+def test_the_mean_is_exact_and_the_same_bits_everywhere(tmp_path: Path, shape: str, elements: int) -> None:
+    plan = PLANS[shape]
+    weights = {m: 1.0 + i for i, m in enumerate(plan.members)}
+    results, controller = run(tmp_path, plan, reducing(4, elements, weights))
+    check_exact(results, 4, elements, weights)
+    assert {(r.lost, r.duplicated) for r in controller.reports()} == {(0, 0)}
+    assert not any(goodbye.error for goodbye in controller.goodbyes())
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_trees(tmp_path: Path, seed: int) -> None:
+    draw = random.Random(seed)
+    plan = random_plan(draw, names(draw.randint(2, 8)), epoch=draw.randint(0, 99), chunk_bytes=1024)
+    weights = {m: draw.uniform(0.1, 40) for m in plan.members}
+    elements = draw.randint(1, 5000)
+    results, _ = run(tmp_path, plan, reducing(3, elements, weights))
+    check_exact(results, 3, elements, weights)
+
+
+def test_float64(tmp_path: Path) -> None:
+    def work(session: sync.Session) -> torch.Tensor:
+        tensor = values(session.name, 0, 3000, torch.float64)
+        return session.allreduce(tensor).tensor
+
+    results, _ = run(tmp_path, PLANS["chain"], work)
+    expected = torch.stack([values(m, 0, 3000, torch.float64) for m in MEMBERS]).mean(0)
+    assert all(torch.allclose(result, expected, atol=1e-15) for result in results.values())  # type: ignore[arg-type]
+
+
+def test_tensors_of_changing_shape(tmp_path: Path) -> None:
+    """Members ahead of others must not force their tensor's shape on them."""
+    sizes = [5000, 7, 5000, 1, 90_000, 7]
+
+    def work(session: sync.Session) -> list[torch.Tensor]:
+        return [session.allreduce(values(session.name, k, size)).tensor for k, size in enumerate(sizes)]
+
+    results, _ = run(tmp_path, PLANS["many roots"], work)
+    for k, size in enumerate(sizes):
+        expected = torch.stack([values(m, k, size).double() for m in MEMBERS]).mean(0)
+        for result in results.values():
+            assert (result[k] - expected).abs().max() <= 1e-6  # type: ignore[index]
+
+
+def test_two_hundred_swaps_lose_and_double_nothing(tmp_path: Path) -> None:
+    """Plans are prepared at any moment, at members one after the other, sometimes several at once."""
+    members, swaps, elements = names(5), 200, 3000
+    weights = dict.fromkeys(members, 1.0)
+    draw = random.Random(7)
+    over = threading.Event()
+
+    def work(session: sync.Session) -> list[torch.Tensor]:
+        reduced: list[torch.Tensor] = []
+        epoch = 0
+        while epoch < swaps:
+            tensor = values(session.name, len(reduced), elements)
+            epoch = session.allreduce(tensor).epoch
+            session.report()
+            reduced.append(tensor)
+        return reduced
+
+    def swap(controller: Controller) -> None:
+        controller.await_messages(Hello, len(members))
+        for epoch in range(1, swaps + 1):
+            plan = random_plan(draw, members, epoch, draw.choice([1024, 2048, 8192]))
+            for member in draw.sample(members, len(members)):
+                controller.prepare(plan, only=[member])
+            if draw.random() < 0.7:
+                in_force = epoch
+                controller.await_condition(lambda: any(r.epoch == in_force for r in controller.reports()))  # noqa: B023
+        over.set()
+
+    with Controller(tmp_path, random_plan(draw, members, 0), job()) as controller:
+        thread = threading.Thread(target=swap, args=(controller,))
+        thread.start()
+        results = run_with(controller, work)
+        thread.join()
+    assert over.is_set()
+    rounds = len(results["m0"])  # type: ignore[arg-type]
+    check_exact(results, rounds, elements, weights)
+    reports = controller.reports()
+    assert {(r.lost, r.duplicated) for r in reports} == {(0, 0)}
+    for k in range(1, rounds + 1):
+        assert len({r.epoch for r in reports if r.round == k}) == 1
+    assert len({r.epoch for r in reports}) > 100
+
+
+def test_a_plan_that_one_member_does_not_hold_stays_out_of_force(tmp_path: Path) -> None:
+    members = names(3)
+    with Controller(tmp_path, Plan(0, members, (chain(members),)), job()) as controller:
+
+        def work(session: sync.Session) -> list[int]:
+            epochs = [session.allreduce(torch.ones(10)).epoch]
+            if session.name == "m0":
+                controller.prepare(Plan(1, members, (star(members, "m1"),)), only=["m0", "m2"])
+                controller.await_messages(Held, 2)
+            return epochs + [session.allreduce(torch.ones(10)).epoch for _ in range(5)]
+
+        results = run_with(controller, work)
+    assert set(map(tuple, results.values())) == {(0,) * 6}  # type: ignore[arg-type]
+
+
+def test_garbage_does_not_harm_a_round(tmp_path: Path) -> None:
+    members, draw = names(3), random.Random(1)
+    stop = threading.Event()
+
+    def pester(controller: Controller) -> None:
+        controller.await_messages(Hello, len(members))
+        beginnings = [
+            b"",
+            greeting("m1", "not the secret"),
+            greeting("stranger", controller.secret),
+            b"GET / HTTP/1.1\r\n",
+        ]
+        while not stop.is_set():
+            with socket.create_connection(draw.choice(list(controller.roster.values()))) as connection:
+                try:
+                    connection.sendall(draw.choice(beginnings) + draw.randbytes(draw.randint(0, 3000)))
+                except OSError:
+                    continue
+
+    with Controller(tmp_path, Plan(0, members, (chain(members),), 1024), job()) as controller:
+        thread = threading.Thread(target=pester, args=(controller,))
+        thread.start()
+        weights = dict.fromkeys(members, 1.0)
+        results = run_with(controller, reducing(30, 5000, weights))
+        stop.set()
+        thread.join()
+    check_exact(results, 30, 5000, weights)
+
+
+def test_stop_ends_a_blocked_round(tmp_path: Path) -> None:
+    members = names(2)
+    with Controller(tmp_path, Plan(0, members, (chain(members),)), job()) as controller:
+
+        def work(session: sync.Session) -> str:
+            if session.name == "m1":
+                controller.stop("m0", "interrupted")
+                controller.await_messages(Goodbye, 1)
+                return ""
+            with pytest.raises(sync.Stopped, match="interrupted") as caught:
+                session.allreduce(torch.ones(10))
+            return str(caught.value)
+
+        assert run_with(controller, work)["m0"] == "interrupted"
+
+
+def test_a_peer_that_leaves_is_named(tmp_path: Path) -> None:
+    members = names(3)
+
+    def work(session: sync.Session) -> str:
+        session.allreduce(torch.ones(10))
+        if session.name == "m2":
+            return ""
+        with pytest.raises(sync.SyncError, match=r"round 2, epoch 4\b.*m2") as caught:
+            session.allreduce(torch.ones(10))
+        return str(caught.value)
+
+    run(tmp_path, Plan(4, members, (star(members, "m2"),)), work)
+
+
+def test_a_silent_peer_is_named_when_time_is_out(tmp_path: Path) -> None:
+    members = names(3)
+    over = threading.Barrier(3)
+
+    def work(session: sync.Session) -> None:
+        session.allreduce(torch.ones(10))
+        if session.name != "m1":
+            with pytest.raises(sync.SyncError, match=r"round 2, epoch 0: out of time.*m1 \(its partial|the mean"):
+                session.allreduce(torch.ones(10))
+        over.wait()
+
+    plan = Plan(0, members, (star(members, "m0"),))
+    run(tmp_path, plan, work, job(round_timeout_s=1.0))
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [torch.ones(0), torch.ones(3, dtype=torch.int64), torch.ones(4, 4).t()[:, :2]],
+    ids=["empty", "int", "view"],
+)
+def test_tensors_that_cannot_be_reduced(tmp_path: Path, tensor: torch.Tensor) -> None:
+    def work(session: sync.Session) -> None:
+        with pytest.raises(ValueError, match="contiguous, non-empty"):
+            session.allreduce(tensor)
+
+    run(tmp_path, PLANS["alone"], work)
+
+
+def test_reports_say_who_was_waited_for_and_what_paths_did(tmp_path: Path) -> None:
+    members = names(3)
+    plan = Plan(0, members, (chain(members),))
+    results, controller = run(tmp_path, plan, reducing(3, 100_000, dict.fromkeys(members, 1.0)))
+    middle = [report for report in controller.reports() if report.member == "m1"]
+    assert all(set(report.waited) == {"m0", "m2"} for report in middle)
+    assert all(report.sent_bytes > 800_000 and report.received_bytes > 800_000 for report in middle)
+    samples = [sample for report in middle for sample in report.peers]
+    assert {sample.peer for sample in samples} == {"m0", "m2"}
+    assert all(0 < sample.rtt_s < 1 for sample in samples)
