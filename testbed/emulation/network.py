@@ -174,6 +174,12 @@ class Network(Mininet):
         source, target = link.split("->")
         return str(self.addressing.wan(target, source).ip)
 
+    def arrived_bytes(self) -> dict[str, int]:
+        """Link → bytes the kernel has counted where it ends."""
+        sites = {site: self.router(site).received_bytes() for site in self.topology.sites}
+        names = (name.split("->") for name in self.links_in_force.states())
+        return {link_name(a, b): sites[b][a] for a, b in names if a in sites.get(b, {})}
+
     # Changing -----------------------------------------------------------------------------------------------------
 
     def take(self, a: str, b: str, up: bool) -> None:

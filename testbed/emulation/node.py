@@ -48,6 +48,13 @@ class NamespaceNode(Node):
             raise KeyError(f"{self.name} has no interface {name}")
         return int(found[0])
 
+    def received_bytes(self) -> dict[str, int]:
+        """Interface → bytes the kernel has received on it. A super-packet counts once, without the headers that
+        each of its segments would have had on a wire: 4 % less than the wire for full-size segments."""
+        lines = Path(f"/proc/{self._namespace_pid}/net/dev").read_text().splitlines()[2:]
+        rows = (line.partition(":") for line in lines)
+        return {name.strip(): int(counters.split()[0]) for name, _, counters in rows}
+
     # What Mininet calls -------------------------------------------------------------------------------------------
 
     def startShell(self, mnopts: str | None = None) -> None:

@@ -141,9 +141,7 @@ def _send(floods: Iterable[tuple[socket.socket, LinkState]], stop: float) -> Non
 def _arrived(network: Network, link: str) -> tuple[float, int]:
     """(when, bytes received so far) on the interface where a link ends."""
     source, target = link.split("->")
-    router = network.router(target)
-    (message,) = router.netlink.get_links(router.interface_index(source))
-    return time.monotonic(), int(message.get_attr("IFLA_STATS64")["rx_bytes"])
+    return time.monotonic(), network.router(target).received_bytes()[source]
 
 
 def _socket_in(namespace: Path) -> socket.socket:

@@ -279,7 +279,7 @@ def test_tensors_that_cannot_be_reduced(tmp_path: Path, tensor: torch.Tensor) ->
 def test_reports_say_who_was_waited_for_and_what_paths_did(tmp_path: Path) -> None:
     members = names(3)
     plan = Plan(0, members, (chain(members),))
-    results, controller = run(tmp_path, plan, reducing(3, 100_000, dict.fromkeys(members, 1.0)))
+    _, controller = run(tmp_path, plan, reducing(3, 100_000, dict.fromkeys(members, 1.0)))
     middle = [report for report in controller.reports() if report.member == "m1"]
     assert all(set(report.waited) == {"m0", "m2"} for report in middle)
     assert all(report.sent_bytes > 800_000 and report.received_bytes > 800_000 for report in middle)

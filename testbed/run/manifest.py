@@ -1,0 +1,65 @@
+"""A run's manifest: everything needed to know what was run, on what, with what."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from testbed.emulation.shaping.base import Shaper
+from testbed.spec.experiment import Experiment
+
+PACKAGES = ("testbed", "docker", "networkx", "numpy", "pydantic", "pyroute2", "scipy", "torch")
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def make_manifest(run: str, experiment: Experiment, shaper: Shaper, image: str) -> dict[str, Any]:
+    """The manifest at the start of a run; times are added as they come."""
+    files = [experiment.file, experiment.topology.file, *(network.file for network in experiment.networks.values())]
+    return {
+        "id": run,
+        "experiment": experiment.name,
+        "spec": experiment.spec.model_dump(mode="json"),
+        "inputs": {str(file): file.read_text(encoding="utf-8") for file in files},
+        "seed": experiment.spec.seed,
+        "scale": experiment.spec.scale,
+        "backend": shaper.name,
+        "image": image,
+        # veths hand super-packets on whole; the shaper counts them as the frames they stand for.
+        "offload": True,
+        "congestion_control": Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip(),
+        "git_commit": git_commit(),
+        "host": {
+            "kernel": platform.release(),
+            "machine": platform.machine(),
+            "cpus": os.cpu_count(),
+            "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+            "python": platform.python_version(),
+            "versions": {name: found for name in PACKAGES if (found := _version(name))},
+        },
+    }
+
+
+def git_commit() -> str | None:
+    """The checkout's commit, with `+` when files differ from it; None outside a checkout."""
+    try:
+        commit = _git("rev-parse", "HEAD")
+        return commit + ("+" if _git("status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def _git(*arguments: str) -> str:
+    # The checkout may belong to the user behind sudo, which git refuses to read without being told.
+    command = ["git", "-c", f"safe.directory={REPOSITORY}", "-C", str(REPOSITORY), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

@@ -1,0 +1,68 @@
+"""Once a second: what has arrived over every link, how long its queue was busy, and how busy the host was.
+
+Bytes are those the kernel counted where the link ends, so they say what a link did, not what it was told to do.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from testbed.emulation.network import Network
+
+PERIOD_S = 1.0
+
+
+class Sampler:
+    """Samples a network into `record` from a thread of its own, between `start` and `stop`."""
+
+    def __init__(self, network: Network, record: Callable[[Mapping[str, Any]], None]) -> None:
+        self._network = network
+        self._record = record
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
+        self._cpu = _cpu_times()
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Take a last sample and end."""
+        self._stopped.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        due = time.monotonic()
+        while not self._stopped.is_set():
+            self._sample()
+            due += PERIOD_S
+            self._stopped.wait(max(0.0, due - time.monotonic()))
+        self._sample()
+
+    def _sample(self) -> None:
+        counters = self._network.shaper.counters()
+        wan = self._network.links_in_force.states().keys() & counters.keys()
+        self._record(
+            {
+                "at_s": time.time(),
+                "bytes": self._network.arrived_bytes(),
+                "busy_s": {name: round(counters[name].busy_s, 4) for name in wan},
+                "cpu": self._cpu_share(),
+            }
+        )
+
+    def _cpu_share(self) -> float:
+        (busy0, total0), (busy1, total1) = self._cpu, _cpu_times()
+        self._cpu = busy1, total1
+        return round((busy1 - busy0) / (total1 - total0), 4) if total1 > total0 else 0.0
+
+
+def _cpu_times() -> tuple[int, int]:
+    """(busy, total) jiffies of all processors since boot; waiting for a disk is not busy, being stolen from is."""
+    ticks = [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+    idle = ticks[3] + ticks[4]
+    return sum(ticks) - idle, sum(ticks)

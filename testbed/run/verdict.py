@@ -1,0 +1,102 @@
+"""The verdict: whether the emulation did what the files asked, so that a run's figures can be trusted. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+# Tolerances. Each has the reason for its size; a run that passes one is `suspect`, with the figure.
+
+#: Relative error of a link's rate, and error in seconds of its idle round trip, by shaping backend.
+RATE_TOLERANCE = {"netem": 0.01, "userspace": 0.02}
+RTT_TOLERANCE_S = {"netem": 0.5e-3, "userspace": 1e-3}
+
+#: A tick later than this is a twentieth of the shortest trace step in use (100 ms).
+REPLAY_LATE_P99_S = 5e-3
+
+#: A host that was this busy in a second had no time to spare for being on time …
+CPU_BUSY = 0.97
+#: … and this part of the run's seconds may be like that: start-up and evaluation cause some.
+CPU_BUSY_SHARE = 0.10
+
+#: A step counts as slower than declared when it overran its declared time by a tenth …
+STEP_OVERRUN = 0.10
+#: … and this part of all steps may: first steps warm caches up.
+STEP_OVERRUN_SHARE = 0.05
+
+#: A rate is judged by a link's queue when that was busy so long in all; short bursts are mostly burst.
+BUSY_ENOUGH_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class LinkEvidence:
+    """What is known of one link's fidelity; None where it was not measured. Errors as in the summary, in SI."""
+
+    rate_error: float | None
+    rtt_error_s: float | None
+    replay_late_p99_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """All that the verdict is judged by.
+
+    `cpu` holds the host's busy share second by second, `overruns` each step's real over declared time (1 is on
+    time), `failures` what broke: a dead shaper, a stopped replay.
+    """
+
+    backend: str
+    links: Mapping[str, LinkEvidence]
+    cpu: Sequence[float]
+    overruns: Sequence[float]
+    lost_updates: int
+    duplicated_updates: int
+    failures: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    verdict: Literal["trusted", "suspect"]
+    reasons: tuple[str, ...]
+
+
+def judge(evidence: Evidence) -> Verdict:
+    """`trusted`, or `suspect` with every reason."""
+    reasons = [*evidence.failures]
+    rate, rtt = RATE_TOLERANCE[evidence.backend], RTT_TOLERANCE_S[evidence.backend]
+    for name, link in evidence.links.items():
+        if link.rate_error is not None and not abs(link.rate_error) <= rate:
+            reasons.append(f"{name}: rate {link.rate_error:+.1%} off what was asked (tolerance {rate:.0%})")
+        if link.rtt_error_s is not None and not abs(link.rtt_error_s) <= rtt:
+            reasons.append(f"{name}: round trip {link.rtt_error_s * 1e3:+.2f} ms off (tolerance {rtt * 1e3:g} ms)")
+        if link.replay_late_p99_s is not None and link.replay_late_p99_s > REPLAY_LATE_P99_S:
+            reasons.append(
+                f"{name}: trace replayed {link.replay_late_p99_s * 1e3:.1f} ms late at the 99th percentile "
+                f"(tolerance {REPLAY_LATE_P99_S * 1e3:g} ms)"
+            )
+    reasons += _host(evidence)
+    if evidence.lost_updates or evidence.duplicated_updates:
+        reasons.append(f"{evidence.lost_updates} updates lost, {evidence.duplicated_updates} counted twice")
+    return Verdict("suspect" if reasons else "trusted", tuple(reasons))
+
+
+def _host(evidence: Evidence) -> list[str]:
+    reasons = []
+    starved = _share(evidence.cpu, lambda busy: busy > CPU_BUSY)
+    if starved > CPU_BUSY_SHARE:
+        reasons.append(
+            f"the host was starved of processor time in {starved:.0%} of the seconds (tolerance {CPU_BUSY_SHARE:.0%}); "
+            "use a smaller scale, fewer workers or longer step times"
+        )
+    slow = _share(evidence.overruns, lambda ratio: ratio > 1 + STEP_OVERRUN)
+    if slow > STEP_OVERRUN_SHARE:
+        reasons.append(
+            f"{slow:.0%} of the steps took longer than declared (tolerance {STEP_OVERRUN_SHARE:.0%}); "
+            "declare a longer step time"
+        )
+    return reasons
+
+
+def _share(values: Sequence[float], holds: Callable[[float], bool]) -> float:
+    return sum(map(holds, values)) / len(values) if values else 0.0

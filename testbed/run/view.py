@@ -1,0 +1,56 @@
+"""The emulated network as the planning room's view: links, the routes between members, the bytes of a round."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from testbed.emulation.routing import Routes
+from testbed.link import LinkState, link_name
+from testbed.planning.view import Knowledge, Member, Pair, PhysicalLink, View
+from testbed.spec.topology import Topology
+
+
+def members(topology: Topology) -> tuple[Member, ...]:
+    """Every worker, with the names of its access links."""
+    return tuple(
+        Member(w.name, w.site, w.speed, uplink=link_name(w.name, w.site), downlink=link_name(w.site, w.name))
+        for w in topology.workers
+    )
+
+
+def physical_links(topology: Topology, states: Mapping[str, LinkState]) -> dict[str, PhysicalLink]:
+    """WAN links in the given states, and the workers' access links."""
+    links = {name: PhysicalLink(state.rate_bps, state.delay_s, state.up) for name, state in states.items()}
+    for member in members(topology):
+        for name in (member.uplink, member.downlink):
+            links[name] = PhysicalLink(topology.lan.rate, topology.lan.delay)
+    return links
+
+
+def member_routes(topology: Topology, routes: Routes) -> dict[Pair, tuple[str, ...]]:
+    """The links from each member to each other one that its site reaches."""
+    everyone = members(topology)
+    found: dict[Pair, tuple[str, ...]] = {}
+    for a in everyone:
+        for b in everyone:
+            if a.name != b.name and (a.site == b.site or (a.site, b.site) in routes.paths):
+                found[a.name, b.name] = (a.uplink, *routes.links(a.site, b.site), b.downlink)
+    return found
+
+
+def declared_states(topology: Topology) -> dict[str, LinkState]:
+    """What the file says of each link at the start: its configured state, or its trace's first row."""
+    return {name: link.at(0.0) for name, link in topology.links.items()}
+
+
+def view_of(
+    topology: Topology,
+    routes: Routes,
+    states: Mapping[str, LinkState],
+    model_bytes: int,
+    at_s: float,
+    knowledge: Knowledge,
+) -> View:
+    """The view of a network in these states at `at_s` (Unix time)."""
+    links = physical_links(topology, states)
+    return View.of_network(members(topology), links, member_routes(topology, routes), model_bytes, at_s, knowledge)
