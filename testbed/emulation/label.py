@@ -6,10 +6,12 @@ in /proc. Namespaces and veths need none: they live exactly as long as the label
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 LABEL = "testbed.network"
@@ -19,9 +21,43 @@ ENVIRONMENT = "TESTBED_NETWORK"
 STATE_ROOT = Path("/run/testbed")
 
 
-def environment(network: str) -> dict[str, str]:
-    """The environment for a process of this network."""
-    return {**os.environ, ENVIRONMENT: network}
+@contextmanager
+def labelled(network: str) -> Iterator[Path]:
+    """While inside, every process started carries the network's label; yields the network's state folder.
+
+    Raises FileExistsError when a network of this name is up. A folder that a killed testbed left is taken over.
+    """
+    folder = state_folder(network)
+    if (running := owner(network)) is not None:
+        raise FileExistsError(f"a network named {network} is up (process {running}); `testbed clean` takes it down")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "owner.json").write_text(json.dumps({"pid": os.getpid(), "started": _started(os.getpid())}))
+    os.environ[ENVIRONMENT] = network
+    try:
+        yield folder
+    finally:
+        del os.environ[ENVIRONMENT]
+        remove_state(network)
+
+
+def owner(network: str) -> int | None:
+    """The process that runs a network, if it still does."""
+    try:
+        record = json.loads((state_folder(network) / "owner.json").read_text())
+        return int(record["pid"]) if _started(record["pid"]) == record["started"] else None
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def _started(pid: int) -> int:
+    """When a process started, in ticks since boot: with its id, that names it for good."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+
+
+def networks() -> list[str]:
+    """The networks that are up, or that a killed testbed left a folder of."""
+    folder = STATE_ROOT / "networks"
+    return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
 
 
 def state_folder(network: str) -> Path:

@@ -39,7 +39,7 @@ class Links:
     def add(self, link: Link) -> LinkState:
         """Take a link in, not yet shaped; the state to attach it with."""
         with self._lock:
-            self._links[link.name] = link
+            self._configure(link)
             self._in_force[link.name] = self._desired(link.name)
             self._observer(time.monotonic(), link.name, self._in_force[link.name])
             return self._in_force[link.name]
@@ -55,9 +55,7 @@ class Links:
         """Other configured states for links that are there; what was asked of them before is forgotten."""
         with self._lock:
             for link in links:
-                self._links[link.name] = link
-                self._rows.pop(link.name, None)
-                self._changes.pop(link.name, None)
+                self._configure(link)
             self._apply(link.name for link in links)
 
     def replay(self, rows: Mapping[str, Row | None]) -> None:
@@ -95,6 +93,14 @@ class Links:
         """The state in force on every link."""
         with self._lock:
             return dict(self._in_force)
+
+    def _configure(self, link: Link) -> None:
+        """A link with a trace is as its trace begins, until the replay says otherwise."""
+        self._links[link.name] = link
+        self._changes.pop(link.name, None)
+        self._rows.pop(link.name, None)
+        if link.trace is not None:
+            self._rows[link.name] = link.trace.at(0.0)
 
     def _desired(self, name: str) -> LinkState:
         state, row = self._links[name].state, self._rows.get(name)

@@ -102,7 +102,7 @@ class Network(Mininet):
             self._add_worker(worker, pids[worker.name])
 
     def _add_site(self, site: str) -> None:
-        router = self.addHost(f"{site}-r", cls=Router, network=self.name)
+        router = self.addHost(f"{site}-r", cls=Router)
         _configure(router, ROUTER_SETTINGS)
         netlink, gateway = router.netlink, self.addressing.router(site)
         netlink.link("set", index=router.interface_index("lo"), state="up")

@@ -16,8 +16,6 @@ from mininet.link import Intf, Link
 from mininet.node import Node
 from pyroute2 import IPRoute
 
-from testbed.emulation.label import environment
-
 NAMESPACE_DEADLINE_S = 5.0
 
 
@@ -102,10 +100,9 @@ class Router(NamespaceNode):
     testbed leaves no namespace behind.
     """
 
-    def __init__(self, name: str, network: str, **params: Any) -> None:
+    def __init__(self, name: str, **params: Any) -> None:
         self._holder = subprocess.Popen(
             ["setpriv", "--pdeathsig", "KILL", "unshare", "--net", "sleep", "infinity"],
-            env=environment(network),
             stdin=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C in the terminal is for us alone
         )

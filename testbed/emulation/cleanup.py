@@ -1,0 +1,51 @@
+"""Taking away what a testbed left: only what carries our label, found by it, and ended by id."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import dataclass
+
+import docker
+
+from testbed.emulation import label
+from testbed.emulation.containers import remove_containers
+
+#: A testbed that is told to end takes its network away itself; how long it may take for that.
+OWNER_DEADLINE_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaned:
+    """What was found and taken away."""
+
+    networks: tuple[str, ...]
+    containers: tuple[str, ...]
+    processes: tuple[int, ...]
+
+
+def clean(client: docker.DockerClient | None, network: str | None = None) -> Cleaned:
+    """Take away one network, or all of ours. Without an engine there can be no containers.
+
+    A testbed that still runs is asked to end first, so that it can write down what it had.
+    """
+    names = [name for name in label.networks() if network in (None, name)]
+    for name in names:
+        _end_owner(name)
+    processes = label.kill_processes(network)
+    containers = remove_containers(client, network) if client is not None else []
+    label.remove_state(network)
+    return Cleaned(tuple(names), tuple(containers), tuple(processes))
+
+
+def _end_owner(network: str) -> None:
+    deadline = time.monotonic() + OWNER_DEADLINE_S
+    asked = None
+    while (pid := label.owner(network)) is not None and pid != os.getpid():
+        if asked != pid:
+            os.kill(pid, signal.SIGTERM)
+            asked = pid
+        if time.monotonic() > deadline:
+            os.kill(pid, signal.SIGKILL)
+        time.sleep(0.05)

@@ -1,0 +1,99 @@
+"""What a run comes to: its figures from its records. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median, quantiles
+from typing import Any
+
+Record = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RoundFigures:
+    """One round over all members. Times are Unix seconds; `seconds` runs from when the last member entered it to
+    when the last one finished it."""
+
+    number: int
+    epoch: int
+    entered_s: float
+    finished_s: float
+    lost: int
+    duplicated: int
+
+    @property
+    def seconds(self) -> float:
+        return self.finished_s - self.entered_s
+
+
+def rounds_of(reports: Sequence[Record], members: int) -> list[RoundFigures]:
+    """The rounds that all members have reported, in order."""
+    by_round: dict[int, list[Record]] = {}
+    for report in reports:
+        by_round.setdefault(report["round"], []).append(report)
+    return [
+        RoundFigures(
+            number=number,
+            epoch=max(r["epoch"] for r in found),
+            entered_s=max(r["started_s"] for r in found),
+            finished_s=max(r["finished_s"] for r in found),
+            lost=sum(r["lost"] for r in found),
+            duplicated=sum(r["duplicated"] for r in found),
+        )
+        for number, found in sorted(by_round.items())
+        if len(found) == members
+    ]
+
+
+def percentile(values: Sequence[float], percent: int) -> float | None:
+    """By linear interpolation; None of nothing."""
+    if not values:
+        return None
+    if len(values) == 1:
+        return values[0]
+    return quantiles(values, n=100, method="inclusive")[percent - 1]
+
+
+def pause_around(rounds: Sequence[RoundFigures], began_s: float, ended_s: float) -> float:
+    """Seconds by which the longest round that overlaps [began_s, ended_s] exceeds the median of the ten before."""
+    touched = [r for r in rounds if r.finished_s >= began_s and r.entered_s <= ended_s]
+    before = [r.seconds for r in rounds if r.finished_s < began_s][-10:]
+    if not touched or not before:
+        return 0.0
+    return max(0.0, max(r.seconds for r in touched) - median(before))
+
+
+def updates_around(rounds: Sequence[RoundFigures], began_s: float, ended_s: float) -> tuple[int, int]:
+    """(lost, duplicated) updates in the rounds that overlap [began_s, ended_s], and in the one after them."""
+    touched = [r for r in rounds if r.finished_s >= began_s and r.entered_s <= ended_s]
+    touched += [r for r in rounds if r.entered_s > ended_s][:1]
+    return sum(r.lost for r in touched), sum(r.duplicated for r in touched)
+
+
+def last_metric(reports: Sequence[Record], name: str) -> float | None:
+    """The newest value of a metric, averaged over the members that gave it in that round."""
+    found = [(r["round"], r["metrics"][name]) for r in reports if name in r["metrics"]]
+    if not found:
+        return None
+    newest = max(number for number, _ in found)
+    values = [value for number, value in found if number == newest]
+    return sum(values) / len(values)
+
+
+def overruns(reports: Sequence[Record], declared_s: Mapping[str, float]) -> list[float]:
+    """Each step's real time over the time declared for its worker; nothing for workers that declare none."""
+    return [
+        report["compute_s"] / declared_s[report["member"]] for report in reports if declared_s[report["member"]] > 0
+    ]
+
+
+def wan_bytes(samples: Sequence[Record], began_s: float) -> int:
+    """Bytes that arrived over all WAN links from `began_s` on; a link's count begins anew when it is made anew."""
+    total, last = 0, dict[str, int]()
+    for sample in samples:
+        for link, count in sample["bytes"].items():
+            if sample["at_s"] >= began_s:
+                total += count - last[link] if link in last and count >= last[link] else 0
+            last[link] = count
+    return total
