@@ -1,0 +1,1 @@
+"""The container's main program: `python -m testbed.worker`."""

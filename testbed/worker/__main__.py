@@ -1,0 +1,43 @@
+"""One worker: joins the run at the control socket, trains what it is told to, leaves.
+
+Exit codes: 0 done, or the controller said stop; 1 it could not go on (the reason is on stderr and told to the
+controller); 143 ended by SIGTERM.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from pathlib import Path
+
+TERMINATED = 128 + signal.SIGTERM
+
+
+def main() -> int:
+    """Parse the arguments and train."""
+    # First of all: a container's first process ignores a signal that it has no handler for, and importing PyTorch
+    # takes seconds.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
+    parser = argparse.ArgumentParser(prog="testbed.worker", description=__doc__)
+    parser.add_argument("--name", required=True, help="this member's name in the plans")
+    parser.add_argument("--control", required=True, help="the controller's socket: unix:/path")
+    parser.add_argument("--address", default="", help="IPv4 address to listen on; else the first that is not loopback")
+    parser.add_argument("--data", type=Path, default=Path("/usr/share/testbed"), help="where data sets lie")
+    arguments = parser.parse_args()
+
+    from testbed import sync
+    from testbed.worker.loop import work
+
+    try:
+        work(arguments.name, arguments.control, arguments.address, arguments.data)
+    except sync.Stopped as stopped:
+        print(f"{arguments.name}: asked to stop: {stopped}", file=sys.stderr)
+    except (sync.SyncError, ValueError, OSError) as error:
+        print(f"{arguments.name}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,85 @@
+"""What models learn from: scikit-learn's digits out of the image, English text out of the standard library."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+#: Every fifth image: 360 of 1,797.
+DIGITS_TEST_SHARE = 0.2
+#: The end of the text: its subjects are in alphabetical order, so the test's are none that training saw.
+TEXT_TEST_SHARE = 0.1
+#: Characters that the text model looks back on.
+CONTEXT = 64
+#: Text has no labels; where it comes from stands in for them when it is shared out unevenly.
+TEXT_LABELS = 10
+
+#: The split is the same in every run, so that accuracies compare.
+_SPLIT_SEED = 0
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """Samples along the first dimension. `labels` is for sharing out, `classes` the number of outputs."""
+
+    inputs: torch.Tensor
+    targets: torch.Tensor
+    labels: list[int]
+    test_inputs: torch.Tensor
+    test_targets: torch.Tensor
+    classes: int
+
+    def to(self, device: torch.device) -> DataSet:
+        """The same data on a device."""
+        return DataSet(
+            self.inputs.to(device),
+            self.targets.to(device),
+            self.labels,
+            self.test_inputs.to(device),
+            self.test_targets.to(device),
+            self.classes,
+        )
+
+
+def digits(folder: Path) -> DataSet:
+    """8 × 8 images (N, 1, 8, 8) in [0, 1] and their digits, from the folder that containers/digits.py writes."""
+    index = folder / "digits" / "digits.json"
+    if not index.exists():
+        raise ValueError(f"no digits in {folder}: {index} is missing; make it with containers/digits.py")
+    fields = json.loads(index.read_text())
+    images = _tensor(index.parent, fields["images"]).unsqueeze(1)
+    labels = _tensor(index.parent, fields["labels"])
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(_SPLIT_SEED))
+    held_out = math.ceil(DIGITS_TEST_SHARE * len(images))
+    test, train = order[:held_out], order[held_out:]
+    return DataSet(images[train], labels[train], labels[train].tolist(), images[test], labels[test], 10)
+
+
+def text(context: int = CONTEXT) -> DataSet:
+    """Windows of `context` characters (N, context), as numbers, and the character that follows each."""
+    from pydoc_data.topics import topics
+
+    whole = "".join(topics[name] for name in sorted(topics))
+    numbers = {character: i for i, character in enumerate(sorted(set(whole)))}
+    characters = torch.tensor([numbers[character] for character in whole])
+    cut = round(len(whole) * (1 - TEXT_TEST_SHARE))
+    inputs, targets = _windows(characters[:cut], context)
+    test_inputs, test_targets = _windows(characters[cut:], context)
+    labels = [i * TEXT_LABELS // len(inputs) for i in range(len(inputs))]
+    return DataSet(inputs, targets, labels, test_inputs, test_targets, len(numbers))
+
+
+def _windows(characters: torch.Tensor, context: int) -> tuple[torch.Tensor, torch.Tensor]:
+    count = (len(characters) - 1) // context
+    return characters[: count * context].view(count, context), characters[1 : count * context + 1].view(count, context)
+
+
+def _tensor(folder: Path, field: dict[str, object]) -> torch.Tensor:
+    raw = bytearray((folder / str(field["file"])).read_bytes())
+    shape = field["shape"]
+    assert isinstance(shape, list)
+    return torch.frombuffer(raw, dtype=getattr(torch, str(field["dtype"]))).reshape(shape)

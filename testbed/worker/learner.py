@@ -1,0 +1,162 @@
+"""What a worker trains: its gradients lie in one flat tensor, ready to be reduced, its parameters in another."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from testbed.protocol import Job
+from testbed.sync.buffers import Buffer
+from testbed.worker import data, models, optimizer
+from testbed.worker.partition import partition
+
+#: Test samples at a time: bounds the memory of an evaluation.
+TEST_BATCH = 128
+
+
+class Learner(Protocol):
+    """Computes a step's gradient, and applies what the members made of all of theirs."""
+
+    gradient: torch.Tensor
+
+    def compute(self) -> dict[str, float]:
+        """Put the gradient of this member's next batch into `gradient`; metrics of the step."""
+
+    def apply(self) -> None:
+        """Step by what `gradient` holds now."""
+
+    def evaluate(self) -> dict[str, float]:
+        """Metrics over the held-out test set."""
+
+    def digest(self) -> str:
+        """SHA-256 of all that must be the same at every member."""
+
+
+class Supervised:
+    """A model, and the shard of a data set that this member learns from."""
+
+    def __init__(self, job: Job, folder: Path, device: torch.device) -> None:
+        samples = data.digits(folder) if job.model == "cnn" else data.text()
+        shards = partition(samples.labels, job.shards, job.partition, job.alpha, job.seed)
+        self._model = models.build(job.model, samples.classes, data.CONTEXT, job.seed).to(device)
+        self._parameters, self.gradient = flatten(self._model)
+        self._data = samples.to(device)
+        self._batches = batches(shards[job.shard], job.batch, job.seed * job.shards + job.shard)
+        self._optimizer = optimizer.make(job.optimizer, job.learning_rate)
+
+    def compute(self) -> dict[str, float]:
+        """The mean gradient over the next batch, and its loss."""
+        chosen = torch.tensor(next(self._batches), device=self._data.inputs.device)
+        self.gradient.zero_()
+        loss = self._loss(self._data.inputs[chosen], self._data.targets[chosen])[0]
+        loss.backward()  # type: ignore[no-untyped-call]
+        return {"loss": loss.item()}
+
+    def apply(self) -> None:
+        """One step of the optimizer."""
+        self._optimizer.step(self._parameters, self.gradient)
+
+    def evaluate(self) -> dict[str, float]:
+        """Loss and accuracy over the test set."""
+        loss = right = 0.0
+        inputs, targets = self._data.test_inputs, self._data.test_targets
+        with torch.inference_mode():
+            for start in range(0, len(inputs), TEST_BATCH):
+                wanted = targets[start : start + TEST_BATCH]
+                part, scores = self._loss(inputs[start : start + TEST_BATCH], wanted)
+                loss += part.item() * wanted.numel()
+                right += (scores.argmax(-1) == wanted).sum().item()
+        return {"test_loss": loss / targets.numel(), "accuracy": right / targets.numel()}
+
+    def digest(self) -> str:
+        """SHA-256 over the parameters and buffers."""
+        return digest([self._parameters, *self._model.buffers()])
+
+    def _loss(self, inputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        scores = self._model(inputs)
+        return functional.cross_entropy(scores.flatten(0, -2), targets.flatten()), scores
+
+
+class Synthetic:
+    """As many numbers as the job says and nothing to learn: exercises communication alone.
+
+    Each step's gradient is the same random draw, scaled by a number of the step's, because drawing afresh would
+    cost more than the communication: 0.4 s for 61 M.
+    """
+
+    def __init__(self, job: Job, device: torch.device) -> None:
+        if job.parameters < 1:
+            raise ValueError("a synthetic model needs `parameters` of at least 1")
+        generator = torch.Generator().manual_seed(job.seed * job.shards + job.shard)
+        self._draw = torch.randn(job.parameters, generator=generator).to(device)
+        self._parameters = torch.zeros(job.parameters, device=device)
+        self._scales = random.Random(job.seed)
+        self._optimizer = optimizer.make(job.optimizer, job.learning_rate)
+        self.gradient = torch.empty_like(self._draw)
+
+    def compute(self) -> dict[str, float]:
+        """A gradient; there is no loss."""
+        torch.mul(self._draw, self._scales.uniform(-1, 1), out=self.gradient)
+        return {}
+
+    def apply(self) -> None:
+        """One step of the optimizer."""
+        self._optimizer.step(self._parameters, self.gradient)
+
+    def evaluate(self) -> dict[str, float]:
+        """Nothing is learned."""
+        return {}
+
+    def digest(self) -> str:
+        """SHA-256 over the parameters."""
+        return digest([self._parameters])
+
+
+def make(job: Job, folder: Path, device: torch.device) -> Learner:
+    """What the job asks for; ValueError when there is no such thing."""
+    return Synthetic(job, device) if job.model == "synthetic" else Supervised(job, folder, device)
+
+
+def flatten(model: nn.Module) -> tuple[torch.Tensor, torch.Tensor]:
+    """Move a model's parameters into one tensor and its gradients into another; both flat, in the model's order.
+
+    From then on each parameter and its `grad` are views, so nothing is gathered or scattered in a step.
+    """
+    parameters = list(model.parameters())
+    values = torch.cat([parameter.detach().flatten() for parameter in parameters])
+    gradient = torch.zeros_like(values)
+    start = 0
+    for parameter in parameters:
+        stop = start + parameter.numel()
+        parameter.data = values[start:stop].view_as(parameter)
+        parameter.grad = gradient[start:stop].view_as(parameter)
+        start = stop
+    return values, gradient
+
+
+def batches(samples: Sequence[int], size: int, seed: int) -> Iterator[list[int]]:
+    """Endless batches of `size`: the samples in a new order each time they are all used."""
+    draw = random.Random(seed)
+    queue: list[int] = []
+    while True:
+        while len(queue) < size:
+            queue += draw.sample(samples, len(samples))
+        yield queue[:size]
+        queue = queue[size:]
+
+
+def digest(tensors: Sequence[torch.Tensor]) -> str:
+    """SHA-256 over the tensors' bytes, one after the other."""
+    whole = hashlib.sha256()
+    for tensor in tensors:
+        buffer = Buffer(tensor.numel(), tensor.dtype)
+        buffer.tensor.copy_(tensor.flatten())
+        whole.update(buffer.bytes)
+    return whole.hexdigest()

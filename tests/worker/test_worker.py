@@ -1,0 +1,104 @@
+"""Workers as processes, joined to a small controller over loopback."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+import torch
+
+from testbed.plan import Plan
+from testbed.protocol import Goodbye, Hello, Job, Report
+from tests.sync.controller import Controller, job
+from tests.sync.plans import chain, names, star
+
+pytestmark = pytest.mark.unit
+
+
+def write_digits(folder: Path, count: int = 200) -> None:
+    """Images of the format that the worker image holds: each digit is a bar at a height of its own, plus noise."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(count) % 10
+    images = torch.rand(count, 8, 8, generator=generator) * 0.3
+    images.view(count, 64)[torch.arange(count), labels * 6] += 1
+    (folder / "digits").mkdir()
+    (folder / "digits" / "images.f32").write_bytes(bytes(images.flatten().view(torch.uint8).tolist()))
+    (folder / "digits" / "labels.i64").write_bytes(bytes(labels.view(torch.uint8).tolist()))
+    index = {
+        "images": {"file": "images.f32", "dtype": "float32", "shape": [count, 8, 8]},
+        "labels": {"file": "labels.i64", "dtype": "int64", "shape": [count]},
+    }
+    (folder / "digits" / "digits.json").write_text(json.dumps(index))
+
+
+def start(controller: Controller, member: str, data: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "testbed.worker", "--name", member, "--control", controller.address]
+    return subprocess.Popen(
+        [*command, "--address", "127.0.0.1", "--data", str(data)], stderr=subprocess.PIPE, text=True
+    )
+
+
+def train(tmp_path: Path, work: Job, plan: Plan) -> Controller:
+    """A run to its end; every worker must have left with exit code 0."""
+    write_digits(tmp_path)
+    with Controller(tmp_path, plan, work) as controller, ExitStack() as processes:
+        workers = [processes.enter_context(start(controller, member, tmp_path)) for member in plan.members]
+        controller.await_messages(Goodbye, len(workers), 90)
+        for worker in workers:
+            assert worker.wait(20) == 0, worker.communicate()[1]
+    return controller
+
+
+@pytest.mark.parametrize("model", ["cnn", "gpt-small", "synthetic"])
+def test_all_members_end_with_the_same_parameters(tmp_path: Path, model: str) -> None:
+    members = names(2)
+    work = job(model=model, rounds=4, batch=8, optimizer="adam", learning_rate=1e-3, parameters=5000, evaluate_every=2)
+    controller = train(tmp_path, work, Plan(0, members, (chain(members),)))
+    digests = {goodbye.digest for goodbye in controller.goodbyes()}
+    assert len(digests) == 1 and len(digests.pop()) == 64
+    assert {goodbye.rounds for goodbye in controller.goodbyes()} == {4}
+    evaluated = [r for r in controller.reports() if "accuracy" in r.metrics]
+    wanted = set() if model == "synthetic" else {("m0", 2), ("m0", 4)}
+    assert {(r.member, r.round) for r in evaluated} == wanted
+
+
+def test_a_declared_step_time_is_kept(tmp_path: Path) -> None:
+    members = names(2)
+    work = job(model="cnn", rounds=5, batch=8, step_seconds=0.2)
+    controller = train(tmp_path, work, Plan(0, members, (star(members, "m0"),)))
+    for report in controller.reports():
+        assert report.paced_s > 0 or report.late_s > 0
+        assert report.compute_s + report.paced_s + report.late_s > 0.15
+
+
+def test_what_does_not_exist_is_told_to_the_controller(tmp_path: Path) -> None:
+    plan = Plan(0, names(1), (star(names(1), "m0"),))
+    with Controller(tmp_path, plan, job(model="oracle")) as controller, start(controller, "m0", tmp_path) as worker:
+        controller.await_messages(Goodbye, 1)
+        assert worker.wait(20) == 1
+    assert "no such model: 'oracle'" in controller.goodbyes()[0].error
+
+
+def test_a_killed_worker_is_named_by_the_others(tmp_path: Path) -> None:
+    members = names(3)
+    work = job(rounds=100_000, parameters=1000)
+    with Controller(tmp_path, Plan(0, members, (star(members, "m2"),)), work) as controller, ExitStack() as processes:
+        workers = {m: processes.enter_context(start(controller, m, tmp_path)) for m in members}
+        controller.await_messages(Report, 6)
+        workers["m2"].kill()
+        controller.await_messages(Goodbye, 2)
+        assert [workers[m].wait(20) for m in ("m0", "m1")] == [1, 1]
+    assert all("m2" in goodbye.error and "epoch 0" in goodbye.error for goodbye in controller.goodbyes())
+
+
+def test_sigterm_ends_a_worker_that_waits_for_others(tmp_path: Path) -> None:
+    members = names(2)
+    with Controller(tmp_path, Plan(0, members, (chain(members),)), job()) as controller:
+        with start(controller, "m0", tmp_path) as worker:
+            controller.await_messages(Hello, 1)
+            worker.terminate()
+            assert worker.wait(10) == 143
