@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -27,23 +28,35 @@ def scratch() -> Iterator[Path]:
                 subprocess.run(["umount", mounted], check=True)
 
 
-def options(scratch: Path) -> list[str]:
-    """What keeps a second engine out of the way of the first."""
+@pytest.fixture
+def options(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What keeps a second engine out of the way of the first: files and a network namespace of its own.
+
+    In the same namespace it would take over the first one's bridge and firewall rules; with `--bridge none` it would
+    even delete that bridge.
+    """
+    programs = scratch / "bin"
+    programs.mkdir()
+    wrapper = programs / "dockerd"
+    wrapper.write_text(f'#!/bin/sh\nexec unshare --net {shutil.which("dockerd")} "$@"\n')
+    wrapper.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
     return [
         *("--data-root", str(scratch / "data"), "--exec-root", str(scratch / "exec")),
-        *("--pidfile", str(scratch / "pid"), "--bridge", "none", "--iptables=false", "--ip6tables=false"),
+        *("--pidfile", str(scratch / "pid")),
     ]
 
 
 @pytest.mark.privileged
-def test_an_engine_is_started_recorded_and_stopped(scratch: Path) -> None:
+def test_an_engine_is_started_recorded_and_stopped(scratch: Path, options: list[str]) -> None:
     where, record = f"unix://{scratch}/sock", scratch / "record" / "engine.json"
-    started = engine.start_engine(where, options(scratch), record, scratch / "log")
+    started = engine.start_engine(where, options, record, scratch / "log")
     try:
         client = docker.DockerClient(base_url=where)
         assert client.info()["DockerRootDir"] == str(scratch / "data")
         client.close()
         assert engine.own_engine(record) == started
+        assert Path(f"/proc/{started.pid}/ns/net").readlink() != Path("/proc/self/ns/net").readlink()
         assert os.getsid(started.pid) == started.pid, "a Ctrl-C in our terminal would reach it"
     finally:
         assert engine.stop_engine(record)
@@ -53,12 +66,12 @@ def test_an_engine_is_started_recorded_and_stopped(scratch: Path) -> None:
 
 
 @pytest.mark.privileged
-def test_an_engine_that_fails_is_quoted(scratch: Path) -> None:
+def test_an_engine_that_fails_is_quoted(scratch: Path, options: list[str]) -> None:
     record = scratch / "engine.json"
     with pytest.raises(EngineError, match=r"(?s)ended with 1.*no-such-driver.*try again"):
         engine.start_engine(
             f"unix://{scratch}/sock",
-            [*options(scratch), "--storage-driver", "no-such-driver"],
+            [*options, "--storage-driver", "no-such-driver"],
             record,
             scratch / "log",
         )
