@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
+
+from testbed.telemetry.store import Records, read_records, write_json
 
 RUNS = Path("runs")
 
@@ -30,7 +31,7 @@ class RunDirectory:
         self.id = name
         self.path = root / name
         (self.path / "logs").mkdir()
-        self._files: dict[str, IO[str]] = {}
+        self._records: dict[str, Records] = {}
         self._lock = threading.Lock()
         latest = root / "latest"
         latest.unlink(missing_ok=True)
@@ -39,29 +40,22 @@ class RunDirectory:
     def append(self, file: str, record: Mapping[str, Any]) -> None:
         """Add a line to a JSONL file; any thread may."""
         with self._lock:
-            if file not in self._files:
-                self._files[file] = (self.path / file).open("a", encoding="utf-8", buffering=1)
-            self._files[file].write(json.dumps(record, separators=(",", ":")) + "\n")
+            if file not in self._records:
+                self._records[file] = Records(self.path / file)
+            self._records[file].append(record)
 
     def write(self, file: str, value: Mapping[str, Any]) -> None:
         """Write a whole JSON file."""
-        (self.path / file).write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+        write_json(self.path / file, value)
 
     def read(self, file: str) -> list[dict[str, Any]]:
-        """The lines of a JSONL file; none when it was never written, the last left out when it was cut short."""
-        path = self.path / file
-        if not path.exists():
-            return []
-        with self._lock:
-            if file in self._files:
-                self._files[file].flush()
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-        return [json.loads(line) for line in lines if line.endswith("\n")]
+        """The lines of a JSONL file; none when it was never written."""
+        return list(read_records(self.path / file))
 
     def close(self) -> None:
         """Close the files, and give them to the user who called sudo."""
-        for file in self._files.values():
-            file.close()
+        for records in self._records.values():
+            records.close()
         if owner := os.environ.get("SUDO_UID"):
             group = int(os.environ.get("SUDO_GID", owner))
             for path in (self.path.parent, self.path.parent / "latest", self.path, *self.path.rglob("*")):

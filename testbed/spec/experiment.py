@@ -16,8 +16,13 @@ from testbed.spec.load import FileModel, Strict, read_yaml, validate
 from testbed.spec.topology import Topology
 from testbed.spec.units import Delay, Duration, Loss, Rate
 
+Model = Literal["cnn", "gpt-small", "gpt", "gpt-medium", "synthetic"]
+
 #: What each model learns from; a data set that does not fit its model is an error.
-DATASETS = {"cnn": "digits", "gpt": "text", "synthetic": "none"}
+DATASETS = {"cnn": "digits", "gpt-small": "text", "gpt": "text", "gpt-medium": "text", "synthetic": "none"}
+
+#: Parameters of the models that have a size of their own; planning knows a round's bytes by it before it begins.
+PARAMETERS = {"cnn": 151_306, "gpt-small": 116_864, "gpt": 825_856, "gpt-medium": 2_719_872}
 
 
 class Optimizer(Strict):
@@ -35,7 +40,7 @@ class Partition(Strict):
 class Train(Strict):
     """What is trained. `parameters` sizes the `synthetic` model, whose gradients are random but sent for real."""
 
-    model: Literal["cnn", "gpt", "synthetic"]
+    model: Model
     dataset: Literal["digits", "text", "none"] | None = None
     batch: int = Field(default=32, ge=1)
     optimizer: Optimizer = Optimizer()
@@ -53,6 +58,11 @@ class Train(Strict):
         if (self.model == "synthetic") != (self.parameters is not None):
             raise ValueError("`parameters` goes with `model: synthetic`, and only there | both, or neither")
         return self
+
+    @property
+    def model_bytes(self) -> int:
+        """What one member contributes to a round: the gradient in fp32."""
+        return 4 * (self.parameters or PARAMETERS[self.model])
 
 
 class Compute(Strict):

@@ -1,0 +1,75 @@
+"""The experiment's events, made to happen at their time or round."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from testbed.controller.client import AdminClient
+from testbed.emulation.network import Network
+from testbed.run import view
+from testbed.spec.experiment import Event, Experiment
+from testbed.spec.topology import Link
+
+
+class Script:
+    """Events not yet played, in the order they fall due; `swaps` records the network swaps as the summary has them."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        follow: Callable[[Iterable[Link]], None],
+        network: Network,
+        controller: AdminClient,
+        tell: Callable[[str, str], None],
+    ) -> None:
+        self._experiment = experiment
+        self._follow = follow
+        self._network = network
+        self._controller = controller
+        self._tell = tell
+        self._waiting = list(experiment.spec.events)
+        self.swaps: list[dict[str, Any]] = []
+
+    def play(self, elapsed_s: float, round_: int) -> None:
+        """Make happen what is due, `elapsed_s` seconds into training with `round_` rounds complete."""
+        due = [event for event in self._waiting if _is_due(event, elapsed_s, round_)]
+        for event in due:
+            self._waiting.remove(event)
+            self._make_happen(event)
+
+    def _make_happen(self, event: Event) -> None:
+        if event.change:
+            self._network.links_in_force.change(event.change)
+            self._tell("change", event.change.link)
+        for kind, pair in (("down", event.down), ("up", event.up)):
+            if pair:
+                self._network.take(*pair, up=kind == "up")
+                self._tell(kind, "-".join(pair))
+                self._inform()
+        if event.swap:
+            self._swap(event.swap)
+
+    def _swap(self, name: str) -> None:
+        requested = time.time()
+        topology = self._experiment.networks[name]
+        done = self._network.swap(topology)
+        self._follow(topology.links.values())
+        self._inform()
+        self._tell("swap", topology.name)
+        changes = {"added": done.added, "removed": done.removed, "changed": done.changed}
+        self.swaps.append({"kind": "network", "target": topology.name, "requested_s": requested, **changes})
+        self.swaps[-1]["active_s"] = requested + done.seconds
+
+    def _inform(self) -> None:
+        """Tell the controller of the underlay as it is declared to be now: it is to measure what traces do."""
+        topology = self._network.topology
+        down = self._network.links_in_force.down
+        states = {name: state for name, state in view.declared_states(topology).items() if name not in down}
+        links = view.physical_links(topology, states)
+        self._controller.change_network(links, view.member_routes(topology, self._network.routes))
+
+
+def _is_due(event: Event, elapsed_s: float, round_: int) -> bool:
+    return event.at <= elapsed_s if event.at is not None else (event.round or 0) <= round_

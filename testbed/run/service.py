@@ -1,0 +1,77 @@
+"""The controller as a child process of the run: started with a spec, spoken to over its admin socket."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from testbed.controller.client import AdminClient
+from testbed.controller.spec import ControllerSpec
+
+START_DEADLINE_S = 30.0
+END_DEADLINE_S = 10.0
+
+
+class ControllerFailed(RuntimeError):
+    """The controller did not start, or has gone."""
+
+
+class ControllerProcess:
+    """A context manager: started on entry, gone on leaving."""
+
+    def __init__(self, spec: ControllerSpec, folder: Path, run: Path) -> None:
+        """`folder` is where the sockets go: `control/`, which the containers see, and the admin's beside it."""
+        self._spec = spec
+        self._run = run
+        self._folder = folder
+        self.control = folder / "control"
+        self.admin = AdminClient(folder / "admin.sock")
+
+    def __enter__(self) -> ControllerProcess:
+        self.control.mkdir(exist_ok=True)
+        spec = self._folder / "controller.json"
+        spec.write_text(self._spec.model_dump_json())
+        self._log = (self._run / "logs" / "controller.log").open("wb")
+        self._process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "testbed.controller"),
+                *("--socket", str(self.control / "control.sock"), "--admin", str(self._folder / "admin.sock")),
+                *("--spec", str(spec), "--out", str(self._run)),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C in the terminal is for us alone
+        )
+        try:
+            self._wait_until_there()
+        except BaseException:
+            self._process.kill()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        try:
+            self._process.wait(END_DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._log.close()
+
+    def check(self) -> None:
+        """Raise ControllerFailed when the process has ended."""
+        if (status := self._process.poll()) is not None:
+            log = Path(self._log.name)
+            tail = "\n".join(log.read_text(errors="replace").splitlines()[-10:])
+            raise ControllerFailed(f"the controller ended with status {status}; {log} ends with:\n{tail}")
+
+    def _wait_until_there(self) -> None:
+        deadline = time.monotonic() + START_DEADLINE_S
+        while not (self._folder / "admin.sock").exists() or not (self.control / "control.sock").exists():
+            self.check()
+            if time.monotonic() > deadline:
+                raise ControllerFailed(f"the controller did not start within {START_DEADLINE_S:g} s")
+            time.sleep(0.02)
