@@ -20,7 +20,8 @@ LOG=build/setup.log
 
 # --- the frame: each step is named, timed, and on failure quoted with what to do about it
 
-# A step whose command may take a while. Its output goes to LOG; on failure the end of it is shown.
+# A step whose command may take a while. Its output goes to LOG; on failure the end of it is shown. (`set -e` has no
+# effect in a function called from `if`: the commands of such a function are joined by &&.)
 step() { # step TITLE REMEDY COMMAND...
     local title=$1 remedy=$2 started=$EPOCHREALTIME
     shift 2
@@ -78,10 +79,10 @@ environment_inputs() { # what .venv follows from: its scripts hold this director
 }
 
 make_environment() { # make_environment PYTHON
-    rm -rf .venv
-    "$1" -m venv --system-site-packages .venv
-    .venv/bin/python -m pip install --editable '.[sync,emulate,test]'
-    environment_inputs "$1" >.venv/inputs
+    rm -rf .venv &&
+        "$1" -m venv --system-site-packages .venv &&
+        .venv/bin/python -m pip install --editable '.[sync,emulate,test]' &&
+        environment_inputs "$1" >.venv/inputs
 }
 
 # --- files back to the user behind sudo

@@ -1,0 +1,95 @@
+"""setup.sh says what is wrong and what to do, and gives files back; .ci/run tells a pass from nothing tested."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SOMEBODY = 54321
+
+
+def run(command: list[str], folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, cwd=folder, env={**os.environ, **environment}, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    shutil.copy(ROOT / "setup.sh", tmp_path)
+    (tmp_path / ".ci").mkdir()
+    shutil.copy(ROOT / ".ci" / "run", tmp_path / ".ci")
+    return tmp_path
+
+
+@pytest.mark.privileged
+def test_without_root_it_says_to_use_sudo() -> None:
+    script = (ROOT / "setup.sh").read_text()  # the checkout need not be readable to that user
+    done = run(["setpriv", "--reuid", str(SOMEBODY), "bash", "-c", script, "/setup.sh"], Path("/"))
+    assert done.returncode == 3
+    assert "sudo" in done.stderr
+
+
+@pytest.mark.privileged
+def test_a_step_that_fails_is_quoted_with_its_remedy_and_done_again(checkout: Path) -> None:
+    (checkout / "testbed").mkdir()
+    pins = ROOT.joinpath("pyproject.toml").read_text().replace("torch==", "torch==9999.")
+    (checkout / "pyproject.toml").write_text(pins)
+    done = run(["./setup.sh"], checkout, PIP_NO_INDEX="1")
+    assert done.returncode == 3
+    assert "Python environment .venv" in done.stdout
+    assert "failed after" in done.stdout
+    assert "pip config list" in done.stderr
+    assert not (checkout / ".venv" / "inputs").exists(), "the next run would take it for made"
+
+
+@pytest.mark.privileged
+def test_files_go_back_to_the_user_behind_sudo(checkout: Path) -> None:
+    (checkout / "build").mkdir()
+    (checkout / "build" / "file").touch()
+    (checkout / "build" / "link").symlink_to("/etc/hostname")
+    (checkout / "theirs").touch()
+    (checkout / ".git").mkdir()
+    os.chown(checkout / "theirs", SOMEBODY + 1, SOMEBODY + 1)
+    os.chown(checkout, SOMEBODY, SOMEBODY)
+    give_back = ["./setup.sh", "give-back"]
+    assert run(give_back, checkout, SUDO_UID=str(SOMEBODY), SUDO_GID=str(SOMEBODY)).returncode == 0
+    owners = {path.name: path.lstat().st_uid for path in checkout.rglob("*")}
+    assert owners["build"] == owners["file"] == owners["link"] == SOMEBODY
+    assert owners["theirs"] == SOMEBODY + 1
+    assert owners[".git"] == 0
+    assert Path("/etc/hostname").stat().st_uid == 0
+
+
+@pytest.mark.privileged
+def test_a_checkout_of_somebody_else_keeps_its_owner(checkout: Path) -> None:
+    assert run(["./setup.sh", "give-back"], checkout, SUDO_UID=str(SOMEBODY), SUDO_GID=str(SOMEBODY)).returncode == 0
+    assert {path.stat().st_uid for path in checkout.rglob("*")} == {0}
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("recipe", "status", "last_line"),
+    [
+        ("echo '== 3 passed, 1 skipped in 0.51s =='; echo and then the guest", 0, "== 3 passed, 1 skipped in 0.51s =="),
+        (
+            "echo '== 1 failed, 3 passed in 61.20s (0:01:01) =='; false",
+            2,
+            "== 1 failed, 3 passed in 61.20s (0:01:01) ==",
+        ),
+        ("echo '== 4 skipped in 0.10s =='", 1, "== 4 skipped in 0.10s =="),
+        ("echo '== 9 deselected, 0 passed in 0.10s =='", 1, "== 9 deselected, 0 passed in 0.10s =="),
+        ("true", 1, "There is no summary of pytest: make test ended before it had one."),
+        ("false", 2, "There is no summary of pytest: make test ended before it had one."),
+    ],
+)
+def test_ci_passes_only_if_a_test_did(checkout: Path, recipe: str, status: int, last_line: str) -> None:
+    (checkout / "Makefile").write_text(f"test:\n\t@{recipe}\n")
+    done = run([".ci/run"], checkout, MAKEFLAGS="")
+    assert done.returncode == status
+    assert done.stdout.splitlines()[-1] == last_line
