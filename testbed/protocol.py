@@ -195,19 +195,37 @@ def decode(line: bytes) -> Message:
         raise ProtocolError(f"{cls.kind}: unknown fields {unknown}")
     try:
         return cls(**_revive(cls, body))
-    except TypeError as error:
+    except (TypeError, ValueError, AttributeError) as error:
         raise ProtocolError(f"{cls.kind}: {error}") from error
 
 
+#: What JSON may hold for a field of this annotation.
+_PLAIN: dict[str, type | tuple[type, ...]] = {"int": int, "float": (int, float), "str": str}
+
+
+def _check_plain(cls: type, body: Mapping[str, Any]) -> None:
+    """TypeError when a number or a text of a dataclass is something else."""
+    for f in fields(cls):
+        expected = _PLAIN.get(str(f.type))
+        if expected is not None and f.name in body and not isinstance(body[f.name], expected):
+            raise TypeError(f"{f.name} is {body[f.name]!r}, not {f.type}")
+
+
 def _revive(cls: type[Message], body: dict[str, Any]) -> dict[str, Any]:
-    """JSON has lists where the values have tuples."""
+    """JSON has lists where the values have tuples; numbers and texts are what they should be."""
+    _check_plain(cls, body)
     if cls is Hello and "address" in body:
         body["address"] = _address(body["address"])
     if cls is Welcome and "roster" in body:
         body["roster"] = {name: _address(address) for name, address in dict(body["roster"]).items()}
     if cls is Report and "peers" in body:
-        body["peers"] = tuple(PeerSample(**sample) for sample in body["peers"])
+        body["peers"] = tuple(_sample(sample) for sample in body["peers"])
     return body
+
+
+def _sample(value: Mapping[str, Any]) -> PeerSample:
+    _check_plain(PeerSample, value)
+    return PeerSample(**value)
 
 
 def _address(value: Any) -> tuple[str, int]:

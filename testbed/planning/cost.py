@@ -61,10 +61,14 @@ class CostModel:
         for source, target, _ in plan.edges():
             if (source, target) not in self._limits.drawn:
                 return Cost(float("inf"), 0.0, f"{source}=>{target}")
-        drains = {name: 8 * load / self._limits.goodput_bps[name] for name, load in self.loads(plan).items()}
+        drains = self.drains(plan)
         bottleneck = max(drains, key=lambda name: drains[name], default="")
         fill = max(self._fill(tree, plan.chunk_bytes) for tree in plan.trees)
         return Cost(drains.get(bottleneck, 0.0), fill, bottleneck)
+
+    def drains(self, plan: Plan) -> dict[str, float]:
+        """Seconds that each capacity needs for what a round of `plan` puts on it."""
+        return {name: 8 * load / self._limits.goodput_bps[name] for name, load in self.loads(plan).items()}
 
     def loads(self, plan: Plan) -> dict[str, float]:
         """Payload bytes of one round over each capacity that the plan uses."""

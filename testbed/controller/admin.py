@@ -1,0 +1,88 @@
+"""The controller's admin side: REST, a WebSocket and a page, for the run that owns it and for people."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import Body, FastAPI, HTTPException, WebSocket, WebSocketDisconnect
+from fastapi.responses import HTMLResponse
+from pydantic import BaseModel, ConfigDict
+
+from testbed.controller.dashboard import PAGE
+from testbed.controller.service import Controller
+from testbed.planning import PolicyError, ViewError, make_policy
+from testbed.planning.view import links_from_json, routes_from_json
+from testbed.telemetry.store import finite
+
+
+class NetworkBody(BaseModel):
+    """The whole underlay as it is now: `links` {name: {rate_bps, delay_s, up}}, `routes` [[from, to, [link]]]."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    links: dict[str, dict[str, Any]]
+    routes: list[Any]
+
+
+class PlanBody(BaseModel):
+    """The policy to go by from now on."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    policy: str
+    options: dict[str, Any] = {}
+
+
+def make_app(controller: Controller) -> FastAPI:
+    """The application around a controller; it runs on the controller's event loop."""
+    app = FastAPI(title="testbed controller", docs_url=None, redoc_url=None)
+
+    @app.get("/status")
+    async def status() -> Any:
+        return finite(controller.status())
+
+    @app.get("/plan")
+    async def plan() -> Any:
+        return controller.plan.to_json()
+
+    @app.get("/rounds")
+    async def rounds(since: int = 0) -> Any:
+        return [finite(done.to_json()) for done in controller.book.complete if done.number >= since]
+
+    @app.post("/network")
+    async def network(body: NetworkBody) -> Any:
+        try:
+            controller.change_network(links_from_json(body.links), routes_from_json(body.routes))
+        except ViewError as error:
+            raise HTTPException(400, str(error)) from error
+        return {}
+
+    @app.post("/plan")
+    async def force(body: PlanBody) -> Any:
+        try:
+            controller.force(make_policy(body.policy, body.options))
+        except PolicyError as error:
+            raise HTTPException(400, str(error)) from error
+        return {}
+
+    @app.post("/stop")
+    async def stop(reason: Annotated[str, Body(embed=True)] = "stopped on request") -> Any:
+        controller.fail(reason)
+        return {}
+
+    @app.websocket("/live")
+    async def live(socket: WebSocket) -> None:
+        await socket.accept()
+        seen = 0
+        try:
+            while True:
+                seen = await controller.wait_change(seen)
+                await socket.send_json(finite(controller.status()))
+        except WebSocketDisconnect:
+            return
+
+    @app.get("/", response_class=HTMLResponse)
+    async def page() -> str:
+        return PAGE
+
+    return app

@@ -1,0 +1,75 @@
+"""A client of the controller's admin side over its Unix socket, for the run that owns the controller."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from testbed.plan import Plan
+from testbed.planning.view import Pair, PhysicalLink, links_to_json, routes_to_json
+
+
+class AdminError(RuntimeError):
+    """The controller refused what was asked, or is not there."""
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: Path, timeout_s: float) -> None:
+        super().__init__("controller", timeout=timeout_s)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(str(self._path))
+
+
+class AdminClient:
+    """One request a connection; safe to use from several threads. AdminError when something is refused."""
+
+    def __init__(self, path: Path, timeout_s: float = 10.0) -> None:
+        self._path = path
+        self._timeout_s = timeout_s
+
+    def status(self) -> dict[str, Any]:
+        """State, members, round, epoch, plan, swaps: see Controller.status."""
+        return dict(self._ask("GET", "/status"))
+
+    def plan(self) -> Plan:
+        """The plan in force."""
+        return Plan.from_json(self._ask("GET", "/plan"))
+
+    def rounds(self, since: int = 0) -> list[dict[str, Any]]:
+        """The complete rounds from number `since` on."""
+        return list(self._ask("GET", f"/rounds?since={since}"))
+
+    def change_network(self, links: Mapping[str, PhysicalLink], routes: Mapping[Pair, tuple[str, ...]]) -> None:
+        """Tell of the whole underlay as it is now, after a swap or a link going down or up."""
+        self._ask("POST", "/network", {"links": links_to_json(links), "routes": routes_to_json(routes)})
+
+    def force(self, policy: str, options: Mapping[str, Any] | None = None) -> None:
+        """Put `policy` in force now, whatever it saves."""
+        self._ask("POST", "/plan", {"policy": policy, "options": dict(options or {})})
+
+    def stop(self, reason: str) -> None:
+        """Have all members leave; the run counts as failed unless it was done."""
+        self._ask("POST", "/stop", {"reason": reason})
+
+    def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        connection = _UnixConnection(self._path, self._timeout_s)
+        try:
+            text = None if body is None else json.dumps(body)
+            connection.request(method, path, text, {"Content-Type": "application/json"})
+            reply = connection.getresponse()
+            answer = reply.read()
+        except OSError as error:
+            raise AdminError(f"no answer from the controller at {self._path}: {error}") from error
+        finally:
+            connection.close()
+        if reply.status != 200:
+            raise AdminError(f"{method} {path}: {reply.status}: {answer.decode(errors='replace')}")
+        return json.loads(answer)

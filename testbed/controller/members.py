@@ -1,0 +1,163 @@
+"""The members' side of the controller: a Unix stream server that speaks the control protocol, a line a message."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+from pathlib import Path
+from typing import Protocol
+
+from testbed.protocol import (
+    MAX_LINE_BYTES,
+    PROTOCOL_VERSION,
+    Goodbye,
+    Held,
+    Hello,
+    Message,
+    ProtocolError,
+    Report,
+    Stop,
+    decode,
+    encode,
+)
+
+log = logging.getLogger(__name__)
+
+
+class Refused(Exception):
+    """A member that is not let in; the text is told to it."""
+
+
+class Listener(Protocol):
+    """Who hears of the members. Called from the event loop, one message at a time."""
+
+    def joined(self, hello: Hello) -> None:
+        """A member is there."""
+
+    def reported(self, report: Report) -> None:
+        """A member finished a round. ValueError when the report contradicts earlier ones."""
+
+    def held(self, held: Held) -> None:
+        """A member holds a plan."""
+
+    def left(self, goodbye: Goodbye) -> None:
+        """A member is done."""
+
+    def died(self, member: str, why: str) -> None:
+        """A member's connection ended before its Goodbye."""
+
+
+class MemberServer:
+    """Accepts the named members, each once, and passes on what they say."""
+
+    def __init__(self, path: Path, members: tuple[str, ...], token: str, listener: Listener) -> None:
+        self._path = path
+        self._members = members
+        self._token = token
+        self._listener = listener
+        self._writers: dict[str, asyncio.StreamWriter] = {}
+        self._known: set[str] = set()
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        """Listen. The socket is open to all users: members' containers do not run as root, the token guards it."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.unlink(missing_ok=True)
+        self._server = await asyncio.start_unix_server(self._serve, self._path, limit=MAX_LINE_BYTES)
+        self._path.chmod(0o666)
+
+    async def close(self) -> None:
+        """Stop listening and hang up."""
+        if self._server is not None:
+            self._server.close()
+        for writer in self._writers.values():
+            writer.close()
+        self._path.unlink(missing_ok=True)
+
+    def send(self, member: str, message: Message) -> None:
+        """Send to a member that is there; nothing happens when it is not."""
+        if writer := self._writers.get(member):
+            writer.write(encode(message))
+
+    def send_all(self, message: Message) -> None:
+        """Send to every member that is there."""
+        for member in self._writers:
+            self.send(member, message)
+
+    async def flush(self, timeout_s: float) -> None:
+        """Wait until what was sent is with the kernel, at most `timeout_s`: a stuck member must not hold us."""
+        drains = [writer.drain() for writer in self._writers.values()]
+        try:
+            async with asyncio.timeout(timeout_s):
+                await asyncio.gather(*drains, return_exceptions=True)
+        except TimeoutError:
+            log.warning("a member did not take its messages within %s s", timeout_s)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        member = None
+        try:
+            hello = await _read(reader)
+            member = self._admit(hello, writer)
+            why = await self._listen(member, reader)
+            if why is not None:
+                self._listener.died(member, why)
+        except Refused as refusal:
+            log.warning("refused a member: %s", refusal)
+            writer.write(encode(Stop(reason=str(refusal))))
+        except (ProtocolError, OSError) as error:  # before the Hello: nobody's connection
+            log.warning("hung up on a stranger: %s", error)
+        finally:
+            if member is not None:
+                self._writers.pop(member, None)
+            writer.close()
+
+    def _admit(self, hello: Message | None, writer: asyncio.StreamWriter) -> str:
+        if not isinstance(hello, Hello):
+            raise ProtocolError(f"a connection must begin with hello, not {hello.kind if hello else 'its end'}")
+        if hello.version != PROTOCOL_VERSION:
+            raise Refused(f"{hello.member!r} speaks protocol {hello.version}, the controller {PROTOCOL_VERSION}")
+        if not hmac.compare_digest(hello.token.encode(), self._token.encode()):
+            raise Refused(f"{hello.member!r} has another token than this run's")
+        if hello.member not in self._members:
+            raise Refused(f"{hello.member!r} is not a member of this run: {', '.join(self._members)}")
+        if hello.member in self._known:
+            raise Refused(f"{hello.member!r} is there already")
+        self._known.add(hello.member)
+        self._writers[hello.member] = writer
+        self._listener.joined(hello)
+        return hello.member
+
+    async def _listen(self, member: str, reader: asyncio.StreamReader) -> str | None:
+        """Pass on a member's messages until it ends; None after its Goodbye, else what went wrong."""
+        try:
+            while message := await _read(reader):
+                speaker = getattr(message, "member", None)
+                if speaker != member:
+                    return f"a {message.kind} in the name of {speaker!r}"
+                match message:
+                    case Report():
+                        self._listener.reported(message)
+                    case Held():
+                        self._listener.held(message)
+                    case Goodbye():
+                        self._listener.left(message)
+                        return None
+                    case _:
+                        return f"an unexpected {message.kind}"
+        except (ValueError, OSError) as error:
+            return str(error)
+        return "its connection ended before its goodbye"
+
+
+async def _read(reader: asyncio.StreamReader) -> Message | None:
+    """The next message; None at the end of the stream. ProtocolError when the line is none."""
+    try:
+        line = await reader.readline()
+    except ValueError as error:  # the line is longer than the stream's limit
+        raise ProtocolError(f"a line of more than {MAX_LINE_BYTES} bytes") from error
+    if not line:
+        return None
+    if not line.endswith(b"\n"):
+        raise ProtocolError("a line cut short")
+    return decode(line)

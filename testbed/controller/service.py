@@ -1,0 +1,350 @@
+"""The controller: lets the members in, follows their rounds, and puts better plans in force.
+
+    waiting --all joined--> running --all said goodbye--> done
+        `-------------------------`---- anything else --> failed      (the others are told to stop)
+
+One task at a time considers plans, so swaps never overlap: another begins when the last one is in force.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from testbed.controller.decision import Decision, Rules, decide
+from testbed.controller.knowledge import Knowledge
+from testbed.controller.members import MemberServer
+from testbed.controller.rounds import Round, RoundBook
+from testbed.controller.spec import ControllerSpec
+from testbed.controller.swaps import Swap
+from testbed.plan import Plan
+from testbed.planning import BoundError, Pair, PhysicalLink, Policy, PolicyError, View, predict
+from testbed.planning.bound import bound
+from testbed.planning.constraints import Constraints
+from testbed.protocol import Goodbye, Held, Hello, Prepare, Report, Stop, Welcome
+from testbed.telemetry.store import Records, write_json
+
+log = logging.getLogger(__name__)
+
+State = Literal["waiting", "running", "done", "failed"]
+
+#: How long a member may take to accept its last message.
+FLUSH_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Why a plan is considered: `period`, `network` (it was changed) or `forced` (by `policy`, whatever it saves)."""
+
+    reason: Literal["period", "network", "forced"]
+    policy: Policy | None = None
+
+
+class Controller:
+    """One run's controller. Everything happens on one event loop; `out` is the run's directory."""
+
+    def __init__(self, spec: ControllerSpec, socket: Path, out: Path) -> None:
+        self.spec = spec
+        self.state: State = "waiting"
+        self.failure = ""
+        self.swaps: list[Swap] = []
+        self.book = RoundBook(spec.members)
+        self.policy = spec.make_policy()
+        self.knowledge = Knowledge(spec.view)
+        self.finished = asyncio.Event()
+        self.changes = 0
+        self.plan: Plan
+        self._out = out
+        self._members = MemberServer(socket, spec.members, spec.token, self)
+        self._joined: dict[str, Hello] = {}
+        self._goodbyes: dict[str, Goodbye] = {}
+        self._requests: asyncio.Queue[Request] = asyncio.Queue()
+        self._deferred: Request | None = None
+        self._pending: Swap | None = None
+        self._plan_round = 0
+        self._considered_s = 0.0
+        self._views = 0
+        self._bound: tuple[Constraints, float | None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._rounds_file = Records(out / "rounds.jsonl")
+        self._decisions_file = Records(out / "decisions.jsonl")
+        self._changed = asyncio.Event()
+
+    async def start(self) -> None:
+        """Make the first plan and listen for members. PolicyError when the first view has no plan."""
+        now = time.time()
+        view = self.knowledge.view(now)
+        self.plan = self.policy.plan(view)
+        self._store_plan(self.plan)
+        first = Decision(True, "the first plan", None, predict(self.plan, view).seconds)
+        await self._record(Request("period"), view, first, self.plan)
+        await self._members.start()
+        self._tasks = [asyncio.create_task(self._expect_members()), asyncio.create_task(self._consider_requests())]
+        for task in self._tasks:
+            task.add_done_callback(self._task_ended)
+        log.info("waiting for %d members", len(self.spec.members))
+
+    async def close(self) -> None:
+        """Stop the members that are still there, and leave the run's directory complete."""
+        if self.state in ("waiting", "running"):
+            self.fail("the controller was ended")
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._members.flush(FLUSH_S)
+        await self._members.close()
+        self._rounds_file.close()
+        self._decisions_file.close()
+
+    async def wait_change(self, seen: int) -> int:
+        """Wait until something changed since `seen` (a number this returned before, or 0); the newest number."""
+        while self.changes == seen:
+            await self._changed.wait()
+        return self.changes
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        """An error in a task of ours must not leave the members waiting."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("the controller broke", exc_info=error)
+            self.fail(f"the controller broke: {error!r}")
+
+    # What members say
+
+    def joined(self, hello: Hello) -> None:
+        self._joined[hello.member] = hello
+        log.info("%s joined (%d of %d)", hello.member, len(self._joined), len(self.spec.members))
+        if len(self._joined) == len(self.spec.members) and self.state == "waiting":
+            self.state = "running"
+            roster = {member: one.address for member, one in self._joined.items()}
+            for member in self.spec.members:
+                job = asdict(self.spec.jobs[member])
+                self._members.send(member, Welcome(job, roster, self.plan.to_json()))
+        self._announce()
+
+    def reported(self, report: Report) -> None:
+        done = self.book.add(report)
+        self._rounds_file.append({"at_s": time.time(), **asdict(report)})
+        if done is not None:
+            self._round_done(done)
+
+    def held(self, held: Held) -> None:
+        if self._pending is not None and self._pending.plan.epoch == held.epoch:
+            self._pending.hold(held.member, time.time())
+            self._announce()
+
+    def left(self, goodbye: Goodbye) -> None:
+        self._goodbyes[goodbye.member] = goodbye
+        if goodbye.error:
+            self.fail(f"{goodbye.member}: {goodbye.error}")
+        elif len(self._goodbyes) == len(self.spec.members) and self.state == "running":
+            self._end("done")
+        self._announce()
+
+    def died(self, member: str, why: str) -> None:
+        self.fail(f"{member}: {why}")
+
+    # What the run asks for
+
+    def fail(self, reason: str) -> None:
+        """The run can't go on: tell the members to stop. Only the first reason counts."""
+        if self.state in ("done", "failed"):
+            return
+        self.failure = reason
+        log.error("failed: %s", reason)
+        self._members.send_all(Stop(reason))
+        self._end("failed")
+
+    def change_network(self, links: Mapping[str, PhysicalLink], routes: Mapping[Pair, tuple[str, ...]]) -> None:
+        """The underlay is another one now: look at it at once. ViewError when it contradicts itself."""
+        self.knowledge.redeclare(links, routes, time.time())
+        self._ask(Request("network"))
+
+    def force(self, policy: Policy) -> None:
+        """Go by `policy` from now on, and put its plan in force whatever it saves."""
+        self.policy = policy
+        self._ask(Request("forced", policy))
+
+    def status(self) -> dict[str, Any]:
+        """The state in short; times are Unix seconds, rates bit/s of frames as each edge's own flow got them."""
+        last = self.book.last
+        estimates = self.knowledge.estimates(time.time())
+        return {
+            "state": self.state,
+            "failure": self.failure,
+            "members": list(self.spec.members),
+            "joined": sorted(self._joined),
+            "left": sorted(self._goodbyes),
+            "round": last.number if last else None,
+            "rounds": self.spec.rounds,
+            "epoch": self.plan.epoch,
+            "pending_epoch": self._pending.plan.epoch if self._pending else None,
+            "policy": self.plan.policy,
+            "plan": self.plan.to_json(),
+            "round_seconds": last.seconds if last else None,
+            "metrics": self._newest_metrics(),
+            "edges": [{"from": u, "to": v, **asdict(estimate)} for (u, v), estimate in estimates.items()],
+            "swaps": [swap.to_json() for swap in self.swaps],
+        }
+
+    # Rounds
+
+    def _round_done(self, done: Round) -> None:
+        now = time.time()
+        if self._pending is not None and done.epoch == self._pending.plan.epoch:
+            self._activate(self._pending, done)
+        self.knowledge.observe(self.plan, done.samples(), now)
+        due = now - self._considered_s >= self.spec.period_s
+        if due and self._pending is None and self._requests.empty() and self._left() >= self.spec.dwell_rounds:
+            self._ask(Request("period"))
+        self._announce()
+
+    def _activate(self, swap: Swap, done: Round) -> None:
+        self.plan, self._pending, self._plan_round = swap.plan, None, done.number
+        swap.activate(self.book.complete)
+        log.info("epoch %d in force since round %d, pause %s ms", swap.plan.epoch, done.number, swap.pause_ms)
+        if self._deferred is not None:
+            self._ask(self._deferred)
+            self._deferred = None
+
+    def _left(self) -> int:
+        """Rounds still to come, as the jobs have it."""
+        return self.spec.rounds - len(self.book.complete)
+
+    def _newest_metrics(self) -> dict[str, float]:
+        metrics: dict[str, float] = {}
+        for done in self.book.complete[-50:]:
+            metrics.update(done.metrics())
+        return metrics
+
+    # Plans
+
+    def _ask(self, request: Request) -> None:
+        self._requests.put_nowait(request)
+
+    async def _consider_requests(self) -> None:
+        while True:
+            request = await self._requests.get()
+            if self._pending is not None:
+                self._deferred = request  # the newest counts: it will be judged by the view of that time
+            elif self.state in ("waiting", "running"):
+                await self._consider(request)
+
+    async def _consider(self, request: Request) -> None:
+        now = self._considered_s = time.time()
+        view = self.knowledge.view(now)
+        policy = request.policy or self.policy
+        try:
+            proposed = await asyncio.to_thread(policy.plan, view)
+        except PolicyError as error:
+            log.warning("no other plan: %s", error)
+            await self._record(request, view, Decision(False, str(error), None, float("inf")), None)
+            return
+        rules = Rules(self.spec.margin, self.spec.dwell_rounds)
+        stood = self.book.last.number - self._plan_round + 1 if self.book.last else 0
+        decision = decide(self.plan, proposed, view, stood, rules, request.reason == "network")
+        if request.reason == "forced":
+            same = self.plan.shape() == proposed.shape()
+            decision = Decision(not same, "forced", decision.current_s, decision.proposed_s)
+        plan = None
+        if decision.adopt and self.state in ("waiting", "running"):
+            plan = self._adopt(proposed, f"{request.reason}: {decision.why}")
+        await self._record(request, view, decision, plan)
+
+    def _adopt(self, plan: Plan, reason: str) -> Plan:
+        """Number `plan` and have the members prepare for it; until they are there it is simply the first plan."""
+        newest = self.swaps[-1].plan.epoch if self.swaps else 0
+        plan = plan.with_epoch(newest if self.state == "waiting" else newest + 1)
+        self._store_plan(plan)
+        log.info("epoch %d: %s (%s)", plan.epoch, plan.policy, reason)
+        if self.state == "waiting":
+            self.plan = plan
+        else:
+            self._pending = Swap(plan, reason, time.time(), self.book.last.number if self.book.last else 0)
+            self.swaps.append(self._pending)
+            self._members.send_all(Prepare(plan.to_json()))
+        self._announce()
+        return plan
+
+    async def _record(self, request: Request, view: View, decision: Decision, plan: Plan | None) -> None:
+        """Store the view and the decision made by it."""
+        name = f"views/{self._views:04d}.json"
+        self._views += 1
+        write_json(self._out / name, view.to_json())
+        self._decisions_file.append(
+            {
+                "at_s": view.at_s,
+                "round": self.book.last.number if self.book.last else None,
+                "reason": request.reason,
+                "view": name,
+                "policy": (request.policy or self.policy).name,
+                "options": asdict(request.policy or self.policy),  # type: ignore[call-overload]
+                "adopted": decision.adopt,
+                "why": decision.why,
+                "epoch": plan.epoch if plan else None,
+                "current_s": decision.current_s,
+                "proposed_s": decision.proposed_s if decision.proposed_s != float("inf") else None,
+                "bound_s": await self._bound_of(view),
+            }
+        )
+
+    async def _bound_of(self, view: View) -> float | None:
+        """The bound's seconds; solved again only when a capacity changed. None when the view has no plan."""
+        limits = Constraints.of(view)
+        if self._bound is None or self._bound[0] != limits:
+            try:
+                seconds: float | None = (await asyncio.to_thread(bound, view)).seconds
+            except BoundError:
+                seconds = None
+            self._bound = limits, seconds
+        return self._bound[1]
+
+    def _store_plan(self, plan: Plan) -> None:
+        write_json(self._out / f"plans/{plan.epoch:04d}.json", plan.to_json())
+
+    # The end
+
+    async def _expect_members(self) -> None:
+        await asyncio.sleep(self.spec.join_timeout_s)
+        if self.state == "waiting":
+            missing = sorted(set(self.spec.members) - set(self._joined))
+            self.fail(f"{', '.join(missing)} did not join within {self.spec.join_timeout_s:g} s")
+
+    def _end(self, state: Literal["done", "failed"]) -> None:
+        self.state = state
+        write_json(self._out / "final.json", self._final())
+        self.finished.set()
+        self._announce()
+
+    def _final(self) -> dict[str, Any]:
+        digests = {goodbye.digest for goodbye in self._goodbyes.values()}
+        return {
+            "state": self.state,
+            "failure": self.failure,
+            "rounds": len(self.book.complete),
+            "epoch": self.plan.epoch,
+            "identical": len(digests) == 1 and len(self._goodbyes) == len(self.spec.members),
+            "lost_updates": sum(done.lost for done in self.book.complete),
+            "duplicated_updates": sum(done.duplicated for done in self.book.complete),
+            "members": {
+                member: {
+                    "device": self._joined[member].device,
+                    "rounds": goodbye.rounds,
+                    "digest": goodbye.digest,
+                    "metrics": dict(goodbye.metrics),
+                    "error": goodbye.error,
+                }
+                for member, goodbye in self._goodbyes.items()
+            },
+            "swaps": [swap.to_json() for swap in self.swaps],
+        }
+
+    def _announce(self) -> None:
+        """Let those who wait for a change go on."""
+        self.changes += 1
+        self._changed.set()
+        self._changed = asyncio.Event()

@@ -1,0 +1,74 @@
+"""What a controller is started with: one JSON file, written by whoever starts it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator, model_validator
+
+from testbed.planning import Policy, View, make_policy
+from testbed.protocol import Job
+
+
+def _view(value: Any) -> View:
+    return value if isinstance(value, View) else View.from_json(value)
+
+
+def _job(value: Any) -> Job:
+    if isinstance(value, Job):
+        return value
+    try:
+        return Job(**value)
+    except TypeError as error:
+        raise ValueError(f"not a job: {error}") from error
+
+
+def _job_json(job: Job) -> dict[str, Any]:
+    return {name: getattr(job, name) for name in Job.__slots__}
+
+
+class ControllerSpec(BaseModel):
+    """Members, their jobs, what is known of the network at first, and how plans are chosen.
+
+    `view.knowledge` says where the controller's knowledge comes from: `declared` and `oracle` views change only by
+    POST /network; a `measured` one starts from the declared rates and is corrected by the members' transfers.
+    `period_s`: the least time between two evaluations of the policy. `margin`: the part of the predicted round
+    that another plan must save. `dwell_rounds`: how many rounds a plan stands before another may follow.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
+
+    members: tuple[str, ...] = Field(min_length=1)
+    token: str
+    jobs: dict[str, Annotated[Job, PlainValidator(_job), PlainSerializer(_job_json)]]
+    view: Annotated[View, PlainValidator(_view), PlainSerializer(View.to_json)]
+    policy: str
+    options: dict[str, Any] = {}
+    period_s: float = Field(default=5.0, ge=0)
+    margin: float = Field(default=0.1, ge=0, lt=1)
+    dwell_rounds: int = Field(default=3, ge=0)
+    join_timeout_s: float = Field(default=120.0, gt=0)
+
+    @model_validator(mode="after")
+    def _agrees(self) -> ControllerSpec:
+        if self.members != self.view.names:
+            raise ValueError(f"members {list(self.members)} are not those of the view, {list(self.view.names)}")
+        if set(self.jobs) != set(self.members):
+            raise ValueError(f"jobs must be those of the members: {sorted(set(self.jobs) ^ set(self.members))}")
+        self.make_policy()
+        return self
+
+    def make_policy(self) -> Policy:
+        """The policy that is run; PolicyError when there is none of the name or options."""
+        return make_policy(self.policy, self.options)
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds the jobs have, at most."""
+        return max(job.rounds for job in self.jobs.values())
+
+
+def load_spec(path: Path) -> ControllerSpec:
+    """The spec in a file; pydantic's ValidationError when it is none, OSError when it can't be read."""
+    return ControllerSpec.model_validate_json(path.read_bytes())

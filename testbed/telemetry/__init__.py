@@ -1,0 +1,1 @@
+"""What is measured, how it is estimated, where it is kept."""

@@ -1,0 +1,359 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import networkx as nx
+import pytest
+
+from testbed.controller.service import Controller
+from testbed.controller.spec import ControllerSpec
+from testbed.planning import View, make_policy
+from testbed.protocol import Goodbye, Job, Report, encode
+from testbed.telemetry.store import read_records
+from tests.controller.fleet import Fleet, connect
+from tests.planning.networks import sites, view_of
+
+pytestmark = pytest.mark.unit
+
+ROUNDS = 1000
+
+
+def mesh(**slower: float) -> View:
+    """Four meshed sites of unequal links, two members in the first; `a_b=3` divides the rate of a and b's link."""
+    rates = {"a_b": 40, "a_c": 60, "a_d": 50, "b_c": 45, "b_d": 55, "c_d": 35}
+    edges = [(*name.split("_"), rate / slower.get(name, 1)) for name, rate in rates.items()]
+    return view_of(sites(*edges, delay=0.02), {"a": 2}, model_bytes=4_000_000, knowledge="measured")
+
+
+def spec_of(view: View, **changes) -> ControllerSpec:
+    job = Job("cnn", ROUNDS, 32, "sgd", 0.1, 1, 0, 1)
+    values = {
+        "members": view.names,
+        "token": "secret",
+        "jobs": dict.fromkeys(view.names, job),
+        "view": view,
+        "policy": "mst",
+        "period_s": 0.0,
+        "join_timeout_s": 10.0,
+    }
+    return ControllerSpec(**{**values, **changes})
+
+
+@asynccontextmanager
+async def running(spec: ControllerSpec, tmp_path: Path) -> AsyncIterator[Controller]:
+    controller = Controller(spec, tmp_path / "s", tmp_path / "out")
+    await controller.start()
+    try:
+        yield controller
+    finally:
+        await controller.close()
+
+
+@asynccontextmanager
+async def training(spec: ControllerSpec, tmp_path: Path, network: View) -> AsyncIterator[tuple[Controller, Fleet]]:
+    async with running(spec, tmp_path) as controller:
+        fleet = Fleet(tmp_path / "s", network)
+        await fleet.join()
+        try:
+            yield controller, fleet
+        finally:
+            await fleet.hang_up()
+
+
+def test_a_whole_run_is_followed_and_recorded(tmp_path: Path) -> None:
+    async def scene() -> None:
+        view = mesh()
+        async with training(spec_of(view), tmp_path, view) as (controller, fleet):
+            assert controller.state == "running"
+            await fleet.run(5)
+            await fleet.leave()
+            await asyncio.wait_for(controller.finished.wait(), 5)
+            assert controller.state == "done"
+
+    asyncio.run(scene())
+    out = tmp_path / "out"
+    reports = list(read_records(out / "rounds.jsonl"))
+    assert len(reports) == 5 * 5 and {report["round"] for report in reports} == set(range(5))
+    final = next(read_records_of(out / "final.json"))
+    assert final["state"] == "done" and final["identical"] and final["rounds"] == 5
+    assert final["members"]["a-w0"]["metrics"] == {"accuracy": 0.97}
+    first = next(read_records(out / "decisions.jsonl"))
+    view = View.from_json(next(read_records_of(out / first["view"])))
+    replayed = make_policy(first["policy"], first["options"]).plan(view)
+    assert replayed.to_json() == next(read_records_of(out / "plans/0000.json"))
+    assert 0 < first["bound_s"] <= first["proposed_s"]
+
+
+def read_records_of(path: Path):
+    import json
+
+    yield json.loads(path.read_text())
+
+
+@pytest.mark.parametrize("policy", ["star", "mst", "hierarchical"])
+def test_a_drop_of_a_link_in_use_makes_one_swap_within_a_few_rounds(tmp_path: Path, policy: str) -> None:
+    async def scene() -> None:
+        view = mesh()
+        async with training(spec_of(view, policy=policy), tmp_path, view) as (controller, fleet):
+            await fleet.run(8)
+            assert controller.swaps == []
+            used = {u[0] + "_" + v[0] for u, v, _ in controller.plan.edges() if u[0] < v[0]}
+            dropped = sorted(used)[0]
+            fleet.network = mesh(**{dropped: 3})
+            await fleet.run(6)
+            assert [swap.plan.epoch for swap in controller.swaps] == [1]
+            swap = controller.swaps[0]
+            assert swap.active_round is not None and swap.active_round <= 8 + 4
+            assert dropped not in {u[0] + "_" + v[0] for u, v, _ in controller.plan.edges()}
+            assert swap.lost_updates == 0 == swap.duplicated_updates
+            assert swap.pause_ms is not None and swap.pause_ms < 1
+            await fleet.run(40)
+            assert len(controller.swaps) == 1
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("policy", ["star", "mst", "hierarchical"])
+def test_a_constant_network_never_makes_it_swap(tmp_path: Path, policy: str) -> None:
+    async def scene() -> None:
+        view = mesh()
+        small = replace(view, model_bytes=100_000)  # transfers that slow start makes look slow
+        async with training(spec_of(small, policy=policy), tmp_path, small) as (controller, fleet):
+            await fleet.run(60)
+            assert controller.swaps == []
+            decisions = list(read_records(tmp_path / "out/decisions.jsonl"))
+            assert len(decisions) > 20 and not any(decision["adopted"] for decision in decisions[1:])
+
+    asyncio.run(scene())
+
+
+def test_a_link_that_recovers_while_in_use_is_believed_again(tmp_path: Path) -> None:
+    async def scene() -> None:
+        line = sites(("a", "b", 40), ("b", "c", 40), delay=0.02)  # no way around: the plan can't change
+        slow = sites(("a", "b", 40 / 3), ("b", "c", 40), delay=0.02)
+        view = view_of(line, {}, model_bytes=4_000_000, knowledge="measured")
+        async with training(spec_of(view), tmp_path, view) as (controller, fleet):
+            await fleet.run(6)
+            fleet.network = view_of(slow, {}, model_bytes=4_000_000, knowledge="measured")
+            await fleet.run(6)
+            believed = controller.knowledge.view(0.0).links
+            assert min(believed["a->b"].rate_bps, believed["b->a"].rate_bps) < 20e6
+            assert believed["b->c"].rate_bps == 40e6 == believed["c->b"].rate_bps
+            fleet.network = view
+            await fleet.run(8)
+            assert controller.knowledge.view(0.0).links == view.links
+
+    asyncio.run(scene())
+
+
+def test_a_declared_view_is_not_corrected(tmp_path: Path) -> None:
+    async def scene() -> None:
+        view = replace(mesh(), knowledge="declared")
+        async with training(spec_of(view), tmp_path, view) as (controller, fleet):
+            await fleet.run(5)
+            fleet.network = mesh(a_c=5, a_b=5)
+            await fleet.run(10)
+            assert controller.swaps == []
+            assert controller.status()["edges"]  # measured and shown all the same
+
+    asyncio.run(scene())
+
+
+def test_a_link_that_goes_down_makes_it_swap_at_once(tmp_path: Path) -> None:
+    async def scene() -> None:
+        view = mesh()
+        spec = spec_of(view, period_s=3600.0, dwell_rounds=100)
+        async with training(spec, tmp_path, view) as (controller, fleet):
+            await fleet.run(2)
+            u, v = next((u[0], v[0]) for u, v, _ in controller.plan.edges() if u[0] != v[0])
+            rest = nx.Graph((x, y, d) for x, y, d in full_graph().edges(data=True) if {x, y} != {u, v})
+            fleet.network = rerouted = view_of(rest, {"a": 2}, view.model_bytes, "measured")
+            controller.change_network(rerouted.links, rerouted.routes)
+            await fleet.until(lambda: controller.swaps)
+            await fleet.run(2)
+            assert controller.swaps[0].active_s is not None
+            assert controller.swaps[0].reason.startswith("network")
+
+    asyncio.run(scene())
+
+
+def full_graph() -> nx.Graph:
+    rates = {"a_b": 40, "a_c": 60, "a_d": 50, "b_c": 45, "b_d": 55, "c_d": 35}
+    return sites(*[(*name.split("_"), rate) for name, rate in rates.items()], delay=0.02)
+
+
+def test_a_network_in_two_parts_keeps_the_plan_and_says_so(tmp_path: Path) -> None:
+    async def scene() -> None:
+        view = mesh()
+        async with training(spec_of(view, period_s=3600.0), tmp_path, view) as (controller, fleet):
+            down = {
+                name: replace(link, up="d" not in (name[0], name[3])) if len(name) == 4 else link
+                for name, link in view.links.items()
+            }
+            controller.change_network(down, view.routes)
+            out = tmp_path / "out/decisions.jsonl"
+            await fleet.until(lambda: len(list(read_records(out))) == 2)
+            decision = list(read_records(out))[-1]
+            assert not decision["adopted"] and "not connected" in decision["why"] and decision["bound_s"] is None
+
+    asyncio.run(scene())
+
+
+def test_a_forced_plan_comes_into_force_and_stays(tmp_path: Path) -> None:
+    async def scene() -> None:
+        view = mesh()
+        async with training(spec_of(view), tmp_path, view) as (controller, fleet):
+            await fleet.run(2)
+            controller.force(make_policy("star", {"server": "d-w0"}))
+            await fleet.until(lambda: controller.swaps)
+            await fleet.run(20)
+            assert controller.plan.policy == "star" and controller.plan.trees[0].root == "d-w0"
+            assert [swap.plan.epoch for swap in controller.swaps] == [1]
+            assert fleet.epochs[-1] == 1
+
+    asyncio.run(scene())
+
+
+def test_a_second_request_waits_for_the_swap_under_way(tmp_path: Path) -> None:
+    async def scene() -> None:
+        view = mesh()
+        async with training(spec_of(view), tmp_path, view) as (controller, fleet):
+            controller.force(make_policy("star", {"server": "d-w0"}))
+            controller.force(make_policy("star", {"server": "b-w0"}))
+            await fleet.until(lambda: all(1 in member.plans for member in fleet.members.values()))
+            assert len(controller.swaps) == 1
+            await fleet.run(4)
+            assert [swap.plan.trees[0].root for swap in controller.swaps] == ["d-w0", "b-w0"]
+            assert controller.plan.epoch == 2
+
+    asyncio.run(scene())
+
+
+def test_a_member_s_death_fails_the_run_and_stops_the_others(tmp_path: Path) -> None:
+    async def scene() -> None:
+        view = mesh()
+        async with training(spec_of(view), tmp_path, view) as (controller, fleet):
+            await fleet.run(2)
+            fleet.members["b-w0"].writer.close()
+            others = [member for name, member in fleet.members.items() if name != "b-w0"]
+            await fleet.until(lambda: all(member.stopped for member in others))
+            assert controller.state == "failed"
+            assert controller.failure == "b-w0: its connection ended before its goodbye" == others[0].stopped
+
+    asyncio.run(scene())
+
+
+def test_a_member_s_error_fails_the_run(tmp_path: Path) -> None:
+    async def scene() -> None:
+        view = mesh()
+        async with training(spec_of(view), tmp_path, view) as (controller, fleet):
+            fleet.members["b-w0"].send(Goodbye("b-w0", 0, error="out of memory"))
+            await asyncio.wait_for(controller.finished.wait(), 5)
+            assert controller.failure == "b-w0: out of memory"
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize(
+    ("name", "token", "says"),
+    [("x-w0", "secret", "not a member"), ("a-w0", "guess", "token"), ("a-w0", "", "token")],
+)
+def test_strangers_are_refused_and_told_why(tmp_path: Path, name: str, token: str, says: str) -> None:
+    async def scene() -> None:
+        async with running(spec_of(mesh()), tmp_path) as controller:
+            stranger = await connect(tmp_path / "s", name, token)
+            await asyncio.wait_for(stranger.listen(), 5)
+            assert says in (stranger.stopped or "")
+            assert controller.state == "waiting" and controller.status()["joined"] == []
+            stranger.writer.close()
+
+    asyncio.run(scene())
+
+
+def test_a_member_that_is_there_already_is_refused(tmp_path: Path) -> None:
+    async def scene() -> None:
+        view = mesh()
+        async with training(spec_of(view), tmp_path, view) as (controller, fleet):
+            double = await connect(tmp_path / "s", "a-w0")
+            await asyncio.wait_for(double.listen(), 5)
+            assert "already" in (double.stopped or "")
+            await fleet.run(2)
+            assert controller.state == "running"
+            double.writer.close()
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("line", [b"garbage\n", b'{"kind":"held","member":"a-w0","epoch":0}\n', b"{}\n", b"cut short"])
+def test_garbage_before_hello_ends_that_connection_only(tmp_path: Path, line: bytes) -> None:
+    async def scene() -> None:
+        async with running(spec_of(mesh()), tmp_path) as controller:
+            reader, writer = await asyncio.open_unix_connection(tmp_path / "s")
+            writer.write(line)
+            writer.write_eof()
+            assert await asyncio.wait_for(reader.read(), 5) == b""
+            writer.close()
+            assert controller.state == "waiting"
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        (b"garbage\n", "not a message"),
+        (b'{"kind":"held","member":"b-w0","epoch":0}\n', "in the name of"),
+        (b'{"kind":"report","member":"a-w0","round":"x"}\n', "round is 'x'"),
+        (b'{"kind":"stop","reason":"x"}\n', "in the name of"),
+    ],
+)
+def test_garbage_from_a_member_fails_the_run(tmp_path: Path, line: bytes, says: str) -> None:
+    async def scene() -> None:
+        view = mesh()
+        async with training(spec_of(view), tmp_path, view) as (controller, fleet):
+            fleet.members["a-w0"].writer.write(line)
+            await asyncio.wait_for(controller.finished.wait(), 5)
+            assert controller.failure.startswith("a-w0: ") and says in controller.failure
+
+    asyncio.run(scene())
+
+
+def test_a_round_reported_twice_fails_the_run(tmp_path: Path) -> None:
+    async def scene() -> None:
+        view = mesh()
+        async with training(spec_of(view), tmp_path, view) as (controller, fleet):
+            report = Report("a-w0", 0, 0, 0.0, 1.0, 0.0, 0.0, 0, 0, 0, 0)
+            fleet.members["a-w0"].writer.write(encode(report) * 2)
+            await asyncio.wait_for(controller.finished.wait(), 5)
+            assert "twice" in controller.failure
+
+    asyncio.run(scene())
+
+
+def test_who_does_not_join_in_time_is_named(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with running(spec_of(mesh(), join_timeout_s=0.2), tmp_path) as controller:
+            member = await connect(tmp_path / "s", "a-w0")
+            await asyncio.wait_for(controller.finished.wait(), 5)
+            assert controller.failure == "a-w1, b-w0, c-w0, d-w0 did not join within 0.2 s"
+            await asyncio.wait_for(member.listen(), 5) if member.stopped else None
+            member.writer.close()
+
+    asyncio.run(scene())
+
+
+def test_a_diverged_loss_is_recorded_and_does_no_harm(tmp_path: Path) -> None:
+    async def scene() -> None:
+        view = view_of(sites(("a", "b", 10)), {})
+        async with training(spec_of(view), tmp_path, view) as (controller, fleet):
+            for name, member in fleet.members.items():
+                member.send(Report(name, 0, 0, 0.0, 1.0, 0.0, 0.0, 0, 0, 0, 0, metrics={"loss": float("nan")}))
+            await fleet.until(lambda: controller.book.complete)
+            assert controller.state == "running"
+
+    asyncio.run(scene())
+    assert all(record["metrics"] == {"loss": None} for record in read_records(tmp_path / "out/rounds.jsonl"))
