@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
@@ -51,6 +52,11 @@ class RunDirectory:
     def read(self, file: str) -> list[dict[str, Any]]:
         """The lines of a JSONL file; none when it was never written."""
         return list(read_records(self.path / file))
+
+    def read_whole(self, file: str) -> dict[str, Any] | None:
+        """A whole JSON file; None when it was never written."""
+        path = self.path / file
+        return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
 
     def close(self) -> None:
         """Close the files, and give them to the user who called sudo."""

@@ -24,7 +24,6 @@ from testbed.emulation.label import labelled
 from testbed.emulation.network import Network
 from testbed.emulation.probe import LinkFidelity, measure_links
 from testbed.emulation.replay import ReplayClock
-from testbed.emulation.routing import Routes
 from testbed.emulation.shaping import open_shaper
 from testbed.link import LinkState
 from testbed.plan import Plan
@@ -310,6 +309,3 @@ class _Training:
             network_swaps=self._script.swaps,
             failures=self._failures,
         )
-
-
-__all__ = ["Outcome", "Routes", "Run", "RunFailed", "check_policy"]

@@ -59,7 +59,9 @@ class Script:
         self._inform()
         self._tell("swap", topology.name)
         changes = {"added": done.added, "removed": done.removed, "changed": done.changed}
-        self.swaps.append({"kind": "network", "target": topology.name, "requested_s": requested, **changes})
+        self.swaps.append(
+            {"kind": "network", "target": topology.name, "file": name, "requested_s": requested, **changes}
+        )
         self.swaps[-1]["active_s"] = requested + done.seconds
 
     def _inform(self) -> None:

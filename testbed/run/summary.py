@@ -52,7 +52,7 @@ def percentile(values: Sequence[float], percent: int) -> float | None:
         return None
     if len(values) == 1:
         return values[0]
-    return quantiles(values, n=100, method="inclusive")[percent - 1]
+    return float(quantiles(values, n=100, method="inclusive")[percent - 1])
 
 
 def pause_around(rounds: Sequence[RoundFigures], began_s: float, ended_s: float) -> float:
@@ -79,13 +79,6 @@ def last_metric(reports: Sequence[Record], name: str) -> float | None:
     newest = max(number for number, _ in found)
     values = [value for number, value in found if number == newest]
     return sum(values) / len(values)
-
-
-def overruns(reports: Sequence[Record], declared_s: Mapping[str, float]) -> list[float]:
-    """Each step's real time over the time declared for its worker; nothing for workers that declare none."""
-    return [
-        report["compute_s"] / declared_s[report["member"]] for report in reports if declared_s[report["member"]] > 0
-    ]
 
 
 def wan_bytes(samples: Sequence[Record], began_s: float) -> int:

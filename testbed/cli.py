@@ -1,0 +1,131 @@
+"""The command line: parses, calls, and turns what went wrong into words and an exit code.
+
+Exit codes: 0 done; 1 the run failed, or its verdict is `suspect` under --strict; 2 bad input; 3 this machine can't.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from testbed.spec.errors import SpecError
+
+FAILED, BAD_INPUT, CANNOT, INTERRUPTED = 1, 2, 3, 130
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
+err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+class Interrupted(BaseException):
+    """Ctrl-C, or a request to end."""
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """While inside, the first SIGINT or SIGTERM raises Interrupted; later ones wait for the clean-up to end."""
+
+    def interrupt(number: int, _: object) -> None:
+        for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(each, lambda *_: err.print("taking everything away; a moment"))
+        raise Interrupted(signal.Signals(number).name)
+
+    before = {n: signal.signal(n, interrupt) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def fail(code: int, text: object) -> typer.Exit:
+    """Say why, and the exit with this code, to be raised."""
+    err.print(str(text), markup=False)
+    return typer.Exit(code)
+
+
+def overrides(pairs: list[str]) -> dict[str, str]:
+    """`key=value` pairs of --set."""
+    for pair in pairs:
+        if "=" not in pair or pair.startswith("="):
+            raise fail(BAD_INPUT, f"--set {pair}: is not key=value\n    write instead: --set train.rounds=20")
+    return dict(pair.split("=", 1) for pair in pairs)
+
+
+@app.command()
+def run(
+    experiment: Annotated[Path, typer.Argument(help="the experiment file")],
+    set_: Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="override a field")] = [],  # noqa: B006
+    strict: Annotated[bool, typer.Option("--strict", help="refuse what does not fit; a suspect verdict is 1")] = False,
+) -> None:
+    """Run an experiment: build the network, train, change it as the file says, and judge."""
+    from testbed.run.execute import CannotRun, execute
+
+    try:
+        with interruptible():
+            outcome = execute(experiment, overrides(set_), strict)
+    except SpecError as error:
+        raise fail(BAD_INPUT, error) from None
+    except CannotRun as error:
+        raise fail(CANNOT, error) from None
+    except Interrupted as signal_:
+        raise fail(INTERRUPTED, f"interrupted ({signal_}): everything the run made was taken away") from None
+    if not outcome.finished or (strict and outcome.verdict != "trusted"):
+        raise typer.Exit(FAILED)
+
+
+@app.command()
+def report(runs: Annotated[list[Path], typer.Argument(help="run directories")]) -> None:
+    """Make the page of a run, or one of several runs side by side."""
+    from testbed.report.page import write_comparison, write_report
+    from testbed.report.record import RunRecordError
+
+    try:
+        page = write_report(runs[0]) if len(runs) == 1 else write_comparison(runs, Path("runs/comparison.html"))
+    except RunRecordError as error:
+        raise fail(BAD_INPUT, error) from None
+    typer.echo(page)
+
+
+@app.command()
+def doctor(json_: Annotated[bool, typer.Option("--json", help="for programs")] = False) -> None:
+    """Say what this machine can do, which shaping backend it gets, and what to install for more."""
+    from testbed.emulation.doctor import examine, show
+
+    findings = examine()
+    show(findings, json_)
+    if any(finding.blocks for finding in findings):
+        raise typer.Exit(CANNOT)
+
+
+@app.command()
+def clean() -> None:
+    """Take away every network and container of ours, also what a crash left; nothing else is touched."""
+    from testbed.emulation import engine
+    from testbed.emulation.cleanup import clean as take_away
+
+    try:
+        client = engine.connect()
+    except engine.EngineError:
+        client = None  # then there are no containers either
+    done: Any = take_away(client)
+    found = [f"{len(done.networks)} networks", f"{len(done.containers)} containers", f"{len(done.processes)} processes"]
+    typer.echo(f"taken away: {', '.join(found)}")
+
+
+def main() -> None:
+    """The entry point."""
+    try:
+        app()
+    except BrokenPipeError:
+        sys.exit(FAILED)
+
+
+if __name__ == "__main__":
+    main()

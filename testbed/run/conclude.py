@@ -1,0 +1,173 @@
+"""From a run's records and outcome to its summary, with the bound and the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Any
+
+from testbed.emulation.routing import Routes
+from testbed.link import LinkState
+from testbed.planning.bound import BoundError, bound
+from testbed.run import summary, view
+from testbed.run.directory import RunDirectory
+from testbed.run.run import Outcome
+from testbed.run.summary import RoundFigures
+from testbed.run.verdict import Evidence, LinkEvidence, Verdict, judge
+from testbed.spec.experiment import Experiment
+from testbed.spec.topology import Topology
+
+#: The bound follows the network, so it is solved for rounds spread over the run; each takes some 30 ms.
+BOUND_ROUNDS = 32
+
+
+def conclude(experiment: Experiment, directory: RunDirectory, outcome: Outcome) -> dict[str, Any]:
+    """Write `summary.json` and return it."""
+    reports = directory.read("rounds.jsonl")
+    traffic = directory.read("traffic.jsonl")
+    rounds = summary.rounds_of(reports, len(experiment.topology.workers))
+    began = outcome.training_started_s
+    evidence = _evidence(experiment, outcome, reports, traffic, rounds)
+    verdict = judge(evidence)
+    bounds = _bounds(experiment, directory.read("links.jsonl"), outcome, rounds)
+    ratios = [r.seconds / bounds[r.number] for r in rounds if r.number in bounds]
+    seconds = [r.seconds for r in rounds]
+    value = {
+        **_verdict(verdict),
+        "training": {
+            "rounds": len(rounds),
+            "final_loss": summary.last_metric(reports, "loss"),
+            "final_accuracy": summary.last_metric(reports, "accuracy"),
+            "wall_seconds": outcome.training_ended_s - began,
+            "identical_parameters": _identical(directory),
+        },
+        "sync": {
+            "policy": experiment.spec.sync.policy,
+            "strategy": experiment.spec.sync.strategy,
+            "seconds_per_round": {"p50": summary.percentile(seconds, 50), "p95": summary.percentile(seconds, 95)},
+            "wan_bytes": summary.wan_bytes(traffic, began),
+            "bound_seconds": median(bounds.values()) if bounds else None,
+            "ratio_to_bound": median(ratios) if ratios else None,
+        },
+        "swaps": _swaps(outcome, rounds),
+        "events": [
+            {"kind": event["kind"], "target": event["target"], "at_s": event["at_s"] - began}
+            for event in directory.read("events.jsonl")
+            if event["kind"] != "swap"
+        ],
+        "links": {name: _link(link) for name, link in evidence.links.items()},
+    }
+    directory.write("summary.json", value)
+    return value
+
+
+def failed(directory: RunDirectory, reason: str) -> None:
+    """Write the summary of a run that did not come to its end."""
+    directory.write("summary.json", _verdict(Verdict("suspect", (reason,))))
+
+
+def _verdict(verdict: Verdict) -> dict[str, Any]:
+    return {"verdict": verdict.verdict, "reasons": list(verdict.reasons)}
+
+
+def _identical(directory: RunDirectory) -> bool | None:
+    final = directory.read_whole("final.json")
+    return None if final is None else bool(final["identical"])
+
+
+def _evidence(
+    experiment: Experiment,
+    outcome: Outcome,
+    reports: Sequence[Mapping[str, Any]],
+    traffic: Sequence[Mapping[str, Any]],
+    rounds: Sequence[RoundFigures],
+) -> Evidence:
+    links = {}
+    for name in sorted(outcome.fidelity.keys() | outcome.rate_errors.keys()):
+        measured = outcome.fidelity.get(name)
+        rates = [measured.rate_error] if measured else []
+        rates += [outcome.rate_errors[name]] if name in outcome.rate_errors else []
+        late = outcome.lateness.get(name)
+        links[name] = LinkEvidence(
+            rate_error=max(rates, key=abs) if rates else None,
+            rtt_error_s=measured.rtt_error_s if measured else None,
+            replay_late_p99_s=summary.percentile(late, 99) if late else None,
+        )
+    declared = {w.name: experiment.spec.compute.step_time / w.speed for w in experiment.topology.workers}
+    return Evidence(
+        backend=outcome.backend,
+        links=links,
+        cpu=[sample["cpu"] for sample in traffic],
+        overruns=[1 + r["late_s"] / declared[r["member"]] for r in reports if declared[r["member"]] > 0],
+        lost_updates=sum(r.lost for r in rounds),
+        duplicated_updates=sum(r.duplicated for r in rounds),
+        failures=outcome.failures,
+    )
+
+
+def _link(link: LinkEvidence) -> dict[str, float | None]:
+    def scaled(value: float | None, factor: float) -> float | None:
+        return None if value is None else value * factor
+
+    return {
+        "rate_error_pct": scaled(link.rate_error, 100),
+        "rtt_error_ms": scaled(link.rtt_error_s, 1e3),
+        "replay_late_ms_p99": scaled(link.replay_late_p99_s, 1e3),
+    }
+
+
+def _swaps(outcome: Outcome, rounds: Sequence[RoundFigures]) -> list[dict[str, Any]]:
+    """Plan swaps and network swaps in the order they were asked for; times from the begin of training."""
+    swaps = [{**swap, "kind": "plan"} for swap in outcome.status["swaps"] if swap["active_s"] is not None]
+    for swap in outcome.network_swaps:
+        lost, duplicated = summary.updates_around(rounds, swap["requested_s"], swap["active_s"])
+        pause = summary.pause_around(rounds, swap["requested_s"], swap["active_s"])
+        figures = {"pause_ms": pause * 1e3, "lost_updates": lost, "duplicated_updates": duplicated, "epoch": None}
+        swaps.append({**swap, **figures})
+    for swap in swaps:
+        swap["requested_s"] -= outcome.training_started_s
+        swap["active_s"] -= outcome.training_started_s
+    return sorted(swaps, key=lambda swap: swap["requested_s"])
+
+
+def _bounds(
+    experiment: Experiment,
+    states: Sequence[Mapping[str, Any]],
+    outcome: Outcome,
+    rounds: Sequence[RoundFigures],
+) -> dict[int, float]:
+    """Round → the bound for the network as it was when the round began, for rounds spread over the run."""
+    chosen = rounds[:: max(1, len(rounds) // BOUND_ROUNDS)]
+    bounds = {}
+    for figures in chosen:
+        topology = _topology_at(experiment, outcome, figures.entered_s)
+        in_force = _states_at(states, topology, figures.entered_s)
+        down = {name for name, state in in_force.items() if not state.up}
+        routes = Routes.over(topology, down)
+        model_bytes = experiment.spec.train.model_bytes
+        known = view.view_of(topology, routes, in_force, model_bytes, figures.entered_s, "oracle")
+        try:
+            bounds[figures.number] = bound(known).seconds
+        except BoundError:
+            continue  # an outage had cut the network in two
+    return bounds
+
+
+def _topology_at(experiment: Experiment, outcome: Outcome, at_s: float) -> Topology:
+    topology = experiment.topology
+    for swap in outcome.network_swaps:
+        if swap["active_s"] <= at_s:
+            topology = experiment.networks[swap["file"]]
+    return topology
+
+
+def _states_at(records: Sequence[Mapping[str, Any]], topology: Topology, at_s: float) -> dict[str, LinkState]:
+    states = view.declared_states(topology)
+    for record in records:
+        if record["at_s"] > at_s:
+            break
+        if record["link"] in states:
+            states[record["link"]] = LinkState(
+                rate_bps=record["rate_bps"], delay_s=record["delay_s"], loss=record["loss"], up=record["up"]
+            )
+    return states

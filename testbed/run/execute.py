@@ -1,0 +1,75 @@
+"""`testbed run`, whole: from an experiment's file to its directory, with the verdict said at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from testbed.emulation import cleanup, engine
+from testbed.emulation.engine import EngineError
+from testbed.emulation.image import ImageError
+from testbed.emulation.shaping import ShapingError
+from testbed.report.page import write_report
+from testbed.run.conclude import conclude, failed
+from testbed.run.directory import RunDirectory
+from testbed.run.display import Display
+from testbed.run.run import Run, RunFailed, check_policy
+from testbed.run.service import ControllerFailed
+from testbed.spec.experiment import Experiment
+
+
+class CannotRun(RuntimeError):
+    """This machine cannot do it; the text says what to do about that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Executed:
+    """How a run ended: whether training came to its end, and the verdict."""
+
+    finished: bool
+    verdict: str
+
+
+def execute(file: Path, overrides: Mapping[str, str], strict: bool) -> Executed:
+    """Run the experiment in a file. SpecError for bad input, CannotRun when this machine can't; nothing is left."""
+    experiment = Experiment.load(file, overrides)
+    check_policy(experiment)
+    display = Display()
+    directory = RunDirectory(experiment.name)
+    display.say(f"[bold]{experiment.name}[/] in {directory.path}")
+    try:
+        return _execute(experiment, directory, display)
+    except (EngineError, ImageError, ShapingError) as error:
+        failed(directory, str(error))
+        raise CannotRun(str(error)) from error
+    except BaseException as error:
+        if not isinstance(error, Exception):
+            failed(directory, "the run was interrupted")
+        raise
+    finally:
+        directory.close()
+
+
+def _execute(experiment: Experiment, directory: RunDirectory, display: Display) -> Executed:
+    try:
+        outcome = Run(experiment, directory, display).execute()
+    except (RunFailed, ControllerFailed) as error:
+        failed(directory, str(error))
+        display.say(f"[red]failed:[/] {error}\n  more in {directory.path}/logs")
+        return Executed(finished=False, verdict="suspect")
+    finally:
+        # Interrupted at the wrong moment, the way back may have missed something; this finds it by its label.
+        cleanup.clean(engine.connect(), directory.id)
+    with display.step("summary and report"):
+        summary = conclude(experiment, directory, outcome)
+        page = write_report(directory.path)
+    training, sync = summary["training"], summary["sync"]
+    display.say(f"  {training['rounds']} rounds in {training['wall_seconds']:.0f} s, final {training['final_loss']=}")
+    display.say(f"  {sync['seconds_per_round']}, {sync['ratio_to_bound']=}")
+    color = "green" if summary["verdict"] == "trusted" else "yellow"
+    display.say(f"  verdict: [bold {color}]{summary['verdict']}[/]")
+    for reason in summary["reasons"]:
+        display.say(f"    {reason}")
+    display.say(f"  report: {page}")
+    return Executed(finished=True, verdict=summary["verdict"])
