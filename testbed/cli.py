@@ -5,6 +5,7 @@ Exit codes: 0 done; 1 the run failed, or its verdict is `suspect` under --strict
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -31,7 +32,13 @@ class Interrupted(BaseException):
 def interruptible() -> Iterator[None]:
     """While inside, the first SIGINT or SIGTERM raises Interrupted; later ones wait for the clean-up to end."""
 
+    ours = os.getpid()
+
     def interrupt(number: int, _: object) -> None:
+        if os.getpid() != ours:
+            # A library forked (pyroute2 does, to open a socket in a namespace, and ends its child by SIGTERM): the
+            # child must not take our way back.
+            os._exit(128 + number)
         for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(each, lambda *_: err.print("taking everything away; a moment"))
         raise Interrupted(signal.Signals(number).name)

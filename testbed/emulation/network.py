@@ -152,8 +152,10 @@ class Network(Mininet):
             link = topology.links[link_name(source, target)]
             state = self.links_in_force.add(link)
             self.shaper.attach(Port(link.name, self.router(source).netns, target), state)
-        wire.intf1.up()
-        wire.intf2.up()
+        # Permanent neighbours: no address resolution ever delays or joins what is measured.
+        for interface, peer in ((wire.intf1, wire.intf2), (wire.intf2, wire.intf1)):
+            interface.up()
+            interface.know(peer)
 
     # Asking -------------------------------------------------------------------------------------------------------
 

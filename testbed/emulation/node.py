@@ -150,6 +150,11 @@ class Interface(Intf):
         """Bring it up. A link is shaped before this, so no packet ever passes it unshaped."""
         self.node.netlink.link("set", index=self.node.interface_index(self.name), state="up")
 
+    def know(self, peer: Interface) -> None:
+        """Enter the peer as a permanent neighbour."""
+        index = self.node.interface_index(self.name)
+        self.node.netlink.neigh("replace", dst=peer.ip, lladdr=peer.mac, ifindex=index, state="permanent")
+
     def delete(self) -> None:
         """Remove it, and with it its peer; nothing to do when the peer went first."""
         found = self.node.netlink.link_lookup(ifname=self.name)
