@@ -57,7 +57,7 @@ class Controller:
         self.policy = spec.make_policy()
         self.knowledge = Knowledge(spec.view)
         self.finished = asyncio.Event()
-        self.changes = 0
+        self.changes = 1
         self.plan: Plan
         self._out = out
         self._members = MemberServer(socket, spec.members, spec.token, self)
@@ -102,7 +102,7 @@ class Controller:
         self._decisions_file.close()
 
     async def wait_change(self, seen: int) -> int:
-        """Wait until something changed since `seen` (a number this returned before, or 0); the newest number."""
+        """Wait until something changed since `seen` (what this returned before; 0 at first); the newest number."""
         while self.changes == seen:
             await self._changed.wait()
         return self.changes

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -78,24 +79,20 @@ def test_a_whole_run_is_followed_and_recorded(tmp_path: Path) -> None:
     out = tmp_path / "out"
     reports = list(read_records(out / "rounds.jsonl"))
     assert len(reports) == 5 * 5 and {report["round"] for report in reports} == set(range(5))
-    final = next(read_records_of(out / "final.json"))
+    final = json.loads((out / "final.json").read_text())
     assert final["state"] == "done" and final["identical"] and final["rounds"] == 5
     assert final["members"]["a-w0"]["metrics"] == {"accuracy": 0.97}
     first = next(read_records(out / "decisions.jsonl"))
-    view = View.from_json(next(read_records_of(out / first["view"])))
+    view = View.from_json(json.loads((out / first["view"]).read_text()))
     replayed = make_policy(first["policy"], first["options"]).plan(view)
-    assert replayed.to_json() == next(read_records_of(out / "plans/0000.json"))
+    assert replayed.to_json() == json.loads((out / "plans/0000.json").read_text())
     assert 0 < first["bound_s"] <= first["proposed_s"]
 
 
-def read_records_of(path: Path):
-    import json
-
-    yield json.loads(path.read_text())
-
-
-@pytest.mark.parametrize("policy", ["star", "mst", "hierarchical"])
-def test_a_drop_of_a_link_in_use_makes_one_swap_within_a_few_rounds(tmp_path: Path, policy: str) -> None:
+# Both directions drop, but one explains the round's whole delay, so the other is found out when the first no longer
+# hides it: a policy whose trees may differ by direction moves them one after the other.
+@pytest.mark.parametrize(("policy", "swaps"), [("star", 1), ("mst", 1), ("hierarchical", 2)])
+def test_a_drop_of_a_link_in_use_makes_it_swap_within_a_few_rounds(tmp_path: Path, policy: str, swaps: int) -> None:
     async def scene() -> None:
         view = mesh()
         async with training(spec_of(view, policy=policy), tmp_path, view) as (controller, fleet):
@@ -105,14 +102,14 @@ def test_a_drop_of_a_link_in_use_makes_one_swap_within_a_few_rounds(tmp_path: Pa
             dropped = sorted(used)[0]
             fleet.network = mesh(**{dropped: 3})
             await fleet.run(6)
-            assert [swap.plan.epoch for swap in controller.swaps] == [1]
+            assert len(controller.swaps) == swaps
             swap = controller.swaps[0]
             assert swap.active_round is not None and swap.active_round <= 8 + 4
             assert dropped not in {u[0] + "_" + v[0] for u, v, _ in controller.plan.edges()}
             assert swap.lost_updates == 0 == swap.duplicated_updates
             assert swap.pause_ms is not None and swap.pause_ms < 1
             await fleet.run(40)
-            assert len(controller.swaps) == 1
+            assert len(controller.swaps) == swaps
 
     asyncio.run(scene())
 
@@ -340,7 +337,9 @@ def test_who_does_not_join_in_time_is_named(tmp_path: Path) -> None:
             member = await connect(tmp_path / "s", "a-w0")
             await asyncio.wait_for(controller.finished.wait(), 5)
             assert controller.failure == "a-w1, b-w0, c-w0, d-w0 did not join within 0.2 s"
-            await asyncio.wait_for(member.listen(), 5) if member.stopped else None
+            await controller.close()
+            await asyncio.wait_for(member.listen(), 5)
+            assert member.stopped == controller.failure
             member.writer.close()
 
     asyncio.run(scene())

@@ -1,0 +1,131 @@
+"""The controller as a process: its options, its admin side over the socket, its end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from websockets.sync.client import unix_connect
+
+from testbed.controller.client import AdminClient, AdminError
+from testbed.controller.spec import ControllerSpec, load_spec
+from tests.controller.fleet import Fleet
+from tests.controller.test_service import mesh, spec_of
+
+pytestmark = pytest.mark.unit
+
+
+def command(tmp_path: Path, spec: Path) -> list[str]:
+    options = {"socket": tmp_path / "run/control.sock", "admin": tmp_path / "run/admin.sock", "spec": spec}
+    words = [word for name, path in options.items() for word in (f"--{name}", str(path))]
+    return [sys.executable, "-m", "testbed.controller", *words, "--out", str(tmp_path / "out")]
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[AdminClient]:
+    """A client of a controller process, which must end cleanly on SIGTERM."""
+    spec = tmp_path / "spec.json"
+    spec.write_text(spec_of(mesh()).model_dump_json())
+    process = subprocess.Popen(command(tmp_path, spec), stderr=subprocess.PIPE, text=True)
+    client = AdminClient(tmp_path / "run/admin.sock")
+    try:
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                client.status()
+                break
+            except AdminError:
+                assert process.poll() is None and time.monotonic() < deadline
+                time.sleep(0.05)
+        yield client
+    finally:
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=20)
+    assert process.returncode == 0, errors
+    assert "Traceback" not in errors, errors
+    assert not list((tmp_path / "run").iterdir())
+
+
+def test_the_admin_side_shows_a_run_and_takes_orders(tmp_path: Path, client: AdminClient) -> None:
+    async def scene() -> None:
+        fleet = Fleet(tmp_path / "run/control.sock", mesh())
+        await fleet.join()
+        await fleet.run(3)
+        await asyncio.to_thread(client.force, "star", {"server": "d-w0"})
+        await fleet.until(lambda: all(1 in member.plans for member in fleet.members.values()))
+        await fleet.run(2)
+        await fleet.leave()
+
+    with unix_connect(str(tmp_path / "run/admin.sock"), "ws://controller/live") as live:
+        assert json.loads(live.recv(5))["state"] == "waiting"
+        asyncio.run(scene())
+        while (seen := json.loads(live.recv(5)))["state"] != "done":
+            assert seen["state"] in {"waiting", "running"}
+    status = client.status()
+    assert status["state"] == "done" and status["round"] == 4 and status["epoch"] == 1
+    assert client.plan().trees[0].root == "d-w0"
+    assert [done["round"] for done in client.rounds(since=3)] == [3, 4]
+    assert client.rounds()[0]["seconds"] > 0
+    assert json.loads((tmp_path / "out/final.json").read_text())["swaps"][0]["epoch"] == 1
+
+
+def test_bad_orders_are_refused_with_the_reason(client: AdminClient) -> None:
+    view = mesh()
+    with pytest.raises(AdminError, match="there are: hierarchical"):
+        client.force("best")
+    with pytest.raises(AdminError, match="unknown links"):
+        client.change_network({}, view.routes)
+    client.change_network(view.links, view.routes)
+
+
+def test_stop_fails_a_run_that_is_not_done(tmp_path: Path, client: AdminClient) -> None:
+    client.stop("the user pressed Ctrl-C")
+    assert client.status()["failure"] == "the user pressed Ctrl-C"
+    assert json.loads((tmp_path / "out/final.json").read_text())["state"] == "failed"
+
+
+def test_its_page_needs_nothing_from_elsewhere() -> None:
+    from testbed.controller.dashboard import PAGE
+
+    assert "/live" in PAGE and "http://" not in PAGE and "https://" not in PAGE
+
+
+def test_nobody_at_the_socket_is_an_error_that_says_so(tmp_path: Path) -> None:
+    with pytest.raises(AdminError, match="no answer"):
+        AdminClient(tmp_path / "nobody").status()
+
+
+def test_the_spec_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    spec = spec_of(mesh(), policy="star", options={"server": "a-w0"})
+    (tmp_path / "spec.json").write_text(spec.model_dump_json())
+    assert load_spec(tmp_path / "spec.json") == spec
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"policy": "best"}, "no policy 'best'"),
+        ({"options": {"server": "a-w0"}}, "no option server"),
+        ({"members": ["a-w0"]}, "not those of the view"),
+        ({"jobs": {}}, "jobs must be those"),
+        ({"margin": 1.5}, "margin"),
+        ({"view": {}}, "not a view"),
+        ({"surprise": 1}, "surprise"),
+    ],
+)
+def test_a_spec_that_cannot_be_used_ends_it_with_2(tmp_path: Path, change: dict, says: str) -> None:
+    value = json.loads(spec_of(mesh()).model_dump_json())
+    with pytest.raises(ValueError, match=says):
+        ControllerSpec.model_validate_json(json.dumps({**value, **change}))
+    spec = tmp_path / "spec.json"
+    spec.write_text(json.dumps({**value, **change}))
+    if "policy" in change:  # once through the whole process is enough
+        done = subprocess.run(command(tmp_path, spec), capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 2 and says in done.stderr and "Traceback" not in done.stderr
