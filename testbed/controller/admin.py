@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from typing import Annotated, Any
 
 from fastapi import Body, FastAPI, HTTPException, WebSocket, WebSocketDisconnect
@@ -73,13 +75,18 @@ def make_app(controller: Controller) -> FastAPI:
     @app.websocket("/live")
     async def live(socket: WebSocket) -> None:
         await socket.accept()
+        gone = asyncio.create_task(socket.receive())  # a watcher says nothing but its farewell
         seen = 0
-        try:
-            while True:
-                seen = await controller.wait_change(seen)
+        while not controller.closed:
+            changed = asyncio.create_task(controller.wait_change(seen))
+            await asyncio.wait({gone, changed}, return_when=asyncio.FIRST_COMPLETED)
+            if gone.done():
+                changed.cancel()
+                return
+            seen = changed.result()
+            with contextlib.suppress(WebSocketDisconnect):  # `gone` will tell
                 await socket.send_json(finite(controller.status()))
-        except WebSocketDisconnect:
-            return
+        gone.cancel()
 
     @app.get("/", response_class=HTMLResponse)
     async def page() -> str:

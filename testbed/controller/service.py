@@ -58,6 +58,7 @@ class Controller:
         self.knowledge = Knowledge(spec.view)
         self.finished = asyncio.Event()
         self.changes = 1
+        self.closed = False
         self.plan: Plan
         self._out = out
         self._members = MemberServer(socket, spec.members, spec.token, self)
@@ -98,6 +99,8 @@ class Controller:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._members.flush(FLUSH_S)
         await self._members.close()
+        self.closed = True
+        self._announce()
         self._rounds_file.close()
         self._decisions_file.close()
 
