@@ -177,12 +177,12 @@ class Knowledge:
     def _overhead(self, pair: Pair, sample: PeerSample) -> float:
         """Seconds that the edge is busy beyond the draining of the links; until learned, what slow start may take.
 
-        Slow start doubles its window every round trip; one more goes by before the first acknowledgement and one
-        for the last.
+        Slow start doubles its window every round trip; one more goes by before the first acknowledgement, one for
+        the last, and one is granted to a lost segment.
         """
         rtt = sample.rtt_s or self._declared.edges[pair].rtt_s
         windows = sample.bytes / (INITIAL_WINDOW * TCP_PAYLOAD_BYTES)
-        allowance = rtt * (2 + math.log2(1 + windows))
+        allowance = rtt * (3 + math.log2(1 + windows))
         learned = self._overheads.get(pair, ())
         return min(median(learned), allowance) if len(learned) >= 2 else allowance
 

@@ -108,7 +108,7 @@ class Fleet:
         self.epochs.append(epoch)
         seconds = CostModel(self.network).predict(plan).seconds
         started, finished = self.clock_s, self.clock_s + seconds
-        samples = self.transfers(plan)
+        samples = transfers(self.network, plan, self._random)
         for name, member in self.members.items():
             peers = tuple(sample for (source, _), sample in samples.items() if source == name)
             sent = sum(sample.bytes for sample in peers)
@@ -119,27 +119,6 @@ class Fleet:
         self.clock_s = finished + 0.1
         await asyncio.sleep(0.02)  # the controller reads, decides and prepares
 
-    def transfers(self, plan: Plan) -> dict[Pair, PeerSample]:
-        drains = CostModel(self.network).drains(plan)
-        drawn = Constraints.of(self.network).drawn
-        own = {(u, v): max(drains[name] for name in drawn[u, v]) for u, v, _ in plan.edges()}
-        busy: dict[Pair, float] = {}
-        sent: dict[Pair, float] = {}
-        for tree in plan.trees:
-            for pair, seconds in _busy(tree, own).items():
-                busy[pair] = max(busy.get(pair, 0.0), seconds)
-                sent[pair] = sent.get(pair, 0.0) + tree.share * self.network.model_bytes
-        return {
-            pair: PeerSample(pair[1], int(sent[pair]), self._took(pair, busy[pair]), self._rtt(pair), 0)
-            for pair in busy
-        }
-
-    def _rtt(self, pair: Pair) -> float:
-        return self.network.edges[pair].rtt_s
-
-    def _took(self, pair: Pair, seconds: float) -> float:
-        return (seconds + OVERHEAD_RTTS * self._rtt(pair)) * self._random.uniform(1, 1 + NOISE)
-
     async def leave(self) -> None:
         for name, member in self.members.items():
             member.send(Goodbye(name, self.round, "d1635", {"accuracy": 0.97}))
@@ -149,6 +128,25 @@ class Fleet:
         for member in self.members.values():
             member.writer.close()
         await asyncio.gather(*self._listening, return_exceptions=True)
+
+
+def transfers(network: View, plan: Plan, chance: random.Random) -> dict[Pair, PeerSample]:
+    """What each edge's sender sees in a round of `plan` over `network`."""
+    drains = CostModel(network).drains(plan)
+    drawn = Constraints.of(network).drawn
+    own = {(u, v): max(drains[name] for name in drawn[u, v]) for u, v, _ in plan.edges()}
+    busy: dict[Pair, float] = {}
+    sent: dict[Pair, float] = {}
+    for tree in plan.trees:
+        for pair, seconds in _busy(tree, own).items():
+            busy[pair] = max(busy.get(pair, 0.0), seconds)
+            sent[pair] = sent.get(pair, 0.0) + tree.share * network.model_bytes
+    samples = {}
+    for pair, seconds in busy.items():
+        rtt = network.edges[pair].rtt_s
+        took = (seconds + OVERHEAD_RTTS * rtt) * chance.uniform(1, 1 + NOISE)
+        samples[pair] = PeerSample(pair[1], int(sent[pair]), took, rtt, 0)
+    return samples
 
 
 def _busy(tree: Tree, own: dict[Pair, float]) -> dict[Pair, float]:
