@@ -262,7 +262,7 @@ def _whole(plan: Plan, samples: Mapping[Pair, PeerSample], view: View) -> dict[P
     return {
         pair: sample
         for pair, sample in samples.items()
-        if pair in view.edges and sample.busy_s > 0 and sample.bytes >= WHOLE * expected.get(pair, math.inf)
+        if pair in view.edges and sample.bytes >= WHOLE * expected.get(pair, math.inf)
     }
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -61,13 +62,13 @@ class Controller:
         self.closed = False
         self.plan: Plan
         self._out = out
+        self._secret = secrets.token_hex(16)
         self._members = MemberServer(socket, spec.members, spec.token, self)
         self._joined: dict[str, Hello] = {}
         self._goodbyes: dict[str, Goodbye] = {}
         self._requests: asyncio.Queue[Request] = asyncio.Queue()
         self._deferred: Request | None = None
         self._pending: Swap | None = None
-        self._plan_round = 0
         self._considered_s = 0.0
         self._views = 0
         self._bound: tuple[Constraints, float | None] | None = None
@@ -126,7 +127,7 @@ class Controller:
             roster = {member: one.address for member, one in self._joined.items()}
             for member in self.spec.members:
                 job = asdict(self.spec.jobs[member])
-                self._members.send(member, Welcome(job, roster, self.plan.to_json()))
+                self._members.send(member, Welcome(job, roster, self.plan.to_json(), self._secret))
         self._announce()
 
     def reported(self, report: Report) -> None:
@@ -207,7 +208,7 @@ class Controller:
         self._announce()
 
     def _activate(self, swap: Swap, done: Round) -> None:
-        self.plan, self._pending, self._plan_round = swap.plan, None, done.number
+        self.plan, self._pending = swap.plan, None
         swap.activate(self.book.complete)
         log.info("epoch %d in force since round %d, pause %s ms", swap.plan.epoch, done.number, swap.pause_ms)
         if self._deferred is not None:
@@ -248,14 +249,14 @@ class Controller:
             await self._record(request, view, Decision(False, str(error), None, float("inf")), None)
             return
         rules = Rules(self.spec.margin, self.spec.dwell_rounds)
-        stood = self.book.last.number - self._plan_round + 1 if self.book.last else 0
+        stood = sum(done.epoch == self.plan.epoch for done in self.book.complete)
         decision = decide(self.plan, proposed, view, stood, rules, request.reason == "network")
         if request.reason == "forced":
             same = self.plan.shape() == proposed.shape()
             decision = Decision(not same, "forced", decision.current_s, decision.proposed_s)
         plan = None
         if decision.adopt and self.state in ("waiting", "running"):
-            plan = self._adopt(proposed, f"{request.reason}: {decision.why}")
+            plan = self._adopt(proposed, request.reason if request.policy else f"{request.reason}: {decision.why}")
         await self._record(request, view, decision, plan)
 
     def _adopt(self, plan: Plan, reason: str) -> Plan:

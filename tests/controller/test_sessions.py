@@ -1,0 +1,67 @@
+"""The controller with the members it is for: real sessions that reduce real tensors over loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from testbed import sync
+from testbed.controller.service import Controller
+from testbed.planning import make_policy
+from testbed.protocol import Job
+from tests.controller.test_service import mesh, running, spec_of
+
+pytestmark = pytest.mark.unit
+
+ROUNDS = 50
+
+
+def member(control: Path, name: str, value: float, means: dict[str, set[float]]) -> None:
+    with sync.join(f"unix:{control}", name, "127.0.0.1") as session:
+        for _ in range(ROUNDS):
+            tensor = torch.full((50_000,), value)
+            session.allreduce(tensor)
+            means.setdefault(name, set()).update(tensor.unique().tolist())
+            session.report({"loss": 1.0})
+        session.finish("same")
+
+
+async def until(controller: Controller, condition: Callable[[], bool]) -> None:
+    seen = 0
+    async with asyncio.timeout(60):
+        while not condition():
+            assert controller.state != "failed", controller.failure
+            seen = await controller.wait_change(seen)
+
+
+def test_sessions_go_through_forced_swaps_without_losing_an_update(tmp_path: Path) -> None:
+    view = mesh()
+    means: dict[str, set[float]] = {}
+
+    async def scene() -> None:
+        jobs = dict.fromkeys(view.names, Job("synthetic", ROUNDS, 1, "sgd", 0.1, 1, 0, 1))
+        async with running(spec_of(view, token="", jobs=jobs), tmp_path) as controller:
+            threads = [
+                threading.Thread(target=member, args=(tmp_path / "s", name, float(i), means), daemon=True)
+                for i, name in enumerate(view.names)
+            ]
+            for thread in threads:
+                thread.start()
+            await until(controller, lambda: bool(controller.book.complete))
+            for epoch, server in enumerate(("d-w0", "b-w0"), start=1):
+                controller.force(make_policy("star", {"server": server}))
+                await until(controller, lambda epoch=epoch: controller.plan.epoch == epoch)
+            await asyncio.wait_for(controller.finished.wait(), 60)
+            assert controller.state == "done", controller.failure
+            assert all(swap.lost_updates == swap.duplicated_updates == 0 for swap in controller.swaps)
+            assert [done.number for done in controller.book.complete] == list(range(1, ROUNDS + 1))
+            for thread in threads:
+                await asyncio.to_thread(thread.join, 20)
+
+    asyncio.run(scene())
+    assert means == {name: {2.0} for name in view.names}  # the mean of 0, 1, 2, 3, 4
