@@ -203,9 +203,10 @@ def test_garbage_does_not_harm_a_round(tmp_path: Path) -> None:
             b"GET / HTTP/1.1\r\n",
         ]
         while not stop.is_set():
-            with suppress(OSError):  # refused, or ended while we write: as it should be
-                with socket.create_connection(draw.choice(list(controller.roster.values()))) as connection:
-                    connection.sendall(draw.choice(beginnings) + draw.randbytes(draw.randint(0, 3000)))
+            address = draw.choice(list(controller.roster.values()))
+            # Refused, or ended while we write: as it should be.
+            with suppress(OSError), socket.create_connection(address) as connection:
+                connection.sendall(draw.choice(beginnings) + draw.randbytes(draw.randint(0, 3000)))
 
     with Controller(tmp_path, Plan(0, members, (chain(members),), 1024), job()) as controller:
         thread = threading.Thread(target=pester, args=(controller,))

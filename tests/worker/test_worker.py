@@ -97,8 +97,8 @@ def test_a_killed_worker_is_named_by_the_others(tmp_path: Path) -> None:
 
 def test_sigterm_ends_a_worker_that_waits_for_others(tmp_path: Path) -> None:
     members = names(2)
-    with Controller(tmp_path, Plan(0, members, (chain(members),)), job()) as controller:
-        with start(controller, "m0", tmp_path) as worker:
-            controller.await_messages(Hello, 1)
-            worker.terminate()
-            assert worker.wait(10) == 143
+    plan = Plan(0, members, (chain(members),))
+    with Controller(tmp_path, plan, job()) as controller, start(controller, "m0", tmp_path) as worker:
+        controller.await_messages(Hello, 1)
+        worker.terminate()
+        assert worker.wait(10) == 143
