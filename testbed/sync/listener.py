@@ -14,6 +14,9 @@ from testbed.sync.errors import FrameError, SyncError
 #: Connections at once that have not said yet who they are. Each costs a thread; garbage must not cost more.
 MAX_STRANGERS = 128
 
+#: Threads end at once when their connection does; this is for a machine that has no time for them.
+CLOSE_S = 5.0
+
 #: A path may be away just while a greeting is on its way.
 GREETING_S = 60.0
 
@@ -53,15 +56,24 @@ class Listener:
         self._guard = threading.Lock()
         self._strangers: set[socket.socket] = set()
         self._known: dict[str, socket.socket] = {}
-        threading.Thread(target=self._accept, name="accept", daemon=True).start()
+        self._threads: set[threading.Thread] = set()
+        self._acceptor = threading.Thread(target=self._accept, name="accept", daemon=True)
+        self._acceptor.start()
 
     def close(self) -> None:
-        """Stop listening and end every connection."""
+        """Stop listening, end every connection, and wait for their threads.
+
+        An interpreter that ends while a thread is inside PyTorch aborts, so none may be left.
+        """
         sockets.close_now(self._accepting)
+        self._acceptor.join(CLOSE_S)
         with self._guard:
             connections = [*self._strangers, *self._known.values()]
+            threads = set(self._threads)
         for connection in connections:
             sockets.close_now(connection)
+        for thread in threads:
+            thread.join(CLOSE_S)
 
     def _accept(self) -> None:
         with suppress(OSError):  # how a closed listener tells us
@@ -72,9 +84,22 @@ class Listener:
                     if welcome:
                         self._strangers.add(connection)
                 if welcome:
-                    threading.Thread(target=self._serve, args=(connection,), name="from", daemon=True).start()
+                    self._start(connection)
                 else:
                     self._refuse(connection)
+
+    def _start(self, connection: socket.socket) -> None:
+        thread = threading.Thread(target=self._run, args=(connection,), name="from", daemon=True)
+        with self._guard:
+            self._threads.add(thread)
+        thread.start()
+
+    def _run(self, connection: socket.socket) -> None:
+        try:
+            self._serve(connection)
+        finally:
+            with self._guard:
+                self._threads.discard(threading.current_thread())
 
     def _serve(self, connection: socket.socket) -> None:
         try:
