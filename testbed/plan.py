@@ -157,9 +157,9 @@ class Plan:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Plan:
         """The plan that `to_json` wrote; PlanError when the value is not one."""
-        if value.get("version") != PLAN_VERSION:
-            raise PlanError(f"plan version {value.get('version')!r} is not {PLAN_VERSION}")
         try:
+            if value.get("version") != PLAN_VERSION:
+                raise PlanError(f"plan version {value.get('version')!r} is not {PLAN_VERSION}")
             trees = tuple(
                 Tree(tree["root"], dict(tree["reduce"]), dict(tree["broadcast"]), float(tree["share"]))
                 for tree in value["trees"]
@@ -171,7 +171,9 @@ class Plan:
                 chunk_bytes=int(value["chunk_bytes"]),
                 policy=str(value["policy"]),
             )
-        except (KeyError, TypeError, AttributeError) as error:
+        except PlanError:
+            raise
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise PlanError(f"not a plan: {error!r}") from error
 
     def dumps(self) -> str:

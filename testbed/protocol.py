@@ -195,7 +195,7 @@ def decode(line: bytes) -> Message:
         raise ProtocolError(f"{cls.kind}: unknown fields {unknown}")
     try:
         return cls(**_revive(cls, body))
-    except (TypeError, ValueError, AttributeError) as error:
+    except (TypeError, ValueError) as error:
         raise ProtocolError(f"{cls.kind}: {error}") from error
 
 

@@ -149,11 +149,18 @@ class Session:
     def _obey(self) -> None:
         """The control thread: does what the controller asks until the channel closes."""
         with suppress(OSError, ValueError):  # closed under us: the session is being left
-            while (message := self._channel.receive()) is not None:
+            while (message := self._next_message()) is not None:
                 if isinstance(message, Stop):
                     self._exchange.fail(Stopped(message.reason))
                 elif isinstance(message, Prepare):
                     self._prepare(message)
+
+    def _next_message(self) -> Message | None:
+        while True:
+            try:
+                return self._channel.receive()
+            except ProtocolError as error:
+                log.warning("%s: ignored what the controller said: %s", self.name, error)
 
     def _prepare(self, message: Prepare) -> None:
         """Keep the plan at once, so that epochs are kept in their order; connect without holding up the channel."""

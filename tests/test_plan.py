@@ -1,0 +1,94 @@
+"""Plans: what makes one valid, and the cut of the elements over its trees."""
+
+from __future__ import annotations
+
+import json
+import random
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from testbed.plan import Plan, PlanError, Tree
+from tests.sync.plans import chain, names, random_plan, star
+
+pytestmark = pytest.mark.unit
+
+ABC = ("a", "b", "c")
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> Plan:
+    """Random plans over 1 to 9 members."""
+    return random_plan(random.Random(draw(st.integers(0, 2**32))), names(draw(st.integers(1, 9))), epoch=3)
+
+
+@given(plans(), st.integers(0, 10_000))
+def test_slices_cover_every_element_once(plan: Plan, elements: int) -> None:
+    slices = plan.slices(elements)
+    assert [s.tree for s in slices] == list(range(len(plan.trees)))
+    assert slices[0].start == 0 and slices[-1].stop == elements
+    assert all(a.stop == b.start for a, b in pairwise(slices))
+    assert all(abs((s.stop - s.start) - plan.trees[s.tree].share * elements) <= 1.0 + 1e-5 for s in slices)
+
+
+@given(plans())
+def test_json_brings_back_the_same_plan(plan: Plan) -> None:
+    assert Plan.from_json(json.loads(plan.dumps())) == plan
+
+
+@given(plans())
+def test_edges_are_one_way_up_and_one_way_down_per_member_and_tree(plan: Plan) -> None:
+    edges = list(plan.edges())
+    assert len(edges) == 2 * (len(plan.members) - 1) * len(plan.trees)
+    for member in plan.members:
+        assert plan.next_hops(member) == {target for source, target, _ in edges if source == member}
+
+
+@pytest.mark.parametrize(
+    ("trees", "rule"),
+    [
+        ((), "at least one tree"),
+        ((Tree("x", {}, {}),), "root 'x' is not a member"),
+        ((Tree("a", {"b": "a"}, {"b": "a", "c": "a"}),), r"reduce tree of a: leaves out \['c'\]"),
+        ((Tree("a", {"b": "a", "c": "a"}, {"b": "a", "c": "a", "d": "a"}),), r"has \['d'\] too many"),
+        ((Tree("a", {"b": "c", "c": "b"}, {"b": "a", "c": "a"}),), "reduce tree of a: a cycle through"),
+        ((Tree("a", {"b": "a", "c": "a"}, {"b": "d", "c": "a"}),), "broadcast tree of a: d has no way to the root"),
+        ((star(ABC, "a"), Tree("b", {"a": "b", "c": "b"}, {"a": "b", "c": "b"}, 0.0)), "share 0.0"),
+        ((Tree("a", {"b": "a", "c": "a"}, {"b": "a", "c": "a"}, 0.5),), "add up to 0.5"),
+    ],
+)
+def test_plans_that_would_lose_or_double_are_refused(trees: tuple[Tree, ...], rule: str) -> None:
+    with pytest.raises(PlanError, match=rule):
+        Plan(0, ABC, trees)
+
+
+def test_members_epochs_and_chunks_are_checked() -> None:
+    tree = star(ABC, "a")
+    with pytest.raises(PlanError, match="epoch -1"):
+        Plan(-1, ABC, (tree,))
+    with pytest.raises(PlanError, match="each named once"):
+        Plan(0, ("a", "b", "c", "c"), (tree,))
+    with pytest.raises(PlanError, match="multiple of 8"):
+        Plan(0, ABC, (tree,), chunk_bytes=1028)
+
+
+@pytest.mark.parametrize("value", [{}, {"version": 2}, {"version": 1, "epoch": 0}, {"version": 1, "trees": 3}, []])
+def test_what_is_no_plan_is_refused(value: Any) -> None:
+    with pytest.raises(PlanError):
+        Plan.from_json(value)
+
+
+@pytest.mark.parametrize(("field", "value"), [("epoch", "x"), ("members", 3), ("chunk_bytes", None), ("trees", [1])])
+def test_a_plan_with_a_wrong_field_is_refused(field: str, value: object) -> None:
+    whole = Plan(1, ABC, (chain(ABC),)).to_json()
+    with pytest.raises(PlanError, match="not a plan"):
+        Plan.from_json({**whole, field: value})
+
+
+def test_a_plans_shape_leaves_out_its_epoch() -> None:
+    plan = Plan(1, ABC, (chain(ABC),))
+    assert plan.shape() == plan.with_epoch(2).shape() != Plan(1, ABC, (star(ABC, "a"),)).shape()
+    assert plan.with_epoch(2).epoch == 2

@@ -1,0 +1,122 @@
+"""Models, data, optimizers, batches: what a worker computes."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+
+from testbed.worker import data, learner, models, optimizer
+from tests.sync.controller import job
+from tests.worker.test_worker import write_digits
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.mark.parametrize(
+    ("name", "classes", "least", "most"),
+    [("cnn", 10, 151_306, 151_306), ("gpt-small", 103, 0.1e6, 0.13e6), ("gpt", 103, 0.8e6, 0.85e6),
+     ("gpt-medium", 103, 2.6e6, 2.8e6)],
+)  # fmt: skip
+def test_models_have_the_size_they_say(name: str, classes: int, least: float, most: float) -> None:
+    model = models.build(name, classes, 64, seed=1)
+    assert least <= sum(parameter.numel() for parameter in model.parameters()) <= most
+
+
+@pytest.mark.parametrize("name", ["cnn", "gpt-small"])
+def test_weights_follow_from_the_seed(name: str) -> None:
+    one, same, other = (learner.flatten(models.build(name, 10, 64, seed))[0] for seed in (1, 1, 2))
+    assert torch.equal(one, same) and not torch.equal(one, other)
+
+
+def test_a_text_model_does_not_look_ahead() -> None:
+    model = models.build("gpt-small", 10, 8, seed=0)
+    text = torch.arange(8).unsqueeze(0)
+    changed = text.clone()
+    changed[0, 5] = 9
+    same = (model(text) == model(changed)).all(-1)[0]
+    assert same[:5].all() and not same[5:].any()
+
+
+def test_flat_gradients_are_the_models_own() -> None:
+    model = models.build("cnn", 10, 0, seed=0)
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    values, gradient = learner.flatten(model)
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+    model(torch.rand(3, 1, 8, 8)).square().sum().backward()
+    assert torch.equal(gradient, torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
+    values.zero_()
+    assert not any(parameter.any() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("name", "theirs"), [("sgd", torch.optim.SGD), ("adam", torch.optim.Adam), ("adamw", torch.optim.AdamW)]
+)
+def test_optimizers_step_as_pytorchs_do(name: str, theirs: type[torch.optim.Optimizer]) -> None:
+    start, gradients = torch.randn(50), torch.randn(20, 50)
+    ours, parameter = start.clone(), torch.nn.Parameter(start.clone())
+    mine, reference = optimizer.make(name, 0.01), theirs([parameter], lr=0.01)  # type: ignore[call-arg]
+    for gradient in gradients:
+        mine.step(ours, gradient)
+        parameter.grad = gradient.clone()
+        reference.step()
+    torch.testing.assert_close(ours, parameter.detach(), rtol=1e-5, atol=1e-6)
+
+
+def test_names_that_do_not_exist() -> None:
+    with pytest.raises(ValueError, match="no such optimizer: 'lion'"):
+        optimizer.make("lion", 0.1)
+    with pytest.raises(ValueError, match="no such model: 'vit'"):
+        models.build("vit", 10, 8, 0)
+
+
+def test_batches_use_all_samples_equally_often() -> None:
+    endless = learner.batches([3, 5, 7, 11, 13], 2, seed=0)
+    used = Counter(itertools.chain.from_iterable(itertools.islice(endless, 50)))
+    assert used == dict.fromkeys([3, 5, 7, 11, 13], 20)
+    assert len(next(learner.batches([1, 2], 7, seed=0))) == 7
+
+
+def test_digits_are_split_for_good(tmp_path: Path) -> None:
+    write_digits(tmp_path)
+    digits = data.digits(tmp_path)
+    assert (digits.inputs.shape, digits.test_inputs.shape) == ((160, 1, 8, 8), (40, 1, 8, 8))
+    assert digits.labels == digits.targets.tolist()
+    whole = {image.numpy().tobytes() for image in (*digits.inputs, *digits.test_inputs)}
+    assert len(whole) == 200
+    assert torch.equal(digits.inputs, data.digits(tmp_path).inputs)
+
+
+def test_missing_digits_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"digits.json is missing"):
+        data.digits(tmp_path)
+
+
+def test_text_is_followed_by_its_own_next_characters() -> None:
+    text = data.text(context=16)
+    assert torch.equal(text.inputs.flatten()[1:], text.targets.flatten()[:-1])
+    assert len(text.test_inputs) / (len(text.inputs) + len(text.test_inputs)) == pytest.approx(0.1, abs=0.01)
+    assert text.classes > 90 and sorted(set(text.labels)) == list(range(10))
+
+
+def test_learning_lowers_the_loss(tmp_path: Path) -> None:
+    write_digits(tmp_path)
+    work = job(model="cnn", batch=16, optimizer="adam", learning_rate=3e-3)
+    model = learner.make(work, tmp_path, torch.device("cpu"))
+    before = model.evaluate()
+    for _ in range(30):
+        model.compute()
+        model.apply()
+    after = model.evaluate()
+    assert after["test_loss"] < before["test_loss"] / 2 and after["accuracy"] > 0.8
+
+
+def test_digests_tell_one_changed_bit(tmp_path: Path) -> None:
+    tensor = torch.randn(100)
+    before = learner.digest([tensor])
+    assert before == learner.digest([tensor.clone()])
+    tensor[50] = -tensor[50]
+    assert before != learner.digest([tensor])

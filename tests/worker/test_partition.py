@@ -1,0 +1,54 @@
+"""Shares of the samples: complete, without overlap, none empty, as uneven as asked for."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from testbed.worker.partition import partition
+
+pytestmark = pytest.mark.unit
+
+KINDS = ["iid", "dirichlet", "classes"]
+
+
+@given(
+    st.lists(st.integers(0, 9), min_size=1, max_size=300),
+    st.integers(1, 40),
+    st.sampled_from(KINDS),
+    st.floats(1e-4, 1e3),
+    st.integers(0, 2**32),
+)
+def test_every_sample_is_used_once_and_nobody_has_none(
+    labels: list[int], shards: int, kind: str, alpha: float, seed: int
+) -> None:
+    shards = min(shards, len(labels))
+    shares = partition(labels, shards, kind, alpha, seed)
+    assert sorted(sample for share in shares for sample in share) == list(range(len(labels)))
+    assert len(shares) == shards and all(shares)
+    assert shares == partition(labels, shards, kind, alpha, seed)
+
+
+LABELS = [i % 10 for i in range(1000)]
+
+
+def labels_per_share(kind: str, alpha: float = 1.0) -> list[int]:
+    return [len({LABELS[sample] for sample in share}) for share in partition(LABELS, 10, kind, alpha, 1)]
+
+
+def test_kinds_differ_as_they_should() -> None:
+    assert set(labels_per_share("iid")) == {10}
+    assert set(labels_per_share("classes")) == {1}
+    assert sum(labels_per_share("dirichlet", 0.05)) < sum(labels_per_share("dirichlet", 100.0))
+    sizes = Counter(len(share) for share in partition(LABELS, 10, "iid", 1.0, 1))
+    assert sizes == {100: 10}
+
+
+def test_what_cannot_be_shared_out_is_refused() -> None:
+    with pytest.raises(ValueError, match="3 samples can't be shared out among 4"):
+        partition([0, 1, 2], 4, "iid", 1.0, 0)
+    with pytest.raises(ValueError, match="no such partition: 'fair'"):
+        partition([0, 1, 2], 2, "fair", 1.0, 0)
