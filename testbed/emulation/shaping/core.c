@@ -83,11 +83,14 @@ enum {
     COMMAND_BYTES = 1 << 18,
 };
 
-/* A pass over all that is waiting and due costs some 10 µs, so there are at most 10,000 a second, of which 64 may
+/* A pass over all that is waiting and due costs some 10 µs, so there are at most 4,000 a second, of which 64 may
  * follow each other at once: a few packets meet no added delay, and under load each pass serves a grain's worth of
  * packets. Arrivals are then seen half a grain late on average, so releases go half a grain early. */
-static const double GRAIN = 100e-6;
+static const double GRAIN = 250e-6;
 static const double PASSES_AT_ONCE = 64;
+
+/* Without load, what waking and passing a packet on takes: set the timer this much ahead. */
+static const double WAKE_TIME = 20e-6;
 
 /* How often the parent is looked for when nothing else happens. The control socket's end of file says it sooner,
  * unless a process the parent forked still holds a copy. (PR_SET_PDEATHSIG would not do: it fires when the thread
@@ -140,6 +143,7 @@ static struct namespace namespaces[NAMESPACES_AT_MOST];
 static int link_count, namespace_count;   /* one more than the highest index used */
 static int poller, home;           /* epoll instance; our own network namespace */
 static struct timespec epoch;
+static double early;               /* by how much a packet may go before it is due; see GRAIN and WAKE_TIME */
 
 /* ── time and chance ─────────────────────────────────────────────────────────────────────────────────────── */
 
@@ -283,7 +287,7 @@ static void release(struct link *l, double now)
     const struct packet *last = NULL;
     for (; l->head != l->serving; l->head++) {
         const struct packet *p = packet_at(l, l->head);
-        if (p->release > now + GRAIN / 2)
+        if (p->release > now + early)
             break;
         if (last && last->dropped != p->dropped)
             give_verdict(l, last->id, last->dropped ? NF_DROP : NF_ACCEPT);
@@ -656,12 +660,13 @@ int main(void)
         for (struct link *l = links; l < links + link_count; l++)
             if (l->namespace)
                 next = fmin(next, due(l));
-        struct timespec wait = duration(fmin(next - GRAIN / 2 - now, PARENT_CHECK));
+        struct timespec wait = duration(fmin(next - early - now, PARENT_CHECK));
         struct epoll_event events[64];
         int ready = epoll_pwait2(poller, events, 64, &wait, NULL);
         now = clock_now();
         passes = fmin(passes + (now - counted) / GRAIN, PASSES_AT_ONCE) - 1;
         counted = now;
+        early = passes < 0 ? GRAIN / 2 : WAKE_TIME;
         if (passes < 0) {
             wait = duration(-passes * GRAIN);
             clock_nanosleep(CLOCK_MONOTONIC, 0, &wait, NULL);
@@ -676,7 +681,7 @@ int main(void)
         }
         now = clock_now();
         for (struct link *l = links; l < links + link_count; l++)
-            if (l->namespace && due(l) <= now + GRAIN / 2)
+            if (l->namespace && due(l) <= now + early)
                 release(l, now);
         for (struct namespace *n = namespaces; n < namespaces + namespace_count; n++)
             if (n->socket)
