@@ -1,0 +1,91 @@
+"""A path of four namespaces, source ─ left ═ right ─ target, whose middle is the link to shape, both ways."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path as FilePath
+
+from testbed.emulation.shaping.base import Port
+
+NODES = ("source", "left", "right", "target")
+TARGET = "10.210.3.2"
+
+
+def run(*command: str, check: bool = True) -> str:
+    """A command's standard output."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if check and done.returncode != 0:
+        raise RuntimeError(f"{' '.join(command)}: {done.stderr}{done.stdout}")
+    return done.stdout
+
+
+class Path:
+    """Names, ports and tools of one path; interfaces are named by the node at their other end."""
+
+    def __init__(self) -> None:
+        self.prefix = f"tb{os.getpid()}"
+
+    def namespace(self, node: str) -> FilePath:
+        return FilePath("/run/netns") / f"{self.prefix}-{node}"
+
+    @property
+    def there(self) -> Port:
+        return Port("left->right", self.namespace("left"), "right")
+
+    @property
+    def back(self) -> Port:
+        return Port("right->left", self.namespace("right"), "left")
+
+    def command(self, node: str, *words: str) -> list[str]:
+        return ["ip", "netns", "exec", f"{self.prefix}-{node}", *words]
+
+    def ping(self, count: int, interval_s: float = 0.02, *, wait_s: float = 2.0) -> list[tuple[int, float]]:
+        """Sequence number and round trip in ms of each answer, in the order of their arrival."""
+        words = ["ping", "-n", "-c", str(count), "-i", str(interval_s), "-W", str(wait_s), TARGET]
+        lines = run(*self.command("source", *words), check=False).splitlines()
+        answers = [line for line in lines if "icmp_seq=" in line and "time=" in line]
+        return [
+            (int(line.split("icmp_seq=")[1].split()[0]), float(line.split("time=")[1].split()[0])) for line in answers
+        ]
+
+    @contextmanager
+    def server(self) -> Iterator[None]:
+        """An iperf3 server at the target, listening when this yields."""
+        words = self.command("target", "iperf3", "--server", "--one-off")
+        with subprocess.Popen(words, stdout=subprocess.DEVNULL) as process:
+            try:
+                while ":5201" not in run(*self.command("target", "ss", "-Hltn")):
+                    time.sleep(0.02)
+                yield
+            finally:
+                process.terminate()
+
+    def build(self) -> None:
+        for node in NODES:
+            run("ip", "netns", "add", f"{self.prefix}-{node}")
+            run(*self.command(node, "ip", "link", "set", "lo", "up"))
+        for number, (near, far) in enumerate(zip(NODES, NODES[1:], strict=False), start=1):
+            ends = ["netns", f"{self.prefix}-{near}", "type", "veth", "peer", "name", near, "netns", f"{self.prefix}-{far}"]
+            run("ip", "link", "add", far, *ends)
+            for node, interface, host in ((near, far, 1), (far, near, 2)):
+                address = f"10.210.{number}.{host}/24"
+                run(*self.command(node, "ip", "address", "add", address, "dev", interface))
+                run(*self.command(node, "ip", "link", "set", interface, "up"))
+        for node, to, via in (
+            ("source", "default", "10.210.1.2"),
+            ("left", "10.210.3.0/24", "10.210.2.2"),
+            ("right", "10.210.1.0/24", "10.210.2.1"),
+            ("target", "default", "10.210.3.1"),
+        ):
+            run(*self.command(node, "ip", "route", "add", to, "via", via))
+        for node in ("left", "right"):
+            run(*self.command(node, "sysctl", "-qw", "net.ipv4.ip_forward=1"))
+        self.ping(2)  # so that no later figure contains address resolution
+
+    def remove(self) -> None:
+        for node in NODES:
+            run("ip", "netns", "delete", f"{self.prefix}-{node}", check=False)

@@ -1,0 +1,196 @@
+"""What a shaped link does to traffic, seen from outside; the same for every backend."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import threading
+import time
+from math import sqrt
+
+import pytest
+
+from testbed.emulation.shaping import Shaper, ShapingError
+from testbed.emulation.shaping.base import Port
+from testbed.link import MTU_FRAME_BYTES, LinkState, Queue
+from tests.emulation.shaping.path import TARGET, Path, run
+
+STATE = LinkState(rate_bps=50e6, delay_s=0.02)
+THERE, BACK = "left->right", "right->left"
+
+#: Bytes of payload in a full frame of UDP over IPv4, and the program that sends or receives them.
+PAYLOAD = MTU_FRAME_BYTES - 14 - 20 - 8
+SEND = """
+import socket, sys
+count, size = int(sys.argv[1]), int(sys.argv[2])
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as out:
+    for number in range(count):
+        out.sendto(number.to_bytes(4, "big") + bytes(size - 4), (sys.argv[3], 7000))
+"""
+RECEIVE = """
+import socket, sys, time
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as into:
+    into.bind(("0.0.0.0", 7000))
+    print("ready", flush=True)
+    try:
+        while True:
+            number = int.from_bytes(into.recv(2048)[:4], "big")
+            print(number, time.monotonic(), flush=True)
+            into.settimeout(float(sys.argv[1]))
+    except TimeoutError:
+        pass
+"""
+
+
+def shape(shaper: Shaper, path: Path, state: LinkState = STATE) -> None:
+    shaper.attach(path.there, state)
+    shaper.attach(path.back, STATE)
+
+
+def burst(path: Path, count: int, *, quiet_s: float = 1.5) -> list[tuple[int, float]]:
+    """Send full frames as fast as can be; number and time of arrival of each that came."""
+    with subprocess.Popen(
+        path.command("target", "python3", "-c", RECEIVE, str(quiet_s)), stdout=subprocess.PIPE, text=True
+    ) as receiver:
+        assert receiver.stdout and receiver.stdout.readline() == "ready\n"
+        run(*path.command("source", "python3", "-c", SEND, str(count), str(PAYLOAD), TARGET))
+        return [(int(n), float(at)) for n, at in (line.split() for line in receiver.stdout)]
+
+
+def test_a_round_trip_takes_the_delay_of_both_links(shaper: Shaper, path: Path) -> None:
+    shape(shaper, path)
+    round_trips = [ms for _, ms in path.ping(30)]
+    assert len(round_trips) == 30
+    assert min(round_trips) >= 40 - 0.1
+    assert statistics.median(round_trips) < 40 + 3
+
+
+def test_a_burst_leaves_at_the_rate(shaper: Shaper, path: Path) -> None:
+    shape(shaper, path, LinkState(rate_bps=8e6, delay_s=0.01, queue=Queue(400, "packets")))
+    arrivals = burst(path, 300)
+    assert [number for number, _ in arrivals] == list(range(300))
+    # The first 50 frames may hold what a token bucket had saved.
+    took = arrivals[-1][1] - arrivals[50][1]
+    assert took == pytest.approx(249 * MTU_FRAME_BYTES * 8 / 8e6, rel=0.02)
+
+
+def test_a_queue_holds_its_limit_and_no_more(shaper: Shaper, path: Path) -> None:
+    shape(shaper, path, LinkState(rate_bps=1e6, delay_s=0.01, queue=Queue(20, "packets")))
+    arrivals = burst(path, 100)
+    # 20 wait, one is being sent, a bucket may let two pass at once and some leave while the rest arrive.
+    assert 20 <= len(arrivals) <= 26
+    assert shaper.counters()[THERE].dropped_queue == 100 - len(arrivals)
+
+
+def test_jitter_spreads_but_does_not_reorder(shaper: Shaper, path: Path) -> None:
+    shape(shaper, path, LinkState(rate_bps=50e6, delay_s=0.02, jitter_s=0.01))
+    answers = path.ping(150, 0.005)
+    order = [number for number, _ in answers]
+    assert order == sorted(order)
+    assert len(order) == 150
+    round_trips = [ms for _, ms in answers]
+    assert max(round_trips) - min(round_trips) > 5
+    assert min(round_trips) >= 30 - 0.1
+
+
+def test_loss_is_within_its_binomial_interval(shaper: Shaper, path: Path) -> None:
+    count, loss = 400, 0.3
+    shape(shaper, path, LinkState(rate_bps=50e6, delay_s=0.001, loss=loss))
+    lost = count - len(path.ping(count, 0.002))
+    assert abs(lost - count * loss) < 3.3 * sqrt(count * loss * (1 - loss))
+    assert shaper.counters()[THERE].dropped_loss == lost
+
+
+def test_down_passes_nothing_and_up_passes_again(shaper: Shaper, path: Path) -> None:
+    shape(shaper, path)
+    shaper.apply({THERE: LinkState(rate_bps=50e6, delay_s=0.02, up=False)})
+    assert path.ping(5, wait_s=0.3) == []
+    shaper.apply({THERE: LinkState(rate_bps=0, delay_s=0.02)})
+    assert path.ping(5, wait_s=0.3) == []
+    shaper.apply({THERE: STATE})
+    assert len(path.ping(5)) == 5
+
+
+def test_changes_lose_nothing_that_waits(shaper: Shaper, path: Path) -> None:
+    shape(shaper, path)
+    stop = threading.Event()
+
+    def keep_changing() -> None:
+        while not stop.is_set():
+            for rate in (10e6, 50e6):
+                shaper.apply({THERE: LinkState(rate_bps=rate, delay_s=0.02), BACK: STATE})
+                time.sleep(0.01)
+
+    changing = threading.Thread(target=keep_changing)
+    changing.start()
+    try:
+        assert len(path.ping(200, 0.005)) == 200
+    finally:
+        stop.set()
+        changing.join()
+
+
+def test_a_new_rate_holds_for_what_waits_already(shaper: Shaper, path: Path) -> None:
+    shape(shaper, path, LinkState(rate_bps=1e6, delay_s=0.001, queue=Queue(400, "packets")))
+    speed_up = threading.Timer(1.0, lambda: shaper.apply({THERE: LinkState(20e6, 0.001, queue=Queue(400, "packets"))}))
+    speed_up.start()
+    arrivals = burst(path, 300)
+    speed_up.join()
+    assert len(arrivals) == 300
+    # At 1 Mbit/s alone they would take 3.6 s; some 80 leave in the first second and the rest within 0.2 s.
+    assert arrivals[-1][1] - arrivals[0][1] < 2.5
+
+
+def test_tcp_reaches_the_rate_and_no_more(shaper: Shaper, path: Path) -> None:
+    shape(shaper, path, LinkState(rate_bps=20e6, delay_s=0.005))
+    with path.server():
+        words = ["iperf3", "--client", TARGET, "--time", "4", "--omit", "1", "--json"]
+        report = json.loads(run(*path.command("source", *words)))
+    goodput = report["end"]["sum_received"]["bits_per_second"]
+    assert 0.85 < goodput / (20e6 * 1448 / 1514) < 1.03
+    seen = shaper.counters()[THERE]
+    # A super-packet counts as the frames it stands for.
+    assert seen.bytes / seen.packets <= MTU_FRAME_BYTES
+
+
+def test_counters_count_frames_as_on_the_wire(shaper: Shaper, path: Path) -> None:
+    shape(shaper, path, LinkState(rate_bps=50e6, delay_s=0.001, queue=Queue(400, "packets")))
+    assert len(burst(path, 200)) == 200
+    seen = shaper.counters()[THERE]
+    # Address resolution or the last words of an earlier test's connection may be among them.
+    assert 0 <= seen.packets - 200 <= 3
+    assert 0 <= seen.bytes - 200 * MTU_FRAME_BYTES <= 3 * 100
+    assert (seen.dropped_queue, seen.dropped_loss, seen.backlog_bytes) == (0, 0, 0)
+
+
+def test_a_busy_link_reports_the_error_of_its_rate(shaper: Shaper, path: Path) -> None:
+    shape(shaper, path, LinkState(rate_bps=2e6, delay_s=0.005, queue=Queue(400, "packets")))
+    sending = threading.Thread(target=burst, args=(path, 300))
+    sending.start()
+    while sending.is_alive():
+        shaper.counters()
+        time.sleep(0.05)
+    seen = shaper.counters()[THERE]
+    assert seen.busy_s > 0.8
+    assert seen.rate_error == pytest.approx(0, abs=0.02)
+
+
+def test_a_port_detached_is_dead_until_attached_again(shaper: Shaper, path: Path) -> None:
+    shape(shaper, path)
+    assert len(path.ping(3)) == 3
+    shaper.detach(THERE)
+    assert THERE not in shaper.counters()
+    assert path.ping(3, wait_s=0.3) == []
+    shaper.attach(path.there, STATE)
+    assert len(path.ping(3)) == 3
+
+
+def test_what_was_not_attached_is_refused(shaper: Shaper, path: Path) -> None:
+    with pytest.raises(KeyError):
+        shaper.apply({"nowhere": STATE})
+    with pytest.raises(ShapingError, match="no-such"):
+        shaper.attach(Port("a->b", path.namespace("left"), "no-such"), STATE)
+    shaper.attach(path.there, STATE)
+    with pytest.raises(ShapingError, match="attached already"):
+        shaper.attach(path.there, STATE)

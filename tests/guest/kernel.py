@@ -1,0 +1,172 @@
+"""Boot the guest kernel on the host's own files and run pytest in it.
+
+    host                                        guest (user-mode-linux)
+    run_in_guest(["-m", "guest"]) ─► linux.uml ─► init script: tmpfs on /tmp, /run, …; modules; lo up
+                                                  └─► pytest ─► exchange/junit.xml, exchange/status
+    GuestResult ◄── files of the exchange ◄────── power off, whatever happened
+
+The host's file system is the guest's root, read-only; what tests write goes to memory, and only the exchange
+directory comes back. The guest has one CPU, and sees the time and the environment of its own init script alone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shlex
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+REPOSITORY = Path(__file__).parents[2]
+KERNEL = "linux.uml"
+PACKAGE = "user-mode-linux"
+MODULES = Path("/usr/lib/uml/modules")
+MEMORY = "2G"
+
+#: The guest saves a process's SSE registers when it interrupts it, but not the wider ones (see `hide_wide_registers`),
+#: so nothing in it may use them. These are the switches of the C library, NumPy, and PyTorch with its oneDNN.
+NARROW = {
+    "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX,-AVX2,-AVX512F,-AVX512VL,-AVX512BW,-AVX_Fast_Unaligned_Load",
+    "NPY_DISABLE_CPU_FEATURES": "AVX2 FMA3 AVX512F AVX512CD AVX512_SKX AVX512_CLX AVX512_CNL AVX512_ICL AVX512_SPR",
+    "ATEN_CPU_CAPABILITY": "default",
+    "ONEDNN_MAX_CPU_ISA": "SSE41",
+}
+
+INIT = """#!/bin/sh
+# Process 1 of the guest: when it ends, the guest has failed; so it powers off however it comes to its end.
+trap 'echo o > /proc/sysrq-trigger; sleep 10' EXIT
+mount -t proc proc /proc
+mount -t sysfs sysfs /sys
+mount -t devtmpfs devtmpfs /dev
+mkdir -p /dev/pts /dev/shm
+mount -t devpts devpts /dev/pts
+for directory in /dev/shm /tmp /run /var/tmp /var/log; do mount -t tmpfs tmpfs $directory; done
+mount -t cgroup2 cgroup2 /sys/fs/cgroup
+mkdir -p /run/exchange /run/kernel/lib /run/netns
+mount -t hostfs hostfs /run/exchange -o {exchange}
+# The kernel's own requests for modules go through this too.
+ln -s {modules} /run/kernel/lib/modules
+printf '#!/bin/sh\\nexec /sbin/modprobe -d /run/kernel "$@"\\n' > /run/modprobe
+chmod +x /run/modprobe
+echo /run/modprobe > /proc/sys/kernel/modprobe
+/run/modprobe -a sch_netem sch_htb veth
+ip link set lo up
+cd {repository}
+env -i {environment} {command}
+echo $? > /run/exchange/status
+"""
+
+
+class GuestError(RuntimeError):
+    """The guest did not come to a result. The text has the reason and the end of its console."""
+
+
+@dataclass(frozen=True, slots=True)
+class GuestResult:
+    """What a run in the guest came to: pytest's exit status, its JUnit report, and all the guest's output."""
+
+    status: int
+    junit: str
+    console: str
+
+
+def run_in_guest(arguments: Sequence[str], *, limit_s: float) -> GuestResult:
+    """Run pytest with these arguments in the guest. Raises GuestError: not installed, crashed, or out of time."""
+    kernel = shutil.which(KERNEL)
+    if kernel is None or not MODULES.is_dir():
+        raise GuestError(f"no guest kernel; install it: apt-get install {PACKAGE}")
+    with tempfile.TemporaryDirectory(prefix="testbed-guest-", dir="/var/tmp") as name:
+        exchange = Path(name)
+        init = exchange / "init"
+        init.write_text(_init_script(exchange, arguments))
+        init.chmod(0o755)
+        # A namespace of its own would hide the exchange's tmpfs; the kernel finds its init on the host's files.
+        console = _boot([kernel, f"mem={MEMORY}", "root=/dev/root", "rootfstype=hostfs", "ro", f"init={init}",
+                         "con=null", "con0=null,fd:1", "quiet"], limit_s)  # fmt: skip
+        status, junit = exchange / "status", exchange / "junit.xml"
+        if not status.exists():
+            raise GuestError(f"the guest went down before its tests ended. The end of its console:\n{console[-8000:]}")
+        return GuestResult(int(status.read_text()), junit.read_text() if junit.exists() else "", console)
+
+
+def _init_script(exchange: Path, arguments: Sequence[str]) -> str:
+    environment = {
+        "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "HOME": "/tmp",
+        "PYTHONPATH": str(REPOSITORY),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        **NARROW,
+    }
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--junitxml=/run/exchange/junit.xml", *arguments]
+    return INIT.format(
+        exchange=shlex.quote(str(exchange)),
+        modules=shlex.quote(str(MODULES)),
+        repository=shlex.quote(str(REPOSITORY)),
+        environment=shlex.join(f"{key}={value}" for key, value in environment.items()),
+        command=shlex.join(command),
+    )
+
+
+def _boot(command: list[str], limit_s: float) -> str:
+    """Run the kernel in a process group of its own and return its console; past the limit the whole group is killed."""
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+        preexec_fn=hide_wide_registers,
+    ) as guest:
+        try:
+            console, _ = guest.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            os.killpg(guest.pid, signal.SIGKILL)
+            console, _ = guest.communicate()
+            raise GuestError(f"the guest was still running after {limit_s:g} s and was killed. Its console:\n{console[-8000:]}") from None
+        except BaseException:
+            os.killpg(guest.pid, signal.SIGKILL)
+            raise
+    return console
+
+
+def hide_wide_registers() -> None:
+    """Let this process's PTRACE_GETREGSET and SETREGSET fail, as on a machine without extended registers.
+
+    The guest kernel keeps its processes' registers by ptrace, in a buffer of fixed size. Where the processor has
+    larger ones (AMX) the host refuses to set that little, and the guest dies at its first process. Without these
+    requests it falls back to the ones of the SSE age, which always work. A seccomp filter is how a process can do
+    without a system call; it has to be set before the kernel is executed.
+    """
+    ptrace, get_register_set, set_register_set = 101, 0x4204, 0x4205
+    load, equal, answer = 0x20, 0x15, 0x06
+    allow, refuse = 0x7FFF0000, 0x00050000 | 5  # EIO
+
+    def step(code: int, value: int, then: int = 0, otherwise: int = 0) -> bytes:
+        return struct.pack("=HBBI", code, then, otherwise, value)
+
+    # Offsets in struct seccomp_data: 0 the call's number, 16 the low half of its first argument.
+    program = b"".join([
+        step(load, 0),
+        step(equal, ptrace, otherwise=4),
+        step(load, 16),
+        step(equal, get_register_set, then=1),
+        step(equal, set_register_set, otherwise=1),
+        step(answer, refuse),
+        step(answer, allow),
+    ])  # fmt: skip
+    buffer = ctypes.create_string_buffer(program, len(program))
+    head = struct.pack("@HP", len(program) // 8, ctypes.addressof(buffer))
+    filter_ = ctypes.create_string_buffer(head, len(head))
+    libc = ctypes.CDLL(None, use_errno=True)
+    no_new_privileges, seccomp, filter_mode = 38, 22, 2
+    if libc.prctl(no_new_privileges, 1, 0, 0, 0) or libc.prctl(seccomp, filter_mode, filter_, 0, 0):
+        raise OSError(ctypes.get_errno(), "cannot filter the guest's system calls")
