@@ -1,11 +1,11 @@
 """Boot the guest kernel on the host's own files and run pytest in it.
 
     host                                        guest (user-mode-linux)
-    run_in_guest(["-m", "guest"]) ─► linux.uml ─► init script: tmpfs on /tmp, /run, …; modules; lo up
+    run_in_guest(["-m", "guest"]) ─► linux.uml ─► init script: tmpfs on /run, …; modules; lo up
                                                   └─► pytest ─► exchange/junit.xml, exchange/status
     GuestResult ◄── files of the exchange ◄────── power off, whatever happened
 
-The host's file system is the guest's root, read-only; what tests write goes to memory, and only the exchange
+The host's file system is the guest's root, read-only; what tests write goes to memory (TMPDIR, /run), and only the exchange
 directory comes back. The guest has one CPU, and sees the time and the environment of its own init script alone.
 """
 
@@ -39,21 +39,24 @@ NARROW = {
     "ONEDNN_MAX_CPU_ISA": "SSE41",
 }
 
+#: What process 1 needs of them: the kernel hands it what it does not know itself on its command line.
+INIT_NARROW = ("GLIBC_TUNABLES",)
+
 INIT = """#!/bin/sh
 # Process 1 of the guest: when it ends, the guest has failed; so it powers off however it comes to its end.
 trap 'echo o > /proc/sysrq-trigger; sleep 10' EXIT
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys
-mount -t devtmpfs devtmpfs /dev
+mountpoint -q /dev || mount -t devtmpfs devtmpfs /dev
 mkdir -p /dev/pts /dev/shm
 mount -t devpts devpts /dev/pts
-for directory in /dev/shm /tmp /run /var/tmp /var/log; do mount -t tmpfs tmpfs $directory; done
+for directory in /dev/shm /run /var/log; do mount -t tmpfs tmpfs $directory; done
 mount -t cgroup2 cgroup2 /sys/fs/cgroup
-mkdir -p /run/exchange /run/kernel/lib /run/netns
+mkdir -p /run/exchange /run/kernel/lib /run/netns /run/tmp
 mount -t hostfs hostfs /run/exchange -o {exchange}
 # The kernel's own requests for modules go through this too.
 ln -s {modules} /run/kernel/lib/modules
-printf '#!/bin/sh\\nexec /sbin/modprobe -d /run/kernel "$@"\\n' > /run/modprobe
+printf '#!/bin/sh\\nexec /sbin/modprobe --dirname=/run/kernel "$@"\\n' > /run/modprobe
 chmod +x /run/modprobe
 echo /run/modprobe > /proc/sys/kernel/modprobe
 /run/modprobe -a sch_netem sch_htb veth
@@ -87,9 +90,8 @@ def run_in_guest(arguments: Sequence[str], *, limit_s: float) -> GuestResult:
         init = exchange / "init"
         init.write_text(_init_script(exchange, arguments))
         init.chmod(0o755)
-        # A namespace of its own would hide the exchange's tmpfs; the kernel finds its init on the host's files.
         console = _boot([kernel, f"mem={MEMORY}", "root=/dev/root", "rootfstype=hostfs", "ro", f"init={init}",
-                         "con=null", "con0=null,fd:1", "quiet"], limit_s)  # fmt: skip
+                         "con=null", "con0=null,fd:1", "quiet", *(f"{name}={NARROW[name]}" for name in INIT_NARROW)], limit_s)
         status, junit = exchange / "status", exchange / "junit.xml"
         if not status.exists():
             raise GuestError(f"the guest went down before its tests ended. The end of its console:\n{console[-8000:]}")
@@ -99,12 +101,13 @@ def run_in_guest(arguments: Sequence[str], *, limit_s: float) -> GuestResult:
 def _init_script(exchange: Path, arguments: Sequence[str]) -> str:
     environment = {
         "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-        "HOME": "/tmp",
+        "HOME": "/run/tmp",
+        "TMPDIR": "/run/tmp",
         "PYTHONPATH": str(REPOSITORY),
         "PYTHONDONTWRITEBYTECODE": "1",
         **NARROW,
     }
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--junitxml=/run/exchange/junit.xml", *arguments]
+    command = [sys.executable, "-m", "pytest", "--color=no", "-p", "no:cacheprovider", "--junitxml=/run/exchange/junit.xml", *arguments]
     return INIT.format(
         exchange=shlex.quote(str(exchange)),
         modules=shlex.quote(str(MODULES)),
