@@ -93,41 +93,57 @@ class NamespaceNode(Node):
             self.cleanup()
 
 
-class Router(NamespaceNode):
-    """A site's router and switch: one namespace that forwards, with a bridge named `lan` for the workers' ports.
+class Namespace:
+    """A network namespace, held by a process of its own that the kernel ends together with this one.
 
-    The namespace is held by a process of its own that the kernel ends together with this one, so that a killed
-    testbed leaves no namespace behind.
+    So a killed testbed leaves no namespace behind. Made in the main thread: the kernel takes the holder down when the
+    thread that started it ends.
     """
 
-    def __init__(self, name: str, **params: Any) -> None:
+    def __init__(self) -> None:
+        """Raises RuntimeError when no namespace can be made."""
         self._holder = subprocess.Popen(
             ["setpriv", "--pdeathsig", "KILL", "unshare", "--net", "sleep", "infinity"],
             stdin=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C in the terminal is for us alone
         )
         try:
-            _wait_for_namespace(self._holder)
+            self._wait_until_there()
         except BaseException:
-            self._holder.kill()
+            self.close()
             raise
+
+    @property
+    def pid(self) -> int:
+        """The process that holds it."""
+        return self._holder.pid
+
+    def close(self) -> None:
+        """Let it go, and with it every interface in it."""
+        self._holder.kill()
+        self._holder.wait()
+
+    def _wait_until_there(self) -> None:
+        """Until the holder has left our namespace, a few milliseconds after it started."""
+        ours = Path("/proc/self/ns/net").readlink()
+        theirs = Path(f"/proc/{self.pid}/ns/net")
+        deadline = time.monotonic() + NAMESPACE_DEADLINE_S
+        while theirs.readlink() == ours:
+            if self._holder.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError("no network namespace could be made: `unshare --net` failed; run as root")
+            time.sleep(0.0005)
+
+
+class Router(NamespaceNode):
+    """A site's router and switch: one namespace that forwards, with a bridge named `lan` for the workers' ports."""
+
+    def __init__(self, name: str, **params: Any) -> None:
+        self._holder = Namespace()
         super().__init__(name, self._holder.pid, **params)
 
     def terminate(self) -> None:
         super().terminate()
-        self._holder.kill()
-        self._holder.wait()
-
-
-def _wait_for_namespace(holder: subprocess.Popen[bytes]) -> None:
-    """Until the holder has left our namespace, a few milliseconds after it started."""
-    ours = Path("/proc/self/ns/net").readlink()
-    deadline = time.monotonic() + NAMESPACE_DEADLINE_S
-    theirs = Path(f"/proc/{holder.pid}/ns/net")
-    while theirs.readlink() == ours:
-        if holder.poll() is not None or time.monotonic() > deadline:
-            raise RuntimeError("no network namespace could be made: `unshare --net` failed; run as root")
-        time.sleep(0.0005)
+        self._holder.close()
 
 
 class ContainerHost(NamespaceNode):

@@ -8,10 +8,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from testbed.emulation.network import Network
+from testbed.telemetry.host import CpuMeter
 
 PERIOD_S = 1.0
 
@@ -24,7 +24,7 @@ class Sampler:
         self._record = record
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
-        self._cpu = _cpu_times()
+        self._cpu = CpuMeter()
 
     def start(self) -> None:
         self._thread.start()
@@ -51,18 +51,6 @@ class Sampler:
                 "at_s": time.time(),
                 "bytes": self._network.arrived_bytes(),
                 "busy_s": {name: round(counters[name].busy_s, 4) for name in wan},
-                "cpu": self._cpu_share(),
+                "cpu": round(self._cpu.read(), 4),
             }
         )
-
-    def _cpu_share(self) -> float:
-        (busy0, total0), (busy1, total1) = self._cpu, _cpu_times()
-        self._cpu = busy1, total1
-        return round((busy1 - busy0) / (total1 - total0), 4) if total1 > total0 else 0.0
-
-
-def _cpu_times() -> tuple[int, int]:
-    """(busy, total) jiffies of all processors since boot; waiting for a disk is not busy, being stolen from is."""
-    ticks = [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
-    idle = ticks[3] + ticks[4]
-    return sum(ticks) - idle, sum(ticks)
