@@ -1,1 +1,1 @@
-"""Running tests under another kernel: Debian's user-mode-linux, an ordinary process, where the host's lacks netem."""
+"""Tests under another kernel, Debian's user-mode-linux, for what the host's kernel lacks."""

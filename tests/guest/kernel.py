@@ -5,8 +5,9 @@
                                                   └─► pytest ─► exchange/junit.xml, exchange/status
     GuestResult ◄── files of the exchange ◄────── power off, whatever happened
 
-The host's file system is the guest's root, read-only; what tests write goes to memory (TMPDIR, /run), and only the exchange
-directory comes back. The guest has one CPU, and sees the time and the environment of its own init script alone.
+The host's file system is the guest's root, read-only; what tests write goes to memory (TMPDIR, /run), and
+only the exchange directory comes back. The guest has one CPU, and sees the time and the environment of its
+own init script alone.
 """
 
 from __future__ import annotations
@@ -30,17 +31,21 @@ PACKAGE = "user-mode-linux"
 MODULES = Path("/usr/lib/uml/modules")
 MEMORY = "2G"
 
-#: The guest saves a process's SSE registers when it interrupts it, but not the wider ones (see `hide_wide_registers`),
-#: so nothing in it may use them. These are the switches of the C library, NumPy, and PyTorch with its oneDNN.
+#: The guest saves a process's SSE registers when it interrupts it, but not the wider ones (see
+#: `hide_wide_registers`), so nothing in it may use them. These are the switches of the C library, NumPy, and
+#: PyTorch with its oneDNN.
 NARROW = {
     "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX,-AVX2,-AVX512F,-AVX512VL,-AVX512BW,-AVX_Fast_Unaligned_Load",
-    "NPY_DISABLE_CPU_FEATURES": "AVX2 FMA3 AVX512F AVX512CD AVX512_SKX AVX512_CLX AVX512_CNL AVX512_ICL AVX512_SPR",
+    "NPY_DISABLE_CPU_FEATURES": "X86_V3 X86_V4 AVX512_ICL AVX512_SPR",
     "ATEN_CPU_CAPABILITY": "default",
     "ONEDNN_MAX_CPU_ISA": "SSE41",
 }
 
 #: What process 1 needs of them: the kernel hands it what it does not know itself on its command line.
 INIT_NARROW = ("GLIBC_TUNABLES",)
+
+#: The host's files as a read-only root, and the console on the kernel's standard output.
+BOOT = ("root=/dev/root", "rootfstype=hostfs", "ro", "con=null", "con0=null,fd:1", "quiet")
 
 INIT = """#!/bin/sh
 # Process 1 of the guest: when it ends, the guest has failed; so it powers off however it comes to its end.
@@ -81,7 +86,7 @@ class GuestResult:
 
 
 def run_in_guest(arguments: Sequence[str], *, limit_s: float) -> GuestResult:
-    """Run pytest with these arguments in the guest. Raises GuestError: not installed, crashed, or out of time."""
+    """Run pytest with these arguments in the guest. Raises GuestError: not there, crashed, or out of time."""
     kernel = shutil.which(KERNEL)
     if kernel is None or not MODULES.is_dir():
         raise GuestError(f"no guest kernel; install it: apt-get install {PACKAGE}")
@@ -90,11 +95,21 @@ def run_in_guest(arguments: Sequence[str], *, limit_s: float) -> GuestResult:
         init = exchange / "init"
         init.write_text(_init_script(exchange, arguments))
         init.chmod(0o755)
-        console = _boot([kernel, f"mem={MEMORY}", "root=/dev/root", "rootfstype=hostfs", "ro", f"init={init}",
-                         "con=null", "con0=null,fd:1", "quiet", *(f"{name}={NARROW[name]}" for name in INIT_NARROW)], limit_s)
+        console = _boot(
+            [
+                kernel,
+                f"mem={MEMORY}",
+                f"init={init}",
+                *BOOT,
+                *(f"{name}={NARROW[name]}" for name in INIT_NARROW),
+            ],
+            limit_s,
+        )
         status, junit = exchange / "status", exchange / "junit.xml"
         if not status.exists():
-            raise GuestError(f"the guest went down before its tests ended. The end of its console:\n{console[-8000:]}")
+            raise GuestError(
+                f"the guest went down before its tests ended. The end of its console:\n{console[-8000:]}"
+            )
         return GuestResult(int(status.read_text()), junit.read_text() if junit.exists() else "", console)
 
 
@@ -107,7 +122,8 @@ def _init_script(exchange: Path, arguments: Sequence[str]) -> str:
         "PYTHONDONTWRITEBYTECODE": "1",
         **NARROW,
     }
-    command = [sys.executable, "-m", "pytest", "--color=no", "-p", "no:cacheprovider", "--junitxml=/run/exchange/junit.xml", *arguments]
+    pytest = [sys.executable, "-m", "pytest", "--color=no", "-p", "no:cacheprovider"]
+    command = [*pytest, "--junitxml=/run/exchange/junit.xml", *arguments]
     return INIT.format(
         exchange=shlex.quote(str(exchange)),
         modules=shlex.quote(str(MODULES)),
@@ -118,7 +134,9 @@ def _init_script(exchange: Path, arguments: Sequence[str]) -> str:
 
 
 def _boot(command: list[str], limit_s: float) -> str:
-    """Run the kernel in a process group of its own and return its console; past the limit the whole group is killed."""
+    """Run the kernel in a process group of its own and return its console; past the limit the whole group is
+    killed.
+    """
     with subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -134,7 +152,9 @@ def _boot(command: list[str], limit_s: float) -> str:
         except subprocess.TimeoutExpired:
             os.killpg(guest.pid, signal.SIGKILL)
             console, _ = guest.communicate()
-            raise GuestError(f"the guest was still running after {limit_s:g} s and was killed. Its console:\n{console[-8000:]}") from None
+            raise GuestError(
+                f"the guest was killed, still running after {limit_s:g} s. Its console:\n{console[-8000:]}"
+            ) from None
         except BaseException:
             os.killpg(guest.pid, signal.SIGKILL)
             raise
@@ -144,10 +164,10 @@ def _boot(command: list[str], limit_s: float) -> str:
 def hide_wide_registers() -> None:
     """Let this process's PTRACE_GETREGSET and SETREGSET fail, as on a machine without extended registers.
 
-    The guest kernel keeps its processes' registers by ptrace, in a buffer of fixed size. Where the processor has
-    larger ones (AMX) the host refuses to set that little, and the guest dies at its first process. Without these
-    requests it falls back to the ones of the SSE age, which always work. A seccomp filter is how a process can do
-    without a system call; it has to be set before the kernel is executed.
+    The guest kernel keeps its processes' registers by ptrace, in a buffer of fixed size. Where the processor
+    has larger ones (AMX) the host refuses to set that little, and the guest dies at its first process.
+    Without these requests it falls back to the ones of the SSE age, which always work. A seccomp filter is
+    how a process can do without a system call; it has to be set before the kernel is executed.
     """
     ptrace, get_register_set, set_register_set = 101, 0x4204, 0x4205
     load, equal, answer = 0x20, 0x15, 0x06

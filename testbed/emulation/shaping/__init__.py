@@ -1,4 +1,4 @@
-"""Links that behave as asked: one interface, a kernel backend and a userspace backend, probed and never guessed."""
+"""Links that behave as asked: one interface, two backends, chosen by trying and never by guessing."""
 
 from testbed.emulation.shaping.base import LinkCounters, Port, Shaper, ShapingError
 from testbed.emulation.shaping.probe import available_backends, open_shaper

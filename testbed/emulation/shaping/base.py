@@ -18,11 +18,12 @@ class ShapingError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """Where a directed link is shaped: everything sent through one interface, a router's towards another as a rule.
+    """Where a directed link is shaped: everything sent through one interface, a router's towards another as a
+    rule.
 
-    A link from a router to one worker leaves through a port of the site's bridge. There the kernel's packet filter
-    sees only the bridge, so the port also says which, and the `address` of the worker: what is for that address is
-    the link's, whether the router sent it or another worker of the site.
+    A link from a router to one worker leaves through a port of the site's bridge. There the kernel's packet
+    filter sees only the bridge, so the port also says which, and the `address` of the worker: what is for
+    that address is the link's, whether the router sent it or another worker of the site.
     """
 
     link: str
@@ -36,10 +37,10 @@ class Port:
 class LinkCounters:
     """What a link has done since it was attached.
 
-    Packets and bytes are of frames as on the wire: a super-packet counts as the frames it stands for, each with its
-    own headers. `busy_s` is the time during which packets left one right behind another because a queue had formed,
-    `busy_bytes` what passed in that time and `allowed_bytes` the rate in force summed over it, so
-    `busy_bytes / allowed_bytes - 1` is the error of the rate.
+    Packets and bytes are of frames as on the wire: a super-packet counts as the frames it stands for, each
+    with its own headers. `busy_s` is the time during which packets left one right behind another because a
+    queue had formed, `busy_bytes` what passed in that time and `allowed_bytes` the rate in force summed over
+    it, so `busy_bytes / allowed_bytes - 1` is the error of the rate.
     """
 
     packets: int = 0
@@ -71,7 +72,7 @@ class Shaper(ABC):
 
     @abstractmethod
     def apply(self, states: Mapping[str, LinkState]) -> None:
-        """Change the named links in place, as one batch; nothing that waits is lost. KeyError: not attached."""
+        """Change the named links in place, as one batch; what waits is kept. KeyError: not attached."""
 
     @abstractmethod
     def detach(self, link: str) -> None:
@@ -96,6 +97,16 @@ class Shaper(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def distorted_by_offload(state: LinkState) -> bool:
+    """Whether hosts that send over this link should do without segmentation offload.
+
+    A backend loses and queues a super-packet of up to 45 frames as one. That is what makes high rates cheap,
+    and averages hold; but where loss is random or a queue is counted in packets, single frames are what was
+    asked for.
+    """
+    return state.loss > 0 or state.queue.unit == "packets"
 
 
 def passes(state: LinkState) -> bool:

@@ -21,8 +21,8 @@ PACKAGES = "gcc libc6-dev"
 def build_core() -> Path:
     """The compiled core, built first if its source or flags are not those of the last build.
 
-    The digest of both lies beside it, so a checkout that touches the file's time rebuilds nothing. The compiler
-    writes to a name of its own and the result is moved into place: a core that runs keeps its file.
+    The digest of both lies beside it, so a checkout that touches the file's time rebuilds nothing. The
+    compiler writes to a name of its own and the result is moved into place: a core that runs keeps its file.
     """
     digest = hashlib.sha256(SOURCE.read_bytes() + " ".join(FLAGS).encode()).hexdigest()
     stamp = BINARY.with_suffix(".sha256")
@@ -30,7 +30,9 @@ def build_core() -> Path:
         return BINARY
     compiler = shutil.which("cc")
     if compiler is None:
-        raise ShapingError(f"no C compiler for the userspace shaping core; install one: apt-get install {PACKAGES}")
+        raise ShapingError(
+            f"no C compiler for the userspace shaping core; install one: apt-get install {PACKAGES}"
+        )
     BINARY.parent.mkdir(exist_ok=True)
     fresh = BINARY.with_suffix(f".{os.getpid()}")
     compiled = subprocess.run(

@@ -1,13 +1,15 @@
 """The rules that send a router's packets to the shaping core.
 
-nftables has a queue statement only where the kernel was built with it, so these are iptables rules, through whichever
-of its two forms this kernel accepts. All live in one chain of our own, which is replaced whole and atomically:
+nftables has a queue statement only where the kernel was built with it, so these are iptables rules, through
+whichever of its two forms this kernel accepts. All live in one chain of our own, which is replaced whole and
+atomically:
 
     mangle POSTROUTING ─► testbed-shaping ─► -o paris-tokyo            -j NFQUEUE --queue-num 0
                                           ─► -o lan -d 10.0.0.2        -j NFQUEUE --queue-num 1
 
-None carries --queue-bypass: while nobody listens to a queue, its packets are dropped. An accepted packet goes on
-after the whole table, so it meets one rule only; rules with a destination therefore come before those without.
+None carries --queue-bypass: while nobody listens to a queue, its packets are dropped. An accepted packet goes
+on after the whole table, so it meets one rule only; rules with a destination therefore come before those
+without.
 """
 
 from __future__ import annotations
@@ -63,14 +65,26 @@ def working_form() -> str:
             return form
         complaints.append(f"{form}: {complaint.splitlines()[0]}")
     raise ShapingError(
-        "this kernel or machine takes no NFQUEUE rule. Install the tool (apt-get install iptables), and use a kernel "
+        "no NFQUEUE rule can be added here. Install the tool (apt-get install iptables), and use a kernel "
         "with CONFIG_NETFILTER_XT_TARGET_NFQUEUE and CONFIG_NETFILTER_NETLINK_QUEUE (modules xt_NFQUEUE and "
         f"nfnetlink_queue). What was tried: {'; '.join(complaints)}"
     )
 
 
+def filter_bridged(netns: Path) -> None:
+    """Have what one port of a bridge sends to another pass the rules too, which its frames otherwise go
+    round.
+    """
+    switch = "net.bridge.bridge-nf-call-iptables=1"
+    complaint = _run(["nsenter", f"--net={netns}", "sysctl", "-qw", switch])
+    if complaint is not None:
+        raise ShapingError(f"links through a bridge cannot be shaped: modprobe br_netfilter ({complaint})")
+
+
 def replace_rules(netns: Path, rules: Iterable[Rule]) -> None:
-    """Make these rules the only ones of our chain in a namespace. Raises ShapingError; then nothing has changed."""
+    """Make these rules the only ones of our chain in a namespace. Raises ShapingError; then nothing has
+    changed.
+    """
     form, inside = working_form(), ["nsenter", f"--net={netns}"]
     complaint = _run([*inside, f"{form}-restore", "--noflush"], table_text(rules))
     jump = ["POSTROUTING", "-j", CHAIN]

@@ -6,17 +6,17 @@
           └─ 2:1    class   rate = ceiling = the link's rate
              └─ 3:    bfifo   the bottleneck queue, limited in bytes
 
-netem outside and the rate inside, because only so is the bottleneck queue a queue of its own. The other way round
-(HTB with a netem leaf) one packet limit covers both what is on its way and what waits: a link of 100 Mbit/s and
-100 ms with a queue of 250 kB needs 826 + 165 packets, but the 826 are not kept for those on their way, so a burst
-arriving at twice the rate is cut long before 250 kB wait; and since it counts a super-packet of 45 frames as one,
-the limit means 45 times as much with segmentation offload as without. A bfifo counts bytes. Delay before or after
-the queue makes no difference from end to end.
+netem outside and the rate inside, because only so is the bottleneck queue a queue of its own. The other way
+round (HTB with a netem leaf) one packet limit covers both what is on its way and what waits: a link of 100
+Mbit/s and 100 ms with a queue of 250 kB needs 826 + 165 packets, but the 826 are not kept for those on their
+way, so a burst arriving at twice the rate is cut long before 250 kB wait; and since it counts a super-packet
+of 45 frames as one, the limit means 45 times as much with segmentation offload as without. A bfifo counts
+bytes. Delay before or after the queue makes no difference from end to end.
 
-What is loose: netem counts packets, so its limit is set where a link at its full rate with the smallest frames stays
-below it, and only keeps a flood from taking the host's memory. A class refills its bucket when it is changed, so each
-change lends one burst (1 ms at the rate, at least two frames). A down link is netem with a loss of 100 %: what it
-already holds drains.
+What is loose: netem counts packets, so its limit is set where a link at its full rate with the smallest
+frames stays below it, and only keeps a flood from taking the host's memory. A class refills its bucket when
+it is changed, so each change lends one burst (1 ms at the rate, at least two frames). A down link is netem
+with a loss of 100 %: what it already holds drains.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ from testbed.emulation.shaping import tc
 from testbed.emulation.shaping.base import LinkCounters, Port, Shaper, ShapingError, passes
 from testbed.link import MTU_FRAME_BYTES, LinkState
 
-#: A bucket that fills in this time rides out the timer's lateness: 1.25 MB at 10 Gbit/s, two frames at 64 kbit/s.
+#: A bucket that fills in this time rides out the timer's lateness: 1.25 MB at 10 Gbit/s, two frames at 64
+#: kbit/s.
 BURST_S = 1e-3
 MIN_BURST_BYTES = 2 * MTU_FRAME_BYTES
 #: The smallest frame, and room for bursts above the rate that wait in the delay line.
@@ -50,7 +51,9 @@ def burst_bytes(rate_bps: float) -> float:
 
 
 def delay_line_packets(state: LinkState) -> int:
-    """What netem must be able to hold: the smallest frames at full rate for the longest delay, queue included."""
+    """What netem must be able to hold: the smallest frames at full rate for the longest delay, queue
+    included.
+    """
     on_the_way = state.rate_bps / 8 * (state.delay_s + state.jitter_s)
     return ceil((on_the_way + state.queue_bytes) / MIN_FRAME_BYTES) + SPARE_PACKETS
 
@@ -88,7 +91,9 @@ class _Tree:
         )
 
     def rate(self, state: LinkState, *, create: bool = False) -> tc.Request:
-        return tc.htb_class(self.index, _CLASS, _HTB, state.rate_bps, burst_bytes(state.rate_bps), create=create)
+        return tc.htb_class(
+            self.index, _CLASS, _HTB, state.rate_bps, burst_bytes(state.rate_bps), create=create
+        )
 
     def queue(self, state: LinkState, *, create: bool = False) -> tc.Request:
         return tc.bfifo(self.index, _QUEUE, _CLASS, state.queue_bytes, create=create)
@@ -176,9 +181,8 @@ class NetemShaper(Shaper):
                 now = time.monotonic()
                 for tree in self._trees.values():
                     if tree.control is control and (tree.index, tree.root) in qdiscs:
-                        _observe(
-                            tree, now, {own: seen for (index, own), (_, seen) in qdiscs.items() if index == tree.index}
-                        )
+                        own = {own: seen for (at, own), (_, seen) in qdiscs.items() if at == tree.index}
+                        _observe(tree, now, own)
             return {link: tree.counted for link, tree in self._trees.items()}
 
     def failure(self) -> str | None:
@@ -196,14 +200,14 @@ class NetemShaper(Shaper):
         index = control.interfaces().get(port.interface)
         if index is None:
             raise OSError(errno.ENODEV, f"no such interface: {port.interface}")
-        # Another handle than the present root's makes the kernel graft a new tree in one step; the same handle
-        # would change the old one. The interface is shaped, or dead, at every moment.
-        present = {own for (at, own), (parent, _) in control.qdiscs().items() if at == index and parent == tc.ROOT}
+        # Another handle than the present root's makes the kernel graft a new tree in one step; the same
+        # handle would change the old one. The interface is shaped, or dead, at every moment.
+        present = {
+            own for (at, own), (parent, _) in control.qdiscs().items() if at == index and parent == tc.ROOT
+        }
         root = tc.handle(1) if tc.handle(1) not in present else tc.handle(4)
         now = time.monotonic()
         tree = _Tree(control, port.netns, index, root, state, since=now, seen_at=now)
-        if state.rate_bps <= 0:
-            raise OSError(errno.EINVAL, "a link is attached with the rate it has when up; take it down with up=False")
         control.apply(tree.build())
         return tree
 
@@ -216,8 +220,8 @@ class NetemShaper(Shaper):
 def _observe(tree: _Tree, now: float, seen: dict[int, tc.Statistics]) -> None:
     """Bring a link's counters up to date.
 
-    The kernel does not say how long a queue was there. A stretch between two looks counts as busy if bytes waited at
-    both ends of it, so the figure is as fine as the looks are frequent.
+    The kernel does not say how long a queue was there. A stretch between two looks counts as busy if bytes
+    waited at both ends of it, so the figure is as fine as the looks are frequent.
     """
     tree.enforce(now)
     netem, htb, queue = seen[tree.root], seen[_HTB], seen[_QUEUE]

@@ -25,7 +25,9 @@ def available_backends() -> dict[str, str | None]:
 
 
 def open_shaper(choice: Literal["auto", "netem", "userspace"] = "auto") -> Shaper:
-    """A shaper that works here. Raises ShapingError, whose text is the remedy, rather than leave a link unshaped."""
+    """A shaper that works here. Raises ShapingError, whose text is the remedy, rather than leave a link
+    unshaped.
+    """
     if choice != "auto":
         complaint = _complaint(BACKENDS[choice])
         if complaint is not None:
@@ -37,7 +39,9 @@ def open_shaper(choice: Literal["auto", "netem", "userspace"] = "auto") -> Shape
         if complaint is None:
             return backend()
         complaints[name] = complaint
-    raise ShapingError("no shaping backend works here. " + " ".join(f"{n}: {c}" for n, c in complaints.items()))
+    raise ShapingError(
+        "no shaping backend works here. " + " ".join(f"{n}: {c}" for n, c in complaints.items())
+    )
 
 
 def _complaint(backend: type[Shaper]) -> str | None:
@@ -73,7 +77,9 @@ def _kernel_remedy() -> str:
     if "azure" in release or "aws" in release or "gcp" in release or release.endswith("-generic"):
         package = f"install its module: apt-get install linux-modules-extra-{release} && modprobe sch_netem"
     elif release.endswith("-amd64") or release.endswith("-arm64"):
-        package = f"install it: apt-get install linux-image-{release} (not the -cloud image) && modprobe sch_netem"
+        package = (
+            f"install it: apt-get install linux-image-{release} (not the -cloud image) && modprobe sch_netem"
+        )
     elif Path("/etc/redhat-release").exists():
         package = f"install its module: dnf install kernel-modules-extra-{release} && modprobe sch_netem"
     else:

@@ -1,7 +1,9 @@
-"""Shaping outside the kernel, for kernels without sch_netem: packets wait in NFQUEUE until the core lets them go.
+"""Shaping outside the kernel, for kernels without sch_netem: packets wait in NFQUEUE until the core lets them
+go.
 
-Rate, queue, delay, jitter and loss are all the core's (see core.c, which holds the model). Here is its life and its
-port into each namespace. The core's end, for whatever reason, leaves every link dead, since the rules stay.
+Rate, queue, delay, jitter and loss are all the core's (see core.c, which holds the model). Here is its life
+and its port into each namespace. The core's end, for whatever reason, leaves every link dead, since the rules
+stay.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from typing import ClassVar
 
 from testbed.emulation.shaping.base import LinkCounters, Port, Shaper, ShapingError, passes
 from testbed.emulation.shaping.build import build_core
-from testbed.emulation.shaping.iptables import Rule, replace_rules
+from testbed.emulation.shaping.iptables import Rule, filter_bridged, replace_rules
 from testbed.link import LinkState
 
 ANSWER_BYTES = 1 << 18
@@ -57,6 +59,7 @@ class UserspaceShaper(Shaper):
         self._queues: dict[str, int] = {}
         self._ports: dict[str, Port] = {}
         self._rules: dict[Path, dict[tuple[str, str | None], Rule]] = {}
+        core = build_core()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._channel = ours
         self._channel.settimeout(ANSWER_TIMEOUT_S)
@@ -64,12 +67,18 @@ class UserspaceShaper(Shaper):
             ours.setsockopt(socket.SOL_SOCKET, option, ANSWER_BYTES)
             theirs.setsockopt(socket.SOL_SOCKET, option, ANSWER_BYTES)
         with theirs:
-            self._core = subprocess.Popen([build_core()], stdin=theirs, stdout=subprocess.DEVNULL)
+            # In a session of its own: an interrupt from the terminal is for us, who then take the network
+            # down.
+            self._core = subprocess.Popen(
+                [core], stdin=theirs.fileno(), stdout=subprocess.DEVNULL, start_new_session=True
+            )
 
     def attach(self, port: Port, state: LinkState) -> None:
         with self._lock:
             if port.link in self._queues:
                 raise ShapingError(f"link {port.link} is attached already; detach it first")
+            if port.bridge is not None:
+                filter_bridged(port.netns)
             queue = next(self._numbers)
             # The rule first: from then on the port is dead, until the core listens.
             self._set_rule(port, queue)
@@ -81,7 +90,8 @@ class UserspaceShaper(Shaper):
     def apply(self, states: Mapping[str, LinkState]) -> None:
         with self._lock:
             lines = [f"set {self._queues[link]} {encode(state)}" for link, state in states.items()]
-            self._ask("\n".join(lines))
+            if lines:  # an empty message would read as the end of file
+                self._ask("\n".join(lines))
 
     def detach(self, link: str) -> None:
         with self._lock:
@@ -99,9 +109,7 @@ class UserspaceShaper(Shaper):
         if status is None:
             return None
         ended = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
-        return (
-            f"the shaping core (pid {self._core.pid}) {ended}; every link is dead. Take the network down and up again"
-        )
+        return f"the shaping core {ended}, so every link is dead; take the network down and up again"
 
     def close(self) -> None:
         with self._lock:
@@ -116,7 +124,9 @@ class UserspaceShaper(Shaper):
             self._ports.clear()
 
     def _set_rule(self, port: Port, queue: int) -> None:
-        """Rules outlive `detach`, so that a port nobody shapes is dead; a port attached again takes its rule over."""
+        """Rules outlive `detach`, so that a port nobody shapes is dead; a port attached again takes its rule
+        over.
+        """
         rules = self._rules.setdefault(port.netns, {})
         key = (port.bridge or port.interface, port.address)
         replace_rules(port.netns, ({**rules, key: Rule(*key, queue)}).values())

@@ -7,6 +7,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path as FilePath
 
 from testbed.emulation.shaping.base import Port
@@ -49,7 +50,8 @@ class Path:
         lines = run(*self.command("source", *words), check=False).splitlines()
         answers = [line for line in lines if "icmp_seq=" in line and "time=" in line]
         return [
-            (int(line.split("icmp_seq=")[1].split()[0]), float(line.split("time=")[1].split()[0])) for line in answers
+            (int(line.split("icmp_seq=")[1].split()[0]), float(line.split("time=")[1].split()[0]))
+            for line in answers
         ]
 
     @contextmanager
@@ -68,9 +70,9 @@ class Path:
         for node in NODES:
             run("ip", "netns", "add", f"{self.prefix}-{node}")
             run(*self.command(node, "ip", "link", "set", "lo", "up"))
-        for number, (near, far) in enumerate(zip(NODES, NODES[1:], strict=False), start=1):
-            ends = ["netns", f"{self.prefix}-{near}", "type", "veth", "peer", "name", near, "netns", f"{self.prefix}-{far}"]
-            run("ip", "link", "add", far, *ends)
+        for number, (near, far) in enumerate(pairwise(NODES), start=1):
+            here, there = (["netns", f"{self.prefix}-{node}"] for node in (near, far))
+            run("ip", "link", "add", far, *here, "type", "veth", "peer", "name", near, *there)
             for node, interface, host in ((near, far, 1), (far, near, 2)):
                 address = f"10.210.{number}.{host}/24"
                 run(*self.command(node, "ip", "address", "add", address, "dev", interface))

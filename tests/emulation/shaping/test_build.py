@@ -1,0 +1,44 @@
+"""The core is compiled when it must be, and says what is missing when it cannot be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from testbed.emulation.shaping import ShapingError, build
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "BINARY", tmp_path / "build" / "testbed-shaper")
+
+
+def test_it_is_built_once_and_again_when_the_source_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "core.c"
+    source.write_text("int main(void) { return 0; }")
+    monkeypatch.setattr(build, "SOURCE", source)
+    first = build.build_core().stat()
+    assert build.build_core().stat().st_ino == first.st_ino
+    source.write_text("int main(void) { return 1; }")
+    assert build.build_core().stat().st_ino != first.st_ino
+
+
+def test_without_a_compiler_the_packages_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ShapingError, match="apt-get install gcc"):
+        build.build_core()
+
+
+def test_without_headers_the_packages_and_the_complaint_are_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "core.c"
+    source.write_text("#include <linux/no_such_header.h>\n")
+    monkeypatch.setattr(build, "SOURCE", source)
+    with pytest.raises(ShapingError, match=r"(?s)libc6-dev.*no_such_header"):
+        build.build_core()

@@ -1,0 +1,25 @@
+"""The text of the rules."""
+
+from __future__ import annotations
+
+import pytest
+
+from testbed.emulation.shaping.iptables import Rule, table_text
+
+pytestmark = pytest.mark.unit
+
+
+def test_the_chain_is_replaced_whole_and_narrow_rules_come_first() -> None:
+    rules = [Rule("lan", None, 0), Rule("lan", "10.0.0.2", 1), Rule("tokyo", None, 2)]
+    assert table_text(rules).splitlines() == [
+        "*mangle",
+        ":testbed-shaping - [0:0]",
+        "-A testbed-shaping -o lan -d 10.0.0.2 -j NFQUEUE --queue-num 1",
+        "-A testbed-shaping -o lan -j NFQUEUE --queue-num 0",
+        "-A testbed-shaping -o tokyo -j NFQUEUE --queue-num 2",
+        "COMMIT",
+    ]
+
+
+def test_no_rule_lets_packets_past_a_dead_core() -> None:
+    assert "bypass" not in table_text([Rule("tokyo", None, 0)])

@@ -1,0 +1,157 @@
+"""What only the userspace backend has: a process that may die, and rules."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path as FilePath
+
+import pytest
+
+from testbed.emulation.shaping import LinkCounters, Port, ShapingError
+from testbed.emulation.shaping.userspace import UserspaceShaper, decode, encode
+from testbed.link import MTU_FRAME_BYTES, LinkState, Queue
+from tests.emulation.shaping.path import TARGET, Path, run
+
+STATE = LinkState(rate_bps=50e6, delay_s=0.005)
+DAWDLER = """
+import sys, time
+from testbed.emulation.shaping.userspace import UserspaceShaper
+shaper = UserspaceShaper()
+print(shaper._core.pid, flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.unit
+def test_a_state_is_told_in_bytes_and_seconds() -> None:
+    state = LinkState(rate_bps=8e6, delay_s=0.02, jitter_s=0.001, loss=0.25, queue=Queue(10, "packets"))
+    assert encode(state) == "1000000.0 0.02 0.001 0.25 15140"
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("state", [LinkState(8e6, 0.02, up=False), LinkState(0, 0.02)])
+def test_a_link_that_is_down_is_told_as_no_rate(state: LinkState) -> None:
+    assert encode(state).startswith("0.0 ")
+
+
+@pytest.mark.unit
+def test_counters_are_read_in_the_order_the_core_writes_them() -> None:
+    assert decode(["1", "2", "3", "4", "5", "0.5", "6", "7"]) == LinkCounters(
+        packets=1,
+        bytes=2,
+        dropped_queue=3,
+        dropped_loss=4,
+        backlog_bytes=5,
+        busy_s=0.5,
+        allowed_bytes=6,
+        busy_bytes=7,
+    )
+
+
+@pytest.mark.privileged
+def test_when_the_core_dies_its_links_are_dead_and_it_is_said(path: Path) -> None:
+    with UserspaceShaper() as shaper:
+        shaper.attach(path.there, STATE)
+        assert len(path.ping(3)) == 3
+        assert shaper.failure() is None
+        os.kill(shaper._core.pid, signal.SIGKILL)
+        shaper._core.wait()
+        assert path.ping(3, wait_s=0.3) == []
+        assert "killed by signal 9" in str(shaper.failure())
+        with pytest.raises(ShapingError, match="every link is dead"):
+            shaper.apply({"left->right": STATE})
+    assert path.ping(3, wait_s=0.3) == []
+
+
+@pytest.mark.privileged
+def test_the_core_ends_with_the_process_that_started_it() -> None:
+    with subprocess.Popen([sys.executable, "-c", DAWDLER], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout
+        core = FilePath("/proc") / parent.stdout.readline().strip()
+        assert (core / "comm").read_text() == "testbed-shaper\n"
+        parent.kill()
+    deadline = time.monotonic() + 5
+    while core.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not core.exists()
+
+
+@pytest.mark.privileged
+def test_a_namespace_is_not_kept_alive_by_a_detached_link() -> None:
+    with UserspaceShaper() as shaper:
+        with subprocess.Popen(["unshare", "--net", "cat"], stdin=subprocess.PIPE) as holder:
+            namespace = FilePath(f"/proc/{holder.pid}/ns/net")
+            own = FilePath("/proc/self/ns/net").stat().st_ino
+            while namespace.stat().st_ino == own:
+                time.sleep(0.01)
+            inode = namespace.stat().st_ino
+            shaper.attach(Port("a->b", namespace, "lo"), STATE)
+            shaper.detach("a->b")
+            assert holder.stdin
+            holder.stdin.close()
+        descriptors = FilePath(f"/proc/{shaper._core.pid}/fd").iterdir()
+        links = [str(descriptor.readlink()) for descriptor in descriptors]
+        assert f"net:[{inode}]" not in links
+        assert sum("socket" in link for link in links) == 1  # only its standard input is left
+
+
+@pytest.mark.privileged
+def test_without_ipv6_nothing_goes_round_the_rules(path: Path) -> None:
+    with UserspaceShaper() as shaper:
+        shaper.attach(path.there, STATE)
+        switch = "/proc/sys/net/ipv6/conf/right/disable_ipv6"
+        assert run(*path.command("left", "cat", switch)).strip() == "1"
+
+
+@pytest.mark.privileged
+def test_two_links_of_a_bridge_are_told_apart_by_address(path: Path) -> None:
+    """The target's side as a site: its router's bridge reaches two workers, each by a link of its own."""
+    site, workers = "right", {"near": ("10.211.0.2", 0.01), "far": ("10.211.0.3", 0.03)}
+    run(*path.command(site, "ip", "link", "add", "lan", "type", "bridge"))
+    run(*path.command(site, "ip", "address", "add", "10.211.0.1/24", "dev", "lan"))
+    run(*path.command(site, "ip", "link", "set", "lan", "up"))
+    made = []
+    try:
+        with UserspaceShaper() as shaper:
+            for name, (address, delay) in workers.items():
+                namespace = f"{path.prefix}-{name}"
+                run("ip", "netns", "add", namespace)
+                made.append(namespace)
+                inside = ["ip", "-n", namespace]
+                peer = ["peer", "name", "eth0", "netns", namespace]
+                run("ip", "-n", f"{path.prefix}-{site}", "link", "add", name, "type", "veth", *peer)
+                run(*path.command(site, "ip", "link", "set", name, "master", "lan", "up"))
+                run(*inside, "address", "add", f"{address}/24", "dev", "eth0")
+                run(*inside, "link", "set", "eth0", "up")
+                port = Port(f"{site}->{name}", path.namespace(site), name, bridge="lan", address=address)
+                shaper.attach(port, LinkState(1e9, delay))
+
+            def round_trip(node: str, to: str) -> float:
+                words = ["ping", "-n", "-c", "4", "-i", "0.05", to]
+                lines = run(*path.command(node, *words)).splitlines()
+                return min(float(line.split("time=")[1].split()[0]) for line in lines if "time=" in line)
+
+            assert round_trip(site, "10.211.0.2") == pytest.approx(10, abs=3)
+            assert round_trip(site, "10.211.0.3") == pytest.approx(30, abs=3)
+            # From worker to worker over the bridge alone, each way through the link of the one it is for.
+            assert round_trip("near", "10.211.0.3") == pytest.approx(40, abs=3)
+    finally:
+        for namespace in made:
+            run("ip", "netns", "delete", namespace)
+        run(*path.command(site, "ip", "link", "delete", "lan"))
+
+
+@pytest.mark.privileged
+def test_a_super_packet_is_charged_for_the_headers_of_its_frames(path: Path) -> None:
+    with UserspaceShaper() as shaper:
+        shaper.attach(path.there, LinkState(100e6, 0.001, queue=Queue(2000, "packets")))
+        with path.server():
+            run(*path.command("source", "iperf3", "--client", TARGET, "--bytes", "4M"))
+        seen = shaper.counters()["left->right"]
+    # One frame for a super-packet would make the mean tens of kilobytes, headers counted once 1,450 bytes.
+    assert seen.packets > 1000
+    assert 1500 < seen.bytes / seen.packets <= MTU_FRAME_BYTES
