@@ -107,9 +107,7 @@ def run_in_guest(arguments: Sequence[str], *, limit_s: float) -> GuestResult:
         )
         status, junit = exchange / "status", exchange / "junit.xml"
         if not status.exists():
-            raise GuestError(
-                f"the guest went down before its tests ended. The end of its console:\n{console[-8000:]}"
-            )
+            raise GuestError(f"the guest went down before its tests ended. The end of its console:\n{console[-8000:]}")
         return GuestResult(int(status.read_text()), junit.read_text() if junit.exists() else "", console)
 
 

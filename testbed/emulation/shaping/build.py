@@ -30,9 +30,7 @@ def build_core() -> Path:
         return BINARY
     compiler = shutil.which("cc")
     if compiler is None:
-        raise ShapingError(
-            f"no C compiler for the userspace shaping core; install one: apt-get install {PACKAGES}"
-        )
+        raise ShapingError(f"no C compiler for the userspace shaping core; install one: apt-get install {PACKAGES}")
     BINARY.parent.mkdir(exist_ok=True)
     fresh = BINARY.with_suffix(f".{os.getpid()}")
     compiled = subprocess.run(

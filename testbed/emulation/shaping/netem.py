@@ -91,9 +91,7 @@ class _Tree:
         )
 
     def rate(self, state: LinkState, *, create: bool = False) -> tc.Request:
-        return tc.htb_class(
-            self.index, _CLASS, _HTB, state.rate_bps, burst_bytes(state.rate_bps), create=create
-        )
+        return tc.htb_class(self.index, _CLASS, _HTB, state.rate_bps, burst_bytes(state.rate_bps), create=create)
 
     def queue(self, state: LinkState, *, create: bool = False) -> tc.Request:
         return tc.bfifo(self.index, _QUEUE, _CLASS, state.queue_bytes, create=create)
@@ -202,9 +200,7 @@ class NetemShaper(Shaper):
             raise OSError(errno.ENODEV, f"no such interface: {port.interface}")
         # Another handle than the present root's makes the kernel graft a new tree in one step; the same
         # handle would change the old one. The interface is shaped, or dead, at every moment.
-        present = {
-            own for (at, own), (parent, _) in control.qdiscs().items() if at == index and parent == tc.ROOT
-        }
+        present = {own for (at, own), (parent, _) in control.qdiscs().items() if at == index and parent == tc.ROOT}
         root = tc.handle(1) if tc.handle(1) not in present else tc.handle(4)
         now = time.monotonic()
         tree = _Tree(control, port.netns, index, root, state, since=now, seen_at=now)

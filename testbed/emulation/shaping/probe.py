@@ -39,9 +39,7 @@ def open_shaper(choice: Literal["auto", "netem", "userspace"] = "auto") -> Shape
         if complaint is None:
             return backend()
         complaints[name] = complaint
-    raise ShapingError(
-        "no shaping backend works here. " + " ".join(f"{n}: {c}" for n, c in complaints.items())
-    )
+    raise ShapingError("no shaping backend works here. " + " ".join(f"{n}: {c}" for n, c in complaints.items()))
 
 
 def _complaint(backend: type[Shaper]) -> str | None:
@@ -77,9 +75,7 @@ def _kernel_remedy() -> str:
     if "azure" in release or "aws" in release or "gcp" in release or release.endswith("-generic"):
         package = f"install its module: apt-get install linux-modules-extra-{release} && modprobe sch_netem"
     elif release.endswith("-amd64") or release.endswith("-arm64"):
-        package = (
-            f"install it: apt-get install linux-image-{release} (not the -cloud image) && modprobe sch_netem"
-        )
+        package = f"install it: apt-get install linux-image-{release} (not the -cloud image) && modprobe sch_netem"
     elif Path("/etc/redhat-release").exists():
         package = f"install its module: dnf install kernel-modules-extra-{release} && modprobe sch_netem"
     else:

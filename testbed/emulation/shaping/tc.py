@@ -231,9 +231,7 @@ def _socket_in(netns: Path) -> socket.socket:
             with netns.open("rb") as file:
                 if libc.setns(file.fileno(), _CLONE_NEWNET) != 0:
                     raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(netns))
-            opened.append(
-                socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_ROUTE)
-            )
+            opened.append(socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_ROUTE))
         except OSError as error:
             opened.append(error)
 

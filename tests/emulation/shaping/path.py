@@ -50,8 +50,7 @@ class Path:
         lines = run(*self.command("source", *words), check=False).splitlines()
         answers = [line for line in lines if "icmp_seq=" in line and "time=" in line]
         return [
-            (int(line.split("icmp_seq=")[1].split()[0]), float(line.split("time=")[1].split()[0]))
-            for line in answers
+            (int(line.split("icmp_seq=")[1].split()[0]), float(line.split("time=")[1].split()[0])) for line in answers
         ]
 
     @contextmanager

@@ -133,9 +133,7 @@ def test_changes_lose_nothing_that_waits(shaper: Shaper, path: Path) -> None:
 
 def test_a_new_rate_holds_for_what_waits_already(shaper: Shaper, path: Path) -> None:
     shape(shaper, path, LinkState(rate_bps=1e6, delay_s=0.001, queue=Queue(400, "packets")))
-    speed_up = threading.Timer(
-        1.0, lambda: shaper.apply({THERE: LinkState(20e6, 0.001, queue=Queue(400, "packets"))})
-    )
+    speed_up = threading.Timer(1.0, lambda: shaper.apply({THERE: LinkState(20e6, 0.001, queue=Queue(400, "packets"))}))
     speed_up.start()
     arrivals = burst(path, 300)
     speed_up.join()

@@ -16,9 +16,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "BINARY", tmp_path / "build" / "testbed-shaper")
 
 
-def test_it_is_built_once_and_again_when_the_source_changes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_is_built_once_and_again_when_the_source_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = tmp_path / "core.c"
     source.write_text("int main(void) { return 0; }")
     monkeypatch.setattr(build, "SOURCE", source)
