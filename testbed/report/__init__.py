@@ -1,1 +1,1 @@
-"""tmp"""
+"""Figures, tables and pages made of runs."""

@@ -1,2 +1,181 @@
-def write_report(p):
-    return p
+"""Pages made of runs: one self-contained HTML file each, which opens from anywhere and fetches nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from markupsafe import Markup
+
+from testbed.report import tables, text
+from testbed.report.figures.canvas import Drawing
+from testbed.report.figures.comparison import draw_progress, draw_spread
+from testbed.report.figures.host import draw_host
+from testbed.report.figures.links import draw_links
+from testbed.report.figures.network import draw_network
+from testbed.report.figures.rounds import draw_rounds
+from testbed.report.figures.training import draw_training
+from testbed.report.figures.waiting import draw_time_spent, draw_waiting
+from testbed.report.record import RunRecord
+from testbed.report.tables import Cell, Table
+
+REPORT = "report.html"
+
+
+def write_report(run: Path) -> Path:
+    """Write `report.html` into a run's directory and return its path. NotARun when `run` is none."""
+    record = RunRecord.read(run)
+    target = run / REPORT
+    target.write_text(_render("run.html.j2", _run_values(record)), encoding="utf-8")
+    return target
+
+
+def write_comparison(runs: Sequence[Path], target: Path) -> Path:
+    """Write the page of several runs side by side to `target` and return it. NotARun when one of `runs` is none."""
+    records = [RunRecord.read(run) for run in runs]
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(_render("comparison.html.j2", _comparison_values(records)), encoding="utf-8")
+    return target
+
+
+def _render(template: str, values: dict[str, Any]) -> str:
+    environment = Environment(
+        loader=PackageLoader("testbed.report", "templates"),
+        autoescape=select_autoescape(["html.j2"]),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["svg"] = lambda drawing: Markup(drawing.svg)
+    return environment.get_template(template).render(values)
+
+
+def _run_values(record: RunRecord) -> dict[str, Any]:
+    return {
+        "title": record.id,
+        "record": record,
+        "when": _when(record),
+        "badge": tables.badge(record),
+        "key_figures": tables.key_figures(record),
+        "training": draw_training(record),
+        "rounds": draw_rounds(record),
+        "network": draw_network(record),
+        "links": draw_links(record),
+        "waiting": draw_waiting(record),
+        "time_spent": draw_time_spent(record),
+        "host": draw_host(record),
+        "swaps": tables.swaps(record),
+        "considered": tables.considered(record),
+        "events": tables.events(record),
+        "link_table": tables.links(record),
+        "members": tables.members(record),
+        "facts": tables.facts(record),
+        "inputs": record.manifest.get("inputs") or {},
+    }
+
+
+def _comparison_values(records: Sequence[RunRecord]) -> dict[str, Any]:
+    runs = dict(zip(_labels(records), records, strict=True))
+    policies = list(dict.fromkeys(str(record.section("sync").get("policy")) for record in records))
+    facts = {label: tables.facts(record) for label, record in runs.items()}
+    names = dict.fromkeys(name for each in facts.values() for name in each)
+    differing = [name for name in names if len({each.get(name) for each in facts.values()}) > 1]
+    drawings: list[Drawing | None] = [
+        draw_spread(runs, policies),
+        draw_progress(runs, "loss", "Training loss over time", "loss", policies),
+        draw_progress(runs, "accuracy", "Test accuracy over time", "accuracy", policies),
+    ]
+    return {
+        "title": f"{len(records)} runs side by side",
+        "badges": {label: tables.badge(record) for label, record in runs.items()},
+        "outcome": _outcome(runs),
+        "by_policy": _by_policy(records, policies),
+        "drawings": [drawing for drawing in drawings if drawing],
+        "common": {name: value for name, value in next(iter(facts.values()), {}).items() if name not in differing},
+        "differing": _differing(facts, differing),
+    }
+
+
+def _when(record: RunRecord) -> str:
+    started = record.manifest.get("started_s") or record.zero_s
+    return f"{datetime.fromtimestamp(started, UTC):%-d %B %Y, %H:%M} UTC"
+
+
+def _labels(records: Sequence[RunRecord]) -> list[str]:
+    """A short name for each run: what it differs in of policy and seed, else its id; no two alike."""
+    parts = [(str(r.section("sync").get("policy", "?")), f"seed {r.manifest.get('seed')}") for r in records]
+    differing = [index for index in (0, 1) if len({part[index] for part in parts}) > 1]
+    labels = [
+        ", ".join(part[index] for index in differing) or record.id for part, record in zip(parts, records, strict=True)
+    ]
+    times = Counter(labels)
+    numbered = Counter[str]()
+    for index, label in enumerate(labels):
+        numbered[label] += 1
+        if times[label] > 1:
+            labels[index] = f"{label} #{numbered[label]}"
+    return labels
+
+
+def _outcome(runs: dict[str, RunRecord]) -> Table:
+    """A row for each run, a column for each of its key figures."""
+    figures = {label: {f.name: f for f in tables.key_figures(record)} for label, record in runs.items()}
+    names = list(dict.fromkeys(name for each in figures.values() for name in each))
+    rows = tuple(
+        (
+            Cell(label),
+            Cell(tables.badge(runs[label]).verdict, "" if tables.badge(runs[label]).verdict == "trusted" else "bad"),
+            *(
+                Cell(each[name].value, each[name].tone) if name in each else Cell(text.UNKNOWN, "muted")
+                for name in names
+            ),
+        )
+        for label, each in figures.items()
+    )
+    return Table("Outcome", (("run", False), ("verdict", False), *((name, True) for name in names)), rows)
+
+
+def _by_policy(records: Sequence[RunRecord], policies: Sequence[str]) -> Table | None:
+    """Median and range over each policy's runs; nothing when no policy has several."""
+    if len(policies) == len(records):
+        return None
+    rows = []
+    for policy in policies:
+        own = [record for record in records if str(record.section("sync").get("policy")) == policy]
+        sync, training = [r.section("sync") for r in own], [r.section("training") for r in own]
+        rows.append(
+            (
+                Cell(policy),
+                Cell(str(len(own))),
+                Cell(_spread([s["seconds_per_round"]["p50"] for s in sync if s.get("seconds_per_round")])),
+                Cell(_spread([s.get("ratio_to_bound") for s in sync])),
+                Cell(_spread([t.get("final_accuracy") for t in training])),
+                Cell(_spread([t.get("wall_seconds") for t in training])),
+                Cell(_spread([s["wan_bytes"] / 1e6 for s in sync if s.get("wan_bytes") is not None])),
+            )
+        )
+    columns = ("seconds a round, p50", "times the bound", "final accuracy", "wall seconds", "WAN MB")
+    return Table("By policy", (("policy", False), ("runs", True), *((name, True) for name in columns)), tuple(rows))
+
+
+def _spread(values: Sequence[float | None]) -> str:
+    found = sorted(value for value in values if value is not None)
+    if not found:
+        return text.UNKNOWN
+    if len(found) == 1:
+        return f"{found[0]:.3g}"
+    return f"{median(found):.3g} ({found[0]:.3g}–{found[-1]:.3g})"
+
+
+def _differing(facts: dict[str, dict[str, str]], names: Sequence[str]) -> Table | None:
+    if not names:
+        return None
+    rows = tuple(
+        (Cell(label), *(Cell(each.get(name, text.UNKNOWN)) for name in names)) for label, each in facts.items()
+    )
+    return Table("Differences", (("run", False), *((name, False) for name in names)), rows)

@@ -1,0 +1,125 @@
+"""Every directed link: the rate in force against what was measured on it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+
+from testbed.report import text
+from testbed.report.figures.canvas import (
+    BLUE,
+    INK,
+    MUTED,
+    ORANGE,
+    SKY,
+    TIME_RIGHT,
+    WIDTH,
+    Drawing,
+    finish,
+    new_figure,
+    style,
+)
+from testbed.report.figures.marks import draw_marks
+from testbed.report.record import RunRecord
+from testbed.report.series import Steps, arrived, backlogged, down_spans, rate_in_force
+
+COLUMNS = 4
+
+#: More panels than these would be a page of their own; the links that carried most are shown.
+MOST_LINKS = 60
+
+#: A panel is some 180 points wide: more steps than this are not seen.
+STEPS_A_PANEL = 360
+
+_PANEL_HEIGHT, _TOP, _BOTTOM = 1.28, 0.5, 0.42
+
+
+def draw_links(record: RunRecord) -> Drawing | None:
+    """Small multiples, the two directions of a pair side by side."""
+    links = _chosen(record)
+    if not links:
+        return None
+    columns = min(COLUMNS, len(links))
+    rows = math.ceil(len(links) / columns)
+    with style():
+        height = rows * _PANEL_HEIGHT + _TOP + _BOTTOM
+        figure = new_figure(height)
+        grid = figure.subplots(rows, columns, sharex=True, squeeze=False).ravel()
+        figure.subplots_adjust(0.035, _BOTTOM / height, TIME_RIGHT, 1 - _TOP / height, wspace=0.16, hspace=0.42)
+        for axes, link in zip(grid, links, strict=False):
+            _draw_link(axes, record, link)
+        for axes in grid[len(links) :]:
+            axes.set_visible(False)
+        for axes in grid[max(0, len(links) - columns) : len(links)]:
+            axes.tick_params(labelbottom=True)
+        figure.text(TIME_RIGHT, 0.08 / height, "seconds since training began", ha="right", color=MUTED, fontsize=8)
+        _legend(figure, height)
+        left_out = len(record.states) - len(links)
+        alt = f"{len(links)} directed links{f', those that carried most; {left_out} more left out' * (left_out > 0)}. "
+        alt += "; ".join(f"{link}: {_words(record, link)}" for link in links)
+        return finish(figure, "links", "Rate in force and rate measured, link by link", alt)
+
+
+def _chosen(record: RunRecord) -> list[str]:
+    """The links to show: pairs together, in the order in which they came up."""
+    links = list(record.states)
+    if len(links) > MOST_LINKS:
+        carried = record.samples[-1].bytes if record.samples else {}
+        links = sorted(links, key=lambda link: -carried.get(link, 0))[:MOST_LINKS]
+    ordered: dict[str, None] = {}
+    for link in links:
+        back = "->".join(reversed(link.split("->")))
+        ordered.update({each: None for each in (link, back) if each in links})
+    return list(ordered)
+
+
+def _draw_link(axes: Axes, record: RunRecord, link: str) -> None:
+    states = record.states[link]
+    rate = rate_in_force(states, record.end_s)
+    measured, busy = arrived(record.samples, link), backlogged(record.samples, link)
+    # What the link had to carry where its queue was backlogged: the share of the second, times the rate in it.
+    owed = Steps(busy.edges, busy.values * rate.means(busy.edges))
+    _stairs(axes, owed, fill=True, color=SKY, alpha=0.38, linewidth=0)
+    _stairs(axes, measured, color=BLUE, linewidth=0.9)
+    _stairs(axes, rate, color=ORANGE, linewidth=1.1)
+    for start, stop in down_spans(states, record.end_s):
+        axes.axvspan(start, stop, facecolor="none", edgecolor=MUTED, hatch="/////", linewidth=0)
+    draw_marks([axes], [mark for mark in record.marks if mark.kind != "event"], record.end_s, names=False)
+    source, target = link.split("->")
+    axes.set_title(f"{source} → {target}", color=INK, pad=3)
+    axes.set_xlim(0, record.end_s)
+    highest = np.nanmax(rate.values) if not np.all(np.isnan(rate.values)) else 1e6
+    axes.set_ylim(0, max(highest, np.nanmax(np.append(measured.values, 0.0))) / 1e6 * 1.12)
+    axes.yaxis.set_major_locator(MaxNLocator(3))
+    axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+
+
+def _stairs(axes: Axes, steps: Steps, **look: object) -> None:
+    thin = steps.thinned(STEPS_A_PANEL)
+    axes.stairs(thin.values / 1e6, thin.edges, baseline=0 if look.get("fill") else None, **look)  # type: ignore[arg-type]
+
+
+def _legend(figure: object, height: float) -> None:
+    y, x = 1 - 0.14 / height, 0.035
+    entries: Sequence[tuple[str, str, float]] = (
+        ("rate in force (Mbit/s)", ORANGE, 0.165),
+        ("measured, second by second", BLUE, 0.195),
+        ("shade: rate × share of the second that the queue was backlogged", SKY, 0.4),
+        ("hatched: down", MUTED, 0.1),
+    )
+    for words, colour, width in entries:
+        figure.text(x, y, "■", color=colour, fontsize=9, va="center")  # type: ignore[attr-defined]
+        figure.text(x + 11 / 72 / WIDTH, y, words, color=INK, fontsize=8, va="center")  # type: ignore[attr-defined]
+        x += width
+
+
+def _words(record: RunRecord, link: str) -> str:
+    rates = [state.rate_bps for state in record.states[link] if state.passes]
+    if not rates:
+        return "never up"
+    low, high = text.mbit(min(rates)), text.mbit(max(rates))
+    return f"{low} Mbit/s" if low == high else f"{low} to {high} Mbit/s"

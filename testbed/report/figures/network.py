@@ -1,0 +1,284 @@
+"""The network as a map, with the plan of each of a few epochs drawn over it.
+
+Sites lie by round trip: the farther apart in time, the farther apart on the map.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import networkx as nx
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.patches import Circle, FancyArrowPatch
+
+from testbed.plan import Plan, Tree
+from testbed.report import text
+from testbed.report.figures.canvas import (
+    CYCLE,
+    GRID,
+    INK,
+    MUTED,
+    PAPER,
+    WIDTH,
+    Drawing,
+    finish,
+    new_figure,
+    style,
+)
+from testbed.report.record import RunRecord, State, site_of
+from testbed.report.series import rate_in_force
+
+MOST_PANELS = 4
+
+#: Radii in units of the map, whose longer side is 2.
+SITE_RADIUS, WORKER_RADIUS = 0.13, 0.026
+
+#: Sites nearer than this would leave no room for both their workers.
+NEAREST_S = 0.05
+
+#: Names on more links than these would cover the map.
+MOST_LABELS = 30
+
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """A physical pair of links over some time: mean rates of both directions (bit/s), round trip, share of it up."""
+
+    rates: tuple[float, float]
+    rtt_s: float
+    up: bool
+
+    @property
+    def label(self) -> str:
+        low, high = (text.mbit(rate) for rate in sorted(self.rates))
+        rate = low if low == high else f"{low}–{high}"
+        return f"{rate} Mbit/s\n{self.rtt_s * 1e3:.3g} ms" if self.up else "down"
+
+
+def draw_network(record: RunRecord) -> Drawing | None:
+    """A map for each of up to four plans: the first, the last, and those between that stood longest."""
+    pairs = _pairs(record)
+    epochs = [epoch for epoch in record.epochs if epoch in record.plans] or sorted(record.plans)[:1]
+    if not pairs or not epochs:
+        return None
+    shown = _chosen(record, epochs)
+    positions = _layout(record, pairs)
+    columns = 1 if len(shown) == 1 else 2
+    rows = math.ceil(len(shown) / columns)
+    ratio = _ratio(positions)
+    with style():
+        panel = WIDTH / columns if columns == 2 else WIDTH * 0.8
+        height = rows * (panel * ratio + 0.3)
+        figure = new_figure(height, panel * columns)
+        grid = figure.subplots(rows, columns, squeeze=False).ravel()
+        figure.subplots_adjust(0.0, 0.0, 1.0, 1 - 0.25 / height, wspace=0.02, hspace=0.3 / (panel * ratio))
+        for axes in grid:
+            axes.set_axis_off()
+        for axes, epoch in zip(grid, shown, strict=False):
+            _draw_panel(axes, record, epoch, pairs, positions)
+        alt = " ".join(f"Plan {epoch}: {_words(record.plans[epoch])}" for epoch in shown)
+        return finish(figure, "network", "The network and the plans over it", alt)
+
+
+def _chosen(record: RunRecord, epochs: Sequence[int]) -> list[int]:
+    if len(epochs) <= MOST_PANELS:
+        return list(epochs)
+    between = sorted(epochs[1:-1], key=lambda epoch: -len(record.epochs[epoch]))[: MOST_PANELS - 2]
+    return [epochs[0], *sorted(between), epochs[-1]]
+
+
+def _span(record: RunRecord, epoch: int) -> tuple[float, float]:
+    rounds = record.epochs.get(epoch)
+    if not rounds:
+        return 0.0, record.end_s
+    return record.since(rounds[0].entered_s), record.since(rounds[-1].finished_s)
+
+
+def _pairs(record: RunRecord) -> list[tuple[str, str]]:
+    """The physical pairs that were there at any time."""
+    found: dict[tuple[str, str], None] = {}
+    for link in record.states:
+        source, _, target = link.partition("->")
+        if (target, source) not in found:
+            found[source, target] = None
+    return list(found)
+
+
+def _in_force(states: Sequence[State], start: float, stop: float, end_s: float) -> tuple[float, float, bool] | None:
+    """(mean rate, one-way delay, whether up most of the time) of a link from `start` to `stop`; None where it was
+    not there."""
+    during = [state for state in states if state.at_s < stop]
+    if not during or not during[-1].there:
+        return None
+    steps = rate_in_force(states, end_s)
+    # A plan's last moments are spent under what ended it; its middle half shows what it stood for.
+    quarter = (stop - start) / 4
+    rate = steps.mean(start + quarter, stop - quarter)
+    up = not math.isnan(rate)
+    return (rate if up else during[-1].rate_bps), during[-1].delay_s, up
+
+
+def _pair(record: RunRecord, a: str, b: str, span: tuple[float, float]) -> _Pair | None:
+    there = _in_force(record.states.get(f"{a}->{b}", ()), *span, record.end_s)
+    back = _in_force(record.states.get(f"{b}->{a}", ()), *span, record.end_s)
+    found = [each for each in (there, back) if each]
+    if not found:
+        return None
+    rates = (found[0][0], found[-1][0])
+    return _Pair(rates, sum(each[1] for each in found) * 2 / len(found), all(each[2] for each in found))
+
+
+def _rtt_s(record: RunRecord, a: str, b: str) -> float:
+    """The pair's round trip as it came up."""
+    there = record.states[f"{a}->{b}"][0]
+    back = record.states.get(f"{b}->{a}", (there,))[0]
+    return there.delay_s + back.delay_s
+
+
+def _layout(record: RunRecord, pairs: Sequence[tuple[str, str]]) -> dict[str, Point]:
+    """Where each site lies: distances as near to round trips as a plane allows, the longer axis across."""
+    graph = nx.Graph()
+    graph.add_nodes_from(dict.fromkeys(site_of(member) for member in record.members))
+    for a, b in pairs:
+        graph.add_edge(a, b, length=max(_rtt_s(record, a, b), NEAREST_S))
+    if len(graph) == 1:
+        return dict.fromkeys(graph, (0.0, 0.0))
+    raw = nx.kamada_kawai_layout(graph, weight="length")
+    sites = list(raw)
+    points = np.array([raw[site] for site in sites])
+    points -= points.mean(axis=0)
+    _, _, axes = np.linalg.svd(points)
+    points = points @ axes.T
+    # An axis has no direction of its own: the first site to the left and above, so that all runs look alike.
+    points *= np.where(points[0] > 0, [-1, 1], [1, -1]) * np.array([1, 1])
+    points /= np.abs(points).max()
+    return {site: (float(x), float(y)) for site, (x, y) in zip(sites, points, strict=True)}
+
+
+_MARGIN = 0.32
+
+
+def _extent(positions: Mapping[str, Point]) -> tuple[float, float, float, float]:
+    xs, ys = [x for x, _ in positions.values()], [y for _, y in positions.values()]
+    return min(xs) - _MARGIN, max(xs) + _MARGIN, min(ys) - _MARGIN, max(ys) + _MARGIN
+
+
+def _ratio(positions: Mapping[str, Point]) -> float:
+    left, right, low, high = _extent(positions)
+    return (high - low) / (right - left)
+
+
+def _draw_panel(
+    axes: Axes, record: RunRecord, epoch: int, pairs: Sequence[tuple[str, str]], positions: Mapping[str, Point]
+) -> None:
+    left, right, low, high = _extent(positions)
+    axes.set(xlim=(left, right), ylim=(low, high))
+    axes.set_aspect("equal")
+    span = _span(record, epoch)
+    _draw_links(axes, record, pairs, positions, span)
+    workers = _draw_sites(axes, record, positions)
+    _draw_plan(axes, record.plans[epoch], workers)
+    axes.set_title(_title(record, epoch), color=INK, weight="bold", pad=4)
+
+
+def _title(record: RunRecord, epoch: int) -> str:
+    plan, rounds = record.plans[epoch], record.epochs.get(epoch, ())
+    parts = [f"plan {epoch}" + (f" ({plan.policy})" if plan.policy else "")]
+    if rounds:
+        parts.append(f"rounds {rounds[0].number}–{rounds[-1].number}")
+        parts.append(f"{text.seconds(median(r.seconds for r in rounds))} a round")
+    return " · ".join(parts)
+
+
+def _draw_links(
+    axes: Axes,
+    record: RunRecord,
+    pairs: Sequence[tuple[str, str]],
+    positions: Mapping[str, Point],
+    span: tuple[float, float],
+) -> None:
+    fastest = max((state.rate_bps for states in record.states.values() for state in states), default=1.0)
+    for a, b in pairs:
+        pair = _pair(record, a, b, span)
+        if pair is None:
+            continue
+        (x0, y0), (x1, y1) = positions[a], positions[b]
+        width = 0.8 + 6 * math.sqrt(min(pair.rates) / fastest) if pair.up else 1.2
+        axes.plot([x0, x1], [y0, y1], color=GRID, linewidth=width, linestyle="-" if pair.up else (0, (3, 3)), zorder=1)
+        if len(pairs) > MOST_LABELS:
+            continue
+        axes.text(
+            (x0 + x1) / 2,
+            (y0 + y1) / 2,
+            pair.label,
+            ha="center",
+            va="center",
+            fontsize=6.8,
+            color=MUTED,
+            linespacing=1.05,
+            bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 0.5, "alpha": 0.85},
+            zorder=5,
+        )
+
+
+def _draw_sites(axes: Axes, record: RunRecord, positions: Mapping[str, Point]) -> dict[str, Point]:
+    """Draw sites with their workers; where each worker lies."""
+    workers: dict[str, Point] = {}
+    for site, (x, y) in positions.items():
+        axes.add_patch(Circle((x, y), SITE_RADIUS, facecolor=PAPER, edgecolor=MUTED, linewidth=0.8, zorder=2))
+        axes.text(x, y - SITE_RADIUS - 0.025, site, ha="center", va="top", fontsize=8.5, color=INK, zorder=7)
+        local = [member for member in record.members if site_of(member) == site]
+        radius = 0.0 if len(local) == 1 else SITE_RADIUS * 0.58
+        for index, member in enumerate(local):
+            angle = math.pi + 2 * math.pi * index / len(local)
+            workers[member] = (x + radius * math.cos(angle), y + radius * math.sin(angle))
+            axes.add_patch(Circle(workers[member], WORKER_RADIUS, facecolor=INK, linewidth=0, zorder=6))
+    return workers
+
+
+def _draw_plan(axes: Axes, plan: Plan, workers: Mapping[str, Point]) -> None:
+    """Arrows towards each tree's root; dashed ones where the mean comes back another way."""
+    for index, tree in enumerate(plan.trees):
+        colour = CYCLE[index % len(CYCLE)]
+        width = 1.0 + 1.0 * tree.share
+        for child, parent in tree.reduce.items():
+            _arrow(axes, workers[child], workers[parent], colour, width, "-")
+        for child, parent in tree.broadcast.items():
+            if tree.reduce.get(child) != parent:
+                _arrow(axes, workers[parent], workers[child], colour, width, (0, (3, 2)))
+        axes.add_patch(
+            Circle(workers[tree.root], 2 * WORKER_RADIUS, facecolor="none", edgecolor=colour, linewidth=1.4, zorder=6)
+        )
+
+
+def _arrow(axes: Axes, start: Point, stop: Point, colour: str, width: float, line: object) -> None:
+    axes.add_patch(
+        FancyArrowPatch(
+            start,
+            stop,
+            connectionstyle="arc3,rad=0.16",
+            arrowstyle="-|>,head_length=4.5,head_width=2.2",
+            shrinkA=4,
+            shrinkB=5,
+            color=colour,
+            linewidth=width,
+            linestyle=line,
+            alpha=0.9,
+            zorder=4,
+        )
+    )
+
+
+def _words(plan: Plan) -> str:
+    return "; ".join(_tree_words(tree) for tree in plan.trees) + "."
+
+
+def _tree_words(tree: Tree) -> str:
+    hops = ", ".join(f"{child} to {parent}" for child, parent in sorted(tree.reduce.items()))
+    return f"{tree.share:.0%} of the model over root {tree.root}, {hops}"

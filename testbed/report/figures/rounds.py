@@ -1,0 +1,101 @@
+"""The time that each round took, over time, beside the bound."""
+
+from __future__ import annotations
+
+from statistics import median
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from testbed.report import text
+from testbed.report.figures.canvas import (
+    CYCLE,
+    INK,
+    MUTED,
+    PAPER,
+    TIME_LEFT,
+    TIME_RIGHT,
+    Drawing,
+    finish,
+    new_figure,
+    over_time,
+    style,
+)
+from testbed.report.figures.marks import draw_marks
+from testbed.report.record import RunRecord
+from testbed.run.summary import RoundFigures
+
+#: Rounds so many times slower than the median would press all others flat on a linear scale.
+LOG_ABOVE = 12.0
+
+
+def draw_rounds(record: RunRecord) -> Drawing | None:
+    """A dot a round, in the colour of its plan's epoch, with the median of each epoch, and the bound."""
+    if not record.rounds:
+        return None
+    times = [round_.seconds for round_ in record.rounds]
+    with style():
+        figure = new_figure(3.1)
+        figure.subplots_adjust(TIME_LEFT, 0.135, TIME_RIGHT, 0.8)
+        axes = figure.subplots()
+        for index, (epoch, rounds) in enumerate(record.epochs.items()):
+            _draw_epoch(axes, record, epoch, rounds, CYCLE[index % len(CYCLE)])
+        bound = _draw_bound(axes, record)
+        if max(times) > LOG_ABOVE * median(times):
+            axes.set_yscale("log")
+            axes.set_ylim(bottom=min([*times, *bound]) / 1.5)
+        else:
+            axes.set_ylim(0, max(times) * 1.08)
+        axes.set_ylabel("seconds a round")
+        over_time(axes, record.end_s)
+        draw_marks([axes], record.marks, record.end_s)
+        words = "; ".join(
+            f"plan {epoch}: {len(rounds)} rounds, median {text.seconds(median(r.seconds for r in rounds))}"
+            for epoch, rounds in record.epochs.items()
+        )
+        return finish(figure, "rounds", "Time per round", f"{words}.")
+
+
+def _draw_epoch(axes: Axes, record: RunRecord, epoch: int, rounds: tuple[RoundFigures, ...], colour: str) -> None:
+    at = [record.since(round_.finished_s) for round_ in rounds]
+    middle = median(round_.seconds for round_ in rounds)
+    axes.plot(at, [r.seconds for r in rounds], "o", color=colour, markersize=3, markeredgewidth=0, alpha=0.75, zorder=3)
+    axes.hlines(middle, record.since(rounds[0].entered_s), at[-1], color=colour, linewidth=1.6, zorder=4)
+    axes.annotate(
+        f"plan {epoch}: {text.seconds(middle)}",
+        (at[-1], middle),
+        xytext=(-2, 3),
+        textcoords="offset points",
+        ha="right",
+        va="bottom",
+        fontsize=8,
+        color=colour,
+        weight="bold",
+        bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 0.6, "alpha": 0.75},
+        zorder=6,
+    )
+
+
+def _draw_bound(axes: Axes, record: RunRecord) -> list[float]:
+    """The bound as the controller found it from time to time, else the run's one figure; its values."""
+    found = [(line["at_s"], line["bound_s"]) for line in record.decisions if line.get("bound_s")]
+    whole = record.section("sync").get("bound_seconds")
+    if found:
+        edges = np.array([max(0.0, found[0][0]), *(at for at, _ in found[1:]), max(record.end_s, found[-1][0])])
+        values = [bound for _, bound in found]
+    elif whole:
+        edges, values = np.array([0.0, record.end_s]), [whole]
+    else:
+        return []
+    axes.stairs(values, edges, baseline=None, color=INK, linewidth=1.0, linestyle=(0, (4, 2)), zorder=3.5)
+    axes.annotate(
+        "bound",
+        (0, values[0]),
+        xytext=(3, -3),
+        textcoords="offset points",
+        va="top",
+        fontsize=8,
+        color=MUTED,
+        style="italic",
+    )
+    return values

@@ -1,0 +1,129 @@
+"""Who waited for whom, and where each member's time went."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from statistics import mean
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
+
+from testbed.report import text
+from testbed.report.figures.canvas import (
+    BLUE,
+    GREEN,
+    INK,
+    MUTED,
+    ORANGE,
+    PAPER,
+    YELLOW,
+    Drawing,
+    finish,
+    new_figure,
+    style,
+)
+from testbed.report.record import RunRecord
+
+#: Cells of more members than these are too small to write in.
+MOST_WRITTEN = 12
+
+#: The darkest cell's opacity: what is written in it stays readable in both themes.
+DARKEST = 0.72
+
+
+def draw_waiting(record: RunRecord) -> Drawing | None:
+    """A cell for each member (row) and sender (column): mean seconds until the sender's last chunk had come."""
+    waited = mean_waits(record)
+    if not waited:
+        return None
+    members = record.members
+    size = max(3.2, 1.3 + 0.32 * len(members))
+    longest = max(waited.values())
+    with style():
+        figure = new_figure(size, 5.6)
+        axes = figure.subplots()
+        axes.grid(False)
+        for (member, peer), seconds in waited.items():
+            x, y = members.index(peer), members.index(member)
+            shade = DARKEST * seconds / longest if longest else 0.0
+            axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=ORANGE, alpha=shade, linewidth=0))
+            if len(members) <= MOST_WRITTEN:
+                axes.text(x, y, f"{seconds:.2f}", ha="center", va="center", fontsize=7.5, color=INK)
+        ticks = range(len(members))
+        axes.set(xlim=(-0.5, len(members) - 0.5), ylim=(len(members) - 0.5, -0.5))
+        axes.set_xticks(ticks, members, rotation=40, ha="left", rotation_mode="anchor")
+        axes.set_yticks(ticks, members)
+        axes.xaxis.tick_top()
+        axes.tick_params(length=0)
+        axes.set_xticks(np.arange(len(members) + 1) - 0.5, minor=True)
+        axes.set_yticks(np.arange(len(members) + 1) - 0.5, minor=True)
+        axes.grid(True, which="minor", axis="both")
+        axes.tick_params(which="minor", length=0)
+        axes.spines[:].set_visible(False)
+        axes.set_ylabel("who waited", color=MUTED)
+        axes.set_xlabel("for whom: seconds into the round, mean", color=MUTED)
+        figure.subplots_adjust(0.25, 0.08, 0.9, 1 - 0.95 / size)
+        worst = max(waited, key=lambda pair: waited[pair])
+        alt = f"The longest: {worst[0]} waited for {worst[1]}, {text.seconds(waited[worst])} on average."
+        return finish(figure, "waiting", "Who waited for whom", alt)
+
+
+def draw_time_spent(record: RunRecord) -> Drawing | None:
+    """A bar for each member: mean seconds a round of computing, of waiting for the declared pace, of synchronizing."""
+    spent = time_spent(record)
+    if not spent:
+        return None
+    members = list(spent)
+    size = max(2.6, 1.0 + 0.3 * len(members))
+    with style():
+        figure = new_figure(size, 5.0)
+        axes = figure.subplots()
+        _bars(axes, spent)
+        axes.set_yticks(range(len(members)), members)
+        axes.set_ylim(len(members) - 0.4, -0.6)
+        axes.tick_params(axis="y", length=0)
+        axes.set_xlabel("seconds a round, mean", loc="right", fontsize=8)
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=3, handlelength=1, columnspacing=1.2, borderpad=0)
+        figure.subplots_adjust(0.22, 0.42 / size, 0.96, 1 - 0.35 / size)
+        slowest = max(spent, key=lambda member: spent[member]["computing"] + spent[member]["pacing"])
+        alt = f"The slowest to compute is {slowest}. " + "; ".join(
+            f"{member}: " + ", ".join(f"{what} {text.seconds(value)}" for what, value in parts.items())
+            for member, parts in spent.items()
+        )
+        return finish(figure, "time-spent", "Where each member's time went", alt)
+
+
+def _bars(axes: Axes, spent: Mapping[str, Mapping[str, float]]) -> None:
+    rows = np.arange(len(spent))
+    left = np.zeros(len(spent))
+    for what, colour in (("computing", GREEN), ("pacing", YELLOW), ("synchronizing", BLUE)):
+        lengths = np.array([parts[what] for parts in spent.values()])
+        axes.barh(rows, lengths, left=left, height=0.68, color=colour, alpha=0.85, label=what, edgecolor=PAPER)
+        left += lengths
+    axes.grid(True, axis="x")
+    axes.grid(False, axis="y")
+
+
+def mean_waits(record: RunRecord) -> dict[tuple[str, str], float]:
+    """Mean seconds that a member waited for a sender, over the rounds in which it had to; by (member, sender)."""
+    found: dict[tuple[str, str], list[float]] = {}
+    for report in record.reports:
+        for peer, seconds in report.waited.items():
+            if report.member in record.members and peer in record.members:
+                found.setdefault((report.member, peer), []).append(seconds)
+    return {pair: mean(values) for pair, values in found.items()}
+
+
+def time_spent(record: RunRecord) -> dict[str, dict[str, float]]:
+    """Mean seconds a round of each member, by what it did."""
+    spent = {}
+    for member in record.members:
+        reports = [report for report in record.reports if report.member == member]
+        if reports:
+            spent[member] = {
+                "computing": mean(report.compute_s for report in reports),
+                "pacing": mean(report.paced_s for report in reports),
+                "synchronizing": mean(report.finished_s - report.started_s for report in reports),
+            }
+    return spent

@@ -1,0 +1,302 @@
+"""A run as its directory recorded it: read once, and tolerant of what a crash left out or half written."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from testbed.plan import Plan
+from testbed.protocol import ProtocolError, Report, decode
+from testbed.run.summary import RoundFigures, rounds_of
+
+#: Workers are named after their site: `paris-w0`.
+WORKER_NAME = re.compile(r"(?P<site>.+)-w\d+")
+
+_REPORT_FIELDS = frozenset(field.name for field in fields(Report))
+
+
+class NotARun(ValueError):
+    """A folder that no run wrote."""
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What was in force on a link from `at_s` (seconds since training began) on; `there` is False once removed."""
+
+    at_s: float
+    rate_bps: float
+    delay_s: float
+    loss: float = 0.0
+    up: bool = True
+    there: bool = True
+
+    @property
+    def passes(self) -> bool:
+        """Whether packets could pass."""
+        return self.up and self.there
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Counters at `at_s` (seconds since training began): bytes arrived and seconds backlogged by link, and the
+    busy share of the host's processors in the second before."""
+
+    at_s: float
+    bytes: Mapping[str, int]
+    busy_s: Mapping[str, float]
+    cpu: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Something that happened to the run, `at_s` seconds after training began."""
+
+    at_s: float
+    kind: Literal["plan", "network", "event"]
+    label: str
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """A run's files. `gaps` says in words what was missing or could not be read.
+
+    Times in `reports` are Unix seconds, as members sent them; all other times are seconds since training began.
+    """
+
+    path: Path
+    manifest: Mapping[str, Any]
+    summary: Mapping[str, Any]
+    states: Mapping[str, tuple[State, ...]]
+    samples: tuple[Sample, ...]
+    events: tuple[Mapping[str, Any], ...]
+    reports: tuple[Report, ...]
+    decisions: tuple[Mapping[str, Any], ...]
+    plans: Mapping[int, Plan]
+    zero_s: float
+    gaps: tuple[str, ...]
+
+    @classmethod
+    def read(cls, path: Path) -> RunRecord:
+        """The run in a directory. NotARun when there is none."""
+        return _Reader(path).read()
+
+    @property
+    def id(self) -> str:
+        return str(self.manifest.get("id") or self.path.resolve().name)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run came to its end and left a summary."""
+        return bool(self.summary)
+
+    def section(self, name: str) -> Mapping[str, Any]:
+        """A part of the summary; empty when the run did not come to it."""
+        part = self.summary.get(name)
+        return part if isinstance(part, Mapping) else {}
+
+    @cached_property
+    def members(self) -> tuple[str, ...]:
+        """Every member, in the plan's order."""
+        if self.plans:
+            return self.plans[min(self.plans)].members
+        return tuple(sorted({report.member for report in self.reports}))
+
+    @cached_property
+    def rounds(self) -> tuple[RoundFigures, ...]:
+        """The rounds that all members reported. Their times are Unix seconds; see `since`."""
+        return tuple(rounds_of([asdict(report) for report in self.reports], len(self.members)))
+
+    def since(self, unix_s: float) -> float:
+        """Seconds since training began."""
+        return unix_s - self.zero_s
+
+    @cached_property
+    def end_s(self) -> float:
+        """Seconds from the start of training to the last thing recorded of it."""
+        times = [self.since(round_.finished_s) for round_ in self.rounds]
+        if ended := self.manifest.get("ended_s"):
+            times.append(self.since(float(ended)))
+        elif self.samples:
+            times.append(self.samples[-1].at_s)
+        return max(times, default=1.0)
+
+    def metric(self, name: str) -> tuple[list[float], list[float]]:
+        """(seconds since training began, mean over members) of a metric, for each round in which it was given."""
+        values: dict[int, list[float]] = {}
+        for report in self.reports:
+            value = report.metrics.get(name)
+            if value is not None and math.isfinite(value):
+                values.setdefault(report.round, []).append(value)
+        found = [(self.since(r.finished_s), values[r.number]) for r in self.rounds if r.number in values]
+        return [at for at, _ in found], [sum(each) / len(each) for _, each in found]
+
+    @cached_property
+    def epochs(self) -> Mapping[int, tuple[RoundFigures, ...]]:
+        """The rounds of each plan epoch that came into force."""
+        found: dict[int, list[RoundFigures]] = {}
+        for round_ in self.rounds:
+            found.setdefault(round_.epoch, []).append(round_)
+        return {epoch: tuple(rounds) for epoch, rounds in found.items()}
+
+    @cached_property
+    def marks(self) -> tuple[Mark, ...]:
+        """Swaps and events in the order of time; from the raw records where the run left no summary."""
+        return tuple(sorted([*self._swap_marks(), *self._event_marks()], key=lambda mark: mark.at_s))
+
+    def _swap_marks(self) -> Iterator[Mark]:
+        if self.finished:
+            for swap in self.summary.get("swaps", ()):
+                if swap.get("active_s") is None:
+                    continue
+                if swap["kind"] == "plan":
+                    yield Mark(swap["active_s"], "plan", f"plan {swap['epoch']}")
+                else:
+                    yield Mark(swap["active_s"], "network", "network swap")
+            return
+        for epoch, rounds in list(self.epochs.items())[1:]:
+            yield Mark(self.since(rounds[0].entered_s), "plan", f"plan {epoch}")
+        for event in self.events:
+            if event["kind"] == "swap":
+                yield Mark(event["at_s"], "network", "network swap")
+
+    def _event_marks(self) -> Iterator[Mark]:
+        for event in self.summary.get("events", self.events):
+            if event["kind"] != "swap":  # marked as what it is: a network swap
+                yield Mark(event["at_s"], "event", f"{event['target']} {event['kind']}")
+
+
+def site_of(member: str) -> str:
+    """The site that a worker is in, by its name."""
+    match = WORKER_NAME.fullmatch(member)
+    return match["site"] if match else member
+
+
+class _Reader:
+    """Reads the files of one directory and notes what is missing."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._gaps: list[str] = []
+
+    def read(self) -> RunRecord:
+        manifest = self._manifest()
+        reports = tuple(self._reports())
+        zero = self._zero(manifest, reports)
+        return RunRecord(
+            path=self._path,
+            manifest=manifest,
+            summary=self._summary(),
+            states=self._states(zero),
+            samples=tuple(self._samples(zero)),
+            events=tuple(
+                {**line, "at_s": line["at_s"] - zero}
+                for line in self._lines("events.jsonl", "at_s", "kind", "target", optional=True)
+            ),
+            reports=reports,
+            decisions=tuple(
+                {**line, "at_s": line["at_s"] - zero} for line in self._lines("decisions.jsonl", "at_s", optional=True)
+            ),
+            plans=self._plans(),
+            zero_s=zero,
+            gaps=tuple(self._gaps),
+        )
+
+    def _manifest(self) -> Mapping[str, Any]:
+        file = self._path / "manifest.json"
+        remedy = "give the directory of a run, such as runs/latest"
+        if not self._path.is_dir():
+            raise NotARun(f"{self._path}: there is no such directory; {remedy}")
+        try:
+            manifest = json.loads(file.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise NotARun(f"{self._path}: not a run, it has no manifest.json; {remedy}") from None
+        except ValueError as error:
+            raise NotARun(f"{file}: not JSON ({error}); {remedy}") from error
+        if not isinstance(manifest, dict):
+            raise NotARun(f"{file}: not a manifest, which is a JSON object; {remedy}")
+        return manifest
+
+    def _summary(self) -> Mapping[str, Any]:
+        try:
+            summary = json.loads((self._path / "summary.json").read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError):
+            self._gaps.append("summary.json is missing or cut short: the run did not come to its end")
+            return {}
+        return summary if isinstance(summary, dict) else {}
+
+    def _zero(self, manifest: Mapping[str, Any], reports: tuple[Report, ...]) -> float:
+        """When training began, or the nearest to it that is known (Unix seconds)."""
+        if manifest.get("training_started_s"):
+            return float(manifest["training_started_s"])
+        self._gaps.append("the manifest does not say when training began: time counts from the first round")
+        started = [report.started_s for report in reports]
+        return min(started, default=float(manifest.get("started_s") or 0.0))
+
+    def _lines(self, name: str, *needed: str, optional: bool = False) -> Iterator[dict[str, Any]]:
+        """The objects of a JSONL file that have the fields needed; the others are counted as gaps."""
+        file = self._path / name
+        if not file.exists():
+            if not optional:
+                self._gaps.append(f"{name} is missing")
+            return
+        unread = 0
+        with file.open(encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                try:
+                    value = json.loads(line)
+                    complete = all(value[key] is not None for key in needed)
+                except (ValueError, KeyError, TypeError):
+                    complete = False
+                if complete:
+                    yield value
+                else:
+                    unread += 1
+        if unread:
+            self._gaps.append(f"{name}: {unread} line{'s' * (unread > 1)} cut short or without needed fields")
+
+    def _reports(self) -> Iterator[Report]:
+        for line in self._lines("rounds.jsonl", "member", "round"):
+            known = {key: value for key, value in line.items() if key in _REPORT_FIELDS}
+            known["metrics"] = {key: value for key, value in (known.get("metrics") or {}).items() if value is not None}
+            try:
+                message = decode(json.dumps({**known, "kind": Report.kind}).encode())
+            except ProtocolError as error:
+                self._gaps.append(f"rounds.jsonl: {error}")
+                continue
+            if isinstance(message, Report):
+                yield message
+
+    def _states(self, zero: float) -> dict[str, tuple[State, ...]]:
+        states: dict[str, list[State]] = {}
+        for line in self._lines("links.jsonl", "at_s", "link"):
+            track, at = states.setdefault(line["link"], []), line["at_s"] - zero
+            if line.get("removed"):
+                track.append(State(at, 0.0, track[-1].delay_s if track else 0.0, there=False))
+            elif line.get("rate_bps") is not None:
+                up = bool(line.get("up", True))
+                delay, loss = line.get("delay_s") or 0.0, line.get("loss") or 0.0
+                track.append(State(at, line["rate_bps"], delay, loss, up))
+        return {link: tuple(track) for link, track in states.items() if track}
+
+    def _samples(self, zero: float) -> Iterator[Sample]:
+        for line in self._lines("traffic.jsonl", "at_s", "bytes"):
+            yield Sample(line["at_s"] - zero, line["bytes"], line.get("busy_s") or {}, line.get("cpu"))
+
+    def _plans(self) -> dict[int, Plan]:
+        plans = {}
+        for file in sorted((self._path / "plans").glob("*.json")):
+            try:
+                plan = Plan.from_json(json.loads(file.read_text(encoding="utf-8")))
+            except (ValueError, AttributeError) as error:  # PlanError is a ValueError
+                self._gaps.append(f"plans/{file.name}: {error}")
+                continue
+            plans[plan.epoch] = plan
+        if not plans:
+            self._gaps.append("plans/ holds no plan")
+        return plans

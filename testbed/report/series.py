@@ -1,0 +1,109 @@
+"""Step functions of time made of a run's records, and their thinning for the page. Pure.
+
+A series has n values and n + 1 edges: `values[i]` holds from `edges[i]` to `edges[i + 1]`; NaN where nothing is
+known or nothing was there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from testbed.report.record import Sample, State
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """A step function of time."""
+
+    edges: Floats
+    values: Floats
+
+    def __post_init__(self) -> None:
+        if len(self.edges) != len(self.values) + 1:
+            raise ValueError(f"{len(self.values)} values need {len(self.values) + 1} edges, not {len(self.edges)}")
+
+    def mean(self, start: float, stop: float) -> float:
+        """The mean over [start, stop] weighted by time, of what is known there; NaN when nothing is."""
+        known = ~np.isnan(self.values)
+        lengths = np.diff(np.clip(self.edges, start, stop)) * known
+        total = lengths.sum()
+        return float((lengths * np.where(known, self.values, 0.0)).sum() / total) if total > 0 else float("nan")
+
+    def means(self, edges: Floats) -> Floats:
+        """The mean over each interval between `edges`, NaN counted as zero."""
+        filled = np.where(np.isnan(self.values), 0.0, self.values)
+        integral = np.concatenate([[0.0], np.cumsum(filled * np.diff(self.edges))])
+        areas: Floats = np.diff(np.interp(edges, self.edges, integral))
+        return areas / np.maximum(np.diff(edges), 1e-9)
+
+    def thinned(self, limit: int) -> Steps:
+        """At most about `limit` steps: equal parts of time, each shown by its extremes in the order they came.
+
+        A figure that is 400 points wide shows no more, and no peak or drop is lost.
+        """
+        if len(self.values) <= limit:
+            return self
+        parts = np.array_split(np.arange(len(self.values)), limit // 2)
+        edges, values = [], []
+        for part in parts:
+            inside = self.values[part]
+            known = part[~np.isnan(inside)]
+            if len(known) == 0:
+                kept = part[:1]
+            else:
+                extremes = {int(known[self.values[known].argmin()]), int(known[self.values[known].argmax()])}
+                kept = np.array(sorted(extremes))
+            edges += [self.edges[part[0]], *self.edges[kept[1:]]]
+            values += list(self.values[kept])
+        return Steps(np.array([*edges, self.edges[-1]]), np.array(values))
+
+
+def rate_in_force(states: Sequence[State], end_s: float) -> Steps:
+    """The rate that a link was told to have (bit/s): NaN where it was down or not there."""
+    edges = [state.at_s for state in states]
+    values = [state.rate_bps if state.passes else np.nan for state in states]
+    return Steps(np.array([*edges, max(end_s, edges[-1])]), np.array(values))
+
+
+def down_spans(states: Sequence[State], end_s: float) -> list[tuple[float, float]]:
+    """When a link was there but down."""
+    spans: list[tuple[float, float]] = []
+    ends = [*(state.at_s for state in states[1:]), max(end_s, states[-1].at_s)]
+    for state, end in zip(states, ends, strict=True):
+        if not state.there or state.up:
+            continue
+        if spans and spans[-1][1] == state.at_s:
+            spans[-1] = (spans[-1][0], end)
+        else:
+            spans.append((state.at_s, end))
+    return spans
+
+
+def arrived(samples: Sequence[Sample], link: str) -> Steps:
+    """What arrived over a link between samples, in bit/s."""
+    return _per_second(samples, [sample.bytes.get(link) for sample in samples], factor=8.0)
+
+
+def backlogged(samples: Sequence[Sample], link: str) -> Steps:
+    """The share of the time between samples that a link's queue was backlogged, 0 to 1."""
+    steps = _per_second(samples, [sample.busy_s.get(link) for sample in samples], factor=1.0)
+    return Steps(steps.edges, np.clip(steps.values, 0.0, 1.0))
+
+
+def _per_second(samples: Sequence[Sample], counts: Sequence[float | None], factor: float) -> Steps:
+    """The growth of a counter per second. NaN where it is not there, or began anew with a link made anew."""
+    values = []
+    for (before, after), (low, high) in zip(pairwise(samples), pairwise(counts), strict=True):
+        length = after.at_s - before.at_s
+        grew = low is not None and high is not None and high >= low and length > 0
+        values.append(factor * (high - low) / length if grew else np.nan)  # type: ignore[operator]
+    if not values:
+        return Steps(np.array([0.0, 0.0]), np.array([np.nan]))
+    return Steps(np.array([sample.at_s for sample in samples]), np.array(values))

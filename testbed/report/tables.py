@@ -1,0 +1,278 @@
+"""The tables of a page: what a run came to, in rows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any, Literal
+
+from testbed.report import text
+from testbed.report.record import RunRecord, site_of
+from testbed.report.series import backlogged
+from testbed.run.summary import percentile, wan_bytes
+from testbed.run.verdict import RATE_TOLERANCE, REPLAY_LATE_P99_S, RTT_TOLERANCE_S
+
+Tone = Literal["", "bad", "muted"]
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What stands in a table; `bad` past a tolerance."""
+
+    text: str
+    tone: Tone = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Columns are (heading, whether it holds numbers)."""
+
+    name: str
+    columns: tuple[tuple[str, bool], ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyFigure:
+    """A figure that the page opens with; `detail` is said below it."""
+
+    name: str
+    value: str
+    detail: str = ""
+    tone: Tone = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Badge:
+    """The verdict and why."""
+
+    verdict: Literal["trusted", "suspect", "unfinished"]
+    reasons: tuple[str, ...] = field(default=())
+
+
+def _table(name: str, columns: Sequence[str], rows: Iterable[Sequence[Cell | str]], words: int = 1) -> Table:
+    """A table whose columns hold numbers but for the first `words`."""
+    cells = tuple(tuple(cell if isinstance(cell, Cell) else Cell(cell) for cell in row) for row in rows)
+    return Table(name, tuple((column, index >= words) for index, column in enumerate(columns)), cells)
+
+
+def badge(record: RunRecord) -> Badge:
+    """The run's verdict; `unfinished` when it left none."""
+    verdict = record.summary.get("verdict")
+    if verdict not in ("trusted", "suspect"):
+        return Badge("unfinished", ("the run left no verdict; the figures show what it recorded",))
+    return Badge(verdict, tuple(record.summary.get("reasons", ())))
+
+
+def key_figures(record: RunRecord) -> list[KeyFigure]:
+    """What the page opens with: of the summary, or of the records where a run left none."""
+    training, sync = record.section("training"), record.section("sync")
+    times = [round_.seconds for round_ in record.rounds]
+    rate: Mapping[str, Any] = sync.get("seconds_per_round") or {
+        "p50": percentile(times, 50),
+        "p95": percentile(times, 95),
+    }
+    accuracy, loss = record.metric("accuracy")[1], record.metric("loss")[1]
+    last_accuracy = training.get("final_accuracy", accuracy[-1] if accuracy else None)
+    last_loss = training.get("final_loss", loss[-1] if loss else None)
+    carried = sync.get("wan_bytes", wan_bytes([{"at_s": s.at_s, "bytes": s.bytes} for s in record.samples], 0.0))
+    asked = ((record.manifest.get("spec") or {}).get("train") or {}).get("rounds")
+    swaps = Counter(mark.kind for mark in record.marks)
+    lost, doubled = sum(r.lost for r in record.reports), sum(r.duplicated for r in record.reports)
+    rounds = training.get("rounds", len(record.rounds))
+    figures = [
+        KeyFigure("final accuracy", text.percent(last_accuracy, 1), f"loss {text.number(last_loss)}"),
+        KeyFigure(
+            "rounds", str(rounds), f"of {asked}" if asked and asked != rounds else f"{len(record.members)} members"
+        ),
+        KeyFigure("training took", text.seconds(training.get("wall_seconds", record.end_s)), "wall time"),
+        KeyFigure("a round, median", text.seconds(rate["p50"]), f"95 % within {text.seconds(rate['p95'])}"),
+        KeyFigure(
+            "times the bound",
+            text.number(sync.get("ratio_to_bound")),
+            f"bound {text.seconds(sync.get('bound_seconds'))}",
+        ),
+        KeyFigure("over the WAN", text.size(carried), f"{text.size(carried / rounds if rounds else None)} a round"),
+        KeyFigure("plan swaps", str(swaps["plan"]), text.count(swaps["network"], "network swap")),
+        KeyFigure("updates lost", str(lost), f"{doubled} counted twice", "bad" if lost or doubled else ""),
+    ]
+    return [figure for figure in figures if figure.value != text.UNKNOWN]
+
+
+def swaps(record: RunRecord) -> Table | None:
+    """Every swap: when it was asked for and in force, what it cost and why it was made."""
+    why = {line["epoch"]: line.get("why", "") for line in record.decisions if line.get("epoch") is not None}
+    rows = []
+    for swap in record.summary.get("swaps", ()):
+        bad = bool(swap.get("lost_updates") or swap.get("duplicated_updates"))
+        name = f"plan {swap['epoch']}" if swap["kind"] == "plan" else "network"
+        asked, active, pause = swap.get("requested_s"), swap.get("active_s"), swap.get("pause_ms")
+        rows.append(
+            (
+                Cell(name),
+                Cell(why.get(swap.get("epoch"), "") if swap["kind"] == "plan" else "as the experiment says", "muted"),
+                _clock(asked),
+                _clock(active),
+                text.milliseconds(active - asked) if active is not None and asked is not None else text.UNKNOWN,
+                text.UNKNOWN if pause is None else f"{pause:.0f} ms",
+                Cell(f"{swap.get('lost_updates', 0)} / {swap.get('duplicated_updates', 0)}", "bad" if bad else ""),
+            )
+        )
+    columns = ("swap", "why", "asked for at", "in force at", "took", "pause", "lost / doubled")
+    return _table("Swaps", columns, rows, words=2) if rows else None
+
+
+def considered(record: RunRecord) -> str:
+    """In a sentence, how often the controller looked for another plan."""
+    if not record.decisions:
+        return ""
+    adopted = sum(bool(line.get("adopted")) for line in record.decisions)
+    looked = text.count(len(record.decisions), "time")
+    return f"The controller looked for another plan {looked} and adopted one {text.count(adopted, 'time')}."
+
+
+def events(record: RunRecord) -> Table | None:
+    """What the experiment did to the network meanwhile."""
+    found = record.summary.get("events", record.events)
+    rows = [(_clock(event["at_s"]), event["kind"], str(event["target"])) for event in found]
+    return Table("Events", (("at", True), ("event", False), ("to", False)), _cells(rows)) if rows else None
+
+
+def _cells(rows: Iterable[Sequence[str]]) -> tuple[tuple[Cell, ...], ...]:
+    return tuple(tuple(Cell(cell) for cell in row) for row in rows)
+
+
+def _clock(at_s: float | None) -> str:
+    return text.UNKNOWN if at_s is None else f"{at_s:.1f} s"
+
+
+def links(record: RunRecord) -> Table | None:
+    """Every link: what was asked of it, what it carried, and its errors against the backend's tolerance."""
+    if not record.states:
+        return None
+    errors = record.section("links")
+    carried = _carried(record)
+    backend = str(record.manifest.get("backend"))
+    rate_limit, rtt_limit = RATE_TOLERANCE.get(backend), RTT_TOLERANCE_S.get(backend)
+    rows = []
+    for link, states in record.states.items():
+        rates = [state.rate_bps for state in states if state.passes]
+        busy = backlogged(record.samples, link).mean(0.0, record.end_s)
+        found = errors.get(link, {})
+        rows.append(
+            (
+                Cell(link.replace("->", " → ")),
+                _range(rates),
+                f"{states[-1].delay_s * 1e3:.3g}",
+                text.size(carried.get(link)),
+                text.UNKNOWN if busy != busy else text.percent(busy),
+                _error(found.get("rate_error_pct"), rate_limit and rate_limit * 100, "{:+.2f}"),
+                _error(found.get("rtt_error_ms"), rtt_limit and rtt_limit * 1e3, "{:+.2f}"),
+                _error(found.get("replay_late_ms_p99"), REPLAY_LATE_P99_S * 1e3, "{:.2f}"),
+            )
+        )
+    columns = (
+        "link",
+        "rate asked, Mbit/s",
+        "delay, ms",
+        "carried",
+        "backlogged",
+        f"rate error, % (≤ {rate_limit * 100:g})" if rate_limit else "rate error, %",
+        f"round trip error, ms (≤ {rtt_limit * 1e3:g})" if rtt_limit else "round trip error, ms",
+        f"replay late p99, ms (≤ {REPLAY_LATE_P99_S * 1e3:g})",
+    )
+    return _table("Links", columns, rows)
+
+
+def _carried(record: RunRecord) -> dict[str, int]:
+    """Bytes that arrived over each link since training began."""
+    names = {link for sample in record.samples for link in sample.bytes}
+    return {
+        link: wan_bytes(
+            [{"at_s": s.at_s, "bytes": {link: s.bytes[link]}} for s in record.samples if link in s.bytes], 0.0
+        )
+        for link in names
+    }
+
+
+def _range(rates: Sequence[float]) -> str:
+    if not rates:
+        return text.UNKNOWN
+    low, high = text.mbit(min(rates)), text.mbit(max(rates))
+    return low if low == high else f"{low}–{high}"
+
+
+def _error(value: float | None, limit: float | None, form: str) -> Cell:
+    if value is None:
+        return Cell(text.UNKNOWN, "muted")
+    return Cell(form.format(value), "bad" if limit is not None and not abs(value) <= limit else "")
+
+
+def members(record: RunRecord) -> Table | None:
+    """Every member: its step, its synchronization, its traffic."""
+    rows = []
+    for member in record.members:
+        own = [report for report in record.reports if report.member == member]
+        if not own:
+            continue
+        lost, doubled = sum(r.lost for r in own), sum(r.duplicated for r in own)
+        rows.append(
+            (
+                member,
+                site_of(member),
+                str(len(own)),
+                text.milliseconds(median(r.compute_s for r in own)),
+                text.milliseconds(median(r.compute_s + r.paced_s for r in own)),
+                text.milliseconds(max(r.late_s for r in own)),
+                text.milliseconds(median(r.finished_s - r.started_s for r in own)),
+                text.size(sum(r.sent_bytes for r in own)),
+                text.size(sum(r.received_bytes for r in own)),
+                str(sum(peer.retransmits for r in own for peer in r.peers)),
+                Cell(f"{lost} / {doubled}", "bad" if lost or doubled else ""),
+            )
+        )
+    columns = (
+        "member",
+        "site",
+        "rounds",
+        "computing",
+        "step, paced",
+        "latest step late by",
+        "synchronizing",
+        "sent",
+        "received",
+        "resent segments",
+        "lost / doubled",
+    )
+    return _table("Members", columns, rows, words=2) if rows else None
+
+
+def facts(record: RunRecord) -> dict[str, str]:
+    """What was run, on what, with what."""
+    manifest, sync = record.manifest, record.section("sync")
+    host: Mapping[str, Any] = manifest.get("host") or {}
+    versions: Mapping[str, str] = host.get("versions") or {}
+    found = {
+        "experiment": manifest.get("experiment"),
+        "policy": sync.get("policy"),
+        "strategy": sync.get("strategy"),
+        "backend": manifest.get("backend"),
+        "scale": manifest.get("scale"),
+        "seed": manifest.get("seed"),
+        "congestion control": manifest.get("congestion_control"),
+        "segmentation offload": {True: "on", False: "off"}.get(manifest.get("offload"), manifest.get("offload")),  # type: ignore[arg-type]
+        "commit": _commit(manifest.get("git_commit")),
+        "kernel": host.get("kernel"),
+        "processors": host.get("cpus"),
+        "memory": text.size(host["memory_bytes"]) if host.get("memory_bytes") else None,
+        "Python": host.get("python"),
+        "packages": ", ".join(f"{name} {version}" for name, version in versions.items()),
+    }
+    return {name: str(value) for name, value in found.items() if value not in (None, "")}
+
+
+def _commit(commit: str | None) -> str | None:
+    """Twelve characters, and in words when files differed from it."""
+    return commit and commit[:12] + (", with changes" if commit.endswith("+") else "")

@@ -1,0 +1,53 @@
+"""Figures in words: seconds, bytes and rates as people read them. None is an en dash: not known."""
+
+from __future__ import annotations
+
+UNKNOWN = "–"
+
+
+def seconds(value: float | None) -> str:
+    """`0.83 s`, `74.1 s`, `3 min 20 s`."""
+    if value is None:
+        return UNKNOWN
+    if value < 0.1:
+        return f"{value * 1e3:.3g} ms"
+    if value < 100:
+        return f"{value:.3g} s"
+    minutes, rest = divmod(round(value), 60)
+    return f"{minutes} min {rest} s"
+
+
+def milliseconds(value_s: float | None) -> str:
+    """Seconds as `13.2 ms`."""
+    return UNKNOWN if value_s is None else f"{value_s * 1e3:.3g} ms" if value_s < 1 else f"{value_s * 1e3:.0f} ms"
+
+
+def size(count: float | None) -> str:
+    """Bytes as `1.27 GB`, in powers of a thousand."""
+    if count is None:
+        return UNKNOWN
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(count) < 999.5:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
+
+
+def mbit(rate_bps: float) -> str:
+    """Bit/s as `28.5`, in Mbit/s without the unit."""
+    return f"{rate_bps / 1e6:.3g}"
+
+
+def percent(share: float | None, digits: int = 0) -> str:
+    """A share as `98 %`."""
+    return UNKNOWN if share is None else f"{share * 100:.{digits}f} %"
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """`digits` significant digits."""
+    return UNKNOWN if value is None else f"{value:.{digits}g}"
+
+
+def count(amount: int, noun: str) -> str:
+    """`1 swap`, `3 swaps`."""
+    return f"{amount} {noun}{'' if amount == 1 else 's'}"
