@@ -115,7 +115,7 @@ def swaps(record: RunRecord) -> Table | None:
                 Cell(why.get(swap.get("epoch"), "") if swap["kind"] == "plan" else "as the experiment says", "muted"),
                 _clock(asked),
                 _clock(active),
-                text.milliseconds(active - asked) if active is not None and asked is not None else text.UNKNOWN,
+                text.seconds(active - asked) if active is not None and asked is not None else text.UNKNOWN,
                 text.UNKNOWN if pause is None else f"{pause:.0f} ms",
                 Cell(f"{swap.get('lost_updates', 0)} / {swap.get('duplicated_updates', 0)}", "bad" if bad else ""),
             )
@@ -137,7 +137,7 @@ def events(record: RunRecord) -> Table | None:
     """What the experiment did to the network meanwhile."""
     found = record.summary.get("events", record.events)
     rows = [(_clock(event["at_s"]), event["kind"], str(event["target"])) for event in found]
-    return Table("Events", (("at", True), ("event", False), ("to", False)), _cells(rows)) if rows else None
+    return Table("Events", (("at", False), ("event", False), ("target", False)), _cells(rows)) if rows else None
 
 
 def _cells(rows: Iterable[Sequence[str]]) -> tuple[tuple[Cell, ...], ...]:

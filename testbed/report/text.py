@@ -6,7 +6,7 @@ UNKNOWN = "–"
 
 
 def seconds(value: float | None) -> str:
-    """`0.83 s`, `74.1 s`, `3 min 20 s`."""
+    """`21 ms`, `0.83 s`, `74.1 s`, `3:20 min`."""
     if value is None:
         return UNKNOWN
     if value < 0.1:
@@ -14,7 +14,7 @@ def seconds(value: float | None) -> str:
     if value < 100:
         return f"{value:.3g} s"
     minutes, rest = divmod(round(value), 60)
-    return f"{minutes} min {rest} s"
+    return f"{minutes}:{rest:02d} min"
 
 
 def milliseconds(value_s: float | None) -> str:

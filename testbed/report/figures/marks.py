@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from matplotlib.axes import Axes
 
-from testbed.report.figures.canvas import BLUE, INK, MUTED, PAPER, PINK
+from testbed.report.figures.canvas import INK, MUTED, PAPER, PINK
 from testbed.report.record import Mark
 
 #: Rows of names above the axes; what finds no room there keeps its line and stands in the page's tables.
@@ -14,10 +15,27 @@ ROWS = 3
 
 ROW_POINTS = 11.0
 
-_LOOK = {"plan": (BLUE, (0, ())), "network": (PINK, (0, (5, 2))), "event": (MUTED, (0, (1, 2)))}
+_LOOK = {"plan": (INK, (0, ())), "network": (PINK, (0, (5, 2))), "event": (MUTED, (0, (1, 2)))}
 
 #: Mean width of a character of the names, in points; wide fonts take no more.
 _CHARACTER_POINTS = 4.6
+
+
+@dataclass(frozen=True, slots=True)
+class _Name:
+    """A name's place: its mark's position, its extent (points from the axes' left) and its row."""
+
+    at: float
+    left: float
+    right: float
+    row: int
+
+    def clashes(self, other: _Name) -> bool:
+        """Whether the names overlap, or the line that leads up to one runs through the other."""
+        if self.row == other.row:
+            return self.left < other.right and other.left < self.right
+        low, high = sorted((self, other), key=lambda name: name.row)
+        return low.left < high.at < low.right
 
 
 def draw_marks(axes: Sequence[Axes], marks: Iterable[Mark], end_s: float, names: bool = True) -> None:
@@ -26,7 +44,9 @@ def draw_marks(axes: Sequence[Axes], marks: Iterable[Mark], end_s: float, names:
     for mark in marks:
         colour, dashes = _LOOK[mark.kind]
         for each in axes:
-            each.axvline(mark.at_s, color=colour, linewidth=0.9, linestyle=dashes, zorder=1.5)
+            each.axvline(
+                mark.at_s, color=colour, linewidth=0.8, linestyle=dashes, alpha=0.9 if names else 0.45, zorder=1.5
+            )
     if names:
         _write_names(axes[0], marks, end_s)
 
@@ -35,26 +55,38 @@ def _write_names(axes: Axes, marks: Sequence[Mark], end_s: float) -> None:
     figure = axes.get_figure(root=True)
     assert figure is not None
     width = axes.get_position().width * figure.get_figwidth() * 72
-    taken = [0.0] * ROWS
-    for mark in marks:
-        x = mark.at_s / end_s * width
-        length = len(mark.label) * _CHARACTER_POINTS + 6
-        left = x - length if x + length > width else x
-        row = next((row for row in range(ROWS) if taken[row] <= left), None)
-        if row is None:
+    placed: list[_Name] = []
+    for mark in reversed(marks):
+        name = _place(mark, width, end_s, placed)
+        if name is None:
             continue
-        taken[row] = left + length
+        placed.append(name)
         colour, _ = _LOOK[mark.kind]
+        flush = name.left == name.at
         axes.annotate(
             mark.label,
             (mark.at_s, 1.0),
             xycoords=("data", "axes fraction"),
-            xytext=(0, 4 + row * ROW_POINTS),
+            xytext=(2 if flush else -2, 4 + name.row * ROW_POINTS),
             textcoords="offset points",
-            ha="left" if left == x else "right",
+            ha="left" if flush else "right",
             fontsize=8,
-            color=INK if mark.kind == "event" else colour,
-            bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 0.8},
-            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.9, "shrinkA": 0, "shrinkB": 0},
-            annotation_clip=False,
+            color=colour,
+            bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 0.6},
         )
+        axes.annotate(
+            "",
+            (mark.at_s, 1.0),
+            xycoords=("data", "axes fraction"),
+            xytext=(0, 11 + name.row * ROW_POINTS),
+            textcoords="offset points",
+            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.8, "shrinkA": 0, "shrinkB": 0},
+        )
+
+
+def _place(mark: Mark, width: float, end_s: float, placed: Sequence[_Name]) -> _Name | None:
+    """The lowest row in which the mark's name finds room beside those placed, or None."""
+    at, length = mark.at_s / end_s * width, len(mark.label) * _CHARACTER_POINTS + 8
+    left = at - length if at + length > width + 10 else at
+    rows = (_Name(at, left, left + length, row) for row in range(ROWS))
+    return next((name for name in rows if not any(name.clashes(other) for other in placed)), None)

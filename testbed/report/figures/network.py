@@ -1,6 +1,6 @@
 """The network as a map, with the plan of each of a few epochs drawn over it.
 
-Sites lie by round trip: the farther apart in time, the farther apart on the map.
+Sites lie by round trip: the farther apart in time, the farther apart on the map (by its root, lest near sites touch).
 """
 
 from __future__ import annotations
@@ -30,25 +30,30 @@ from testbed.report.figures.canvas import (
     style,
 )
 from testbed.report.record import RunRecord, State, site_of
-from testbed.report.series import rate_in_force
 
 MOST_PANELS = 4
 
 #: Radii in units of the map, whose longer side is 2.
-SITE_RADIUS, WORKER_RADIUS = 0.13, 0.026
+SITE_RADIUS, WORKER_RADIUS = 0.105, 0.022
 
 #: Sites nearer than this would leave no room for both their workers.
-NEAREST_S = 0.05
+NEAREST_S = 0.025
+
+#: Two directions whose rates differ by less are written as one.
+ALIKE = 1.05
 
 #: Names on more links than these would cover the map.
 MOST_LABELS = 30
 
 Point = tuple[float, float]
 
+#: Keeps names legible over lines.
+_BEHIND = {"facecolor": PAPER, "edgecolor": "none", "pad": 0.5, "alpha": 0.85}
+
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """A physical pair of links over some time: mean rates of both directions (bit/s), round trip, share of it up."""
+    """A physical pair of links at a moment: rates of both directions (bit/s), round trip, whether up."""
 
     rates: tuple[float, float]
     rtt_s: float
@@ -56,8 +61,8 @@ class _Pair:
 
     @property
     def label(self) -> str:
-        low, high = (text.mbit(rate) for rate in sorted(self.rates))
-        rate = low if low == high else f"{low}–{high}"
+        low, high = sorted(self.rates)
+        rate = text.mbit(low) if high < ALIKE * low else f"{text.mbit(low)}–{text.mbit(high)}"
         return f"{rate} Mbit/s\n{self.rtt_s * 1e3:.3g} ms" if self.up else "down"
 
 
@@ -93,11 +98,10 @@ def _chosen(record: RunRecord, epochs: Sequence[int]) -> list[int]:
     return [epochs[0], *sorted(between), epochs[-1]]
 
 
-def _span(record: RunRecord, epoch: int) -> tuple[float, float]:
+def _began(record: RunRecord, epoch: int) -> float:
+    """When the plan came into force."""
     rounds = record.epochs.get(epoch)
-    if not rounds:
-        return 0.0, record.end_s
-    return record.since(rounds[0].entered_s), record.since(rounds[-1].finished_s)
+    return record.since(rounds[0].entered_s) if rounds else 0.0
 
 
 def _pairs(record: RunRecord) -> list[tuple[str, str]]:
@@ -110,28 +114,20 @@ def _pairs(record: RunRecord) -> list[tuple[str, str]]:
     return list(found)
 
 
-def _in_force(states: Sequence[State], start: float, stop: float, end_s: float) -> tuple[float, float, bool] | None:
-    """(mean rate, one-way delay, whether up most of the time) of a link from `start` to `stop`; None where it was
-    not there."""
-    during = [state for state in states if state.at_s < stop]
-    if not during or not during[-1].there:
-        return None
-    steps = rate_in_force(states, end_s)
-    # A plan's last moments are spent under what ended it; its middle half shows what it stood for.
-    quarter = (stop - start) / 4
-    rate = steps.mean(start + quarter, stop - quarter)
-    up = not math.isnan(rate)
-    return (rate if up else during[-1].rate_bps), during[-1].delay_s, up
+def _state(states: Sequence[State], at_s: float) -> State | None:
+    """What was in force on a link at a moment; None where it was not there."""
+    before = [state for state in states if state.at_s <= at_s]
+    return before[-1] if before and before[-1].there else None
 
 
-def _pair(record: RunRecord, a: str, b: str, span: tuple[float, float]) -> _Pair | None:
-    there = _in_force(record.states.get(f"{a}->{b}", ()), *span, record.end_s)
-    back = _in_force(record.states.get(f"{b}->{a}", ()), *span, record.end_s)
-    found = [each for each in (there, back) if each]
+def _pair(record: RunRecord, a: str, b: str, at_s: float) -> _Pair | None:
+    """The pair as it was at a moment; None where neither direction was there."""
+    states = [_state(record.states.get(link, ()), at_s) for link in (f"{a}->{b}", f"{b}->{a}")]
+    found = [state for state in states if state]
     if not found:
         return None
-    rates = (found[0][0], found[-1][0])
-    return _Pair(rates, sum(each[1] for each in found) * 2 / len(found), all(each[2] for each in found))
+    there, back = found[0], found[-1]
+    return _Pair((there.rate_bps, back.rate_bps), there.delay_s + back.delay_s, there.up and back.up)
 
 
 def _rtt_s(record: RunRecord, a: str, b: str) -> float:
@@ -142,11 +138,11 @@ def _rtt_s(record: RunRecord, a: str, b: str) -> float:
 
 
 def _layout(record: RunRecord, pairs: Sequence[tuple[str, str]]) -> dict[str, Point]:
-    """Where each site lies: distances as near to round trips as a plane allows, the longer axis across."""
+    """Where each site lies: distances as near to the round trips' roots as a plane allows, the longer axis across."""
     graph = nx.Graph()
     graph.add_nodes_from(dict.fromkeys(site_of(member) for member in record.members))
     for a, b in pairs:
-        graph.add_edge(a, b, length=max(_rtt_s(record, a, b), NEAREST_S))
+        graph.add_edge(a, b, length=math.sqrt(max(_rtt_s(record, a, b), NEAREST_S)))
     if len(graph) == 1:
         return dict.fromkeys(graph, (0.0, 0.0))
     raw = nx.kamada_kawai_layout(graph, weight="length")
@@ -156,7 +152,7 @@ def _layout(record: RunRecord, pairs: Sequence[tuple[str, str]]) -> dict[str, Po
     _, _, axes = np.linalg.svd(points)
     points = points @ axes.T
     # An axis has no direction of its own: the first site to the left and above, so that all runs look alike.
-    points *= np.where(points[0] > 0, [-1, 1], [1, -1]) * np.array([1, 1])
+    points *= np.where(points[0] > 0, -1, 1) * np.array([1, -1])
     points /= np.abs(points).max()
     return {site: (float(x), float(y)) for site, (x, y) in zip(sites, points, strict=True)}
 
@@ -180,8 +176,7 @@ def _draw_panel(
     left, right, low, high = _extent(positions)
     axes.set(xlim=(left, right), ylim=(low, high))
     axes.set_aspect("equal")
-    span = _span(record, epoch)
-    _draw_links(axes, record, pairs, positions, span)
+    _draw_links(axes, record, pairs, positions, _began(record, epoch))
     workers = _draw_sites(axes, record, positions)
     _draw_plan(axes, record.plans[epoch], workers)
     axes.set_title(_title(record, epoch), color=INK, weight="bold", pad=4)
@@ -201,11 +196,11 @@ def _draw_links(
     record: RunRecord,
     pairs: Sequence[tuple[str, str]],
     positions: Mapping[str, Point],
-    span: tuple[float, float],
+    at_s: float,
 ) -> None:
     fastest = max((state.rate_bps for states in record.states.values() for state in states), default=1.0)
     for a, b in pairs:
-        pair = _pair(record, a, b, span)
+        pair = _pair(record, a, b, at_s)
         if pair is None:
             continue
         (x0, y0), (x1, y1) = positions[a], positions[b]
@@ -222,7 +217,7 @@ def _draw_links(
             fontsize=6.8,
             color=MUTED,
             linespacing=1.05,
-            bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 0.5, "alpha": 0.85},
+            bbox=_BEHIND,
             zorder=5,
         )
 
@@ -232,7 +227,9 @@ def _draw_sites(axes: Axes, record: RunRecord, positions: Mapping[str, Point]) -
     workers: dict[str, Point] = {}
     for site, (x, y) in positions.items():
         axes.add_patch(Circle((x, y), SITE_RADIUS, facecolor=PAPER, edgecolor=MUTED, linewidth=0.8, zorder=2))
-        axes.text(x, y - SITE_RADIUS - 0.025, site, ha="center", va="top", fontsize=8.5, color=INK, zorder=7)
+        axes.text(
+            x, y - SITE_RADIUS - 0.025, site, ha="center", va="top", fontsize=8.5, color=INK, bbox=_BEHIND, zorder=7
+        )
         local = [member for member in record.members if site_of(member) == site]
         radius = 0.0 if len(local) == 1 else SITE_RADIUS * 0.58
         for index, member in enumerate(local):
