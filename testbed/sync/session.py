@@ -18,7 +18,7 @@ from testbed.sync.buffers import CODES, Staging
 from testbed.sync.control import Channel
 from testbed.sync.errors import Stopped, SyncError
 from testbed.sync.exchange import Exchange, Round
-from testbed.sync.listener import Listener
+from testbed.sync.listener import CLOSE_S, Listener
 from testbed.sync.sockets import listen as open_listener
 
 log = logging.getLogger(__name__)
@@ -50,7 +50,8 @@ class Session:
         self._staging = Staging()
         self._last: tuple[Round, RoundResult, float] | None = None
         self._finished = False
-        threading.Thread(target=self._obey, name="control", daemon=True).start()
+        self._control = threading.Thread(target=self._obey, name="control", daemon=True)
+        self._control.start()
 
     def allreduce(self, tensor: torch.Tensor, weight: float = 1.0) -> RoundResult:
         """Replace a contiguous tensor, in place, by the members' mean, weighted by their `weight`s.
@@ -131,6 +132,7 @@ class Session:
         self._exchange.close()
         self._listener.close()
         self._channel.close()
+        self._control.join(CLOSE_S)
 
     def _rounds(self) -> int:
         return self._last[1].round if self._last else 0
