@@ -4,7 +4,7 @@
 """
 
 # Importing a policy's module enters it into the registry.
-from testbed.planning import hierarchical, mst, star
+from testbed.planning import hierarchical, mst, netstorm, star
 from testbed.planning.bound import Bound, BoundError
 from testbed.planning.cost import Cost, CostModel, predict
 from testbed.planning.policy import Policy, PolicyError, make_policy, policy_names
@@ -26,6 +26,7 @@ __all__ = [
     "hierarchical",
     "make_policy",
     "mst",
+    "netstorm",
     "policy_names",
     "predict",
     "star",

@@ -1,0 +1,60 @@
+"""NetStorm's plan: the model shared over the fastest aggregation path trees of several roots."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from testbed.plan import Plan, Tree
+from testbed.planning.fastest import fastest_tree, graph
+from testbed.planning.policy import Policy, PolicyError, register
+from testbed.planning.view import View
+
+
+@register("netstorm")
+@dataclass(frozen=True)
+class Netstorm(Policy):
+    """Multi-root FAPT (NetStorm, arXiv 2404.11352): one tree a root, shares by score.
+
+    A root's reduce (broadcast) tree is the shortest-path in-tree (out-tree) at 1/c an edge. A tree's score is
+    1 / Σ_level (1 / min c over its edges at that level), the level being the number of hops from the root; a root's
+    is 1 / (1/s_reduce + 1/s_broadcast), since it has one slice for both (our reading: the release scores push and
+    pull apart). The `roots` best of them (all by default) get a contiguous slice in proportion to their score.
+    Auxiliary routes are not part of the plan. O(n · E log n).
+    """
+
+    roots: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.roots is not None and self.roots < 1:
+            raise PolicyError(f"netstorm: roots {self.roots} must be at least 1")
+
+    def plan(self, view: View) -> Plan:
+        edges = graph(view, set(view.names))
+        trees = [tree for root in view.names if (tree := fastest_tree(edges, root)) is not None]
+        if not trees:
+            raise PolicyError("netstorm: no member is connected by edges to and from all others")
+        if len(view.names) == 1:
+            return self._plan(view, trees)
+        scores = {tree.root: 1 / (_levels(view, tree, up=True) + _levels(view, tree, up=False)) for tree in trees}
+        best = sorted(trees, key=lambda tree: -scores[tree.root])[: self.roots]
+        total = sum(scores[tree.root] for tree in best)
+        return self._plan(view, [replace(tree, share=scores[tree.root] / total) for tree in best])
+
+
+def _levels(view: View, tree: Tree, up: bool) -> float:
+    """Σ over levels of 1 / the slowest edge's rate, of the reduce (`up`) or the broadcast tree."""
+    parents = tree.reduce if up else tree.broadcast
+    slowest: dict[int, float] = {}
+    for child, parent in parents.items():
+        level = _depth(child, parents)
+        rate = view.edges[(child, parent) if up else (parent, child)].rate_bps
+        slowest[level] = min(slowest.get(level, rate), rate)
+    return sum(1 / rate for rate in slowest.values())
+
+
+def _depth(member: str, parents: Mapping[str, str]) -> int:
+    depth = 0
+    while member in parents:
+        member, depth = parents[member], depth + 1
+    return depth
