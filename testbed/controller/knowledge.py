@@ -8,9 +8,10 @@ corrected only to explain time that was really lost. With
     drain_l   8·bytes over l / goodput_l, for the plan in force and the believed rates; T = max over l
     o_f       the overhead of edge f: how much longer than T it used to be busy (round trips, slow start, hosts)
 
-an edge f is slow in a round when busy_f > SLOWER·(T + o_f) + HOST_NOISE_S. o_f is learned from earlier rounds, so
-a constant network, however far from its declared rates' ideal, explains itself; it is never more than what slow
-start over f's round trip takes, so a link that was far below its declared rate from the beginning is found out.
+an edge f is slow in a round when busy_f > SLOWER·(T + o_f) + HOST_NOISE_S. o_f is learned from earlier rounds with
+the same T, so a constant network, however far from its declared rates' ideal, explains itself; it is never more
+than what slow start over f's round trip takes, which also stands in for it until it is learned, so a link that was
+far below its declared rate from the beginning is found out.
 
 Of the edges that are slow in CONFIRMATIONS rounds running, one is blamed: not one that is fed by another slow edge
 of the same tree (it only waits for that), and of the others the one whose correction is the least. On its route
@@ -97,10 +98,8 @@ class Knowledge:
         for pair in {*old.routes, *routes}:
             route = routes.get(pair, ())
             if route != old.routes.get(pair, ()) or changed.intersection(route):
-                self._overheads.pop(pair, None)
                 self._edges.pop(pair, None)
-        self._streaks.clear()
-        self._quick.clear()
+        self._start_afresh()
 
     def view(self, now_s: float) -> View:
         """What is known now: links as believed, edges with the age of their newest sample."""
@@ -128,10 +127,15 @@ class Knowledge:
                 self._edges.setdefault(pair, EdgeEstimator(SILENCE_S)).add(sample, now_s)
         fresh, self._epoch = self._epoch != plan.epoch, plan.epoch
         if fresh:
-            self._streaks.clear()
-            self._quick.clear()
+            self._start_afresh()
         elif self._declared.knowledge == "measured" and all(edge[:2] in self._declared.edges for edge in plan.edges()):
             self._judge(plan, samples, now_s)
+
+    def _start_afresh(self) -> None:
+        """What rounds should take is another matter now: overheads beside the old T say little beside the new."""
+        self._overheads.clear()
+        self._streaks.clear()
+        self._quick.clear()
 
     def _expire(self, now_s: float) -> None:
         for name, belief in list(self._beliefs.items()):
@@ -195,16 +199,16 @@ class Knowledge:
             users = [pair for pair in whole if name in expected.drawn[pair]]
             if not users:
                 continue
-            longest = max(users, key=lambda pair: whole[pair].busy_s)
-            allowed = expected.drains[name] + self._overhead(longest, whole[longest])
-            if whole[longest].busy_s * FASTER >= allowed:
+            longest = max((whole[pair] for pair in users), key=lambda sample: sample.busy_s)
+            if longest.busy_s * FASTER >= expected.drains[name] + longest.rtt_s:
                 self._quick.pop(name, None)
                 self._beliefs[name].seen_s = now_s
                 continue
             self._quick[name] = self._quick.get(name, 0) + 1
             if self._quick[name] >= CONFIRMATIONS:
-                del self._beliefs[name], self._quick[name]
+                del self._beliefs[name]
                 self._patience_s.pop(name, None)
+                self._start_afresh()
 
     def _blame(self, slow: set[Pair], whole: Mapping[Pair, PeerSample], expected: _Expected, now_s: float) -> None:
         """Of the edges in `slow`, correct the one that needs it least. Its streak ends."""
@@ -219,6 +223,7 @@ class Knowledge:
         view = expected.view
         rate = view.links[name].rate_bps if name in view.links else view.edges[pair].rate_bps
         self._beliefs[name] = _Belief(rate * factor, now_s)
+        self._overheads.clear()
 
 
 @dataclass(frozen=True, slots=True)
