@@ -91,11 +91,11 @@ def run(
 def report(runs: Annotated[list[Path], typer.Argument(help="run directories")]) -> None:
     """Make the page of a run, or one of several runs side by side."""
     from testbed.report.page import write_comparison, write_report
-    from testbed.report.record import RunRecordError
+    from testbed.report.record import NotARun
 
     try:
         page = write_report(runs[0]) if len(runs) == 1 else write_comparison(runs, Path("runs/comparison.html"))
-    except RunRecordError as error:
+    except NotARun as error:
         raise fail(BAD_INPUT, error) from None
     typer.echo(page)
 
