@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from testbed.emulation import cleanup, engine
+from testbed.emulation.budget import BudgetError
 from testbed.emulation.engine import EngineError
 from testbed.emulation.image import ImageError
 from testbed.emulation.shaping import ShapingError
@@ -14,7 +16,7 @@ from testbed.report.page import write_report
 from testbed.run.conclude import conclude, failed
 from testbed.run.directory import RunDirectory
 from testbed.run.display import Display
-from testbed.run.run import Run, RunFailed, check_policy
+from testbed.run.run import Run, RunFailed, TooMuch, check_policy
 from testbed.run.service import ControllerFailed
 from testbed.spec.experiment import Experiment
 
@@ -39,8 +41,8 @@ def execute(file: Path, overrides: Mapping[str, str], strict: bool) -> Executed:
     directory = RunDirectory(experiment.name)
     display.say(f"[bold]{experiment.name}[/] in {directory.path}")
     try:
-        return _execute(experiment, directory, display)
-    except (EngineError, ImageError, ShapingError) as error:
+        return _execute(experiment, directory, display, strict)
+    except (BudgetError, EngineError, ImageError, ShapingError, TooMuch) as error:
         failed(directory, str(error))
         raise CannotRun(str(error)) from error
     except BaseException as error:
@@ -51,9 +53,9 @@ def execute(file: Path, overrides: Mapping[str, str], strict: bool) -> Executed:
         directory.close()
 
 
-def _execute(experiment: Experiment, directory: RunDirectory, display: Display) -> Executed:
+def _execute(experiment: Experiment, directory: RunDirectory, display: Display, strict: bool) -> Executed:
     try:
-        outcome = Run(experiment, directory, display).execute()
+        outcome = Run(experiment, directory, display).execute(strict)
     except (RunFailed, ControllerFailed) as error:
         failed(directory, str(error))
         display.say(f"[red]failed:[/] {error}\n  more in {directory.path}/logs")
@@ -64,12 +66,27 @@ def _execute(experiment: Experiment, directory: RunDirectory, display: Display) 
     with display.step("summary and report"):
         summary = conclude(experiment, directory, outcome)
         page = write_report(directory.path)
-    training, sync = summary["training"], summary["sync"]
-    display.say(f"  {training['rounds']} rounds in {training['wall_seconds']:.0f} s, final {training['final_loss']=}")
-    display.say(f"  {sync['seconds_per_round']}, {sync['ratio_to_bound']=}")
+    for line in _in_words(summary):
+        display.say(f"  {line}")
     color = "green" if summary["verdict"] == "trusted" else "yellow"
     display.say(f"  verdict: [bold {color}]{summary['verdict']}[/]")
     for reason in summary["reasons"]:
         display.say(f"    {reason}")
     display.say(f"  report: {page}")
     return Executed(finished=True, verdict=summary["verdict"])
+
+
+def _in_words(summary: Mapping[str, Any]) -> list[str]:
+    training, sync, swaps = summary["training"], summary["sync"], summary["swaps"]
+    accuracy = training["final_accuracy"]
+    learned = f"loss {training['final_loss']:.4f}" + (f", test accuracy {accuracy:.1%}" if accuracy is not None else "")
+    seconds = sync["seconds_per_round"]
+    ratio = f", {sync['ratio_to_bound']:.2f} times the bound" if sync["ratio_to_bound"] is not None else ""
+    lost = sum(swap["lost_updates"] + swap["duplicated_updates"] for swap in swaps)
+    kinds = [swap["kind"] for swap in swaps]
+    same = "all workers hold the same bits" if training["identical_parameters"] else "the workers' parameters DIFFER"
+    return [
+        f"{training['rounds']} rounds in {training['wall_seconds']:.0f} s: {learned}; {same}",
+        f"a round {seconds['p50']:.2f} s at the median, {seconds['p95']:.2f} s at the 95th percentile{ratio}",
+        f"{kinds.count('plan')} plan swaps, {kinds.count('network')} network swaps, {lost} updates lost or doubled",
+    ]

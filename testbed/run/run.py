@@ -17,7 +17,7 @@ from typing import Any
 
 from testbed.controller.client import AdminError
 from testbed.controller.spec import ControllerSpec
-from testbed.emulation import engine
+from testbed.emulation import budget, engine
 from testbed.emulation.containers import ContainerRequest, Fleet
 from testbed.emulation.image import ensure_worker_image
 from testbed.emulation.label import labelled
@@ -51,6 +51,10 @@ JOIN_DEADLINE_S = 180.0
 
 class RunFailed(RuntimeError):
     """Training did not come to its end; the text says why, and where more is."""
+
+
+class TooMuch(RuntimeError):
+    """The experiment does not fit this host; the text says what would."""
 
 
 @dataclass
@@ -87,8 +91,12 @@ class Run:
         self.directory = directory
         self.display = display
 
-    def execute(self) -> Outcome:
-        """The whole run; everything it made is gone when this returns or raises."""
+    def execute(self, strict: bool = False) -> Outcome:
+        """The whole run; everything it made is gone when this returns or raises.
+
+        When the experiment asks for more than the host's measured budget, that is said before anything is built;
+        `strict` refuses then, with TooMuch.
+        """
         experiment, display = self.experiment, self.display
         with ExitStack() as stack:
             with display.step("Docker engine and worker image"):
@@ -97,6 +105,7 @@ class Run:
             folder = stack.enter_context(labelled(self.directory.id))
             with display.step("shaping backend, probed"):
                 shaper = stack.enter_context(open_shaper(experiment.spec.backend))
+            self._compare_with_budget(shaper.name, strict)
             self.manifest = make_manifest(self.directory.id, experiment, shaper, image)
             self._write_manifest(started_s=time.time())
             topology = experiment.topology
@@ -120,6 +129,19 @@ class Run:
             training = _Training(self, network, controller, fleet)
             training.go_on()
             return training.outcome(fidelity)
+
+    def _compare_with_budget(self, backend: str, strict: bool) -> None:
+        kept = budget.host_budget(backend)
+        if kept is None:
+            with self.display.step("what this host carries, measured once"):
+                kept = budget.measure_budget(backend)
+        excess = budget.need(self.experiment, kept).excess(kept, self.experiment.spec.scale)
+        if excess is None:
+            return
+        text = f"{self.experiment.file} asks for more than this host carries: {excess}"
+        if strict:
+            raise TooMuch(text)
+        self.display.say(f"  [yellow]{text}[/]")
 
     def _record_state(self, at_s: float, link: str, state: LinkState) -> None:
         # States come with the monotonic clock's time, which files from several processes do not share.

@@ -78,7 +78,7 @@ def last_metric(reports: Sequence[Record], name: str) -> float | None:
         return None
     newest = max(number for number, _ in found)
     values = [value for number, value in found if number == newest]
-    return sum(values) / len(values)
+    return float(sum(values) / len(values))
 
 
 def wan_bytes(samples: Sequence[Record], began_s: float) -> int:
