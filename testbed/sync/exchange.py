@@ -109,7 +109,7 @@ class Exchange:
         """
         deadline = time.monotonic() + self._patience_s
         for sender in self._connect(plan):
-            if not sender.connected.wait(max(deadline - time.monotonic(), 0)):
+            if not sender.await_connection(deadline - time.monotonic()):
                 raise SyncError(f"epoch {plan.epoch}: no connection to {sender.peer}: {sender.failure or 'too late'}")
         with self._changed:
             self._newest = max(self._newest, plan.epoch)
@@ -120,7 +120,7 @@ class Exchange:
     def _sender(self, peer: str) -> Sender:
         with self._changed:
             sender = self._senders.get(peer)
-            if sender is None or (sender.failure and not sender.connected.is_set()):
+            if sender is None or (sender.failure and not sender.connected):
                 sender = Sender(peer, self._roster[peer], self._greeting, self._patience_s, self._undelivered)
                 self._senders[peer] = sender
             return sender
@@ -370,6 +370,8 @@ class Exchange:
             senders = list(self._senders.values())
         for sender in senders:
             sender.abort()
+        for sender in senders:
+            sender.join(0)
 
 
 def _listed(awaited: Mapping[str, str]) -> str:

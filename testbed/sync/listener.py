@@ -63,7 +63,7 @@ class Listener:
     def close(self) -> None:
         """Stop listening, end every connection, and wait for their threads.
 
-        An interpreter that ends while a thread is inside PyTorch aborts, so none may be left.
+        An interpreter with PyTorch that ends while another thread wakes up aborts, so none may be left.
         """
         sockets.close_now(self._accepting)
         self._acceptor.join(CLOSE_S)

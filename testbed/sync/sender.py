@@ -18,6 +18,10 @@ from testbed.sync import sockets, tcpinfo
 Priority = tuple[int, int, int, int]
 
 
+#: How long to wait for a thread whose connection was closed under it: it may be in an attempt to connect.
+CLOSE_S = sockets.ATTEMPT_S + 2.0
+
+
 class _Item(NamedTuple):
     priority: Priority
     order: int
@@ -42,7 +46,7 @@ class Sender:
         on_failure: Callable[[str, str], None],
     ) -> None:
         self.peer = peer
-        self.connected = threading.Event()
+        self.failure = ""
         self._address = address
         self._greeting = greeting
         self._patience_s = patience_s
@@ -51,8 +55,7 @@ class Sender:
         self._queue: list[_Item] = []
         self._order = count()
         self._closing = False
-        self._aborted = False
-        self.failure = ""
+        self._aborted = threading.Event()
         self._connection: socket.socket | None = None
         self._last = tcpinfo.TcpInfo(0, 0.0, 0.0, 0, 0)
         self._thread = threading.Thread(target=self._run, name=f"to {peer}", daemon=True)
@@ -62,7 +65,7 @@ class Sender:
         """Have a frame sent. `payload` must stay as it is until the peer has it."""
         with self._changed:
             heapq.heappush(self._queue, _Item(priority, next(self._order), head, payload))
-            self._changed.notify()
+            self._changed.notify_all()
             failure = self.failure
         if failure:
             self._on_failure(self.peer, failure)
@@ -88,23 +91,36 @@ class Sender:
             delivery_bytes_s=now.delivery_bytes_s,
         )
 
+    @property
+    def connected(self) -> bool:
+        """Whether there ever was a connection."""
+        return self._connection is not None
+
+    def await_connection(self, timeout_s: float) -> bool:
+        """Wait until there is a connection; False when there can be none, or `timeout_s` have passed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.connected or self.failure or self._closing, max(timeout_s, 0))
+            return self.connected
+
     def finish(self) -> None:
         """Begin to end: what is queued is still sent. `join` waits for it."""
         with self._changed:
             self._closing = True
-            self._changed.notify()
+            self._changed.notify_all()
 
     def join(self, timeout_s: float) -> None:
         """Wait until the peer has read everything and closed, or `timeout_s` have passed; then end."""
         self._thread.join(max(timeout_s, 0))
         self.abort()
+        self._thread.join(CLOSE_S)
 
     def abort(self) -> None:
         """End at once; what is queued is not sent."""
         with self._changed:
-            self._closing = self._aborted = True
+            self._closing = True
+            self._aborted.set()
             self._queue.clear()
-            self._changed.notify()
+            self._changed.notify_all()
             connection = self._connection
         if connection is not None:
             sockets.close_now(connection)
@@ -121,13 +137,11 @@ class Sender:
         self._hand_over()
 
     def _open(self) -> None:
-        connection = sockets.connect(self._address, self._patience_s)
+        connection = sockets.connect(self._address, self._patience_s, self._aborted)
         connection.sendall(self._greeting)
         with self._changed:
             self._connection = connection
-            if self._aborted:
-                raise ConnectionAbortedError("closed while connecting")
-        self.connected.set()
+            self._changed.notify_all()
 
     def _next(self) -> _Item | None:
         with self._changed:
@@ -137,10 +151,11 @@ class Sender:
 
     def _fail(self, error: OSError) -> None:
         with self._changed:
-            if self._aborted:
+            if self._aborted.is_set():
                 return
             self.failure = str(error) or repr(error)
-            wanted = self.connected.is_set() or bool(self._queue)
+            wanted = self.connected or bool(self._queue)
+            self._changed.notify_all()
         if wanted:
             self._on_failure(self.peer, self.failure)
 
@@ -150,9 +165,9 @@ class Sender:
         A container's interface goes with its last process, and unacknowledged bytes with the interface.
         """
         connection = self._connection
-        if connection is None or self._aborted:
-            return
+        assert connection is not None
         with suppress(OSError):
             connection.shutdown(socket.SHUT_WR)
-            connection.recv(1)
+            if not self._aborted.is_set():
+                connection.recv(1)
         sockets.close_now(connection)

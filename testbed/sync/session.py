@@ -50,6 +50,7 @@ class Session:
         self._staging = Staging()
         self._last: tuple[Round, RoundResult, float] | None = None
         self._finished = False
+        self._holding: list[threading.Thread] = []
         self._control = threading.Thread(target=self._obey, name="control", daemon=True)
         self._control.start()
 
@@ -132,7 +133,8 @@ class Session:
         self._exchange.close()
         self._listener.close()
         self._channel.close()
-        self._control.join(CLOSE_S)
+        for thread in (self._control, *self._holding):
+            thread.join(CLOSE_S)
 
     def _rounds(self) -> int:
         return self._last[1].round if self._last else 0
@@ -172,7 +174,9 @@ class Session:
         except PlanError as error:
             log.warning("%s: refused a plan: %s", self.name, error)
             return
-        threading.Thread(target=self._hold, args=(plan,), name=f"hold {plan.epoch}", daemon=True).start()
+        thread = threading.Thread(target=self._hold, args=(plan,), name=f"hold {plan.epoch}", daemon=True)
+        self._holding = [holding for holding in self._holding if holding.is_alive()] + [thread]
+        thread.start()
 
     def _hold(self, plan: Plan) -> None:
         try:

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import socket
 import struct
+import threading
 import time
 from contextlib import suppress
 
@@ -21,6 +22,9 @@ RTO_MAX_MS = 2000
 #: linux/tcp.h, since 6.15; Python does not name it yet.
 _TCP_RTO_MAX_MS = 44
 
+#: How long one attempt to connect lasts: short, because the kernel doubles the pause between its own.
+ATTEMPT_S = 3.0
+
 _SIOCGIFADDR = 0x8915
 _POLL_S = 0.1
 
@@ -34,23 +38,22 @@ def tune(connection: socket.socket, patience_s: float) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, _TCP_RTO_MAX_MS, RTO_MAX_MS)
 
 
-def connect(address: tuple[str, int], patience_s: float, attempt_s: float = 3.0) -> socket.socket:
+def connect(address: tuple[str, int], patience_s: float, given_up: threading.Event) -> socket.socket:
     """A tuned connection to a peer. Tries again until `patience_s` have passed, then raises the last OSError.
 
-    Attempts are short, because the kernel doubles the pause between its own.
+    So it does when the connection is given up meanwhile.
     """
     deadline = time.monotonic() + patience_s
     while True:
         connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
             tune(connection, patience_s)
-            connection.settimeout(max(min(attempt_s, deadline - time.monotonic()), _POLL_S))
+            connection.settimeout(max(min(ATTEMPT_S, deadline - time.monotonic()), _POLL_S))
             connection.connect(address)
         except OSError:
             connection.close()
-            if time.monotonic() >= deadline:
+            if time.monotonic() >= deadline or given_up.wait(_POLL_S):
                 raise
-            time.sleep(_POLL_S)
         else:
             connection.settimeout(None)
             return connection
