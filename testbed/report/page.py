@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from posixpath import normpath
 from statistics import median
 from typing import Any
 
@@ -75,7 +76,7 @@ def _run_values(record: RunRecord) -> dict[str, Any]:
         "link_table": tables.links(record),
         "members": tables.members(record),
         "facts": tables.facts(record),
-        "inputs": record.manifest.get("inputs") or {},
+        "inputs": {normpath(name): content for name, content in (record.manifest.get("inputs") or {}).items()},
     }
 
 
@@ -148,28 +149,29 @@ def _by_policy(records: Sequence[RunRecord], policies: Sequence[str]) -> Table |
     for policy in policies:
         own = [record for record in records if str(record.section("sync").get("policy")) == policy]
         sync, training = [r.section("sync") for r in own], [r.section("training") for r in own]
+        rounds = [(each.get("seconds_per_round") or {}).get("p50") for each in sync]
         rows.append(
             (
                 Cell(policy),
                 Cell(str(len(own))),
-                Cell(_spread([s["seconds_per_round"]["p50"] for s in sync if s.get("seconds_per_round")])),
-                Cell(_spread([s.get("ratio_to_bound") for s in sync])),
-                Cell(_spread([t.get("final_accuracy") for t in training])),
-                Cell(_spread([t.get("wall_seconds") for t in training])),
-                Cell(_spread([s["wan_bytes"] / 1e6 for s in sync if s.get("wan_bytes") is not None])),
+                _spread(rounds, text.seconds),
+                _spread([each.get("ratio_to_bound") for each in sync], text.number),
+                _spread([each.get("final_accuracy") for each in training], lambda share: text.percent(share, 1)),
+                _spread([each.get("wall_seconds") for each in training], text.seconds),
+                _spread([each.get("wan_bytes") for each in sync], text.size),
             )
         )
-    columns = ("seconds a round, p50", "times the bound", "final accuracy", "wall seconds", "WAN MB")
+    columns = ("a round, median", "times the bound", "final accuracy", "training took", "over the WAN")
     return Table("By policy", (("policy", False), ("runs", True), *((name, True) for name in columns)), tuple(rows))
 
 
-def _spread(values: Sequence[float | None]) -> str:
+def _spread(values: Sequence[float | None], words: Callable[[float], str]) -> Cell:
+    """Median, and least to most where they read differently."""
     found = sorted(value for value in values if value is not None)
     if not found:
-        return text.UNKNOWN
-    if len(found) == 1:
-        return f"{found[0]:.3g}"
-    return f"{median(found):.3g} ({found[0]:.3g}–{found[-1]:.3g})"
+        return Cell(text.UNKNOWN, "muted")
+    low, middle, high = words(found[0]), words(median(found)), words(found[-1])
+    return Cell(middle if low == high else f"{middle} ({low} to {high})")
 
 
 def _differing(facts: dict[str, dict[str, str]], names: Sequence[str]) -> Table | None:

@@ -92,8 +92,8 @@ class RunRecord:
 
     @property
     def finished(self) -> bool:
-        """Whether the run came to its end and left a summary."""
-        return bool(self.summary)
+        """Whether the run came to its end: one that was interrupted leaves a verdict at most."""
+        return "training" in self.summary
 
     def section(self, name: str) -> Mapping[str, Any]:
         """A part of the summary; empty when the run did not come to it."""
@@ -124,7 +124,7 @@ class RunRecord:
             times.append(self.since(float(ended)))
         elif self.samples:
             times.append(self.samples[-1].at_s)
-        return max(times, default=1.0)
+        return max([0.0, *times])
 
     def metric(self, name: str) -> tuple[list[float], list[float]]:
         """(seconds since training began, mean over members) of a metric, for each round in which it was given."""
@@ -166,7 +166,7 @@ class RunRecord:
                 yield Mark(event["at_s"], "network", "network swap")
 
     def _event_marks(self) -> Iterator[Mark]:
-        for event in self.summary.get("events", self.events):
+        for event in self.summary["events"] if self.finished else self.events:
             if event["kind"] != "swap":  # marked as what it is: a network swap
                 yield Mark(event["at_s"], "event", f"{event['target']} {event['kind']}")
 

@@ -59,11 +59,12 @@ def _table(name: str, columns: Sequence[str], rows: Iterable[Sequence[Cell | str
 
 
 def badge(record: RunRecord) -> Badge:
-    """The run's verdict; `unfinished` when it left none."""
+    """The run's verdict; `unfinished` when it did not come to its end."""
     verdict = record.summary.get("verdict")
-    if verdict not in ("trusted", "suspect"):
-        return Badge("unfinished", ("the run left no verdict; the figures show what it recorded",))
-    return Badge(verdict, tuple(record.summary.get("reasons", ())))
+    reasons = tuple(record.summary.get("reasons", ()))
+    if not record.finished:
+        return Badge("unfinished", reasons or ("it left no verdict; what is shown here is what it recorded",))
+    return Badge("trusted" if verdict == "trusted" else "suspect", reasons)
 
 
 def key_figures(record: RunRecord) -> list[KeyFigure]:
@@ -77,7 +78,9 @@ def key_figures(record: RunRecord) -> list[KeyFigure]:
     accuracy, loss = record.metric("accuracy")[1], record.metric("loss")[1]
     last_accuracy = training.get("final_accuracy", accuracy[-1] if accuracy else None)
     last_loss = training.get("final_loss", loss[-1] if loss else None)
-    carried = sync.get("wan_bytes", wan_bytes([{"at_s": s.at_s, "bytes": s.bytes} for s in record.samples], 0.0))
+    carried = sync.get("wan_bytes")
+    if carried is None and record.samples:
+        carried = wan_bytes([{"at_s": s.at_s, "bytes": s.bytes} for s in record.samples], 0.0)
     asked = ((record.manifest.get("spec") or {}).get("train") or {}).get("rounds")
     swaps = Counter(mark.kind for mark in record.marks)
     lost, doubled = sum(r.lost for r in record.reports), sum(r.duplicated for r in record.reports)
@@ -87,14 +90,16 @@ def key_figures(record: RunRecord) -> list[KeyFigure]:
         KeyFigure(
             "rounds", str(rounds), f"of {asked}" if asked and asked != rounds else f"{len(record.members)} members"
         ),
-        KeyFigure("training took", text.seconds(training.get("wall_seconds", record.end_s)), "wall time"),
+        KeyFigure("training took", text.seconds(training.get("wall_seconds", record.end_s or None)), "wall time"),
         KeyFigure("a round, median", text.seconds(rate["p50"]), f"95 % within {text.seconds(rate['p95'])}"),
         KeyFigure(
             "times the bound",
             text.number(sync.get("ratio_to_bound")),
             f"bound {text.seconds(sync.get('bound_seconds'))}",
         ),
-        KeyFigure("over the WAN", text.size(carried), f"{text.size(carried / rounds if rounds else None)} a round"),
+        KeyFigure(
+            "over the WAN", text.size(carried), f"{text.size(carried / rounds if carried and rounds else None)} a round"
+        ),
         KeyFigure("plan swaps", str(swaps["plan"]), text.count(swaps["network"], "network swap")),
         KeyFigure("updates lost", str(lost), f"{doubled} counted twice", "bad" if lost or doubled else ""),
     ]
@@ -128,14 +133,15 @@ def considered(record: RunRecord) -> str:
     """In a sentence, how often the controller looked for another plan."""
     if not record.decisions:
         return ""
-    adopted = sum(bool(line.get("adopted")) for line in record.decisions)
-    looked = text.count(len(record.decisions), "time")
+    later = [line for line in record.decisions if line.get("epoch") != 0]  # the first plan is no swap
+    adopted = sum(bool(line.get("adopted")) for line in later)
+    looked = text.count(len(later), "time")
     return f"The controller looked for another plan {looked} and adopted one {text.count(adopted, 'time')}."
 
 
 def events(record: RunRecord) -> Table | None:
     """What the experiment did to the network meanwhile."""
-    found = record.summary.get("events", record.events)
+    found = record.summary["events"] if record.finished else record.events
     rows = [(_clock(event["at_s"]), event["kind"], str(event["target"])) for event in found]
     return Table("Events", (("at", False), ("event", False), ("target", False)), _cells(rows)) if rows else None
 
@@ -251,7 +257,8 @@ def members(record: RunRecord) -> Table | None:
 
 def facts(record: RunRecord) -> dict[str, str]:
     """What was run, on what, with what."""
-    manifest, sync = record.manifest, record.section("sync")
+    manifest = record.manifest
+    sync = record.section("sync") or (manifest.get("spec") or {}).get("sync") or {}
     host: Mapping[str, Any] = manifest.get("host") or {}
     versions: Mapping[str, str] = host.get("versions") or {}
     found = {

@@ -44,6 +44,7 @@ TIME_LEFT, TIME_RIGHT = 0.062, 0.985
 
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
+    "text.parse_math": False,
     "font.family": ["sans-serif"],
     "font.sans-serif": ["DejaVu Sans"],
     "font.size": 8.5,

@@ -10,6 +10,7 @@ from testbed.report.figures.canvas import (
     BLUE,
     MUTED,
     ORANGE,
+    PAPER,
     TIME_LEFT,
     TIME_RIGHT,
     Drawing,
@@ -47,6 +48,7 @@ def draw_host(record: RunRecord) -> Drawing | None:
             va="top",
             fontsize=8,
             color=ORANGE,
+            bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 0.6, "alpha": 0.75},
         )
         axes.set_ylim(0, 1.03)
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))

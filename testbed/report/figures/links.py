@@ -41,7 +41,7 @@ _PANEL_HEIGHT, _TOP, _BOTTOM = 1.28, 0.5, 0.42
 def draw_links(record: RunRecord) -> Drawing | None:
     """Small multiples, the two directions of a pair side by side."""
     links = _chosen(record)
-    if not links:
+    if not links or not record.end_s:
         return None
     columns = min(COLUMNS, len(links))
     rows = math.ceil(len(links) / columns)

@@ -55,9 +55,11 @@ def _write_names(axes: Axes, marks: Sequence[Mark], end_s: float) -> None:
     figure = axes.get_figure(root=True)
     assert figure is not None
     width = axes.get_position().width * figure.get_figwidth() * 72
+    all_at = [mark.at_s / end_s * width for mark in marks]
     placed: list[_Name] = []
-    for mark in reversed(marks):
-        name = _place(mark, width, end_s, placed)
+    # From the right, so that a name goes above those of the marks that it runs over.
+    for mark, at in reversed(list(zip(marks, all_at, strict=True))):
+        name = _place(at, len(mark.label) * _CHARACTER_POINTS + 8, width, placed, all_at)
         if name is None:
             continue
         placed.append(name)
@@ -84,9 +86,12 @@ def _write_names(axes: Axes, marks: Sequence[Mark], end_s: float) -> None:
         )
 
 
-def _place(mark: Mark, width: float, end_s: float, placed: Sequence[_Name]) -> _Name | None:
-    """The lowest row in which the mark's name finds room beside those placed, or None."""
-    at, length = mark.at_s / end_s * width, len(mark.label) * _CHARACTER_POINTS + 8
-    left = at - length if at + length > width + 10 else at
-    rows = (_Name(at, left, left + length, row) for row in range(ROWS))
-    return next((name for name in rows if not any(name.clashes(other) for other in placed)), None)
+def _place(at: float, length: float, width: float, placed: Sequence[_Name], all_at: Sequence[float]) -> _Name | None:
+    """The lowest row in which a name finds room right of its mark, or else left of it; None where there is none.
+
+    One that runs over other marks to the left goes to the top row, so that their names find room below.
+    """
+    runs_over = any(at - length < other < at for other in all_at)
+    right = [_Name(at, at, at + length, row) for row in range(ROWS) if at + length <= width + 10]
+    left = [_Name(at, at - length, at, row) for row in range(ROWS - 1 if runs_over else 0, ROWS) if at >= length]
+    return next((name for name in right + left if not any(name.clashes(other) for other in placed)), None)

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import pytest
+from matplotlib.figure import Figure
+
+from testbed.report.figures.marks import draw_marks
+from testbed.report.record import Mark
+
+pytestmark = pytest.mark.unit
+
+
+def _names(marks: list[Mark]) -> list[tuple[str, float, float, float]]:
+    """(name, left, right, bottom) of what is written over a figure with these marks, in pixels."""
+    figure = Figure(figsize=(10, 2))
+    axes = figure.subplots()
+    axes.set_xlim(0, 100)
+    draw_marks([axes], marks, 100)
+    figure.canvas.draw()  # type: ignore[attr-defined]
+    boxes = [(text.get_text(), text.get_window_extent()) for text in axes.texts if text.get_text()]
+    return [(name, box.x0, box.x1, box.y0) for name, box in boxes]
+
+
+def test_names_do_not_run_into_each_other() -> None:
+    marks = [Mark(at, "event", f"paris-tokyo down {at}") for at in (10, 12, 14, 50, 97, 99)]
+    found = _names(marks)
+    assert {name for name, *_ in found} == {mark.label for mark in marks}
+    for one in found:
+        for other in found:
+            apart = one[2] <= other[1] or other[2] <= one[1] or abs(one[3] - other[3]) > 8
+            assert one is other or apart, (one, other)
+
+
+def test_names_without_room_are_left_out_but_not_their_lines() -> None:
+    figure = Figure()
+    axes = figure.subplots()
+    draw_marks([axes], [Mark(50 + i / 10, "plan", f"plan {i}") for i in range(40)], 100)
+    assert len(axes.lines) == 40
+    assert 1 <= sum(bool(text.get_text()) for text in axes.texts) < 40
+
+
+def test_what_is_outside_of_the_time_shown_is_not_drawn() -> None:
+    figure = Figure()
+    axes = figure.subplots()
+    draw_marks([axes], [Mark(-3, "event", "before"), Mark(120, "event", "after")], 100)
+    assert not axes.lines
+    assert not axes.texts

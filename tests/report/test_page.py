@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from testbed.report.page import write_comparison, write_report
+from testbed.report.record import NotARun
+from tests.report.runs import MEMBERS, PAIRS, build_run
+
+pytestmark = pytest.mark.unit
+
+VOID = {"meta", "link", "br", "img", "input"}
+
+
+class _Page(HTMLParser):
+    """Gathers what tests ask of a page: its text, identifiers, references and whether its elements are closed."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.ids: list[str] = []
+        self.references: list[str] = []
+        self.titles: list[str] = []
+        self.text = ""
+        self._open: list[str] = []
+        self.feed(html)
+        assert self._open == [], "elements left open"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in VOID:
+            self._open.append(tag)
+        for name, value in attrs:
+            if name == "id":
+                self.ids.append(value or "")
+            if name in ("href", "src") or (name == "xlink:href"):
+                self.references.append(value or "")
+            self.references += re.findall(r"url\(([^)]*)\)", value or "") if name in ("style", "clip-path") else []
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self._open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self._open[-1:] == ["title"]:
+            self.titles.append(data)
+        self.text += data
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_run(tmp_path_factory.mktemp("runs") / "run")
+
+
+@pytest.fixture(scope="module")
+def html(run: Path) -> str:
+    return write_report(run).read_text(encoding="utf-8")
+
+
+def test_the_page_stands_alone(html: str) -> None:
+    page = _Page(html)
+    assert page.references, "figures refer to their own clip paths"
+    assert all(reference.startswith("#") for reference in page.references)
+    assert {reference.removeprefix("#") for reference in page.references} <= set(page.ids)
+    assert len(page.ids) == len(set(page.ids)), "two figures share an identifier"
+    assert "<script" not in html
+    assert "@import" not in html
+
+
+def test_the_page_is_small(html: str) -> None:
+    assert len(html.encode()) < 3_000_000
+
+
+def test_every_figure_has_a_title_and_words(html: str) -> None:
+    figures = re.findall(r"<svg[^>]*>.*?</svg>", html, flags=re.DOTALL)
+    assert len(figures) == 7
+    for figure in figures:
+        assert 'role="img"' in figure
+        assert re.search(r"<title>[^<]+</title><desc>[^<]{20,}</desc>", figure)
+
+
+def test_figures_take_the_pages_colours(html: str) -> None:
+    figures = "".join(re.findall(r"<svg[^>]*>.*?</svg>", html, flags=re.DOTALL))
+    fixed = re.findall(r"(?<!, )#[0-9a-f]{6}\b", figures)
+    assert fixed == [], "a colour that would not follow a dark page"
+    assert "DejaVu" not in figures
+
+
+def test_the_page_tells_the_run(html: str) -> None:
+    text = _Page(html).text
+    for words in ("trusted", "97.2 %", "plan 3", "network swap", "dallas-tokyo", "6.1.0", "bbr", "userspace"):
+        assert words in text
+    for member in MEMBERS:
+        assert member in text
+    for a, b in PAIRS:
+        assert f"{a} → {b}" in text
+        assert f"{b} → {a}" in text
+
+
+def test_the_run_s_own_text_stays_text(html: str) -> None:
+    assert "&lt;b&gt;not bold&lt;/b&gt;" in html
+    assert "<b>not bold" not in html
+
+
+def test_a_suspect_run_says_why_first(tmp_path: Path) -> None:
+    run = build_run(tmp_path / "run", rounds=20)
+    summary = json.loads((run / "summary.json").read_text())
+    summary |= {"verdict": "suspect", "reasons": ["dallas->tokyo: rate +9.9% off what was asked (tolerance 2%)"]}
+    summary["links"]["dallas->tokyo"]["rate_error_pct"] = 9.9
+    (run / "summary.json").write_text(json.dumps(summary))
+    html = write_report(run).read_text(encoding="utf-8")
+    assert html.index("+9.9% off what was asked") < html.index("<svg")
+    assert re.search(r'<td class="number bad">\+9.90</td>', html)
+
+
+@pytest.mark.parametrize(
+    "left",
+    [(), ("rounds.jsonl",), ("links.jsonl",), ("traffic.jsonl",), ("rounds.jsonl", "links.jsonl", "traffic.jsonl")],
+)
+def test_a_crashed_run_still_makes_a_page(tmp_path: Path, left: tuple[str, ...]) -> None:
+    run = build_run(tmp_path / "run", rounds=30)
+    for name in ({"rounds.jsonl", "links.jsonl", "traffic.jsonl", "decisions.jsonl"} - set(left)) | {"summary.json"}:
+        (run / name).unlink()
+    text = _Page(write_report(run).read_text(encoding="utf-8")).text
+    assert "This run did not come to its end" in text
+    assert "summary.json is missing" in text
+
+
+def test_an_interrupted_run_says_so(tmp_path: Path) -> None:
+    run = build_run(tmp_path / "run", rounds=30)
+    (run / "summary.json").write_text('{"verdict": "suspect", "reasons": ["the run was interrupted"]}')
+    text = _Page(write_report(run).read_text(encoding="utf-8")).text
+    assert "This run did not come to its end" in text
+    assert "the run was interrupted" in text
+
+
+def test_runs_side_by_side(tmp_path: Path) -> None:
+    runs = [
+        build_run(tmp_path / f"{policy}-{seed}", rounds=30, seed=seed, policy=policy, slower=slower)
+        for policy, slower in (("star", 2.0), ("mst", 1.0))
+        for seed in (1, 2)
+    ]
+    target = write_comparison(runs, tmp_path / "pages" / "comparison.html")
+    html = target.read_text(encoding="utf-8")
+    page = _Page(html)
+    for label in ("star, seed 1", "star, seed 2", "mst, seed 1", "mst, seed 2"):
+        assert label in page.text
+    assert "By policy" in page.text
+    assert len(page.ids) == len(set(page.ids))
+    assert all(reference.startswith("#") for reference in page.references)
+
+
+def test_equal_runs_get_names_of_their_own(tmp_path: Path) -> None:
+    runs = [build_run(tmp_path / str(index) / "same", rounds=12) for index in range(2)]
+    text = _Page(write_comparison(runs, tmp_path / "comparison.html").read_text(encoding="utf-8")).text
+    assert "same #1" in text
+    assert "same #2" in text
+    assert "Nothing that the manifests tell" in text
+
+
+def test_a_comparison_names_the_folder_that_is_no_run(tmp_path: Path) -> None:
+    with pytest.raises(NotARun, match="elsewhere"):
+        write_comparison([build_run(tmp_path / "run", rounds=5), tmp_path / "elsewhere"], tmp_path / "page.html")
+    assert not (tmp_path / "page.html").exists()

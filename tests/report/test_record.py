@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from testbed.report.record import NotARun, RunRecord, site_of
+from tests.report.runs import DOWN_S, MEMBERS, NETWORK_S, UP_S, build_run
+
+pytestmark = pytest.mark.unit
+
+
+def test_a_whole_run_is_read_without_gaps(tmp_path: Path) -> None:
+    record = RunRecord.read(build_run(tmp_path / "run"))
+    assert record.gaps == ()
+    assert record.finished
+    assert record.members == MEMBERS
+    assert [round_.number for round_ in record.rounds] == list(range(160))
+    assert list(record.epochs) == list(record.plans) == [0, 1, 2, 3]
+    assert record.metric("accuracy")[1][-1] > record.metric("accuracy")[1][0]
+
+
+def test_times_count_from_the_start_of_training(tmp_path: Path) -> None:
+    record = RunRecord.read(build_run(tmp_path / "run"))
+    assert record.states["dallas->tokyo"][0].at_s == -2.0
+    assert next(state.at_s for state in record.states["dallas->tokyo"] if not state.up) == DOWN_S
+    assert record.states["dallas->london"][-1].at_s == NETWORK_S
+    assert not record.states["dallas->london"][-1].there
+    assert 0 < record.since(record.rounds[0].entered_s) < 1
+
+
+def test_marks_are_the_same_with_and_without_a_summary(tmp_path: Path) -> None:
+    run = build_run(tmp_path / "run")
+    whole = RunRecord.read(run).marks
+    (run / "summary.json").unlink()
+    crashed = RunRecord.read(run)
+    assert not crashed.finished
+    assert [mark.label for mark in crashed.marks] == [mark.label for mark in whole]
+    assert [mark.at_s for mark in crashed.marks] == pytest.approx([mark.at_s for mark in whole], abs=0.2)
+    assert {mark.at_s for mark in whole if mark.kind == "event"} == {DOWN_S, UP_S}
+    assert [mark.at_s for mark in whole if mark.kind == "network"] == [NETWORK_S]
+
+
+def test_a_half_written_last_line_is_passed_over_and_said(tmp_path: Path) -> None:
+    run = build_run(tmp_path / "run", rounds=20)
+    rounds = run / "rounds.jsonl"
+    rounds.write_bytes(rounds.read_bytes()[:-40])
+    record = RunRecord.read(run)
+    assert len(record.reports) == 20 * len(MEMBERS) - 1
+    assert len(record.rounds) == 19, "a round that one member did not report is not complete"
+    assert record.gaps == ("rounds.jsonl: 1 line cut short or without needed fields",)
+
+
+@pytest.mark.parametrize("name", ["summary.json", "rounds.jsonl", "links.jsonl", "traffic.jsonl", "plans"])
+def test_what_a_crash_left_out_is_said(tmp_path: Path, name: str) -> None:
+    run = build_run(tmp_path / "run", rounds=20)
+    if name == "plans":
+        for plan in (run / name).iterdir():
+            plan.unlink()
+    else:
+        (run / name).unlink()
+    assert any(name in gap for gap in RunRecord.read(run).gaps)
+
+
+def test_a_plan_that_is_none_is_said(tmp_path: Path) -> None:
+    run = build_run(tmp_path / "run", rounds=20)
+    (run / "plans/0000.json").write_text('{"version": 1, "epo')
+    (run / "plans/0001.json").write_text('{"version": 1, "epoch": 1}')
+    record = RunRecord.read(run)
+    assert record.plans == {}
+    assert [gap.split(":")[0] for gap in record.gaps] == ["plans/0000.json", "plans/0001.json", "plans/ holds no plan"]
+
+
+def test_metrics_that_were_not_numbers_are_left_out(tmp_path: Path) -> None:
+    run = build_run(tmp_path / "run", rounds=20)
+    lines = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+    for line in lines:
+        if line["round"] == 7:
+            line["metrics"]["loss"] = None  # how records hold the NaN of a training that diverged
+    (run / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    record = RunRecord.read(run)
+    assert len(record.rounds) == 20
+    assert len(record.metric("loss")[1]) == 19
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(NotARun, match=r"no manifest\.json"):
+        RunRecord.read(tmp_path)
+    with pytest.raises(NotARun, match="no such directory"):
+        RunRecord.read(tmp_path / "absent")
+    (tmp_path / "manifest.json").write_text("{")
+    with pytest.raises(NotARun, match="not JSON"):
+        RunRecord.read(tmp_path)
+
+
+def test_sites_are_in_workers_names() -> None:
+    assert [site_of(name) for name in ("paris-w0", "new-york-w12", "alone")] == ["paris", "new-york", "alone"]
