@@ -73,6 +73,10 @@ def test_the_page_stands_alone(html: str) -> None:
     assert "@import" not in html
 
 
+def test_the_same_run_makes_the_same_page(run: Path, html: str) -> None:
+    assert write_report(run).read_text(encoding="utf-8") == html
+
+
 def test_the_page_is_small(html: str) -> None:
     assert len(html.encode()) < 3_000_000
 

@@ -44,6 +44,7 @@ TIME_LEFT, TIME_RIGHT = 0.062, 0.985
 
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
+    "svg.hashsalt": "report",  # the same run makes the same page
     "text.parse_math": False,
     "font.family": ["sans-serif"],
     "font.sans-serif": ["DejaVu Sans"],

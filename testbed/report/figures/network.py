@@ -43,7 +43,7 @@ NEAREST_S = 0.025
 ALIKE = 1.05
 
 #: Names on more links than these would cover the map.
-MOST_LABELS = 30
+MOST_LABELS = 10
 
 Point = tuple[float, float]
 

@@ -15,6 +15,7 @@ from testbed.report.figures.canvas import (
     PAPER,
     TIME_LEFT,
     TIME_RIGHT,
+    WIDTH,
     Drawing,
     finish,
     new_figure,
@@ -27,6 +28,9 @@ from testbed.run.summary import RoundFigures
 
 #: Rounds so many times slower than the median would press all others flat on a linear scale.
 LOG_ABOVE = 12.0
+
+#: Width of a character of an epoch's name; an epoch shorter than its name goes without.
+NAME_POINTS = 4.8
 
 
 def draw_rounds(record: RunRecord) -> Drawing | None:
@@ -61,8 +65,12 @@ def _draw_epoch(axes: Axes, record: RunRecord, epoch: int, rounds: tuple[RoundFi
     middle = median(round_.seconds for round_ in rounds)
     axes.plot(at, [r.seconds for r in rounds], "o", color=colour, markersize=3, markeredgewidth=0, alpha=0.75, zorder=3)
     axes.hlines(middle, record.since(rounds[0].entered_s), at[-1], color=colour, linewidth=1.6, zorder=4)
+    name = f"plan {epoch}: {text.seconds(middle)}"
+    width = (TIME_RIGHT - TIME_LEFT) * WIDTH * 72 * (at[-1] - record.since(rounds[0].entered_s)) / record.end_s
+    if width < len(name) * NAME_POINTS:
+        return
     axes.annotate(
-        f"plan {epoch}: {text.seconds(middle)}",
+        name,
         (at[-1], middle),
         xytext=(-2, 3),
         textcoords="offset points",
