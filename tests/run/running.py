@@ -1,0 +1,93 @@
+"""A testbed run as a user starts it: a process of its own, watched from outside."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+import docker
+
+from testbed.emulation.label import LABEL, networks, processes
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+DEADLINE_S = 150.0
+
+
+class Running:
+    """`testbed run …` with its output collected as it comes. Killed on leaving, if it has not ended by then."""
+
+    def __init__(self, folder: Path, experiment: str, *arguments: str) -> None:
+        """`folder` becomes the working directory, so that `runs/` is made there."""
+        self.folder = folder
+        command = [sys.executable, "-m", "testbed.cli", "run", str(REPOSITORY / experiment), *arguments]
+        self.process = subprocess.Popen(
+            command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        )
+        self.lines: list[str] = []
+        self._more = threading.Condition()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            with self._more:
+                self.lines.append(line.rstrip())
+                self._more.notify_all()
+        with self._more:
+            self._more.notify_all()
+
+    def wait_for(self, text: str) -> None:
+        """Until a line holds the text. AssertionError, with the output, when it ends or takes too long first."""
+        with self._more:
+            there = self._more.wait_for(
+                lambda: any(text in line for line in self.lines) or not self._reader.is_alive(), DEADLINE_S
+            )
+            assert there and any(text in line for line in self.lines), self.output
+
+    def end(self) -> int:
+        """Its exit code, when it has ended by itself."""
+        code = self.process.wait(DEADLINE_S)
+        self._reader.join()
+        return code
+
+    @property
+    def output(self) -> str:
+        return "\n".join(self.lines)
+
+    @property
+    def directory(self) -> Path:
+        """The run's directory."""
+        return (self.folder / "runs" / "latest").resolve()
+
+    def __enter__(self) -> Running:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+
+def left_behind() -> dict[str, Sequence[object]]:
+    """What of ours is on this machine: empty sequences when nothing is."""
+    client = docker.from_env()
+    return {
+        "processes": list(processes()),
+        "containers": client.containers.list(all=True, filters={"label": LABEL}),
+        "networks": networks(),
+    }
+
+
+NOTHING: dict[str, Sequence[object]] = {"processes": [], "containers": [], "networks": []}
+
+
+def interfaces() -> set[str]:
+    """The interfaces of the machine's own namespace."""
+    return {path.name for path in Path("/sys/class/net").iterdir()}

@@ -1,0 +1,77 @@
+"""Whatever ends a run, and whenever: nothing of ours is left, and nothing of anyone else's is touched."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import docker
+import pytest
+from docker.models.containers import Container
+
+from testbed.emulation.image import ensure_worker_image
+from tests.run.running import NOTHING, Running, interfaces, left_behind
+
+pytestmark = [pytest.mark.privileged, pytest.mark.timeout(240)]
+
+#: A line of output → what the run does right after it.
+MOMENTS = {
+    "shaping backend": "builds routers and links",
+    "directed links": "measures the links",
+    "links measured": "starts containers",
+    "workers in containers": "waits for the workers",
+    "round    ": "trains",
+}
+FOREIGN = "someone-elses"
+
+
+@pytest.fixture
+def foreign() -> Iterator[Container]:
+    """A bridge, a namespace and a container that are not ours."""
+    client = docker.from_env()
+    image = ensure_worker_image(client)
+    container = client.containers.run(
+        image,
+        ["-c", "import time; time.sleep(600)"],
+        entrypoint="python3",
+        name=FOREIGN,
+        network_mode="none",
+        detach=True,
+    )
+    subprocess.run(["ip", "link", "add", "foreign-br", "type", "bridge"], check=True)
+    subprocess.run(["ip", "netns", "add", FOREIGN], check=True)
+    yield container
+    container.reload()
+    survived = container.status == "running", Path(f"/run/netns/{FOREIGN}").exists(), "foreign-br" in interfaces()
+    container.remove(force=True)
+    subprocess.run(["ip", "netns", "del", FOREIGN], check=False)
+    subprocess.run(["ip", "link", "del", "foreign-br"], check=False)
+    assert survived == (True, True, True)
+
+
+@pytest.mark.parametrize("line", MOMENTS, ids=MOMENTS.values())
+def test_an_interrupt_leaves_nothing(line: str, foreign: Container, tmp_path: Path) -> None:
+    before = interfaces()
+    with Running(tmp_path, "experiments/smoke.yaml") as running:
+        running.wait_for(line)
+        running.process.send_signal(signal.SIGINT)
+        assert running.end() == 130, running.output
+    assert left_behind() == NOTHING
+    assert interfaces() == before
+
+
+@pytest.mark.parametrize("line", MOMENTS, ids=MOMENTS.values())
+def test_after_a_kill_clean_leaves_nothing(line: str, foreign: Container, tmp_path: Path) -> None:
+    before = interfaces()
+    with Running(tmp_path, "experiments/smoke.yaml") as running:
+        running.wait_for(line)
+        time.sleep(0.3)  # into the midst of it
+        running.process.kill()
+        running.process.wait()
+    subprocess.run([sys.executable, "-m", "testbed.cli", "clean"], check=True)
+    assert left_behind() == NOTHING
+    assert interfaces() == before

@@ -1,0 +1,177 @@
+"""A whole run, as a user makes it: what it leaves in its directory, and what its containers see meanwhile."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import docker
+import pytest
+
+from testbed.emulation.label import LABEL
+from testbed.emulation.routing import Routes
+from testbed.run.verdict import RTT_TOLERANCE_S
+from testbed.spec.topology import Topology
+from tests.run.running import NOTHING, REPOSITORY, Running, interfaces, left_behind
+
+pytestmark = [pytest.mark.privileged, pytest.mark.timeout(240)]
+
+
+@pytest.fixture(scope="module")
+def smoke(tmp_path_factory: pytest.TempPathFactory) -> Running:
+    before = interfaces()
+    with Running(tmp_path_factory.mktemp("smoke"), "experiments/smoke.yaml") as running:
+        assert running.end() == 0, running.output
+    assert left_behind() == NOTHING
+    assert interfaces() == before
+    return running
+
+
+def summary(running: Running) -> dict[str, Any]:
+    return dict(json.loads((running.directory / "summary.json").read_text()))
+
+
+def test_the_summary_has_the_contracts_fields(smoke: Running) -> None:
+    value = summary(smoke)
+    assert value["verdict"] in ("trusted", "suspect")
+    assert isinstance(value["reasons"], list)
+    assert value["training"].keys() >= {"rounds", "final_loss", "final_accuracy", "wall_seconds"}
+    assert value["sync"].keys() >= {
+        *("policy", "strategy", "seconds_per_round", "wan_bytes", "bound_seconds", "ratio_to_bound"),
+    }
+    assert value["sync"]["seconds_per_round"].keys() == {"p50", "p95"}
+    for swap in value["swaps"]:
+        assert swap.keys() >= {
+            *("kind", "epoch", "requested_s", "active_s", "pause_ms", "lost_updates", "duplicated_updates"),
+        }
+    for event in value["events"]:
+        assert event.keys() == {"kind", "target", "at_s"}
+    assert len(value["links"]) == 6
+    for link in value["links"].values():
+        assert link.keys() == {"rate_error_pct", "rtt_error_ms", "replay_late_ms_p99"}
+
+
+def test_it_learns_swaps_the_plan_and_the_network_and_loses_nothing(smoke: Running) -> None:
+    value = summary(smoke)
+    assert value["training"]["rounds"] == 60
+    assert value["training"]["final_accuracy"] > 0.8
+    kinds = [swap["kind"] for swap in value["swaps"]]
+    assert "plan" in kinds
+    assert kinds.count("network") == 1
+    assert [event["kind"] for event in value["events"]] == ["change", "down", "up"]
+    assert all(swap["lost_updates"] == swap["duplicated_updates"] == 0 for swap in value["swaps"])
+    final = json.loads((smoke.directory / "final.json").read_text())
+    assert final["lost_updates"] == final["duplicated_updates"] == 0
+
+
+def test_a_plan_swap_pauses_less_than_a_round(smoke: Running) -> None:
+    value = summary(smoke)
+    round_ms = 1e3 * value["sync"]["seconds_per_round"]["p50"]
+    assert all(swap["pause_ms"] < round_ms for swap in value["swaps"] if swap["kind"] == "plan")
+
+
+def test_all_workers_end_with_the_same_bits(smoke: Running) -> None:
+    final = json.loads((smoke.directory / "final.json").read_text())
+    digests = {member["digest"] for member in final["members"].values()}
+    assert len(final["members"]) == 4
+    assert len(digests) == 1
+    assert re.fullmatch("[0-9a-f]{64}", digests.pop())
+
+
+def test_no_link_is_off_in_rate_or_round_trip(smoke: Running) -> None:
+    """Whatever else loads this machine during the tests may make a run suspect, but not its links."""
+    reasons = [reason for reason in summary(smoke)["reasons"] if "->" in reason]
+    assert reasons == []
+
+
+def test_the_directory_holds_what_a_reader_needs(smoke: Running) -> None:
+    names = {path.name for path in smoke.directory.iterdir()}
+    assert names >= {
+        *("manifest.json", "events.jsonl", "rounds.jsonl", "links.jsonl", "traffic.jsonl", "decisions.jsonl"),
+        *("views", "plans", "logs", "summary.json", "report.html"),
+    }
+    manifest = json.loads((smoke.directory / "manifest.json").read_text())
+    assert manifest["backend"] in ("netem", "userspace")
+    assert any("smoke.yaml" in name for name in manifest["inputs"])
+    page = (smoke.directory / "report.html").read_text()
+    assert "<svg" in page
+    assert not re.search(r"""(src|href)=["']https?:""", page)
+
+
+@pytest.fixture(scope="module")
+def training(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """The quickstart's network with its traces, in training, nothing else happening to it."""
+    arguments = ("--set", "train.rounds=1000", "--set", "events=[]")
+    with Running(tmp_path_factory.mktemp("quickstart"), "experiments/quickstart.yaml", *arguments) as running:
+        running.wait_for("round    ")
+        yield running
+        running.process.terminate()
+        assert running.end() == 130, running.output
+    assert left_behind() == NOTHING
+
+
+def containers() -> dict[str, int]:
+    """Worker → pid of its container's first process."""
+    found = docker.from_env().containers.list(filters={"label": LABEL})
+    return {c.attrs["Config"]["Hostname"]: c.attrs["State"]["Pid"] for c in found}
+
+
+def inside(pid: int, *command: str) -> str:
+    entered = ["nsenter", "-t", str(pid), "-n", *command]
+    return subprocess.run(entered, capture_output=True, text=True, check=True).stdout
+
+
+def test_round_trips_between_sites_are_the_sum_along_the_route(training: Running) -> None:
+    """The least of many, since training's own packets wait in the same queues."""
+    topology = Topology.load(REPOSITORY / "topologies" / "quickstart.yaml")
+    routes, pids = Routes.over(topology), containers()
+    first = {worker.site: worker.name for worker in reversed(topology.workers)}
+    address = {
+        w: re.findall(r"inet ([\d.]+)", inside(pids[w], "ip", "addr", "show", "eth0"))[0] for w in first.values()
+    }
+    source = first["tokyo"]
+    pings = {
+        site: subprocess.Popen(
+            ["nsenter", "-t", str(pids[source]), "-n", "ping", "-nq", "-c", "60", "-i", "0.1", address[worker]],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for site, worker in first.items()
+        if site != "tokyo"
+    }
+    errors_ms = {}
+    for site, ping in pings.items():
+        least = re.search(r"= ([\d.]+)/", ping.communicate()[0])
+        assert least, f"no answer from {site}"
+        way = (*routes.links("tokyo", site), *routes.links(site, "tokyo"))
+        asked = sum(topology.links[name].state.delay_s for name in way) + 4 * topology.lan.delay
+        errors_ms[site] = float(least[1]) - 1e3 * asked
+    print(f"round-trip errors from {source} in ms: {errors_ms}")
+    backend = json.loads((training.directory / "manifest.json").read_text())["backend"]
+    hops = max(len(routes.links("tokyo", site)) for site in pings)
+    # The tolerance is a link's, and a route has up to `hops` of them.
+    assert max(abs(error) for error in errors_ms.values()) <= hops * 1e3 * RTT_TOLERANCE_S[backend]
+
+
+def test_a_worker_has_no_interface_but_the_emulated_one_and_no_way_around_it(training: Running) -> None:
+    for worker, pid in containers().items():
+        links = [line.split(": ")[1].split("@")[0] for line in inside(pid, "ip", "-o", "link").splitlines()]
+        assert links == ["lo", "eth0"], worker
+        ways = inside(pid, "ip", "route", "show", "table", "all", "type", "unicast").splitlines()
+        assert len(ways) == 2, ways
+        assert all("dev eth0" in way for way in ways)
+        assert inside(pid, "ip", "-6", "addr") == ""
+
+
+def test_a_container_has_no_privilege(training: Running) -> None:
+    for container in docker.from_env().containers.list(filters={"label": LABEL}):
+        status = Path(f"/proc/{container.attrs['State']['Pid']}/status").read_text()
+        assert re.search(r"^CapEff:\t0+$", status, re.MULTILINE)
+        assert re.search(r"^CapBnd:\t0+$", status, re.MULTILINE)
+        assert re.search(r"^NoNewPrivs:\t1$", status, re.MULTILINE)
+        assert re.search(r"^Uid:\t(?!0\t)", status, re.MULTILINE)
+        assert container.attrs["HostConfig"]["ReadonlyRootfs"]
