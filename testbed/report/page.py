@@ -82,10 +82,11 @@ def _run_values(record: RunRecord) -> dict[str, Any]:
 
 def _comparison_values(records: Sequence[RunRecord]) -> dict[str, Any]:
     runs = dict(zip(_labels(records), records, strict=True))
-    policies = list(dict.fromkeys(str(record.section("sync").get("policy")) for record in records))
+    policies = list(dict.fromkeys(record.policy for record in records))
     facts = {label: tables.facts(record) for label, record in runs.items()}
-    names = dict.fromkeys(name for each in facts.values() for name in each)
-    differing = [name for name in names if len({each.get(name) for each in facts.values()}) > 1]
+    settings = {label: tables.settings(record) for label, record in runs.items()}
+    told = ("seed", "scale", "sync.policy", "sync.strategy")  # settings that are among the facts
+    differing = [*_differing_names(facts), *(name for name in _differing_names(settings) if name not in told)]
     drawings: list[Drawing | None] = [
         draw_spread(runs, policies),
         draw_progress(runs, "loss", "Training loss over time", "loss", policies),
@@ -98,7 +99,7 @@ def _comparison_values(records: Sequence[RunRecord]) -> dict[str, Any]:
         "by_policy": _by_policy(records, policies),
         "drawings": [drawing for drawing in drawings if drawing],
         "common": {name: value for name, value in next(iter(facts.values()), {}).items() if name not in differing},
-        "differing": _differing(facts, differing),
+        "differing": _differing({label: settings[label] | facts[label] for label in runs}, differing),
     }
 
 
@@ -109,7 +110,7 @@ def _when(record: RunRecord) -> str:
 
 def _labels(records: Sequence[RunRecord]) -> list[str]:
     """A short name for each run: what it differs in of policy and seed, else its id; no two alike."""
-    parts = [(str(r.section("sync").get("policy", "?")), f"seed {r.manifest.get('seed')}") for r in records]
+    parts = [(r.policy, f"seed {r.manifest.get('seed')}") for r in records]
     differing = [index for index in (0, 1) if len({part[index] for part in parts}) > 1]
     labels = [
         ", ".join(part[index] for index in differing) or record.id for part, record in zip(parts, records, strict=True)
@@ -147,7 +148,7 @@ def _by_policy(records: Sequence[RunRecord], policies: Sequence[str]) -> Table |
         return None
     rows = []
     for policy in policies:
-        own = [record for record in records if str(record.section("sync").get("policy")) == policy]
+        own = [record for record in records if record.policy == policy]
         sync, training = [r.section("sync") for r in own], [r.section("training") for r in own]
         rounds = [(each.get("seconds_per_round") or {}).get("p50") for each in sync]
         rows.append(
@@ -172,6 +173,12 @@ def _spread(values: Sequence[float | None], words: Callable[[float], str]) -> Ce
         return Cell(text.UNKNOWN, "muted")
     low, middle, high = words(found[0]), words(median(found)), words(found[-1])
     return Cell(middle if low == high else f"{middle} ({low} to {high})")
+
+
+def _differing_names(values: dict[str, dict[str, str]]) -> list[str]:
+    """The names whose values are not the same in all runs."""
+    names = dict.fromkeys(name for each in values.values() for name in each)
+    return [name for name in names if len({each.get(name) for each in values.values()}) > 1]
 
 
 def _differing(facts: dict[str, dict[str, str]], names: Sequence[str]) -> Table | None:

@@ -100,6 +100,17 @@ class RunRecord:
         part = self.summary.get(name)
         return part if isinstance(part, Mapping) else {}
 
+    @property
+    def spec(self) -> Mapping[str, Any]:
+        """The experiment's values as run, overrides included; empty where the manifest lacks them."""
+        return self.manifest.get("spec") or {}
+
+    @property
+    def policy(self) -> str:
+        """The policy that planned."""
+        sync = self.section("sync") or self.spec.get("sync") or {}
+        return str(sync.get("policy") or "unknown policy")
+
     @cached_property
     def members(self) -> tuple[str, ...]:
         """Every member, in the plan's order."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, Literal
@@ -81,7 +81,7 @@ def key_figures(record: RunRecord) -> list[KeyFigure]:
     carried = sync.get("wan_bytes")
     if carried is None and record.samples:
         carried = wan_bytes([{"at_s": s.at_s, "bytes": s.bytes} for s in record.samples], 0.0)
-    asked = ((record.manifest.get("spec") or {}).get("train") or {}).get("rounds")
+    asked = (record.spec.get("train") or {}).get("rounds")
     swaps = Counter(mark.kind for mark in record.marks)
     lost, doubled = sum(r.lost for r in record.reports), sum(r.duplicated for r in record.reports)
     rounds = training.get("rounds", len(record.rounds))
@@ -258,7 +258,7 @@ def members(record: RunRecord) -> Table | None:
 def facts(record: RunRecord) -> dict[str, str]:
     """What was run, on what, with what."""
     manifest = record.manifest
-    sync = record.section("sync") or (manifest.get("spec") or {}).get("sync") or {}
+    sync = record.section("sync") or record.spec.get("sync") or {}
     host: Mapping[str, Any] = manifest.get("host") or {}
     versions: Mapping[str, str] = host.get("versions") or {}
     found = {
@@ -278,6 +278,19 @@ def facts(record: RunRecord) -> dict[str, str]:
         "packages": ", ".join(f"{name} {version}" for name, version in versions.items()),
     }
     return {name: str(value) for name, value in found.items() if value not in (None, "")}
+
+
+def settings(record: RunRecord) -> dict[str, str]:
+    """The experiment's values by dotted path, as a `--set` would name them: `train.rounds`."""
+    return dict(_flat(record.spec, ""))
+
+
+def _flat(value: Mapping[str, Any], path: str) -> Iterator[tuple[str, str]]:
+    for name, each in value.items():
+        if isinstance(each, Mapping):
+            yield from _flat(each, f"{path}{name}.")
+        else:
+            yield f"{path}{name}", str(each)
 
 
 def _commit(commit: str | None) -> str | None:

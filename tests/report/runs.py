@@ -106,11 +106,11 @@ def build_run(path: Path, rounds: int = 160, seed: int = 1, policy: str = "mst",
         },
     }
     (path / "summary.json").write_text(json.dumps(summary, indent=1))
-    (path / "manifest.json").write_text(json.dumps(_manifest(path, seed, end, rounds), indent=1))
+    (path / "manifest.json").write_text(json.dumps(_manifest(path, seed, end, rounds, policy), indent=1))
     return path
 
 
-def _manifest(path: Path, seed: int, end: float, rounds: int) -> dict[str, Any]:
+def _manifest(path: Path, seed: int, end: float, rounds: int, policy: str) -> dict[str, Any]:
     return {
         "id": path.name,
         "experiment": "quickstart",
@@ -120,7 +120,7 @@ def _manifest(path: Path, seed: int, end: float, rounds: int) -> dict[str, Any]:
         "backend": "userspace",
         "seed": seed,
         "scale": 1.0,
-        "spec": {"train": {"rounds": rounds}},
+        "spec": {"train": {"rounds": rounds}, "sync": {"policy": policy}},
         "host": {
             "kernel": "6.1.0",
             "cpus": 2,

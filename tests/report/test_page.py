@@ -160,6 +160,14 @@ def test_runs_side_by_side(tmp_path: Path) -> None:
     assert all(reference.startswith("#") for reference in page.references)
 
 
+def test_what_was_set_otherwise_is_told(tmp_path: Path) -> None:
+    runs = [build_run(tmp_path / f"run-{rounds}", rounds=rounds) for rounds in (12, 15)]
+    (runs[1] / "summary.json").unlink()
+    html = write_comparison(runs, tmp_path / "comparison.html").read_text(encoding="utf-8")
+    assert '<th scope="col">train.rounds</th>' in html
+    assert re.search(r"run-15</strong> is unfinished", html)
+
+
 def test_equal_runs_get_names_of_their_own(tmp_path: Path) -> None:
     runs = [build_run(tmp_path / str(index) / "same", rounds=12) for index in range(2)]
     text = _Page(write_comparison(runs, tmp_path / "comparison.html").read_text(encoding="utf-8")).text

@@ -84,7 +84,7 @@ def look(runs: Runs, label: str, policies: Sequence[str]) -> tuple[str, object]:
     labels = list(runs)
     if len(policies) < 2:
         return CYCLE[labels.index(label) % len(CYCLE)], "-"
-    policy = runs[label].section("sync").get("policy")
-    alike = [each for each in labels if runs[each].section("sync").get("policy") == policy]
-    colour = CYCLE[policies.index(str(policy)) % len(CYCLE)]
+    policy = runs[label].policy
+    alike = [each for each in labels if runs[each].policy == policy]
+    colour = CYCLE[policies.index(policy) % len(CYCLE)]
     return colour, _LINES[alike.index(label) % len(_LINES)]
