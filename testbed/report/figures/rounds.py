@@ -30,7 +30,7 @@ from testbed.run.summary import RoundFigures
 LOG_ABOVE = 12.0
 
 #: Width of a character of an epoch's name; an epoch shorter than its name goes without.
-NAME_POINTS = 4.8
+NAME_POINTS = 4.5
 
 
 def draw_rounds(record: RunRecord) -> Drawing | None:
