@@ -72,11 +72,12 @@ def run(
     strict: Annotated[bool, typer.Option("--strict", help="refuse what does not fit; a suspect verdict is 1")] = False,
 ) -> None:
     """Run an experiment: build the network, train, change it as the file says, and judge."""
+    from testbed.report.page import write_report
     from testbed.run.execute import CannotRun, execute
 
     try:
         with interruptible():
-            outcome = execute(experiment, overrides(set_), strict)
+            outcome = execute(experiment, overrides(set_), strict, write_report)
     except SpecError as error:
         raise fail(BAD_INPUT, error) from None
     except CannotRun as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,6 @@ from testbed.emulation.budget import BudgetError
 from testbed.emulation.engine import EngineError
 from testbed.emulation.image import ImageError
 from testbed.emulation.shaping import ShapingError
-from testbed.report.page import write_report
 from testbed.run.conclude import conclude, failed
 from testbed.run.directory import RunDirectory
 from testbed.run.display import Display
@@ -33,15 +32,22 @@ class Executed:
     verdict: str
 
 
-def execute(file: Path, overrides: Mapping[str, str], strict: bool) -> Executed:
-    """Run the experiment in a file. SpecError for bad input, CannotRun when this machine can't; nothing is left."""
+#: Makes the page of a run's directory; where it lies.
+Publish = Callable[[Path], Path]
+
+
+def execute(file: Path, overrides: Mapping[str, str], strict: bool, publish: Publish) -> Executed:
+    """Run the experiment in a file. SpecError for bad input, CannotRun when this machine can't; nothing is left.
+
+    `publish` is called when all else is in the run's directory.
+    """
     experiment = Experiment.load(file, overrides)
     check_policy(experiment)
     display = Display()
     directory = RunDirectory(experiment.name)
     display.say(f"[bold]{experiment.name}[/] in {directory.path}")
     try:
-        return _execute(experiment, directory, display, strict)
+        return _execute(experiment, directory, display, strict, publish)
     except (BudgetError, EngineError, ImageError, ShapingError, TooMuch) as error:
         failed(directory, str(error))
         raise CannotRun(str(error)) from error
@@ -53,7 +59,9 @@ def execute(file: Path, overrides: Mapping[str, str], strict: bool) -> Executed:
         directory.close()
 
 
-def _execute(experiment: Experiment, directory: RunDirectory, display: Display, strict: bool) -> Executed:
+def _execute(
+    experiment: Experiment, directory: RunDirectory, display: Display, strict: bool, publish: Publish
+) -> Executed:
     try:
         outcome = Run(experiment, directory, display).execute(strict)
     except (RunFailed, ControllerFailed) as error:
@@ -65,7 +73,7 @@ def _execute(experiment: Experiment, directory: RunDirectory, display: Display, 
         cleanup.clean(engine.connect(), directory.id)
     with display.step("summary and report"):
         summary = conclude(experiment, directory, outcome)
-        page = write_report(directory.path)
+        page = publish(directory.path)
     for line in _in_words(summary):
         display.say(f"  {line}")
     color = "green" if summary["verdict"] == "trusted" else "yellow"
