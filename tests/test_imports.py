@@ -1,0 +1,144 @@
+"""The direction of imports between rooms, read from the source: what breaks it is moved, not excused."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import testbed
+
+pytestmark = pytest.mark.unit
+
+PACKAGE = Path(testbed.__file__).parent
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+#: Room → the rooms it may import, beside itself. A room that is not here has no place yet, which is an error too.
+ARROWS: dict[str, set[str]] = {
+    "link": set(),
+    "plan": set(),
+    "protocol": set(),
+    "trace": {"link"},
+    "spec": {"trace", "link"},
+    "planning": {"plan", "link"},
+    "telemetry": {"spec", "trace", "plan", "protocol", "link"},
+    "emulation": {"planning", "telemetry", "spec", "trace", "plan", "protocol", "link"},
+    "controller": {"planning", "telemetry", "spec", "trace", "plan", "protocol", "link"},
+    "sync": {"plan", "protocol"},
+    "worker": {"sync", "plan", "protocol"},
+    "run": {"controller", "emulation", "planning", "telemetry", "spec", "trace", "plan", "protocol", "link"},
+    "report": {"run", "planning", "telemetry", "spec", "trace", "plan", "protocol", "link"},
+    "cli": {"run", "report", "controller", "emulation", "planning", "telemetry", "spec", "trace", "plan", "link"},
+}
+
+#: Rooms that compute and nothing else, and what would let them reach outside.
+PURE = ("link", "plan", "protocol", "planning")
+OUTSIDE = {"socket", "subprocess", "pathlib", "os", "io", "shutil", "tempfile", "threading", "asyncio", "time"}
+OPENERS = {"open", "input", "print", "exec", "eval", "__import__"}
+
+#: The one package from outside that a worker over a real WAN needs.
+ONLY_TORCH = ("sync", "worker", "plan", "protocol")
+
+
+def room_of(module: Path) -> str:
+    """`testbed/spec/load.py` → `spec`; a module of the package itself is a room of its own."""
+    return module.relative_to(PACKAGE).with_suffix("").parts[0]
+
+
+def imports(module: Path) -> Iterator[tuple[int, str]]:
+    """(line, absolute dotted name) of everything a module imports, wherever in it the statement stands.
+
+    `from testbed import x` gives `testbed.x`, and a relative import the name it stands for.
+    """
+    yield from imports_in(module.read_text(encoding="utf-8"), module.relative_to(PACKAGE.parent))
+
+
+def imports_in(source: str, path: Path) -> Iterator[tuple[int, str]]:
+    package = list(path.with_suffix("").parts[:-1])
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            start = [*base, *([node.module] if node.module else [])]
+            yield from ((node.lineno, ".".join([*start, alias.name])) for alias in node.names)
+
+
+def wrong_arrows(room: str, found: Iterator[tuple[int, str]]) -> list[str]:
+    """What a room imports of rooms that it may not."""
+    wrong = []
+    for line, name in found:
+        top, _, rest = name.partition(".")
+        if top != "testbed":
+            continue
+        target = rest.split(".")[0]
+        if target == "*" or (target != room and target not in ARROWS[room]):
+            wrong.append(f"line {line}: {room} → {target or 'testbed, whole'}")
+    return wrong
+
+
+def names(modules: list[Path]) -> list[str]:
+    return [str(module.relative_to(PACKAGE)) for module in modules]
+
+
+def test_every_room_has_its_arrows_written_down() -> None:
+    rooms = {room_of(module) for module in MODULES} - {"__init__"}
+    assert rooms == set(ARROWS), "a room came or went: say in ARROWS what it may import"
+
+
+def test_the_arrows_have_no_cycle() -> None:
+    left = dict(ARROWS)
+    while left:
+        free = {room for room, targets in left.items() if not targets & left.keys()}
+        assert free, f"a cycle among {sorted(left)}"
+        left = {room: targets for room, targets in left.items() if room not in free}
+
+
+@pytest.mark.parametrize("module", MODULES, ids=names(MODULES))
+def test_a_module_imports_only_what_its_room_may(module: Path) -> None:
+    room = room_of(module)
+    if room == "__init__":
+        assert not [name for _, name in imports(module) if name.startswith("testbed")]
+    else:
+        assert wrong_arrows(room, imports(module)) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from testbed import emulation",
+        "from testbed import emulation as planning",
+        "import testbed.emulation.network",
+        "import testbed",
+        "from testbed import *",
+        "from testbed.emulation import network",
+        "from .. import emulation",
+        "from ..emulation import network",
+        "def f():\n    from testbed.emulation.network import Network",
+        "if TYPE_CHECKING:\n    from testbed.emulation.network import Network",
+    ],
+)
+def test_no_way_of_writing_an_import_gets_past(source: str) -> None:
+    assert wrong_arrows("planning", imports_in(source, Path("testbed/planning/mst.py")))
+
+
+def test_an_import_within_the_room_is_no_arrow() -> None:
+    source = "from . import cost\nfrom .cost import Cost\nfrom testbed.planning import view\nimport testbed.plan"
+    assert not wrong_arrows("planning", imports_in(source, Path("testbed/planning/mst.py")))
+
+
+@pytest.mark.parametrize("module", found := [m for m in MODULES if room_of(m) in PURE], ids=names(found))
+def test_a_pure_module_reaches_nothing_outside(module: Path) -> None:
+    assert [name for _, name in imports(module) if name.partition(".")[0] in OUTSIDE] == []
+    tree = ast.parse(module.read_text(encoding="utf-8"))
+    called = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+    assert called & OPENERS == set()
+
+
+@pytest.mark.parametrize("module", found := [m for m in MODULES if room_of(m) in ONLY_TORCH], ids=names(found))
+def test_workers_need_torch_and_nothing_else(module: Path) -> None:
+    tops = {name.partition(".")[0] for _, name in imports(module)}
+    assert tops - sys.stdlib_module_names - {"testbed"} <= {"torch"}
