@@ -12,8 +12,8 @@ from pydantic import Field, model_validator
 
 from testbed.link import LinkState
 from testbed.spec.errors import Fault, SpecError
-from testbed.spec.load import FileModel, Strict, read_yaml, validate
-from testbed.spec.topology import Topology
+from testbed.spec.load import FileModel, Strict, misfit, parse_yaml, read_yaml, validate
+from testbed.spec.topology import MAX_SCALE, MIN_SCALE, Topology
 from testbed.spec.units import Delay, Duration, Loss, Rate
 
 Model = Literal["cnn", "gpt-small", "gpt", "gpt-medium", "synthetic"]
@@ -54,9 +54,9 @@ class Train(Strict):
     def _fits(self) -> Self:
         needed = DATASETS[self.model]
         if self.dataset not in (None, needed):
-            raise ValueError(f"the model {self.model} does not learn from {self.dataset} | `dataset: {needed}`")
+            raise misfit("dataset", f"the model {self.model} does not learn from {self.dataset}", needed)
         if (self.model == "synthetic") != (self.parameters is not None):
-            raise ValueError("`parameters` goes with `model: synthetic`, and only there | both, or neither")
+            raise misfit("parameters", "goes with `model: synthetic`, and only there", "both, or neither")
         return self
 
     @property
@@ -84,7 +84,7 @@ class Controller(Strict):
     """When another plan is adopted: looked for every `period`, its predicted gain above `margin`, and the plan in
     force at least `dwell` rounds old."""
 
-    period: Duration = 2.0
+    period: Duration = Field(default=2.0, ge=0.1)
     margin: float = Field(default=0.1, ge=0)
     dwell: int = Field(default=3, ge=1)
 
@@ -121,7 +121,7 @@ class Event(Strict):
     change: Change | None = None
     down: tuple[str, str] | None = None
     up: tuple[str, str] | None = None
-    swap: str | None = None
+    swap: str | None = Field(default=None, min_length=1)
 
     @model_validator(mode="after")
     def _one_moment_one_thing(self) -> Self:
@@ -138,14 +138,14 @@ class ExperimentFile(FileModel):
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,40}$")
     topology: str
-    scale: float = Field(default=1.0, gt=0)
+    scale: float = Field(default=1.0, ge=MIN_SCALE, le=MAX_SCALE)
     backend: Literal["auto", "netem", "userspace"] = "auto"
     train: Train
     compute: Compute = Compute()
     sync: Sync = Sync()
     controller: Controller = Controller()
     events: list[Event] = Field(default_factory=list)
-    seed: int = Field(default=1, ge=0)
+    seed: int = Field(default=1, ge=0, lt=2**32)
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ def _override(value: dict[str, Any], key: str, text: str, file: Path) -> None:
         if not isinstance(value, dict):
             raise SpecError(file, [Fault(key, f"`{part}` is not a mapping", "a path of field names, dots between")])
     try:
-        value[last] = yaml.safe_load(text)
+        value[last] = parse_yaml(text)
     except yaml.YAMLError:
         raise SpecError(file, [Fault(key, f"{text!r} is not a YAML value", "a number, a word or a list")]) from None
 

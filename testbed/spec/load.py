@@ -17,7 +17,7 @@ from testbed.spec.errors import Fault, SpecError
 class Strict(BaseModel):
     """A model in which an unknown field is an error that names the known ones."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     @model_validator(mode="before")
     @classmethod
@@ -38,6 +38,11 @@ class Strict(BaseModel):
         return f"`{close[0]}`, perhaps; known here: {', '.join(known)}" if close else f"one of {', '.join(known)}"
 
 
+def misfit(field: str, rule: str, remedy: str) -> PydanticCustomError:
+    """What a validator raises about a field that lies further down than itself."""
+    return PydanticCustomError("misfit", "{rule}", {"field": field, "rule": rule, "remedy": remedy})
+
+
 class _Loader(yaml.SafeLoader):
     """YAML in which a key given twice is an error, not a silent overwrite."""
 
@@ -53,23 +58,34 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+def parse_yaml(text: str) -> Any:
+    """The value of a YAML text; yaml.YAMLError for every way in which it is none.
+
+    PyYAML itself lets other errors through where a tag does not fit its value: `!!int ""`, `!!bool maybe`.
+    """
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError) as error:
+        raise yaml.YAMLError(f"a value does not fit its type ({error})") from error
+
+
 def read_yaml(file: Path) -> dict[str, Any]:
     """The mapping in a YAML file; SpecError when it is missing, no YAML, or no mapping."""
     try:
         text = file.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise SpecError(file, [Fault("file", "does not exist", "the path of a YAML file")]) from None
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:  # ValueError: no UTF-8, or a path that no file can have
         raise SpecError(file, [Fault("file", f"cannot be read: {error}", "a UTF-8 text file")]) from error
     try:
-        value = yaml.load(text, Loader=_Loader)
+        value = parse_yaml(text)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "file"
         problem = error.problem or "is not YAML"
         remedy = "each name once" if "duplicate" in problem else "valid YAML here (check indentation, colons, brackets)"
         raise SpecError(file, [Fault(where, problem, remedy)]) from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except yaml.YAMLError as error:
         raise SpecError(file, [Fault("file", f"is not YAML: {error}", "plain, valid YAML")]) from None
     if not isinstance(value, dict):
         raise SpecError(file, [Fault("file", "holds no mapping", "`name: value` lines")])
@@ -95,14 +111,23 @@ REMEDIES = {
     "int_from_float": "a whole number",
     "float_type": "a number",
     "float_parsing": "a number",
+    "finite_number": "a finite number",
     "string_type": "a word",
+    "string_too_short": "a word",
     "bool_type": "true or false",
     "bool_parsing": "true or false",
     "list_type": "a list",
     "dict_type": "a mapping",
 }
 #: Rules with a limit in them: how the remedy words it.
-LIMITS = {"gt": "a number above", "ge": "at least", "lt": "a number below", "le": "at most", "pattern": "to match"}
+LIMITS = {
+    "min_length": "at least this many characters:",
+    "gt": "a number above",
+    "ge": "at least",
+    "lt": "a number below",
+    "le": "at most",
+    "pattern": "to match",
+}
 
 
 def _fault(detail: ErrorDetails) -> Fault:
@@ -110,13 +135,22 @@ def _fault(detail: ErrorDetails) -> Fault:
     kind, message, context = detail["type"], detail["msg"], detail.get("ctx", {})
     if kind == "unknown_field":
         return Fault(".".join([*path, context["name"]]), "unknown field", message)
+    if kind == "misfit":
+        return Fault(".".join([*path, context["field"]]), context["rule"], context["remedy"])
     message = message.removeprefix("Value error, ")
     rule, bar, remedy = message.partition(" | ")
     if not bar:
         limits = [f"{words} {context[name]}" for name, words in LIMITS.items() if name in context]
         remedy = REMEDIES.get(kind) or " ".join(limits) or f"one of {context.get('expected', 'what the guide names')}"
-        rule = f"{rule[0].lower()}{rule[1:]} (got {detail['input']!r:.60})" if kind != "missing" else "is missing"
+        rule = f"{rule[0].lower()}{rule[1:]} (got {_shown(detail['input'])})" if kind != "missing" else "is missing"
     return Fault(".".join(path) or "file", rule, remedy)
+
+
+def _shown(value: object) -> str:
+    try:
+        return f"{value!r:.60}"
+    except (ValueError, RecursionError):  # Python does not write out a whole number of thousands of digits
+        return "a value too large to show"
 
 
 class FileModel(Strict):

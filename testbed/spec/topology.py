@@ -13,8 +13,8 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from testbed.link import LinkState, Queue, link_name
 from testbed.spec.errors import Fault, SpecError
-from testbed.spec.load import FileModel, Strict, read_yaml, validate
-from testbed.spec.units import Delay, Loss, QueueLimit, Rate, Size
+from testbed.spec.load import FileModel, Strict, misfit, read_yaml, validate
+from testbed.spec.units import CardRate, Delay, Loss, QueueLimit, Rate, Size
 from testbed.trace.csv import read_csv
 from testbed.trace.trace import Trace, TraceError
 
@@ -23,12 +23,16 @@ Routing = Literal["delay", "hops", "inverse-rate"]
 #: Linux cuts no interface name: it refuses one longer than this. A router's interface bears its peer site's name.
 MAX_INTERFACE_NAME = 15
 SITE_NAME = re.compile(r"[a-z][a-z0-9-]*")
-#: Names of a router's own interfaces: its bridge, the loopback, the ports of its workers.
-RESERVED = re.compile(r"lan|lo|w\d+")
+#: Names of a router's own interfaces (its bridge, the loopback, the ports of its workers), names that Linux gives no
+#: interface, and those of workers, whose access links would be named like this site's.
+RESERVED = re.compile(r"lan|lo|w\d+|all|default|.*-w\d+")
 
 #: A site's LAN is a /24 less network, broadcast and router.
 MAX_WORKERS = 253
 MAX_SITES = 4096
+
+#: A factor on rates outside this is a slip of the pen.
+MIN_SCALE, MAX_SCALE = 1e-3, 1e3
 
 
 def _site_name(name: object) -> str:
@@ -39,7 +43,7 @@ def _site_name(name: object) -> str:
             f"the name {name!r} has {len(name)} characters, too long for an interface | at most {MAX_INTERFACE_NAME}"
         )
     if RESERVED.fullmatch(name):
-        raise ValueError(f"the name {name!r} is taken by a router's own interface | another name")
+        raise ValueError(f"the name {name!r} is taken by an interface or a worker | another name")
     return name
 
 
@@ -51,7 +55,7 @@ class TraceRef(Strict):
 
     file: str
     loop: bool = True
-    scale: float = Field(default=1.0, gt=0)
+    scale: float = Field(default=1.0, ge=MIN_SCALE, le=MAX_SCALE)
 
 
 class LinkProperties(Strict):
@@ -105,8 +109,8 @@ class Site(Strict):
     """A data centre. `speed` is a factor on the experiment's declared compute; limits are per worker."""
 
     workers: int = Field(ge=0, le=MAX_WORKERS)
-    speed: float = Field(default=1.0, gt=0, le=1000)
-    cpus: float | None = Field(default=None, gt=0)
+    speed: float = Field(default=1.0, ge=1e-3, le=1e3)
+    cpus: float | None = Field(default=None, ge=0.01, le=1024)
     gpus: int = Field(default=0, ge=0)
     memory: Size | None = None
 
@@ -114,7 +118,7 @@ class Site(Strict):
 class Lan(Strict):
     """Between a worker and its router, each way."""
 
-    rate: Rate = 1e9
+    rate: CardRate = 1e9
     delay: Delay = 0.1e-3
 
 
@@ -130,23 +134,24 @@ class TopologyFile(FileModel):
     @model_validator(mode="after")
     def _a_network(self) -> Self:
         if not self.sites or len(self.sites) > MAX_SITES:
-            raise ValueError(f"has {len(self.sites)} sites | 1 to {MAX_SITES} under `sites`")
+            raise misfit("sites", f"there are {len(self.sites)}", f"1 to {MAX_SITES} sites")
         graph = nx.Graph()
         graph.add_nodes_from(self.sites)
-        for entry in self.links:
+        for number, entry in enumerate(self.links):
             a, b = entry.between
+            field = f"links.{number}.between"
             for site in (a, b):
                 if site not in self.sites:
-                    raise ValueError(f"a link joins the unknown site {site!r} | one of {', '.join(self.sites)}")
+                    raise misfit(field, f"unknown site {site!r}", f"one of {', '.join(self.sites)}")
             if graph.has_edge(a, b):
-                raise ValueError(f"{a} and {b} are joined twice | one entry for each pair of sites")
+                raise misfit(field, f"{a} and {b} are joined twice", "one entry for each pair of sites")
             graph.add_edge(a, b)
         if not any(site.workers for site in self.sites.values()):
-            raise ValueError("has no workers | `workers: 1` or more in at least one site")
+            raise misfit("sites", "no site has workers", "`workers: 1` or more in at least one site")
         if not nx.is_connected(graph):
             islands = sorted(sorted(part) for part in nx.connected_components(graph))
             parts = " and ".join("{" + ", ".join(part) + "}" for part in islands[:3])
-            raise ValueError(f"is not connected: no link joins {parts} | a link between them")
+            raise misfit("links", f"the network is not connected: no link joins {parts}", "a link between them")
         return self
 
 

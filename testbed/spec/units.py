@@ -60,8 +60,8 @@ def _loss(text: object) -> float:
 
 def _queue(text: object) -> Queue:
     value, unit = _split(text, "1bdp")
-    if value <= 0:
-        raise ValueError(f"{text!r} is not above zero | such as 1bdp, 200packets or 256KB")
+    if not 0 < value <= 1e6:
+        raise ValueError(f"{text!r} is out of range | above 0 and at most 1000000, such as 1bdp, 200packets or 256KB")
     if unit == "bdp":
         return Queue(value, "bdp")
     if unit == "packets":
@@ -73,6 +73,8 @@ def _queue(text: object) -> Queue:
 
 #: 64 kbit/s is a packet of 1,514 bytes every 0.19 s: slower links carry no training. 100 Gbit/s is past any host.
 Rate = Annotated[float, BeforeValidator(_quantity(RATES, "50mbit", 64e3, 100e9))]
+#: What a worker's own interface sends at most: its token bucket counts bytes a second in 32 bits.
+CardRate = Annotated[float, BeforeValidator(_quantity(RATES, "1gbit", 64e3, 34e9))]
 Delay = Annotated[float, BeforeValidator(_quantity(TIMES, "20ms", 0.0, 60.0))]
 Duration = Annotated[float, BeforeValidator(_quantity(TIMES, "30s", 0.0, 1e7))]
 Size = Annotated[float, BeforeValidator(_quantity(SIZES, "512MB", 1.0, 1e13))]

@@ -32,7 +32,7 @@ def read_csv(path: Path, end: End = "loop") -> Trace:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise TraceError(f"{path}: there is no such trace; check the path, relative to the topology file") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:  # ValueError: no UTF-8, or a path that no file can have
         raise TraceError(f"{path}: cannot be read as text: {error}") from error
     try:
         return parse_csv(text.splitlines(), end)
@@ -91,14 +91,14 @@ def _number(name: str, cell: str, most: float) -> float:
 
 
 def write_csv(path: Path, trace: Trace, comments: Iterable[str] = ()) -> None:
-    """Write the trace with the columns it uses; the comments say where it is from."""
+    """Write the trace with the columns it uses, values to six digits; the comments say where it is from."""
     used = [name for name, (field, _, _) in COLUMNS.items() if any(getattr(r, field) is not None for r in trace.rows)]
     with path.open("w", encoding="utf-8", newline="") as file:
         file.writelines(f"# {comment}\n" for comment in comments)
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["time_s", *used])
         for row in trace.rows:
-            writer.writerow([f"{row.time_s:g}", *(_cell(getattr(row, COLUMNS[n][0]), COLUMNS[n][1]) for n in used)])
+            writer.writerow([f"{row.time_s:.15g}", *(_cell(getattr(row, COLUMNS[n][0]), COLUMNS[n][1]) for n in used)])
 
 
 def _cell(value: float | None, unit: float) -> str:

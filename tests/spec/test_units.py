@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
+
+from testbed.link import Queue
+from testbed.spec import units
+
+pytestmark = pytest.mark.unit
+
+KINDS = {
+    name: TypeAdapter(getattr(units, name))
+    for name in ("Rate", "CardRate", "Delay", "Duration", "Size", "Loss", "QueueLimit")
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "value"),
+    [
+        ("Rate", "50mbit", 50e6),
+        ("Rate", " 1.5 gbit ", 1.5e9),
+        ("Rate", "64kbit", 64e3),
+        ("Rate", "1e8bit", 1e8),
+        ("Delay", "110ms", 0.110),
+        ("Delay", "250us", 250e-6),
+        ("Delay", "0s", 0.0),
+        ("Duration", "2min", 120.0),
+        ("Size", "1GB", 1e9),
+        ("Size", "1GiB", 2**30),
+        ("Loss", "0.1%", 0.001),
+        ("Loss", "100%", 1.0),
+        ("QueueLimit", "1bdp", Queue(1.0, "bdp")),
+        ("QueueLimit", "200packets", Queue(200.0, "packets")),
+        ("QueueLimit", "256KB", Queue(256e3, "bytes")),
+    ],
+)
+def test_a_quantity_is_read_in_its_unit(kind: str, text: str, value: object) -> None:
+    assert KINDS[kind].validate_python(text) == (pytest.approx(value) if isinstance(value, float) else value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("Rate", "-50mbit"),
+        ("Rate", "0mbit"),
+        ("Rate", "50"),
+        ("Rate", 50),
+        ("Rate", "50 MBit"),  # a unit is written one way: MB and Mb are too near each other
+        ("Rate", "1e400mbit"),
+        ("Rate", "200gbit"),
+        ("Rate", "nan"),
+        ("Rate", True),
+        ("Rate", None),
+        ("Rate", ["50mbit"]),
+        ("CardRate", "40gbit"),
+        ("Delay", "-1ms"),
+        ("Delay", "2min"),
+        ("Loss", "0.1"),
+        ("Loss", "101%"),
+        ("Loss", "-1%"),
+        ("QueueLimit", "0bdp"),
+        ("QueueLimit", "1e300bdp"),
+        ("QueueLimit", "5"),
+        ("Size", "1mb"),
+    ],
+)
+def test_what_is_no_quantity_is_refused_with_a_remedy(kind: str, text: object) -> None:
+    with pytest.raises(ValidationError) as caught:
+        KINDS[kind].validate_python(text)
+    rule, bar, remedy = caught.value.errors()[0]["msg"].partition(" | ")
+    assert rule
+    assert bar
+    assert remedy
+
+
+@given(st.floats(min_value=64e3, max_value=100e9), st.sampled_from(sorted(units.RATES)))
+def test_a_rate_means_the_same_in_every_unit(rate: float, unit: str) -> None:
+    text = f"{rate / units.RATES[unit]:.12f}{unit}"
+    try:
+        assert KINDS["Rate"].validate_python(text) == pytest.approx(rate, rel=1e-6)
+    except ValidationError:
+        assert not 64e3 * 1.001 <= rate <= 100e9 * 0.999  # cut off at an end by rounding
+
+
+ANYTHING: st.SearchStrategy[Any] = (
+    st.text() | st.floats() | st.integers() | st.booleans() | st.none() | st.binary() | st.lists(st.integers())
+)
+
+
+@given(ANYTHING | st.from_regex(units.NUMBER), st.sampled_from(sorted(KINDS)))
+def test_nothing_but_a_validation_error_comes_out(value: object, kind: str) -> None:
+    try:
+        found = KINDS[kind].validate_python(value)
+    except ValidationError:
+        return
+    assert isinstance(found, Queue) or 0 <= found < float("inf")
