@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from testbed.link import LinkState
 from testbed.spec.errors import Fault, SpecError
-from testbed.spec.load import FileModel, Strict, misfit, parse_yaml, read_yaml, validate
+from testbed.spec.load import FileModel, Pair, Strict, misfit, parse_yaml, read_yaml, validate
 from testbed.spec.topology import MAX_SCALE, MIN_SCALE, Topology
 from testbed.spec.units import Delay, Duration, Loss, Rate
 
@@ -119,8 +119,8 @@ class Event(Strict):
     at: Duration | None = None
     round: int | None = Field(default=None, ge=1)
     change: Change | None = None
-    down: tuple[str, str] | None = None
-    up: tuple[str, str] | None = None
+    down: Pair[str] | None = None
+    up: Pair[str] | None = None
     swap: str | None = Field(default=None, min_length=1)
 
     @model_validator(mode="after")
@@ -184,6 +184,8 @@ class Experiment:
 
 
 def _override(value: dict[str, Any], key: str, text: str, file: Path) -> None:
+    if not key.isprintable():
+        raise SpecError(file, [Fault(repr(key), "is no field", "a path of field names, dots between")])
     *path, last = key.split(".")
     for part in path:
         value = value.setdefault(part, {})

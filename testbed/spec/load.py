@@ -5,19 +5,22 @@ from __future__ import annotations
 import difflib
 from collections.abc import Hashable, Mapping
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from testbed.spec.errors import Fault, SpecError
 
+T = TypeVar("T")
+M = TypeVar("M", bound=BaseModel)
+
 
 class Strict(BaseModel):
-    """A model in which an unknown field is an error that names the known ones."""
+    """A model in which an unknown field is an error that names the known ones, and `"3"` or `yes` is no number."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     @model_validator(mode="before")
     @classmethod
@@ -43,8 +46,18 @@ def misfit(field: str, rule: str, remedy: str) -> PydanticCustomError:
     return PydanticCustomError("misfit", "{rule}", {"field": field, "rule": rule, "remedy": remedy})
 
 
+#: Two names as a YAML list.
+Pair = Annotated[tuple[T, T], Field(strict=False)]
+
+
 class _Loader(yaml.SafeLoader):
-    """YAML in which a key given twice is an error, not a silent overwrite."""
+    """YAML in which a key given twice is an error, not a silent overwrite, and every text can be printed."""
+
+    def construct_scalar(self, node: yaml.ScalarNode) -> Any:
+        value = super().construct_scalar(node)
+        if any("\ud800" <= letter <= "\udfff" for letter in str(value)):
+            raise yaml.constructor.ConstructorError(None, None, "holds half a character", node.start_mark)
+        return value
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[Hashable] = set()
@@ -92,9 +105,6 @@ def read_yaml(file: Path) -> dict[str, Any]:
     return value
 
 
-M = TypeVar("M", bound=BaseModel)
-
-
 def validate(model: type[M], value: Mapping[str, Any], file: Path) -> M:
     """The value as the model; SpecError with a fault for each thing that is wrong."""
     try:
@@ -118,6 +128,8 @@ REMEDIES = {
     "bool_parsing": "true or false",
     "list_type": "a list",
     "dict_type": "a mapping",
+    "tuple_type": "a list of two, such as [a, b]",
+    "too_long": "a list of two, such as [a, b]",
 }
 #: Rules with a limit in them: how the remedy words it.
 LIMITS = {
@@ -131,10 +143,10 @@ LIMITS = {
 
 
 def _fault(detail: ErrorDetails) -> Fault:
-    path = [str(part) for part in detail["loc"]]
+    path = [str(part) or "''" for part in detail["loc"]]
     kind, message, context = detail["type"], detail["msg"], detail.get("ctx", {})
     if kind == "unknown_field":
-        return Fault(".".join([*path, context["name"]]), "unknown field", message)
+        return Fault(".".join([*path, context["name"] or "''"]), "unknown field", message)
     if kind == "misfit":
         return Fault(".".join([*path, context["field"]]), context["rule"], context["remedy"])
     message = message.removeprefix("Value error, ")

@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from testbed.link import LinkState, Queue, link_name
 from testbed.spec.errors import Fault, SpecError
-from testbed.spec.load import FileModel, Strict, misfit, read_yaml, validate
+from testbed.spec.load import FileModel, Pair, Strict, misfit, read_yaml, validate
 from testbed.spec.units import CardRate, Delay, Loss, QueueLimit, Rate, Size
 from testbed.trace.csv import read_csv
 from testbed.trace.trace import Trace, TraceError
@@ -87,7 +87,7 @@ class LinkProperties(Strict):
 class LinkEntry(LinkProperties):
     """A physical pair of links; `forward` is from the first site named to the second."""
 
-    between: tuple[SiteName, SiteName]
+    between: Pair[SiteName]
     forward: LinkProperties = LinkProperties()
     backward: LinkProperties = LinkProperties()
 
