@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from testbed.link import LinkState
+from testbed.planning import policy_names
+from testbed.spec.errors import SpecError
+from testbed.spec.experiment import DATASETS, PARAMETERS, Change, Experiment
+from tests.spec.files import EXPERIMENT, TOPOLOGY, spoilt, write
+
+pytestmark = pytest.mark.unit
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "experiments").glob("*.yaml")), ids=lambda file: file.name)
+def test_an_experiment_of_the_project_loads(file: Path) -> None:
+    experiment = Experiment.load(file)
+    assert experiment.spec.sync.policy in policy_names()
+    assert set(experiment.networks) == {event.swap for event in experiment.spec.events if event.swap}
+
+
+def refused(folder: Path, experiment: Any, overrides: dict[str, str] | None = None) -> str:
+    with pytest.raises(SpecError) as caught:
+        Experiment.load(write(folder, experiment=experiment), overrides)
+    return str(caught.value)
+
+
+def test_the_scale_is_on_every_network(tmp_path: Path) -> None:
+    value = EXPERIMENT | {"scale": 0.5, "events": [{"at": "1s", "swap": "topology.yaml"}]}
+    experiment = Experiment.load(write(tmp_path, experiment=value))
+    for topology in (experiment.topology, experiment.networks["topology.yaml"]):
+        assert topology.links["paris->tokyo"].state.rate_bps == 25e6
+
+
+@pytest.mark.parametrize("model", sorted(DATASETS))
+def test_a_round_s_bytes_are_known_beforehand(model: str, tmp_path: Path) -> None:
+    train = {"model": model, "rounds": 1} | ({"parameters": 1000} if model == "synthetic" else {})
+    experiment = Experiment.load(write(tmp_path, experiment=EXPERIMENT | {"train": train}))
+    assert experiment.spec.train.model_bytes == 4 * PARAMETERS.get(model, 1000)
+
+
+def test_an_override_is_yaml_at_a_path(tmp_path: Path) -> None:
+    file = write(tmp_path)
+    overrides = {"train.rounds": "7", "sync.policy": "star", "compute.step_time": "10ms", "events": "[]"}
+    spec = Experiment.load(file, overrides).spec
+    assert (spec.train.rounds, spec.sync.policy, spec.compute.step_time) == (7, "star", 0.010)
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "said"),
+    [
+        ("train.rounds", "many", "train.rounds: "),
+        ("train.round", "7", "train.round: unknown field"),
+        ("rounds", "7", "rounds: unknown field"),
+        ("name.first", "x", "name.first: `name` is not a mapping"),
+        ("train.rounds", "[1", "train.rounds: '[1' is not a YAML value"),
+        ("seed", '!!int ""', "seed: "),
+        ("seed", "2001-99-99", "seed: "),
+        ("topology", "elsewhere.yaml", "elsewhere.yaml: file: does not exist"),
+        ("", "3", ": unknown field"),
+        ("\udcff", "3", "is no field"),
+    ],
+)
+def test_an_override_obeys_the_file_s_rules(key: str, text: str, said: str, tmp_path: Path) -> None:
+    found = refused(tmp_path, EXPERIMENT, {key: text})
+    assert said in found
+    assert "write instead" in found
+
+
+@pytest.mark.parametrize(
+    ("value", "field", "rule", "remedy"),
+    [
+        (spoilt(EXPERIMENT, "topology", to=...), "topology", "missing", "required"),
+        (spoilt(EXPERIMENT, "train", "model", to="resnet"), "train.model", "resnet", "'cnn'"),
+        (spoilt(EXPERIMENT, "train", "dataset", to="text"), "train.dataset", "cnn does not learn from text", "digits"),
+        (spoilt(EXPERIMENT, "train", "parameters", to=9), "train.parameters", "synthetic", "both"),
+        (spoilt(EXPERIMENT, "train", "rounds", to=0), "train.rounds", "0", "at least 1"),
+        (spoilt(EXPERIMENT, "train", "rounds", to="3"), "train.rounds", "", "whole number"),
+        (EXPERIMENT | {"scale": 0}, "scale", "0", "at least 0.001"),
+        (EXPERIMENT | {"scale": float("inf")}, "scale", "inf", "finite"),
+        (EXPERIMENT | {"seed": 2**70}, "seed", "", "a number below"),
+        (EXPERIMENT | {"backend": "magic"}, "backend", "magic", "'netem'"),
+        (EXPERIMENT | {"controller": {"margin": -1}}, "controller.margin", "-1", "at least 0"),
+        (EXPERIMENT | {"controller": {"period": "0s"}}, "controller.period", "", "at least 0.1"),
+        (EXPERIMENT | {"events": [{"at": "1s"}]}, "events.0", "does nothing", "one of change"),
+        (EXPERIMENT | {"events": [{"down": ["paris", "tokyo"]}]}, "events.0", "needs one moment", "at: 30s"),
+        (EXPERIMENT | {"events": [{"at": "1s", "down": ["paris", "rome"]}]}, "events.0.down", "rome", "paris->tokyo"),
+        (
+            EXPERIMENT | {"events": [{"at": "1s", "down": ["paris", "tokyo"], "up": ["paris", "tokyo"]}]},
+            "events.0",
+            "down and up",
+            "one of",
+        ),
+        (
+            EXPERIMENT | {"events": [{"at": "1s", "change": {"link": "tokyo-paris", "rate": "1mbit"}}]},
+            "events.0.change.link",
+            "unknown link 'tokyo-paris'",
+            "paris->tokyo",
+        ),
+        (EXPERIMENT | {"events": [{"at": "1s", "swap": ""}]}, "events.0.swap", "at least 1 character", "a word"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_breaks_a_rule_is_named(value: Any, field: str, rule: str, remedy: str, tmp_path: Path) -> None:
+    said, _, remedied = refused(tmp_path, value).partition("\n    write instead: ")
+    assert said.startswith(f"{tmp_path / 'experiment.yaml'}: {field}: ")
+    assert rule in said
+    assert remedy in remedied
+
+
+def test_a_swap_keeps_the_workers(tmp_path: Path) -> None:
+    import yaml
+
+    other = spoilt(TOPOLOGY, "sites", "tokyo", "workers", to=2)
+    (tmp_path / "other.yaml").write_text(yaml.safe_dump(other))
+    text = refused(tmp_path, EXPERIMENT | {"events": [{"at": "1s", "swap": "other.yaml"}]})
+    assert "events.0.swap: a network swap in an experiment keeps its workers" in text
+    assert "paris-w0, paris-w1, tokyo-w0, dallas-w0" in text
+
+
+def test_a_fault_in_a_topology_names_the_topology(tmp_path: Path) -> None:
+    file = write(tmp_path, topology=spoilt(TOPOLOGY, "links", 0, "rate", to="-1mbit"))
+    with pytest.raises(SpecError, match=r"topology\.yaml: links\.0\.rate: "):
+        Experiment.load(file)
+
+
+def test_a_change_leaves_what_it_does_not_name() -> None:
+    before = LinkState(10e6, 0.01, 0.001, 0.1)
+    change = Change.model_validate({"link": "a->b", "rate": "20mbit", "loss": "0%"})
+    assert change.over(before) == LinkState(20e6, 0.01, 0.001, 0.0)

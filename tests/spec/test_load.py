@@ -1,0 +1,153 @@
+"""Whatever a file holds, what comes out is a value or a SpecError."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from testbed.spec.errors import SpecError
+from testbed.spec.experiment import Experiment
+from testbed.spec.load import read_yaml
+from testbed.spec.topology import Topology
+from tests.spec.files import EXPERIMENT, TOPOLOGY, write
+
+pytestmark = pytest.mark.unit
+
+fuzz = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=150)
+
+WORDS = st.sampled_from(
+    ["paris", "tokyo", "50mbit", "10ms", "0.1%", "mst", "cnn", "name", "sites", "links", "..", "1e999", "\0"]
+)
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20) | WORDS
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(WORDS | st.text(max_size=8), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+def places(value: Any, path: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
+    """The path of everything inside a value."""
+    found = [path] if path else []
+    children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in children:
+        found += places(inner, (*path, key))
+    return found
+
+
+@st.composite
+def disturbed(draw: st.DrawFn, value: dict[str, Any]) -> dict[str, Any]:
+    """The value with one or two of its parts replaced, or a field added."""
+    changed = copy.deepcopy(value)
+    for _ in range(draw(st.integers(1, 2))):
+        *path, last = draw(st.sampled_from(places(changed)))
+        inner: Any = changed
+        for key in path:
+            inner = inner[key]
+        if isinstance(inner, dict) and draw(st.booleans()):
+            last = draw(WORDS)
+        inner[last] = draw(VALUES)
+    return changed
+
+
+def topology_of(value: Any, folder: Path) -> None:
+    """SpecError is an answer; anything else that is raised fails the test."""
+    try:
+        Topology.from_value(value, folder / "topology.yaml").scaled(0.5)
+    except SpecError as error:
+        assert error.faults
+        assert all(fault.field and fault.rule and fault.remedy for fault in error.faults)
+
+
+@fuzz
+@given(value=disturbed(TOPOLOGY))
+def test_a_disturbed_topology_loads_or_is_refused(value: Any, tmp_path: Path) -> None:
+    topology_of(value, tmp_path)
+
+
+@fuzz
+@given(value=VALUES)
+def test_any_value_for_a_topology_is_refused(value: Any, tmp_path: Path) -> None:
+    topology_of(value, tmp_path)
+
+
+@fuzz
+@given(value=disturbed(EXPERIMENT))
+def test_a_disturbed_experiment_loads_or_is_refused(value: Any, tmp_path: Path) -> None:
+    try:
+        text = yaml.safe_dump(value)
+    except ValueError:
+        return  # a number too long to be written
+    file = write(tmp_path, experiment=text.encode("utf-8", "replace").decode())
+    try:
+        Experiment.load(file)
+    except SpecError as error:
+        assert all(fault.field and fault.rule and fault.remedy for fault in error.faults)
+
+
+@fuzz
+@given(text=st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from("{}[]:-!&*?|><'\"\n #%"), max_size=60))
+def test_any_text_is_a_mapping_or_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "file.yaml").write_text(text, encoding="utf-8")
+    try:
+        assert isinstance(read_yaml(tmp_path / "file.yaml"), dict)
+    except SpecError as error:
+        assert str(error).startswith(str(tmp_path))
+
+
+@fuzz
+@given(content=st.binary(max_size=60))
+def test_any_bytes_are_a_mapping_or_refused(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "file.yaml").write_bytes(content)
+    try:
+        assert isinstance(read_yaml(tmp_path / "file.yaml"), dict)
+    except SpecError as error:
+        assert error.faults
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        r'a: "\ud800"',
+        r'"\ud800": a',
+        'a: !!int ""',
+        'a: !!float ""',
+        "a: !!bool maybe",
+        "a: !!map [b]",
+        "a: !!set b",
+        "a: !!timestamp soon",
+        "a: 2001-99-99",
+        "a: !unknown b",
+        "a: !!python/object:os.system b",
+        "{{a: b}: c}",
+        "a: {<<: 3}",
+        "a: " + "[" * 5000,
+        "a: " + "1:" * 300 + "1.5",
+        "a: " + "9" * 5000,
+        "name: 0x" + "f" * 5000,
+        "0x" + "f" * 5000 + ": 3",
+    ],
+)
+def test_what_yaml_itself_stumbles_over_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "file.yaml").write_text(text)
+    with pytest.raises(SpecError):
+        Topology.load(tmp_path / "file.yaml")
+
+
+def test_a_value_that_contains_itself_is_refused(tmp_path: Path) -> None:
+    text = yaml.safe_dump(EXPERIMENT) + "compute: &a {step_time: *a}\nevents: &e [*e]\n"
+    with pytest.raises(SpecError):
+        Experiment.load(write(tmp_path, experiment=text))
+
+
+def test_every_fault_of_a_file_is_named_at_once(tmp_path: Path) -> None:
+    with pytest.raises(SpecError) as caught:
+        Experiment.load(write(tmp_path, experiment=EXPERIMENT | {"seed": -1, "scale": 0}))
+    assert {fault.field for fault in caught.value.faults} == {"seed", "scale"}
+    assert str(caught.value).count(str(tmp_path / "experiment.yaml")) == 2

@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from testbed.link import LinkState, Queue
+from testbed.spec.errors import SpecError
+from testbed.spec.topology import Topology
+from testbed.trace.trace import Row
+from tests.spec.files import TOPOLOGY, spoilt
+
+pytestmark = pytest.mark.unit
+
+ROOT = Path(__file__).parents[2]
+
+
+def load(value: Any, folder: Path = Path()) -> Topology:
+    return Topology.from_value(value, folder / "topology.yaml")
+
+
+def refused(value: Any, folder: Path = Path()) -> str:
+    with pytest.raises(SpecError) as caught:
+        load(value, folder)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "topologies").glob("*.yaml")), ids=lambda file: file.name)
+def test_a_topology_of_the_project_loads(file: Path) -> None:
+    assert Topology.load(file).workers
+
+
+def test_an_entry_is_two_directed_links() -> None:
+    topology = load(TOPOLOGY)
+    assert list(topology.links) == ["paris->tokyo", "tokyo->paris", "paris->dallas", "dallas->paris"]
+    assert topology.links["tokyo->paris"].state == LinkState(rate_bps=50e6, delay_s=0.110)
+    assert topology.links["paris->dallas"].state.delay_s == 0.055  # half of the rtt
+
+
+def test_workers_are_named_after_their_site_in_the_order_of_the_file() -> None:
+    assert [worker.name for worker in load(TOPOLOGY).workers] == ["paris-w0", "paris-w1", "tokyo-w0", "dallas-w0"]
+
+
+def test_a_direction_says_itself_what_differs() -> None:
+    entry = {
+        "between": ["paris", "tokyo"],
+        "rate": "50mbit",
+        "rtt": "100ms",
+        "forward": {"rate": "80mbit", "delay": "55ms", "jitter": "2ms", "loss": "0.01%", "queue": "2bdp"},
+        "backward": {"rtt": "90ms"},
+    }
+    topology = load(spoilt(TOPOLOGY, "links", 0, to=entry))
+    assert topology.links["paris->tokyo"].state == LinkState(80e6, 0.055, 0.002, 0.0001, Queue(2))
+    assert topology.links["tokyo->paris"].state == LinkState(50e6, 0.045)
+
+
+@pytest.fixture
+def traced(tmp_path: Path) -> Path:
+    (tmp_path / "trace.csv").write_text("time_s,rate_mbps,loss_pct\n0,40,\n1,20,1\n3,10,\n")
+    return tmp_path
+
+
+def with_trace(**reference: Any) -> dict[str, Any]:
+    entry = {"between": ["paris", "tokyo"], "rate": "50mbit", "delay": "10ms", "forward": {"trace": reference}}
+    return spoilt(TOPOLOGY, "links", 0, to=entry)
+
+
+def test_a_trace_lies_relative_to_the_topology_and_moves_one_direction(traced: Path) -> None:
+    topology = load(with_trace(file="trace.csv", scale=0.5), traced)
+    link = topology.links["paris->tokyo"]
+    assert link.trace is not None
+    assert link.at(0) == LinkState(20e6, 0.010)
+    assert link.at(1.5) == LinkState(10e6, 0.010, loss=0.01)
+    assert link.at(5.5) == link.at(0.5)  # 5 s long, then again
+    assert topology.links["tokyo->paris"].trace is None
+
+
+def test_a_trace_that_does_not_loop_holds_its_last_row(traced: Path) -> None:
+    link = load(with_trace(file="trace.csv", loop=False), traced).links["paris->tokyo"]
+    assert link.at(1e6) == LinkState(10e6, 0.010)
+
+
+def test_a_trace_gives_the_rate_where_the_link_has_none(traced: Path) -> None:
+    value = spoilt(with_trace(file="trace.csv"), "links", 0, "rate", to=...)
+    value = spoilt(value, "links", 0, "backward", to={"rate": "5mbit"})
+    assert load(value, traced).links["paris->tokyo"].state.rate_bps == 40e6
+
+
+def test_a_trace_without_a_rate_is_not_enough(tmp_path: Path) -> None:
+    (tmp_path / "trace.csv").write_text("time_s,delay_ms\n0,40\n")
+    value = spoilt(with_trace(file="trace.csv"), "links", 0, "rate", to=...)
+    text = refused(spoilt(value, "links", 0, "backward", to={"rate": "5mbit"}), tmp_path)
+    assert "links.0.trace: paris->tokyo: neither the link nor its trace's first row has a rate" in text
+
+
+def test_scaling_touches_wan_rates_alone(traced: Path) -> None:
+    topology = load(with_trace(file="trace.csv"), traced)
+    half = topology.scaled(0.5)
+    link = half.links["paris->tokyo"]
+    assert link.trace is not None
+    assert link.trace.rows[1] == Row(1.0, 10e6, loss=0.01)
+    assert half.links["tokyo->paris"].state == LinkState(25e6, 0.010)
+    assert half.lan == topology.lan
+
+
+@pytest.mark.parametrize(
+    ("value", "field", "rule", "remedy"),
+    [
+        (spoilt(TOPOLOGY, "colour", to="red"), "colour", "unknown field", "name"),
+        (spoilt(TOPOLOGY, "sites", "paris", "worker", to=1), "sites.paris.worker", "unknown field", "`workers`"),
+        (spoilt(TOPOLOGY, "links", 0, "rate", to="-5mbit"), "links.0.rate", "out of range", "50mbit"),
+        (spoilt(TOPOLOGY, "links", 0, "rate", to="1e999mbit"), "links.0.rate", "not a quantity", "50mbit"),
+        (spoilt(TOPOLOGY, "links", 0, "rate", to=50), "links.0.rate", "no unit", "mbit"),
+        (spoilt(TOPOLOGY, "links", 0, "rate", to=...), "links.0", "has no rate forward", "rate: 50mbit"),
+        (spoilt(TOPOLOGY, "links", 0, "delay", to=...), "links.0", "has no delay", "delay: 20ms"),
+        (spoilt(TOPOLOGY, "links", 0, "rtt", to="1ms"), "links.0", "both `delay` and `rtt`", "not both"),
+        (spoilt(TOPOLOGY, "links", 0, "between", to=["paris", "rome"]), "links.0.between", "'rome'", "one of paris"),
+        (spoilt(TOPOLOGY, "links", 0, "between", to=["paris", "paris"]), "links.0", "to itself", "different sites"),
+        (spoilt(TOPOLOGY, "links", 0, "between", to=["paris"]), "links.0.between.1", "missing", "required"),
+        (spoilt(TOPOLOGY, "links", 0, "between", to="paris"), "links.0.between", "tuple", "such as [a, b]"),
+        (
+            spoilt(TOPOLOGY, "links", 1, "between", to=["tokyo", "paris"]),
+            "links.1.between",
+            "joined twice",
+            "one entry",
+        ),
+        (spoilt(TOPOLOGY, "links", 1, to=...), "links", "not connected: no link joins {dallas}", "a link between"),
+        (spoilt(TOPOLOGY, "sites", to={"paris": {"workers": 0}}) | {"links": []}, "sites", "workers", "workers: 1"),
+        (spoilt(TOPOLOGY, "sites", to={}) | {"links": []}, "sites", "there are 0", "1 to"),
+        (spoilt(TOPOLOGY, "sites", "paris", "workers", to=254), "sites.paris.workers", "254", "at most 253"),
+        (spoilt(TOPOLOGY, "sites", "paris", "workers", to=1.5), "sites.paris.workers", "1.5", "whole number"),
+        (spoilt(TOPOLOGY, "sites", "paris", "speed", to=float("nan")), "sites.paris.speed", "nan", "finite number"),
+        (spoilt(TOPOLOGY, "sites", "paris", "speed", to=float("inf")), "sites.paris.speed", "inf", "finite number"),
+        (spoilt(TOPOLOGY, "sites", "paris", to=None), "sites.paris", "mapping", "workers"),
+        (spoilt(TOPOLOGY, "sites", to=[1]), "sites", "dictionary", "mapping"),
+        (spoilt(TOPOLOGY, "name", to=...), "name", "missing", "required"),
+        (spoilt(TOPOLOGY, "name", to="Big"), "name", "pattern", "to match"),
+        (spoilt(TOPOLOGY, "routing", to="rip"), "routing", "rip", "'delay', 'hops' or 'inverse-rate'"),
+        (spoilt(TOPOLOGY, "lan", to={"rate": "100gbit"}), "lan.rate", "out of range", "1gbit"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_breaks_a_rule_is_named(value: Any, field: str, rule: str, remedy: str) -> None:
+    text = refused(value)
+    said, _, remedied = text.partition("\n    write instead: ")
+    assert said.startswith(f"topology.yaml: {field}: ")
+    assert rule in said
+    assert remedy in remedied
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["Paris", "pa_ris", "", "-paris", "1paris", "paris tokyo", "a" * 16, "lan", "lo", "w0", "all", "default", "b-w3"],
+)
+def test_a_site_s_name_becomes_interfaces_and_hosts(name: str) -> None:
+    text = refused(spoilt(TOPOLOGY, "sites", name, to={"workers": 1}))
+    assert repr(name) in text
+    assert "write instead" in text
+
+
+def test_a_site_may_carry_no_worker_between_others_that_do() -> None:
+    assert len(load(spoilt(TOPOLOGY, "sites", "paris", "workers", to=0)).workers) == 2
+
+
+@pytest.mark.parametrize("name", ["missing.csv", "..", "a\0b", "x" * 5000])
+def test_a_trace_that_cannot_be_read_is_named(name: str, tmp_path: Path) -> None:
+    assert "links.0.trace: " in refused(with_trace(file=name), tmp_path)
