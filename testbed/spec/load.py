@@ -53,7 +53,7 @@ Pair = Annotated[tuple[T, T], Field(strict=False)]
 class _Loader(yaml.SafeLoader):
     """YAML in which a key given twice is an error, not a silent overwrite, and every text can be printed."""
 
-    def construct_scalar(self, node: yaml.ScalarNode) -> Any:
+    def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> Any:
         value = super().construct_scalar(node)
         if any("\ud800" <= letter <= "\udfff" for letter in str(value)):
             raise yaml.constructor.ConstructorError(None, None, "holds half a character", node.start_mark)
