@@ -324,9 +324,7 @@ class _Training:
             training_started_s=self.started_s,
             training_ended_s=self.ended_s,
             lateness=self._clock.lateness(),
-            rate_errors={
-                name: error for name, c in counters.items() if (error := c.rate_error) is not None and c.busy_s >= 1.0
-            },
+            rate_errors={name: error for name, c in counters.items() if (error := c.rate_error) is not None},
             status=self._status,
             network_swaps=self._script.swaps,
             failures=self._failures,

@@ -15,6 +15,9 @@ from testbed.telemetry.host import CpuMeter
 
 PERIOD_S = 1.0
 
+#: A kernel's queues say how much waits now, not for how long: they are looked at this often in a period.
+LOOKS = 10
+
 
 class Sampler:
     """Samples a network into `record` from a thread of its own, between `start` and `stop`."""
@@ -39,8 +42,10 @@ class Sampler:
         due = time.monotonic()
         while not self._stopped.is_set():
             self._sample()
-            due += PERIOD_S
-            self._stopped.wait(max(0.0, due - time.monotonic()))
+            for _ in range(LOOKS):
+                due += PERIOD_S / LOOKS
+                self._stopped.wait(max(0.0, due - time.monotonic()))
+                self._network.shaper.counters()
         self._sample()
 
     def _sample(self) -> None:

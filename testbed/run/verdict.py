@@ -25,9 +25,6 @@ STEP_OVERRUN = 0.10
 #: … and this part of all steps may: first steps warm caches up.
 STEP_OVERRUN_SHARE = 0.05
 
-#: A rate is judged by a link's queue when that was busy so long in all; short bursts are mostly burst.
-BUSY_ENOUGH_S = 1.0
-
 
 @dataclass(frozen=True, slots=True)
 class LinkEvidence:

@@ -16,6 +16,10 @@ class ShapingError(RuntimeError):
     """A link cannot be shaped. The text says what to do about it; the link is dead, never unshaped."""
 
 
+#: A rate is told by this much steady time: a few bursts would mostly tell of their ends.
+RATE_KNOWN_S = 1.0
+
+
 @dataclass(frozen=True, slots=True)
 class Port:
     """Where a directed link is shaped: everything sent through one interface, a router's towards another as a
@@ -38,9 +42,9 @@ class LinkCounters:
     """What a link has done since it was attached.
 
     Packets and bytes are of frames as on the wire: a super-packet counts as the frames it stands for, each
-    with its own headers. `busy_s` is the time during which packets left one right behind another because a
-    queue had formed, `busy_bytes` what passed in that time and `allowed_bytes` the rate in force summed over
-    it, so `busy_bytes / allowed_bytes - 1` is the error of the rate.
+    with its own headers. `busy_s` is the time during which packets left one right behind another because a queue had
+    formed. `steady_s` is the part of it in stretches long enough to tell a rate, `steady_bytes` what passed in that
+    time and `allowed_bytes` the rate in force summed over it.
     """
 
     packets: int = 0
@@ -49,13 +53,14 @@ class LinkCounters:
     dropped_loss: int = 0
     backlog_bytes: int = 0
     busy_s: float = 0.0
-    busy_bytes: int = 0
+    steady_s: float = 0.0
+    steady_bytes: int = 0
     allowed_bytes: float = 0.0
 
     @property
     def rate_error(self) -> float | None:
-        """Relative error of the rate while the link was busy; None if it never was."""
-        return self.busy_bytes / self.allowed_bytes - 1 if self.allowed_bytes > 0 else None
+        """Relative error of the rate while the link was busy; None if it hardly ever was."""
+        return self.steady_bytes / self.allowed_bytes - 1 if self.steady_s >= RATE_KNOWN_S else None
 
 
 class Shaper(ABC):

@@ -41,6 +41,8 @@ MIN_BURST_BYTES = 2 * MTU_FRAME_BYTES
 #: The smallest frame, and room for bursts above the rate that wait in the delay line.
 MIN_FRAME_BYTES = 64
 SPARE_PACKETS = 10_000
+#: A queue seen at both ends of this time was there throughout, or nearly.
+LOOK_S = 0.15
 
 _HTB, _CLASS, _QUEUE = tc.handle(2), tc.handle(2, 1), tc.handle(3)
 
@@ -216,8 +218,8 @@ class NetemShaper(Shaper):
 def _observe(tree: _Tree, now: float, seen: dict[int, tc.Statistics]) -> None:
     """Bring a link's counters up to date.
 
-    The kernel does not say how long a queue was there. A stretch between two looks counts as busy if bytes
-    waited at both ends of it, so the figure is as fine as the looks are frequent.
+    The kernel does not say how long a queue was there. The time between two looks counts as busy if bytes waited at
+    both ends of it, and if it was short: over a longer one nobody knows.
     """
     tree.enforce(now)
     netem, htb, queue = seen[tree.root], seen[_HTB], seen[_QUEUE]
@@ -230,11 +232,12 @@ def _observe(tree: _Tree, now: float, seen: dict[int, tc.Statistics]) -> None:
         dropped_loss=max(netem.drops - queue.drops, 0),  # netem's count includes those of what is inside it
         backlog_bytes=queue.backlog_bytes,
     )
-    if before.backlog_bytes > 0 and queue.backlog_bytes > 0:
+    if before.backlog_bytes > 0 and queue.backlog_bytes > 0 and now - tree.seen_at <= LOOK_S:
         counted = replace(
             counted,
             busy_s=before.busy_s + now - tree.seen_at,
-            busy_bytes=before.busy_bytes + htb.bytes - before.bytes,
+            steady_s=before.steady_s + now - tree.seen_at,
+            steady_bytes=before.steady_bytes + htb.bytes - before.bytes,
             allowed_bytes=before.allowed_bytes + tree.allowed_bytes - tree.allowed_when_seen,
         )
     tree.counted, tree.seen_at, tree.allowed_when_seen = counted, now, tree.allowed_bytes

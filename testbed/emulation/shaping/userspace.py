@@ -34,7 +34,7 @@ def encode(state: LinkState) -> str:
 
 def decode(fields: list[str]) -> LinkCounters:
     """Counters as the core writes them."""
-    packets, size, dropped_queue, dropped_loss, backlog, busy, allowed, busy_bytes = fields
+    packets, size, dropped_queue, dropped_loss, backlog, busy, steady, steady_bytes, allowed = fields
     return LinkCounters(
         packets=int(packets),
         bytes=int(size),
@@ -42,7 +42,8 @@ def decode(fields: list[str]) -> LinkCounters:
         dropped_loss=int(dropped_loss),
         backlog_bytes=int(backlog),
         busy_s=float(busy),
-        busy_bytes=int(busy_bytes),
+        steady_s=float(steady),
+        steady_bytes=int(steady_bytes),
         allowed_bytes=float(allowed),
     )
 
