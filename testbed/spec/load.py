@@ -143,7 +143,8 @@ LIMITS = {
 
 
 def _fault(detail: ErrorDetails) -> Fault:
-    path = [str(part) or "''" for part in detail["loc"]]
+    # pydantic ends the place of a key that breaks a rule itself with this.
+    path = [str(part) or "''" for part in detail["loc"] if part != "[key]"]
     kind, message, context = detail["type"], detail["msg"], detail.get("ctx", {})
     if kind == "unknown_field":
         return Fault(".".join([*path, context["name"] or "''"]), "unknown field", message)
