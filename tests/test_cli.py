@@ -1,0 +1,231 @@
+"""The command line: what a wrong file or argument gets, and that nothing is left behind by it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner, Result
+
+from testbed.cli import BAD_INPUT, app
+from testbed.emulation import label
+from tests.spec.files import EXPERIMENT, TOPOLOGY, spoilt, write
+
+pytestmark = pytest.mark.unit
+
+ROOT = Path(__file__).parents[1]
+TOPOLOGY_TEXT = yaml.safe_dump(TOPOLOGY, sort_keys=False)
+TRACED = spoilt(TOPOLOGY, "links", 0, "trace", to={"file": "trace.csv"})
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory, where a run would write, and a state folder of its own."""
+    monkeypatch.setattr(label, "STATE_ROOT", tmp_path / "state")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(*words: str | Path) -> Result:
+    return CliRunner().invoke(app, ["run", *map(str, words)])
+
+
+def refused(folder: Path, experiment: Path, *words: str) -> str:
+    """What is said of a bad file: exit 2, the shape of the message, and nothing new on disk."""
+    before = sorted(folder.rglob("*"))
+    result = run(experiment, *words)
+    assert result.exit_code == BAD_INPUT == 2, result.output
+    assert result.stdout == ""
+    assert "Traceback" not in result.stderr
+    assert "\n    write instead: " in result.stderr
+    assert sorted(folder.rglob("*")) == before
+    return result.stderr
+
+
+#: Name → (topology, experiment, trace; file that is at fault, field, a word of the rule, a word of the remedy).
+BAD = {
+    "unknown field": (spoilt(TOPOLOGY, "site", to={}), EXPERIMENT, "", "topology", "site", "unknown field", "`sites`"),
+    "unknown field of the experiment": (
+        TOPOLOGY,
+        EXPERIMENT | {"colour": "red"},
+        "",
+        *("experiment", "colour", "unknown field", "one of"),
+    ),
+    "negative rate": (
+        spoilt(TOPOLOGY, "links", 0, "rate", to="-50mbit"),
+        EXPERIMENT,
+        "",
+        *("topology", "links.0.rate", "'-50mbit' is out of range", "such as 50mbit"),
+    ),
+    "missing trace": (
+        spoilt(TOPOLOGY, "links", 0, "trace", to={"file": "no.csv"}),
+        EXPERIMENT,
+        "",
+        *("topology", "links.0.trace", "no.csv: there is no such trace", "relative to this file"),
+    ),
+    "unsorted times": (
+        TRACED,
+        EXPERIMENT,
+        "time_s,rate_mbps\n0,1\n2,2\n1,3\n",
+        *("topology", "links.0.trace", "line 4: time 1 s does not come after 2 s", "a trace"),
+    ),
+    "a trace with a negative rate": (
+        TRACED,
+        EXPERIMENT,
+        "time_s,rate_mbps\n0,-1\n",
+        *("topology", "links.0.trace", "line 2: rate_mbps -1 must be between 0", "a trace"),
+    ),
+    "a link to an unknown site": (
+        spoilt(TOPOLOGY, "links", 0, "between", to=["paris", "rome"]),
+        EXPERIMENT,
+        "",
+        *("topology", "links.0.between", "unknown site 'rome'", "paris, tokyo, dallas"),
+    ),
+    "a network that is not connected": (
+        spoilt(TOPOLOGY, "links", 1, to=...),
+        EXPERIMENT,
+        "",
+        *("topology", "links", "not connected: no link joins {dallas} and {paris, tokyo}", "a link between"),
+    ),
+    "no workers": (
+        TOPOLOGY | {"sites": {site: {"workers": 0} for site in TOPOLOGY["sites"]}},
+        EXPERIMENT,
+        "",
+        *("topology", "sites", "no site has workers", "workers: 1"),
+    ),
+    "a site named twice": (
+        TOPOLOGY_TEXT.replace("  tokyo:\n", "  paris:\n"),
+        EXPERIMENT,
+        "",
+        *("topology", "line 5, column 3", "duplicate name 'paris'", "each name once"),
+    ),
+    "a pair joined twice": (
+        spoilt(TOPOLOGY, "links", 2, to={"between": ["tokyo", "paris"], "rate": "1mbit", "delay": "1ms"}),
+        EXPERIMENT,
+        "",
+        *("topology", "links.2.between", "tokyo and paris are joined twice", "one entry"),
+    ),
+    "a name too long for an interface": (
+        spoilt(TOPOLOGY, "sites", "san-francisco-ca", to={"workers": 1}),
+        EXPERIMENT,
+        "",
+        *("topology", "sites.san-francisco-ca", "16 characters, too long for an interface", "at most 15"),
+    ),
+    "a YAML syntax error": (
+        TOPOLOGY,
+        "name: small\ntopology: [topology.yaml\ntrain: {}\n",
+        "",
+        *("experiment", "line 3, column 6", "expected", "valid YAML here"),
+    ),
+    "a policy that does not exist": (
+        TOPOLOGY,
+        spoilt(EXPERIMENT, "sync", "policy", to="best"),
+        "",
+        *("experiment", "sync.policy", "no policy 'best'; there are:", "a policy"),
+    ),
+    "an option that the policy does not take": (
+        TOPOLOGY,
+        spoilt(EXPERIMENT, "sync", "options", to={"speed": 3}),
+        "",
+        *("experiment", "sync.policy", "no option speed", "options"),
+    ),
+    "a number where a name belongs": (
+        TOPOLOGY,
+        EXPERIMENT | {"topology": 3},
+        "",
+        *("experiment", "topology", "string", "a word"),
+    ),
+    "a word where a number belongs": (
+        TOPOLOGY,
+        spoilt(EXPERIMENT, "train", "rounds", to="three"),
+        "",
+        *("experiment", "train.rounds", "integer", "a whole number"),
+    ),
+    "no number": (
+        TOPOLOGY,
+        EXPERIMENT | {"scale": float("nan")},
+        "",
+        *("experiment", "scale", "nan", "a finite number"),
+    ),
+    "an endless number": (
+        TOPOLOGY,
+        spoilt(EXPERIMENT, "train", "optimizer", to={"learning_rate": float("inf")}),
+        "",
+        *("experiment", "train.optimizer.learning_rate", "inf", "a finite number"),
+    ),
+    "a huge number": (
+        spoilt(TOPOLOGY, "links", 0, "rate", to="9" * 400 + "mbit"),
+        EXPERIMENT,
+        "",
+        *("topology", "links.0.rate", "is not a quantity", "such as 50mbit"),
+    ),
+    "a missing topology": (
+        TOPOLOGY,
+        EXPERIMENT | {"topology": "elsewhere.yaml"},
+        "",
+        *("elsewhere", "file", "does not exist", "the path of a YAML file"),
+    ),
+    "nothing": (TOPOLOGY, "", "", "experiment", "file", "holds no mapping", "name: value"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_named_with_its_remedy(name: str, folder: Path) -> None:
+    topology, experiment, trace, file, field, rule, remedy = BAD[name]
+    (folder / "trace.csv").write_text(trace)
+    said, _, remedied = refused(folder, write(folder, topology, experiment)).partition("\n    write instead: ")
+    assert said.startswith(f"{folder / file}.yaml: {field}: ")
+    assert rule in said
+    assert remedy in remedied
+
+
+def test_an_experiment_that_is_not_there(folder: Path) -> None:
+    assert "nowhere.yaml: file: does not exist" in refused(folder, folder / "nowhere.yaml")
+
+
+@pytest.mark.parametrize(
+    ("pair", "said"),
+    [
+        ("train.rounds", "--set train.rounds: is not key=value"),
+        ("=3", "--set =3: is not key=value"),
+        ("train.rounds=none", "train.rounds: "),
+        ("train.round=3", "train.round: unknown field"),
+        ("sync.policy=best", "sync.policy: no policy 'best'"),
+        ("name.x=3", "name.x: `name` is not a mapping"),
+        ("seed=[", "seed: '[' is not a YAML value"),
+    ],
+)
+def test_a_bad_override(pair: str, said: str, folder: Path) -> None:
+    assert said in refused(folder, write(folder), "--set", pair)
+
+
+def test_a_run_needs_an_experiment(folder: Path) -> None:
+    assert run().exit_code == BAD_INPUT
+
+
+def test_reports_are_made_of_runs(folder: Path) -> None:
+    (folder / "empty").mkdir()
+    result = CliRunner().invoke(app, ["report", str(folder / "empty")])
+    assert result.exit_code == BAD_INPUT
+    assert "Traceback" not in result.output
+    assert "empty" in result.stderr
+
+
+def test_the_program_itself_ends_with_the_code(folder: Path) -> None:
+    experiment = write(folder, experiment=EXPERIMENT | {"seed": -1})
+    done = subprocess.run(
+        [sys.executable, "-m", "testbed.cli", "run", str(experiment)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        cwd=folder,
+    )
+    assert done.returncode == BAD_INPUT
+    assert done.stderr.startswith(f"{experiment}: seed: ")
+    assert done.stdout == ""
+    assert not (folder / "runs").exists()
