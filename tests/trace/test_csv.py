@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import filecmp
+import runpy
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from testbed.trace.csv import COLUMNS, parse_csv, read_csv, write_csv
+from testbed.trace.trace import Row, Trace, TraceError
+
+pytestmark = pytest.mark.unit
+
+TRACES = Path(__file__).parents[2] / "traces"
+
+
+def test_columns_come_in_the_link_s_units() -> None:
+    lines = "# from somewhere\n\ntime_s,rate_mbps,delay_ms,jitter_ms,loss_pct\n0,40,55,2,1\n 1.5 ,, 60,,\n".splitlines()
+    assert parse_csv(lines).rows == (Row(0, 40e6, 0.055, 0.002, 0.01), Row(1.5, None, 0.06))
+
+
+def test_columns_may_stand_in_any_order() -> None:
+    assert parse_csv(["time_s, loss_pct, rate_mbps", "0, 0, 1"]).rows == (Row(0, 1e6, loss=0.0),)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "has no header"),
+        ("# only words\n", "has no header"),
+        ("0,40\n1,50\n", "line 1: the header must be `time_s`"),
+        ("time_s\n0\n", "line 1: the header must be"),
+        ("time_s,rate_mbps,rate_mbps\n", "line 1: the header must be"),
+        ("time_s,rate\n0,1\n", "line 1: unknown column 'rate'; known: rate_mbps"),
+        ("time_s,rate_mbps\n", "has no rows"),
+        ("time_s,rate_mbps\n1,40\n", "begins at 1 s"),
+        ("time_s,rate_mbps\n0,40\n0,41\n", "line 3: time 0 s does not come after 0 s"),
+        ("# x\ntime_s,rate_mbps\n0,40\n2,41\n1,42\n", "line 5: time 1 s does not come after 2 s; sort the rows"),
+        ("time_s,rate_mbps\n0,40,1\n", "line 2: has 3 cells where the header has 2"),
+        ("time_s,rate_mbps\n0,fast\n", "line 2: rate_mbps 'fast' is not a number"),
+        ("time_s,rate_mbps\n0,nan\n", "line 2: rate_mbps nan must be between"),
+        ("time_s,rate_mbps\n0,inf\n", "line 2: rate_mbps inf must be between"),
+        ("time_s,rate_mbps\n0,-1\n", "line 2: rate_mbps -1 must be between 0"),
+        ("time_s,rate_mbps\n0,0\n", "line 2: rate_mbps 0 has no meaning"),
+        ("time_s,loss_pct\n0,101\n", "line 2: loss_pct 101 must be between 0 and 100"),
+        ('time_s,rate_mbps\n0,"4\n0"\n', "quoted cell"),
+        ('time_s,rate_mbps\n0,"40\n', "is not CSV"),
+        ("time_s,rate_mbps\n" + "0," + "4" * 5000 + "\n", "line 2: rate_mbps inf"),
+    ],
+)
+def test_a_broken_rule_is_named_with_its_line(text: str, said: str) -> None:
+    with pytest.raises(TraceError) as caught:
+        parse_csv(text.splitlines())
+    assert said in str(caught.value)
+
+
+@given(st.text(st.characters() | st.sampled_from('0123456789.,-"#\n'), max_size=80))
+@settings(max_examples=150)
+def test_any_text_is_a_trace_or_refused(text: str) -> None:
+    for lines in (text.splitlines(), ["time_s,rate_mbps", *text.splitlines()]):
+        try:
+            assert parse_csv(lines).rows
+        except TraceError as error:
+            assert str(error)
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"time_s,rate_mbps\n0,\xff\n", b"\0"])
+def test_a_file_that_is_no_text_is_named(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "trace.csv").write_bytes(content)
+    with pytest.raises(TraceError, match=r"trace\.csv: "):
+        read_csv(tmp_path / "trace.csv")
+
+
+def six_digits(least: float, most: float) -> st.SearchStrategy[float | None]:
+    """Values that a file holds exactly, and none."""
+    return st.none() | st.floats(least, most).map(lambda value: float(f"{value:.6g}"))
+
+
+@st.composite
+def traces(draw: st.DrawFn) -> Trace:
+    moments = sorted(draw(st.sets(st.integers(1, 10**8), max_size=5)))
+    columns = {field: draw(st.booleans()) for field, _, _ in COLUMNS.values()}
+    if not any(columns.values()):
+        columns["rate_bps"] = True
+    rows = []
+    for moment in (0, *moments):
+        cells = {}
+        for field, unit, most in COLUMNS.values():
+            value = draw(six_digits(1e-3, most)) if columns[field] else None
+            cells[field] = None if value is None else value * unit
+        rows.append(Row(moment / 100, **cells))
+    return Trace(tuple(rows))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(trace=traces())
+def test_what_is_written_is_read_back(trace: Trace, tmp_path: Path) -> None:
+    if all(getattr(row, field) is None for row in trace.rows for field, _, _ in COLUMNS.values()):
+        return  # a trace that says nothing has no column to be written
+    write_csv(tmp_path / "trace.csv", trace, ["made", "here"])
+    found = read_csv(tmp_path / "trace.csv")
+    assert [row.time_s for row in found.rows] == [row.time_s for row in trace.rows]
+    for column, (field, _, _) in COLUMNS.items():
+        for mine, theirs in zip(trace.rows, found.rows, strict=True):
+            before, after = getattr(mine, field), getattr(theirs, field)
+            assert after is before is None or after == pytest.approx(before, rel=1e-12), column
+
+
+def test_times_are_written_whole(tmp_path: Path) -> None:
+    trace = Trace((Row(0, 1e6), Row(100_000.1, 2e6), Row(100_000.2, 1e6)))
+    write_csv(tmp_path / "trace.csv", trace)
+    assert read_csv(tmp_path / "trace.csv") == trace
+
+
+def test_the_quickstart_s_traces_are_what_their_maker_makes(tmp_path: Path) -> None:
+    make = runpy.run_path(str(TRACES / "make_quickstart.py"))["make"]
+    make(tmp_path)
+    names = sorted(file.name for file in (TRACES / "quickstart").iterdir())
+    assert sorted(file.name for file in tmp_path.iterdir()) == names
+    assert filecmp.cmpfiles(tmp_path, TRACES / "quickstart", names, shallow=False)[0] == names
+    assert all(file.read_text().startswith("# OrnsteinUhlenbeck(") for file in tmp_path.iterdir())

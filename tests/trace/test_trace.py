@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+from itertools import islice, pairwise, takewhile
+from typing import get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from testbed.link import LinkState
+from testbed.trace.trace import End, Row, Trace, TraceError
+
+pytestmark = pytest.mark.unit
+
+ENDS = st.sampled_from(get_args(End))
+#: Eighths of a second are exact in binary, so that sums of them are too.
+EIGHTHS = st.integers(1, 80).map(lambda eighths: eighths / 8)
+
+
+@st.composite
+def traces(draw: st.DrawFn) -> Trace:
+    """Traces of up to eight rows, each told from the others by its rate."""
+    moments = [0.0]
+    for gap in draw(st.lists(EIGHTHS, max_size=7)):
+        moments.append(moments[-1] + gap)
+    return Trace(tuple(Row(moment, 1e6 + i) for i, moment in enumerate(moments)), draw(ENDS))
+
+
+@given(traces(), st.integers(0, 8000).map(lambda eighths: eighths / 8))
+def test_the_row_at_a_time_is_that_of_the_last_change(trace: Trace, time_s: float) -> None:
+    changes = list(takewhile(lambda change: change[0] <= time_s, trace.changes()))
+    assert trace.at(time_s) == changes[-1][1]
+
+
+@given(traces())
+def test_changes_come_in_rising_time(trace: Trace) -> None:
+    moments = [moment for moment, _ in islice(trace.changes(), 40)]
+    assert moments[0] == 0
+    assert all(a < b for a, b in pairwise(moments))
+
+
+@given(traces())
+def test_the_last_row_lasts_as_long_as_the_one_before_it(trace: Trace) -> None:
+    if len(trace.rows) == 1:
+        assert trace.duration_s == 1
+    else:
+        assert trace.duration_s - trace.rows[-1].time_s == trace.rows[-1].time_s - trace.rows[-2].time_s
+
+
+def test_each_end_policy() -> None:
+    rows = (Row(0, 1e6), Row(2, 2e6))
+    assert [Trace(rows, "loop").at(t) for t in (3.75, 4, 6)] == [rows[1], rows[0], rows[1]]
+    assert [Trace(rows, "hold").at(t) for t in (3.75, 4, 1e9)] == [rows[1]] * 3
+    assert [Trace(rows, "stop").at(t) for t in (3.75, 4, 6)] == [rows[1], None, None]
+    assert list(Trace(rows, "stop").changes()) == [(0, rows[0]), (2, rows[1]), (4, None)]
+    assert list(Trace(rows, "hold").changes()) == [(0, rows[0]), (2, rows[1])]
+
+
+def test_a_single_row_never_changes_again() -> None:
+    assert list(Trace((Row(0, 1e6),), "loop").changes()) == [(0, Row(0, 1e6))]
+
+
+@given(traces(), st.floats(0.01, 100))
+def test_scaling_multiplies_rates_and_nothing_else(trace: Trace, factor: float) -> None:
+    scaled = trace.scaled(factor)
+    assert scaled.end == trace.end
+    assert [row.time_s for row in scaled.rows] == [row.time_s for row in trace.rows]
+    assert [row.rate_bps for row in scaled.rows] == [row.rate_bps * factor for row in trace.rows if row.rate_bps]
+
+
+def test_a_row_without_a_rate_stays_without_when_scaled() -> None:
+    assert Trace((Row(0, delay_s=0.1),)).scaled(2).rows == (Row(0, delay_s=0.1),)
+
+
+def test_a_row_leaves_what_it_does_not_name() -> None:
+    state = LinkState(1e6, 0.01, 0.001, 0.5, up=False)
+    assert Row(0, rate_bps=2e6, loss=0.0).over(state) == LinkState(2e6, 0.01, 0.001, 0.0, up=False)
+    assert Row(0, delay_s=0.0, jitter_s=0.0).over(state) == LinkState(1e6, 0.0, 0.0, 0.5, up=False)
+
+
+@pytest.mark.parametrize("moments", [[], [1.0], [0.0, 0.0], [0.0, 2.0, 1.0]])
+def test_a_trace_begins_at_0_and_rises(moments: list[float]) -> None:
+    with pytest.raises(TraceError):
+        Trace(tuple(Row(moment, 1e6) for moment in moments))
