@@ -34,18 +34,19 @@ class Routes:
     def over(cls, topology: Topology, down: Set[str] = frozenset()) -> Routes:
         """Shortest paths (Dijkstra) by the topology's metric, without the links named in `down`.
 
-        Ties go to the path whose sites come first in the topology, so the same file gives the same routes.
+        Ties are broken by the order of the file, so the same file gives the same routes. The search runs backward
+        from each target: what it finds is a tree, so that every router along a path agrees on the rest of it.
         """
-        graph = nx.DiGraph()
-        graph.add_nodes_from(topology.sites)
+        backward = nx.DiGraph()
+        backward.add_nodes_from(topology.sites)
         for link in topology.links.values():
             if link.name not in down:
-                graph.add_edge(link.source, link.target, cost=_cost(topology.routing, link.state))
+                backward.add_edge(link.target, link.source, cost=_cost(topology.routing, link.state))
         paths = {}
-        for source in topology.sites:
-            for target, path in nx.single_source_dijkstra_path(graph, source, weight="cost").items():
-                if target != source:
-                    paths[source, target] = tuple(path)
+        for target in topology.sites:
+            for source, path in nx.single_source_dijkstra_path(backward, target, weight="cost").items():
+                if source != target:
+                    paths[source, target] = tuple(reversed(path))
         return cls(paths)
 
     def next_hops(self, site: str) -> dict[str, str]:
