@@ -54,14 +54,22 @@ class Links:
     def configure(self, links: Iterable[Link]) -> None:
         """Other configured states for links that are there; what was asked of them before is forgotten."""
         with self._lock:
+            links = list(links)
             for link in links:
                 self._configure(link)
             self._apply(link.name for link in links)
 
     def replay(self, rows: Mapping[str, Row | None]) -> None:
-        """Put trace rows in force; None is the end of a trace that stops."""
+        """Put trace rows in force; None is the end of a trace that stops.
+
+        A link that has no trace (any more) is passed over: a row may be on its way while the network is swapped.
+        """
         with self._lock:
-            known = {name: row for name, row in rows.items() if name in self._links}
+            known = {
+                name: row
+                for name, row in rows.items()
+                if (link := self._links.get(name)) is not None and link.trace is not None
+            }
             self._rows.update(known)
             self._apply(known)
 
