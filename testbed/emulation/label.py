@@ -10,8 +10,9 @@ import json
 import os
 import shutil
 import signal
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 LABEL = "testbed.network"
@@ -19,6 +20,9 @@ ENVIRONMENT = "TESTBED_NETWORK"
 
 #: One folder a network that is up: sockets and state. On a tmpfs, so a reboot leaves none.
 STATE_ROOT = Path("/run/testbed")
+
+#: A killed process is gone within milliseconds; one that waits for a broken device may never be.
+KILL_DEADLINE_S = 5.0
 
 
 @contextmanager
@@ -50,8 +54,14 @@ def owner(network: str) -> int | None:
 
 
 def _started(pid: int) -> int:
-    """When a process started, in ticks since boot: with its id, that names it for good."""
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    """When a process started, in ticks since boot: with its id, that names it for good.
+
+    ProcessLookupError when it has ended, also when its parent has not yet taken notice.
+    """
+    state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    if state in ("Z", "X"):
+        raise ProcessLookupError(pid)
+    return int(fields[18])
 
 
 def networks() -> list[str]:
@@ -81,14 +91,16 @@ def processes(network: str | None = None) -> Iterator[tuple[int, str]]:
 
 
 def kill_processes(network: str | None = None) -> list[int]:
-    """End every process that carries the label, by id; the ids of those that were there."""
-    found = [pid for pid, _ in processes(network)]
-    for pid in found:
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
-    return found
+    """End every process that carries the label, by id, until none is left; the ids of those that were there."""
+    ended: set[int] = set()
+    deadline = time.monotonic() + KILL_DEADLINE_S
+    while (found := {pid for pid, _ in processes(network)}) and time.monotonic() < deadline:
+        for pid in found - ended:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        ended |= found
+        time.sleep(0.005)
+    return sorted(ended)
 
 
 def remove_state(network: str | None = None) -> None:
