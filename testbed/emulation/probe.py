@@ -93,7 +93,8 @@ def _batches(states: Mapping[str, LinkState]) -> Iterator[dict[str, LinkState]]:
             yield batch
             batch = {}
         batch[name] = state
-    yield batch
+    if batch:
+        yield batch
 
 
 def _flood(network: Network, states: Mapping[str, LinkState]) -> dict[str, float]:
