@@ -35,7 +35,7 @@ class Script:
     def play(self, elapsed_s: float, round_: int) -> None:
         """Make happen what is due, `elapsed_s` seconds into training with `round_` rounds complete."""
         due = [event for event in self._waiting if _is_due(event, elapsed_s, round_)]
-        for event in due:
+        for event in sorted(due, key=lambda event: elapsed_s if event.at is None else event.at):
             self._waiting.remove(event)
             self._make_happen(event)
 
