@@ -77,16 +77,20 @@ def last_metric(reports: Sequence[Record], name: str) -> float | None:
     if not found:
         return None
     newest = max(number for number, _ in found)
-    values = [value for number, value in found if number == newest]
-    return float(sum(values) / len(values))
+    values: list[float] = [value for number, value in found if number == newest]
+    return sum(values) / len(values)
 
 
 def wan_bytes(samples: Sequence[Record], began_s: float) -> int:
-    """Bytes that arrived over all WAN links from `began_s` on; a link's count begins anew when it is made anew."""
+    """Bytes that arrived over all WAN links from `began_s` on; a link's count begins anew when it is made anew.
+
+    The first sample is where counting starts; a link that comes later has counted from nothing.
+    """
     total, last = 0, dict[str, int]()
-    for sample in samples:
+    for number, sample in enumerate(samples):
         for link, count in sample["bytes"].items():
-            if sample["at_s"] >= began_s:
-                total += count - last[link] if link in last and count >= last[link] else 0
+            since = last.get(link, 0)
+            if number > 0 and sample["at_s"] >= began_s:
+                total += count - since if count >= since else count
             last[link] = count
     return total
