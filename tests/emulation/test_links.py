@@ -1,0 +1,208 @@
+"""What state each link is asked to be in. The shaper here only writes down what it is told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from testbed.emulation.links import Links
+from testbed.emulation.shaping.base import LinkCounters, Port, Shaper, ShapingError
+from testbed.link import LinkState
+from testbed.spec.experiment import Change
+from testbed.spec.topology import Link
+from testbed.trace.trace import Row, Trace
+
+pytestmark = pytest.mark.unit
+
+STATE = LinkState(rate_bps=50e6, delay_s=0.02)
+TRACE = Trace((Row(0, 40e6), Row(1, 20e6, loss=0.1), Row(2, 10e6)), "stop")
+PLAIN = Link("a", "b", STATE)
+TRACED = Link("b", "a", STATE, TRACE)
+
+
+class Recorder(Shaper):
+    """Writes down every batch."""
+
+    name = "recorder"
+
+    def __init__(self) -> None:
+        self.batches: list[dict[str, LinkState]] = []
+        self.broken = False
+
+    def attach(self, port: Port, state: LinkState) -> None: ...
+
+    def apply(self, states: Mapping[str, LinkState]) -> None:
+        if self.broken:
+            raise ShapingError("broken")
+        self.batches.append(dict(states))
+
+    def detach(self, link: str) -> None: ...
+
+    def counters(self) -> dict[str, LinkCounters]:
+        return {}
+
+    def failure(self) -> str | None:
+        return None
+
+    def close(self) -> None: ...
+
+
+@pytest.fixture
+def shaper() -> Recorder:
+    return Recorder()
+
+
+@pytest.fixture
+def seen() -> list[tuple[float, str, LinkState]]:
+    return []
+
+
+@pytest.fixture
+def links(shaper: Recorder, seen: list[tuple[float, str, LinkState]]) -> Links:
+    links = Links(shaper, lambda *record: seen.append(record))
+    links.add(PLAIN)
+    links.add(TRACED)
+    return links
+
+
+def change(link: str, **values: str) -> Change:
+    return Change.model_validate({"link": link, **values})
+
+
+def test_a_link_begins_as_configured_or_as_its_trace_begins(links: Links, shaper: Recorder) -> None:
+    assert links.states() == {"a->b": STATE, "b->a": replace(STATE, rate_bps=40e6)}
+    assert shaper.batches == []
+
+
+def test_a_row_goes_over_the_configured_state(links: Links, shaper: Recorder) -> None:
+    links.replay({"b->a": TRACE.rows[1]})
+    links.replay({"b->a": TRACE.rows[2]})
+    expected = [replace(STATE, rate_bps=20e6, loss=0.1), replace(STATE, rate_bps=10e6)]
+    assert shaper.batches == [{"b->a": state} for state in expected]
+
+
+def test_a_change_goes_over_the_trace_and_stays(links: Links) -> None:
+    links.change(change("b->a", rate="5mbit"))
+    links.change(change("b->a", loss="1%"))
+    links.replay({"b->a": TRACE.rows[1]})
+    assert links.states()["b->a"] == replace(STATE, rate_bps=5e6, loss=0.01)
+    links.change(change("b->a", rate="7mbit"))
+    assert links.states()["b->a"] == replace(STATE, rate_bps=7e6, loss=0.01)
+
+
+def test_down_goes_over_everything_and_up_shows_what_came_meanwhile(links: Links, shaper: Recorder) -> None:
+    links.take(["a->b", "b->a"], up=False)
+    assert [*shaper.batches[0]] == ["a->b", "b->a"]  # one batch
+    assert links.down == {"a->b", "b->a"}
+    links.replay({"b->a": TRACE.rows[2]})
+    links.change(change("a->b", rate="7mbit"))
+    assert not any(state.up for state in links.states().values())
+    links.take(["a->b", "b->a"], up=True)
+    assert links.states() == {"a->b": replace(STATE, rate_bps=7e6), "b->a": replace(STATE, rate_bps=10e6)}
+    assert links.down == frozenset()
+
+
+def test_the_end_of_a_trace_that_stops_takes_the_link_down(links: Links) -> None:
+    links.replay({"b->a": None})
+    assert not links.states()["b->a"].up
+    links.change(change("b->a", rate="5mbit"))
+    links.take(["b->a"], up=True)
+    assert not links.states()["b->a"].up
+    links.replay({"b->a": TRACE.rows[0]})
+    assert links.states()["b->a"].up
+
+
+def test_what_changes_nothing_is_not_applied(
+    links: Links, shaper: Recorder, seen: list[tuple[float, str, LinkState]]
+) -> None:
+    links.replay({"b->a": TRACE.rows[0]})
+    links.change(change("a->b", rate="50mbit"))
+    links.take(["a->b"], up=True)
+    links.configure([PLAIN, TRACED])
+    assert shaper.batches == []
+    links.replay({"b->a": TRACE.rows[1], "a->b": None, "gone->b": TRACE.rows[1]})
+    assert [*shaper.batches[0]] == ["b->a"]
+    assert [name for _, name, _ in seen] == ["a->b", "b->a", "b->a"]
+
+
+def test_a_link_without_a_trace_is_not_replayed(links: Links) -> None:
+    links.configure([Link("b", "a", STATE)])
+    links.replay({"b->a": TRACE.rows[2]})  # was on its way when the network was swapped
+    assert links.states()["b->a"] == STATE
+
+
+def test_configuring_forgets_changes_and_rows_but_not_what_is_down(links: Links, shaper: Recorder) -> None:
+    links.replay({"b->a": TRACE.rows[2]})
+    links.change(change("b->a", loss="1%"))
+    links.take(["b->a"], up=False)
+    slower = replace(STATE, rate_bps=1e6)
+    links.configure(iter([Link("a", "b", slower), Link("b", "a", slower, TRACE)]))
+    assert links.states() == {"a->b": slower, "b->a": replace(slower, rate_bps=40e6, up=False)}
+    links.take(["b->a"], up=True)
+    assert links.states()["b->a"] == replace(slower, rate_bps=40e6)
+
+
+def test_a_link_that_went_and_came_again_begins_anew(links: Links) -> None:
+    links.change(change("a->b", rate="5mbit"))
+    links.take(["a->b"], up=False)
+    links.remove("a->b")
+    assert "a->b" not in links.states()
+    assert links.add(PLAIN) == STATE
+    assert links.down == frozenset()
+
+
+def test_an_unknown_link_is_named_and_nothing_is_done(links: Links, shaper: Recorder) -> None:
+    with pytest.raises(KeyError, match="no link x->y is up; there are a->b, b->a"):
+        links.change(change("x->y", rate="5mbit"))
+    with pytest.raises(KeyError, match="x->y"):
+        links.take(["a->b", "x->y"], up=False)
+    assert links.down == frozenset()
+    assert shaper.batches == []
+
+
+def test_a_state_that_could_not_be_applied_is_not_in_force(links: Links, shaper: Recorder) -> None:
+    shaper.broken = True
+    with pytest.raises(ShapingError):
+        links.change(change("a->b", rate="5mbit"))
+    assert links.states()["a->b"] == STATE
+    shaper.broken = False
+    links.change(change("a->b", loss="1%"))
+    assert shaper.batches == [{"a->b": replace(STATE, rate_bps=5e6, loss=0.01)}]
+
+
+ACTIONS = st.one_of(
+    st.tuples(st.just("row"), st.sampled_from([*TRACE.rows, None])),
+    st.tuples(st.just("rate"), st.sampled_from(["1mbit", "50mbit"])),
+    st.tuples(st.just("up"), st.booleans()),
+)
+
+
+@given(st.lists(ACTIONS, max_size=12))
+def test_whatever_the_order_the_four_voices_are_composed_alike(actions: list[tuple[str, object]]) -> None:
+    shaper, seen = Recorder(), []
+    links = Links(shaper, lambda *record: seen.append(record))
+    row: object = TRACE.rows[0]
+    rate, up = None, True
+    links.add(TRACED)
+    for kind, value in actions:
+        if kind == "row":
+            row = value
+            links.replay({"b->a": value})  # type: ignore[dict-item]
+        elif kind == "rate":
+            rate = float(str(value).removesuffix("mbit")) * 1e6
+            links.change(change("b->a", rate=str(value)))
+        else:
+            up = bool(value)
+            links.take(["b->a"], up=up)
+    state = row.over(STATE) if isinstance(row, Row) else STATE
+    state = replace(state, rate_bps=rate or state.rate_bps, up=up and row is not None)
+    assert links.states()["b->a"] == state
+    assert seen[-1][2] == state
+    applied = [batch["b->a"] for batch in shaper.batches]
+    assert applied == [record[2] for record in seen[1:]]
+    assert all(before != after for before, after in pairwise([record[2] for record in seen]))

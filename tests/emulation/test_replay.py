@@ -1,0 +1,168 @@
+"""The replay clock in real time, with rows a few hundredths of a second apart; how late it was is not judged here."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+
+import pytest
+
+from testbed.emulation.replay import ReplayClock
+from testbed.link import LinkState
+from testbed.spec.topology import Link
+from testbed.trace.trace import End, Row, Trace
+
+pytestmark = pytest.mark.unit
+
+STATE = LinkState(50e6, 0.02)
+DEADLINE_S = 10.0
+
+
+def link(name: str, rates: list[float], step_s: float, end: End = "hold") -> Link:
+    source, target = name.split("->")
+    rows = tuple(Row(i * step_s, rate) for i, rate in enumerate(rates))
+    return Link(source, target, STATE, Trace(rows, end))
+
+
+class Sink:
+    """What was put in force, and when, on the clock's own time."""
+
+    def __init__(self) -> None:
+        self.clock = ReplayClock(self)
+        self.batches: list[tuple[float, dict[str, float | None]]] = []
+        self._came = threading.Condition()
+        self.delay_s = 0.0
+
+    def __call__(self, rows: Mapping[str, Row | None]) -> None:
+        time.sleep(self.delay_s)
+        with self._came:
+            batch = {name: None if row is None else row.rate_bps for name, row in rows.items()}
+            self.batches.append((self.clock.elapsed_s, batch))
+            self._came.notify_all()
+
+    def wait(self, count: int) -> None:
+        """Until so many batches came."""
+        with self._came:
+            assert self._came.wait_for(lambda: len(self.batches) >= count, DEADLINE_S), self.batches
+
+    def rates(self, name: str) -> list[float | None]:
+        return [batch[name] for _, batch in self.batches if name in batch]
+
+
+@pytest.fixture
+def sink() -> Sink:
+    return Sink()
+
+
+def test_every_row_comes_once_in_order_and_never_early(sink: Sink) -> None:
+    rates = [float(i + 1) for i in range(10)]
+    sink.clock.start([link("a->b", rates, 0.02)])
+    sink.wait(10)
+    sink.clock.stop()
+    assert sink.rates("a->b") == rates
+    assert all(at >= i * 0.02 for i, (at, _) in enumerate(sink.batches))
+
+
+def test_a_late_tick_does_not_make_the_next_one_late(sink: Sink) -> None:
+    """With a call that takes 10 ms of each 50 ms, sleeping relative times would be 90 ms late at the tenth row."""
+    sink.delay_s = 0.01
+    sink.clock.start([link("a->b", [float(i + 1) for i in range(10)], 0.05)])
+    sink.wait(10)
+    sink.clock.stop()
+    late = [at - i * 0.05 for i, (at, _) in enumerate(sink.batches)]
+    assert min(late) >= 0.01
+    assert min(late[5:]) < 0.05
+
+
+def test_lateness_is_recorded_for_each_tick_and_holds_the_call_itself(sink: Sink) -> None:
+    sink.delay_s = 0.01
+    sink.clock.start([link("a->b", [1.0, 2.0, 3.0], 0.03), link("b->a", [1.0], 1.0)])
+    sink.wait(3)
+    sink.clock.stop()
+    late = sink.clock.lateness()
+    assert {name: len(values) for name, values in late.items()} == {"a->b": 3, "b->a": 1}
+    assert all(value >= 0.01 for values in late.values() for value in values)
+
+
+def test_rows_due_together_come_in_one_batch(sink: Sink) -> None:
+    sink.clock.start([link(name, [1.0, 2.0], 0.05) for name in ("a->b", "b->a", "b->c")])
+    sink.wait(2)
+    sink.clock.stop()
+    assert [sorted(batch) for _, batch in sink.batches] == [["a->b", "b->a", "b->c"]] * 2
+
+
+def test_a_clock_held_up_shows_only_the_newest_row(sink: Sink) -> None:
+    sink.delay_s = 0.2
+    sink.clock.start([link("a->b", [float(i + 1) for i in range(9)], 0.02)])
+    sink.wait(2)
+    sink.clock.stop()
+    assert sink.rates("a->b") == [1.0, 9.0]
+
+
+def test_a_loop_begins_again_and_a_trace_that_stops_ends_in_none(sink: Sink) -> None:
+    sink.clock.start([link("a->b", [1.0, 2.0], 0.03, "loop"), link("b->a", [1.0, 2.0], 0.03, "stop")])
+    sink.wait(5)
+    sink.clock.stop()
+    assert sink.rates("a->b")[:5] == [1.0, 2.0, 1.0, 2.0, 1.0]
+    assert sink.rates("b->a") == [1.0, 2.0, None]
+
+
+def test_links_without_a_trace_are_left_alone(sink: Sink) -> None:
+    sink.clock.start([Link("b", "a", STATE), link("a->b", [1.0], 1.0)])
+    sink.wait(1)
+    sink.clock.stop()
+    assert [batch for _, batch in sink.batches] == [{"a->b": 1.0}]
+
+
+def test_following_other_links_goes_on_where_the_replay_is(sink: Sink) -> None:
+    sink.clock.start([link("a->b", [1.0, 2.0, 3.0, 4.0, 5.0, 6.0], 0.03)])
+    sink.wait(2)
+    began = sink.clock.elapsed_s
+    # A row each hundredth, so that the row in force tells the time at which it was taken up.
+    sink.clock.follow([link("c->d", [float(i) for i in range(1000)], 0.01)])
+    sink.wait(len(sink.batches) + 3)
+    sink.clock.stop()
+    rates = sink.rates("c->d")
+    assert rates[0] is not None
+    assert rates[0] * 0.01 >= began - 0.01
+    after = next(i for i, (_, batch) in enumerate(sink.batches) if "c->d" in batch)
+    assert all("a->b" not in batch for _, batch in sink.batches[after:])
+
+
+def test_following_nothing_pauses_until_there_is_something(sink: Sink) -> None:
+    sink.clock.start([])
+    sink.clock.follow([link("a->b", [1.0], 1.0)])
+    sink.wait(1)
+    sink.clock.stop()
+    assert sink.rates("a->b") == [1.0]
+
+
+def test_stopping_ends_it_at_once_and_for_good(sink: Sink) -> None:
+    sink.clock.start([link("a->b", [1.0, 2.0], 600.0)])
+    sink.wait(1)
+    began = time.monotonic()
+    sink.clock.stop()
+    assert time.monotonic() - began < DEADLINE_S
+    sink.clock.stop()
+    assert len(sink.batches) == 1
+    assert sink.clock.failure is None
+
+
+def test_a_clock_that_never_started_can_be_stopped(sink: Sink) -> None:
+    sink.clock.stop()
+    assert sink.clock.elapsed_s == 0
+
+
+def test_what_breaks_the_replay_is_kept() -> None:
+    broke = threading.Event()
+
+    def apply(_: object) -> None:
+        broke.set()
+        raise RuntimeError("the shaper has gone")
+
+    clock = ReplayClock(apply)
+    clock.start([link("a->b", [1.0, 2.0], 0.02)])
+    assert broke.wait(DEADLINE_S)
+    clock.stop()
+    assert str(clock.failure) == "the shaper has gone"
