@@ -105,3 +105,10 @@ def test_one_direction_may_be_down() -> None:
     assert routes.links("a", "a") == ()
     with pytest.raises(KeyError):
         routes.links("a", "c")
+
+
+def test_routers_agree_where_two_ways_are_as_long() -> None:
+    """From c to e it is 22 ms by b and by d; added up from a on, the two sums differ in their last bit."""
+    pairs = [("c", "a", 10, 5), ("c", "d", 10, 15), ("b", "e", 10, 10), ("d", "e", 10, 5), ("c", "b", 10, 10)]
+    routes = Routes.over(topology(["c", "b", "d", "a", "e"], pairs, "delay"))
+    assert routes.paths["a", "e"][1:] == routes.paths["c", "e"]
