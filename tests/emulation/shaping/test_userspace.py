@@ -40,15 +40,16 @@ def test_a_link_that_is_down_is_told_as_no_rate(state: LinkState) -> None:
 
 @pytest.mark.unit
 def test_counters_are_read_in_the_order_the_core_writes_them() -> None:
-    assert decode(["1", "2", "3", "4", "5", "0.5", "6", "7"]) == LinkCounters(
+    assert decode(["1", "2", "3", "4", "5", "0.5", "0.25", "6", "7"]) == LinkCounters(
         packets=1,
         bytes=2,
         dropped_queue=3,
         dropped_loss=4,
         backlog_bytes=5,
         busy_s=0.5,
-        allowed_bytes=6,
-        busy_bytes=7,
+        steady_s=0.25,
+        steady_bytes=6,
+        allowed_bytes=7,
     )
 
 
