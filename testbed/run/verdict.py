@@ -67,7 +67,7 @@ def judge(evidence: Evidence) -> Verdict:
             reasons.append(f"{name}: rate {link.rate_error:+.1%} off what was asked (tolerance {rate:.0%})")
         if link.rtt_error_s is not None and not abs(link.rtt_error_s) <= rtt:
             reasons.append(f"{name}: round trip {link.rtt_error_s * 1e3:+.2f} ms off (tolerance {rtt * 1e3:g} ms)")
-        if link.replay_late_p99_s is not None and link.replay_late_p99_s > REPLAY_LATE_P99_S:
+        if link.replay_late_p99_s is not None and not link.replay_late_p99_s <= REPLAY_LATE_P99_S:
             reasons.append(
                 f"{name}: trace replayed {link.replay_late_p99_s * 1e3:.1f} ms late at the 99th percentile "
                 f"(tolerance {REPLAY_LATE_P99_S * 1e3:g} ms)"
