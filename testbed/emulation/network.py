@@ -196,7 +196,7 @@ class Network(Mininet):
         leads to a link that is not there. The workers must be the same.
         """
         began = time.monotonic()
-        if [w.name for w in topology.workers] != [w.name for w in self.topology.workers]:
+        if {w.name for w in topology.workers} != {w.name for w in self.topology.workers}:
             raise ValueError(f"{topology.file}: a swap keeps the workers of {self.topology.file}; it has others")
         before, after = self._wanted_pairs(self.topology), self._wanted_pairs(topology)
         for site in topology.sites.keys() - self.topology.sites.keys():

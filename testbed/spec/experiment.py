@@ -207,11 +207,11 @@ def _check_event(field: str, event: Event, topology: Topology, networks: Mapping
         if pair and "->".join(pair) not in known:
             faults.append(Fault(f"{field}.{kind}", f"no link joins {pair[0]} and {pair[1]}", _some(known)))
     if event.swap:
-        before = [worker.name for worker in topology.workers]
-        after = [worker.name for worker in networks[event.swap].workers]
-        if before != after:
-            rule = "a network swap in an experiment keeps its workers"
-            faults.append(Fault(f"{field}.swap", rule, f"a topology with the workers {', '.join(before)}"))
+        after = networks[event.swap]
+        if set(topology.workers) != set(after.workers) or topology.lan != after.lan:
+            names = ", ".join(worker.name for worker in topology.workers)
+            rule = "a network swap in an experiment keeps its workers, their speeds and limits, and the LAN"
+            faults.append(Fault(f"{field}.swap", rule, f"a topology with the workers {names}, and `lan`, as here"))
     return faults
 
 
