@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from testbed.link import LinkState
 from testbed.planning import policy_names
@@ -112,14 +113,27 @@ def test_what_breaks_a_rule_is_named(value: Any, field: str, rule: str, remedy: 
     assert remedy in remedied
 
 
-def test_a_swap_keeps_the_workers(tmp_path: Path) -> None:
-    import yaml
-
-    other = spoilt(TOPOLOGY, "sites", "tokyo", "workers", to=2)
+@pytest.mark.parametrize(
+    "other",
+    [
+        spoilt(TOPOLOGY, "sites", "tokyo", "workers", to=2),
+        spoilt(TOPOLOGY, "sites", "tokyo", "speed", to=0.5),
+        spoilt(TOPOLOGY, "lan", to={"rate": "100mbit"}),
+    ],
+)
+def test_a_swap_keeps_the_workers_and_the_lan(other: Any, tmp_path: Path) -> None:
     (tmp_path / "other.yaml").write_text(yaml.safe_dump(other))
     text = refused(tmp_path, EXPERIMENT | {"events": [{"at": "1s", "swap": "other.yaml"}]})
     assert "events.0.swap: a network swap in an experiment keeps its workers" in text
     assert "paris-w0, paris-w1, tokyo-w0, dallas-w0" in text
+
+
+def test_a_swap_may_name_sites_in_another_order_and_add_one_between(tmp_path: Path) -> None:
+    link = {"between": ["rome", "paris"], "rate": "1mbit", "delay": "1ms"}
+    other = spoilt(spoilt(TOPOLOGY, "sites", "rome", to={"workers": 0}), "links", 2, to=link)
+    (tmp_path / "other.yaml").write_text(yaml.safe_dump(other, sort_keys=True))
+    events = [{"at": "1s", "swap": "other.yaml"}, {"at": "2s", "down": ["rome", "paris"]}]
+    assert Experiment.load(write(tmp_path, experiment=EXPERIMENT | {"events": events})).networks
 
 
 def test_a_fault_in_a_topology_names_the_topology(tmp_path: Path) -> None:

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from testbed.run.directory import RunDirectory
+
+pytestmark = pytest.mark.unit
+
+
+def test_each_run_has_its_own_and_latest_is_the_newest(tmp_path: Path) -> None:
+    runs = [RunDirectory("quick", tmp_path / "runs") for _ in range(3)]
+    assert len({run.path for run in runs}) == 3
+    assert all(run.path.name == run.id and run.id.startswith("quick-") for run in runs)
+    latest = tmp_path / "runs" / "latest"
+    assert latest.resolve() == runs[-1].path.resolve()
+    assert not Path(os.readlink(latest)).is_absolute()  # noqa: PTH115 (what the link itself says)
+
+
+def test_what_is_written_is_read_back_at_any_time(tmp_path: Path) -> None:
+    run = RunDirectory("quick", tmp_path)
+    run.append("events.jsonl", {"kind": "down", "at_s": 1.5})
+    assert run.read("events.jsonl") == [{"kind": "down", "at_s": 1.5}]  # before it is closed
+    run.write("summary.json", {"verdict": "trusted", "loss": float("nan")})
+    assert run.read_whole("summary.json") == {"verdict": "trusted", "loss": None}
+    assert run.read("never.jsonl") == []
+    assert run.read_whole("never.json") is None
+    run.close()
+
+
+def test_lines_of_many_threads_do_not_mix(tmp_path: Path) -> None:
+    run = RunDirectory("quick", tmp_path)
+    threads = [
+        threading.Thread(target=lambda i=i: [run.append("x.jsonl", {"n": [i] * 500}) for _ in range(20)])
+        for i in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    run.close()
+    found = run.read("x.jsonl")
+    assert sorted(record["n"][0] for record in found) == sorted([*range(8)] * 20)
+    assert all(record["n"] == [record["n"][0]] * 500 for record in found)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_the_user_behind_sudo_gets_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SUDO_UID", "12345")
+    monkeypatch.setenv("SUDO_GID", "54321")
+    root = tmp_path / "runs"
+    run = RunDirectory("quick", root)
+    run.append("events.jsonl", {})
+    run.write("summary.json", {})
+    run.close()
+    for path in (root, root / "latest", run.path, run.path / "logs", run.path / "events.jsonl"):
+        assert (path.lstat().st_uid, path.lstat().st_gid) == (12345, 54321), path
+    assert tmp_path.stat().st_uid == 0

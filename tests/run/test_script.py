@@ -1,0 +1,109 @@
+"""Which events happen when. The network and the controller here only write down what they are told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from testbed.emulation.network import NetworkSwap
+from testbed.emulation.routing import Routes
+from testbed.run.script import Script
+from testbed.spec.experiment import Change, Experiment
+from testbed.spec.topology import Link, Topology
+from tests.spec.files import EXPERIMENT, TOPOLOGY, spoilt, write
+
+pytestmark = pytest.mark.unit
+
+
+class Recorder:
+    """A network, its links, a controller and a replay clock, all in one list of what was asked."""
+
+    def __init__(self, topology: Topology) -> None:
+        self.said: list[Any] = []
+        self.topology = topology
+        self.routes = Routes.over(topology)
+        self.down: set[str] = set()
+        self.links_in_force = self
+        self.told: list[tuple[str, str]] = []
+        self.informed: list[tuple[Any, Any]] = []
+
+    def change(self, change: Change) -> None:
+        self.said.append(("change", change.link))
+
+    def take(self, a: str, b: str, up: bool) -> None:
+        self.said.append(("up" if up else "down", a, b))
+        (self.down.difference_update if up else self.down.update)({f"{a}->{b}", f"{b}->{a}"})
+        self.routes = Routes.over(self.topology, self.down)
+
+    def swap(self, topology: Topology) -> NetworkSwap:
+        self.said.append(("swap", topology.name))
+        self.topology = topology
+        return NetworkSwap(("x->y",), (), (), 0.25)
+
+    def follow(self, links: Iterable[Link]) -> None:
+        self.said.append(("follow", len(list(links))))
+
+    def change_network(self, links: Any, routes: Any) -> None:
+        self.said.append("inform")
+        self.informed.append((links, routes))
+
+    def tell(self, kind: str, target: str) -> None:
+        self.told.append((kind, target))
+
+
+def script(folder: Path, *events: dict[str, Any]) -> tuple[Script, Recorder]:
+    other = spoilt(TOPOLOGY, "name", to="other")
+    (folder / "other.yaml").write_text(yaml.safe_dump(other))
+    experiment = Experiment.load(write(folder, experiment=EXPERIMENT | {"events": list(events)}))
+    recorder = Recorder(experiment.topology)
+    return Script(experiment, recorder.follow, recorder, recorder, recorder.tell), recorder  # type: ignore[arg-type]
+
+
+DOWN = {"down": ["paris", "tokyo"]}
+UP = {"up": ["paris", "tokyo"]}
+
+
+def test_an_event_happens_once_at_its_time_or_round(tmp_path: Path) -> None:
+    played, recorder = script(tmp_path, {"at": "2s", **DOWN}, {"round": 5, **UP})
+    played.play(1.9, 4)
+    assert recorder.said == []
+    played.play(2.0, 4)
+    assert recorder.said == [("down", "paris", "tokyo"), "inform"]
+    played.play(3.0, 5)
+    played.play(4.0, 6)
+    assert recorder.said[2:] == [("up", "paris", "tokyo"), "inform"]
+    assert recorder.told == [("down", "paris-tokyo"), ("up", "paris-tokyo")]
+
+
+def test_events_missed_meanwhile_come_in_the_order_of_their_times(tmp_path: Path) -> None:
+    played, recorder = script(tmp_path, {"at": "3s", **UP}, {"at": "2s", **DOWN})
+    played.play(10.0, 0)
+    assert recorder.told == [("down", "paris-tokyo"), ("up", "paris-tokyo")]
+
+
+def test_the_controller_is_told_what_is_there_but_not_what_only_traces_and_changes_do(tmp_path: Path) -> None:
+    change = {"link": "paris->dallas", "rate": "1mbit"}
+    played, recorder = script(tmp_path, {"at": "1s", "change": change}, {"at": "2s", **DOWN})
+    played.play(1.0, 0)
+    assert recorder.said == [("change", "paris->dallas")]
+    played.play(2.0, 0)
+    links, routes = recorder.informed[0]
+    assert "paris->tokyo" not in links
+    assert links["paris->dallas"].rate_bps == 80e6
+    assert ("paris-w0", "tokyo-w0") not in routes
+    assert ("paris-w0", "dallas-w0") in routes
+
+
+def test_a_swap_is_followed_by_the_clock_and_recorded(tmp_path: Path) -> None:
+    played, recorder = script(tmp_path, {"round": 1, "swap": "other.yaml"})
+    played.play(0.5, 1)
+    assert recorder.said == [("swap", "other"), ("follow", 4), "inform"]
+    assert recorder.told == [("swap", "other")]
+    (swap,) = played.swaps
+    assert swap["active_s"] - swap["requested_s"] == 0.25
+    assert (swap["kind"], swap["target"], swap["file"]) == ("network", "other", "other.yaml")
+    assert (swap["added"], swap["removed"], swap["changed"]) == (("x->y",), (), ())
