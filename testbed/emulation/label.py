@@ -49,8 +49,8 @@ def owner(network: str) -> int | None:
     try:
         record = json.loads((state_folder(network) / "owner.json").read_text())
         return int(record["pid"]) if _started(record["pid"]) == record["started"] else None
-    except (OSError, ValueError, KeyError):
-        return None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # it ended, or what a crash left is no record
 
 
 def _started(pid: int) -> int:
