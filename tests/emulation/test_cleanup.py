@@ -1,0 +1,183 @@
+"""What a killed testbed leaves is found by its label and taken away; what is not ours is not touched."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import docker
+import pytest
+
+from testbed.emulation import containers, engine, label
+from testbed.emulation.cleanup import Cleaned, clean
+from testbed.emulation.node import Namespace
+
+pytestmark = pytest.mark.privileged
+
+ROOT = Path(__file__).parents[2]
+DEADLINE_S = 20.0
+
+#: Starts an owner of a network of this name; it, and the pids of its routers.
+Start = Callable[..., tuple[subprocess.Popen[str], list[int]]]
+
+#: A testbed in small: an owner with a network of one link, until it is asked to end or killed.
+OWNER = """
+import signal, sys, time
+from pathlib import Path
+from testbed.emulation import label
+from testbed.emulation.network import Network
+from testbed.emulation.shaping import open_shaper
+from testbed.spec.topology import Topology
+
+label.STATE_ROOT, label.ENVIRONMENT = Path(sys.argv[1]), sys.argv[2]
+sites = {"quito": {"workers": 1}, "lima": {"workers": 1}}
+link = {"between": ["quito", "lima"], "rate": "10mbit", "delay": "5ms"}
+topology = Topology.from_value({"name": "two", "sites": sites, "links": [link]}, Path("two.yaml"))
+
+
+def end(*_):
+    raise SystemExit
+
+
+signal.signal(signal.SIGTERM, signal.SIG_IGN if "deaf" in sys.argv else end)
+with label.labelled(sys.argv[3]), open_shaper() as shaper:
+    network = Network(sys.argv[3], topology, shaper, lambda *_: None)
+    network.build()
+    print(*(network.router(site).pid for site in sites), flush=True)
+    try:
+        time.sleep(60)
+    finally:
+        network.stop()
+        Path(sys.argv[1], "in-order").touch()
+"""
+
+
+@pytest.fixture(autouse=True)
+def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A state folder and labels of this test's own: no testbed that is up meanwhile is seen, or ended."""
+    monkeypatch.setattr(label, "STATE_ROOT", tmp_path)
+    monkeypatch.setattr(label, "ENVIRONMENT", f"TESTBED_TEST_{os.getpid()}")
+    for module in (label, containers):
+        monkeypatch.setattr(module, "LABEL", f"testbed.test.{os.getpid()}")
+
+
+@pytest.fixture
+def owned() -> Iterator[Start]:
+    """Whatever a failed test leaves of an owner is ended."""
+    started = []
+
+    def start(network: str, *more: str) -> tuple[subprocess.Popen[str], list[int]]:
+        words = [sys.executable, "-c", OWNER, str(label.STATE_ROOT), label.ENVIRONMENT, network, *more]
+        path = {**os.environ, "PYTHONPATH": str(ROOT)}
+        owner = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=path)
+        started.append(owner)
+        assert owner.stdout
+        return owner, [int(pid) for pid in owner.stdout.readline().split()]
+
+    yield start
+    label.kill_processes()
+    for owner in started:
+        owner.kill()
+        owner.communicate()
+
+
+def gone(pids: list[int]) -> bool:
+    """Whether none of these processes is there any more; a killed one's last moments are waited for."""
+    deadline = time.monotonic() + DEADLINE_S
+    while alive := [pid for pid in pids if Path(f"/proc/{pid}").exists()]:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return not alive
+
+
+def test_a_running_testbed_is_asked_to_end_and_takes_its_network_away_itself(owned: Start) -> None:
+    owner, routers = owned("one")
+    assert clean(None, "one") == Cleaned(("one",), (), ())
+    assert owner.wait(DEADLINE_S) == 0
+    assert (label.STATE_ROOT / "in-order").exists()
+    assert gone(routers)
+    assert label.networks() == []
+
+
+def test_what_a_killed_testbed_leaves_is_taken_away(owned: Start) -> None:
+    owner, routers = owned("one")
+    _, others = owned("two")
+    # Killed, and not reaped: as where no one is there to do that.
+    os.kill(owner.pid, signal.SIGKILL)
+    assert gone(routers), "the kernel ends the routers with their testbed"
+    assert label.networks() == ["one", "two"]
+    assert clean(None, "one").networks == ("one",)
+    assert list(label.processes("one")) == []
+    assert label.networks() == ["two"]
+    assert all(Path(f"/proc/{pid}").exists() for pid in others)
+    assert clean(None).networks == ("two",)
+    assert gone(others)
+    assert clean(None) == Cleaned((), (), ())
+
+
+def test_a_testbed_that_does_not_listen_is_ended(owned: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("testbed.emulation.cleanup.OWNER_DEADLINE_S", 0.2)
+    owner, routers = owned("one", "deaf")
+    clean(None)
+    assert owner.wait(DEADLINE_S) == -signal.SIGKILL
+    assert gone(routers)
+    assert label.networks() == []
+
+
+@pytest.fixture
+def client() -> docker.DockerClient:
+    return engine.connect()
+
+
+@pytest.fixture
+def image(client: docker.DockerClient) -> Iterator[str]:
+    """An image with nothing in it: its containers are made, never started."""
+    content = io.BytesIO()
+    tarfile.open(fileobj=content, mode="w").close()
+    name = f"testbed-test-empty-{os.getpid()}"
+    client.api.import_image_from_data(content.getvalue(), repository=name, tag="latest")
+    yield f"{name}:latest"
+    client.images.remove(f"{name}:latest", force=True)
+
+
+def test_what_is_not_ours_survives(client: docker.DockerClient, image: str) -> None:
+    mark = f"tbf{os.getpid()}"
+    networks = {"one": containers.LABEL, "two": containers.LABEL, "theirs": "other.label"}
+    made = {
+        name: client.containers.create(image, ["none"], name=f"{mark}-{name}", labels={key: name}, network_mode="none")
+        for name, key in networks.items()
+    }
+    subprocess.run(["ip", "link", "add", mark, "type", "bridge"], check=True)
+    subprocess.run(["ip", "netns", "add", mark], check=True)
+    foreign = Namespace()
+    try:
+        with label.labelled("one"):
+            ours = Namespace()
+        done = clean(client, "one")
+        assert done.containers == (f"{mark}-one",)
+        assert done.processes == (ours.pid,)
+        ours.close()
+        assert names(client, mark) == {f"{mark}-two", f"{mark}-theirs"}
+        assert clean(client).containers == (f"{mark}-two",)
+        assert names(client, mark) == {f"{mark}-theirs"}
+        assert Path(f"/sys/class/net/{mark}").exists()
+        assert Path(f"/run/netns/{mark}").exists()
+        assert Path(f"/proc/{foreign.pid}").exists()
+    finally:
+        foreign.close()
+        subprocess.run(["ip", "netns", "delete", mark], check=False)
+        subprocess.run(["ip", "link", "delete", mark], check=False)
+        for container in made.values():
+            containers._remove(container)
+
+
+def names(client: docker.DockerClient, mark: str) -> set[str]:
+    return {container.name for container in client.containers.list(all=True) if container.name.startswith(mark)}

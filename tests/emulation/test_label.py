@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from testbed.emulation import label
+
+pytestmark = pytest.mark.unit
+
+DEADLINE_S = 10.0
+
+
+@pytest.fixture(autouse=True)
+def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A state folder and a label of this test's own: no testbed that is up meanwhile is seen, or ended."""
+    monkeypatch.setattr(label, "STATE_ROOT", tmp_path)
+    monkeypatch.setattr(label, "ENVIRONMENT", f"TESTBED_TEST_{os.getpid()}")
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def sleeper(*words: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([*words, "sleep", "60"], stdin=subprocess.DEVNULL)
+
+
+def record(network: str, value: object) -> None:
+    label.state_folder(network).mkdir(parents=True)
+    (label.state_folder(network) / "owner.json").write_text(value if isinstance(value, str) else json.dumps(value))
+
+
+def test_what_is_started_inside_is_labelled_and_ended_by_its_label() -> None:
+    before, others = sleeper(), []
+    with label.labelled("one"):
+        inside = sleeper()
+    after = sleeper()
+    with label.labelled("two"):
+        others.append(sleeper("setsid"))
+    try:
+        until(lambda: {pid for pid, _ in label.processes()} == {inside.pid, others[0].pid})
+        assert list(label.processes("one")) == [(inside.pid, "one")]
+        assert label.kill_processes("one") == [inside.pid]
+        assert inside.wait(DEADLINE_S) == -9
+        assert [each.poll() for each in (before, after, *others)] == [None] * 3
+        assert label.kill_processes() == [others[0].pid]
+        assert others[0].wait(DEADLINE_S) == -9
+        assert label.kill_processes() == []
+    finally:
+        for each in (before, inside, after, *others):
+            each.kill()
+            each.wait()
+
+
+def test_a_process_that_starts_others_meanwhile_is_ended_with_them() -> None:
+    program = "import subprocess, time\nwhile True:\n    subprocess.Popen(['sleep', '60'])\n    time.sleep(0.02)"
+    with label.labelled("busy"):
+        busy = subprocess.Popen([sys.executable, "-c", program])
+    until(lambda: len(list(label.processes("busy"))) >= 4)
+    assert busy.pid in label.kill_processes("busy")
+    assert list(label.processes("busy")) == []
+    busy.wait(DEADLINE_S)
+
+
+def test_the_label_and_the_folder_last_as_long_as_the_network() -> None:
+    with label.labelled("one") as folder:
+        assert os.environ[label.ENVIRONMENT] == "one"
+        assert label.networks() == ["one"]
+        assert label.owner("one") == os.getpid()
+        (folder / "control").mkdir()
+    assert label.ENVIRONMENT not in os.environ
+    assert label.networks() == []
+    assert label.owner("one") is None
+    with pytest.raises(KeyError), label.labelled("one"):
+        raise KeyError
+    assert label.ENVIRONMENT not in os.environ
+    assert label.networks() == []
+
+
+def test_two_owners_of_a_name_are_one_too_many() -> None:
+    with label.labelled("one") as folder:
+        with pytest.raises(FileExistsError, match="`testbed clean`"), label.labelled("one"):
+            pass
+        assert folder.is_dir()
+        assert os.environ[label.ENVIRONMENT] == "one"
+
+
+def test_a_dead_one_s_folder_is_taken_over() -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    record("one", {"pid": ended.pid, "started": 1})
+    assert label.networks() == ["one"]
+    assert label.owner("one") is None
+    with label.labelled("one"):
+        assert label.owner("one") == os.getpid()
+
+
+def test_a_process_that_got_a_dead_one_s_number_is_not_it() -> None:
+    record("one", {"pid": os.getpid(), "started": 1})
+    assert label.owner("one") is None
+
+
+def test_an_ended_owner_whom_nobody_reaped_is_dead() -> None:
+    owner = sleeper()
+    try:
+        started = int(Path(f"/proc/{owner.pid}/stat").read_text().rpartition(")")[2].split()[19])
+        record("one", {"pid": owner.pid, "started": started})
+        assert label.owner("one") == owner.pid
+        owner.kill()
+        until(lambda: label.owner("one") is None)
+        assert Path(f"/proc/{owner.pid}").exists()  # a zombie, until the wait below
+    finally:
+        owner.kill()
+        owner.wait()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "3", '{"pid": null}', '{"pid": "x", "started": 1}', '{"pid": -1}'])
+def test_a_record_that_is_none_names_no_owner(text: str) -> None:
+    record("one", text)
+    assert label.owner("one") is None
+
+
+def test_state_goes_by_name_or_whole() -> None:
+    for name in ("one", "two"):
+        record(name, {})
+    label.remove_state("one")
+    assert label.networks() == ["two"]
+    label.remove_state()
+    assert label.networks() == []
+    label.remove_state()
