@@ -36,11 +36,15 @@ def labelled(network: str) -> Iterator[Path]:
         raise FileExistsError(f"a network named {network} is up (process {running}); `testbed clean` takes it down")
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "owner.json").write_text(json.dumps({"pid": os.getpid(), "started": _started(os.getpid())}))
+    outer = os.environ.get(ENVIRONMENT)
     os.environ[ENVIRONMENT] = network
     try:
         yield folder
     finally:
-        del os.environ[ENVIRONMENT]
+        if outer is None:
+            del os.environ[ENVIRONMENT]
+        else:  # a trial inside a run
+            os.environ[ENVIRONMENT] = outer
         remove_state(network)
 
 

@@ -27,7 +27,8 @@ def conclude(experiment: Experiment, directory: RunDirectory, outcome: Outcome) 
     traffic = directory.read("traffic.jsonl")
     rounds = summary.rounds_of(reports, len(experiment.topology.workers))
     began = outcome.training_started_s
-    evidence = _evidence(experiment, outcome, reports, traffic, rounds)
+    identical = _identical(directory)
+    evidence = _evidence(experiment, outcome, reports, traffic, rounds, identical)
     verdict = judge(evidence)
     bounds = _bounds(experiment, directory.read("links.jsonl"), outcome, rounds)
     ratios = [r.seconds / bounds[r.number] for r in rounds if r.number in bounds]
@@ -39,7 +40,7 @@ def conclude(experiment: Experiment, directory: RunDirectory, outcome: Outcome) 
             "final_loss": summary.last_metric(reports, "loss"),
             "final_accuracy": summary.last_metric(reports, "accuracy"),
             "wall_seconds": outcome.training_ended_s - began,
-            "identical_parameters": _identical(directory),
+            "identical_parameters": identical,
         },
         "sync": {
             "policy": experiment.spec.sync.policy,
@@ -81,6 +82,7 @@ def _evidence(
     reports: Sequence[Mapping[str, Any]],
     traffic: Sequence[Mapping[str, Any]],
     rounds: Sequence[RoundFigures],
+    identical: bool | None,
 ) -> Evidence:
     links = {}
     for name in sorted(outcome.fidelity.keys() | outcome.rate_errors.keys()):
@@ -101,7 +103,7 @@ def _evidence(
         overruns=[1 + r["late_s"] / declared[r["member"]] for r in reports if declared[r["member"]] > 0],
         lost_updates=sum(r.lost for r in rounds),
         duplicated_updates=sum(r.duplicated for r in rounds),
-        failures=outcome.failures,
+        identical_parameters=identical,
     )
 
 

@@ -69,7 +69,6 @@ class Outcome:
     rate_errors: dict[str, float]
     status: dict[str, Any]
     network_swaps: list[dict[str, Any]]
-    failures: list[str]
 
 
 def check_policy(experiment: Experiment) -> None:
@@ -241,7 +240,6 @@ class _Training:
         self._script = Script(run.experiment, self._clock.follow, network, controller.admin, self._happened)
         self._samples: list[dict[str, Any]] = []
         self._told: list[str] = []
-        self._failures: list[str] = []
         self._status: dict[str, Any] = {}
         self._swaps_told = 0
 
@@ -327,5 +325,4 @@ class _Training:
             rate_errors={name: error for name, c in counters.items() if (error := c.rate_error) is not None},
             status=self._status,
             network_swaps=self._script.swaps,
-            failures=self._failures,
         )

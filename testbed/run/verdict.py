@@ -39,8 +39,8 @@ class LinkEvidence:
 class Evidence:
     """All that the verdict is judged by.
 
-    `cpu` holds the host's busy share second by second, `overruns` each step's real over declared time (1 is on
-    time), `failures` what broke: a dead shaper, a stopped replay.
+    `cpu` holds the host's busy share second by second, `overruns` each step's real over declared time (1 is on time).
+    What breaks the emulation itself, a dead shaper or a replay that stopped, ends the run before it comes to this.
     """
 
     backend: str
@@ -49,7 +49,7 @@ class Evidence:
     overruns: Sequence[float]
     lost_updates: int
     duplicated_updates: int
-    failures: Sequence[str]
+    identical_parameters: bool | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Verdict:
 
 def judge(evidence: Evidence) -> Verdict:
     """`trusted`, or `suspect` with every reason."""
-    reasons = [*evidence.failures]
+    reasons: list[str] = []
     rate, rtt = RATE_TOLERANCE[evidence.backend], RTT_TOLERANCE_S[evidence.backend]
     for name, link in evidence.links.items():
         if link.rate_error is not None and not abs(link.rate_error) <= rate:
@@ -75,6 +75,8 @@ def judge(evidence: Evidence) -> Verdict:
     reasons += _host(evidence)
     if evidence.lost_updates or evidence.duplicated_updates:
         reasons.append(f"{evidence.lost_updates} updates lost, {evidence.duplicated_updates} counted twice")
+    if evidence.identical_parameters is False:
+        reasons.append("the workers' parameters differ after the last round")
     return Verdict("suspect" if reasons else "trusted", tuple(reasons))
 
 

@@ -87,6 +87,14 @@ def test_the_label_and_the_folder_last_as_long_as_the_network() -> None:
     assert label.networks() == []
 
 
+def test_a_trial_inside_a_network_gives_the_label_back() -> None:
+    with label.labelled("outer"):
+        with label.labelled("inner"):
+            assert os.environ[label.ENVIRONMENT] == "inner"
+        assert os.environ[label.ENVIRONMENT] == "outer"
+    assert label.ENVIRONMENT not in os.environ
+
+
 def test_two_owners_of_a_name_are_one_too_many() -> None:
     with label.labelled("one") as folder:
         with pytest.raises(FileExistsError, match="`testbed clean`"), label.labelled("one"):

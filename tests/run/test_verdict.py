@@ -17,7 +17,7 @@ FINE = Evidence(
     overruns=[1.0] * 100,
     lost_updates=0,
     duplicated_updates=0,
-    failures=[],
+    identical_parameters=True,
 )
 
 
@@ -75,7 +75,11 @@ def test_a_figure_that_is_no_number_is_not_trusted(field: str, value: float) -> 
         ),
         (FINE, replace(FINE, lost_updates=1), "1 updates lost, 0 counted twice"),
         (FINE, replace(FINE, duplicated_updates=2), "0 updates lost, 2 counted twice"),
-        (FINE, replace(FINE, failures=["the shaper has gone"]), "the shaper has gone"),
+        (
+            replace(FINE, identical_parameters=None),
+            replace(FINE, identical_parameters=False),
+            "the workers' parameters differ",
+        ),
     ],
 )
 def test_past_each_tolerance_the_run_is_suspect_with_its_reason(fine: Evidence, wrong: Evidence, said: str) -> None:
