@@ -92,7 +92,7 @@ def test_past_each_tolerance_the_run_is_suspect_with_its_reason(fine: Evidence, 
 
 def test_every_reason_is_given() -> None:
     bad = replace(FINE_LINK, rate_error=0.5, rtt_error_s=0.5, replay_late_p99_s=0.5)
-    evidence = Evidence("netem", {"a->b": bad, "b->a": bad}, [1.0], [2.0], 1, 1, ["x"])
+    evidence = Evidence("netem", {"a->b": bad, "b->a": bad}, [1.0], [2.0], 1, 1, False)
     assert len(judge(evidence).reasons) == 1 + 2 * 3 + 2 + 1
 
 
