@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,13 +34,17 @@ def interruptible() -> Iterator[None]:
 
     ours = os.getpid()
 
+    def be_patient(*_: object) -> None:
+        with suppress(OSError):  # the terminal may have gone
+            err.print("taking everything away; a moment")
+
     def interrupt(number: int, _: object) -> None:
         if os.getpid() != ours:
             # A library forked (pyroute2 does, to open a socket in a namespace, and ends its child by SIGTERM): the
             # child must not take our way back.
             os._exit(128 + number)
         for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(each, lambda *_: err.print("taking everything away; a moment"))
+            signal.signal(each, be_patient)
         raise Interrupted(signal.Signals(number).name)
 
     before = {n: signal.signal(n, interrupt) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
@@ -73,7 +77,8 @@ def run(
 ) -> None:
     """Run an experiment: build the network, train, change it as the file says, and judge."""
     from testbed.report.page import write_report
-    from testbed.run.execute import CannotRun, execute
+    from testbed.run.errors import CannotRun
+    from testbed.run.execute import execute
 
     try:
         with interruptible():

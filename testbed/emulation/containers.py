@@ -29,6 +29,10 @@ PARALLEL = 8
 CPU_SHARES = 512
 
 
+class ContainerDied(RuntimeError):
+    """A container's program ended at once; the text holds its log."""
+
+
 @dataclass(frozen=True, slots=True)
 class ContainerRequest:
     """What one worker's container runs."""
@@ -54,13 +58,11 @@ class Fleet:
         self.remove()
 
     def start(self, requests: Iterable[ContainerRequest]) -> Mapping[str, int]:
-        """Start them all; worker name → pid of the container's first process."""
+        """Start them all; worker name → pid of the container's first process. ContainerDied when one has ended."""
         with ThreadPoolExecutor(PARALLEL) as pool:
-            started = list(pool.map(self._start, requests))
-        self._containers.update(started)
-        return {name: int(container.attrs["State"]["Pid"]) for name, container in started}
+            return dict(pool.map(self._start, requests))
 
-    def _start(self, request: ContainerRequest) -> tuple[str, Container]:
+    def _start(self, request: ContainerRequest) -> tuple[str, int]:
         worker = request.worker
         container = self._client.containers.create(
             self._image,
@@ -79,9 +81,13 @@ class Fleet:
             mem_limit=worker.memory,
             device_requests=[DeviceRequest(count=worker.gpus, capabilities=[["gpu"]])] if worker.gpus else None,
         )
+        self._containers[worker.name] = container
         container.start()
         container.reload()
-        return worker.name, container
+        if container.status != "running":
+            log = container.logs().decode(errors="replace").strip()
+            raise ContainerDied(f"{worker.name} ended as soon as it was started; its log:\n{log}")
+        return worker.name, int(container.attrs["State"]["Pid"])
 
     def logs(self, worker: str) -> bytes:
         """What the worker has printed."""

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from testbed.link import LinkState
 from testbed.spec.experiment import Change
@@ -21,6 +21,13 @@ if TYPE_CHECKING:
 
 #: Told of each state put in force: (seconds on the monotonic clock when it was, link, state).
 Observer = Callable[[float, str, LinkState], None]
+
+
+class Clock(Protocol):
+    """What traces are replayed by."""
+
+    @property
+    def elapsed_s(self) -> float: ...
 
 
 class Links:
@@ -35,6 +42,11 @@ class Links:
         self._changes: dict[str, list[Change]] = {}
         self._down: set[str] = set()
         self._in_force: dict[str, LinkState] = {}
+        self._clock: Clock | None = None
+
+    def follow(self, clock: Clock) -> None:
+        """From now on a link with a trace begins where the trace is at the clock's time, not where it begins."""
+        self._clock = clock
 
     def add(self, link: Link) -> LinkState:
         """Take a link in, not yet shaped; the state to attach it with."""
@@ -103,12 +115,12 @@ class Links:
             return dict(self._in_force)
 
     def _configure(self, link: Link) -> None:
-        """A link with a trace is as its trace begins, until the replay says otherwise."""
+        """A link with a trace is as its trace has it now, until the replay says otherwise."""
         self._links[link.name] = link
         self._changes.pop(link.name, None)
         self._rows.pop(link.name, None)
         if link.trace is not None:
-            self._rows[link.name] = link.trace.at(0.0)
+            self._rows[link.name] = link.trace.at(self._clock.elapsed_s if self._clock else 0.0)
 
     def _desired(self, name: str) -> LinkState:
         state, row = self._links[name].state, self._rows.get(name)

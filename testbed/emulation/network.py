@@ -15,9 +15,10 @@ back. An interface comes up only after its shaping is in force.
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from mininet.net import Mininet
@@ -177,10 +178,14 @@ class Network(Mininet):
         return str(self.addressing.wan(target, source).ip)
 
     def arrived_bytes(self) -> dict[str, int]:
-        """Link → bytes the kernel has counted where it ends."""
-        sites = {site: self.router(site).received_bytes() for site in self.topology.sites}
-        names = (name.split("->") for name in self.links_in_force.states())
-        return {link_name(a, b): sites[b][a] for a, b in names if a in sites.get(b, {})}
+        """Link → bytes the kernel has counted where it ends. Any thread may ask, also while a swap goes on."""
+        received: dict[str, dict[str, int]] = {}
+        for node in list(self.hosts):
+            if isinstance(node, Router):
+                with contextlib.suppress(FileNotFoundError):  # a site that a swap is removing
+                    received[node.name.removesuffix("-r")] = node.received_bytes()
+        ends = (name.split("->") for name in self.links_in_force.states())
+        return {link_name(a, b): received[b][a] for a, b in ends if a in received.get(b, {})}
 
     # Changing -----------------------------------------------------------------------------------------------------
 
@@ -189,11 +194,12 @@ class Network(Mininet):
         self.links_in_force.take((link_name(a, b), link_name(b, a)), up)
         self._set_routes(Routes.over(self.topology, self.links_in_force.down))
 
-    def swap(self, topology: Topology) -> NetworkSwap:
+    def swap(self, topology: Topology, before_routes: Callable[[set[str]], None] = lambda _: None) -> NetworkSwap:
         """Become another network, by difference: what stays the same is not touched.
 
         What is new is built first, then the routes move over, then what is gone is removed, so that no route ever
-        leads to a link that is not there. The workers must be the same.
+        leads to a link that is not there. The workers must be the same. `before_routes` is called with the names of
+        the new links when they are there and nothing passes them yet.
         """
         began = time.monotonic()
         if {w.name for w in topology.workers} != {w.name for w in self.topology.workers}:
@@ -203,6 +209,7 @@ class Network(Mininet):
             self._add_site(site)
         for pair in after - before:
             self._add_pair(topology, pair)
+        before_routes(topology.links.keys() - self.topology.links.keys())
         changed = [
             link
             for name, link in topology.links.items()

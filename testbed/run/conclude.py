@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import ceil
 from statistics import median
 from typing import Any
 
@@ -11,8 +12,8 @@ from testbed.link import LinkState
 from testbed.planning.bound import BoundError, bound
 from testbed.run import summary, view
 from testbed.run.directory import RunDirectory
-from testbed.run.run import Outcome
 from testbed.run.summary import RoundFigures
+from testbed.run.training import Outcome
 from testbed.run.verdict import Evidence, LinkEvidence, Verdict, judge
 from testbed.spec.experiment import Experiment
 from testbed.spec.topology import Topology
@@ -31,7 +32,7 @@ def conclude(experiment: Experiment, directory: RunDirectory, outcome: Outcome) 
     evidence = _evidence(experiment, outcome, reports, traffic, rounds, identical)
     verdict = judge(evidence)
     bounds = _bounds(experiment, directory.read("links.jsonl"), outcome, rounds)
-    ratios = [r.seconds / bounds[r.number] for r in rounds if r.number in bounds]
+    ratios = [r.seconds / bounds[r.number] for r in rounds if bounds.get(r.number)]
     seconds = [r.seconds for r in rounds]
     value = {
         **_verdict(verdict),
@@ -63,8 +64,21 @@ def conclude(experiment: Experiment, directory: RunDirectory, outcome: Outcome) 
 
 
 def failed(directory: RunDirectory, reason: str) -> None:
-    """Write the summary of a run that did not come to its end."""
-    directory.write("summary.json", _verdict(Verdict("suspect", (reason,))))
+    """Write the summary of a run that did not come to its end: the contract's fields, without figures."""
+    directory.write(
+        "summary.json",
+        {
+            **_verdict(Verdict("suspect", (reason,))),
+            "training": dict.fromkeys(("rounds", "final_loss", "final_accuracy", "wall_seconds")),
+            "sync": {
+                **dict.fromkeys(("policy", "strategy", "wan_bytes", "bound_seconds", "ratio_to_bound")),
+                "seconds_per_round": {"p50": None, "p95": None},
+            },
+            "swaps": [],
+            "events": [],
+            "links": {},
+        },
+    )
 
 
 def _verdict(verdict: Verdict) -> dict[str, Any]:
@@ -84,16 +98,24 @@ def _evidence(
     rounds: Sequence[RoundFigures],
     identical: bool | None,
 ) -> Evidence:
+    traced = {
+        link.name
+        for topology in (experiment.topology, *experiment.networks.values())
+        for link in topology.links.values()
+        if link.trace
+    }
     links = {}
-    for name in sorted(outcome.fidelity.keys() | outcome.rate_errors.keys()):
-        measured = outcome.fidelity.get(name)
-        rates = [measured.rate_error] if measured else []
-        rates += [outcome.rate_errors[name]] if name in outcome.rate_errors else []
+    for name, measured in sorted(outcome.fidelity.items()):
+        rates = [] if measured.rate_error is None else [(measured.rate_error, measured.rate_resolution)]
+        rates += [(outcome.rate_errors[name], 0.0)] if name in outcome.rate_errors else []
+        worst = max(rates, key=lambda rate: abs(rate[0]) - rate[1], default=(None, 0.0))
         late = outcome.lateness.get(name)
         links[name] = LinkEvidence(
-            rate_error=max(rates, key=abs) if rates else None,
-            rtt_error_s=measured.rtt_error_s if measured else None,
+            rate_error=worst[0],
+            rtt_error_s=measured.rtt_error_s,
             replay_late_p99_s=summary.percentile(late, 99) if late else None,
+            traced=name in traced,
+            rate_resolution=worst[1],
         )
     declared = {w.name: experiment.spec.compute.step_time / w.speed for w in experiment.topology.workers}
     return Evidence(
@@ -104,6 +126,7 @@ def _evidence(
         lost_updates=sum(r.lost for r in rounds),
         duplicated_updates=sum(r.duplicated for r in rounds),
         identical_parameters=identical,
+        missed_events=outcome.missed_events,
     )
 
 
@@ -139,7 +162,7 @@ def _bounds(
     rounds: Sequence[RoundFigures],
 ) -> dict[int, float]:
     """Round → the bound for the network as it was when the round began, for rounds spread over the run."""
-    chosen = rounds[:: max(1, len(rounds) // BOUND_ROUNDS)]
+    chosen = rounds[:: max(1, ceil(len(rounds) / BOUND_ROUNDS))]
     bounds = {}
     for figures in chosen:
         topology = _topology_at(experiment, outcome, figures.entered_s)

@@ -7,6 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from docker.errors import APIError
+from rich.markup import escape
+
+from testbed.controller.client import AdminError
 from testbed.emulation import cleanup, engine
 from testbed.emulation.budget import BudgetError
 from testbed.emulation.engine import EngineError
@@ -15,13 +19,10 @@ from testbed.emulation.shaping import ShapingError
 from testbed.run.conclude import conclude, failed
 from testbed.run.directory import RunDirectory
 from testbed.run.display import Display
-from testbed.run.run import Run, RunFailed, TooMuch, check_policy
+from testbed.run.errors import CannotRun, RunFailed
+from testbed.run.run import Run, check_policy
 from testbed.run.service import ControllerFailed
 from testbed.spec.experiment import Experiment
-
-
-class CannotRun(RuntimeError):
-    """This machine cannot do it; the text says what to do about that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +49,15 @@ def execute(file: Path, overrides: Mapping[str, str], strict: bool, publish: Pub
     display.say(f"[bold]{experiment.name}[/] in {directory.path}")
     try:
         return _execute(experiment, directory, display, strict, publish)
-    except (BudgetError, EngineError, ImageError, ShapingError, TooMuch) as error:
+    except (BudgetError, EngineError, FileExistsError, ImageError, ShapingError) as error:
         failed(directory, str(error))
         raise CannotRun(str(error)) from error
+    except APIError as error:
+        text = f"the Docker engine refused: {error.explanation or error}. See limits (cpus, memory, gpus) of the sites"
+        failed(directory, text)
+        raise CannotRun(text) from error
     except BaseException as error:
-        if not isinstance(error, Exception):
-            failed(directory, "the run was interrupted")
+        failed(directory, str(error) if isinstance(error, Exception) else "the run was interrupted")
         raise
     finally:
         directory.close()
@@ -64,9 +68,9 @@ def _execute(
 ) -> Executed:
     try:
         outcome = Run(experiment, directory, display).execute(strict)
-    except (RunFailed, ControllerFailed) as error:
+    except (AdminError, ControllerFailed, RunFailed) as error:
         failed(directory, str(error))
-        display.say(f"[red]failed:[/] {error}\n  more in {directory.path}/logs")
+        display.say(f"[red]failed:[/] {escape(str(error))}\n  more in {directory.path}/logs")
         return Executed(finished=False, verdict="suspect")
     finally:
         # Interrupted at the wrong moment, the way back may have missed something; this finds it by its label.
@@ -79,22 +83,23 @@ def _execute(
     color = "green" if summary["verdict"] == "trusted" else "yellow"
     display.say(f"  verdict: [bold {color}]{summary['verdict']}[/]")
     for reason in summary["reasons"]:
-        display.say(f"    {reason}")
+        display.say(f"    {escape(reason)}")
     display.say(f"  report: {page}")
     return Executed(finished=True, verdict=summary["verdict"])
 
 
 def _in_words(summary: Mapping[str, Any]) -> list[str]:
     training, sync, swaps = summary["training"], summary["sync"], summary["swaps"]
-    accuracy = training["final_accuracy"]
-    learned = f"loss {training['final_loss']:.4f}" + (f", test accuracy {accuracy:.1%}" if accuracy is not None else "")
+    loss, accuracy = training["final_loss"], training["final_accuracy"]
+    learned = [f"loss {loss:.4f}"] if loss is not None else []
+    learned += [f"test accuracy {accuracy:.1%}"] if accuracy is not None else []
     seconds = sync["seconds_per_round"]
     ratio = f", {sync['ratio_to_bound']:.2f} times the bound" if sync["ratio_to_bound"] is not None else ""
     lost = sum(swap["lost_updates"] + swap["duplicated_updates"] for swap in swaps)
     kinds = [swap["kind"] for swap in swaps]
     same = "all workers hold the same bits" if training["identical_parameters"] else "the workers' parameters DIFFER"
     return [
-        f"{training['rounds']} rounds in {training['wall_seconds']:.0f} s: {learned}; {same}",
+        "; ".join([f"{training['rounds']} rounds in {training['wall_seconds']:.0f} s", *learned, same]),
         f"a round {seconds['p50']:.2f} s at the median, {seconds['p95']:.2f} s at the 95th percentile{ratio}",
         f"{kinds.count('plan')} plan swaps, {kinds.count('network')} network swaps, {lost} updates lost or doubled",
     ]

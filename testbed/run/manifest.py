@@ -5,41 +5,56 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+import time
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from testbed.emulation.shaping.base import Shaper
+from testbed.run.directory import RunDirectory
 from testbed.spec.experiment import Experiment
 
 PACKAGES = ("testbed", "docker", "networkx", "numpy", "pydantic", "pyroute2", "scipy", "torch")
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
-def make_manifest(run: str, experiment: Experiment, shaper: Shaper, image: str) -> dict[str, Any]:
-    """The manifest at the start of a run; times are added as they come."""
-    files = [experiment.file, experiment.topology.file, *(network.file for network in experiment.networks.values())]
+class Manifest:
+    """`manifest.json` of a run's directory: written at the start, added to as times come."""
+
+    def __init__(self, directory: RunDirectory, experiment: Experiment, shaper: Shaper, image: str) -> None:
+        self._directory = directory
+        self._value = {
+            "id": directory.id,
+            "experiment": experiment.name,
+            "started_s": time.time(),
+            "spec": experiment.spec.model_dump(mode="json"),
+            "inputs": {str(file): file.read_text(encoding="utf-8") for file in experiment.files},
+            "seed": experiment.spec.seed,
+            "scale": experiment.spec.scale,
+            "backend": shaper.name,
+            "image": image,
+            # veths hand super-packets on whole; the shaper counts them as the frames they stand for.
+            "offload": True,
+            "congestion_control": Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip(),
+            "git_commit": git_commit(),
+            "host": _host(),
+        }
+        self.add()
+
+    def add(self, **more: Any) -> None:
+        """Write it, with some more."""
+        self._value |= more
+        self._directory.write("manifest.json", self._value)
+
+
+def _host() -> dict[str, Any]:
     return {
-        "id": run,
-        "experiment": experiment.name,
-        "spec": experiment.spec.model_dump(mode="json"),
-        "inputs": {str(file): file.read_text(encoding="utf-8") for file in files},
-        "seed": experiment.spec.seed,
-        "scale": experiment.spec.scale,
-        "backend": shaper.name,
-        "image": image,
-        # veths hand super-packets on whole; the shaper counts them as the frames they stand for.
-        "offload": True,
-        "congestion_control": Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip(),
-        "git_commit": git_commit(),
-        "host": {
-            "kernel": platform.release(),
-            "machine": platform.machine(),
-            "cpus": os.cpu_count(),
-            "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-            "python": platform.python_version(),
-            "versions": {name: found for name in PACKAGES if (found := _version(name))},
-        },
+        "kernel": platform.release(),
+        "machine": platform.machine(),
+        "cpus": os.cpu_count(),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "python": platform.python_version(),
+        "versions": {name: found for name in PACKAGES if (found := _version(name))},
     }
 
 

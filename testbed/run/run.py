@@ -12,74 +12,50 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import Any
 
-from testbed.controller.client import AdminError
+from rich.markup import escape
+
 from testbed.controller.spec import ControllerSpec
 from testbed.emulation import budget, engine
-from testbed.emulation.containers import ContainerRequest, Fleet
+from testbed.emulation.containers import ContainerDied, ContainerRequest, Fleet
 from testbed.emulation.image import ensure_worker_image
 from testbed.emulation.label import labelled
 from testbed.emulation.network import Network
-from testbed.emulation.probe import LinkFidelity, measure_links
-from testbed.emulation.replay import ReplayClock
+from testbed.emulation.probe import measure_links
+from testbed.emulation.routing import Routes
 from testbed.emulation.shaping import open_shaper
 from testbed.link import LinkState
-from testbed.plan import Plan
 from testbed.planning import PolicyError, make_policy
 from testbed.protocol import Job
 from testbed.run import view
 from testbed.run.directory import RunDirectory
-from testbed.run.display import Display, Snapshot
-from testbed.run.manifest import make_manifest
-from testbed.run.sampler import Sampler
-from testbed.run.script import Script
+from testbed.run.display import Display
+from testbed.run.errors import RunFailed, TooMuch
+from testbed.run.manifest import Manifest
 from testbed.run.service import ControllerProcess
+from testbed.run.training import Outcome, Training
 from testbed.spec.errors import Fault, SpecError
 from testbed.spec.experiment import Experiment
 from testbed.spec.topology import Worker
 
-#: How often the run looks at its parts while training goes on; events are on time to within it.
+#: How often it looks whether all have joined.
 POLL_S = 0.1
-#: How often it asks the controller; a round takes longer.
-STATUS_S = 0.3
 
 #: Containers import PyTorch side by side on few cores: 16 of them took 14 s on two.
 JOIN_DEADLINE_S = 180.0
 
 
-class RunFailed(RuntimeError):
-    """Training did not come to its end; the text says why, and where more is."""
-
-
-class TooMuch(RuntimeError):
-    """The experiment does not fit this host; the text says what would."""
-
-
-@dataclass
-class Outcome:
-    """What a run leaves for its summary."""
-
-    fidelity: dict[str, LinkFidelity]
-    backend: str
-    training_started_s: float
-    training_ended_s: float
-    lateness: dict[str, list[float]]
-    rate_errors: dict[str, float]
-    status: dict[str, Any]
-    network_swaps: list[dict[str, Any]]
-
-
 def check_policy(experiment: Experiment) -> None:
-    """Raise SpecError when the experiment's policy does not exist or does not take its options."""
-    sync = experiment.spec.sync
+    """Raise SpecError when the experiment's policy does not exist, refuses its options, or has no plan for the
+    network as the files declare it: found out by planning, before anything is built."""
+    sync, topology = experiment.spec.sync, experiment.topology
+    states = view.declared_states(topology)
+    known = view.view_of(topology, Routes.over(topology), states, experiment.spec.train.model_bytes, 0.0, "declared")
     try:
-        make_policy(sync.policy, sync.options)
-    except PolicyError as error:
-        raise SpecError(
-            experiment.file, [Fault("sync.policy", str(error), "a policy and options named there")]
-        ) from None
+        make_policy(sync.policy, sync.options).plan(known)
+    except (PolicyError, TypeError, ValueError) as error:
+        fault = Fault("sync.policy", str(error), "a policy and options as docs/experiment.md lists them")
+        raise SpecError(experiment.file, [fault]) from None
 
 
 class Run:
@@ -105,8 +81,7 @@ class Run:
             with display.step("shaping backend, probed"):
                 shaper = stack.enter_context(open_shaper(experiment.spec.backend))
             self._compare_with_budget(shaper.name, strict)
-            self.manifest = make_manifest(self.directory.id, experiment, shaper, image)
-            self._write_manifest(started_s=time.time())
+            manifest = Manifest(self.directory, experiment, shaper, image)
             topology = experiment.topology
             with display.step(
                 f"{len(topology.sites)} sites, {len(topology.links)} directed links, {shaper.name} shaping"
@@ -122,12 +97,14 @@ class Run:
             with display.step(f"{len(topology.workers)} workers in containers"):
                 fleet = stack.enter_context(Fleet(client, self.directory.id, image, controller.control))
                 stack.callback(self._save_logs, fleet)
-                network.join(fleet.start(self._requests(network)))
+                try:
+                    network.join(fleet.start(self._requests(network)))
+                except ContainerDied as error:
+                    raise RunFailed(str(error)) from error
             with display.step("workers loaded and joined"):
                 self._wait_for_members(controller, fleet)
-            training = _Training(self, network, controller, fleet)
-            training.go_on()
-            return training.outcome(fidelity)
+            training = Training(experiment, network, controller, self.directory, manifest, display, fidelity)
+            return training.go_on()
 
     def _compare_with_budget(self, backend: str, strict: bool) -> None:
         kept = budget.host_budget(backend)
@@ -140,7 +117,7 @@ class Run:
         text = f"{self.experiment.file} asks for more than this host carries: {excess}"
         if strict:
             raise TooMuch(text)
-        self.display.say(f"  [yellow]{text}[/]")
+        self.display.say(f"  [yellow]{escape(text)}[/]")
 
     def _record_state(self, at_s: float, link: str, state: LinkState) -> None:
         # States come with the monotonic clock's time, which files from several processes do not share.
@@ -154,10 +131,6 @@ class Run:
             "up": state.up,
         }
         self.directory.append("links.jsonl", record)
-
-    def _write_manifest(self, **more: Any) -> None:
-        self.manifest |= more
-        self.directory.write("manifest.json", self.manifest)
 
     def _controller_spec(self, network: Network) -> ControllerSpec:
         spec, topology = self.experiment.spec, self.experiment.topology
@@ -225,104 +198,3 @@ class Run:
     def _save_logs(self, fleet: Fleet) -> None:
         for worker in fleet.running():
             (self.directory.path / "logs" / f"{worker}.log").write_bytes(fleet.logs(worker))
-
-
-class _Training:
-    """The time from the first round to the last: replay, samples, events, and what a person sees of them."""
-
-    def __init__(self, run: Run, network: Network, controller: ControllerProcess, fleet: Fleet) -> None:
-        self._run = run
-        self._network = network
-        self._controller = controller
-        self._fleet = fleet
-        self._clock = ReplayClock(network.links_in_force.replay)
-        self._sampler = Sampler(network, self._sampled)
-        self._script = Script(run.experiment, self._clock.follow, network, controller.admin, self._happened)
-        self._samples: list[dict[str, Any]] = []
-        self._told: list[str] = []
-        self._status: dict[str, Any] = {}
-        self._swaps_told = 0
-
-    def go_on(self) -> None:
-        """Until the controller says it is over. RunFailed when that is not the end it should have."""
-        rounds = self._run.experiment.spec.train.rounds
-        self.started_s = time.time()
-        self._run._write_manifest(training_started_s=self.started_s)
-        with ExitStack() as stack, self._run.display.live(rounds):
-            stack.callback(self._clock.stop)
-            stack.callback(self._sampler.stop)
-            self._clock.start(self._network.topology.links.values())
-            self._sampler.start()
-            asked = 0.0
-            while self._status.get("state", "running") == "running":
-                time.sleep(POLL_S)
-                self._script.play(self._clock.elapsed_s, self._status.get("round") or 0)
-                if time.monotonic() - asked >= STATUS_S:
-                    asked = time.monotonic()
-                    self._look()
-        self.ended_s = time.time()
-        self._run._write_manifest(ended_s=self.ended_s)
-        if self._status["state"] == "failed":
-            raise RunFailed(f"training stopped: {self._status['failure']}")
-
-    def _look(self) -> None:
-        self._controller.check()
-        try:
-            self._status = self._controller.admin.status()
-        except AdminError:
-            self._controller.check()
-            return  # busy for a moment; asked again soon
-        broken = self._network.shaper.failure() or self._clock.failure
-        if broken:
-            raise RunFailed(f"the emulation broke: {broken}")
-        for swap in self._status["swaps"][self._swaps_told :]:
-            if swap["active_s"] is None:
-                break
-            self._swaps_told += 1
-            self._told.append(f"plan {swap['epoch']} in force from round {swap['active_round']}: {swap['reason']}")
-        self._run.display.show(self._snapshot())
-
-    def _snapshot(self) -> Snapshot:
-        metrics = self._status["metrics"]
-        return Snapshot(
-            round=self._status["round"] or 0,
-            rounds=self._status["rounds"],
-            loss=metrics.get("loss"),
-            accuracy=metrics.get("accuracy"),
-            seconds_per_round=self._status["round_seconds"],
-            plan=Plan.from_json(self._status["plan"]),
-            states=self._network.links_in_force.states(),
-            throughput=self._throughput(),
-            events=tuple(self._told),
-        )
-
-    def _throughput(self) -> dict[str, float]:
-        if len(self._samples) < 2:
-            return {}
-        before, after = self._samples[-2:]
-        seconds = after["at_s"] - before["at_s"]
-        return {
-            link: (count - before["bytes"].get(link, count)) * 8 / seconds for link, count in after["bytes"].items()
-        }
-
-    def _sampled(self, sample: Any) -> None:
-        self._samples.append(sample)
-        self._run.directory.append("traffic.jsonl", sample)
-
-    def _happened(self, kind: str, target: str) -> None:
-        self._told.append(f"{kind} {target}")
-        self._run.directory.append("events.jsonl", {"at_s": time.time(), "kind": kind, "target": target})
-
-    def outcome(self, fidelity: dict[str, LinkFidelity]) -> Outcome:
-        """What there is to know at the end, read before the network goes."""
-        counters = self._network.shaper.counters()
-        return Outcome(
-            fidelity=fidelity,
-            backend=self._network.shaper.name,
-            training_started_s=self.started_s,
-            training_ended_s=self.ended_s,
-            lateness=self._clock.lateness(),
-            rate_errors={name: error for name, c in counters.items() if (error := c.rate_error) is not None},
-            status=self._status,
-            network_swaps=self._script.swaps,
-        )

@@ -28,6 +28,7 @@ class Sampler:
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
         self._cpu = CpuMeter()
+        self._failure: Exception | None = None
 
     def start(self) -> None:
         self._thread.start()
@@ -38,15 +39,23 @@ class Sampler:
         if self._thread.is_alive():
             self._thread.join()
 
+    @property
+    def failure(self) -> Exception | None:
+        """What ended the sampling before its time."""
+        return self._failure
+
     def _run(self) -> None:
-        due = time.monotonic()
-        while not self._stopped.is_set():
+        try:
+            due = time.monotonic()
+            while not self._stopped.is_set():
+                self._sample()
+                for _ in range(LOOKS):
+                    due += PERIOD_S / LOOKS
+                    self._stopped.wait(max(0.0, due - time.monotonic()))
+                    self._network.shaper.counters()
             self._sample()
-            for _ in range(LOOKS):
-                due += PERIOD_S / LOOKS
-                self._stopped.wait(max(0.0, due - time.monotonic()))
-                self._network.shaper.counters()
-        self._sample()
+        except Exception as error:
+            self._failure = error
 
     def _sample(self) -> None:
         counters = self._network.shaper.counters()

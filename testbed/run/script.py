@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
-from testbed.controller.client import AdminClient
+from testbed.controller.client import AdminClient, AdminError
 from testbed.emulation.network import Network
+from testbed.emulation.replay import ReplayClock
 from testbed.run import view
+from testbed.run.errors import RunFailed
 from testbed.spec.experiment import Event, Experiment
-from testbed.spec.topology import Link
 
 
 class Script:
@@ -19,25 +20,39 @@ class Script:
     def __init__(
         self,
         experiment: Experiment,
-        follow: Callable[[Iterable[Link]], None],
         network: Network,
+        clock: ReplayClock,
         controller: AdminClient,
         tell: Callable[[str, str], None],
+        before_routes: Callable[[set[str]], None],
     ) -> None:
+        """`tell` hears what happens (kind, target); `before_routes` is called in a swap when its new links, which it
+        is given, are built and nothing passes them yet."""
         self._experiment = experiment
-        self._follow = follow
         self._network = network
+        self._clock = clock
         self._controller = controller
         self._tell = tell
+        self._before_routes = before_routes
         self._waiting = list(experiment.spec.events)
         self.swaps: list[dict[str, Any]] = []
+
+    @property
+    def waiting(self) -> list[str]:
+        """The events that have not happened, as one would name them."""
+        return [_words(event) for event in self._waiting]
 
     def play(self, elapsed_s: float, round_: int) -> None:
         """Make happen what is due, `elapsed_s` seconds into training with `round_` rounds complete."""
         due = [event for event in self._waiting if _is_due(event, elapsed_s, round_)]
         for event in sorted(due, key=lambda event: elapsed_s if event.at is None else event.at):
             self._waiting.remove(event)
-            self._make_happen(event)
+            try:
+                self._make_happen(event)
+            except KeyError as error:
+                raise RunFailed(f"the event {_words(event)} cannot happen: {error.args[0]}") from error
+            except AdminError as error:
+                raise RunFailed(f"the controller did not take the event {_words(event)}: {error}") from error
 
     def _make_happen(self, event: Event) -> None:
         if event.change:
@@ -54,8 +69,8 @@ class Script:
     def _swap(self, name: str) -> None:
         requested = time.time()
         topology = self._experiment.networks[name]
-        done = self._network.swap(topology)
-        self._follow(topology.links.values())
+        done = self._network.swap(topology, self._before_routes)
+        self._clock.follow(topology.links.values())
         self._inform()
         self._tell("swap", topology.name)
         changes = {"added": done.added, "removed": done.removed, "changed": done.changed}
@@ -75,3 +90,11 @@ class Script:
 
 def _is_due(event: Event, elapsed_s: float, round_: int) -> bool:
     return event.at <= elapsed_s if event.at is not None else (event.round or 0) <= round_
+
+
+def _words(event: Event) -> str:
+    moment = f"at {event.at:g} s" if event.at is not None else f"in round {event.round}"
+    for kind in ("down", "up"):
+        if pair := getattr(event, kind):
+            return f"{kind} {'-'.join(pair)} {moment}"
+    return f"change of {event.change.link} {moment}" if event.change else f"swap to {event.swap} {moment}"

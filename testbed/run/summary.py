@@ -73,7 +73,7 @@ def updates_around(rounds: Sequence[RoundFigures], began_s: float, ended_s: floa
 
 def last_metric(reports: Sequence[Record], name: str) -> float | None:
     """The newest value of a metric, averaged over the members that gave it in that round."""
-    found = [(r["round"], r["metrics"][name]) for r in reports if name in r["metrics"]]
+    found = [(r["round"], r["metrics"][name]) for r in reports if r["metrics"].get(name) is not None]
     if not found:
         return None
     newest = max(number for number, _ in found)

@@ -28,11 +28,18 @@ STEP_OVERRUN_SHARE = 0.05
 
 @dataclass(frozen=True, slots=True)
 class LinkEvidence:
-    """What is known of one link's fidelity; None where it was not measured. Errors as in the summary, in SI."""
+    """What is known of one link's fidelity, in SI; None where there was nothing to measure.
+
+    A link that lets nothing through has no rate and no round trip, one without a trace no lateness. `traced` links
+    must have been replayed. `rate_resolution` is what the measurement of the rate could not resolve, relative: packets
+    are whole, and random loss is random.
+    """
 
     rate_error: float | None
     rtt_error_s: float | None
     replay_late_p99_s: float | None
+    traced: bool = False
+    rate_resolution: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +57,7 @@ class Evidence:
     lost_updates: int
     duplicated_updates: int
     identical_parameters: bool | None
+    missed_events: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,24 +68,31 @@ class Verdict:
 
 def judge(evidence: Evidence) -> Verdict:
     """`trusted`, or `suspect` with every reason."""
-    reasons: list[str] = []
-    rate, rtt = RATE_TOLERANCE[evidence.backend], RTT_TOLERANCE_S[evidence.backend]
-    for name, link in evidence.links.items():
-        if link.rate_error is not None and not abs(link.rate_error) <= rate:
-            reasons.append(f"{name}: rate {link.rate_error:+.1%} off what was asked (tolerance {rate:.0%})")
-        if link.rtt_error_s is not None and not abs(link.rtt_error_s) <= rtt:
-            reasons.append(f"{name}: round trip {link.rtt_error_s * 1e3:+.2f} ms off (tolerance {rtt * 1e3:g} ms)")
-        if link.replay_late_p99_s is not None and not link.replay_late_p99_s <= REPLAY_LATE_P99_S:
-            reasons.append(
-                f"{name}: trace replayed {link.replay_late_p99_s * 1e3:.1f} ms late at the 99th percentile "
-                f"(tolerance {REPLAY_LATE_P99_S * 1e3:g} ms)"
-            )
+    reasons = [reason for name, link in evidence.links.items() for reason in _link(name, link, evidence.backend)]
     reasons += _host(evidence)
     if evidence.lost_updates or evidence.duplicated_updates:
         reasons.append(f"{evidence.lost_updates} updates lost, {evidence.duplicated_updates} counted twice")
-    if evidence.identical_parameters is False:
+    if evidence.identical_parameters is not True:
         reasons.append("the workers' parameters differ after the last round")
+    reasons += [f"the event {event} never happened: training had ended" for event in evidence.missed_events]
     return Verdict("suspect" if reasons else "trusted", tuple(reasons))
+
+
+def _link(name: str, link: LinkEvidence, backend: str) -> list[str]:
+    reasons = []
+    rate, rtt = RATE_TOLERANCE[backend] + link.rate_resolution, RTT_TOLERANCE_S[backend]
+    if link.rate_error is not None and not abs(link.rate_error) <= rate:
+        reasons.append(f"{name}: rate {link.rate_error:+.1%} off what was asked (tolerance {rate:.1%})")
+    if link.rtt_error_s is not None and not abs(link.rtt_error_s) <= rtt:
+        reasons.append(f"{name}: round trip {link.rtt_error_s * 1e3:+.2f} ms off (tolerance {rtt * 1e3:g} ms)")
+    if link.replay_late_p99_s is not None and not link.replay_late_p99_s <= REPLAY_LATE_P99_S:
+        reasons.append(
+            f"{name}: trace replayed {link.replay_late_p99_s * 1e3:.1f} ms late at the 99th percentile "
+            f"(tolerance {REPLAY_LATE_P99_S * 1e3:g} ms)"
+        )
+    if link.traced and link.replay_late_p99_s is None:
+        reasons.append(f"{name}: its trace was not replayed")
+    return reasons
 
 
 def _host(evidence: Evidence) -> list[str]:

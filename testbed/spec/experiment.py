@@ -31,9 +31,9 @@ class Optimizer(Strict):
 
 
 class Partition(Strict):
-    """How the training data is cut over the workers: evenly at random, or by Dirichlet draws over labels."""
+    """How the training data is cut over the workers: evenly at random, by Dirichlet draws over labels, or by label."""
 
-    kind: Literal["iid", "dirichlet"] = "iid"
+    kind: Literal["iid", "dirichlet", "classes"] = "iid"
     alpha: float = Field(default=1.0, gt=0)
 
 
@@ -77,7 +77,7 @@ class Sync(Strict):
     strategy: Literal["gradients"] = "gradients"
     policy: str = "hierarchical"
     options: dict[str, Any] = Field(default_factory=dict)
-    round_timeout: Duration = 120.0
+    round_timeout: Duration = Field(default=120.0, ge=1)
 
 
 class Controller(Strict):
@@ -85,7 +85,7 @@ class Controller(Strict):
     force at least `dwell` rounds old."""
 
     period: Duration = Field(default=2.0, ge=0.1)
-    margin: float = Field(default=0.1, ge=0)
+    margin: float = Field(default=0.1, ge=0, lt=1)
     dwell: int = Field(default=3, ge=1)
 
 
@@ -169,18 +169,19 @@ class Experiment:
         spec = validate(ExperimentFile, value, file)
         topology = Topology.load(file.parent / spec.topology).scaled(spec.scale)
         networks = {e.swap: Topology.load(file.parent / e.swap).scaled(spec.scale) for e in spec.events if e.swap}
-        faults = [
-            fault
-            for number, event in enumerate(spec.events)
-            for fault in _check_event(f"events.{number}", event, topology, networks)
-        ]
-        if faults:
+        if faults := _check_events(spec, topology, networks):
             raise SpecError(file, faults)
         return cls(spec, topology, networks, file)
 
     @property
     def name(self) -> str:
         return self.spec.name
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Every file it is made of, the traces included."""
+        topologies = (self.topology, *self.networks.values())
+        return (self.file, *(file for topology in topologies for file in (topology.file, *topology.trace_files)))
 
 
 def _override(value: dict[str, Any], key: str, text: str, file: Path) -> None:
@@ -197,15 +198,40 @@ def _override(value: dict[str, Any], key: str, text: str, file: Path) -> None:
         raise SpecError(file, [Fault(key, f"{text!r} is not a YAML value", "a number, a word or a list")]) from None
 
 
-def _check_event(field: str, event: Event, topology: Topology, networks: Mapping[str, Topology]) -> list[Fault]:
+def _check_events(spec: ExperimentFile, topology: Topology, networks: Mapping[str, Topology]) -> list[Fault]:
+    """What is wrong with the events, each against the network that is in force when it happens.
+
+    A swap in a round comes at a time nobody knows beforehand; where there is one, links are looked for in all networks.
+    """
     known = {name for network in (topology, *networks.values()) for name in network.links}
+    timed = all(event.at is not None for event in spec.events if event.swap)
+    faults = []
+    for number, event in sorted(enumerate(spec.events), key=lambda item: item[1].at or 0.0):
+        in_force = _links_at(event, spec, topology, networks) if timed and event.at is not None else known
+        faults += _check_event(f"events.{number}", event, topology, networks, in_force)
+        if event.round is not None and event.round > spec.train.rounds:
+            rule = f"round {event.round} never comes: training has {spec.train.rounds}"
+            faults.append(Fault(f"events.{number}.round", rule, f"a round from 1 to {spec.train.rounds}"))
+    return faults
+
+
+def _links_at(event: Event, spec: ExperimentFile, topology: Topology, networks: Mapping[str, Topology]) -> set[str]:
+    """The links of the network in force when a timed event happens; its own swap is not yet."""
+    earlier = [e for e in spec.events if e.swap and e.at is not None and e.at < (event.at or 0.0)]
+    last = max(earlier, key=lambda e: e.at or 0.0, default=None)
+    return set((networks[last.swap] if last and last.swap else topology).links)
+
+
+def _check_event(
+    field: str, event: Event, topology: Topology, networks: Mapping[str, Topology], known: set[str]
+) -> list[Fault]:
     faults = []
     if event.change and event.change.link not in known:
-        faults.append(Fault(f"{field}.change.link", f"unknown link {event.change.link!r}", _some(known)))
+        faults.append(Fault(f"{field}.change.link", f"no link {event.change.link!r} is there then", _some(known)))
     for kind in ("down", "up"):
         pair = getattr(event, kind)
         if pair and "->".join(pair) not in known:
-            faults.append(Fault(f"{field}.{kind}", f"no link joins {pair[0]} and {pair[1]}", _some(known)))
+            faults.append(Fault(f"{field}.{kind}", f"no link joins {pair[0]} and {pair[1]} then", _some(known)))
     if event.swap:
         after = networks[event.swap]
         if set(topology.workers) != set(after.workers) or topology.lan != after.lan:

@@ -198,6 +198,7 @@ class Topology:
     lan: Lan
     routing: Routing
     file: Path
+    trace_files: tuple[Path, ...] = ()
 
     @classmethod
     def load(cls, file: Path) -> Topology:
@@ -221,7 +222,11 @@ class Topology:
                     faults.append(Fault(f"links.{number}.trace", str(error), remedy))
         if faults:
             raise SpecError(file, faults)
-        return cls(parsed.name, parsed.sites, links, parsed.lan, parsed.routing, file)
+        traces = {
+            own.trace.file for entry in parsed.links for own in (entry, entry.forward, entry.backward) if own.trace
+        }
+        files = tuple(file.parent / name for name in sorted(traces))
+        return cls(parsed.name, parsed.sites, links, parsed.lan, parsed.routing, file, files)
 
     @property
     def workers(self) -> tuple[Worker, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -58,10 +59,22 @@ def test_an_interrupt_leaves_nothing(line: str, foreign: Container, tmp_path: Pa
     before = interfaces()
     with Running(tmp_path, "experiments/smoke.yaml") as running:
         running.wait_for(line)
-        running.process.send_signal(signal.SIGINT)
+        # As a terminal does: to the whole group, and by an impatient user twice.
+        os.killpg(running.process.pid, signal.SIGINT)
+        time.sleep(0.2)
+        if running.process.poll() is None:
+            os.killpg(running.process.pid, signal.SIGINT)
         assert running.end() == 130, running.output
     assert left_behind() == NOTHING
     assert interfaces() == before
+
+
+def test_a_request_to_end_leaves_nothing(tmp_path: Path) -> None:
+    with Running(tmp_path, "experiments/smoke.yaml") as running:
+        running.wait_for("round    ")
+        running.process.terminate()
+        assert running.end() == 130, running.output
+    assert left_behind() == NOTHING
 
 
 @pytest.mark.parametrize("line", MOMENTS, ids=MOMENTS.values())

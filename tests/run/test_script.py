@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import yaml
 
 from testbed.emulation.network import NetworkSwap
 from testbed.emulation.routing import Routes
+from testbed.run.errors import RunFailed
 from testbed.run.script import Script
 from testbed.spec.experiment import Change, Experiment
 from testbed.spec.topology import Link, Topology
@@ -39,7 +40,8 @@ class Recorder:
         (self.down.difference_update if up else self.down.update)({f"{a}->{b}", f"{b}->{a}"})
         self.routes = Routes.over(self.topology, self.down)
 
-    def swap(self, topology: Topology) -> NetworkSwap:
+    def swap(self, topology: Topology, before_routes: Callable[[set[str]], None]) -> NetworkSwap:
+        before_routes({"x->y"})
         self.said.append(("swap", topology.name))
         self.topology = topology
         return NetworkSwap(("x->y",), (), (), 0.25)
@@ -60,7 +62,15 @@ def script(folder: Path, *events: dict[str, Any]) -> tuple[Script, Recorder]:
     (folder / "other.yaml").write_text(yaml.safe_dump(other))
     experiment = Experiment.load(write(folder, experiment=EXPERIMENT | {"events": list(events)}))
     recorder = Recorder(experiment.topology)
-    return Script(experiment, recorder.follow, recorder, recorder, recorder.tell), recorder  # type: ignore[arg-type]
+    played = Script(
+        experiment,
+        recorder,  # type: ignore[arg-type]
+        recorder,  # type: ignore[arg-type]
+        recorder,  # type: ignore[arg-type]
+        recorder.tell,
+        lambda added: recorder.said.append(("measure", *added)),
+    )
+    return played, recorder
 
 
 DOWN = {"down": ["paris", "tokyo"]}
@@ -68,13 +78,13 @@ UP = {"up": ["paris", "tokyo"]}
 
 
 def test_an_event_happens_once_at_its_time_or_round(tmp_path: Path) -> None:
-    played, recorder = script(tmp_path, {"at": "2s", **DOWN}, {"round": 5, **UP})
-    played.play(1.9, 4)
+    played, recorder = script(tmp_path, {"at": "2s", **DOWN}, {"round": 3, **UP})
+    played.play(1.9, 2)
     assert recorder.said == []
-    played.play(2.0, 4)
+    played.play(2.0, 2)
     assert recorder.said == [("down", "paris", "tokyo"), "inform"]
-    played.play(3.0, 5)
-    played.play(4.0, 6)
+    played.play(3.0, 3)
+    played.play(4.0, 4)
     assert recorder.said[2:] == [("up", "paris", "tokyo"), "inform"]
     assert recorder.told == [("down", "paris-tokyo"), ("up", "paris-tokyo")]
 
@@ -101,9 +111,27 @@ def test_the_controller_is_told_what_is_there_but_not_what_only_traces_and_chang
 def test_a_swap_is_followed_by_the_clock_and_recorded(tmp_path: Path) -> None:
     played, recorder = script(tmp_path, {"round": 1, "swap": "other.yaml"})
     played.play(0.5, 1)
-    assert recorder.said == [("swap", "other"), ("follow", 4), "inform"]
+    assert recorder.said == [("measure", "x->y"), ("swap", "other"), ("follow", 4), "inform"]
     assert recorder.told == [("swap", "other")]
     (swap,) = played.swaps
     assert swap["active_s"] - swap["requested_s"] == 0.25
     assert (swap["kind"], swap["target"], swap["file"]) == ("network", "other", "other.yaml")
     assert (swap["added"], swap["removed"], swap["changed"]) == (("x->y",), (), ())
+
+
+def test_what_has_not_happened_is_named(tmp_path: Path) -> None:
+    change = {"link": "paris->dallas", "rate": "1mbit"}
+    played, _ = script(tmp_path, {"at": "9s", **DOWN}, {"round": 3, "change": change}, {"at": "1s", **UP})
+    played.play(2.0, 1)
+    assert played.waiting == ["down paris-tokyo at 9 s", "change of paris->dallas in round 3"]
+
+
+def test_an_event_that_cannot_happen_ends_the_run_in_words(tmp_path: Path) -> None:
+    played, recorder = script(tmp_path, {"at": "1s", "change": {"link": "paris->dallas", "rate": "1mbit"}})
+
+    def refuse(_: Change) -> None:
+        raise KeyError("no link paris->dallas is up")
+
+    recorder.change = refuse  # type: ignore[method-assign]
+    with pytest.raises(RunFailed, match="change of paris->dallas at 1 s cannot happen: no link"):
+        played.play(2.0, 0)

@@ -18,10 +18,11 @@ FINE = Evidence(
     lost_updates=0,
     duplicated_updates=0,
     identical_parameters=True,
+    missed_events=[],
 )
 
 
-def with_link(backend: str = "userspace", **values: float) -> Evidence:
+def with_link(backend: str = "userspace", **values: float | None) -> Evidence:
     return replace(FINE, backend=backend, links={"a->b": replace(FINE_LINK, **values)})
 
 
@@ -75,10 +76,18 @@ def test_a_figure_that_is_no_number_is_not_trusted(field: str, value: float) -> 
         ),
         (FINE, replace(FINE, lost_updates=1), "1 updates lost, 0 counted twice"),
         (FINE, replace(FINE, duplicated_updates=2), "0 updates lost, 2 counted twice"),
+        (FINE, replace(FINE, identical_parameters=False), "the workers' parameters differ"),
+        (FINE, replace(FINE, identical_parameters=None), "the workers' parameters differ"),
+        (FINE, replace(FINE, missed_events=["down a-b at 900 s"]), "the event down a-b at 900 s never happened"),
         (
-            replace(FINE, identical_parameters=None),
-            replace(FINE, identical_parameters=False),
-            "the workers' parameters differ",
+            with_link(traced=True),
+            with_link(traced=True, replay_late_p99_s=None),
+            "a->b: its trace was not replayed",
+        ),
+        (
+            with_link(rate_error=0.05, rate_resolution=0.04),
+            with_link(rate_error=0.05, rate_resolution=0.02),
+            "a->b: rate +5.0% off what was asked (tolerance 4.0%)",
         ),
     ],
 )
@@ -92,7 +101,7 @@ def test_past_each_tolerance_the_run_is_suspect_with_its_reason(fine: Evidence, 
 
 def test_every_reason_is_given() -> None:
     bad = replace(FINE_LINK, rate_error=0.5, rtt_error_s=0.5, replay_late_p99_s=0.5)
-    evidence = Evidence("netem", {"a->b": bad, "b->a": bad}, [1.0], [2.0], 1, 1, False)
+    evidence = Evidence("netem", {"a->b": bad, "b->a": bad}, [1.0], [2.0], 1, 1, False, [])
     assert len(judge(evidence).reasons) == 1 + 2 * 3 + 2 + 1
 
 

@@ -35,10 +35,18 @@ def summary(running: Running) -> dict[str, Any]:
     return dict(json.loads((running.directory / "summary.json").read_text()))
 
 
+def assert_trusted(running: Running) -> None:
+    """Nothing is held against the emulation. That the machine was too busy may be: by other work, during tests."""
+    value = summary(running)
+    starved = ("the host was starved", "of the steps took longer")
+    reasons = [reason for reason in value["reasons"] if not any(words in reason for words in starved)]
+    assert reasons == []
+    assert value["verdict"] == ("suspect" if value["reasons"] else "trusted")
+
+
 def test_the_summary_has_the_contracts_fields(smoke: Running) -> None:
     value = summary(smoke)
-    assert value["verdict"] in ("trusted", "suspect")
-    assert isinstance(value["reasons"], list)
+    assert value.keys() == {"verdict", "reasons", "training", "sync", "swaps", "events", "links"}
     assert value["training"].keys() >= {"rounds", "final_loss", "final_accuracy", "wall_seconds"}
     assert value["sync"].keys() >= {
         *("policy", "strategy", "seconds_per_round", "wan_bytes", "bound_seconds", "ratio_to_bound"),
@@ -58,7 +66,7 @@ def test_the_summary_has_the_contracts_fields(smoke: Running) -> None:
 def test_it_learns_swaps_the_plan_and_the_network_and_loses_nothing(smoke: Running) -> None:
     value = summary(smoke)
     assert value["training"]["rounds"] == 60
-    assert value["training"]["final_accuracy"] > 0.8
+    assert value["training"]["final_accuracy"] > 0.9
     kinds = [swap["kind"] for swap in value["swaps"]]
     assert "plan" in kinds
     assert kinds.count("network") == 1
@@ -82,10 +90,8 @@ def test_all_workers_end_with_the_same_bits(smoke: Running) -> None:
     assert re.fullmatch("[0-9a-f]{64}", digests.pop())
 
 
-def test_no_link_is_off_in_rate_or_round_trip(smoke: Running) -> None:
-    """Whatever else loads this machine during the tests may make a run suspect, but not its links."""
-    reasons = [reason for reason in summary(smoke)["reasons"] if "->" in reason]
-    assert reasons == []
+def test_the_run_is_trusted(smoke: Running) -> None:
+    assert_trusted(smoke)
 
 
 def test_the_directory_holds_what_a_reader_needs(smoke: Running) -> None:
@@ -103,15 +109,11 @@ def test_the_directory_holds_what_a_reader_needs(smoke: Running) -> None:
 
 
 @pytest.fixture(scope="module")
-def training(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """The quickstart's network with its traces, in training, nothing else happening to it."""
-    arguments = ("--set", "train.rounds=1000", "--set", "events=[]")
-    with Running(tmp_path_factory.mktemp("quickstart"), "experiments/quickstart.yaml", *arguments) as running:
+def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """What `make emulate` runs, in training. The tests that look at it come before the one that waits for its end."""
+    with Running(tmp_path_factory.mktemp("quickstart"), "experiments/quickstart.yaml") as running:
         running.wait_for("round    ")
         yield running
-        running.process.terminate()
-        assert running.end() == 130, running.output
-    assert left_behind() == NOTHING
 
 
 def containers() -> dict[str, int]:
@@ -125,7 +127,7 @@ def inside(pid: int, *command: str) -> str:
     return subprocess.run(entered, capture_output=True, text=True, check=True).stdout
 
 
-def test_round_trips_between_sites_are_the_sum_along_the_route(training: Running) -> None:
+def test_round_trips_between_sites_are_the_sum_along_the_route(quickstart: Running) -> None:
     """The least of many, since training's own packets wait in the same queues."""
     topology = Topology.load(REPOSITORY / "topologies" / "quickstart.yaml")
     routes, pids = Routes.over(topology), containers()
@@ -151,13 +153,11 @@ def test_round_trips_between_sites_are_the_sum_along_the_route(training: Running
         asked = sum(topology.links[name].state.delay_s for name in way) + 4 * topology.lan.delay
         errors_ms[site] = float(least[1]) - 1e3 * asked
     print(f"round-trip errors from {source} in ms: {errors_ms}")
-    backend = json.loads((training.directory / "manifest.json").read_text())["backend"]
-    hops = max(len(routes.links("tokyo", site)) for site in pings)
-    # The tolerance is a link's, and a route has up to `hops` of them.
-    assert max(abs(error) for error in errors_ms.values()) <= hops * 1e3 * RTT_TOLERANCE_S[backend]
+    backend = json.loads((quickstart.directory / "manifest.json").read_text())["backend"]
+    assert max(abs(error) for error in errors_ms.values()) <= 1e3 * RTT_TOLERANCE_S[backend]
 
 
-def test_a_worker_has_no_interface_but_the_emulated_one_and_no_way_around_it(training: Running) -> None:
+def test_a_worker_has_no_interface_but_the_emulated_one_and_no_way_around_it(quickstart: Running) -> None:
     for worker, pid in containers().items():
         links = [line.split(": ")[1].split("@")[0] for line in inside(pid, "ip", "-o", "link").splitlines()]
         assert links == ["lo", "eth0"], worker
@@ -167,7 +167,7 @@ def test_a_worker_has_no_interface_but_the_emulated_one_and_no_way_around_it(tra
         assert inside(pid, "ip", "-6", "addr") == ""
 
 
-def test_a_container_has_no_privilege(training: Running) -> None:
+def test_a_container_has_no_privilege(quickstart: Running) -> None:
     for container in docker.from_env().containers.list(filters={"label": LABEL}):
         status = Path(f"/proc/{container.attrs['State']['Pid']}/status").read_text()
         assert re.search(r"^CapEff:\t0+$", status, re.MULTILINE)
@@ -175,3 +175,22 @@ def test_a_container_has_no_privilege(training: Running) -> None:
         assert re.search(r"^NoNewPrivs:\t1$", status, re.MULTILINE)
         assert re.search(r"^Uid:\t(?!0\t)", status, re.MULTILINE)
         assert container.attrs["HostConfig"]["ReadonlyRootfs"]
+
+
+@pytest.mark.timeout(400)
+def test_the_quickstart_comes_to_its_end(quickstart: Running) -> None:
+    assert quickstart.process.wait(360) == 0, quickstart.output
+    value = summary(quickstart)
+    print(json.dumps({**value, "links": "…"}, indent=1))
+    assert_trusted(quickstart)
+    assert value["training"]["rounds"] == 160
+    assert value["training"]["final_accuracy"] >= 0.95
+    assert value["training"]["identical_parameters"]
+    kinds = [swap["kind"] for swap in value["swaps"]]
+    assert "plan" in kinds
+    assert "network" in kinds
+    assert [event["kind"] for event in value["events"]] == ["down", "up"]
+    assert all(swap["lost_updates"] == swap["duplicated_updates"] == 0 for swap in value["swaps"])
+    final = json.loads((quickstart.directory / "final.json").read_text())
+    assert final["lost_updates"] == final["duplicated_updates"] == 0
+    assert left_behind() == NOTHING

@@ -99,7 +99,7 @@ def test_an_override_obeys_the_file_s_rules(key: str, text: str, said: str, tmp_
         (
             EXPERIMENT | {"events": [{"at": "1s", "change": {"link": "tokyo-paris", "rate": "1mbit"}}]},
             "events.0.change.link",
-            "unknown link 'tokyo-paris'",
+            "no link 'tokyo-paris' is there then",
             "paris->tokyo",
         ),
         (EXPERIMENT | {"events": [{"at": "1s", "swap": ""}]}, "events.0.swap", "at least 1 character", "a word"),
@@ -146,3 +146,27 @@ def test_a_change_leaves_what_it_does_not_name() -> None:
     before = LinkState(10e6, 0.01, 0.001, 0.1)
     change = Change.model_validate({"link": "a->b", "rate": "20mbit", "loss": "0%"})
     assert change.over(before) == LinkState(20e6, 0.01, 0.001, 0.0)
+
+
+def test_events_are_checked_against_the_network_in_force_then(tmp_path: Path) -> None:
+    """Before the swap the new link is not there; after it the removed one is not."""
+    other = spoilt(TOPOLOGY, "name", to="other")
+    other["links"] = [link for link in other["links"] if set(link["between"]) != {"paris", "tokyo"}]
+    other["links"].append({"between": ["dallas", "tokyo"], "rate": "1mbit", "delay": "1ms"})
+    (tmp_path / "other.yaml").write_text(yaml.safe_dump(other))
+    swap = {"at": "5s", "swap": "other.yaml"}
+
+    def load(*events: dict[str, Any]) -> Experiment:
+        return Experiment.load(write(tmp_path, experiment=EXPERIMENT | {"events": list(events)}))
+
+    load(swap, {"at": "4s", "down": ["paris", "tokyo"]}, {"at": "6s", "down": ["dallas", "tokyo"]})
+    load({"round": 1, "swap": "other.yaml"}, {"at": "4s", "down": ["dallas", "tokyo"]})
+    for early in ({"at": "4s", "down": ["dallas", "tokyo"]}, {"at": "6s", "down": ["paris", "tokyo"]}):
+        with pytest.raises(SpecError, match=r"events\.1\.down: no link joins"):
+            load(swap, early)
+
+
+def test_a_round_that_never_comes_is_refused(tmp_path: Path) -> None:
+    event = {"round": EXPERIMENT["train"]["rounds"] + 1, "down": ["paris", "tokyo"]}
+    with pytest.raises(SpecError, match=r"events\.0\.round: round \d+ never comes"):
+        Experiment.load(write(tmp_path, experiment=EXPERIMENT | {"events": [event]}))
