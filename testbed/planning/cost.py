@@ -4,7 +4,7 @@ Chunks are pipelined, so a round lasts as long as its busiest capacity needs to 
 first chunk fills the pipe (a tandem queue: n chunks through hops of times t_1..t_h take Σt + (n − 1)·max t):
 
     seconds = max over links l of  8·bytes_l / goodput_l
-            + max over trees of    fill(deepest way up) + fill(deepest way down) − the slowest hop's chunk time
+            + max over trees, ways up and ways down of   fill(up) + fill(down) − the slowest hop's chunk time
     fill(way) = Σ over its edges of  (one-way delay + 8·chunk / goodput of the edge alone)
 
 bytes_l   is Σ over trees of share · model bytes · uses of l by the reduce and the broadcast edges, since every
@@ -81,11 +81,14 @@ class CostModel:
 
     def _fill(self, tree: Tree, chunk_bytes: int) -> float:
         chunk = min(float(chunk_bytes), tree.share * self._view.model_bytes)
-        up = self._deepest(tree.reduce, chunk, towards_root=True)
-        down = self._deepest(tree.broadcast, chunk, towards_root=False)
-        return up.seconds + down.seconds - max(up.slowest_s, down.slowest_s)
+        return max(
+            up.seconds + down.seconds - max(up.slowest_s, down.slowest_s)
+            for up in self._ways(tree.reduce, chunk, towards_root=True)
+            for down in self._ways(tree.broadcast, chunk, towards_root=False)
+        )
 
-    def _deepest(self, parents: Mapping[str, str], chunk: float, towards_root: bool) -> _Fill:
+    def _ways(self, parents: Mapping[str, str], chunk: float, towards_root: bool) -> list[_Fill]:
+        """The ways to (from) the root that may fill last: none of the others is longer with as fast a slowest edge."""
         ways = [_Fill(0.0, 0.0)]
         for member in parents:
             seconds = slowest = 0.0
@@ -97,7 +100,11 @@ class CostModel:
                 slowest = max(slowest, 8 * chunk / limit)
                 member = parent
             ways.append(_Fill(seconds, slowest))
-        return max(ways, key=lambda way: way.seconds)
+        last: list[_Fill] = []
+        for way in sorted(ways, key=lambda way: (-way.seconds, way.slowest_s)):
+            if not last or way.slowest_s < last[-1].slowest_s:
+                last.append(way)
+        return last
 
 
 def predict(plan: Plan, view: View) -> Cost:
