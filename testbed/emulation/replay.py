@@ -11,10 +11,11 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from itertools import count
 
 from testbed.spec.topology import Link
-from testbed.trace.trace import Row
+from testbed.trace.trace import Row, Trace
 
 Apply = Callable[[Mapping[str, Row | None]], None]
 
@@ -52,22 +53,9 @@ class ReplayClock:
             self._due.clear()
             for link in links:
                 if link.trace is not None:
-                    self._enter(link, elapsed)
+                    changes = changes_from(link.trace, elapsed)
+                    self._push(link.name, *next(changes), changes)
             self._wake.notify()
-
-    def _enter(self, link: Link, elapsed: float) -> None:
-        assert link.trace is not None
-        changes = link.trace.changes()
-        in_force: tuple[float, Row | None] | None = None
-        for moment, row in changes:
-            if moment > elapsed:
-                self._push(link.name, moment, row, changes)
-                break
-            in_force = (moment, row)
-        if in_force is not None and elapsed > 0:
-            self._push(link.name, elapsed, in_force[1], iter(()))
-        elif in_force is not None:
-            self._push(link.name, 0.0, in_force[1], iter(()))
 
     def _push(self, name: str, moment: float, row: Row | None, rest: Iterator[tuple[float, Row | None]]) -> None:
         heapq.heappush(self._due, (moment, next(self._order), name, row, rest))
@@ -80,6 +68,9 @@ class ReplayClock:
     @property
     def failure(self) -> Exception | None:
         """What ended the replay before its time."""
+        began = self._thread.ident is not None
+        if self._failure is None and began and not self._stopped and not self._thread.is_alive():
+            return RuntimeError("the replay's thread has ended without a word")
         return self._failure
 
     def lateness(self) -> dict[str, list[float]]:
@@ -96,8 +87,8 @@ class ReplayClock:
             self._thread.join()
 
     def _run(self) -> None:
-        _ask_for_realtime()
         try:
+            _ask_for_realtime()
             while (batch := self._next_batch()) is not None:
                 self._apply({name: row for _, name, row in batch})
                 done = self.elapsed_s
@@ -131,9 +122,29 @@ class ReplayClock:
         return list(batch.values())
 
 
+def changes_from(trace: Trace, elapsed_s: float) -> Iterator[tuple[float, Row | None]]:
+    """The row in force at `elapsed_s`, as of that moment, then each change after it.
+
+    The laps of a loop that are over are left out: of one of 100 ms there are 36,000 in an hour.
+    """
+    over = elapsed_s // trace.duration_s * trace.duration_s if trace.end == "loop" else 0.0
+    changes = ((over + moment, row) for moment, row in trace.changes())
+    in_force, following = next(changes), next(changes, None)
+    while following is not None and following[0] <= elapsed_s:
+        in_force, following = following, next(changes, None)
+    yield elapsed_s, in_force[1]
+    if following is not None:
+        yield following
+        yield from changes
+
+
 def _ask_for_realtime() -> None:
-    """Real-time scheduling for this thread where the host grants it; lateness is recorded either way."""
+    """Real-time scheduling for this thread where the host grants it, else a higher priority, else neither.
+
+    Lateness is recorded either way.
+    """
     try:
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(REALTIME_PRIORITY))
     except PermissionError:
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), -15)
+        with suppress(PermissionError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), -15)

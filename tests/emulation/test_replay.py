@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Mapping
+from itertools import islice
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from testbed.emulation.replay import ReplayClock
+from testbed.emulation.replay import ReplayClock, changes_from
 from testbed.link import LinkState
 from testbed.spec.topology import Link
 from testbed.trace.trace import End, Row, Trace
@@ -166,3 +170,64 @@ def test_what_breaks_the_replay_is_kept() -> None:
     assert broke.wait(DEADLINE_S)
     clock.stop()
     assert str(clock.failure) == "the shaper has gone"
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_thread_that_ends_without_an_error_is_a_failure_too() -> None:
+    def apply(_: object) -> None:
+        raise SystemExit  # ends a thread in silence
+
+    clock = ReplayClock(apply)
+    assert clock.failure is None
+    clock.start([link("a->b", [1.0, 2.0], 0.02)])
+    deadline = time.monotonic() + DEADLINE_S
+    while clock.failure is None and time.monotonic() < deadline:
+        time.sleep(0.005)
+    assert "ended without a word" in str(clock.failure)
+
+
+def test_rows_come_also_where_no_priority_is_granted(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "sched_setscheduler", refuse)
+    monkeypatch.setattr(os, "setpriority", refuse)
+    sink.clock.start([link("a->b", [1.0, 2.0], 0.02)])
+    sink.wait(2)
+    sink.clock.stop()
+    assert sink.clock.failure is None
+
+
+def test_what_goes_wrong_before_the_first_row_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    def break_down(*_: object) -> None:
+        raise OSError("no such scheduler")
+
+    monkeypatch.setattr(os, "sched_setscheduler", break_down)
+    clock = ReplayClock(lambda _: None)
+    clock.start([link("a->b", [1.0, 2.0], 600.0)])
+    clock._thread.join(DEADLINE_S)
+    assert "no such scheduler" in str(clock.failure)
+
+
+#: Rows at eighths of a second: such times add without rounding.
+eighths = st.integers(1, 40)
+
+
+@given(
+    st.lists(eighths, unique=True, max_size=5).map(sorted),
+    st.sampled_from(["loop", "hold", "stop"]),
+    st.integers(0, 1000),
+)
+def test_changes_from_a_moment_are_what_the_trace_says(times: list[int], end: End, elapsed: int) -> None:
+    rows = tuple(Row(time / 8, float(i)) for i, time in enumerate([0, *times]))
+    trace = Trace(rows, end)
+    found = list(islice(changes_from(trace, elapsed / 8), 8))
+    assert found[0] == (elapsed / 8, trace.at(elapsed / 8))
+    every = list(islice(trace.changes(), 8000))
+    assert found[1:] == [change for change in every if change[0] > elapsed / 8][: len(found) - 1]
+    assert len(found) == min(8, 1 + sum(moment > elapsed / 8 for moment, _ in every))
+
+
+def test_the_laps_that_are_over_are_not_walked() -> None:
+    trace = Trace((Row(0.0, 1.0), Row(0.25, 2.0)), "loop")
+    assert next(changes_from(trace, 1e12 + 0.25)) == (1e12 + 0.25, trace.rows[1])
