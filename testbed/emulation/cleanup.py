@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 
 import docker
@@ -43,9 +44,10 @@ def _end_owner(network: str) -> None:
     deadline = time.monotonic() + OWNER_DEADLINE_S
     asked = None
     while (pid := label.owner(network)) is not None and pid != os.getpid():
-        if asked != pid:
-            os.kill(pid, signal.SIGTERM)
-            asked = pid
-        if time.monotonic() > deadline:
-            os.kill(pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # it may end between the look and the call
+            if asked != pid:
+                os.kill(pid, signal.SIGTERM)
+                asked = pid
+            if time.monotonic() > deadline:
+                os.kill(pid, signal.SIGKILL)
         time.sleep(0.05)

@@ -138,6 +138,16 @@ def test_a_testbed_that_does_not_listen_is_ended(owned: Start, monkeypatch: pyte
     assert label.networks() == []
 
 
+def test_a_testbed_that_ends_just_now_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    with subprocess.Popen(["true"]) as ended:
+        ended.wait()
+    seen = iter([ended.pid, None])
+    monkeypatch.setattr(label, "owner", lambda _: next(seen))
+    (label.STATE_ROOT / "networks" / "one").mkdir(parents=True)
+    assert clean(None, "one") == Cleaned(("one",), (), ())
+    assert label.networks() == []
+
+
 @pytest.fixture
 def client() -> docker.DockerClient:
     return engine.connect()
