@@ -5,14 +5,19 @@
              <-----------------------  Welcome   its job, everybody's addresses, the plan; sent when all are there
       Report ----------------------->            after each round: where the time went, what each peer's path did
              <-----------------------  Prepare   another plan
-      Held   ----------------------->            the plan is held: its next hops are connected
+      Held   ----------------------->            the plan is held: its next hops are connected; or it can't be
       Goodbye ---------------------->            done, with the digest of the parameters
              <-----------------------  Stop      leave now (the run was interrupted or another member failed)
 
-A plan takes force without a further message. Every round's chunks carry the newest epoch their contributors
-hold; the minimum over all members comes back with the mean, so after round k all members know the same epoch to
-use in round k+1. Agreement thus rides on the barrier that the round is anyway: nobody pauses for a swap, and a
-controller that dies in the middle of one leaves no member undecided.
+A plan takes force without a further message. Every round's chunks carry the successor that their contributors
+hold: the epoch of the plan they were last asked for, or the round's own until they hold that one. Contributors that
+say different ones make it the round's own; what came of it comes back with the mean, so after round k all members
+know the same epoch to use in round k+1, and every one of them holds it. Agreement thus rides on the barrier that
+the round is anyway: nobody pauses for a swap, and a controller that dies in the middle of one leaves no member
+undecided.
+
+One plan at a time is asked for. Prepare takes back what an earlier Prepare asked for and is not in force yet, so a
+plan that a member could not hold, and the controller dropped, is no successor any more where it is held.
 """
 
 from __future__ import annotations
@@ -107,7 +112,7 @@ class Welcome(Message):
 
 @dataclass(frozen=True, slots=True)
 class Prepare(Message):
-    """Another plan, to be held beside the one in force."""
+    """Another plan, to be held beside the one in force, instead of any that was asked for and is not in force."""
 
     kind: ClassVar[str] = "prepare"
     plan: Mapping[str, Any]
@@ -115,11 +120,12 @@ class Prepare(Message):
 
 @dataclass(frozen=True, slots=True)
 class Held(Message):
-    """The plan of `epoch` is held: connections to its next hops are open."""
+    """The plan of `epoch` is held: connections to its next hops are open. With a `refusal` it never will be."""
 
     kind: ClassVar[str] = "held"
     member: str
     epoch: int
+    refusal: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,8 +78,8 @@ class Exchange:
         self._changed = threading.Condition()
         self._plans = {plan.epoch: plan}
         self._duties: dict[int, tuple[Duty, ...]] = {plan.epoch: duties(plan, member)}
-        self._newest = plan.epoch
         self._agreed = plan.epoch
+        self._successor = plan.epoch
         self._number = 0
         self._rounds: dict[int, Round] = {}
         self._shape: tuple[int, torch.dtype] | None = None
@@ -93,10 +93,15 @@ class Exchange:
     # -- plans ---------------------------------------------------------------------------------------------------
 
     def keep(self, plan: Plan) -> None:
-        """Keep a plan beside the one in force; PlanError when it is no successor of those that are kept."""
-        if plan.members != self.members:
-            raise PlanError(f"the plan of epoch {plan.epoch} is for other members than the session")
+        """Keep a plan beside the one in force; PlanError when it is no successor of those that are kept.
+
+        Whichever was kept before and is not in force is no successor any more. It may be agreed on all the same, in
+        the round that is on, and stays for that.
+        """
         with self._changed:
+            self._successor = self._agreed
+            if plan.members != self.members:
+                raise PlanError(f"the plan of epoch {plan.epoch} is for other members than the session")
             if plan.epoch <= max(self._plans):
                 raise PlanError(f"epoch {plan.epoch} is not newer than {max(self._plans)}, which is held")
             self._plans[plan.epoch] = plan
@@ -112,7 +117,8 @@ class Exchange:
             if not sender.await_connection(deadline - time.monotonic()):
                 raise SyncError(f"epoch {plan.epoch}: no connection to {sender.peer}: {sender.failure or 'too late'}")
         with self._changed:
-            self._newest = max(self._newest, plan.epoch)
+            if plan.epoch == max(self._plans):
+                self._successor = plan.epoch
 
     def _connect(self, plan: Plan) -> list[Sender]:
         return [self._sender(peer) for peer in sorted(plan.next_hops(self.member))]
@@ -133,12 +139,12 @@ class Exchange:
         SyncError when it can't be finished: it names the peers that were waited for, the epoch and the round.
         """
         deadline = time.monotonic() + timeout_s
-        current, newest = self._begin(values)
+        current, successor = self._begin(values)
         reduction = current.reduction
         for number in reduction.layout.front_first:
             chunk = reduction.layout.chunks[number]
             with current.guard:
-                complete = reduction.own(number, values[chunk.start : chunk.stop], weight, newest)
+                complete = reduction.own(number, values[chunk.start : chunk.stop], weight, successor)
             if complete is not None:
                 self._forward(current, number, complete)
         self._wait(current, deadline)
@@ -147,7 +153,7 @@ class Exchange:
         return current
 
     def _begin(self, values: torch.Tensor) -> tuple[Round, int]:
-        """Enter the next round; it, and the newest epoch this member holds from its beginning to its end."""
+        """Enter the next round; it, and the epoch that this member is ready to go by after it."""
         with self._changed:
             if self._failure is not None:
                 raise self._failure
@@ -161,7 +167,7 @@ class Exchange:
             self._shape = (len(values), values.dtype)
             self._forget(current)
             self._changed.notify_all()
-            return current, self._newest
+            return current, max(self._successor, current.epoch)
 
     def _check_same(self, current: Round, values: torch.Tensor) -> None:
         elements, dtype = self._shape_of(current)
@@ -253,7 +259,7 @@ class Exchange:
         if target is None:
             raise FrameError(f"round {head.round} is over")
         values = torch.frombuffer(payload, dtype=DTYPES[head.dtype])
-        part = Part(head.contributors, head.weight, head.newest)
+        part = Part(head.contributors, head.weight, head.successor)
         with target.guard:
             target.tally.received_bytes += len(raw) + len(payload)
             target.tally.arrived[peer] = time.monotonic()
@@ -308,7 +314,7 @@ class Exchange:
             dtype=CODES[current.sums.tensor.dtype],
             tree=chunk.tree,
             epoch=current.epoch,
-            newest=part.newest,
+            successor=part.successor,
             round=current.number,
             elements=current.reduction.layout.elements,
             offset=chunk.start,

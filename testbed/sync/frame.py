@@ -1,8 +1,8 @@
 """The wire format between members: a greeting, then frames, each a head and a chunk's elements.
 
     greeting   magic  version  length of the name  secret (digest)  name            once, by who connects
-    frame      magic  version  kind  dtype  tree  epoch  newest  round  elements  offset  length  weight
-               contributors (a bit a member)  CRC-32 (of all before it, then of the elements)  elements...
+    frame      magic  version  kind  dtype  tree  epoch  successor  round  elements  offset  length
+               weight  contributors (a bit a member)  CRC-32 (of all before it, then of the elements)  elements...
 
 All little-endian. A frame says enough to be checked against the plan before a byte of its elements is taken:
 what a receiver sets aside for a connection is one chunk, whatever the head claims.
@@ -40,14 +40,14 @@ class Kind(IntEnum):
 class Frame:
     """A frame's head. `elements` counts the whole tensor, `offset` elements into it, `length` bytes.
 
-    `newest` is the newest epoch that all `contributors` held when the round began, `weight` the sum of theirs.
+    `successor` is the epoch that all `contributors` are ready to go by next, `weight` the sum of theirs.
     """
 
     kind: Kind
     dtype: int
     tree: int
     epoch: int
-    newest: int
+    successor: int
     round: int
     elements: int
     offset: int
@@ -73,7 +73,7 @@ class FrameFormat:
             frame.dtype,
             frame.tree,
             frame.epoch,
-            frame.newest,
+            frame.successor,
             frame.round,
             frame.elements,
             frame.offset,
@@ -85,7 +85,7 @@ class FrameFormat:
 
     def unpack(self, head: memoryview) -> Frame:
         """The frame of a head of `size` bytes; FrameError when it is none."""
-        (magic, version, kind, dtype, tree, epoch, newest, round_number, elements, offset, length, weight, bitmap) = (
+        (magic, version, kind, dtype, tree, epoch, successor, number, elements, offset, length, weight, bitmap) = (
             self._head.unpack_from(head)
         )
         if magic != MAGIC:
@@ -97,9 +97,7 @@ class FrameFormat:
         if not 0 <= weight < float("inf"):
             raise FrameError(f"weight {weight} is not a finite number of at least 0")
         contributors = int.from_bytes(bitmap, "little")
-        return Frame(
-            Kind(kind), dtype, tree, epoch, newest, round_number, elements, offset, length, weight, contributors
-        )
+        return Frame(Kind(kind), dtype, tree, epoch, successor, number, elements, offset, length, weight, contributors)
 
     def verify(self, head: memoryview, payload: memoryview) -> None:
         """Raise FrameError unless the checksum at the head's end holds over head and elements."""

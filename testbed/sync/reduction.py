@@ -21,11 +21,11 @@ from testbed.sync.layout import Layout
 
 
 class Part(NamedTuple):
-    """What a sum is made of: whose updates (bitmap), their weights' sum, the newest epoch that all of them hold."""
+    """What a sum is made of: whose updates (bitmap), their weights' sum, the epoch they are ready to go by next."""
 
     contributors: int
     weight: float
-    newest: int
+    successor: int
 
 
 class Reduction:
@@ -50,7 +50,7 @@ class Reduction:
 
     @property
     def agreed(self) -> int:
-        """The newest epoch that every member held when the round began; to be asked when the round is done."""
+        """The epoch to use next: every member was ready for it when the round began. For when the round is done."""
         assert self._agreed is not None
         return self._agreed
 
@@ -59,14 +59,14 @@ class Reduction:
         chunk = self.layout.chunks[number]
         return self._sums[chunk.start : chunk.stop]
 
-    def own(self, number: int, values: torch.Tensor, weight: float, newest: int) -> Part | None:
+    def own(self, number: int, values: torch.Tensor, weight: float, successor: int) -> Part | None:
         """Add this member's values, scaled by their weight; the part to pass on if that completes it."""
         held = self._parts[number]
         if held is None:
             torch.mul(values, weight, out=self.view(number))
         else:
             self.view(number).add_(values, alpha=weight)
-        return self._join(number, Part(self._duty(number).own, weight, newest))
+        return self._join(number, Part(self._duty(number).own, weight, successor))
 
     def add(self, number: int, peer: str, values: torch.Tensor, part: Part) -> Part | None:
         """Add a child's partial sum; the part to pass on if that completes it.
@@ -133,14 +133,15 @@ class Reduction:
     def _join(self, number: int, part: Part) -> Part | None:
         held = self._parts[number]
         if held is not None:
-            part = Part(held.contributors | part.contributors, held.weight + part.weight, min(held.newest, part.newest))
+            successor = part.successor if part.successor == held.successor else self.plan.epoch
+            part = Part(held.contributors | part.contributors, held.weight + part.weight, successor)
         self._parts[number] = part
         return part if part.contributors == self._duty(number).expected else None
 
     def _close(self, number: int, part: Part) -> None:
         if self._agreed is None:
-            self._agreed = part.newest
-        elif self._agreed != part.newest:
-            raise FrameError(f"means disagree on the newest epoch that all hold: {self._agreed} and {part.newest}")
+            self._agreed = part.successor
+        elif self._agreed != part.successor:
+            raise FrameError(f"means disagree on the epoch to use next: {self._agreed} and {part.successor}")
         self.lost |= self._everybody & ~part.contributors
         self._final[number] = 1

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from types import TracebackType
+from typing import Any
 
 import torch
 
@@ -172,7 +173,7 @@ class Session:
             plan = Plan.from_json(message.plan)
             self._exchange.keep(plan)
         except PlanError as error:
-            log.warning("%s: refused a plan: %s", self.name, error)
+            self._refuse(message.plan.get("epoch"), error)
             return
         thread = threading.Thread(target=self._hold, args=(plan,), name=f"hold {plan.epoch}", daemon=True)
         self._holding = [holding for holding in self._holding if holding.is_alive()] + [thread]
@@ -182,9 +183,14 @@ class Session:
         try:
             self._exchange.reach(plan)
         except SyncError as error:
-            log.warning("%s: %s", self.name, error)
+            self._refuse(plan.epoch, error)
         else:
             self._tell(Held(self.name, plan.epoch))
+
+    def _refuse(self, epoch: Any, error: Exception) -> None:
+        log.warning("%s: can't hold the plan of epoch %s: %s", self.name, epoch, error)
+        if isinstance(epoch, int):
+            self._tell(Held(self.name, epoch, str(error)))
 
 
 def join(control: str, name: str, listen: str = "", device: str = "cpu", patience_s: float = 120.0) -> Session:

@@ -27,6 +27,7 @@ class Controller:
         self.work = work
         self.secret = "a secret"
         self.roster: dict[str, tuple[str, int]] = {}
+        self.misled: dict[str, dict[str, tuple[str, int]]] = {}  # member → addresses it is told instead
         self.messages: list[Message] = []
         self.changed = threading.Condition()  # a reentrant lock, so conditions may ask what was said
         self._path = directory / "control.sock"
@@ -103,5 +104,6 @@ class Controller:
     def _welcome(self) -> None:
         for shard, member in enumerate(self.plan.members):
             work = {**asdict(self.work), "shard": shard, "shards": len(self.plan.members)}
-            line = encode(Welcome(work, self.roster, self.plan.to_json(), self.secret))
+            roster = self.roster | self.misled.get(member, {})
+            line = encode(Welcome(work, roster, self.plan.to_json(), self.secret))
             self._connections[member].sendall(line)

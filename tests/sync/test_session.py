@@ -190,6 +190,63 @@ def test_a_plan_that_one_member_does_not_hold_stays_out_of_force(tmp_path: Path)
     assert set(map(tuple, results.values())) == {(0,) * 6}  # type: ignore[arg-type]
 
 
+def test_a_refused_plan_never_comes_into_force_where_it_is_held(tmp_path: Path) -> None:
+    """m0 can't reach m2, as epoch 1 asks; m1 goes on holding that one while the others hold epoch 2 already."""
+    members = names(3)
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        nowhere = closed.getsockname()
+    settings = job(round_timeout_s=2.0)
+    with Controller(tmp_path, Plan(0, members, (star(members, "m1"),)), settings) as controller:
+        controller.misled = {"m0": {"m2": nowhere}}
+        unreachable = Plan(1, members, (star(members, "m0"),))
+        other = Plan(2, members, (chain(("m2", "m1", "m0")),))
+
+        def work(session: sync.Session) -> list[int]:
+            epochs: list[int] = []
+
+            def rounds() -> None:
+                epochs.extend(session.allreduce(torch.ones(10)).epoch for _ in range(3))
+
+            rounds()
+            if session.name == "m0":
+                controller.prepare(unreachable)
+                controller.await_messages(Held, 3)
+            in_step.wait(20)
+            rounds()
+            if session.name == "m0":
+                controller.prepare(other, only=["m0", "m2"])
+                controller.await_messages(Held, 5)
+            in_step.wait(20)
+            rounds()
+            if session.name == "m0":
+                controller.prepare(other, only=["m1"])
+                controller.await_messages(Held, 6)
+            in_step.wait(20)
+            rounds()
+            return epochs
+
+        in_step = threading.Barrier(len(members))
+        results = run_with(controller, work)
+        held = [message for message in controller.said(Held) if isinstance(message, Held)]
+    assert [(h.member, h.epoch) for h in held if h.refusal] == [("m0", 1)]
+    assert "no connection to m2" in next(h.refusal for h in held if h.refusal)
+    assert set(map(tuple, results.values())) == {(0,) * 10 + (2,) * 2}  # type: ignore[arg-type]
+
+
+def test_a_plan_for_others_is_refused(tmp_path: Path) -> None:
+    members = names(2)
+    with Controller(tmp_path, Plan(0, members, (chain(members),)), job()) as controller:
+
+        def work(session: sync.Session) -> int:
+            if session.name == "m0":
+                controller.prepare(Plan(1, names(3), (chain(names(3)),)))
+                controller.await_messages(Held, 2)
+            return [session.allreduce(torch.ones(10)).epoch for _ in range(3)][-1]
+
+        assert set(run_with(controller, work).values()) == {0}
+        assert all("other members" in message.refusal for message in controller.said(Held))  # type: ignore[attr-defined]
+
+
 def test_garbage_does_not_harm_a_round(tmp_path: Path) -> None:
     members, draw = names(3), random.Random(1)
     stop = threading.Event()
