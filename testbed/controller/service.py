@@ -3,7 +3,8 @@
     waiting --all joined--> running --all said goodbye--> done
         `-------------------------`---- anything else --> failed      (the others are told to stop)
 
-One task at a time considers plans, so swaps never overlap: another begins when the last one is in force.
+One task at a time considers plans, so swaps never overlap: another begins when the last one is in force, or was
+dropped because a member can't hold it. What is in force is for the members to say: they agreed on it.
 """
 
 from __future__ import annotations
@@ -37,13 +38,20 @@ State = Literal["waiting", "running", "done", "failed"]
 #: How long a member may take to accept its last message.
 FLUSH_S = 2.0
 
+#: Members say within the round's timeout whether they hold a plan; who says nothing for so much longer never will.
+HOLD_MARGIN_S = 10.0
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Why a plan is considered: `period`, `network` (it was changed) or `forced` (by `policy`, whatever it saves)."""
+    """Why a plan is considered: `period`, `network` (it was changed) or `forced` (by `policy`, whatever it saves).
 
-    reason: Literal["period", "network", "forced"]
+    `dropped` asks for nothing: it puts on record `why` a plan that was adopted will not come into force.
+    """
+
+    reason: Literal["period", "network", "forced", "dropped"]
     policy: Policy | None = None
+    why: str = ""
 
 
 class Controller:
@@ -69,6 +77,8 @@ class Controller:
         self._requests: asyncio.Queue[Request] = asyncio.Queue()
         self._deferred: Request | None = None
         self._pending: Swap | None = None
+        self._prepared: dict[int, Swap] = {}  # epochs newer than the one in force, the dropped ones too
+        self._newest = 0
         self._considered_s = 0.0
         self._views = 0
         self._bound: tuple[Constraints, float | None] | None = None
@@ -137,9 +147,14 @@ class Controller:
             self._round_done(done)
 
     def held(self, held: Held) -> None:
-        if self._pending is not None and self._pending.plan.epoch == held.epoch:
-            self._pending.hold(held.member, time.time())
-            self._announce()
+        swap = self._pending
+        if swap is None or swap.plan.epoch != held.epoch:
+            return  # dropped meanwhile
+        if held.refusal:
+            self._drop(swap, f"{held.member} can't hold it: {held.refusal}")
+        else:
+            swap.hold(held.member, time.time())
+        self._announce()
 
     def left(self, goodbye: Goodbye) -> None:
         self._goodbyes[goodbye.member] = goodbye
@@ -199,8 +214,8 @@ class Controller:
 
     def _round_done(self, done: Round) -> None:
         now = time.time()
-        if self._pending is not None and done.epoch == self._pending.plan.epoch:
-            self._activate(self._pending, done)
+        if (swap := self._prepared.get(done.epoch)) is not None:
+            self._activate(swap, done)
         self.knowledge.observe(self.plan, done.samples(), now)
         due = now - self._considered_s >= self.spec.period_s
         if due and self._pending is None and self._requests.empty() and self._left() >= self.spec.dwell_rounds:
@@ -208,9 +223,32 @@ class Controller:
         self._announce()
 
     def _activate(self, swap: Swap, done: Round) -> None:
-        self.plan, self._pending = swap.plan, None
+        """The members go by a plan; perhaps one that was dropped when it was too late to take it back."""
+        self.plan = swap.plan
+        self._prepared = {epoch: other for epoch, other in self._prepared.items() if epoch > swap.plan.epoch}
         swap.activate(self.book.complete)
         log.info("epoch %d in force since round %d, pause %s ms", swap.plan.epoch, done.number, swap.pause_ms)
+        if swap is self._pending:
+            self._settle()
+        else:
+            self.swaps = sorted([*self.swaps, swap], key=lambda one: one.plan.epoch)
+
+    def _drop(self, swap: Swap, why: str) -> None:
+        """Give up a plan that can't be held everywhere. The next Prepare takes it back from who holds it."""
+        log.warning("epoch %d dropped: %s", swap.plan.epoch, why)
+        self.swaps.remove(swap)
+        self._ask(Request("dropped", why=f"epoch {swap.plan.epoch} was dropped: {why}"))
+        self._settle()
+
+    def _drop_late(self, swap: Swap) -> None:
+        if swap is self._pending and swap.held_s is None and self.state == "running":
+            missing = sorted(set(self.spec.members) - swap.holders)
+            self._drop(swap, f"{', '.join(missing)} did not say in time whether they hold it")
+            self._announce()
+
+    def _settle(self) -> None:
+        """No swap is under way any more: go on with what waited for that."""
+        self._pending = None
         if self._deferred is not None:
             self._ask(self._deferred)
             self._deferred = None
@@ -233,7 +271,9 @@ class Controller:
     async def _consider_requests(self) -> None:
         while True:
             request = await self._requests.get()
-            if self._pending is not None:
+            if request.reason == "dropped":
+                await self._record_dropped(request)
+            elif self._pending is not None:
                 self._deferred = request  # the newest counts: it will be judged by the view of that time
             elif self.state in ("waiting", "running"):
                 await self._consider(request)
@@ -261,18 +301,28 @@ class Controller:
 
     def _adopt(self, plan: Plan, reason: str) -> Plan:
         """Number `plan` and have the members prepare for it; until they are there it is simply the first plan."""
-        newest = self.swaps[-1].plan.epoch if self.swaps else 0
-        plan = plan.with_epoch(newest if self.state == "waiting" else newest + 1)
+        if self.state == "running":
+            self._newest += 1
+        plan = plan.with_epoch(self._newest)
         self._store_plan(plan)
         log.info("epoch %d: %s (%s)", plan.epoch, plan.policy, reason)
         if self.state == "waiting":
             self.plan = plan
         else:
-            self._pending = Swap(plan, reason, time.time(), self.book.last.number if self.book.last else 0)
-            self.swaps.append(self._pending)
+            swap = Swap(plan, reason, time.time(), self.book.last.number if self.book.last else 0)
+            self._pending = self._prepared[plan.epoch] = swap
+            self.swaps.append(swap)
             self._members.send_all(Prepare(plan.to_json()))
+            answered_s = max(job.round_timeout_s for job in self.spec.jobs.values()) + HOLD_MARGIN_S
+            asyncio.get_running_loop().call_later(answered_s, self._drop_late, swap)
         self._announce()
         return plan
+
+    async def _record_dropped(self, request: Request) -> None:
+        view = self.knowledge.view(time.time())
+        seconds = predict(self.plan, view).seconds
+        current_s = None if seconds == float("inf") else seconds
+        await self._record(request, view, Decision(False, request.why, current_s, float("inf")), None)
 
     async def _record(self, request: Request, view: View, decision: Decision, plan: Plan | None) -> None:
         """Store the view and the decision made by it."""

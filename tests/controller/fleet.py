@@ -42,6 +42,8 @@ class Member:
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     plans: dict[int, Plan] = field(default_factory=dict)
+    successor: int = 0
+    answer: str | None = ""  # to a Prepare: held, or refused with this text, or nothing at all
     stopped: str | None = None
 
     def send(self, message: Message) -> None:
@@ -59,11 +61,17 @@ class Member:
                     plan = Plan.from_json(message.plan)
                     self.plans[plan.epoch] = plan
                 case Prepare():
-                    plan = Plan.from_json(message.plan)
-                    self.plans[plan.epoch] = plan
-                    self.send(Held(self.name, plan.epoch))
+                    self.prepare(Plan.from_json(message.plan))
                 case Stop():
                     self.stopped = message.reason
+
+    def prepare(self, plan: Plan) -> None:
+        self.successor = 0
+        if self.answer is not None:
+            self.send(Held(self.name, plan.epoch, self.answer))
+        if self.answer == "":
+            self.plans[plan.epoch] = plan
+            self.successor = plan.epoch
 
 
 async def connect(socket: Path, name: str, token: str = "secret") -> Member:
@@ -103,7 +111,9 @@ class Fleet:
             await self.one_round()
 
     async def one_round(self) -> None:
-        epoch = min(max(member.plans) for member in self.members.values())
+        current = self.epochs[-1] if self.epochs else 0
+        ready = {max(member.successor, current) for member in self.members.values()}
+        epoch = ready.pop() if len(ready) == 1 else current
         plan = next(iter(self.members.values())).plans[epoch]
         self.epochs.append(epoch)
         seconds = CostModel(self.network).predict(plan).seconds

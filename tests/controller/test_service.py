@@ -10,10 +10,11 @@ from pathlib import Path
 import networkx as nx
 import pytest
 
+from testbed.controller import service
 from testbed.controller.service import Controller
 from testbed.controller.spec import ControllerSpec
 from testbed.planning import View, make_policy
-from testbed.protocol import Goodbye, Job, Report, encode
+from testbed.protocol import Goodbye, Held, Job, Report, encode
 from testbed.telemetry.store import read_records
 from tests.controller.fleet import Fleet, connect
 from tests.planning.networks import sites, view_of
@@ -21,6 +22,7 @@ from tests.planning.networks import sites, view_of
 pytestmark = pytest.mark.unit
 
 ROUNDS = 1000
+JOB = Job("cnn", ROUNDS, 32, "sgd", 0.1, 1, 0, 1)
 
 
 def mesh(**slower: float) -> View:
@@ -31,11 +33,10 @@ def mesh(**slower: float) -> View:
 
 
 def spec_of(view: View, **changes) -> ControllerSpec:
-    job = Job("cnn", ROUNDS, 32, "sgd", 0.1, 1, 0, 1)
     values = {
         "members": view.names,
         "token": "secret",
-        "jobs": dict.fromkeys(view.names, job),
+        "jobs": dict.fromkeys(view.names, JOB),
         "view": view,
         "policy": "mst",
         "period_s": 0.0,
@@ -226,6 +227,71 @@ def test_a_second_request_waits_for_the_swap_under_way(tmp_path: Path) -> None:
             await fleet.run(4)
             assert [swap.plan.trees[0].root for swap in controller.swaps] == ["d-w0", "b-w0"]
             assert controller.plan.epoch == 2
+
+    asyncio.run(scene())
+
+
+def test_a_refused_plan_is_dropped_and_another_comes_into_force(tmp_path: Path) -> None:
+    async def scene() -> None:
+        view = mesh()
+        async with training(spec_of(view), tmp_path, view) as (controller, fleet):
+            await fleet.run(2)
+            fleet.members["b-w0"].answer = "no connection to d-w0"
+            controller.force(make_policy("star", {"server": "d-w0"}))
+            await fleet.until(lambda: 1 in fleet.members["a-w0"].plans)
+            await fleet.run(2)
+            assert controller.swaps == [] and controller.status()["pending_epoch"] is None
+            fleet.members["b-w0"].answer = ""
+            controller.force(make_policy("star", {"server": "c-w0"}))
+            await fleet.until(lambda: controller.swaps)
+            await fleet.run(4)
+            assert controller.plan.trees[0].root == "c-w0" and 1 not in fleet.epochs
+            assert fleet.epochs[-1] == controller.plan.epoch > 1
+
+    asyncio.run(scene())
+    dropped = [d for d in read_records(tmp_path / "out/decisions.jsonl") if d["reason"] == "dropped"]
+    assert dropped[0]["why"] == "epoch 1 was dropped: b-w0 can't hold it: no connection to d-w0"
+    assert not dropped[0]["adopted"] and dropped[0]["epoch"] is None
+
+
+def test_what_waits_for_a_swap_goes_on_when_it_is_dropped(tmp_path: Path) -> None:
+    async def scene() -> None:
+        view = mesh()
+        async with training(spec_of(view, period_s=3600.0), tmp_path, view) as (controller, fleet):
+            fleet.members["b-w0"].answer = None
+            controller.force(make_policy("star", {"server": "d-w0"}))
+            await fleet.until(lambda: 1 in fleet.members["a-w0"].plans)
+            controller.force(make_policy("star", {"server": "c-w0"}))
+            await fleet.run(2)
+            fleet.members["b-w0"].send(Held("b-w0", 1, "no connection"))
+            fleet.members["b-w0"].answer = ""
+            await fleet.until(lambda: all(2 in member.plans for member in fleet.members.values()))
+            await fleet.run(2)
+            assert controller.plan.trees[0].root == "c-w0"
+
+    asyncio.run(scene())
+
+
+def test_a_member_that_says_nothing_does_not_hold_up_plans_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "HOLD_MARGIN_S", 0.1)
+
+    async def scene() -> None:
+        view = mesh()
+        jobs = dict.fromkeys(view.names, replace(JOB, round_timeout_s=0.1))
+        async with training(spec_of(view, jobs=jobs, period_s=3600.0), tmp_path, view) as (controller, fleet):
+            silent = fleet.members["b-w0"]
+            silent.answer = None
+            controller.force(make_policy("star", {"server": "d-w0"}))
+            await fleet.until(lambda: controller.swaps)
+            out = tmp_path / "out/decisions.jsonl"
+            await fleet.until(lambda: "b-w0 did not say in time" in list(read_records(out))[-1]["why"])
+            assert controller.swaps == []
+            # It does hold it in the end, and all go by it: the controller follows.
+            silent.plans, silent.successor = fleet.members["a-w0"].plans, 1
+            await fleet.run(2)
+            assert controller.plan.epoch == 1 == controller.swaps[0].plan.epoch
 
     asyncio.run(scene())
 
