@@ -35,6 +35,9 @@ log = logging.getLogger(__name__)
 
 State = Literal["waiting", "running", "done", "failed"]
 
+#: What a swap under way makes wait: a request gives way only to one that counts at least as much.
+RANKS = {"period": 0, "network": 1, "forced": 2}
+
 #: How long a member may take to accept its last message.
 FLUSH_S = 2.0
 
@@ -79,6 +82,7 @@ class Controller:
         self._pending: Swap | None = None
         self._prepared: dict[int, Swap] = {}  # epochs newer than the one in force, the dropped ones too
         self._newest = 0
+        self._declarations = 0
         self._considered_s = 0.0
         self._views = 0
         self._bound: tuple[Constraints, float | None] | None = None
@@ -181,6 +185,7 @@ class Controller:
     def change_network(self, links: Mapping[str, PhysicalLink], routes: Mapping[Pair, tuple[str, ...]]) -> None:
         """The underlay is another one now: look at it at once. ViewError when it contradicts itself."""
         self.knowledge.redeclare(links, routes, time.time())
+        self._declarations += 1
         self._ask(Request("network"))
 
     def force(self, policy: Policy) -> None:
@@ -274,19 +279,36 @@ class Controller:
             if request.reason == "dropped":
                 await self._record_dropped(request)
             elif self._pending is not None:
-                self._deferred = request  # the newest counts: it will be judged by the view of that time
+                self._defer(request)
             elif self.state in ("waiting", "running"):
                 await self._consider(request)
 
+    def _defer(self, request: Request) -> None:
+        """Have it wait for the swap under way. It will be judged by the view of that time, so one is enough."""
+        if self._deferred is None or RANKS[request.reason] >= RANKS[self._deferred.reason]:
+            self._deferred = request
+
+    async def _propose(self, policy: Policy) -> tuple[View, Plan | PolicyError]:
+        """The policy's plan, or why it has none, and the view it was made by: that of the newest declaration.
+
+        The network may change while the policy thinks; what it thought of is of no use then.
+        """
+        while True:
+            declarations = self._declarations
+            now = self._considered_s = time.time()
+            view = self.knowledge.view(now)
+            try:
+                proposed: Plan | PolicyError = await asyncio.to_thread(policy.plan, view)
+            except PolicyError as error:
+                proposed = error
+            if declarations == self._declarations:
+                return view, proposed
+
     async def _consider(self, request: Request) -> None:
-        now = self._considered_s = time.time()
-        view = self.knowledge.view(now)
-        policy = request.policy or self.policy
-        try:
-            proposed = await asyncio.to_thread(policy.plan, view)
-        except PolicyError as error:
-            log.warning("no other plan: %s", error)
-            await self._record(request, view, Decision(False, str(error), None, float("inf")), None)
+        view, proposed = await self._propose(request.policy or self.policy)
+        if isinstance(proposed, PolicyError):
+            log.warning("no other plan: %s", proposed)
+            await self._record(request, view, Decision(False, str(proposed), None, float("inf")), None)
             return
         rules = Rules(self.spec.margin, self.spec.dwell_rounds)
         stood = sum(done.epoch == self.plan.epoch for done in self.book.complete)

@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 import networkx as nx
 import pytest
@@ -13,6 +15,7 @@ import pytest
 from testbed.controller import service
 from testbed.controller.service import Controller
 from testbed.controller.spec import ControllerSpec
+from testbed.plan import Plan
 from testbed.planning import View, make_policy
 from testbed.protocol import Goodbye, Held, Job, Report, encode
 from testbed.telemetry.store import read_records
@@ -227,6 +230,56 @@ def test_a_second_request_waits_for_the_swap_under_way(tmp_path: Path) -> None:
             await fleet.run(4)
             assert [swap.plan.trees[0].root for swap in controller.swaps] == ["d-w0", "b-w0"]
             assert controller.plan.epoch == 2
+
+    asyncio.run(scene())
+
+
+def test_a_forced_plan_is_not_forgotten_for_a_change_of_the_network(tmp_path: Path) -> None:
+    async def scene() -> None:
+        view = mesh()
+        async with training(spec_of(view, period_s=3600.0), tmp_path, view) as (controller, fleet):
+            controller.force(make_policy("star", {"server": "d-w0"}))
+            controller.force(make_policy("star", {"server": "b-w0"}))
+            controller.change_network(view.links, view.routes)
+            await fleet.until(lambda: all(1 in member.plans for member in fleet.members.values()))
+            await fleet.run(4)
+            assert [swap.plan.trees[0].root for swap in controller.swaps] == ["d-w0", "b-w0"]
+
+    asyncio.run(scene())
+
+
+@dataclass
+class Slow:
+    """A policy that takes its time, and tells when it begins."""
+
+    name: ClassVar[str] = "mst"
+
+    def __post_init__(self) -> None:
+        self.begun: list[View] = []
+        self.go_on = threading.Event()
+
+    def plan(self, view: View) -> Plan:
+        self.begun.append(view)
+        assert self.go_on.wait(10)
+        return make_policy("mst").plan(view)
+
+
+def test_a_plan_made_while_the_network_changed_is_made_again(tmp_path: Path) -> None:
+    async def scene() -> None:
+        view = mesh()
+        async with training(spec_of(view, period_s=3600.0), tmp_path, view) as (controller, fleet):
+            slow = Slow()
+            controller.policy = slow  # type: ignore[assignment]
+            changed = mesh(b_d=10, a_c=10)
+            controller.change_network(view.links, view.routes)
+            await fleet.until(lambda: len(slow.begun) == 1)
+            controller.change_network(changed.links, changed.routes)
+            slow.go_on.set()
+            await fleet.until(lambda: controller.swaps)
+            assert slow.begun[0].links == view.links and slow.begun[1].links == changed.links
+            assert controller.swaps[0].plan.shape() == make_policy("mst").plan(slow.begun[1]).shape()
+            await fleet.run(3)
+            assert [swap.plan.epoch for swap in controller.swaps] == [1] and controller.state == "running"
 
     asyncio.run(scene())
 
