@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import os
+import select
 import socket
 import struct
 import threading
@@ -22,8 +24,12 @@ RTO_MAX_MS = 2000
 #: linux/tcp.h, since 6.15; Python does not name it yet.
 _TCP_RTO_MAX_MS = 44
 
-#: How long one attempt to connect lasts: short, because the kernel doubles the pause between its own.
-ATTEMPT_S = 3.0
+#: An attempt to connect lasts for this part of the patience: a path whose handshake takes longer could not carry a
+#: round within it, which takes two round trips more. A new attempt cuts short the kernel's pause, which it doubles.
+ATTEMPT_PART = 0.25
+ATTEMPT_MIN_S = 3.0
+#: First messages of a handshake that the kernel may send in an attempt; as many as can be asked for.
+_SYN_COUNT = 127
 
 _SIOCGIFADDR = 0x8915
 _POLL_S = 0.1
@@ -48,15 +54,31 @@ def connect(address: tuple[str, int], patience_s: float, given_up: threading.Eve
         connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
             tune(connection, patience_s)
-            connection.settimeout(max(min(ATTEMPT_S, deadline - time.monotonic()), _POLL_S))
-            connection.connect(address)
+            attempt_s = max(ATTEMPT_PART * patience_s, ATTEMPT_MIN_S)
+            _attempt(connection, address, min(time.monotonic() + attempt_s, deadline), given_up)
         except OSError:
             connection.close()
             if time.monotonic() >= deadline or given_up.wait(_POLL_S):
                 raise
         else:
-            connection.settimeout(None)
             return connection
+
+
+def _attempt(connection: socket.socket, address: tuple[str, int], deadline: float, given_up: threading.Event) -> None:
+    """Connect, or raise OSError: at the deadline, or as soon as the connection is given up."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_SYNCNT, _SYN_COUNT)
+    connection.setblocking(False)
+    failure = connection.connect_ex(address)
+    poll = select.poll()
+    poll.register(connection, select.POLLOUT)
+    while failure == errno.EINPROGRESS:
+        if poll.poll(_POLL_S * 1e3):
+            failure = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        elif given_up.is_set() or time.monotonic() >= deadline:
+            failure = errno.ETIMEDOUT
+    if failure:
+        raise OSError(failure, os.strerror(failure))
+    connection.setblocking(True)
 
 
 def send_all(connection: socket.socket, head: bytes, payload: memoryview) -> None:

@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 
@@ -95,6 +96,21 @@ def test_connecting_ends_when_it_is_given_up() -> None:
     sending.abort()
     sending.join(5)
     assert not sending.await_connection(0)
+
+
+def test_an_attempt_to_connect_that_nobody_answers_ends_at_once_when_given_up(listener: socket.socket) -> None:
+    listener.listen(0)
+    with ExitStack() as stack:  # a full queue of connections that nobody accepts lets no other in
+        for _ in range(2):
+            filling = stack.enter_context(socket.socket())
+            filling.setblocking(False)
+            filling.connect_ex(listener.getsockname())
+        sending = sender(listener, queue.Queue(), patience_s=600.0)
+        assert not sending.await_connection(0.5)
+        began = time.monotonic()
+        sending.abort()
+        sending.join(5)
+        assert time.monotonic() - began < 5 and not sending.connected
 
 
 def test_the_path_is_measured(listener: socket.socket) -> None:
