@@ -11,6 +11,9 @@ from typing import Literal
 #: Ethernet frame of a full-size IP packet, without FCS: what tc and the kernel's counters see.
 MTU_FRAME_BYTES = 1514
 
+#: Payload of a full-size TCP segment with timestamps: 1,500 bytes less 20 (IP), 20 (TCP) and 12 (timestamps).
+TCP_PAYLOAD_BYTES = 1448
+
 #: A queue below this many full-size frames would drop the bursts TCP itself makes (an initial window of 10,
 #: doubled by slow start), whatever the product of rate and delay says.
 MIN_QUEUE_FRAMES = 32
@@ -64,3 +67,9 @@ class LinkState:
 def link_name(source: str, target: str) -> str:
     """The name of the directed link from one site to another: `paris->tokyo`."""
     return f"{source}->{target}"
+
+
+def link_ends(name: str) -> tuple[str, str]:
+    """The source and the target of a directed link, by its name. ValueError when it is none."""
+    source, target = name.split("->")
+    return source, target

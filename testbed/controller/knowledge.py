@@ -33,9 +33,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from statistics import median
 
+from testbed.link import TCP_PAYLOAD_BYTES
 from testbed.plan import Plan
 from testbed.planning import CostModel, Edge, Pair, PhysicalLink, View
-from testbed.planning.constraints import GOODPUT, TCP_PAYLOAD_BYTES, Constraints
+from testbed.planning.constraints import GOODPUT, Constraints
 from testbed.protocol import PeerSample
 from testbed.telemetry.estimate import EdgeEstimator, Estimate
 

@@ -21,6 +21,7 @@ import docker
 from docker.errors import DockerException
 
 from testbed.emulation.label import STATE_ROOT
+from testbed.emulation.process import start_ticks
 
 DEFAULT_ADDRESS = "unix:///var/run/docker.sock"
 RECORD = STATE_ROOT / "engine.json"
@@ -48,7 +49,7 @@ class OwnEngine:
 
     def is_running(self) -> bool:
         """Whether this very process still lives."""
-        return _start_ticks(self.pid) == self.start_ticks
+        return start_ticks(self.pid) == self.start_ticks
 
 
 def address() -> str:
@@ -111,7 +112,7 @@ def start_engine(where: str, options: Sequence[str] = (), record: Path = RECORD,
             stderr=subprocess.STDOUT,
             start_new_session=True,  # a Ctrl-C meant for a run must not end the engine
         )
-    ticks = _start_ticks(process.pid)
+    ticks = start_ticks(process.pid)
     engine = OwnEngine(process.pid, -1 if ticks is None else ticks, where)
     record.parent.mkdir(parents=True, exist_ok=True)
     record.write_text(json.dumps(asdict(engine)))
@@ -165,18 +166,6 @@ def _answers(where: str) -> bool:
         return False
     finally:
         client.close()
-
-
-def _start_ticks(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot; None when there is no such process, or only a zombie."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    # proc(5): the second field is the command in parentheses and may hold spaces; state is the third
-    # field and the start time the 22nd.
-    fields = stat.rpartition(")")[2].split()
-    return None if fields[0] in "ZX" else int(fields[19])
 
 
 def _failed(what: str, log: Path) -> str:

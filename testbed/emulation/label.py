@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from testbed.emulation.process import start_ticks
+
 LABEL = "testbed.network"
 ENVIRONMENT = "TESTBED_NETWORK"
 
@@ -35,7 +37,7 @@ def labelled(network: str) -> Iterator[Path]:
     if (running := owner(network)) is not None:
         raise FileExistsError(f"a network named {network} is up (process {running}); `testbed clean` takes it down")
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "owner.json").write_text(json.dumps({"pid": os.getpid(), "started": _started(os.getpid())}))
+    (folder / "owner.json").write_text(json.dumps({"pid": os.getpid(), "started": start_ticks(os.getpid())}))
     outer = os.environ.get(ENVIRONMENT)
     os.environ[ENVIRONMENT] = network
     try:
@@ -52,20 +54,10 @@ def owner(network: str) -> int | None:
     """The process that runs a network, if it still does."""
     try:
         record = json.loads((state_folder(network) / "owner.json").read_text())
-        return int(record["pid"]) if _started(record["pid"]) == record["started"] else None
+        pid, started = int(record["pid"]), int(record["started"])
     except (OSError, ValueError, KeyError, TypeError):
-        return None  # it ended, or what a crash left is no record
-
-
-def _started(pid: int) -> int:
-    """When a process started, in ticks since boot: with its id, that names it for good.
-
-    ProcessLookupError when it has ended, also when its parent has not yet taken notice.
-    """
-    state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    if state in ("Z", "X"):
-        raise ProcessLookupError(pid)
-    return int(fields[18])
+        return None  # none, or what a crash left is no record
+    return pid if start_ticks(pid) == started else None
 
 
 def networks() -> list[str]:

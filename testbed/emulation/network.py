@@ -29,7 +29,7 @@ from testbed.emulation.node import ContainerHost, NamespaceNode, Router, Veth
 from testbed.emulation.routing import Routes
 from testbed.emulation.shaping.access import limit_rate
 from testbed.emulation.shaping.base import Port, Shaper
-from testbed.link import LinkState, Queue, link_name
+from testbed.link import LinkState, Queue, link_ends, link_name
 from testbed.spec.topology import Topology, Worker
 
 #: What a fresh namespace needs before it is a router. IPv6 is off: nothing of ours uses it, and its chatter would
@@ -67,7 +67,7 @@ class NetworkSwap:
 
 def pair_of(link: str) -> frozenset[str]:
     """The two sites a directed link joins."""
-    return frozenset(link.split("->"))
+    return frozenset(link_ends(link))
 
 
 class Network(Mininet):
@@ -174,7 +174,7 @@ class Network(Mininet):
 
     def link_address(self, link: str) -> str:
         """The far end's address of a directed link: what its source pings."""
-        source, target = link.split("->")
+        source, target = link_ends(link)
         return str(self.addressing.wan(target, source).ip)
 
     def arrived_bytes(self) -> dict[str, int]:
@@ -184,7 +184,7 @@ class Network(Mininet):
             if isinstance(node, Router):
                 with contextlib.suppress(FileNotFoundError):  # a site that a swap is removing
                     received[node.name.removesuffix("-r")] = node.received_bytes()
-        ends = (name.split("->") for name in self.links_in_force.states())
+        ends = (link_ends(name) for name in self.links_in_force.states())
         return {link_name(a, b): received[b][a] for a, b in ends if a in received.get(b, {})}
 
     # Changing -----------------------------------------------------------------------------------------------------

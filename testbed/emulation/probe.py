@@ -12,13 +12,10 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TypeVar
 
-from pyroute2 import netns
-
+from testbed.emulation.namespace import inside
 from testbed.emulation.network import Network
-from testbed.link import MTU_FRAME_BYTES, LinkState
+from testbed.link import MTU_FRAME_BYTES, LinkState, link_ends, link_name
 
 PINGS = 8
 PING_INTERVAL_S = 0.1
@@ -36,8 +33,6 @@ FLOOD_TOTAL_BPS = 200e6
 FLOOD_BUFFER_BYTES = 1 << 28
 #: setsockopt(7) past the system's limit, for root; the socket module has no name for it.
 SO_SNDBUFFORCE = 32
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +68,7 @@ def _round_trips(network: Network, states: Mapping[str, LinkState]) -> dict[str,
     ping prints single times of 100 ms and more in whole milliseconds, its closing line in microseconds.
     """
     running = {
-        name: network.router(name.split("->")[0]).popen(
+        name: network.router(link_ends(name)[0]).popen(
             ["ping", "-nq", "-c", str(PINGS), "-i", str(PING_INTERVAL_S), "-W", "3", network.link_address(name)],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -83,8 +78,8 @@ def _round_trips(network: Network, states: Mapping[str, LinkState]) -> dict[str,
     errors = {}
     for name, process in running.items():
         closing = re.search(r"= ([\d.]+)/([\d.]+)/", process.communicate()[0].decode())
-        source, target = name.split("->")
-        there, back = states[name], states.get(f"{target}->{source}", states[name])
+        source, target = link_ends(name)
+        there, back = states[name], states.get(link_name(target, source), states[name])
         if closing is None:  # no answer at all: not the link that was asked for
             errors[name] = float("inf")
             continue
@@ -109,11 +104,11 @@ def _flood(network: Network, states: Mapping[str, LinkState]) -> dict[str, float
     sinks, floods = [], []
     try:
         for name in states:
-            source, target = name.split("->")
-            sink = _socket_in(network.router(target).netns)
+            source, target = link_ends(name)
+            sink = inside(network.router(target).netns, _udp_socket)
             sink.bind((network.link_address(name), FLOOD_PORT))
             sinks.append(sink)
-            flood = _socket_in(network.router(source).netns)
+            flood = inside(network.router(source).netns, _udp_socket)
             flood.setblocking(False)
             # What is on its way over the link still counts as in the sender's buffer: it must hold rate × delay.
             flood.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, FLOOD_BUFFER_BYTES)
@@ -158,24 +153,9 @@ def _send(floods: Iterable[tuple[socket.socket, LinkState]], stop: float) -> Non
 
 def _arrived(network: Network, link: str) -> tuple[float, int]:
     """(when, bytes received so far) on the interface where a link ends."""
-    source, target = link.split("->")
+    source, target = link_ends(link)
     return time.monotonic(), network.router(target).received_bytes()[source]
 
 
-def _socket_in(namespace: Path) -> socket.socket:
-    """A UDP socket that belongs to another network namespace."""
-
-    def make() -> socket.socket:
-        netns.setns(str(namespace))
-        return socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-
-    return _in_thread(make)
-
-
-def _in_thread(make: Callable[[], T]) -> T:
-    """The result of a call in a thread of its own, whose namespace ends with it."""
-    results: list[T] = []
-    thread = threading.Thread(target=lambda: results.append(make()))
-    thread.start()
-    thread.join()
-    return results[0]
+def _udp_socket() -> socket.socket:
+    return socket.socket(socket.AF_INET, socket.SOCK_DGRAM)

@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from testbed.link import MTU_FRAME_BYTES
+from testbed.link import MTU_FRAME_BYTES, TCP_PAYLOAD_BYTES
 from testbed.planning.view import Pair, View
-
-#: Payload of a full-size TCP segment with timestamps: 1,500 bytes less 20 (IP), 20 (TCP) and 12 (timestamps).
-TCP_PAYLOAD_BYTES = 1448
 
 #: A link's rate counts frames, a plan's bytes are payload: a flow's goodput is this part of the rate.
 GOODPUT = TCP_PAYLOAD_BYTES / MTU_FRAME_BYTES

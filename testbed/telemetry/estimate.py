@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from testbed.link import MTU_FRAME_BYTES
+from testbed.link import MTU_FRAME_BYTES, TCP_PAYLOAD_BYTES
 from testbed.protocol import PeerSample
 
 #: Weight of the newest sample in the moving average: a step is followed to 90 % within 7 samples.
@@ -23,9 +23,6 @@ JUMP = 1.5
 #: The least round trip is taken over so many samples, so that a queue is not taken for distance, nor an old route
 #: for the new one for long.
 RTT_SAMPLES = 10
-
-#: Payload of a full-size segment, for rates that count frames as links do.
-_PAYLOAD_BYTES = 1448
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +54,7 @@ class EdgeEstimator:
         self._seen_s = at_s
         if sample.rtt_s > 0:
             self._rtts.append(sample.rtt_s)
-        self._smooth(8 * sample.bytes / sample.busy_s * MTU_FRAME_BYTES / _PAYLOAD_BYTES)
+        self._smooth(8 * sample.bytes / sample.busy_s * MTU_FRAME_BYTES / TCP_PAYLOAD_BYTES)
 
     def estimate(self, now_s: float) -> Estimate | None:
         """The estimate as of `now_s`, or None while the edge is unknown."""

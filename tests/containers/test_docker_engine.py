@@ -15,6 +15,7 @@ import pytest
 
 from testbed.emulation import engine
 from testbed.emulation.engine import EngineError, OwnEngine
+from testbed.emulation.process import start_ticks
 
 
 @pytest.fixture
@@ -101,7 +102,7 @@ def test_a_process_that_got_the_recorded_id_later_is_not_stopped(tmp_path: Path)
 @pytest.mark.unit
 def test_a_process_that_ended_is_not_running() -> None:
     with subprocess.Popen(["sleep", "60"]) as child:
-        ticks = engine._start_ticks(child.pid)
+        ticks = start_ticks(child.pid)
         assert ticks is not None
         ours = OwnEngine(child.pid, ticks, "unix:///nowhere")
         assert ours.is_running()

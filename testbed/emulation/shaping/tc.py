@@ -7,16 +7,15 @@ of interpreter time, which for three changes on each of 26 links is 39 ms of eve
 
 from __future__ import annotations
 
-import ctypes
 import os
 import socket
 import struct
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
+from testbed.emulation.namespace import inside
 from testbed.link import MTU_FRAME_BYTES
 
 ROOT = 0xFFFFFFFF
@@ -35,7 +34,6 @@ _HTB_PARMS, _HTB_INIT, _HTB_RATE64, _HTB_CEIL64 = 1, 2, 6, 7
 _IFLA_IFNAME = 3
 _ETHERNET_LINK_LAYER = 1
 _MAX_U32 = 0xFFFFFFFF
-_CLONE_NEWNET = 0x40000000
 
 _HEADER = struct.Struct("=IHHII")
 _TCMSG = struct.Struct("=BxxxiIII")
@@ -151,7 +149,7 @@ class TrafficControl:
     """A routing-netlink socket in a namespace. OSError: what the kernel answered."""
 
     def __init__(self, netns: Path) -> None:
-        self._socket = _socket_in(netns)
+        self._socket = inside(netns, _routing_socket)
         self._sequence = count(1)
 
     def close(self) -> None:
@@ -221,25 +219,7 @@ class TrafficControl:
         return messages
 
 
-def _socket_in(netns: Path) -> socket.socket:
-    """A netlink socket opened by a thread that entered the namespace; a socket stays where it was opened."""
-    opened: list[socket.socket | OSError] = []
-
-    def enter_and_open() -> None:
-        libc = ctypes.CDLL(None, use_errno=True)
-        try:
-            with netns.open("rb") as file:
-                if libc.setns(file.fileno(), _CLONE_NEWNET) != 0:
-                    raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(netns))
-            opened.append(socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_ROUTE))
-        except OSError as error:
-            opened.append(error)
-
-    thread = threading.Thread(target=enter_and_open)
-    thread.start()
-    thread.join()
-    result = opened[0]
-    if isinstance(result, OSError):
-        raise result
-    result.bind((0, 0))
-    return result
+def _routing_socket() -> socket.socket:
+    opened = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_ROUTE)
+    opened.bind((0, 0))
+    return opened

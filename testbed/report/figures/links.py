@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
+from testbed.link import link_ends, link_name
 from testbed.report import text
 from testbed.report.figures.canvas import (
     BLUE,
@@ -72,7 +73,7 @@ def _chosen(record: RunRecord) -> list[str]:
         links = sorted(links, key=lambda link: -carried.get(link, 0))[:MOST_LINKS]
     ordered: dict[str, None] = {}
     for link in links:
-        back = "->".join(reversed(link.split("->")))
+        back = link_name(*reversed(link_ends(link)))
         ordered.update({each: None for each in (link, back) if each in links})
     return list(ordered)
 
@@ -89,7 +90,7 @@ def _draw_link(axes: Axes, record: RunRecord, link: str) -> None:
     for start, stop in down_spans(states, record.end_s):
         axes.axvspan(start, stop, facecolor="none", edgecolor=MUTED, hatch="/////", linewidth=0)
     draw_marks([axes], [mark for mark in record.marks if mark.kind != "event"], record.end_s, names=False)
-    source, target = link.split("->")
+    source, target = link_ends(link)
     axes.set_title(f"{source} → {target}", color=INK, pad=3)
     axes.set_xlim(0, record.end_s)
     highest = np.nanmax(rate.values) if not np.all(np.isnan(rate.values)) else 1e6
