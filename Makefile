@@ -1,5 +1,7 @@
 # Every target works on a fresh machine. They need root (they make networks and containers); setup says so.
 .DEFAULT_GOAL := setup
+# Other shells leave by a signal without running what `trap … EXIT` asked for.
+SHELL := /bin/bash
 .PHONY: setup emulate test smoke bench doctor clean
 
 # Files that root makes in the checkout are handed back to the user who called sudo, however the recipe ends.

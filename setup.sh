@@ -9,7 +9,7 @@ set -euo pipefail
 cd "$(dirname "$0")"
 
 PACKAGES=(
-    mininet openvswitch-switch iproute2 iptables nftables ethtool          # the network and its switches
+    mininet iproute2 iptables ethtool                                      # the network
     iperf3 iputils-ping                                                    # what measures it
     gcc libc6-dev                                                          # what the shaping core is made with
     mmdebstrap debian-archive-keyring                                      # the worker image's base
@@ -125,7 +125,7 @@ fi
 
 step "shaping core" \
     "It is compiled with gcc against the headers of libc6-dev; see what it says above." \
-    .venv/bin/python -m testbed.emulation.shaping.build
+    .venv/bin/python -m testbed.emulation.shaping
 
 step "Docker engine" \
     "Start an engine yourself and run this again: it is used as it is." \

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SOMEBODY = 54321
+DEADLINE_S = 20.0
 
 
 def run(command: list[str], folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -70,6 +73,26 @@ def test_files_go_back_to_the_user_behind_sudo(checkout: Path) -> None:
 def test_a_checkout_of_somebody_else_keeps_its_owner(checkout: Path) -> None:
     assert run(["./setup.sh", "give-back"], checkout, SUDO_UID=str(SOMEBODY), SUDO_GID=str(SOMEBODY)).returncode == 0
     assert {path.stat().st_uid for path in checkout.rglob("*")} == {0}
+
+
+@pytest.mark.unit
+def test_files_go_back_also_after_an_interrupt(checkout: Path) -> None:
+    """Ctrl-C reaches make, its shell and what that runs, all at once."""
+    shutil.copy(ROOT / "Makefile", checkout)
+    (checkout / "setup.sh").write_text('#!/bin/sh\n[ "$1" != give-back ] || touch given-back\n')
+    program = checkout / ".venv" / "bin" / "testbed"
+    program.parent.mkdir(parents=True)
+    program.write_text("#!/bin/sh\ntouch runs\nexec sleep 60\n")
+    program.chmod(0o755)
+    command = ["make", "emulate"]
+    with subprocess.Popen(command, cwd=checkout, start_new_session=True, stderr=subprocess.PIPE) as made:
+        deadline = time.monotonic() + DEADLINE_S
+        while not (checkout / "runs").exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert not (checkout / "given-back").exists()
+        os.killpg(made.pid, signal.SIGINT)
+        assert made.wait(DEADLINE_S) != 0
+    assert (checkout / "given-back").exists()
 
 
 @pytest.mark.unit

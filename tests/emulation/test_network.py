@@ -127,6 +127,10 @@ def test_a_worker_has_one_interface_and_one_way_out(still: Wan) -> None:
         assert still.run(worker, "ip", "-6", "route") == ""
 
 
+def test_a_worker_forgets_the_least_round_trip_of_a_network_that_was(still: Wan) -> None:
+    assert still.run("quito-w0", "sysctl", "-n", "net.ipv4.tcp_min_rtt_wlen").strip() == "10"
+
+
 def test_nothing_but_the_wan_is_within_reach(still: Wan) -> None:
     """Neither the host nor anything beyond it answers."""
     assert "unreachable" in still.run("quito-w0", "ping", "-nc", "1", "-W", "1", "192.0.2.1").lower()

@@ -1,4 +1,4 @@
-"""Compile the shaping core: `python -m testbed.emulation.shaping.build` prints where it is."""
+"""Compiling the shaping core, when it must be."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import hashlib
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 from testbed.emulation.shaping.base import ShapingError
@@ -44,10 +43,3 @@ def build_core() -> Path:
     fresh.replace(BINARY)
     stamp.write_text(digest)
     return BINARY
-
-
-if __name__ == "__main__":
-    try:
-        print(build_core())
-    except ShapingError as error:
-        sys.exit(str(error))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -40,3 +42,11 @@ def test_without_headers_the_packages_and_the_complaint_are_shown(
     monkeypatch.setattr(build, "SOURCE", source)
     with pytest.raises(ShapingError, match=r"(?s)libc6-dev.*no_such_header"):
         build.build_core()
+
+
+def test_the_program_says_where_the_core_is_and_nothing_else() -> None:
+    command = [sys.executable, "-m", "testbed.emulation.shaping"]
+    root = Path(__file__).parents[3]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
+    assert Path(done.stdout.strip()).name == "testbed-shaper"
+    assert done.stderr == ""
