@@ -10,25 +10,51 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import sqrt
 
 from testbed.emulation.namespace import inside
 from testbed.emulation.network import Network
+from testbed.emulation.shaping.base import passes
 from testbed.link import MTU_FRAME_BYTES, LinkState, link_ends, link_name
 
 PINGS = 8
 PING_INTERVAL_S = 0.1
+#: An echo request of ping's usual size: 56 bytes of data behind headers of 8 (ICMP), 20 (IP) and 14.
+PING_FRAME_BYTES = 98
 
-#: A flood must fill the queue before it is counted, so it runs faster than the link, and for a while beforehand.
+#: Standard deviations that hold 99 % of a mean's scatter.
+WITHIN_99 = 2.576
+#: Where no answer at all is likelier than this by the links' own loss, silence proves nothing.
+LIKELY_SILENCE = 0.01
+
+#: A flood must fill the queue before it is counted, so it runs faster than the link, and for a while beforehand. It
+#: opens with a few packets at once: a bucket left idle would let its burst (two frames at least) pass unshaped, which
+#: on a slow link is a good part of what is counted.
 FLOOD_EXCESS = 1.25
+FLOOD_HEAD_PACKETS = 8
 FLOOD_WARM_UP_S = 0.3
-FLOOD_WINDOW_S = 0.8
 FLOOD_PORT = 9
+PAYLOAD = bytes(MTU_FRAME_BYTES - 14 - 28)
+
+#: Counted for as long as so many packets take, each being 0.3 % of them; within these limits. The upper one tells
+#: 1 % at 400 kbit/s; what is slower is told less exactly (`rate_resolution`).
+COUNTED_PACKETS = 300
+MIN_WINDOW_S = 0.75
+MAX_WINDOW_S = 3.0
+
+#: Where the flood let a link run dry for more than this part of the time, its rate is not known. One sender in Python
+#: offers some 100,000 packets a second, enough for about 1 Gbit/s; a busy host's pauses are longer than a short queue.
+DRY_AT_MOST = 0.05
 
 #: Links flooded at once carry no more than this together: 200 Mbit/s of full-size frames is 16,500 packets a second,
 #: which leaves a small host time to keep to the rates.
 FLOOD_TOTAL_BPS = 200e6
+
+#: A link's turn ends after so many packets, so that a fast one cannot keep the sender from the others.
+TURN_PACKETS = 64
+FLOOD_STEP_S = 0.001
 
 FLOOD_BUFFER_BYTES = 1 << 28
 #: setsockopt(7) past the system's limit, for root; the socket module has no name for it.
@@ -37,9 +63,12 @@ SO_SNDBUFFORCE = 32
 
 @dataclass(frozen=True, slots=True)
 class LinkFidelity:
-    """One link as asked and as measured: relative rate error, and round-trip error in seconds (with its way back).
+    """One link as asked and as measured; an error is None where it could not be measured.
 
-    None where there was nothing to measure. `rate_resolution`: what the measurement of the rate could not resolve.
+    `rate_error` is relative. It is None where the link passes nothing, or more than the flood could offer.
+    `rate_resolution` is what error of the rate so short a look cannot tell from none.
+    `rtt_error_s`, in seconds, is of the round trip, thus of the way back too: how far it is outside of what both links
+    make of a ping. It is None where one of them passes nothing, or loses so much that silence proves nothing.
     """
 
     rate_error: float | None
@@ -48,50 +77,90 @@ class LinkFidelity:
 
 
 def measure_links(
-    network: Network, progress: Callable[[str], None], names: Set[str] | None = None
+    network: Network, progress: Callable[[str], None], names: Iterable[str] | None = None
 ) -> dict[str, LinkFidelity]:
-    """Measure the links of these names, or all, that are up. Takes about two seconds per 200 Mbit/s of links."""
-    in_force = network.links_in_force.states()
-    states = {name: s for name, s in in_force.items() if s.up and (names is None or name in names)}
-    progress(f"round trips of {len(states)} links")
-    round_trips = _round_trips(network, states)
-    rates: dict[str, float] = {}
+    """Measure every link that is up, or those named of them.
+
+    Takes about two seconds per 200 Mbit/s of links, and up to four where there are links below 5 Mbit/s.
+    """
+    in_force = {name: state for name, state in network.links_in_force.states().items() if state.up}
+    chosen = [name for name in in_force if names is None or name in set(names)]
+    progress(f"round trips of {len(chosen)} links")
+    round_trips = _round_trips(network, chosen, in_force)
+    found = {name: LinkFidelity(None, round_trips.get(name)) for name in chosen}
+    states = {name: in_force[name] for name in chosen if _lets_through(in_force[name])}
+    begun, idle_at = 0, 0.0
     for batch in _batches(states):
-        progress(f"rates of {len(rates) + 1} to {len(rates) + len(batch)} of {len(states)} links")
-        rates |= _flood(network, batch)
-    return {name: LinkFidelity(rates[name], round_trips[name]) for name in states}
+        progress(f"rates of {begun + 1} to {begun + len(batch)} of {len(states)} links")
+        begun += len(batch)
+        for name, rate in _flood(network, batch).items():
+            found[name] = LinkFidelity(rate.error, round_trips.get(name), rate.resolution)
+            idle_at = max(idle_at, rate.idle_at)
+    time.sleep(max(0.0, idle_at - time.monotonic()))
+    return found
 
 
-def _round_trips(network: Network, states: Mapping[str, LinkState]) -> dict[str, float]:
-    """Errors of the links' idle round trips: of the least one, or of the mean where jitter is asked for.
+def _lets_through(state: LinkState) -> bool:
+    return passes(state) and state.loss < 1
+
+
+# Round trips ------------------------------------------------------------------------------------------------------
+
+
+def _round_trips(network: Network, names: Iterable[str], states: Mapping[str, LinkState]) -> dict[str, float]:
+    """Errors of the links' idle round trips, of those that have any.
 
     ping prints single times of 100 ms and more in whole milliseconds, its closing line in microseconds.
     """
+    ways = {name: (states[name], states.get(_back(name))) for name in names}
     running = {
         name: network.router(link_ends(name)[0]).popen(
             ["ping", "-nq", "-c", str(PINGS), "-i", str(PING_INTERVAL_S), "-W", "3", network.link_address(name)],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
         )
-        for name in states
+        for name, way in ways.items()
+        if all(state is not None and _lets_through(state) for state in way)
     }
     errors = {}
     for name, process in running.items():
         closing = re.search(r"= ([\d.]+)/([\d.]+)/", process.communicate()[0].decode())
-        source, target = link_ends(name)
-        there, back = states[name], states.get(link_name(target, source), states[name])
-        if closing is None:  # no answer at all: not the link that was asked for
-            errors[name] = float("inf")
-            continue
-        measured_ms = float(closing[2 if there.jitter_s or back.jitter_s else 1])
-        errors[name] = measured_ms / 1e3 - there.delay_s - back.delay_s
+        there, back = ways[name]
+        assert back is not None
+        if closing is not None:
+            measured_ms = float(closing[2 if there.jitter_s or back.jitter_s else 1])
+            errors[name] = _round_trip_error(measured_ms / 1e3, there, back)
+        elif (1 - (1 - there.loss) * (1 - back.loss)) ** PINGS < LIKELY_SILENCE:
+            errors[name] = float("inf")  # no answer at all: not the link that was asked for
     return errors
 
 
+def _back(name: str) -> str:
+    source, target = link_ends(name)
+    return link_name(target, source)
+
+
+def _round_trip_error(measured_s: float, there: LinkState, back: LinkState) -> float:
+    """How far a round trip (the least of some, with jitter their mean) is outside of what it may be.
+
+    It may take the links' own time for the frame, 0.8 ms each way at 1 Mbit/s, or not: a token bucket lets a lone
+    frame pass at once. The mean of a few uniform draws of ±jitter scatters by jitter/√3 over the root of their number.
+    """
+    delay = there.delay_s + back.delay_s
+    service = 8 * PING_FRAME_BYTES * (1 / there.rate_bps + 1 / back.rate_bps)
+    scatter = WITHIN_99 * sqrt((there.jitter_s**2 + back.jitter_s**2) / 3 / PINGS)
+    least, most = delay - scatter, delay + service + scatter
+    return min(measured_s - least, 0.0) + max(measured_s - most, 0.0)
+
+
+# Rates ------------------------------------------------------------------------------------------------------------
+
+
 def _batches(states: Mapping[str, LinkState]) -> Iterator[dict[str, LinkState]]:
+    """Links to flood side by side, the slow ones, which take longer, together."""
     batch: dict[str, LinkState] = {}
-    for name, state in states.items():
-        if batch and sum(s.rate_bps for s in batch.values()) + state.rate_bps > FLOOD_TOTAL_BPS:
+    for name, state in sorted(states.items(), key=lambda item: item[1].rate_bps):
+        if batch and sum(map(_needed_bps, batch.values())) + _needed_bps(state) > FLOOD_TOTAL_BPS:
             yield batch
             batch = {}
         batch[name] = state
@@ -99,62 +168,141 @@ def _batches(states: Mapping[str, LinkState]) -> Iterator[dict[str, LinkState]]:
         yield batch
 
 
-def _flood(network: Network, states: Mapping[str, LinkState]) -> dict[str, float]:
-    """Relative rate errors of links flooded side by side, over FLOOD_WINDOW_S seconds."""
-    sinks, floods = [], []
+def _needed_bps(state: LinkState) -> float:
+    """What must be sent to keep a link full: what is lost is lost before it takes any of the link's time."""
+    return state.rate_bps / (1 - state.loss)
+
+
+def _window_s(state: LinkState) -> float:
+    return min(max(COUNTED_PACKETS * MTU_FRAME_BYTES * 8 / state.rate_bps, MIN_WINDOW_S), MAX_WINDOW_S)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rate:
+    """What a flood has told: as in LinkFidelity, and when the last of it will have left the link."""
+
+    error: float | None
+    resolution: float
+    idle_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What had happened by a moment; `dry_s` as in _Flood."""
+
+    at: float
+    bytes_arrived: int
+    packets_sent: int
+    dry_s: float
+
+
+class _Flood:
+    """UDP over one link, a little more than it carries.
+
+    A queue as the link should have it is kept beside, so that it is known how long there was nothing to send on.
+    """
+
+    def __init__(self, network: Network, link: str, state: LinkState) -> None:
+        self.link, self.state = link, state
+        source, target = link_ends(link)
+        address = (network.link_address(link), FLOOD_PORT)
+        self._from, self._to = network.router(source), network.router(target)
+        self._sink = inside(self._to.netns, _udp_socket)
+        self._socket = inside(self._from.netns, _udp_socket)
+        self._sink.bind(address)
+        self._socket.setblocking(False)
+        # What is on its way over the link still counts as in the sender's buffer: it must hold rate × delay.
+        self._socket.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, FLOOD_BUFFER_BYTES)
+        self._socket.connect(address)
+        self._interface = source
+        self._arrived = self._to.received_bytes()[source]
+        self._sent = 0
+        self._elapsed_s = self._dry_s = 0.0
+        self._queued_s = 0.0
+
+    def close(self) -> None:
+        self._socket.close()
+        self._sink.close()
+
+    def offer(self, elapsed_s: float) -> bool:
+        """Send what is due by now, some packets at most; whether more is due."""
+        due = FLOOD_HEAD_PACKETS + int(elapsed_s * _needed_bps(self.state) * FLOOD_EXCESS / 8 / MTU_FRAME_BYTES)
+        before = self._sent
+        try:
+            for _ in range(min(due - self._sent, TURN_PACKETS)):
+                self._socket.send(PAYLOAD)
+                self._sent += 1
+        except BlockingIOError:  # all of the buffer is on its way or in the queue, so nothing runs dry
+            due = self._sent
+            self._queue(elapsed_s, self._full_s)
+        self._queue(elapsed_s, (self._sent - before) * self._packet_s)
+        return self._sent < due
+
+    def _queue(self, elapsed_s: float, more_s: float) -> None:
+        """Bring the queue, in seconds of the link's time, up to date, and put more into it."""
+        passed = elapsed_s - self._elapsed_s
+        self._elapsed_s = elapsed_s
+        self._dry_s += max(passed - self._queued_s, 0.0)
+        self._queued_s = min(max(self._queued_s - passed, 0.0) + more_s, self._full_s)
+
+    @property
+    def _packet_s(self) -> float:
+        """What a packet takes of the link's time, on average: one that is lost takes none."""
+        return 8 * MTU_FRAME_BYTES / _needed_bps(self.state)
+
+    @property
+    def _full_s(self) -> float:
+        """What a full queue takes, the packet that the link is busy with included."""
+        return 8 * max(self.state.queue_bytes, MTU_FRAME_BYTES) / self.state.rate_bps
+
+    def look(self) -> _Look:
+        """What has happened by now."""
+        return _Look(time.monotonic(), self._to.received_bytes()[self._interface], self._sent, self._dry_s)
+
+    def judge(self, before: _Look, after: _Look, ended: _Look) -> _Rate:
+        """The rate between two looks, the last one taken when no more was sent."""
+        seconds = after.at - before.at
+        expected = self.state.rate_bps / 8 * seconds
+        error = (after.bytes_arrived - before.bytes_arrived) / expected - 1
+        dry = (after.dry_s - before.dry_s) / seconds
+        resolution = MTU_FRAME_BYTES / expected + self.state.jitter_s / seconds + dry
+        # What still waits: what was sent and not lost, less what has arrived, as far as the queue holds it.
+        unseen_s = ended.packets_sent * self._packet_s - (ended.bytes_arrived - self._arrived) * 8 / self.state.rate_bps
+        idle_at = ended.at + min(max(unseen_s, 0.0), self._full_s) + self.state.delay_s + self.state.jitter_s
+        return _Rate(error if dry <= DRY_AT_MOST else None, resolution, idle_at)
+
+
+def _flood(network: Network, states: Mapping[str, LinkState]) -> dict[str, _Rate]:
+    """The rates of links flooded side by side."""
+    floods: list[_Flood] = []
+    ended = threading.Event()
+    sender = threading.Thread(target=_send, args=(floods, ended))
     try:
-        for name in states:
-            source, target = link_ends(name)
-            sink = inside(network.router(target).netns, _udp_socket)
-            sink.bind((network.link_address(name), FLOOD_PORT))
-            sinks.append(sink)
-            flood = inside(network.router(source).netns, _udp_socket)
-            flood.setblocking(False)
-            # What is on its way over the link still counts as in the sender's buffer: it must hold rate × delay.
-            flood.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, FLOOD_BUFFER_BYTES)
-            flood.connect((network.link_address(name), FLOOD_PORT))
-            floods.append(flood)
-        warm = FLOOD_WARM_UP_S + max(state.delay_s for state in states.values())
-        stop = time.monotonic() + warm + FLOOD_WINDOW_S
-        sender = threading.Thread(target=_send, args=(list(zip(floods, states.values(), strict=True)), stop))
+        for name, state in states.items():
+            floods.append(_Flood(network, name, state))
         sender.start()
-        time.sleep(warm)
-        before = {name: _arrived(network, name) for name in states}
-        time.sleep(max(0.0, stop - time.monotonic() - 0.05))
-        after = {name: _arrived(network, name) for name in states}
-        sender.join()
+        time.sleep(FLOOD_WARM_UP_S + max(state.delay_s + state.jitter_s for state in states.values()))
+        before = [flood.look() for flood in floods]
+        time.sleep(max(map(_window_s, states.values())))
+        after = [flood.look() for flood in floods]
     finally:
-        for opened in (*sinks, *floods):
-            opened.close()
-    errors = {}
-    for name, state in states.items():
-        (t0, bytes0), (t1, bytes1) = before[name], after[name]
-        expected = state.rate_bps / 8 * (t1 - t0) * (1 - state.loss)
-        errors[name] = (bytes1 - bytes0) / expected - 1
-    return errors
+        ended.set()
+        if sender.ident is not None:
+            sender.join()
+        for flood in floods:
+            flood.close()
+    looks = zip(before, after, [flood.look() for flood in floods], strict=True)
+    return {flood.link: flood.judge(*each) for flood, each in zip(floods, looks, strict=True)}
 
 
-def _send(floods: Iterable[tuple[socket.socket, LinkState]], stop: float) -> None:
-    """Keep every link a little more than full, in steps of a millisecond."""
-    payload = bytes(MTU_FRAME_BYTES - 14 - 28)
-    sent = [0] * len(list(floods))
+def _send(floods: Sequence[_Flood], ended: threading.Event) -> None:
+    """Keep every link a little more than full, in steps of a millisecond, until told to end."""
     began = time.monotonic()
-    while (now := time.monotonic()) < stop:
-        for i, (flood, state) in enumerate(floods):
-            due = int((now - began) * state.rate_bps / 8 * FLOOD_EXCESS / MTU_FRAME_BYTES) + 1
-            try:
-                while sent[i] < due:
-                    flood.send(payload)
-                    sent[i] += 1
-            except BlockingIOError:
-                continue  # the interface is full, which is what a flood is for
-        time.sleep(0.001)
-
-
-def _arrived(network: Network, link: str) -> tuple[float, int]:
-    """(when, bytes received so far) on the interface where a link ends."""
-    source, target = link_ends(link)
-    return time.monotonic(), network.router(target).received_bytes()[source]
+    while not ended.is_set():
+        now = time.monotonic() - began
+        behind = [flood.offer(now) for flood in floods]
+        if not any(behind):
+            time.sleep(FLOOD_STEP_S)
 
 
 def _udp_socket() -> socket.socket:

@@ -173,6 +173,48 @@ def test_a_dead_link_is_found_out() -> None:
         assert found["quito->lima"].rtt_error_s == float("inf")
 
 
+#: What a plain look would get wrong: few packets in its time, none at all, fewer than sent, more than can be sent.
+ODD = topology(
+    "{between: [quito, lima], rate: 1mbit, delay: 10ms}, "
+    "{between: [lima, cuzco], rate: 20mbit, delay: 15ms, loss: 10%}, "
+    "{between: [cuzco, potosi], rate: 20gbit, delay: 5ms}, "
+    "{between: [potosi, sucre], rate: 20mbit, delay: 5ms, loss: 100%}, "
+    "{between: [sucre, quito], rate: 20mbit, delay: 5ms, backward: {loss: 100%}}",
+    "{quito: {workers: 1}, lima: {workers: 0}, cuzco: {workers: 0}, potosi: {workers: 0}, sucre: {workers: 0}}",
+)
+
+
+def test_links_that_are_hard_to_measure_are_not_mistaken_for_wrong_ones() -> None:
+    with up(ODD) as wan:
+        backend = wan.network.shaper.name
+        for _ in range(3):
+            found = measure_links(wan.network, lambda _: None)
+            assert found.keys() == ODD.links.keys()
+            assert found["quito->lima"].rate_resolution == pytest.approx(1514 * 8 / 1e6 / 3, rel=0.1)
+            for name in ("potosi->sucre", "sucre->potosi", "quito->sucre"):
+                assert (found[name].rate_error, found[name].rtt_error_s) == (None, None)
+            assert found["sucre->quito"].rtt_error_s is None, "its way back passes nothing"
+            assert found["cuzco->potosi"].rate_error is None, "no sender fills that"
+            told = ["quito->lima", "lima->quito", "lima->cuzco", "cuzco->lima", "sucre->quito"]
+            rates = {name: (found[name].rate_error, found[name].rate_resolution) for name in told}
+            assert all(error is not None for error, _ in rates.values()), rates
+            round_trips = {name: found[name].rtt_error_s for name in told if name != "sucre->quito"}
+            if all(abs(error) <= RATE_TOLERANCE[backend] + resolution for error, resolution in rates.values()) and all(
+                abs(error) <= RTT_TOLERANCE_S[backend] for error in round_trips.values()
+            ):
+                return
+        pytest.fail(f"rates off by {rates}, round trips by {round_trips}")
+
+
+def test_a_slow_link_that_is_not_as_asked_is_found_out_among_those_named() -> None:
+    with up(topology("{between: [quito, lima], rate: 1mbit, delay: 10ms}, " + LIMA_CUZCO)) as wan:
+        state = wan.network.topology.links["quito->lima"].state
+        wan.network.shaper.apply({"quito->lima": replace(state, rate_bps=0.95e6)})
+        found = measure_links(wan.network, lambda _: None, ["quito->lima"])
+        assert found.keys() == {"quito->lima"}
+        assert found["quito->lima"].rate_error == pytest.approx(-0.05, abs=0.01)
+
+
 def test_traffic_goes_another_way_while_a_link_is_down_and_comes_back() -> None:
     with up(TRIANGLE) as wan:
         wan.network.take("quito", "lima", up=False)
