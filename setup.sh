@@ -75,13 +75,15 @@ python_with_mininet() {
 }
 
 environment_inputs() { # what .venv follows from: its scripts hold this directory's path
-    { cat pyproject.toml && echo "$PWD $1" && "$1" --version; } | sha256sum
+    { cat pyproject.toml && declare -f make_environment && echo "$PWD $1" && "$1" --version; } | sha256sum
 }
 
+# Of the distribution's Python packages only Mininet is used. Whatever else is there may go with the next autoremove,
+# so it does not count as installed.
 make_environment() { # make_environment PYTHON
     rm -rf .venv &&
         "$1" -m venv --system-site-packages .venv &&
-        .venv/bin/python -m pip install --editable '.[sync,emulate,test]' &&
+        .venv/bin/python -m pip install --ignore-installed --editable '.[sync,emulate,test]' &&
         environment_inputs "$1" >.venv/inputs
 }
 
