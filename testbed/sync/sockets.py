@@ -11,6 +11,7 @@ import struct
 import threading
 import time
 from contextlib import suppress
+from pathlib import Path
 
 from testbed.sync.errors import SyncError
 
@@ -18,9 +19,15 @@ from testbed.sync.errors import SyncError
 #: chunk: at 20 Mbit/s these are 50 ms.
 NOTSENT_LOWAT_BYTES = 128 * 1024
 
-#: Longest pause between retransmissions. Linux doubles it up to 120 s, so a link that was away for 40 s would
-#: stay unused for up to 40 s more.
-RTO_MAX_MS = 2000
+#: Longest pause between retransmissions, unless that would end connections early. Linux doubles it up to 120 s, so a
+#: link that was away for 40 s would stay unused for up to 40 s more.
+RTO_MAX_S = 2.0
+RTO_MIN_S = 0.2
+RTO_LIMIT_S = 120.0
+#: How many unanswered probes end a connection, whatever its own timeout says: when the receiver's window was closed as
+#: the path went away, or the packets are dropped in the member's own network stack. 15 at 2 s last 25 s.
+_RETRIES = Path("/proc/sys/net/ipv4/tcp_retries2")
+_USUAL_RETRIES = 15
 #: linux/tcp.h, since 6.15; Python does not name it yet.
 _TCP_RTO_MAX_MS = 44
 
@@ -41,7 +48,22 @@ def tune(connection: socket.socket, patience_s: float) -> None:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, NOTSENT_LOWAT_BYTES)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(patience_s * 1000))
     with suppress(OSError):
-        connection.setsockopt(socket.IPPROTO_TCP, _TCP_RTO_MAX_MS, RTO_MAX_MS)
+        connection.setsockopt(socket.IPPROTO_TCP, _TCP_RTO_MAX_MS, int(rto_max_s(patience_s, _retries()) * 1000))
+
+
+def rto_max_s(patience_s: float, retries: int) -> float:
+    """The longest pause between retransmissions, in seconds: short, but `retries` of them last for `patience_s`."""
+    longest = RTO_MAX_S
+    while longest < RTO_LIMIT_S and sum(min(RTO_MIN_S * 2.0**i, longest) for i in range(retries)) < patience_s:
+        longest += 1.0
+    return longest
+
+
+def _retries() -> int:
+    try:
+        return int(_RETRIES.read_text())
+    except OSError:
+        return _USUAL_RETRIES
 
 
 def connect(address: tuple[str, int], patience_s: float, given_up: threading.Event) -> socket.socket:
