@@ -117,7 +117,7 @@ class MemberServer:
             raise ProtocolError(f"a connection must begin with hello, not {hello.kind if hello else 'its end'}")
         if hello.version != PROTOCOL_VERSION:
             raise Refused(f"{hello.member!r} speaks protocol {hello.version}, the controller {PROTOCOL_VERSION}")
-        if not hmac.compare_digest(hello.token.encode(), self._token.encode()):
+        if not hmac.compare_digest(hello.token.encode(errors="replace"), self._token.encode()):
             raise Refused(f"{hello.member!r} has another token than this run's")
         if hello.member not in self._members:
             raise Refused(f"{hello.member!r} is not a member of this run: {', '.join(self._members)}")

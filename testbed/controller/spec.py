@@ -31,6 +31,8 @@ def _job_json(job: Job) -> dict[str, Any]:
 class ControllerSpec(BaseModel):
     """Members, their jobs, what is known of the network at first, and how plans are chosen.
 
+    `token` is what members show to be let in: the socket is open to every user of the machine.
+
     `view.knowledge` says where the controller's knowledge comes from: `declared` and `oracle` views change only by
     POST /network; a `measured` one starts from the declared rates and is corrected by the members' transfers.
     `period_s`: the least time between two evaluations of the policy. `margin`: the part of the predicted round
@@ -40,7 +42,7 @@ class ControllerSpec(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
 
     members: tuple[str, ...] = Field(min_length=1)
-    token: str
+    token: str = Field(min_length=1)
     jobs: dict[str, Annotated[Job, PlainValidator(_job), PlainSerializer(_job_json)]]
     view: Annotated[View, PlainValidator(_view), PlainSerializer(View.to_json)]
     policy: str

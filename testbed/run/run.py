@@ -9,6 +9,7 @@ Whatever ends a run (its last round, an error, Ctrl-C), the way back is the same
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Iterable
 from contextlib import ExitStack
@@ -65,6 +66,7 @@ class Run:
         self.experiment = experiment
         self.directory = directory
         self.display = display
+        self._token = secrets.token_hex(16)
 
     def execute(self, strict: bool = False) -> Outcome:
         """The whole run; everything it made is gone when this returns or raises.
@@ -139,7 +141,7 @@ class Run:
         workers = topology.workers
         return ControllerSpec(
             members=tuple(worker.name for worker in workers),
-            token="",
+            token=self._token,
             jobs={worker.name: self._job(worker, index, len(workers)) for index, worker in enumerate(workers)},
             view=known,
             policy=spec.sync.policy,
@@ -174,8 +176,8 @@ class Run:
     def _requests(self, network: Network) -> Iterable[ContainerRequest]:
         for worker in self.experiment.topology.workers:
             control = "unix:/run/testbed/control.sock"
-            command = ("--name", worker.name, "--control", control, "--address", network.address(worker))
-            yield ContainerRequest(worker, command)
+            where = ("--control", control, "--address", network.address(worker))
+            yield ContainerRequest(worker, ("--name", worker.name, *where, "--token", self._token))
 
     def _wait_for_members(self, controller: ControllerProcess, fleet: Fleet) -> None:
         deadline = time.monotonic() + JOIN_DEADLINE_S

@@ -193,16 +193,19 @@ class Session:
             self._tell(Held(self.name, epoch, str(error)))
 
 
-def join(control: str, name: str, listen: str = "", device: str = "cpu", patience_s: float = 120.0) -> Session:
+def join(
+    control: str, name: str, listen: str = "", device: str = "cpu", patience_s: float = 120.0, token: str = ""
+) -> Session:
     """Join the run of the controller at `control` (`unix:/path`) as the member `name`.
 
     Listens for peers on the IPv4 address `listen`, or on the first one that an interface other than the loopback
-    gets; either may appear only while this waits. Returns when all members are there. SyncError when the address,
-    the controller or the others are not there within `patience_s` seconds each.
+    gets; either may appear only while this waits. `token` is the run's, for which the controller lets members in.
+    Returns when all members are there. SyncError when the address, the controller or the others are not there within
+    `patience_s` seconds each.
     """
     accepting = open_listener(listen, patience_s)
     channel = Channel(control, patience_s)
-    channel.send(Hello(name, accepting.getsockname(), device))
+    channel.send(Hello(name, accepting.getsockname(), device, token))
     welcome = channel.await_welcome(patience_s)
     plan = Plan.from_json(welcome.plan)
     if missing := set(plan.members) - set(welcome.roster):

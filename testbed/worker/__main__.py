@@ -7,11 +7,15 @@ controller); 143 ended by SIGTERM.
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 from pathlib import Path
 
 TERMINATED = 128 + signal.SIGTERM
+
+#: The environment is for the process alone to read; arguments are for every user of the machine.
+TOKEN = "TESTBED_TOKEN"
 
 
 def main() -> int:
@@ -24,13 +28,18 @@ def main() -> int:
     parser.add_argument("--control", required=True, help="the controller's socket: unix:/path")
     parser.add_argument("--address", default="", help="IPv4 address to listen on; else the first that is not loopback")
     parser.add_argument("--data", type=Path, default=Path("/usr/share/testbed"), help="where data sets lie")
+    parser.add_argument("--patience", type=float, default=120.0, help="seconds to wait for the others")
+    parser.add_argument("--token", default=os.environ.get(TOKEN, ""), help=f"the run's; from ${TOKEN} if not given")
     arguments = parser.parse_args()
 
     from testbed import sync
-    from testbed.worker.loop import work
+    from testbed.worker.loop import device, work
 
     try:
-        work(arguments.name, arguments.control, arguments.address, arguments.data)
+        with sync.join(
+            arguments.control, arguments.name, arguments.address, device(), arguments.patience, arguments.token
+        ) as session:
+            work(session, arguments.data)
     except sync.Stopped as stopped:
         print(f"{arguments.name}: asked to stop: {stopped}", file=sys.stderr)
     except (sync.SyncError, ValueError, OSError) as error:

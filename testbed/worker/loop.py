@@ -13,19 +13,23 @@ from testbed.worker.learner import Learner
 from testbed.worker.pace import Pace
 
 
-def work(name: str, control: str, address: str, folder: Path) -> None:
-    """Join the run and do its job to the end.
+def device() -> str:
+    """What this worker can compute on: `cuda` or `cpu`."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def work(session: sync.Session, folder: Path) -> None:
+    """Do the session's job to the end.
 
     SyncError when the members can't go on, Stopped when the controller said so, ValueError when the job asks for
     what does not exist.
     """
     torch.set_num_threads(1)
-    with sync.join(control, name, address, "cuda" if torch.cuda.is_available() else "cpu") as session:
-        if session.job.strategy != "gradients":
-            raise ValueError(f"no such strategy: {session.job.strategy!r}; there is gradients")
-        model = learner.make(session.job, folder, _device(session.job.device))
-        metrics = train(session, model)
-        session.finish(model.digest(), metrics)
+    if session.job.strategy != "gradients":
+        raise ValueError(f"no such strategy: {session.job.strategy!r}; there is gradients")
+    model = learner.make(session.job, folder, _device(session.job.device))
+    metrics = train(session, model)
+    session.finish(model.digest(), metrics)
 
 
 def train(session: sync.Session, model: Learner) -> dict[str, float]:
@@ -58,6 +62,4 @@ def train(session: sync.Session, model: Learner) -> dict[str, float]:
 
 
 def _device(wanted: str) -> torch.device:
-    if wanted == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(wanted)
+    return torch.device(device() if wanted == "auto" else wanted)

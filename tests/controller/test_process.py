@@ -114,6 +114,7 @@ def test_the_spec_comes_back_as_it_was_written(tmp_path: Path) -> None:
         ({"policy": "best"}, "no policy 'best'"),
         ({"options": {"server": "a-w0"}}, "no option server"),
         ({"members": ["a-w0"]}, "not those of the view"),
+        ({"token": ""}, "token"),
         ({"jobs": {}}, "jobs must be those"),
         ({"margin": 1.5}, "margin"),
         ({"view": {}}, "not a view"),

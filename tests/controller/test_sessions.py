@@ -22,7 +22,7 @@ ROUNDS = 50
 
 
 def member(control: Path, name: str, value: float, means: dict[str, set[float]]) -> None:
-    with sync.join(f"unix:{control}", name, "127.0.0.1") as session:
+    with sync.join(f"unix:{control}", name, "127.0.0.1", token="secret") as session:
         for _ in range(ROUNDS):
             tensor = torch.full((50_000,), value)
             session.allreduce(tensor)
@@ -45,7 +45,7 @@ def test_sessions_go_through_forced_swaps_without_losing_an_update(tmp_path: Pat
 
     async def scene() -> None:
         jobs = dict.fromkeys(view.names, Job("synthetic", ROUNDS, 1, "sgd", 0.1, 1, 0, 1))
-        async with running(spec_of(view, token="", jobs=jobs), tmp_path) as controller:
+        async with running(spec_of(view, jobs=jobs), tmp_path) as controller:
             threads = [
                 threading.Thread(target=member, args=(tmp_path / "s", name, float(i), means), daemon=True)
                 for i, name in enumerate(view.names)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -38,7 +39,10 @@ def write_digits(folder: Path, count: int = 200) -> None:
 def start(controller: Controller, member: str, data: Path) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "testbed.worker", "--name", member, "--control", controller.address]
     return subprocess.Popen(
-        [*command, "--address", "127.0.0.1", "--data", str(data)], stderr=subprocess.PIPE, text=True
+        [*command, "--address", "127.0.0.1", "--data", str(data)],
+        env={**os.environ, "TESTBED_TOKEN": "from the environment"},
+        stderr=subprocess.PIPE,
+        text=True,
     )
 
 
@@ -100,5 +104,6 @@ def test_sigterm_ends_a_worker_that_waits_for_others(tmp_path: Path) -> None:
     plan = Plan(0, members, (chain(members),))
     with Controller(tmp_path, plan, job()) as controller, start(controller, "m0", tmp_path) as worker:
         controller.await_messages(Hello, 1)
+        assert [hello.token for hello in controller.said(Hello)] == ["from the environment"]  # type: ignore[attr-defined]
         worker.terminate()
         assert worker.wait(10) == 143
