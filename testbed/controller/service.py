@@ -86,13 +86,15 @@ class Controller:
         self._considered_s = 0.0
         self._views = 0
         self._bound: tuple[Constraints, float | None] | None = None
-        self._tasks: list[asyncio.Task[None]] = []
         self._rounds_file = Records(out / "rounds.jsonl")
         self._decisions_file = Records(out / "decisions.jsonl")
         self._changed = asyncio.Event()
 
     async def start(self) -> None:
-        """Make the first plan and listen for members. PolicyError when the first view has no plan."""
+        """Make the first plan and listen for members. PolicyError when the first view has no plan.
+
+        How long to wait for members is for the controller's owner to say: it knows when they were started.
+        """
         now = time.time()
         view = self.knowledge.view(now)
         self.plan = self.policy.plan(view)
@@ -100,18 +102,16 @@ class Controller:
         first = Decision(True, "the first plan", None, predict(self.plan, view).seconds)
         await self._record(Request("period"), view, first, self.plan)
         await self._members.start()
-        self._tasks = [asyncio.create_task(self._expect_members()), asyncio.create_task(self._consider_requests())]
-        for task in self._tasks:
-            task.add_done_callback(self._task_ended)
+        self._considering = asyncio.create_task(self._consider_requests())
+        self._considering.add_done_callback(self._considering_ended)
         log.info("waiting for %d members", len(self.spec.members))
 
     async def close(self) -> None:
         """Stop the members that are still there, and leave the run's directory complete."""
         if self.state in ("waiting", "running"):
             self.fail("the controller was ended")
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._considering.cancel()
+        await asyncio.gather(self._considering, return_exceptions=True)
         await self._members.flush(FLUSH_S)
         await self._members.close()
         self.closed = True
@@ -125,8 +125,8 @@ class Controller:
             await self._changed.wait()
         return self.changes
 
-    def _task_ended(self, task: asyncio.Task[None]) -> None:
-        """An error in a task of ours must not leave the members waiting."""
+    def _considering_ended(self, task: asyncio.Task[None]) -> None:
+        """An error of ours must not leave the members waiting."""
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("the controller broke", exc_info=error)
             self.fail(f"the controller broke: {error!r}")
@@ -383,12 +383,6 @@ class Controller:
         write_json(self._out / f"plans/{plan.epoch:04d}.json", plan.to_json())
 
     # The end
-
-    async def _expect_members(self) -> None:
-        await asyncio.sleep(self.spec.join_timeout_s)
-        if self.state == "waiting":
-            missing = sorted(set(self.spec.members) - set(self._joined))
-            self.fail(f"{', '.join(missing)} did not join within {self.spec.join_timeout_s:g} s")
 
     def _end(self, state: Literal["done", "failed"]) -> None:
         self.state = state

@@ -50,7 +50,6 @@ class ControllerSpec(BaseModel):
     period_s: float = Field(default=5.0, ge=0)
     margin: float = Field(default=0.1, ge=0, lt=1)
     dwell_rounds: int = Field(default=3, ge=0)
-    join_timeout_s: float = Field(default=120.0, gt=0)
 
     @model_validator(mode="after")
     def _agrees(self) -> ControllerSpec:

@@ -44,6 +44,8 @@ POLL_S = 0.1
 
 #: Containers import PyTorch side by side on few cores: 16 of them took 14 s on two.
 JOIN_DEADLINE_S = 180.0
+#: The first containers wait for the last one's start as well; the run is to say who is missing, not they.
+PATIENCE_S = 2 * JOIN_DEADLINE_S
 
 
 def check_policy(experiment: Experiment) -> None:
@@ -149,7 +151,6 @@ class Run:
             period_s=spec.controller.period,
             margin=spec.controller.margin,
             dwell_rounds=spec.controller.dwell,
-            join_timeout_s=JOIN_DEADLINE_S,
         )
 
     def _job(self, worker: Worker, index: int, count: int) -> Job:
@@ -177,7 +178,8 @@ class Run:
         for worker in self.experiment.topology.workers:
             control = "unix:/run/testbed/control.sock"
             where = ("--control", control, "--address", network.address(worker))
-            yield ContainerRequest(worker, ("--name", worker.name, *where, "--token", self._token))
+            how = ("--token", self._token, "--patience", str(PATIENCE_S))
+            yield ContainerRequest(worker, ("--name", worker.name, *where, *how))
 
     def _wait_for_members(self, controller: ControllerProcess, fleet: Fleet) -> None:
         deadline = time.monotonic() + JOIN_DEADLINE_S
