@@ -11,14 +11,17 @@ from typing import Any
 from testbed.controller.rounds import Round
 from testbed.plan import Plan
 
+#: Rounds that a swap's first one is compared with. Few: a plan is often swapped because the network became slow, at
+#: the earliest two rounds before, and slow is what the round would have been without the swap.
+COMPARED = 3
+
 
 @dataclass(slots=True)
 class Swap:
     """A plan on its way into force, or there. Times are Unix seconds; None where it has not come to that.
 
-    `active_s`: when the first round under the plan began. `pause_ms`: by how much the gap between the last round
-    under the old plan and the first under the new one exceeds the median gap between rounds. `lost_updates` and
-    `duplicated_updates`: those of the rounds from the request to the first under the plan.
+    `active_s`: when the first round under the plan began. `pause_ms`: by how much that round was longer than those
+    before it. `lost_updates` and `duplicated_updates`: those of the rounds from the request to the first under it.
     """
 
     plan: Plan
@@ -44,7 +47,7 @@ class Swap:
         first = rounds[-1]
         self.active_s = min(report.started_s for report in first.reports.values())
         self.active_round = first.number
-        self.pause_ms = pause_ms(rounds)
+        self.pause_ms = pause_ms([done.finished_s for done in rounds], len(rounds) - 1)
         since = [done for done in rounds if done.number >= self.requested_round]
         self.lost_updates = sum(done.lost for done in since)
         self.duplicated_updates = sum(done.duplicated for done in since)
@@ -66,13 +69,17 @@ class Swap:
         }
 
 
-def pause_ms(rounds: Sequence[Round]) -> float | None:
-    """Milliseconds that the gap before the last round exceeds the median of the earlier gaps; at least 0.
+def pause_ms(finished_s: Sequence[float], first: int, last: int | None = None) -> float | None:
+    """Milliseconds by which a swap made a round longer, at least 0; the same for swaps of plans and of networks.
 
-    A gap runs from when the last member finished a round to when the last member entered the next. None when
-    there is no earlier gap to compare with.
+    `finished_s` has the time at which the last member finished each round. A round's whole time runs from the end of
+    the one before to its own, since a swap is paid for inside a round: connections are fresh and begin slowly. The
+    longest of the rounds that felt the swap, `first` to `last` (indices; by default only the first), is compared with
+    the median of the COMPARED before; None when there are not so many.
     """
-    gaps = [after.entered_s - before.finished_s for before, after in pairwise(rounds)]
-    if len(gaps) < 2:
+    wholes = [after - before for before, after in pairwise(finished_s)]  # the first round has none
+    felt = wholes[max(first - 1, 0) : first if last is None else last]
+    before = wholes[max(first - 1 - COMPARED, 0) : max(first - 1, 0)]
+    if not felt or len(before) < COMPARED:
         return None
-    return max(0.0, gaps[-1] - median(gaps[:-1])) * 1e3
+    return max(0.0, max(felt) - median(before)) * 1e3

@@ -147,7 +147,7 @@ def _swaps(outcome: Outcome, rounds: Sequence[RoundFigures]) -> list[dict[str, A
     for swap in outcome.network_swaps:
         lost, duplicated = summary.updates_around(rounds, swap["requested_s"], swap["active_s"])
         pause = summary.pause_around(rounds, swap["requested_s"], swap["active_s"])
-        figures = {"pause_ms": pause * 1e3, "lost_updates": lost, "duplicated_updates": duplicated, "epoch": None}
+        figures = {"pause_ms": pause, "lost_updates": lost, "duplicated_updates": duplicated, "epoch": None}
         swaps.append({**swap, **figures})
     for swap in swaps:
         swap["requested_s"] -= outcome.training_started_s

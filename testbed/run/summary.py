@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median, quantiles
+from statistics import quantiles
 from typing import Any
+
+from testbed.controller.swaps import pause_ms
 
 Record = Mapping[str, Any]
 
@@ -55,13 +58,10 @@ def percentile(values: Sequence[float], percent: int) -> float | None:
     return float(quantiles(values, n=100, method="inclusive")[percent - 1])
 
 
-def pause_around(rounds: Sequence[RoundFigures], began_s: float, ended_s: float) -> float:
-    """Seconds by which the longest round that overlaps [began_s, ended_s] exceeds the median of the ten before."""
-    touched = [r for r in rounds if r.finished_s >= began_s and r.entered_s <= ended_s]
-    before = [r.seconds for r in rounds if r.finished_s < began_s][-10:]
-    if not touched or not before:
-        return 0.0
-    return max(0.0, max(r.seconds for r in touched) - median(before))
+def pause_around(rounds: Sequence[RoundFigures], began_s: float, ended_s: float) -> float | None:
+    """Milliseconds by which what happened in [began_s, ended_s] made a round longer, as `pause_ms` has it."""
+    finished = [r.finished_s for r in rounds]
+    return pause_ms(finished, bisect_left(finished, began_s), bisect_left(finished, ended_s))
 
 
 def updates_around(rounds: Sequence[RoundFigures], began_s: float, ended_s: float) -> tuple[int, int]:
