@@ -64,6 +64,10 @@ HOST_NOISE_S = 0.05
 #: Seconds after which a silent edge is unknown and an unused slow link is believed as declared again.
 SILENCE_S = 60.0
 
+#: The kernel's least round trip is over so long (its default; net.ipv4.tcp_min_rtt_wlen): for that time after a path
+#: became another one, what is less than the declared round trip may be that of the old path.
+MIN_RTT_WINDOW_S = 300.0
+
 
 @dataclass(slots=True)
 class _Belief:
@@ -84,6 +88,7 @@ class Knowledge:
         self._streaks: dict[Pair, list[float]] = {}
         self._quick: dict[str, int] = {}
         self._edges: dict[Pair, EdgeEstimator] = {}
+        self._redeclared_s: dict[Pair, float] = {}
         self._epoch: int | None = None
 
     def redeclare(
@@ -99,7 +104,9 @@ class Knowledge:
         for pair in {*old.routes, *routes}:
             route = routes.get(pair, ())
             if route != old.routes.get(pair, ()) or changed.intersection(route):
-                self._edges.pop(pair, None)
+                for edge in (pair, pair[::-1]):  # the way back is part of the round trip
+                    self._edges.pop(edge, None)
+                    self._redeclared_s[edge] = now_s
         self._start_afresh()
 
     def view(self, now_s: float) -> View:
@@ -123,6 +130,7 @@ class Knowledge:
 
         The first round of an epoch is not judged: its connections are fresh.
         """
+        samples = {pair: self._of_this_path(pair, sample, now_s) for pair, sample in samples.items()}
         for pair, sample in samples.items():
             if pair in self._declared.edges:
                 self._edges.setdefault(pair, EdgeEstimator(SILENCE_S)).add(sample, now_s)
@@ -131,6 +139,14 @@ class Knowledge:
             self._start_afresh()
         elif self._declared.knowledge == "measured" and all(edge[:2] in self._declared.edges for edge in plan.edges()):
             self._judge(plan, samples, now_s)
+
+    def _of_this_path(self, pair: Pair, sample: PeerSample, now_s: float) -> PeerSample:
+        """The sample without a round trip that must be of the path before the newest declaration."""
+        edge = self._declared.edges.get(pair)
+        since_s = now_s - self._redeclared_s.get(pair, -math.inf)
+        if edge is None or since_s > MIN_RTT_WINDOW_S or not 0 < sample.rtt_s < edge.rtt_s:
+            return sample
+        return replace(sample, rtt_s=edge.rtt_s)
 
     def _start_afresh(self) -> None:
         """What rounds should take is another matter now: overheads beside the old T say little beside the new."""

@@ -143,6 +143,24 @@ def test_another_network_makes_it_forget_what_changed_and_nothing_else() -> None
     assert ("a-w0", "b-w0") not in known.estimates(14.0) and ("c-w0", "b-w0") in known.estimates(14.0)
 
 
+def test_the_round_trip_of_the_path_before_is_not_that_of_the_new_one() -> None:
+    view = measured(sites(("a", "b", 40), ("b", "c", 40)))
+    plan = Plan(0, view.names, (star(view.names, "b-w0"),))
+    known = Knowledge(view)
+    observe(known, plan, view, 0, 3)
+    before = view.edges["a-w0", "b-w0"].rtt_s
+    longer = {**view.links, "a->b": replace(view.links["a->b"], delay_s=view.links["a->b"].delay_s + 0.5)}
+    known.redeclare(longer, view.routes, 3.0)
+    observe(known, plan, view, 4, 3)  # the kernel goes on with the old path's least
+    edges = known.view(7.0).edges
+    assert edges["a-w0", "b-w0"].rtt_s == pytest.approx(before + 0.5) and edges["a-w0", "b-w0"].source == "measured"
+    assert edges["b-w0", "a-w0"].rtt_s == pytest.approx(before + 0.5) and edges["b-w0", "a-w0"].source == "measured"
+    assert edges["c-w0", "b-w0"].rtt_s == pytest.approx(view.edges["c-w0", "b-w0"].rtt_s)
+    late = int(3 + knowledge.MIN_RTT_WINDOW_S) + 1  # what is still less by then is measured
+    observe(known, plan, view, late, 12)
+    assert known.view(late + 12.0).edges["a-w0", "b-w0"].rtt_s == pytest.approx(before)
+
+
 def test_the_view_tells_which_edges_were_measured_and_when() -> None:
     view = measured(sites(("a", "b", 40), ("b", "c", 40)))
     plan = Plan(0, view.names, (star(view.names, "b-w0"),))
