@@ -14,9 +14,9 @@ from pydantic import BeforeValidator, Field, model_validator
 from testbed.link import LinkState, Queue, link_name
 from testbed.spec.errors import Fault, SpecError
 from testbed.spec.load import FileModel, Pair, Strict, misfit, read_yaml, validate
-from testbed.spec.units import CardRate, Delay, Loss, QueueLimit, Rate, Size
-from testbed.trace.csv import read_csv
-from testbed.trace.trace import Trace, TraceError
+from testbed.spec.units import CardRate, Delay, Duration, Loss, QueueLimit, Rate, Size, Step
+from testbed.trace.read import read_trace
+from testbed.trace.trace import End, Trace, TraceError
 
 Routing = Literal["delay", "hops", "inverse-rate"]
 
@@ -51,11 +51,32 @@ SiteName = Annotated[str, BeforeValidator(_site_name)]
 
 
 class TraceRef(Strict):
-    """A link's trace: a file, relative to the topology's folder, and how it is replayed."""
+    """A link's trace: a file, relative to the topology's folder, and how it is replayed.
+
+    `loop: true` is short for `end: loop`, `loop: false` for `end: hold`. `step` is for formats that are resampled.
+    """
 
     file: str
-    loop: bool = True
+    loop: bool | None = None
+    end: End | None = None
+    offset: Duration = 0.0
+    step: Step | None = None
     scale: float = Field(default=1.0, ge=MIN_SCALE, le=MAX_SCALE)
+
+    @model_validator(mode="after")
+    def _one_end(self) -> Self:
+        if self.loop is not None and self.end is not None:
+            raise ValueError("has both `loop` and `end` | `end: loop`, `end: hold` or `end: stop`, without `loop`")
+        return self
+
+    def read(self, folder: Path) -> Trace:
+        """The trace as it is replayed. TraceError names the file and what is wrong in it."""
+        end: End = self.end or ("hold" if self.loop is False else "loop")
+        trace = read_trace(folder / self.file, end, self.step).trace.scaled(self.scale)
+        try:
+            return trace.begun(self.offset)
+        except TraceError as error:
+            raise TraceError(f"{folder / self.file}: {error}") from None
 
 
 class LinkProperties(Strict):
@@ -249,10 +270,11 @@ class Topology:
 def _link(source: str, target: str, properties: LinkProperties, folder: Path) -> Link:
     trace = None
     if ref := properties.trace:
-        trace = read_csv(folder / ref.file, "loop" if ref.loop else "hold").scaled(ref.scale)
+        trace = ref.read(folder)
     rate = properties.rate
     if rate is None:
-        rate = trace.rows[0].rate_bps if trace else None
+        first = trace.at(0.0) if trace else None
+        rate = first.rate_bps if first else None
         if rate is None:
             raise TraceError(f"{source}->{target}: neither the link nor its trace's first row has a rate")
     delay = properties.delay if properties.delay is not None else (properties.rtt or 0.0) / 2

@@ -77,6 +77,8 @@ Rate = Annotated[float, BeforeValidator(_quantity(RATES, "50mbit", 64e3, 100e9))
 CardRate = Annotated[float, BeforeValidator(_quantity(RATES, "1gbit", 64e3, 34e9))]
 Delay = Annotated[float, BeforeValidator(_quantity(TIMES, "20ms", 0.0, 60.0))]
 Duration = Annotated[float, BeforeValidator(_quantity(TIMES, "30s", 0.0, 1e7))]
+#: Of a resampled trace: packet-delivery files count milliseconds.
+Step = Annotated[float, BeforeValidator(_quantity(TIMES, "100ms", 1e-3, 3600.0))]
 Size = Annotated[float, BeforeValidator(_quantity(SIZES, "512MB", 1.0, 1e13))]
 Loss = Annotated[float, BeforeValidator(_loss)]
 QueueLimit = Annotated[Queue, BeforeValidator(_queue)]

@@ -15,6 +15,7 @@ import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from testbed.trace.text import read_text
 from testbed.trace.trace import End, Row, Trace, TraceError
 
 #: Column → (field of Row, what one unit of the column is in the field's unit, greatest value allowed).
@@ -28,12 +29,7 @@ COLUMNS = {
 
 def read_csv(path: Path, end: End = "loop") -> Trace:
     """The trace in a file. Raises TraceError, naming file and line, when it cannot be replayed."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise TraceError(f"{path}: there is no such trace; check the path, relative to the topology file") from None
-    except (OSError, ValueError) as error:  # ValueError: no UTF-8, or a path that no file can have
-        raise TraceError(f"{path}: cannot be read as text: {error}") from error
+    text = read_text(path)
     try:
         return parse_csv(text.splitlines(), end)
     except TraceError as error:

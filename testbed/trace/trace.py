@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count, pairwise
 from typing import Literal
@@ -43,12 +43,15 @@ class Row:
 class Trace:
     """Rows in time order, the first at 0. The last row lasts as long as the one before it (1 s if alone).
 
-    At the end `loop` begins again, `hold` keeps the last row, `stop` takes the link down.
-    Raises TraceError when the rows are empty, do not begin at 0, or are not in strictly rising time.
+    At the end `loop` begins again, `hold` keeps the last row, `stop` takes the link down. The replay begins
+    `offset_s` into the rows.
+    Raises TraceError when the rows are empty, do not begin at 0, or are not in strictly rising time, or when the
+    offset is not within them.
     """
 
     rows: tuple[Row, ...]
     end: End = "loop"
+    offset_s: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.rows:
@@ -60,6 +63,8 @@ class Trace:
                 raise TraceError(
                     f"time {after.time_s:g} s comes after {before.time_s:g} s; times must rise from row to row"
                 )
+        if not 0 <= self.offset_s < self.duration_s:
+            raise TraceError(f"cannot begin at {self.offset_s:g} s: it ends at {self.duration_s:g} s; begin before")
 
     @property
     def duration_s(self) -> float:
@@ -69,7 +74,8 @@ class Trace:
         return 2 * self.rows[-1].time_s - self.rows[-2].time_s
 
     def at(self, time_s: float) -> Row | None:
-        """The row in force `time_s` seconds after the trace began; None after the end of one that stops."""
+        """The row in force `time_s` seconds after the replay began; None after the end of one that stops."""
+        time_s += self.offset_s
         if time_s >= self.duration_s:
             if self.end == "stop":
                 return None
@@ -80,6 +86,11 @@ class Trace:
 
     def changes(self) -> Iterator[tuple[float, Row | None]]:
         """Each moment at which another row takes force, in time order; endless for a loop of several rows."""
+        yield 0.0, self.at(0.0)
+        yield from ((time_s - self.offset_s, row) for time_s, row in self._changes() if time_s > self.offset_s)
+
+    def _changes(self) -> Iterator[tuple[float, Row | None]]:
+        """The same, of a replay from the first row on."""
         yield from ((row.time_s, row) for row in self.rows)
         if self.end == "stop":
             yield self.duration_s, None
@@ -90,4 +101,20 @@ class Trace:
     def scaled(self, factor: float) -> Trace:
         """The same trace with its rates multiplied."""
         rows = (row if row.rate_bps is None else replace(row, rate_bps=row.rate_bps * factor) for row in self.rows)
-        return Trace(tuple(rows), self.end)
+        return replace(self, rows=tuple(rows))
+
+    def begun(self, offset_s: float) -> Trace:
+        """The same trace, replayed from `offset_s` on; a loop takes one past its end. TraceError for others."""
+        return replace(self, offset_s=math.fmod(offset_s, self.duration_s) if self.end == "loop" else offset_s)
+
+
+def lasting(rows: Sequence[Row], until_s: float) -> tuple[Row, ...]:
+    """The rows such that a trace of them ends at `until_s`, after the last one's time.
+
+    The last row of a trace lasts as long as the one before it; where that is another end, the last row is said
+    again halfway to the end.
+    """
+    last = rows[-1]
+    if len(rows) > 1 and math.isclose(2 * last.time_s - rows[-2].time_s, until_s, rel_tol=1e-12):
+        return tuple(rows)
+    return (*rows, replace(last, time_s=(last.time_s + until_s) / 2))

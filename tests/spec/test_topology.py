@@ -81,6 +81,66 @@ def test_a_trace_that_does_not_loop_holds_its_last_row(traced: Path) -> None:
     assert link.at(1e6) == LinkState(10e6, 0.010)
 
 
+@pytest.mark.parametrize(
+    ("ending", "end"),
+    [
+        ({}, "loop"),
+        ({"loop": True}, "loop"),
+        ({"loop": False}, "hold"),
+        ({"end": "hold"}, "hold"),
+        ({"end": "stop"}, "stop"),
+    ],
+)
+def test_how_a_trace_ends(ending: dict[str, Any], end: str, traced: Path) -> None:
+    link = load(with_trace(file="trace.csv", **ending), traced).links["paris->tokyo"]
+    assert link.trace is not None
+    assert link.trace.end == end
+    assert link.at(1e6).up == (end != "stop")
+
+
+def test_a_trace_begins_at_its_offset(traced: Path) -> None:
+    link = load(with_trace(file="trace.csv", offset="6.5s"), traced).links["paris->tokyo"]
+    assert link.at(0) == LinkState(20e6, 0.010, loss=0.01)  # 1.5 s into the second lap
+    assert link.at(1.5) == LinkState(10e6, 0.010)
+
+
+def test_a_packet_delivery_file_is_resampled_at_the_step(tmp_path: Path) -> None:
+    (tmp_path / "lte.down").write_text("".join(f"{ms}\n" for ms in range(0, 2001, 2)))
+    topology = load(with_trace(file="lte.down", step="500ms"), tmp_path)
+    trace = topology.links["paris->tokyo"].trace
+    assert trace is not None
+    assert [row.time_s for row in trace.rows] == [0, 0.5, 1, 1.5]
+
+
+@pytest.mark.parametrize(
+    ("reference", "field", "rule", "remedy"),
+    [
+        ({"loop": True, "end": "loop"}, "trace", "has both `loop` and `end`", "`end: stop`"),
+        ({"end": "never"}, "trace.end", "never", "'loop', 'hold' or 'stop'"),
+        ({"offset": 3}, "trace.offset", "no unit", "30s"),
+        ({"step": "0ms"}, "trace.step", "out of range", "100ms"),
+    ],
+)
+def test_a_trace_s_field_that_breaks_a_rule(
+    reference: dict[str, Any], field: str, rule: str, remedy: str, traced: Path
+) -> None:
+    said, _, remedied = refused(with_trace(file="trace.csv", **reference), traced).partition("\n    write instead: ")
+    assert f": links.0.forward.{field}: " in said
+    assert rule in said
+    assert remedy in remedied
+
+
+@pytest.mark.parametrize(
+    ("reference", "rule"),
+    [
+        ({"step": "100ms"}, "trace.csv: is CSV, replayed row by row"),
+        ({"end": "stop", "offset": "5s"}, "trace.csv: cannot begin at 5 s: it ends at 5 s"),
+    ],
+)
+def test_a_trace_that_cannot_be_replayed_as_asked(reference: dict[str, Any], rule: str, traced: Path) -> None:
+    assert rule in refused(with_trace(file="trace.csv", **reference), traced)
+
+
 def test_a_trace_gives_the_rate_where_the_link_has_none(traced: Path) -> None:
     value = spoilt(with_trace(file="trace.csv"), "links", 0, "rate", to=...)
     value = spoilt(value, "links", 0, "backward", to={"rate": "5mbit"})

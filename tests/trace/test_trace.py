@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import islice, pairwise, takewhile
 from typing import get_args
 
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.link import LinkState
-from testbed.trace.trace import End, Row, Trace, TraceError
+from testbed.trace.trace import End, Row, Trace, TraceError, lasting
 
 pytestmark = pytest.mark.unit
 
@@ -23,7 +24,8 @@ def traces(draw: st.DrawFn) -> Trace:
     moments = [0.0]
     for gap in draw(st.lists(EIGHTHS, max_size=7)):
         moments.append(moments[-1] + gap)
-    return Trace(tuple(Row(moment, 1e6 + i) for i, moment in enumerate(moments)), draw(ENDS))
+    trace = Trace(tuple(Row(moment, 1e6 + i) for i, moment in enumerate(moments)), draw(ENDS))
+    return replace(trace, offset_s=draw(st.integers(0, int(trace.duration_s * 8) - 1)) / 8)
 
 
 @given(traces(), st.integers(0, 8000).map(lambda eighths: eighths / 8))
@@ -37,6 +39,31 @@ def test_changes_come_in_rising_time(trace: Trace) -> None:
     moments = [moment for moment, _ in islice(trace.changes(), 40)]
     assert moments[0] == 0
     assert all(a < b for a, b in pairwise(moments))
+
+
+@given(traces(), st.integers(0, 800).map(lambda eighths: eighths / 8))
+def test_an_offset_begins_within_the_rows(trace: Trace, time_s: float) -> None:
+    assert trace.at(time_s) == replace(trace, offset_s=0).at(time_s + trace.offset_s)
+
+
+def test_a_loop_begins_anywhere_and_others_before_their_end() -> None:
+    rows = (Row(0, 1e6), Row(2, 2e6))
+    assert Trace(rows, "loop").begun(7).offset_s == 3
+    assert [change for change, _ in islice(Trace(rows, "loop").begun(7).changes(), 4)] == [0, 1, 3, 5]
+    assert list(Trace(rows, "stop").begun(3).changes()) == [(0, rows[1]), (1, None)]
+    for end in ("hold", "stop"):
+        with pytest.raises(TraceError, match="cannot begin at 4 s: it ends at 4 s; begin before"):
+            Trace(rows, end).begun(4)
+
+
+@given(traces(), EIGHTHS)
+def test_rows_are_made_to_last(trace: Trace, more: float) -> None:
+    until = trace.rows[-1].time_s + more
+    made = Trace(lasting(trace.rows, until))
+    assert made.duration_s == until
+    assert made.at(until - 1e-3) is not None
+    assert [r.rate_bps for r in made.rows[: len(trace.rows)]] == [r.rate_bps for r in trace.rows]
+    assert len(made.rows) <= len(trace.rows) + 1
 
 
 @given(traces())
@@ -63,7 +90,7 @@ def test_a_single_row_never_changes_again() -> None:
 @given(traces(), st.floats(0.01, 100))
 def test_scaling_multiplies_rates_and_nothing_else(trace: Trace, factor: float) -> None:
     scaled = trace.scaled(factor)
-    assert scaled.end == trace.end
+    assert (scaled.end, scaled.offset_s) == (trace.end, trace.offset_s)
     assert [row.time_s for row in scaled.rows] == [row.time_s for row in trace.rows]
     assert [row.rate_bps for row in scaled.rows] == [row.rate_bps * factor for row in trace.rows if row.rate_bps]
 

@@ -1,0 +1,103 @@
+"""What iperf3 measured, as `iperf3 --json` writes it: the intervals' sums over all streams.
+
+iperf3 counts what programs received. A link's rate counts frames, so the headers are added, that the same test over a
+link with this trace measures the same: of TCP 1,448 bytes travel in a frame of 1,514, of UDP one datagram with 42
+more. The round trips in the file are those of a filled queue, not the link's, and are left out.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+from testbed.link import MTU_FRAME_BYTES
+from testbed.trace.resample import LEAST_STEP_S, Resampled, resample
+from testbed.trace.trace import TraceError
+from testbed.trace.volume import Volume
+
+#: Bytes that a program gets of a full frame: 1,514 less Ethernet's 14, IP's 20, TCP's 20 and its timestamps' 12.
+TCP_PAYLOAD_BYTES = MTU_FRAME_BYTES - 66
+#: Ethernet, IP and UDP.
+UDP_HEADER_BYTES = 42
+
+#: A day; a longer test is a slip, or not from iperf3.
+MOST_SECONDS = 86_400.0
+#: What a file's number of bytes an interval is at most: 100 Gbit/s for a day.
+MOST_BYTES = 1.08e15
+
+
+def parse_iperf3(text: str) -> Volume:
+    """What was delivered, in bytes of frames, from the first interval that counts on; TraceError says where."""
+    try:
+        document = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise TraceError(
+            f"line {error.lineno}: is not JSON ({error.msg}); write the file with `iperf3 --json`, not --json-stream"
+        ) from None
+    except (ValueError, RecursionError):  # a whole number of thousands of digits; brackets thousands deep
+        raise TraceError("is not JSON that iperf3 writes; write the file with `iperf3 --json`") from None
+    if not isinstance(document, dict):
+        raise TraceError("is not of iperf3: it holds no JSON object; write the file with `iperf3 --json`")
+    if "error" in document:
+        raise TraceError(f"records a test that failed: {str(document['error'])[:200]}; repeat it")
+    edges, bytes_ = _intervals(document)
+    factor = _frame_factor(document)
+    return Volume.of_steps(edges, [each * factor for each in bytes_])
+
+
+def resampled(volume: Volume, step_s: float | None = None) -> Resampled:
+    """As rates, by default in steps of the median interval to the millisecond. TraceError as `resample` says."""
+    if step_s is None:
+        step_s = max(round(median(after - before for before, after in pairwise(volume.edges_s)), 3), LEAST_STEP_S)
+    return resample(volume, step_s)
+
+
+def _intervals(document: Mapping[str, Any]) -> tuple[list[float], list[float]]:
+    """Edges in seconds from 0, and the bytes between them."""
+    intervals = document.get("intervals")
+    if not isinstance(intervals, list) or not intervals:
+        raise TraceError("has no `intervals`; write the file with `iperf3 --json`, and an interval (-i) above 0")
+    edges: list[float] = []
+    bytes_: list[float] = []
+    for number, interval in enumerate(intervals):
+        field = f"intervals.{number}.sum"
+        sums = interval.get("sum") if isinstance(interval, dict) else None
+        if not isinstance(sums, dict):
+            raise TraceError(f"{field}: is missing; write the file with `iperf3 --json`")
+        if sums.get("omitted") is True:
+            continue
+        start, end = (_number(sums, field, name, MOST_SECONDS) for name in ("start", "end"))
+        if not edges:
+            edges.append(start)
+        if end <= edges[-1]:
+            raise TraceError(f"{field}.end: {end:g} s does not come after {edges[-1]:g} s; times must rise")
+        edges.append(end)
+        bytes_.append(_number(sums, field, "bytes", MOST_BYTES))
+    if not bytes_:
+        raise TraceError("has only omitted intervals; test for longer than --omit")
+    return [edge - edges[0] for edge in edges], bytes_
+
+
+def _frame_factor(document: Mapping[str, Any]) -> float:
+    """Bytes of frames for each byte that a program received."""
+    start = document.get("start")
+    test = start.get("test_start") if isinstance(start, dict) else None
+    if not isinstance(test, dict) or test.get("protocol") != "UDP":
+        return MTU_FRAME_BYTES / TCP_PAYLOAD_BYTES
+    length = _number(test, "start.test_start", "blksize", 65_507)
+    if length < 1:
+        raise TraceError("start.test_start.blksize: 0 bytes make no datagram; give the length used")
+    return 1 + UDP_HEADER_BYTES / length
+
+
+def _number(fields: Mapping[str, Any], place: str, name: str, most: float) -> float:
+    value = fields.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TraceError(f"{place}.{name}: {str(value)[:40]!r} is not a number; write the file with `iperf3 --json`")
+    if not (0 <= value <= most and math.isfinite(value)):
+        raise TraceError(f"{place}.{name}: must be between 0 and {most:g}")
+    return float(value)

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from testbed.trace.iperf3 import parse_iperf3, resampled
+from testbed.trace.trace import TraceError
+
+pytestmark = pytest.mark.unit
+
+
+def interval(start: Any, end: Any, bytes_: Any, **more: Any) -> dict[str, Any]:
+    return {"streams": [], "sum": {"start": start, "end": end, "bytes": bytes_, "omitted": False, **more}}
+
+
+def document(*intervals: Any, protocol: str = "TCP", **more: Any) -> dict[str, Any]:
+    test_start = {"protocol": protocol, "num_streams": 1, "blksize": 1448}
+    return {"start": {"version": "iperf 3.12", "test_start": test_start}, "intervals": list(intervals), **more}
+
+
+STEADY = document(interval(0, 1.00004, 1_448_000), interval(1.00004, 2.00001, 2_896_000), interval(2.00001, 3, 724_000))
+
+
+def test_bytes_that_programs_got_become_frames() -> None:
+    assert parse_iperf3(json.dumps(STEADY)).total == pytest.approx((0, 1_514_000, 4_542_000, 5_299_000))
+    udp = STEADY | {"start": {"test_start": {"protocol": "UDP", "blksize": 1000}}}
+    assert parse_iperf3(json.dumps(udp)).total[1] == pytest.approx(1_448_000 * 1.042)
+
+
+def test_without_a_step_a_row_is_an_interval() -> None:
+    found = resampled(parse_iperf3(json.dumps(STEADY)))
+    assert found.step_s == 1
+    assert [row.time_s for row in found.trace.rows] == [0, 1, 2]
+    assert [row.rate_bps for row in found.trace.rows] == pytest.approx([12.112e6, 24.224e6, 6.056e6], rel=1e-3)
+    assert found.drift == pytest.approx(0, abs=1e-12)
+
+
+def test_omitted_intervals_are_not_part_of_it() -> None:
+    warm = document(interval(0, 1, 9e9, omitted=True), interval(1, 2, 1_448_000), interval(2, 3, 1_448_000))
+    volume = parse_iperf3(json.dumps(warm))
+    assert volume.edges_s == (0, 1, 2)
+    assert volume.total[-1] == pytest.approx(3_028_000)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "line 1: is not JSON"),
+        ('{"a": 1}\n{"b": 2}', "line 2: is not JSON (Extra data); write the file with `iperf3 --json`, not"),
+        ("[1]", "holds no JSON object"),
+        ("[" * 100_000, "is not JSON that iperf3 writes"),
+        ("9" * 5000, "is not JSON that iperf3 writes"),
+        ('{"error": "unable to connect to server"}', "a test that failed: unable to connect to server"),
+        ("{}", "has no `intervals`"),
+        (document(), "has no `intervals`"),
+        (document(3), "intervals.0.sum: is missing"),
+        (document({"sum": []}), "intervals.0.sum: is missing"),
+        (document(interval(0, "1", 1)), "intervals.0.sum.end: '1' is not a number"),
+        (document(interval(0, True, 1)), "intervals.0.sum.end: 'True' is not a number"),
+        (document(interval(0, 1, -1)), "intervals.0.sum.bytes: must be between 0"),
+        (document(interval(0, 1, float("nan"))), "intervals.0.sum.bytes: must be between 0"),
+        (document(interval(0, 1, 10**400)), "intervals.0.sum.bytes: must be between 0"),
+        (document(interval(0, 1e6, 1)), "intervals.0.sum.end: must be between 0"),
+        (document(interval(0, 1, 1), interval(1, 1, 1)), "intervals.1.sum.end: 1 s does not come after 1 s"),
+        (document(interval(0, 1, 1, omitted=True)), "only omitted intervals"),
+        (document(interval(0, 1, 1), start={"test_start": {"protocol": "UDP"}}), "blksize: 'None' is not a number"),
+        (
+            document(interval(0, 1, 1), start={"test_start": {"protocol": "UDP", "blksize": 0}}),
+            "blksize: 0 bytes make no datagram",
+        ),
+    ],
+)
+def test_a_broken_rule_is_named_with_its_place(text: Any, said: str) -> None:
+    with pytest.raises(TraceError) as caught:
+        parse_iperf3(text if isinstance(text, str) else json.dumps(text))
+    assert said in str(caught.value)
+
+
+def tried(text: str) -> None:
+    try:
+        assert resampled(parse_iperf3(text)).trace.rows
+    except TraceError as error:
+        assert str(error)
+
+
+@given(st.text(st.characters() | st.sampled_from('{}[]":,0123456789'), max_size=60))
+@settings(max_examples=100)
+def test_any_text_is_a_measurement_or_refused(text: str) -> None:
+    tried(text)
+
+
+VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.just([]) | st.just({})
+
+
+@given(st.lists(st.builds(interval, *[VALUES | st.floats(0, 1e6)] * 3), max_size=4), VALUES, VALUES)
+def test_any_values_in_the_right_places_are_a_measurement_or_refused(intervals: Any, protocol: Any, size: Any) -> None:
+    tried(json.dumps(document(*intervals, start={"test_start": {"protocol": protocol, "blksize": size}})))
+    tried(json.dumps(document(*intervals, protocol="UDP")))
