@@ -6,8 +6,35 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
-from testbed.trace.trace import Row, Trace
+from testbed.trace.resample import MOST_ROWS
+from testbed.trace.trace import Row, Trace, TraceError, lasting
+
+
+class Generator(Protocol):
+    """Anything that makes a trace, the same each time. TraceError where its arguments make none."""
+
+    def trace(self) -> Trace: ...
+
+
+def _moments(duration_s: float, step_s: float) -> list[float]:
+    """The times of rows a step apart."""
+    _above_zero(duration=duration_s, step=step_s)
+    if duration_s / step_s > MOST_ROWS:
+        raise TraceError(f"{duration_s:g} s in steps of {step_s:g} s are over {MOST_ROWS} rows; take a longer step")
+    return [round(i * step_s, 9) for i in range(math.ceil(duration_s / step_s))]
+
+
+def _above_zero(**values: float) -> None:
+    for name, value in values.items():
+        if not 0 < value < math.inf:
+            raise TraceError(f"{name} {value:g} must be above 0 and finite")
+
+
+def _kept(rate_bps: float, mean_bps: float) -> float:
+    """Within a tenth and twice the mean."""
+    return min(max(rate_bps, mean_bps / 10), mean_bps * 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +48,10 @@ class UniformRedraw:
     seed: int
 
     def trace(self) -> Trace:
+        _above_zero(low=self.low_bps, high=self.high_bps)
         draw = random.Random(self.seed)
-        steps = math.ceil(self.duration_s / self.period_s)
-        return Trace(tuple(Row(i * self.period_s, draw.uniform(self.low_bps, self.high_bps)) for i in range(steps)))
+        moments = _moments(self.duration_s, self.period_s)
+        return Trace(tuple(Row(moment, draw.uniform(self.low_bps, self.high_bps)) for moment in moments))
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +70,107 @@ class OrnsteinUhlenbeck:
     seed: int
 
     def trace(self) -> Trace:
+        _above_zero(mean=self.mean_bps, **{"return": self.return_s})
         draw, rate, rows = random.Random(self.seed), self.mean_bps, []
         pull = self.step_s / self.return_s
-        for i in range(math.ceil(self.duration_s / self.step_s)):
-            rows.append(Row(round(i * self.step_s, 9), rate))
+        for moment in _moments(self.duration_s, self.step_s):
+            rows.append(Row(moment, rate))
             rate += (self.mean_bps - rate) * pull
             rate += self.spread * self.mean_bps * math.sqrt(2 * pull) * draw.gauss(0, 1)
-            rate = min(max(rate, self.mean_bps / 10), self.mean_bps * 2)
+            rate = _kept(rate, self.mean_bps)
         return Trace(tuple(rows))
+
+
+@dataclass(frozen=True, slots=True)
+class Markov:
+    """A rate that jumps between states: a Markov chain with one transition a step, from the first state on.
+
+    `transition[i][j]` is the probability that state j follows state i; each row sums to 1.
+    """
+
+    rates_bps: tuple[float, ...]
+    transition: tuple[tuple[float, ...], ...]
+    step_s: float
+    duration_s: float
+    seed: int
+
+    @classmethod
+    def dwelling(
+        cls, rates_bps: Sequence[float], dwell_s: float, step_s: float, duration_s: float, seed: int
+    ) -> Markov:
+        """Each state lasts `dwell_s` in the mean, geometrically, then any of the others follows."""
+        _above_zero(dwell=dwell_s)
+        leave, others = min(step_s / dwell_s, 1.0), len(rates_bps) - 1
+        rows = (
+            tuple(1 - leave if j == i else leave / others for j in range(others + 1)) if others else (1.0,)
+            for i in range(others + 1)
+        )
+        return cls(tuple(rates_bps), tuple(rows), step_s, duration_s, seed)
+
+    def trace(self) -> Trace:
+        self._check()
+        draw, state, rows = random.Random(self.seed), 0, []
+        for moment in _moments(self.duration_s, self.step_s):
+            rows.append(Row(moment, self.rates_bps[state]))
+            state = draw.choices(range(len(self.rates_bps)), self.transition[state])[0]
+        return Trace(tuple(rows))
+
+    def _check(self) -> None:
+        states = len(self.rates_bps)
+        if not states:
+            raise TraceError("a chain needs states; give a rate for each")
+        _above_zero(**{f"state {i}": rate for i, rate in enumerate(self.rates_bps)})
+        if len(self.transition) != states or any(len(row) != states for row in self.transition):
+            raise TraceError(f"{states} states need a transition matrix of {states} rows with {states} probabilities")
+        for i, row in enumerate(self.transition):
+            if not all(0 <= each <= 1 for each in row) or not math.isclose(sum(row), 1, abs_tol=1e-6):
+                raise TraceError(f"row {i} of the transition matrix must be probabilities that sum to 1")
+
+
+@dataclass(frozen=True, slots=True)
+class Diurnal:
+    """A rate that follows the day: mean·(1 - swing·cos(2πt/day))·(1 + noise·N(0, 1)), least at time 0.
+
+    `day_s` may be a short day. Kept within a tenth and twice the mean.
+    """
+
+    mean_bps: float
+    swing: float
+    noise: float
+    day_s: float
+    step_s: float
+    duration_s: float
+    seed: int
+
+    def trace(self) -> Trace:
+        _above_zero(mean=self.mean_bps, day=self.day_s)
+        draw, rows = random.Random(self.seed), []
+        for moment in _moments(self.duration_s, self.step_s):
+            rate = self.mean_bps * (1 - self.swing * math.cos(2 * math.pi * moment / self.day_s))
+            rows.append(Row(moment, _kept(rate * (1 + self.noise * draw.gauss(0, 1)), self.mean_bps)))
+        return Trace(tuple(rows))
+
+
+@dataclass(frozen=True, slots=True)
+class Outages:
+    """A steady rate, and times without any: a link that is up for `up_s` in the mean, then loses everything for
+    `down_s` in the mean, both exponential, to the millisecond and at least one. It begins up."""
+
+    rate_bps: float
+    up_s: float
+    down_s: float
+    duration_s: float
+    seed: int
+
+    def trace(self) -> Trace:
+        _above_zero(rate=self.rate_bps, up=self.up_s, down=self.down_s)
+        _moments(self.duration_s, max(min(self.up_s, self.down_s), 1e-3))  # refuses what makes too many rows
+        draw, moment, loss, rows = random.Random(self.seed), 0.0, 0.0, []
+        while moment < self.duration_s:
+            rows.append(Row(moment, self.rate_bps, loss=loss))
+            span = draw.expovariate(1 / (self.down_s if loss else self.up_s))
+            moment, loss = round(moment + max(span, 1e-3), 3), 1.0 - loss
+        return Trace(lasting(rows, self.duration_s))
 
 
 @dataclass(frozen=True, slots=True)
