@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
+from testbed import cli_topology, cli_trace
+from testbed.console import BAD_INPUT, CANNOT, FAILED, INTERRUPTED, err, fail
 from testbed.spec.errors import SpecError
 
-FAILED, BAD_INPUT, CANNOT, INTERRUPTED = 1, 2, 3, 130
-
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
-err = Console(stderr=True, highlight=False, soft_wrap=True)
+app.add_typer(cli_trace.app, name="trace")
+app.add_typer(cli_topology.app, name="topology")
 
 
 class Interrupted(BaseException):
@@ -53,12 +53,6 @@ def interruptible() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def fail(code: int, text: object) -> typer.Exit:
-    """Say why, and the exit with this code, to be raised."""
-    err.print(str(text), markup=False)
-    return typer.Exit(code)
 
 
 def overrides(pairs: list[str]) -> dict[str, str]:

@@ -57,12 +57,12 @@ def resample(source: Delivered, step_s: float) -> Resampled:
     Raises TraceError for a step below 1 ms or one that makes too many rows, and for a source that carries less than
     64 kbit/s in the mean or more than 100 Gbit/s in a step.
     """
-    edges = _edges(source.duration_s, step_s)
     mean_bps = source.by(source.duration_s) * 8 / source.duration_s
     if mean_bps < LEAST_BPS:
         raise TraceError(
             f"carries {mean_bps / 1e3:.3g} kbit/s in the mean; a link carries {LEAST_BPS / 1e3:g} kbit/s or more"
         )
+    edges = _edges(source.duration_s, step_s)
     least = [LEAST_BPS / 8 * (stop - start) for start, stop in pairwise(edges)]
     carried = _lent(_between(source, edges), least)
     rows = [

@@ -1,0 +1,40 @@
+"""What all verbs share: exit codes, how a fault is said, and quantities as options.
+
+0 done; 1 the run failed, or its verdict is `suspect` under --strict; 2 bad input; 3 this machine can't.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import typer
+from pydantic import TypeAdapter, ValidationError
+from rich.console import Console
+
+FAILED, BAD_INPUT, CANNOT, INTERRUPTED = 1, 2, 3, 130
+
+out = Console(highlight=False, soft_wrap=True)
+err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def fail(code: int, text: object) -> typer.Exit:
+    """Say why, and the exit with this code, to be raised."""
+    err.print(str(text), markup=False)
+    return typer.Exit(code)
+
+
+def quantity(kind: Any) -> Callable[[str | float], float]:
+    """A parser of options of a kind from `spec.units`: `50mbit`, `110ms`, as in topology files."""
+    adapter = TypeAdapter[float](kind)
+
+    def parse(text: str | float) -> float:
+        if isinstance(text, float):  # a default
+            return text
+        try:
+            return adapter.validate_python(text)
+        except ValidationError as error:
+            rule, _, remedy = error.errors()[0]["msg"].removeprefix("Value error, ").partition(" | ")
+            raise typer.BadParameter(f"{rule}; write {remedy}") from None
+
+    return parse

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from testbed.report.figures.trace import save_trace
+from testbed.report.measured import measured_trace
+from testbed.report.record import RunRecord, Sample
+from testbed.report.trace import HEIGHT, WIDTH, sketch
+from testbed.trace.facts import columns_of
+from testbed.trace.resample import LEAST_BPS
+from testbed.trace.trace import Row, Trace, TraceError
+
+pytestmark = pytest.mark.unit
+
+STAIRS = Trace((Row(0, 12e6), Row(1, 6e6), Row(2, None)))
+
+
+def test_a_sketch_shows_each_part_of_the_time_by_its_mean() -> None:
+    lines = list(sketch(next(columns_of(STAIRS))))
+    bars = [line.partition("┤")[2] for line in lines[:HEIGHT]]
+    third = WIDTH // 3
+    assert {bar[:third] for bar in bars} == {"█" * third}
+    assert [bar[third] for bar in bars] == [" "] * (HEIGHT // 2) + ["█"] * (HEIGHT // 2)
+    assert {bar[2 * third :] for bar in bars} == {" " * third}
+    assert lines[0].split()[0] == "12"
+    assert lines[-1].startswith("rate_mbps └")
+    assert lines[-1].endswith("3 s")
+
+
+def test_a_column_of_zeros_is_flat() -> None:
+    lines = list(sketch(next(columns_of(Trace((Row(0, loss=0.0),))))))
+    assert "█" not in "".join(lines)
+
+
+def test_a_picture_is_a_png(tmp_path: Path) -> None:
+    save_trace(STAIRS, "stairs", tmp_path / "a.png")
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+
+
+def record(*samples: tuple[float, int, float]) -> RunRecord:
+    """A run that sampled (seconds, bytes, seconds backlogged) of one link."""
+    taken = tuple(Sample(at, {"a->b": bytes_}, {"a->b": busy}, None) for at, bytes_, busy in samples)
+    nothing: dict[str, tuple[()]] = {}
+    return RunRecord(Path("runs/x"), {}, {}, nothing, taken, (), (), (), {}, 0.0, ())
+
+
+def test_what_was_measured_is_known_only_while_the_queue_was_backlogged() -> None:
+    run = record(
+        (-1, 0, 0),
+        (0, 1_000_000, 0.1),  # before training began
+        (1, 1_500_000, 0.5),  # 4 Mbit/s, but the link was idle most of the time
+        (2, 2_750_000, 1.5),  # 10 Mbit/s all the time
+        (3, 3_000_000, 1.6),
+        (4, 3_500_000, 2.1),  # 8 Mbit/s half of the time
+        (5, 3_500_000, 3.1),  # nothing came through
+        (6, 3_600_000, 3.2),
+    )
+    trace = measured_trace(run, "a->b")
+    expected = ((0, 10e6), (1, 10e6), (3, 8e6), (4, LEAST_BPS))
+    assert [(row.time_s, row.rate_bps) for row in trace.rows[:4]] == [(at, pytest.approx(r)) for at, r in expected]
+    assert trace.duration_s == 6
+
+
+def test_a_link_that_was_never_busy_or_is_not_there_is_refused() -> None:
+    run = record((0, 0, 0), (1, 500_000, 0.3))
+    with pytest.raises(TraceError, match="a->b was never backlogged"):
+        measured_trace(run, "a->b")
+    with pytest.raises(TraceError, match="measured no link 'b->a'; name one of a->b"):
+        measured_trace(run, "b->a")
+    with pytest.raises(TraceError, match=r"name one of \(none\)"):
+        measured_trace(record(), "a->b")

@@ -1,0 +1,131 @@
+"""Makes the networks taken from published data: `python topologies/make_presets.py DATA`.
+
+DATA is a folder with `graphs/gaia.gml`, `graphs/amazon_us.gml` and `graphs/geantdistance.gml` (of the code of
+"Throughput-Optimal Topology Design for Cross-Silo Federated Learning", NeurIPS 2020) and
+`rtt/ibm-cloud-regions-2024-08-25.csv` (IBM Cloud's latency table: a row and a column for each region, ms). Without
+DATA only netstorm9 and its traces are made, which need none. Each time the same files come out.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+import sys
+from collections.abc import Iterator
+from itertools import combinations
+from pathlib import Path
+
+from testbed.spec.graph import GraphLink, import_graph, site_name, topology_text, write_topology
+from testbed.trace.csv import write_csv
+from testbed.trace.generate import UniformRedraw
+
+HERE = Path(__file__).parent
+
+#: The rate where a source has none: ours, of the order that one flow between regions gets.
+RATE_BPS = 100e6
+#: The same for GÉANT, whose map has 100 Mbit/s to 10 Gbit/s for two of three links.
+GEANT_RATE_BPS = 1e9
+
+SILOS = 'the code of "Throughput-Optimal Topology Design for Cross-Silo Federated Learning", NeurIPS 2020.'
+FORMULA = "Delays: 0.0085 ms a kilometre and 4 ms, one way (docs/topology.md)."
+
+#: Graph → (file of the preset, rate of links without capacity in bit/s, comments).
+GRAPHS = {
+    "gaia": (
+        "gaia-11",
+        RATE_BPS,
+        [
+            "Eleven Amazon EC2 regions, each joined to each: the sites of Gaia (NSDI 2017).",
+            "Sites, distances and capacities: gaia.gml of",
+            SILOS,
+            FORMULA,
+        ],
+    ),
+    "amazon_us": (
+        "aws-na-22",
+        RATE_BPS,
+        [
+            "Twenty-two Amazon Web Services sites in North America, each joined to each.",
+            "Sites and distances: amazon_us.gml of",
+            SILOS,
+            f"{FORMULA} Rates: ours, the source has none.",
+        ],
+    ),
+    "geantdistance": (
+        "geant-40",
+        GEANT_RATE_BPS,
+        [
+            "GÉANT, the European research network, in March 2012: a site for each country, named by its code.",
+            "Sites, distances and capacities: Topology Zoo's map Geant2012, as geantdistance.gml of",
+            SILOS,
+            FORMULA,
+            "Rates: 22 links have no capacity there and 1 Gbit/s here.",
+        ],
+    ),
+}
+
+IBM = [
+    "Ten IBM Cloud regions, each joined to each.",
+    "Round trips: the mean of both directions in IBM Cloud's published inter-region latency table,",
+    "means of 27 July to 25 August 2024. Rates: ours, the table has none.",
+]
+
+#: The overlay of NetStorm's evaluation (arXiv 2404.11352).
+NETSTORM_LINKS = "1-2 1-3 2-3 2-5 3-4 4-5 4-6 5-7 6-7 6-8 6-9 7-8 8-9"
+NETSTORM = [
+    "Nine data centres and 13 pairs of links: the network of NetStorm's evaluation (arXiv 2404.11352).",
+    "As published, each direction has a rate drawn uniformly from 20 to 155 Mbit/s again every 180 s, and there is no",
+    "delay, jitter or loss. Ours: the seeds (traces/netstorm9, ten draws each, then again), and the LAN's 0.1 ms.",
+]
+
+
+def make_graphs(data: Path, folder: Path) -> None:
+    """The presets that are graphs."""
+    for source, (name, rate_bps, comments) in GRAPHS.items():
+        import_graph(data / "graphs" / f"{source}.gml", folder / f"{name}.yaml", rate_bps, 1, comments)
+
+
+def make_ibm_cloud(data: Path, folder: Path) -> None:
+    """The preset that is a table of round trips."""
+    with (data / "rtt/ibm-cloud-regions-2024-08-25.csv").open(encoding="utf-8", newline="") as file:
+        rtt = {row["from"]: row for row in csv.DictReader(file)}
+    links = [
+        GraphLink(_region(a), _region(b), (float(rtt[a][b]) + float(rtt[b][a])) / 4, RATE_BPS)
+        for a, b in combinations(rtt, 2)
+    ]
+    write_topology(folder / "ibm-cloud-10.yaml", topology_text("ibm-cloud-10", links, 1, IBM))
+
+
+def _region(name: str) -> str:
+    """`SaoPaulo` → `sao-paulo`."""
+    return site_name(re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name))
+
+
+def make_netstorm(folder: Path, traces: Path) -> None:
+    """The preset whose links have traces, and the traces."""
+    traces.mkdir(parents=True, exist_ok=True)
+    pairs = [tuple(f"dc{end}" for end in link.split("-")) for link in NETSTORM_LINKS.split()]
+    for seed, (a, b) in enumerate(((a, b) for pair in pairs for a, b in (pair, pair[::-1])), 1):
+        generator = UniformRedraw(20e6, 155e6, period_s=180, duration_s=1800, seed=seed)
+        write_csv(traces / f"{a}-{b}.csv", generator.trace(), [str(generator)])
+    write_topology(folder / "netstorm9.yaml", "".join(f"{line}\n" for line in _netstorm(pairs)))
+
+
+def _netstorm(pairs: list[tuple[str, ...]]) -> Iterator[str]:
+    yield from (f"# {comment}" for comment in NETSTORM)
+    yield "name: netstorm9"
+    yield "sites:"
+    yield from (f"  dc{number}: {{workers: 1}}" for number in range(1, 10))
+    yield "links:"
+    for a, b in pairs:
+        yield f"  - between: [{a}, {b}]"
+        yield "    delay: 0ms"
+        yield f"    forward:  {{trace: {{file: ../traces/netstorm9/{a}-{b}.csv}}}}"
+        yield f"    backward: {{trace: {{file: ../traces/netstorm9/{b}-{a}.csv}}}}"
+
+
+if __name__ == "__main__":
+    make_netstorm(HERE, HERE.parent / "traces/netstorm9")
+    for data in map(Path, sys.argv[1:2]):
+        make_graphs(data, HERE)
+        make_ibm_cloud(data, HERE)
