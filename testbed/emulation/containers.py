@@ -39,6 +39,7 @@ class ContainerRequest:
 
     worker: Worker
     command: Sequence[str]
+    environment: Mapping[str, str]
 
 
 class Fleet:
@@ -67,6 +68,7 @@ class Fleet:
         container = self._client.containers.create(
             self._image,
             list(request.command),
+            environment=dict(request.environment),
             name=f"testbed-{self._network}-{worker.name}",
             hostname=worker.name,
             labels={LABEL: self._network},

@@ -178,8 +178,8 @@ class Run:
         for worker in self.experiment.topology.workers:
             control = "unix:/run/testbed/control.sock"
             where = ("--control", control, "--address", network.address(worker))
-            how = ("--token", self._token, "--patience", str(PATIENCE_S))
-            yield ContainerRequest(worker, ("--name", worker.name, *where, *how))
+            command = ("--name", worker.name, *where, "--patience", str(PATIENCE_S))
+            yield ContainerRequest(worker, command, {"TESTBED_TOKEN": self._token})
 
     def _wait_for_members(self, controller: ControllerProcess, fleet: Fleet) -> None:
         deadline = time.monotonic() + JOIN_DEADLINE_S

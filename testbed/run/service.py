@@ -32,6 +32,7 @@ class ControllerProcess:
     def __enter__(self) -> ControllerProcess:
         self.control.mkdir(exist_ok=True)
         spec = self._folder / "controller.json"
+        spec.touch(mode=0o600)  # it holds the token that lets members in
         spec.write_text(self._spec.model_dump_json())
         self._log = (self._run / "logs" / "controller.log").open("wb")
         self._process = subprocess.Popen(
