@@ -10,8 +10,9 @@ from rich.table import Table
 
 from testbed.report.series import Steps
 from testbed.trace.facts import Column, columns_of
+from testbed.trace.mahimahi import DeliverySchedule
 from testbed.trace.read import TraceFile
-from testbed.trace.resample import Resampled
+from testbed.trace.resample import LEAST_STEP_S, Resampled
 
 #: Characters a sketch is wide, without its scale, and lines it is high.
 WIDTH, HEIGHT = 72, 6
@@ -28,11 +29,14 @@ def facts(found: TraceFile) -> Iterator[str]:
 
 
 def error_of(made: Resampled) -> str:
-    """The step and the mean relative error of the bytes delivered, per step and in tenths of it."""
-    tenth = f", {made.error(made.step_s / 10):.2%} in tenths of it" if made.step_s >= 0.01 else ""
+    """The step and the mean relative error of the bytes delivered per step; of packets in tenths of it too, for what
+    they did within a step is known."""
+    within = made.step_s / 10
+    known = isinstance(made.source, DeliverySchedule) and within >= LEAST_STEP_S
+    tenths = f", {made.error(within):.2%} in tenths of it" if known else ""
     return (
         f"resampled at a step of {made.step_s:g} s: error of the bytes delivered {made.error(made.step_s):.2%} a step"
-        f"{tenth}; over the whole {abs(made.drift):.2%}"
+        f"{tenths}; over the whole {abs(made.drift):.2%}"
     )
 
 

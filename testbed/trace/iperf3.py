@@ -2,7 +2,7 @@
 
 iperf3 counts what programs received. A link's rate counts frames, so the headers are added, that the same test over a
 link with this trace measures the same: of TCP 1,448 bytes travel in a frame of 1,514, of UDP one datagram with 42
-more. The round trips in the file are those of a filled queue, not the link's, and are left out.
+more (and 34 for each further fragment of a long one). The round trips in the file are those of a filled queue, not the link's, and are left out.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ from testbed.trace.volume import Volume
 
 #: Bytes that a program gets of a full frame: 1,514 less Ethernet's 14, IP's 20, TCP's 20 and its timestamps' 12.
 TCP_PAYLOAD_BYTES = MTU_FRAME_BYTES - 66
-#: Ethernet, IP and UDP.
-UDP_HEADER_BYTES = 42
+UDP_HEADER_BYTES = 8
+#: Ethernet and IP, in each frame; a fragment carries 1,480 bytes.
+FRAGMENT_HEADER_BYTES = 34
+FRAGMENT_PAYLOAD_BYTES = MTU_FRAME_BYTES - FRAGMENT_HEADER_BYTES
 
 #: A day; a longer test is a slip, or not from iperf3.
 MOST_SECONDS = 86_400.0
@@ -91,7 +93,9 @@ def _frame_factor(document: Mapping[str, Any]) -> float:
     length = _number(test, "start.test_start", "blksize", 65_507)
     if length < 1:
         raise TraceError("start.test_start.blksize: 0 bytes make no datagram; give the length used")
-    return 1 + UDP_HEADER_BYTES / length
+    datagram = length + UDP_HEADER_BYTES
+    fragments = math.ceil(datagram / FRAGMENT_PAYLOAD_BYTES)
+    return (datagram + fragments * FRAGMENT_HEADER_BYTES) / length
 
 
 def _number(fields: Mapping[str, Any], place: str, name: str, most: float) -> float:

@@ -27,8 +27,12 @@ STEADY = document(interval(0, 1.00004, 1_448_000), interval(1.00004, 2.00001, 2_
 
 def test_bytes_that_programs_got_become_frames() -> None:
     assert parse_iperf3(json.dumps(STEADY)).total == pytest.approx((0, 1_514_000, 4_542_000, 5_299_000))
-    udp = STEADY | {"start": {"test_start": {"protocol": "UDP", "blksize": 1000}}}
-    assert parse_iperf3(json.dumps(udp)).total[1] == pytest.approx(1_448_000 * 1.042)
+
+
+@pytest.mark.parametrize(("length", "frames"), [(1000, 1042), (1472, 1514), (1473, 1549), (8000, 8212)])
+def test_a_datagram_is_as_many_frames_as_it_has_fragments(length: int, frames: int) -> None:
+    udp = STEADY | {"start": {"test_start": {"protocol": "UDP", "blksize": length}}}
+    assert parse_iperf3(json.dumps(udp)).total[1] == pytest.approx(1_448_000 * frames / length)
 
 
 def test_without_a_step_a_row_is_an_interval() -> None:
