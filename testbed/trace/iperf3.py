@@ -2,7 +2,8 @@
 
 iperf3 counts what programs received. A link's rate counts frames, so the headers are added, that the same test over a
 link with this trace measures the same: of TCP 1,448 bytes travel in a frame of 1,514, of UDP one datagram with 42
-more (and 34 for each further fragment of a long one). The round trips in the file are those of a filled queue, not the link's, and are left out.
+more, and 34 for each further fragment of a long one. The round trips in the file are those of a filled queue, not the
+link's, and are left out.
 """
 
 from __future__ import annotations

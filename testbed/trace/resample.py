@@ -15,8 +15,8 @@ from itertools import pairwise
 from testbed.trace.trace import Row, Trace, TraceError, lasting
 from testbed.trace.volume import Delivered, Volume
 
-#: The least rate of any link: a full frame takes 0.19 s. A packet that entered at the rate of an outage's one frame a
-#: minute would hold up those behind it long after the outage.
+#: The least rate of any link: a full frame takes 0.19 s. HTB charges a packet at the rate at which it leaves, so one
+#: that left at an outage's frame a minute would hold up those behind it long after the outage.
 LEAST_BPS = 64e3
 
 #: What CSV takes too, and past any host.
