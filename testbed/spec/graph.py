@@ -152,10 +152,15 @@ def site_name(label: str) -> str:
     `Miami, Florida` → `miami`, `San José` → `san-jose`, `1` → `site-1`, `London Docklands` → `london-dockland`.
     """
     plain = unicodedata.normalize("NFKD", label.partition(",")[0]).encode("ascii", "ignore").decode()
-    name = re.sub(r"[^a-z0-9]+", "-", plain.lower()).strip("-")
+    name = _fitted(re.sub(r"[^a-z0-9]+", "-", plain.lower()))
     if not name or not name[0].isalpha() or RESERVED.fullmatch(name):
-        name = f"site-{name}"
-    return name[:MAX_INTERFACE_NAME].strip("-")
+        name = _fitted(f"site-{name}")
+    return name
+
+
+def _fitted(name: str) -> str:
+    """As long as an interface's name may be, and not a worker's: `paris-w0` → `parisw0`."""
+    return re.sub(r"-(w\d+)$", r"\1", name.strip("-")[:MAX_INTERFACE_NAME].strip("-"))
 
 
 def import_graph(

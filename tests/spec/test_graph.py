@@ -74,6 +74,9 @@ def test_great_circles() -> None:
         ("1", "site-1"),
         ("lo", "site-lo"),
         ("", "site"),
+        ("W0", "sitew0"),
+        ("Paris W12", "parisw12"),
+        ("a-very-long-w12345", "a-very-longw12"),
         ("London Docklands", "london-dockland"),
         ("Frankfurt-Main A-West", "frankfurt-main"),
     ],
@@ -82,7 +85,7 @@ def test_a_label_becomes_a_site_s_name(label: str, name: str) -> None:
     assert site_name(label) == name
 
 
-@given(st.text(max_size=30))
+@given(st.text(max_size=30) | st.text("aw01-", max_size=20))
 def test_any_label_becomes_a_valid_name(label: str) -> None:
     name = site_name(label)
     assert SITE_NAME.fullmatch(name)
