@@ -20,6 +20,7 @@ from testbed.emulation.shaping import available_backends
 
 #: Programs the emulation calls, and the Debian package each comes in.
 PROGRAMS = {
+    "ethtool": "ethtool",
     "iptables": "iptables",
     "iperf3": "iperf3",
     "mnexec": "mininet",

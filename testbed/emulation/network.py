@@ -11,6 +11,10 @@ worker sends another of its site passes the router too and is shaped like the re
 
 A WAN link is shaped where it leaves a router, never on the host that sends: there TCP would see the queue and hold
 back. An interface comes up only after its shaping is in force.
+
+Workers hand super-packets of up to 64 KiB to their interface (segmentation offload), which is what makes high rates
+cheap. Where a link of the network loses at random or counts its queue in packets, all of them send single frames from
+then on, since such a link would treat 45 frames as one.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mininet.net import Mininet
@@ -28,9 +32,9 @@ from testbed.emulation.links import Links, Observer
 from testbed.emulation.node import ContainerHost, NamespaceNode, Router, Veth
 from testbed.emulation.routing import Routes
 from testbed.emulation.shaping.access import limit_rate
-from testbed.emulation.shaping.base import Port, Shaper
+from testbed.emulation.shaping.base import Port, Shaper, distorted_by_offload
 from testbed.link import LinkState, Queue, link_ends, link_name
-from testbed.spec.topology import Topology, Worker
+from testbed.spec.topology import Link, Topology, Worker
 
 #: What a fresh namespace needs before it is a router. IPv6 is off: nothing of ours uses it, and its chatter would
 #: count as traffic. Without loose reverse-path checks, routes that differ by direction would lose packets.
@@ -53,7 +57,13 @@ HOST_SETTINGS = (
     "net.ipv6.conf.all.disable_ipv6=1",
     "net.ipv6.conf.default.disable_ipv6=1",
     "net.ipv4.tcp_min_rtt_wlen=10",
+    # How long a connection outlives an outage is for the library to say, by its own time limit, not for a count of
+    # retransmissions.
+    "net.ipv4.tcp_retries2=255",
 )
+
+#: Both ways of sending super-packets, and the one of receiving them.
+SINGLE_FRAMES = ("ethtool", "-K", "eth0", "tso", "off", "gso", "off", "gro", "off")
 
 #: What a port of a site's switch may hold: a megabyte, 8 ms at 1 Gbit/s, as shallow data-centre switches have.
 LAN_QUEUE = Queue(1e6, "bytes")
@@ -74,8 +84,17 @@ def pair_of(link: str) -> frozenset[str]:
     return frozenset(link_ends(link))
 
 
+def needs_single_frames(link: Link) -> bool:
+    """Whether super-packets would distort what is asked of a link, at any time of its trace."""
+    rows = link.trace.rows if link.trace is not None else ()
+    return any(map(distorted_by_offload, (link.state, *(row.over(link.state) for row in rows))))
+
+
 class Network(Mininet):
-    """A running WAN. `build` makes it, `swap` turns it into another, `stop` takes it away."""
+    """A running WAN. `build` makes it, `swap` turns it into another, `stop` takes it away.
+
+    `offload` says whether workers use segmentation offload; once it is off it stays so.
+    """
 
     def __init__(self, name: str, topology: Topology, shaper: Shaper, observer: Observer) -> None:
         # Mininet's own start-up raises system-wide limits of the host (sysctl). What is here needs none of that,
@@ -85,7 +104,9 @@ class Network(Mininet):
         self.name = name
         self.topology = topology
         self.shaper = shaper
-        self.links_in_force = Links(shaper, observer)
+        self.offload = not any(map(needs_single_frames, topology.links.values()))
+        self._observer = observer
+        self.links_in_force = Links(shaper, self._observe)
         self.addressing = Addressing()
         self.routes = Routes.over(topology)
         self._pairs: dict[frozenset[str], Veth] = {}
@@ -130,6 +151,8 @@ class Network(Mininet):
         address = self.addressing.worker(worker.site, index)
         link.intf2.setIP(str(address))
         self._shape_access(worker, router, port, host)
+        if not self.offload:
+            _run(host, SINGLE_FRAMES)
         link.intf1.up()
         link.intf2.up()
         host.netlink.link("set", index=host.interface_index("lo"), state="up")
@@ -208,6 +231,8 @@ class Network(Mininet):
         began = time.monotonic()
         if {w.name for w in topology.workers} != {w.name for w in self.topology.workers}:
             raise ValueError(f"{topology.file}: a swap keeps the workers of {self.topology.file}; it has others")
+        if any(map(needs_single_frames, topology.links.values())):
+            self._send_single_frames()
         before, after = self._wanted_pairs(self.topology), self._wanted_pairs(topology)
         for site in topology.sites.keys() - self.topology.sites.keys():
             self._add_site(site)
@@ -233,6 +258,18 @@ class Network(Mininet):
             changed=tuple(sorted(link.name for link in changed)),
             seconds=time.monotonic() - began,
         )
+
+    def _observe(self, at_s: float, link: str, state: LinkState) -> None:
+        if distorted_by_offload(state):
+            self._send_single_frames()
+        self._observer(at_s, link, state)
+
+    def _send_single_frames(self) -> None:
+        if self.offload:
+            self.offload = False
+            for host in self.hosts:
+                if isinstance(host, ContainerHost):
+                    _run(host, SINGLE_FRAMES)
 
     def _remove_pair(self, pair: frozenset[str]) -> None:
         wire = self._pairs.pop(pair)
@@ -270,7 +307,11 @@ class Network(Mininet):
 
 
 def _configure(node: NamespaceNode, settings: Iterable[str]) -> None:
-    process = node.popen(["sysctl", "-qw", *settings], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    _run(node, ("sysctl", "-qw", *settings))
+
+
+def _run(node: NamespaceNode, command: Sequence[str]) -> None:
+    process = node.popen([*command], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     _, complaint = process.communicate()
     if process.returncode:
-        raise RuntimeError(f"{node.name}: sysctl refused {' '.join(settings)}: {complaint.decode().strip()}")
+        raise RuntimeError(f"{node.name}: `{' '.join(command)}` failed: {complaint.decode().strip()}")

@@ -16,13 +16,15 @@ from typing import Any
 import pytest
 from pyroute2 import netns
 
-from testbed.emulation.network import Network
+from testbed.emulation.network import Network, needs_single_frames
 from testbed.emulation.node import Namespace
-from testbed.emulation.probe import measure_links
+from testbed.emulation.probe import LinkFidelity, measure_links
 from testbed.emulation.shaping import open_shaper
-from testbed.link import LinkState
+from testbed.link import LinkState, Queue
 from testbed.run.verdict import RATE_TOLERANCE, RTT_TOLERANCE_S
+from testbed.spec.experiment import Change
 from testbed.spec.topology import Topology
+from testbed.trace.trace import Row, Trace
 
 pytestmark = pytest.mark.privileged
 
@@ -142,15 +144,23 @@ def test_every_link_was_reported_as_it_was_made(still: Wan) -> None:
 
 
 def test_links_are_measured_as_they_were_asked_for(still: Wan) -> None:
+    """On a busy host a sender may pause for too long to tell, or a ping come late, so there are more tries."""
     backend = still.network.shaper.name
-    for _ in range(3):
+    for _ in range(4):
         found = measure_links(still.network, lambda _: None)
         assert found.keys() == TRIANGLE.links.keys()
-        rates = [abs(link.rate_error) for link in found.values()]
-        round_trips = [abs(link.rtt_error_s) for link in found.values()]
-        if max(rates) <= RATE_TOLERANCE[backend] and max(round_trips) <= RTT_TOLERANCE_S[backend]:
+        if all(as_asked(link, backend) for link in found.values()):
             return
-    pytest.fail(f"rates off by {max(rates):.1%}, round trips by {max(round_trips) * 1e3:.2f} ms")
+    pytest.fail(f"after {backend} shaping: {found}")
+
+
+def as_asked(link: LinkFidelity, backend: str) -> bool:
+    return (
+        link.rate_error is not None
+        and abs(link.rate_error) <= RATE_TOLERANCE[backend] + link.rate_resolution
+        and link.rtt_error_s is not None
+        and abs(link.rtt_error_s) <= RTT_TOLERANCE_S[backend]
+    )
 
 
 def test_a_link_that_is_not_as_asked_is_found_out() -> None:
@@ -193,17 +203,14 @@ def test_links_that_are_hard_to_measure_are_not_mistaken_for_wrong_ones() -> Non
             assert found["quito->lima"].rate_resolution == pytest.approx(1514 * 8 / 1e6 / 3, rel=0.1)
             for name in ("potosi->sucre", "sucre->potosi", "quito->sucre"):
                 assert (found[name].rate_error, found[name].rtt_error_s) == (None, None)
-            assert found["sucre->quito"].rtt_error_s is None, "its way back passes nothing"
+            assert found["sucre->quito"].rtt_error_s is None
             assert found["cuzco->potosi"].rate_error is None, "no sender fills that"
-            told = ["quito->lima", "lima->quito", "lima->cuzco", "cuzco->lima", "sucre->quito"]
-            rates = {name: (found[name].rate_error, found[name].rate_resolution) for name in told}
-            assert all(error is not None for error, _ in rates.values()), rates
-            round_trips = {name: found[name].rtt_error_s for name in told if name != "sucre->quito"}
-            if all(abs(error) <= RATE_TOLERANCE[backend] + resolution for error, resolution in rates.values()) and all(
-                abs(error) <= RTT_TOLERANCE_S[backend] for error in round_trips.values()
-            ):
+            told = {name: found[name] for name in ("quito->lima", "lima->quito", "lima->cuzco", "cuzco->lima")}
+            # Its way back passes nothing, so there is no round trip to judge.
+            told["sucre->quito"] = replace(found["sucre->quito"], rtt_error_s=0.0)
+            if all(as_asked(link, backend) for link in told.values()):
                 return
-        pytest.fail(f"rates off by {rates}, round trips by {round_trips}")
+        pytest.fail(f"after {backend} shaping: {told}")
 
 
 def test_a_slow_link_that_is_not_as_asked_is_found_out_among_those_named() -> None:
@@ -264,6 +271,71 @@ def connection(wan: Wan, source: str, target: str) -> Iterator[Callable[[bytes],
 
     with listener, client, server:
         yield send
+
+
+def super_packets(wan: Wan, source: str, target: str) -> bool:
+    """Whether some of what a worker sends by TCP reaches its router as more than one frame."""
+    router = wan.network.router(source.partition("-")[0])
+    counters = Path(f"/proc/{router.pid}/net/dev")
+
+    def received() -> tuple[int, int]:
+        line = next(line for line in counters.read_text().splitlines() if line.strip().startswith("w0:"))
+        size, packets, *_ = line.split()[1:]
+        return int(size), int(packets)
+
+    server = wan.network.container(target).popen(["iperf3", "-s", "-1"], stdout=subprocess.DEVNULL)
+    while "5201" not in wan.run(target, "ss", "-Hltn"):
+        pass
+    before = received()
+    wan.run(source, "iperf3", "-c", wan.address(target), "-t", "1")
+    server.wait()
+    size, packets = (b - a for a, b in zip(before, received(), strict=True))
+    assert size > 100_000
+    features = wan.run(source, "ethtool", "-k", "eth0")
+    states = set(re.findall(r"(?:tcp-segmentation|generic-segmentation)-offload: (\w+)", features))
+    assert states == {"on" if wan.network.offload else "off"}
+    return size / packets > 1514
+
+
+LOSSY = "{between: [quito, lima], rate: 20mbit, delay: 10ms, loss: 1%}"
+
+
+def test_workers_send_super_packets_unless_a_link_would_lose_them_whole() -> None:
+    sites = "{quito: {workers: 1}, lima: {workers: 1}}"
+    with up(topology(QUITO_LIMA, sites)) as wan:
+        assert wan.network.offload
+        assert super_packets(wan, "quito-w0", "lima-w0")
+        wan.network.swap(topology(LOSSY, sites))
+        assert not wan.network.offload
+        assert not super_packets(wan, "quito-w0", "lima-w0")
+    with up(topology(LOSSY, sites)) as wan:
+        assert not wan.network.offload
+        assert not super_packets(wan, "quito-w0", "lima-w0")
+
+
+def test_a_link_that_comes_to_lose_ends_super_packets_too() -> None:
+    with up(topology(QUITO_LIMA, "{quito: {workers: 1}, lima: {workers: 1}}")) as wan:
+        wan.network.links_in_force.change(Change.model_validate({"link": "lima->quito", "delay": "20ms"}))
+        assert wan.network.offload
+        wan.network.links_in_force.change(Change.model_validate({"link": "lima->quito", "loss": "1%"}))
+        assert not wan.network.offload
+        assert not super_packets(wan, "quito-w0", "lima-w0")
+
+
+@pytest.mark.parametrize(
+    ("changed", "needed"),
+    [
+        ({}, False),
+        ({"state": LinkState(1e6, 0.01, loss=0.01)}, True),
+        ({"state": LinkState(1e6, 0.01, queue=Queue(40, "packets"))}, True),
+        ({"state": LinkState(1e6, 0.01, queue=Queue(40_000, "bytes"))}, False),
+        ({"trace": Trace((Row(0, 1e6), Row(1, 2e6)))}, False),
+        ({"trace": Trace((Row(0, 1e6), Row(1, 2e6, loss=0.01)))}, True),
+    ],
+)
+def test_single_frames_are_for_loss_and_queues_of_packets(changed: dict[str, Any], needed: bool) -> None:
+    link = replace(TRIANGLE.links["quito->lima"], **changed)
+    assert needs_single_frames(link) == needed
 
 
 def interfaces(wan: Wan, site: str) -> set[str]:
