@@ -33,8 +33,6 @@ class Manifest:
             "scale": experiment.spec.scale,
             "backend": shaper.name,
             "image": image,
-            # veths hand super-packets on whole; the shaper counts them as the frames they stand for.
-            "offload": True,
             "congestion_control": Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip(),
             "git_commit": git_commit(),
             "host": _host(),

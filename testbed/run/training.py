@@ -91,7 +91,7 @@ class Training:
                     asked = time.monotonic()
                     self._look()
         ended = time.time()
-        self._manifest.add(ended_s=ended)
+        self._manifest.add(ended_s=ended, offload=self._network.offload)
         if self._status["state"] == "failed":
             raise RunFailed(f"training stopped: {self._status['failure']}")
         self._keep_rate_errors()
