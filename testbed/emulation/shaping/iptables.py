@@ -73,12 +73,19 @@ def working_form() -> str:
 
 def filter_bridged(netns: Path) -> None:
     """Have what one port of a bridge sends to another pass the rules too, which its frames otherwise go
-    round.
+    round. Loads the kernel's module for that where it is not there yet. Raises ShapingError.
     """
-    switch = "net.bridge.bridge-nf-call-iptables=1"
-    complaint = _run(["nsenter", f"--net={netns}", "sysctl", "-qw", switch])
+    switch = ["nsenter", f"--net={netns}", "sysctl", "-qw", "net.bridge.bridge-nf-call-iptables=1"]
+    if _run(switch) is None:
+        return
+    loading = _run(["modprobe", "br_netfilter"])
+    complaint = _run(switch)
     if complaint is not None:
-        raise ShapingError(f"links through a bridge cannot be shaped: modprobe br_netfilter ({complaint})")
+        tried = f"{complaint}; modprobe br_netfilter: {loading or 'done'}"
+        raise ShapingError(
+            "what passes a bridge cannot be shaped here. Load the module br_netfilter (modprobe br_netfilter), or use "
+            f"a kernel with CONFIG_BRIDGE_NETFILTER. What was tried: {tried}"
+        )
 
 
 def replace_rules(netns: Path, rules: Iterable[Rule]) -> None:

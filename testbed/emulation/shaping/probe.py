@@ -18,6 +18,18 @@ BACKENDS: dict[str, type[Shaper]] = {"netem": NetemShaper, "userspace": Userspac
 #: Has every part of a state, so the probe meets what a run will ask for.
 _TRIAL = LinkState(rate_bps=10e6, delay_s=0.01, jitter_s=0.001, loss=0.01)
 
+#: A site in small: a router's way out, and a worker's port on its bridge. `cat` holds the namespace for as long as its
+#: standard input is open: ours.
+_SCRATCH = """
+set -e
+ip link set lo up
+ip link add lan type bridge
+ip link add w0 type veth peer name eth0
+ip link set w0 master lan
+echo ready
+exec cat
+"""
+
 
 def available_backends() -> dict[str, str | None]:
     """Each backend's name, and None if it works here, else why not and what to do. Order: best first."""
@@ -43,12 +55,11 @@ def open_shaper(choice: Literal["auto", "netem", "userspace"] = "auto") -> Shape
 
 
 def _complaint(backend: type[Shaper]) -> str | None:
-    """Shape and change a link of a scratch namespace; None if that went well, else the remedy."""
+    """Shape and change two links of a scratch namespace; None if that went well, else the remedy."""
     if os.geteuid() != 0:
         return "shaping links needs root; run it with sudo."
-    # `cat` holds the namespace for as long as its standard input is open: ours.
     with subprocess.Popen(
-        ["unshare", "--net", "sh", "-c", "ip link set lo up && echo ready && exec cat"],
+        ["unshare", "--net", "sh", "-c", _SCRATCH],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -56,11 +67,14 @@ def _complaint(backend: type[Shaper]) -> str | None:
     ) as scratch:
         assert scratch.stdin and scratch.stdout and scratch.stderr
         if scratch.stdout.readline().strip() != "ready":
-            return f"no scratch network namespace can be made: {scratch.stderr.read().strip()}"
+            why = scratch.stderr.read().strip()
+            return f"no scratch network namespace with a bridge can be made; see that iproute2 is installed: {why}"
         try:
             with backend() as shaper:
-                shaper.attach(Port("probe", Path(f"/proc/{scratch.pid}/ns/net"), "lo"), _TRIAL)
-                shaper.apply({"probe": _TRIAL.scaled(2)})
+                netns = Path(f"/proc/{scratch.pid}/ns/net")
+                shaper.attach(Port("wan", netns, "lo"), _TRIAL)
+                shaper.attach(Port("access", netns, "w0", bridge="lan", address="10.0.0.2"), _TRIAL)
+                shaper.apply({"wan": _TRIAL.scaled(2), "access": _TRIAL.scaled(2)})
                 shaper.counters()
         except ShapingError as error:
             return f"{error}. {_kernel_remedy()}" if backend is NetemShaper else str(error)
