@@ -56,7 +56,7 @@ class Script:
 
     def _make_happen(self, event: Event) -> None:
         if event.change:
-            self._network.links_in_force.change(event.change)
+            self._network.links_in_force.change(event.change.scaled(self._experiment.spec.scale))
             self._tell("change", event.change.link)
         for kind, pair in (("down", event.down), ("up", event.up)):
             if pair:

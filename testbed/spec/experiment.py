@@ -98,6 +98,10 @@ class Change(Strict):
     jitter: Delay | None = None
     loss: Loss | None = None
 
+    def scaled(self, factor: float) -> Change:
+        """The same change with its rate multiplied, as an experiment's scale does."""
+        return self if self.rate is None else self.model_copy(update={"rate": self.rate * factor})
+
     def over(self, state: LinkState) -> LinkState:
         """The state with the values given here."""
         return replace(

@@ -33,7 +33,7 @@ class Recorder:
         self.informed: list[tuple[Any, Any]] = []
 
     def change(self, change: Change) -> None:
-        self.said.append(("change", change.link))
+        self.said.append(("change", change.link, change.rate))
 
     def take(self, a: str, b: str, up: bool) -> None:
         self.said.append(("up" if up else "down", a, b))
@@ -57,10 +57,10 @@ class Recorder:
         self.told.append((kind, target))
 
 
-def script(folder: Path, *events: dict[str, Any]) -> tuple[Script, Recorder]:
+def script(folder: Path, *events: dict[str, Any], scale: float = 1.0) -> tuple[Script, Recorder]:
     other = spoilt(TOPOLOGY, "name", to="other")
     (folder / "other.yaml").write_text(yaml.safe_dump(other))
-    experiment = Experiment.load(write(folder, experiment=EXPERIMENT | {"events": list(events)}))
+    experiment = Experiment.load(write(folder, experiment=EXPERIMENT | {"scale": scale, "events": list(events)}))
     recorder = Recorder(experiment.topology)
     played = Script(
         experiment,
@@ -99,13 +99,20 @@ def test_the_controller_is_told_what_is_there_but_not_what_only_traces_and_chang
     change = {"link": "paris->dallas", "rate": "1mbit"}
     played, recorder = script(tmp_path, {"at": "1s", "change": change}, {"at": "2s", **DOWN})
     played.play(1.0, 0)
-    assert recorder.said == [("change", "paris->dallas")]
+    assert recorder.said == [("change", "paris->dallas", 1e6)]
     played.play(2.0, 0)
     links, routes = recorder.informed[0]
     assert "paris->tokyo" not in links
     assert links["paris->dallas"].rate_bps == 80e6
     assert ("paris-w0", "tokyo-w0") not in routes
     assert ("paris-w0", "dallas-w0") in routes
+
+
+def test_a_rate_to_change_to_is_scaled_as_all_rates_are(tmp_path: Path) -> None:
+    change = {"link": "paris->dallas", "rate": "10mbit", "delay": "20ms"}
+    played, recorder = script(tmp_path, {"at": "1s", "change": change}, scale=0.2)
+    played.play(1.0, 0)
+    assert recorder.said == [("change", "paris->dallas", 2e6)]
 
 
 def test_a_swap_is_followed_by_the_clock_and_recorded(tmp_path: Path) -> None:
