@@ -9,7 +9,7 @@ set -euo pipefail
 cd "$(dirname "$0")"
 
 PACKAGES=(
-    mininet iproute2 iptables ethtool                                      # the network
+    mininet iproute2 iptables ethtool kmod                                 # the network and the modules it needs
     iperf3 iputils-ping                                                    # what measures it
     gcc libc6-dev                                                          # what the shaping core is made with
     mmdebstrap debian-archive-keyring                                      # the worker image's base
