@@ -20,58 +20,35 @@ then on, since such a link would treat 45 frames as one.
 from __future__ import annotations
 
 import contextlib
-import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from mininet.net import Mininet
 
 from testbed.emulation.addressing import Addressing
+from testbed.emulation.difference import Difference
 from testbed.emulation.links import Links, Observer
-from testbed.emulation.node import ContainerHost, NamespaceNode, Router, Veth
+from testbed.emulation.node import ContainerHost, Router, Veth
 from testbed.emulation.routing import Routes
 from testbed.emulation.shaping.access import limit_rate
-from testbed.emulation.shaping.base import Port, Shaper, distorted_by_offload
-from testbed.link import LinkState, Queue, link_ends, link_name
-from testbed.spec.topology import Link, Topology, Worker
-
-#: What a fresh namespace needs before it is a router. IPv6 is off: nothing of ours uses it, and its chatter would
-#: count as traffic. Without loose reverse-path checks, routes that differ by direction would lose packets.
-ROUTER_SETTINGS = (
-    "net.ipv4.ip_forward=1",
-    "net.ipv4.conf.all.rp_filter=0",
-    "net.ipv4.conf.default.rp_filter=0",
-    "net.ipv6.conf.all.disable_ipv6=1",
-    "net.ipv6.conf.default.disable_ipv6=1",
+from testbed.emulation.shaping.base import Shaper, distorted_by_offload
+from testbed.emulation.wiring import (
+    access_state,
+    join_routers,
+    needs_single_frames,
+    plug_in,
+    send_single_frames,
+    set_route,
+    set_up_router,
 )
-#: The router answers ARP for a site's workers, and sends no redirect when they then pass through it.
-BRIDGE_SETTINGS = (
-    "net.ipv4.conf.lan.proxy_arp_pvlan=1",
-    "net.ipv4.neigh.lan.proxy_delay=0",
-    "net.ipv4.conf.lan.send_redirects=0",
-    "net.ipv4.conf.all.send_redirects=0",
-)
-#: Hosts: a least round trip is remembered for ten seconds, not five minutes, so that it follows a network swap.
-HOST_SETTINGS = (
-    "net.ipv6.conf.all.disable_ipv6=1",
-    "net.ipv6.conf.default.disable_ipv6=1",
-    "net.ipv4.tcp_min_rtt_wlen=10",
-    # How long a connection outlives an outage is for the library to say, by its own time limit, not for a count of
-    # retransmissions.
-    "net.ipv4.tcp_retries2=255",
-)
-
-#: Both ways of sending super-packets, and the one of receiving them.
-SINGLE_FRAMES = ("ethtool", "-K", "eth0", "tso", "off", "gso", "off", "gro", "off")
-
-#: What a port of a site's switch may hold: a megabyte, 8 ms at 1 Gbit/s, as shallow data-centre switches have.
-LAN_QUEUE = Queue(1e6, "bytes")
+from testbed.link import LinkState, link_ends, link_name
+from testbed.spec.topology import Lan, Topology, Worker
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkSwap:
-    """What a swap did. `seconds` from its begin until all of it was in force."""
+    """What a swap did to the links. `seconds` from its begin until all of it was in force."""
 
     added: tuple[str, ...]
     removed: tuple[str, ...]
@@ -82,12 +59,6 @@ class NetworkSwap:
 def pair_of(link: str) -> frozenset[str]:
     """The two sites a directed link joins."""
     return frozenset(link_ends(link))
-
-
-def needs_single_frames(link: Link) -> bool:
-    """Whether super-packets would distort what is asked of a link, at any time of its trace."""
-    rows = link.trace.rows if link.trace is not None else ()
-    return any(map(distorted_by_offload, (link.state, *(row.over(link.state) for row in rows))))
 
 
 class Network(Mininet):
@@ -125,65 +96,44 @@ class Network(Mininet):
     def join(self, pids: Mapping[str, int]) -> None:
         """Give every worker its place; `pids` maps each to a process in its container."""
         for worker in self.topology.workers:
-            self._add_worker(worker, pids[worker.name])
+            self._add_worker(worker, pids[worker.name], self.topology.lan)
+
+    def leave(self, workers: Iterable[str]) -> None:
+        """Take workers off the network; their containers stay."""
+        for name in workers:
+            host, site = self.container(name), name.rpartition("-w")[0]
+            self.shaper.detach(link_name(site, name))
+            (link,) = self.linksBetween(self.router(site), host)
+            self.delLink(link)
+            self.delHost(host)
 
     def _add_site(self, site: str) -> None:
-        router = self.addHost(f"{site}-r", cls=Router)
-        _configure(router, ROUTER_SETTINGS)
-        netlink, gateway = router.netlink, self.addressing.router(site)
-        netlink.link("set", index=router.interface_index("lo"), state="up")
-        netlink.link("add", ifname="lan", kind="bridge")
-        bridge = router.interface_index("lan")
-        _configure(router, BRIDGE_SETTINGS)
-        netlink.addr("add", index=bridge, address=str(gateway.ip), prefixlen=gateway.network.prefixlen)
-        netlink.link("set", index=bridge, state="up")
+        set_up_router(self.addHost(f"{site}-r", cls=Router), self.addressing.router(site))
 
-    def _add_worker(self, worker: Worker, pid: int) -> None:
+    def _add_worker(self, worker: Worker, pid: int, lan: Lan) -> None:
         host = self.addHost(worker.name, cls=ContainerHost, pid=pid)
-        _configure(host, HOST_SETTINGS)
-        router = self.router(worker.site)
         index = int(worker.name.rpartition("-w")[2])
-        port = f"w{index}"
-        link = self.addLink(router, host, cls=Veth, intfName1=port, intfName2="eth0")
-        bridge = router.interface_index("lan")
-        router.netlink.link("set", index=router.interface_index(port), master=bridge)
-        router.netlink.brport("set", index=router.interface_index(port), isolated=1)
-        address = self.addressing.worker(worker.site, index)
-        link.intf2.setIP(str(address))
-        self._shape_access(worker, router, port, host)
+        wire = self.addLink(self.router(worker.site), host, cls=Veth, intfName1=f"w{index}", intfName2="eth0")
+        address, gateway = self.addressing.worker(worker.site, index), self.addressing.router(worker.site)
+        plug_in(wire, link_name(worker.site, worker.name), address, gateway, lan, self.shaper)
         if not self.offload:
-            _run(host, SINGLE_FRAMES)
-        link.intf1.up()
-        link.intf2.up()
-        host.netlink.link("set", index=host.interface_index("lo"), state="up")
-        host.netlink.route("add", dst="default", gateway=str(self.addressing.router(worker.site).ip))
+            send_single_frames(host)
 
-    def _shape_access(self, worker: Worker, router: Router, port: str, host: ContainerHost) -> None:
-        """The access link: its rate on each end, and the delay of both directions where packets leave the router.
-
-        Every path between two workers goes up one access link and down another, so charging both delays on the
-        way down gives the same one-way delay for half the work.
-        """
-        lan = self.topology.lan
-        state = LinkState(rate_bps=lan.rate, delay_s=2 * lan.delay, queue=LAN_QUEUE)
-        name = link_name(worker.site, worker.name)
-        self.shaper.attach(Port(name, router.netns, port, bridge="lan", address=self.address(worker)), state)
-        limit_rate(host.netlink, host.interface_index("eth0"), lan.rate)
+    def _change_lan(self, lan: Lan, workers: Iterable[Worker]) -> None:
+        """Another LAN under workers that are there."""
+        workers = list(workers)
+        self.shaper.apply({link_name(worker.site, worker.name): access_state(lan) for worker in workers})
+        for worker in workers:
+            host = self.container(worker.name)
+            limit_rate(host.netlink, host.interface_index("eth0"), lan.rate)
 
     def _add_pair(self, topology: Topology, pair: frozenset[str]) -> None:
-        """A physical pair of links: wired, shaped both ways, and only then brought up."""
         a, b = sorted(pair)
         wire = self.addLink(self.router(a), self.router(b), cls=Veth, intfName1=b, intfName2=a)
         self._pairs[pair] = wire
-        for source, target, interface in ((a, b, wire.intf1), (b, a, wire.intf2)):
-            interface.setIP(str(self.addressing.wan(source, target)))
-            link = topology.links[link_name(source, target)]
-            state = self.links_in_force.add(link)
-            self.shaper.attach(Port(link.name, self.router(source).netns, target), state)
-        # Permanent neighbours: no address resolution ever delays or joins what is measured.
-        for interface, peer in ((wire.intf1, wire.intf2), (wire.intf2, wire.intf1)):
-            interface.up()
-            interface.know(peer)
+        names = (link_name(a, b), link_name(b, a))
+        states = [(name, self.links_in_force.add(topology.links[name])) for name in names]
+        join_routers(wire, (self.addressing.wan(a, b), self.addressing.wan(b, a)), states, self.shaper)
 
     # Asking -------------------------------------------------------------------------------------------------------
 
@@ -221,43 +171,47 @@ class Network(Mininet):
         self.links_in_force.take((link_name(a, b), link_name(b, a)), up)
         self._set_routes(Routes.over(self.topology, self.links_in_force.down))
 
-    def swap(self, topology: Topology, before_routes: Callable[[set[str]], None] = lambda _: None) -> NetworkSwap:
+    def swap(
+        self,
+        topology: Topology,
+        before_routes: Callable[[set[str]], None] = lambda _: None,
+        pids: Mapping[str, int] | None = None,
+    ) -> NetworkSwap:
         """Become another network, by difference: what stays the same is not touched.
 
         What is new is built first, then the routes move over, then what is gone is removed, so that no route ever
-        leads to a link that is not there. The workers must be the same. `before_routes` is called with the names of
-        the new links when they are there and nothing passes them yet.
+        leads to a link that is not there. `pids` maps each worker that is not on the network yet to a process in its
+        container; without it the workers must be the same. `before_routes` is called with the names of the new links
+        when they are there and nothing passes them yet.
         """
         began = time.monotonic()
-        if {w.name for w in topology.workers} != {w.name for w in self.topology.workers}:
+        difference = Difference.between(self.topology, topology)
+        if pids is None and (difference.workers.added or difference.workers.removed):
             raise ValueError(f"{topology.file}: a swap keeps the workers of {self.topology.file}; it has others")
         if any(map(needs_single_frames, topology.links.values())):
             self._send_single_frames()
         before, after = self._wanted_pairs(self.topology), self._wanted_pairs(topology)
-        for site in topology.sites.keys() - self.topology.sites.keys():
+        for site in difference.sites.added:
             self._add_site(site)
+        if difference.lan:
+            kept = [worker for worker in self.topology.workers if worker.name in self.nameToNode]
+            self._change_lan(topology.lan, kept)
+        for worker in topology.workers:
+            if worker.name not in self.nameToNode:
+                self._add_worker(worker, (pids or {})[worker.name], topology.lan)
         for pair in after - before:
             self._add_pair(topology, pair)
-        before_routes(topology.links.keys() - self.topology.links.keys())
-        changed = [
-            link
-            for name, link in topology.links.items()
-            if name in self.topology.links and link != self.topology.links[name]
-        ]
-        self.links_in_force.configure(changed)
-        removed_sites = self.topology.sites.keys() - topology.sites.keys()
-        old, self.topology = self.topology, topology
+        before_routes(set(difference.links.added))
+        self.links_in_force.configure(topology.links[name] for name in difference.links.changed)
+        self.topology = topology
         self._set_routes(Routes.over(topology, self.links_in_force.down))
         for pair in before - after:
             self._remove_pair(pair)
-        for site in removed_sites:
+        self.leave(difference.workers.removed)
+        for site in difference.sites.removed:
             self.delHost(self.router(site))
-        return NetworkSwap(
-            added=tuple(sorted(topology.links.keys() - old.links.keys())),
-            removed=tuple(sorted(old.links.keys() - topology.links.keys())),
-            changed=tuple(sorted(link.name for link in changed)),
-            seconds=time.monotonic() - began,
-        )
+        links = difference.links
+        return NetworkSwap(links.added, links.removed, links.changed, seconds=time.monotonic() - began)
 
     def _observe(self, at_s: float, link: str, state: LinkState) -> None:
         if distorted_by_offload(state):
@@ -267,9 +221,9 @@ class Network(Mininet):
     def _send_single_frames(self) -> None:
         if self.offload:
             self.offload = False
-            for host in self.hosts:
+            for host in list(self.hosts):
                 if isinstance(host, ContainerHost):
-                    _run(host, SINGLE_FRAMES)
+                    send_single_frames(host)
 
     def _remove_pair(self, pair: frozenset[str]) -> None:
         wire = self._pairs.pop(pair)
@@ -286,14 +240,13 @@ class Network(Mininet):
     def _set_routes(self, routes: Routes) -> None:
         """Every router's way to every other site's LAN: replaced in place, removed where there is none any more."""
         for site in self.topology.sites:
-            netlink, hops = self.router(site).netlink, routes.next_hops(site)
+            router, hops = self.router(site), routes.next_hops(site)
             old = self.routes.next_hops(site) if self.built else {}
             for target, hop in hops.items():
                 if old.get(target) != hop:
-                    gateway = str(self.addressing.next_hop(site, hop))
-                    netlink.route("replace", dst=str(self.addressing.lan(target)), gateway=gateway)
+                    set_route(router, self.addressing.lan(target), self.addressing.next_hop(site, hop))
             for target in old.keys() - hops.keys():
-                netlink.route("del", dst=str(self.addressing.lan(target)))
+                router.netlink.route("del", dst=str(self.addressing.lan(target)))
         self.routes = routes
 
     # Ending -------------------------------------------------------------------------------------------------------
@@ -304,14 +257,3 @@ class Network(Mininet):
             node.terminate()
         self.hosts.clear()
         self.links.clear()
-
-
-def _configure(node: NamespaceNode, settings: Iterable[str]) -> None:
-    _run(node, ("sysctl", "-qw", *settings))
-
-
-def _run(node: NamespaceNode, command: Sequence[str]) -> None:
-    process = node.popen([*command], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    _, complaint = process.communicate()
-    if process.returncode:
-        raise RuntimeError(f"{node.name}: `{' '.join(command)}` failed: {complaint.decode().strip()}")

@@ -53,6 +53,13 @@ class NamespaceNode(Node):
         rows = (line.partition(":") for line in lines)
         return {name.strip(): int(counters.split()[0]) for name, _, counters in rows}
 
+    def unroutable_packets(self) -> int:
+        """Packets for which there was no route, of the node's own and of those it was to forward."""
+        lines = Path(f"/proc/{self._namespace_pid}/net/snmp").read_text().splitlines()
+        names, values = (line.split()[1:] for line in lines if line.startswith("Ip:"))
+        counts = dict(zip(names, map(int, values), strict=True))
+        return counts["OutNoRoutes"] + counts["InAddrErrors"]
+
     # What Mininet calls -------------------------------------------------------------------------------------------
 
     def startShell(self, mnopts: str | None = None) -> None:
@@ -134,8 +141,8 @@ class Namespace:
             time.sleep(0.0005)
 
 
-class Router(NamespaceNode):
-    """A site's router and switch: one namespace that forwards, with a bridge named `lan` for the workers' ports."""
+class NamespaceHost(NamespaceNode):
+    """A node with a namespace of its own."""
 
     def __init__(self, name: str, **params: Any) -> None:
         self._holder = Namespace()
@@ -144,6 +151,10 @@ class Router(NamespaceNode):
     def terminate(self) -> None:
         super().terminate()
         self._holder.close()
+
+
+class Router(NamespaceHost):
+    """A site's router and switch: one namespace that forwards, with a bridge named `lan` for the workers' ports."""
 
 
 class ContainerHost(NamespaceNode):
@@ -161,6 +172,10 @@ class Interface(Intf):
         self.ip, self.prefixLen = address, int(length or prefixLen or 32)
         index = self.node.interface_index(self.name)
         self.node.netlink.addr("add", index=index, address=self.ip, prefixlen=self.prefixLen)
+
+    def updateIP(self) -> str | None:
+        """What Mininet's prompt puts in the place of a name; it would ask ifconfig."""
+        return str(self.ip) if self.ip else None
 
     def up(self) -> None:
         """Bring it up. A link is shaped before this, so no packet ever passes it unshaped."""

@@ -16,14 +16,15 @@ from typing import Any
 import pytest
 from pyroute2 import netns
 
-from testbed.emulation.network import Network, needs_single_frames
+from testbed.emulation.network import Network
 from testbed.emulation.node import Namespace
 from testbed.emulation.probe import LinkFidelity, measure_links
 from testbed.emulation.shaping import open_shaper
+from testbed.emulation.wiring import needs_single_frames
 from testbed.link import LinkState, Queue
 from testbed.run.verdict import RATE_TOLERANCE, RTT_TOLERANCE_S
 from testbed.spec.experiment import Change
-from testbed.spec.topology import Topology
+from testbed.spec.topology import Lan, Topology
 from testbed.trace.trace import Row, Trace
 
 pytestmark = pytest.mark.privileged
@@ -413,6 +414,33 @@ def test_a_swap_to_other_workers_is_refused_and_touches_nothing() -> None:
         with pytest.raises(ValueError, match="a swap keeps the workers"):
             wan.network.swap(other)
         wan.assert_round_trip("quito-w0", "lima-w0", 2 * 0.010 + LAN_S)
+
+
+def test_a_swap_brings_and_takes_workers_and_changes_the_lan() -> None:
+    sites = "{quito: {workers: 1}, lima: {workers: 2}, potosi: {workers: 1}}"
+    potosi = "{between: [lima, potosi], rate: 20mbit, delay: 5ms}"
+    other = replace(
+        topology(f"{QUITO_LIMA}, {potosi}", sites), lan=Lan.model_validate({"rate": "10mbit", "delay": "2ms"})
+    )
+    new = {name: Namespace() for name in ("lima-w1", "potosi-w0")}
+    with ExitStack() as stack:
+        for holder in new.values():
+            stack.callback(holder.close)
+        wan = stack.enter_context(up(TRIANGLE))
+        send = stack.enter_context(connection(wan, "quito-w0", "lima-w0"))
+        send(b"before")
+        wan.network.swap(other, pids={name: holder.pid for name, holder in new.items()})
+        send(b"after")
+        assert interfaces(wan, "quito") == {"lo", "lan", "w0", "lima"}
+        assert interfaces(wan, "lima") == {"lo", "lan", "w0", "w1", "quito", "potosi"}
+        assert {host.name for host in wan.network.hosts} == {
+            *("quito-r", "lima-r", "potosi-r"),
+            *("quito-w0", "lima-w0", "lima-w1", "potosi-w0"),
+        }
+        wan.assert_round_trip("quito-w0", "potosi-w0", 2 * (0.010 + 0.005) + 4 * 0.002)
+        wan.assert_round_trip("lima-w0", "lima-w1", 4 * 0.002)
+        card = json.loads(wan.run("quito-w0", "tc", "-j", "qdisc", "show", "dev", "eth0"))
+        assert card[0]["options"]["rate"] == 10e6 / 8
 
 
 def test_one_site_alone_is_a_network_too() -> None:

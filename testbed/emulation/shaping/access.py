@@ -17,7 +17,7 @@ QUEUE_S = 0.010
 
 
 def limit_rate(netlink: IPRoute, interface: int, rate_bps: float) -> None:
-    """Let the interface (by index) send no faster than this."""
+    """Let the interface (by index) send no faster than this; changed in place where it was limited before."""
     rate = int(rate_bps / 8)
     limit = SUPER_PACKET_BYTES + max(int(rate * QUEUE_S), 2 * SUPER_PACKET_BYTES)
-    netlink.tc("add", "tbf", interface, 0x10000, rate=rate, burst=SUPER_PACKET_BYTES, limit=limit)
+    netlink.tc("replace", "tbf", interface, 0x10000, rate=rate, burst=SUPER_PACKET_BYTES, limit=limit)
