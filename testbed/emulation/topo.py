@@ -1,0 +1,170 @@
+"""A topology file as a Mininet `Topo`, for programs that bring a Mininet of their own:
+
+    from mininet.net import Mininet
+    from testbed.emulation.topo import WanTopo
+
+    net = Mininet(topo=WanTopo("topologies/quickstart.yaml"), controller=None)
+    net.start()
+    print(net["dallas-w0"].cmd("ping -c 3", net["tokyo-w0"].IP()))
+    net.stop()
+
+Workers are namespaces of the host's file system, not containers; links are as configured, or as their traces begin.
+Links are shaped by the backend that works here, also where the kernel lacks netem; where none does, ShapingError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network
+from pathlib import Path
+from typing import Any
+
+from mininet.topo import Topo
+
+from testbed.emulation.addressing import Addressing
+from testbed.emulation.node import NamespaceHost, Router, Veth
+from testbed.emulation.routing import Routes
+from testbed.emulation.shaping import Shaper, open_shaper
+from testbed.emulation.wiring import (
+    join_routers,
+    needs_single_frames,
+    plug_in,
+    send_single_frames,
+    set_route,
+    set_up_router,
+)
+from testbed.link import LinkState, link_name
+from testbed.spec.topology import Lan, Topology, Worker
+
+
+class WanTopo(Topo):
+    """Sites, workers and shaped links of a topology file. SpecError when there is something wrong in it."""
+
+    def build(self, file: str | Path) -> None:
+        topology, addressing, shaping = Topology.load(Path(file)), Addressing(), _Shaping()
+        routes = Routes.over(topology)
+        offload = not any(map(needs_single_frames, topology.links.values()))
+        for site in topology.sites:
+            hops = routes.next_hops(site).items()
+            ways = {addressing.lan(target): addressing.next_hop(site, hop) for target, hop in hops}
+            self.addHost(f"{site}-r", cls=_TopoRouter, gateway=addressing.router(site), ways=ways)
+        for worker in topology.workers:
+            self._add_worker(worker, topology.lan, offload, addressing, shaping)
+        for link in topology.links.values():
+            if link.source < link.target:
+                self._add_pair(topology, link.source, link.target, addressing, shaping)
+
+    def _add_worker(self, worker: Worker, lan: Lan, offload: bool, addressing: Addressing, shaping: _Shaping) -> None:
+        index = int(worker.name.rpartition("-w")[2])
+        self.addHost(worker.name, cls=_TopoWorker)
+        self.addLink(
+            f"{worker.site}-r",
+            worker.name,
+            cls=_AccessLink,
+            intfName1=f"w{index}",
+            intfName2="eth0",
+            address=addressing.worker(worker.site, index),
+            gateway=addressing.router(worker.site),
+            lan=lan,
+            offload=offload,
+            shaping=shaping,
+        )
+
+    def _add_pair(self, topology: Topology, a: str, b: str, addressing: Addressing, shaping: _Shaping) -> None:
+        names = (link_name(a, b), link_name(b, a))
+        self.addLink(
+            f"{a}-r",
+            f"{b}-r",
+            cls=_WanLink,
+            intfName1=b,
+            intfName2=a,
+            addresses=(addressing.wan(a, b), addressing.wan(b, a)),
+            states={name: topology.links[name].at(0.0) for name in names},
+            shaping=shaping,
+        )
+
+
+class _Shaping:
+    """The shaper of a Topo's links: opened with the first of them, closed with the last."""
+
+    def __init__(self) -> None:
+        self._shaper: Shaper | None = None
+        self._links: set[str] = set()
+
+    def open(self, *links: str) -> Shaper:
+        if self._shaper is None:
+            self._shaper = open_shaper()
+        self._links.update(links)
+        return self._shaper
+
+    def close(self, *links: str) -> None:
+        self._links.difference_update(links)
+        if self._shaper is None:
+            return
+        for link in links:
+            self._shaper.detach(link)
+        if not self._links:
+            self._shaper.close()
+            self._shaper = None
+
+
+class _TopoRouter(Router):
+    def __init__(
+        self, name: str, gateway: IPv4Interface, ways: Mapping[IPv4Network, IPv4Address], **params: Any
+    ) -> None:
+        super().__init__(name, **params)
+        self._ways = ways
+        set_up_router(self, gateway)
+
+    def config(self, **_: Any) -> dict[str, Any]:
+        """Mininet calls this when all links are there."""
+        for lan, hop in self._ways.items():
+            set_route(self, lan, hop)
+        return {}
+
+
+class _TopoWorker(NamespaceHost):
+    def config(self, **_: Any) -> dict[str, Any]:
+        return {}  # its link has done it
+
+
+class _AccessLink(Veth):
+    def __init__(
+        self,
+        router: Router,
+        host: NamespaceHost,
+        address: IPv4Interface,
+        gateway: IPv4Interface,
+        lan: Lan,
+        offload: bool,
+        shaping: _Shaping,
+        **params: Any,
+    ) -> None:
+        super().__init__(router, host, **params)
+        self._name, self._shaping = link_name(router.name.removesuffix("-r"), host.name), shaping
+        plug_in(self, self._name, address, gateway, lan, shaping.open(self._name))
+        if not offload:
+            send_single_frames(host)
+
+    def stop(self) -> None:
+        self._shaping.close(self._name)
+        self.delete()
+
+
+class _WanLink(Veth):
+    def __init__(
+        self,
+        router: Router,
+        other: Router,
+        addresses: tuple[IPv4Interface, IPv4Interface],
+        states: Mapping[str, LinkState],
+        shaping: _Shaping,
+        **params: Any,
+    ) -> None:
+        super().__init__(router, other, **params)
+        self._names, self._shaping = tuple(states), shaping
+        join_routers(self, addresses, states.items(), shaping.open(*self._names))
+
+    def stop(self) -> None:
+        self._shaping.close(*self._names)
+        self.delete()
