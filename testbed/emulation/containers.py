@@ -35,11 +35,12 @@ class ContainerDied(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class ContainerRequest:
-    """What one worker's container runs."""
+    """What one worker's container runs: `command` are the arguments of `entrypoint`, or of the image's own."""
 
     worker: Worker
     command: Sequence[str]
     environment: Mapping[str, str]
+    entrypoint: Sequence[str] | None = None
 
 
 class Fleet:
@@ -68,8 +69,10 @@ class Fleet:
         container = self._client.containers.create(
             self._image,
             list(request.command),
+            entrypoint=list(request.entrypoint) if request.entrypoint else None,
             environment=dict(request.environment),
-            name=f"testbed-{self._network}-{worker.name}",
+            # The dot is in no network's name: `a` with a worker `b-c-w0` and `a-b` with `c-w0` are two.
+            name=f"testbed-{self._network}.{worker.name}",
             hostname=worker.name,
             labels={LABEL: self._network},
             network_mode="none",
@@ -99,6 +102,11 @@ class Fleet:
         """Worker → whether its container still runs."""
         alive = {c.id for c in self._client.containers.list(filters={"label": f"{LABEL}={self._network}"})}
         return {name: container.id in alive for name, container in self._containers.items()}
+
+    def drop(self, workers: Iterable[str]) -> None:
+        """Remove the containers of these workers."""
+        with ThreadPoolExecutor(PARALLEL) as pool:
+            list(pool.map(_remove, [self._containers.pop(worker) for worker in workers]))
 
     def remove(self) -> None:
         """Remove every container of this network, also one that a broken start left."""

@@ -39,7 +39,7 @@ class Links:
         self._lock = threading.Lock()
         self._links: dict[str, Link] = {}
         self._rows: dict[str, Row | None] = {}
-        self._changes: dict[str, list[Change]] = {}
+        self._changes: dict[str, Change] = {}
         self._down: set[str] = set()
         self._in_force: dict[str, LinkState] = {}
         self._clock: Clock | None = None
@@ -90,7 +90,8 @@ class Links:
         with self._lock:
             if change.link not in self._links:
                 raise KeyError(f"no link {change.link} is up; there are {', '.join(sorted(self._links))}")
-            self._changes.setdefault(change.link, []).append(change)
+            earlier = self._changes.get(change.link)
+            self._changes[change.link] = change if earlier is None else change.after(earlier)
             self._apply([change.link])
 
     def take(self, names: Iterable[str], up: bool) -> None:
@@ -127,8 +128,8 @@ class Links:
         if row is not None:
             state = row.over(state)
         ended = name in self._rows and row is None
-        for change in self._changes.get(name, ()):
-            state = change.over(state)
+        if name in self._changes:
+            state = self._changes[name].over(state)
         return replace(state, up=not ended and name not in self._down)
 
     def _apply(self, names: Iterable[str]) -> None:

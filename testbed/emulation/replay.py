@@ -10,6 +10,7 @@ import heapq
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import count
@@ -29,15 +30,17 @@ REALTIME_PRIORITY = 1
 class ReplayClock:
     """Replays the traces of links from `start()` on, in a thread of its own, until `stop()`."""
 
-    def __init__(self, apply: Apply) -> None:
+    def __init__(self, apply: Apply, remember: int | None = None) -> None:
+        """`remember` is how many ticks of a link `lateness` tells of, the last ones; all of them by default."""
         self._apply = apply
+        self._remember = remember
         self._wake = threading.Condition()
         self._order = count()
         self._due: list[tuple[float, int, str, Row | None, Iterator[tuple[float, Row | None]]]] = []
         self._began: float | None = None
         self._stopped = False
         self._failure: Exception | None = None
-        self._late: dict[str, list[float]] = {}
+        self._late: dict[str, deque[float]] = {}
         self._thread = threading.Thread(target=self._run, name="replay", daemon=True)
 
     def start(self, links: Iterable[Link]) -> None:
@@ -74,7 +77,7 @@ class ReplayClock:
         return self._failure
 
     def lateness(self) -> dict[str, list[float]]:
-        """Seconds late, for each tick of each link so far."""
+        """Seconds late, for each tick of each link that is remembered."""
         with self._wake:
             return {name: list(late) for name, late in self._late.items()}
 
@@ -94,7 +97,8 @@ class ReplayClock:
                 done = self.elapsed_s
                 with self._wake:
                     for moment, name, _ in batch:
-                        self._late.setdefault(name, []).append(max(0.0, done - moment))
+                        late = self._late.setdefault(name, deque(maxlen=self._remember))
+                        late.append(max(0.0, done - moment))
         except Exception as error:
             self._failure = error
 

@@ -98,6 +98,11 @@ class Change(Strict):
     jitter: Delay | None = None
     loss: Loss | None = None
 
+    def after(self, earlier: Change) -> Change:
+        """Both in one: what is left out here is as it was changed before."""
+        given = {name: value for name in Change.model_fields if (value := getattr(self, name)) is not None}
+        return earlier.model_copy(update=given)
+
     def scaled(self, factor: float) -> Change:
         """The same change with its rate multiplied, as an experiment's scale does."""
         return self if self.rate is None else self.model_copy(update={"rate": self.rate * factor})
