@@ -1,0 +1,42 @@
+"""Asked to end: what a program does that has made things and must take them away first."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Interrupted(BaseException):
+    """Ctrl-C, or a request to end."""
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """While inside, the first SIGINT or SIGTERM raises Interrupted; later ones wait for the clean-up to end."""
+
+    ours = os.getpid()
+
+    def be_patient(*_: object) -> None:
+        with suppress(OSError):  # the terminal may have gone
+            print("taking everything away; a moment", file=sys.stderr)
+
+    def interrupt(number: int, _: object) -> None:
+        if os.getpid() != ours:
+            # A library forked (pyroute2 does, to open a socket in a namespace, and ends its child by SIGTERM): the
+            # child must not take our way back.
+            os._exit(128 + number)
+        for each in NUMBERS:
+            signal.signal(each, be_patient)
+        raise Interrupted(signal.Signals(number).name)
+
+    before = {number: signal.signal(number, interrupt) for number in NUMBERS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

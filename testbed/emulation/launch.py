@@ -1,0 +1,69 @@
+"""Starting the process that keeps a network up, and following what it says until the network is up."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import IO, Any
+
+from testbed.emulation import label
+from testbed.emulation.standing import Backend, Step
+
+
+class LaunchFailed(RuntimeError):
+    """The network is not up, and nothing of it is left; `code` is the exit code that says whose fault it was."""
+
+    def __init__(self, text: str, code: int) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+def launch(name: str, topology: Path, backend: Backend, step: Step) -> None:
+    """Bring a network up in the background; returns when all of it is. LaunchFailed when it does not come up.
+
+    Interrupted meanwhile, it has everything taken away first.
+    """
+    with tempfile.TemporaryFile("w+", errors="replace") as complaints:
+        owner = subprocess.Popen(
+            [sys.executable, "-m", "testbed.emulation.owner", "--name", name, "--backend", backend, str(topology)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            # Not ours: what it starts keeps that open, and whoever waits for the end of our output would wait for it.
+            stderr=complaints,
+            # Started from within another network's host, it must not end together with that network.
+            env={name: value for name, value in os.environ.items() if name != label.ENVIRONMENT},
+            text=True,
+            start_new_session=True,  # it outlives this terminal, and Ctrl-C in it
+        )
+        assert owner.stdout is not None
+        try:
+            with owner.stdout as words:
+                _follow(words, step)
+        except EOFError:
+            complaints.seek(0)
+            text = f"the network's owner ended with status {owner.wait()} before it was up:\n{complaints.read()}"
+            raise LaunchFailed(text.rstrip(), 1) from None
+        except BaseException:
+            owner.terminate()
+            owner.wait()
+            raise
+
+
+def _follow(words: IO[str], step: Step) -> None:
+    while "up" not in (word := _next(words)):
+        with step(word["step"]):
+            _next(words)  # that it is done
+
+
+def _next(words: IO[str]) -> dict[str, Any]:
+    line = words.readline()
+    if not line:
+        raise EOFError
+    word: dict[str, Any] = json.loads(line)
+    if "failed" in word:
+        raise LaunchFailed(word["failed"], word["code"])
+    return word

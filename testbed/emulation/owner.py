@@ -1,0 +1,112 @@
+"""The process that keeps a network up: `python -m testbed.emulation.owner --name N --backend B TOPOLOGY`.
+
+It belongs to no terminal. While it builds, it says on its standard output how far it is, a JSON object a line:
+`{"step": title}`, `{"done": title}`, and at last `{"up": name}`, or `{"failed": text, "code": exit code}` when nothing
+is left of what it had begun. If nobody reads that any more, it takes everything away. From then on it answers requests,
+until SIGTERM; what it has to say goes to `owner.log` in the network's state folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, get_args
+
+from testbed.emulation.desk import Desk
+from testbed.emulation.engine import EngineError
+from testbed.emulation.image import ImageError
+from testbed.emulation.interrupt import Interrupted, interruptible
+from testbed.emulation.requests import Listener
+from testbed.emulation.shaping import ShapingError
+from testbed.emulation.standing import Backend, StandingNetwork
+from testbed.spec.errors import SpecError
+from testbed.spec.topology import Topology
+
+DONE, FAILED, BAD_INPUT, CANNOT = 0, 1, 2, 3
+
+LOG = "owner.log"
+
+log = logging.getLogger(__name__)
+
+
+class Teller:
+    """Says how far it is on what was the standard output, which no child inherits: a namespace's holder would keep
+    whoever reads it waiting for the end.
+    """
+
+    def __init__(self) -> None:
+        self._words = os.fdopen(os.dup(1), "w")
+        os.dup2(2, 1)
+
+    def tell(self, word: dict[str, Any]) -> None:
+        """BrokenPipeError when nobody reads it any more."""
+        print(json.dumps(word), file=self._words, flush=True)
+
+    @contextmanager
+    def step(self, title: str) -> Iterator[None]:
+        """Tell of a step and of its end."""
+        self.tell({"step": title})
+        yield
+        self.tell({"done": title})
+
+    def fail(self, code: int, text: str) -> int:
+        """Tell of the failure, if anyone still listens; the exit code."""
+        log.error("%s", text)
+        with suppress(BrokenPipeError):
+            self.tell({"failed": text, "code": code})
+        return code
+
+    def close(self, path: Path) -> None:
+        """There is no more to tell: from here on it is the log's."""
+        self._words.close()
+        with path.open("ab") as file:
+            for number in (1, 2):
+                os.dup2(file.fileno(), number)
+
+
+def main() -> int:
+    """Keep a network up until a signal; the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m testbed.emulation.owner", description="Keeps a network up.")
+    parser.add_argument("--name", required=True)
+    parser.add_argument("--backend", choices=get_args(Backend), default="auto")
+    parser.add_argument("topology", type=Path)
+    args = parser.parse_args()
+    teller = Teller()
+    try:
+        with interruptible():
+            _own(args.name, args.topology, args.backend, teller)
+    except (SpecError, FileExistsError) as error:
+        return teller.fail(BAD_INPUT, str(error))
+    except (EngineError, ImageError, ShapingError) as error:
+        return teller.fail(CANNOT, str(error))
+    except BrokenPipeError:
+        return FAILED  # whoever asked for the network has gone
+    except Exception:
+        return teller.fail(FAILED, traceback.format_exc())
+    except Interrupted:
+        return DONE
+    return DONE
+
+
+def _own(name: str, file: Path, backend: Backend, teller: Teller) -> None:
+    with StandingNetwork(name, Topology.load(file), backend, teller.step) as network:
+        logging.basicConfig(
+            filename=network.folder / LOG, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
+        )
+        log.info("%s is up as %s", file, name)
+        with Listener(name, Desk(network).answer):
+            teller.tell({"up": name})
+            teller.close(network.folder / LOG)
+            threading.Event().wait()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
