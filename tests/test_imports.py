@@ -31,13 +31,7 @@ ARROWS: dict[str, set[str]] = {
     "worker": {"sync", "plan", "protocol"},
     "run": {"controller", "emulation", "planning", "telemetry", "spec", "trace", "plan", "protocol", "link"},
     "report": {"run", "telemetry", "spec", "trace", "plan", "protocol", "link"},
-    "console": set(),
-    "cli_trace": {"console", "report", "spec", "trace"},
-    "cli_topology": {"console", "spec"},
-    "cli": {
-        *("cli_trace", "cli_topology", "console"),
-        *("run", "report", "controller", "emulation", "planning", "telemetry", "spec", "trace", "plan", "link"),
-    },
+    "cli": {"run", "report", "controller", "emulation", "planning", "telemetry", "spec", "trace", "plan", "link"},
 }
 
 #: Rooms that compute and nothing else, and what would let them reach outside.

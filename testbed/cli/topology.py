@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from testbed.console import BAD_INPUT, fail, quantity
+from testbed.cli.console import BAD_INPUT, fail, quantity
 from testbed.spec.errors import SpecError
 from testbed.spec.graph import import_graph
 from testbed.spec.units import Rate

@@ -5,54 +5,20 @@ Exit codes: 0 done; 1 the run failed, or its verdict is `suspect` under --strict
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from testbed import cli_topology, cli_trace
-from testbed.console import BAD_INPUT, CANNOT, FAILED, INTERRUPTED, err, fail
+from testbed.cli import network, topology, trace
+from testbed.cli.console import BAD_INPUT, CANNOT, FAILED, INTERRUPTED, fail
+from testbed.emulation.interrupt import Interrupted, interruptible
 from testbed.spec.errors import SpecError
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
-app.add_typer(cli_trace.app, name="trace")
-app.add_typer(cli_topology.app, name="topology")
-
-
-class Interrupted(BaseException):
-    """Ctrl-C, or a request to end."""
-
-
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """While inside, the first SIGINT or SIGTERM raises Interrupted; later ones wait for the clean-up to end."""
-
-    ours = os.getpid()
-
-    def be_patient(*_: object) -> None:
-        with suppress(OSError):  # the terminal may have gone
-            err.print("taking everything away; a moment")
-
-    def interrupt(number: int, _: object) -> None:
-        if os.getpid() != ours:
-            # A library forked (pyroute2 does, to open a socket in a namespace, and ends its child by SIGTERM): the
-            # child must not take our way back.
-            os._exit(128 + number)
-        for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(each, be_patient)
-        raise Interrupted(signal.Signals(number).name)
-
-    before = {n: signal.signal(n, interrupt) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+app.add_typer(trace.app, name="trace")
+app.add_typer(topology.app, name="topology")
 
 
 def overrides(pairs: list[str]) -> dict[str, str]:
@@ -111,19 +77,7 @@ def doctor(json_: Annotated[bool, typer.Option("--json", help="for programs")] =
         raise typer.Exit(CANNOT)
 
 
-@app.command()
-def clean() -> None:
-    """Take away every network and container of ours, also what a crash left; nothing else is touched."""
-    from testbed.emulation import engine
-    from testbed.emulation.cleanup import clean as take_away
-
-    try:
-        client = engine.connect()
-    except engine.EngineError:
-        client = None  # then there are no containers either
-    done: Any = take_away(client)
-    found = [f"{len(done.networks)} networks", f"{len(done.containers)} containers", f"{len(done.processes)} processes"]
-    typer.echo(f"taken away: {', '.join(found)}")
+network.register(app)
 
 
 def main() -> None:
@@ -132,7 +86,3 @@ def main() -> None:
         app()
     except BrokenPipeError:
         sys.exit(FAILED)
-
-
-if __name__ == "__main__":
-    main()

@@ -17,7 +17,7 @@ from tests.spec.files import EXPERIMENT, TOPOLOGY, spoilt, write
 
 pytestmark = pytest.mark.unit
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 TOPOLOGY_TEXT = yaml.safe_dump(TOPOLOGY, sort_keys=False)
 TRACED = spoilt(TOPOLOGY, "links", 0, "trace", to={"file": "trace.csv"})
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from testbed.console import BAD_INPUT, fail, out, quantity
+from testbed.cli.console import BAD_INPUT, fail, out, quantity
 from testbed.spec import units
 from testbed.trace import generate as generators
 from testbed.trace.csv import write_csv

@@ -1,0 +1,7 @@
+"""`python -m testbed.cli`."""
+
+from __future__ import annotations
+
+from testbed.cli import main
+
+main()

@@ -1,0 +1,106 @@
+"""How networks look in a terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+#: In a file or a pipe nothing is cut off.
+PIPE_WIDTH = 160
+
+console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else PIPE_WIDTH)
+
+
+def print_status(networks: Iterable[Mapping[str, Any]], others: Mapping[str, int | None]) -> None:
+    """The networks that are up; `others` are those of experiments that run, and (without a pid) what a crash left."""
+    networks = list(networks)
+    for network in networks:
+        replay = network["replay"]
+        late = f", p99 {replay['late_ms_p99']:.1f} ms late" if replay["late_ms_p99"] is not None else ""
+        console.print(
+            f"[bold]{network['name']}[/]  {network['file']}  {network['backend']} shaping, process {network['pid']}\n"
+            f"up for {_span(replay['elapsed_s'])}; {replay['links']} links replay traces{late}"
+        )
+        if network["failure"]:
+            console.print(f"[red]{network['failure']}[/]")
+        console.print(_hosts(network["hosts"]))
+        console.print(_links(network["links"]))
+    for name, pid in others.items():
+        said = f"an experiment that runs (process {pid})" if pid else "left by a crash; `testbed clean` takes it away"
+        console.print(f"[bold]{name}[/]  {said}")
+    if not networks and not others:
+        console.print("no network is up")
+
+
+def print_link(name: str, state: Mapping[str, Any]) -> None:
+    """A link's state in force."""
+    delay = f"{state['delay_s'] * 1e3:.2f} ms ±{state['jitter_s'] * 1e3:.2f} ms"
+    up = "up" if state["up"] else "down"
+    console.print(f"{name}  {state['rate_bps'] / 1e6:.3f} Mbit/s  {delay}  loss {state['loss']:.3%}  {up}")
+
+
+def print_swap(name: str, done: Mapping[str, Any]) -> None:
+    """What a swap did."""
+    for kind in ("sites", "workers", "links"):
+        for change in ("added", "removed", "changed"):
+            if names := done[kind][change]:
+                console.print(f"  {kind} {change}: {', '.join(names)}", markup=False)
+    if done["lan"]:
+        console.print("  LAN changed")
+    console.print(
+        f"{name} in force after {done['seconds']:.2f} s; packets lost meanwhile on the {done['unchanged_links']} "
+        f"unchanged links: {done['lost_packets']}; without a route: {done['unroutable_packets']}"
+    )
+
+
+def _hosts(hosts: Mapping[str, Mapping[str, Any]]) -> Table:
+    table = _table("host", "address", "pid")
+    for name, host in hosts.items():
+        table.add_row(name, host["address"], str(host["pid"]) if host["running"] else "[red]ended[/]")
+    return table
+
+
+def _links(links: Mapping[str, Mapping[str, Any]]) -> Table:
+    table = _table("link", "Mbit/s", "ms", "loss", "queue", "carried", "dropped", "lost")
+    for name, link in links.items():
+        mark = "~" if link["replayed"] else " "
+        jitter = f"±{link['jitter_s'] * 1e3:.2f}" if link["jitter_s"] else ""
+        table.add_row(
+            name,
+            f"{link['rate_bps'] / 1e6:.2f}{mark}" if link["up"] else "[red]down[/] ",
+            f"{link['delay_s'] * 1e3:.2f}{jitter}",
+            f"{link['loss']:.3%}" if link["loss"] else "",
+            _size(link["queue_bytes"]),
+            _size(link["bytes"]),
+            str(link["dropped_queue"]),
+            str(link["dropped_loss"]),
+        )
+    if any(link["replayed"] for link in links.values()):
+        table.caption = "~ as its trace says now"
+        table.caption_justify = "left"
+    return table
+
+
+def _table(*titles: str) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 1))
+    for title in titles:
+        table.add_column(title, justify="left" if title in ("host", "link", "address") else "right", no_wrap=True)
+    return table
+
+
+def _size(amount: float) -> str:
+    for unit in ("B", "kB", "MB"):
+        if amount < 1000:
+            return f"{amount:.0f} {unit}"
+        amount /= 1000
+    return f"{amount:.1f} GB"
+
+
+def _span(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}"

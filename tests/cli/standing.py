@@ -1,0 +1,107 @@
+"""Networks that tests bring up through the command line, and what one measures in them from outside."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import docker
+import yaml
+
+from testbed.emulation.label import LABEL, networks, processes
+
+ROOT = Path(__file__).resolve().parents[2]
+DEADLINE_S = 60.0
+
+#: Round trip that the access links of two workers add: the LAN's delay up and down, there and back.
+LAN_S = 4 * 0.1e-3
+
+
+def command(*words: str | Path) -> list[str]:
+    return [sys.executable, "-m", "testbed.cli", *map(str, words)]
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+
+
+def testbed(*words: str | Path, code: int = 0, **options: Any) -> str:
+    """Run a verb, which must end with this code; its standard output."""
+    done = subprocess.run(
+        command(*words), capture_output=True, text=True, check=False, env=environment(), timeout=DEADLINE_S, **options
+    )
+    assert done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+    assert "Traceback" not in done.stderr
+    return done.stdout
+
+
+testbed.__test__ = False  # type: ignore[attr-defined]
+
+
+class Standing:
+    """A network that is up, by its name."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def verb(self, verb: str, *words: str | Path, **options: Any) -> str:
+        return testbed(verb, "--name", self.name, *words, **options)
+
+    def status(self) -> dict[str, Any]:
+        (network,) = json.loads(self.verb("status", "--json"))["networks"]
+        return dict(network)
+
+    def address(self, host: str) -> str:
+        return str(self.status()["hosts"][host]["address"])
+
+    def start(self, host: str, *words: str) -> subprocess.Popen[str]:
+        """A program in a host, with pipes."""
+        return subprocess.Popen(
+            command("exec", "--name", self.name, host, "--", *words),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment(),
+        )
+
+    def round_trip_s(self, source: str, address: str, count: int = 8) -> float:
+        """The least of some round trips."""
+        said = self.verb("exec", source, "--", "ping", "-nq", "-c", str(count), "-i", "0.05", "-W", "2", address)
+        closing = re.search(r"= ([\d.]+)/", said)
+        assert closing, said
+        return float(closing[1]) / 1e3
+
+
+def write(folder: Path, name: str, sites: dict[str, Any], *links: Sequence[Any]) -> Path:
+    """A topology file; a site is its number of workers or all of it, a link (a, b, rate, delay)."""
+    value = {
+        "name": name,
+        "sites": {site: {"workers": it} if isinstance(it, int) else it for site, it in sites.items()},
+        "links": [{"between": [a, b], "rate": rate, "delay": delay} for a, b, rate, delay in links],
+    }
+    file = folder / f"{name}.yaml"
+    file.write_text(yaml.safe_dump(value, sort_keys=False))
+    return file
+
+
+@contextmanager
+def up(file: Path, name: str) -> Iterator[Standing]:
+    testbed("up", file, "--name", name)
+    try:
+        yield Standing(name)
+    finally:
+        testbed("clean", "--name", name)
+
+
+def left_of(name: str) -> list[object]:
+    """What of a network is on this machine."""
+    client = docker.from_env()
+    containers = client.containers.list(all=True, filters={"label": f"{LABEL}={name}"}, ignore_removed=True)
+    return [*processes(name), *containers, *(each for each in networks() if each == name)]

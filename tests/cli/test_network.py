@@ -1,0 +1,137 @@
+"""What the verbs of a standing network say to what is wrong; nothing is made."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner, Result
+
+from testbed.cli import app
+from testbed.emulation import label
+from testbed.emulation.process import start_ticks
+from tests.spec.files import TOPOLOGY, spoilt
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture(autouse=True)
+def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A state folder of this test's own, and the rights that it takes to look into it."""
+    monkeypatch.setattr(label, "STATE_ROOT", tmp_path / "state")
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    return tmp_path
+
+
+def testbed(*words: str | Path) -> Result:
+    return CliRunner().invoke(app, [*map(str, words)])
+
+
+testbed.__test__ = False  # type: ignore[attr-defined]
+
+
+def refused(*words: str | Path) -> str:
+    result = testbed(*words)
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    assert "Traceback" not in result.stderr
+    return result.stderr
+
+
+def write(folder: Path, value: object) -> Path:
+    (folder / "three.yaml").write_text(yaml.safe_dump(value, sort_keys=False))
+    return folder / "three.yaml"
+
+
+def stand(*names: str) -> None:
+    """As if these networks were up: each has this process for its owner, and a socket that nobody serves."""
+    record = json.dumps({"pid": os.getpid(), "started": start_ticks(os.getpid())})
+    for name in names:
+        label.state_folder(name).mkdir(parents=True)
+        (label.state_folder(name) / "owner.json").write_text(record)
+        (label.state_folder(name) / "owner.sock").touch()
+
+
+@pytest.mark.parametrize("verb", ["up", "swap"])
+def test_a_bad_topology(verb: str, apart: Path) -> None:
+    file = write(apart, spoilt(TOPOLOGY, "links", 0, "rate", to="fast"))
+    said = refused(verb, file)
+    assert said.startswith(f"{file}: links.0.rate: ")
+    assert "write instead: " in said
+    assert "does not exist" in refused(verb, apart / "none.yaml")
+
+
+@pytest.mark.parametrize("name", ["", "Andes", "../andes", "a" * 32, "an_des"])
+def test_a_bad_name(name: str, apart: Path) -> None:
+    file = write(apart, TOPOLOGY)
+    if name:  # without one it is the topology's
+        assert "no name for a network" in refused("up", file, "--name", name)
+        assert "none is up" in refused("down", "--name", name)
+    if "/" in name or name == "":
+        assert "is no network's name" in refused("clean", "--name", name)
+    assert not label.networks()
+
+
+def test_a_name_that_is_up(apart: Path) -> None:
+    stand("three")
+    said = refused("up", write(apart, TOPOLOGY))
+    assert "a network named three is up" in said
+    assert "write instead: --name with another, or `testbed down --name three` first" in said
+
+
+def test_an_unknown_backend(apart: Path) -> None:
+    assert "magic" in refused("up", write(apart, TOPOLOGY), "--backend", "magic")
+
+
+VERBS = {
+    "exec": ("exec", "paris-r", "--", "true"),
+    "link": ("link", "paris->tokyo", "--down"),
+    "swap": ("swap", "three.yaml"),
+    "down": ("down",),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_which_network(verb: str, apart: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(apart)
+    write(apart, TOPOLOGY)
+    assert "write instead: `testbed up TOPOLOGY` first" in refused(*VERBS[verb])
+    stand("one", "two")
+    assert "write instead: --name with one of one, two" in refused(*VERBS[verb])
+    named = [*VERBS[verb]]
+    named[1:1] = ["--name", "three"]
+    assert "no network named three is up; up: one, two" in refused(*named)
+
+
+def test_a_change_that_is_none() -> None:
+    stand("one")
+    assert "nothing to change" in refused("link", "paris->tokyo")
+    assert "write instead: one of them" in refused("link", "paris->tokyo", "--up", "--down")
+
+
+def test_no_network_is_a_state_too() -> None:
+    assert testbed("status").stdout == "no network is up\n"
+    assert json.loads(testbed("status", "--json").stdout) == {"networks": [], "runs": []}
+
+
+def test_what_a_crash_left_is_shown() -> None:
+    label.state_folder("three").mkdir(parents=True)
+    assert "left by a crash; `testbed clean` takes it away" in testbed("status").stdout
+
+
+def test_an_owner_that_does_not_answer() -> None:
+    stand("one")
+    result = testbed("status")
+    assert result.exit_code == 1
+    assert "the network one does not answer" in result.stderr
+
+
+def test_without_root(apart: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    for words in (("up", str(write(apart, TOPOLOGY))), *VERBS.values(), ("status",), ("clean",)):
+        result = testbed(*[str(apart / word) if word == "three.yaml" else word for word in words])
+        assert result.exit_code == 3, words
+        assert "run it with sudo" in result.stderr

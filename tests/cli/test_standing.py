@@ -1,0 +1,354 @@
+"""Networks that stay up, from the outside: brought up, worked in, changed and taken down by the program's verbs."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from testbed.emulation.label import owner
+from testbed.run.verdict import RATE_TOLERANCE, RTT_TOLERANCE_S
+from tests.cli.standing import DEADLINE_S, LAN_S, Standing, command, environment, left_of, testbed, up, write
+
+pytestmark = pytest.mark.privileged
+
+#: One name for each network of this process, so that what else is up on the machine is not meant.
+MARK = f"t{os.getpid()}"
+
+QUITO_LIMA = ("quito", "lima", "20mbit", "10ms")
+LIMA_CUZCO = ("lima", "cuzco", "20mbit", "15ms")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("topologies")
+
+
+@pytest.fixture(scope="module")
+def line(folder: Path) -> Path:
+    return write(folder, "line", {"quito": 1, "lima": 1, "cuzco": 1}, QUITO_LIMA, LIMA_CUZCO)
+
+
+@pytest.fixture(scope="module")
+def andes(line: Path) -> Iterator[Standing]:
+    """For tests that leave it as it was."""
+    with up(line, f"{MARK}-andes") as network:
+        yield network
+
+
+def assert_round_trip(network: Standing, source: str, target: str, expected_s: float) -> None:
+    """Within the verdict's tolerance. A busy host may hold up every one of a few pings, so there are more tries."""
+    status = network.status()
+    tolerance, address = RTT_TOLERANCE_S[status["backend"]], status["hosts"][target]["address"]
+    for _ in range(4):
+        found = network.round_trip_s(source, address)
+        assert found >= expected_s - tolerance
+        if found <= expected_s + tolerance:
+            return
+    pytest.fail(f"{source} to {target}: {found * 1e3:.2f} ms where {expected_s * 1e3:g} ms was asked for")
+
+
+def test_status_says_what_there_is(andes: Standing, line: Path) -> None:
+    status = andes.status()
+    assert status["name"] == andes.name
+    assert status["file"] == str(line)
+    assert status["pid"] == owner(andes.name)
+    assert status["failure"] is None
+    assert {name: host["address"] for name, host in status["hosts"].items()} == {
+        "quito-w0": "10.0.0.2",
+        "lima-w0": "10.0.1.2",
+        "cuzco-w0": "10.0.2.2",
+        "quito-r": "10.0.0.1",
+        "lima-r": "10.0.1.1",
+        "cuzco-r": "10.0.2.1",
+    }
+    link = status["links"]["lima->cuzco"]
+    asked = {"rate_bps": 20e6, "delay_s": 0.015, "jitter_s": 0.0, "loss": 0.0, "up": True, "queue_bytes": 75_000}
+    assert link | asked == link
+    shown = andes.verb("status")
+    assert "lima->cuzco" in shown
+    assert "10.0.2.2" in shown
+
+
+def test_a_program_in_a_host_is_as_if_called_directly(andes: Standing) -> None:
+    assert_round_trip(andes, "quito-w0", "cuzco-w0", 2 * (0.010 + 0.015) + LAN_S)
+    andes.verb("exec", "lima-r", "--", "sh", "-c", "exit 7", code=7)
+    assert andes.verb("exec", "quito-w0", "--", "cat", input="through\n") == "through\n"
+    addresses = json.loads(andes.verb("exec", "quito-w0", "--", "ip", "-j", "address"))
+    assert {each["ifname"] for each in addresses} == {"lo", "eth0"}
+    andes.verb("exec", "quito", "--", "true", code=2)
+    andes.verb("exec", "quito-w0", "--", "no-such-program", code=127)
+
+
+def test_a_signal_reaches_the_program_in_a_host(andes: Standing) -> None:
+    process = andes.start("quito-w0", "sh", "-c", "trap 'exit 9' TERM; echo ready; while :; do sleep 0.05; done")
+    assert process.stdout and process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(DEADLINE_S) == 9
+
+
+def test_a_program_in_a_host_has_the_terminal(andes: Standing) -> None:
+    ours, theirs = pty.openpty()
+    words = command("exec", "--name", andes.name, "quito-w0", "--", "tty")
+    done = subprocess.run(words, stdin=theirs, stdout=subprocess.PIPE, env=environment(), check=True)
+    assert done.stdout.decode().strip() == os.ttyname(theirs)
+    os.close(ours)
+    os.close(theirs)
+
+
+def test_a_link_is_changed_in_place(andes: Standing) -> None:
+    before = andes.status()["links"]["quito->lima"]
+    assert "5.000 Mbit/s  30.00 ms" in andes.verb("link", "quito->lima", "--rate", "5mbit", "--delay", "30ms")
+    assert_round_trip(andes, "quito-w0", "lima-w0", 0.030 + 0.010 + LAN_S)
+    link = andes.status()["links"]["quito->lima"]
+    assert (link["rate_bps"], link["delay_s"]) == (5e6, 0.030)
+    assert link["packets"] >= before["packets"] + 8
+    assert andes.status()["links"]["lima->quito"]["delay_s"] == 0.010
+
+    andes.verb("link", "quito->lima", "--delay", "10ms")
+    assert andes.status()["links"]["quito->lima"]["rate_bps"] == 5e6  # what is left out stays
+    andes.verb("link", "quito->lima", "--rate", "20mbit")
+
+
+def test_a_pair_goes_down_and_comes_back(andes: Standing) -> None:
+    address = andes.address("lima-w0")
+    assert "down" in andes.verb("link", "quito->lima", "--down")
+    links = andes.status()["links"]
+    assert [links[name]["up"] for name in ("quito->lima", "lima->quito", "lima->cuzco")] == [False, False, True]
+    andes.verb("exec", "quito-w0", "--", "ping", "-c", "1", "-W", "1", address, code=1)
+    andes.verb("link", "lima->quito", "--up")
+    assert_round_trip(andes, "quito-w0", "lima-w0", 2 * 0.010 + LAN_S)
+
+
+def test_a_change_that_cannot_be_is_refused(andes: Standing, line: Path) -> None:
+    before = andes.status()["links"]["quito->lima"]
+    for words in (("quito->lima", "--rate", "5"), ("quito->lima", "--loss", "101%"), ("quito->cuzco", "--down")):
+        andes.verb("link", *words, code=2)
+    after = andes.status()["links"]["quito->lima"]
+    assert {key: after[key] for key in ("rate_bps", "loss", "up")} == {
+        key: before[key] for key in ("rate_bps", "loss", "up")
+    }
+    testbed("up", line, "--name", andes.name, code=2)
+    assert andes.status()["failure"] is None
+
+
+ECHO = """
+import socket, sys
+if sys.argv[1] == "serve":
+    listener = socket.create_server((sys.argv[2], 7000))
+    print("ready", flush=True)
+    peer, _ = listener.accept()
+    while word := peer.recv(100):
+        peer.sendall(word)
+else:
+    peer = socket.create_connection((sys.argv[2], 7000), timeout=10)
+    for line in sys.stdin:
+        peer.sendall(line.encode())
+        print(peer.recv(100).decode(), end="", flush=True)
+"""
+
+
+def test_a_swap_keeps_what_stays_and_replaces_the_rest(line: Path, folder: Path) -> None:
+    other = write(
+        folder,
+        "other",
+        {"quito": 2, "lima": 1, "potosi": 1},
+        QUITO_LIMA,
+        ("lima", "potosi", "10mbit", "5ms"),
+    )
+    with up(line, f"{MARK}-swap") as network:
+        address = network.address("lima-w0")
+        before = network.status()
+        server = network.start("lima-w0", "python3", "-c", ECHO, "serve", address)
+        assert server.stdout and server.stdout.readline() == "ready\n"
+        client = network.start("quito-w0", "python3", "-c", ECHO, "ask", address)
+        assert client.stdin and client.stdout
+
+        def echo(word: str) -> str:
+            assert client.stdin and client.stdout
+            client.stdin.write(f"{word}\n")
+            client.stdin.flush()
+            return client.stdout.readline().strip()
+
+        assert echo("before") == "before"
+        pings = network.start("quito-w0", "ping", "-nq", "-c", "250", "-i", "0.01", address)
+        said = network.verb("swap", other)
+        assert echo("after") == "after"
+        assert pings.poll() is None, "there were pings under way all the time"
+        assert "250 received, 0% packet loss" in pings.communicate(timeout=DEADLINE_S)[0]
+
+        assert "sites added: potosi" in said
+        assert "sites removed: cuzco" in said
+        assert "workers added: potosi-w0, quito-w1" in said
+        assert "workers removed: cuzco-w0" in said
+        assert "links removed: cuzco->lima, lima->cuzco" in said
+        assert "unchanged links: 0" in " ".join(said.split())
+        after = network.status()
+        assert after["hosts"]["quito-w0"] == before["hosts"]["quito-w0"], "the same container"
+        assert after["links"]["quito->lima"]["bytes"] > before["links"]["quito->lima"]["bytes"]
+        assert set(after["hosts"]) == {
+            *("quito-w0", "quito-w1", "lima-w0", "potosi-w0"),
+            *("quito-r", "lima-r", "potosi-r"),
+        }
+        assert not Path(f"/proc/{before['hosts']['cuzco-w0']['pid']}").exists()
+        assert not Path(f"/proc/{before['hosts']['cuzco-r']['pid']}").exists()
+        assert_round_trip(network, "quito-w1", "potosi-w0", 2 * (0.010 + 0.005) + LAN_S)
+
+        limited = {"quito": 1, "lima": {"workers": 1, "cpus": 0.5}, "cuzco": 1}
+        said = network.verb("swap", write(folder, "limited", limited, QUITO_LIMA, LIMA_CUZCO))
+        assert "workers removed: potosi-w0, quito-w1" in said
+        assert "workers changed: lima-w0" in said
+        assert network.status()["hosts"]["lima-w0"]["pid"] != before["hosts"]["lima-w0"]["pid"]
+        assert_round_trip(network, "quito-w0", "lima-w0", 2 * 0.010 + LAN_S)
+        assert_round_trip(network, "quito-w0", "cuzco-w0", 2 * (0.010 + 0.015) + LAN_S)
+        network.verb("down")
+        assert left_of(network.name) == [], "programs that ran in its hosts went with it"
+        assert server.wait(DEADLINE_S) == -signal.SIGKILL
+
+
+#: Receives for a while, and prints the bit/s of frames between the first and the last it got, without warming up.
+SINK = """
+import socket, sys, time
+sink = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+sink.bind((sys.argv[1], 9))
+print("ready", flush=True)
+sink.recv(2000)
+warm = time.monotonic() + 0.4
+while time.monotonic() < warm:
+    sink.recv(2000)
+began = last = time.monotonic()
+size = 0
+while last < began + 1.5:
+    size += len(sink.recv(2000)) + 42
+    last = time.monotonic()
+print(size * 8 / (last - began))
+"""
+FLOOD = """
+import socket, sys, time
+flood = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+flood.connect((sys.argv[1], 9))
+rate, began, sent = float(sys.argv[2]) * 1.25 / 8 / 1514, time.monotonic(), 0
+while (now := time.monotonic()) < began + 2.5:
+    while sent < (now - began) * rate:
+        try:
+            flood.send(bytes(1472))
+        except ConnectionRefusedError:
+            sys.exit()  # the sink has seen enough
+        sent += 1
+    time.sleep(0.001)
+"""
+
+
+def rates(*flows: tuple[Standing, str, str, float]) -> list[float]:
+    """What arrives of floods side by side, in bit/s of frames; a flow is (network, from, to, bit/s asked for)."""
+    sinks = [network.start(target, "python3", "-c", SINK, network.address(target)) for network, _, target, _ in flows]
+    for sink in sinks:
+        assert sink.stdout and sink.stdout.readline() == "ready\n"
+    floods = [
+        network.start(source, "python3", "-c", FLOOD, network.address(target), str(rate))
+        for network, source, target, rate in flows
+    ]
+    found = [float(sink.communicate(timeout=DEADLINE_S)[0]) for sink in sinks]
+    for flood in floods:
+        flood.wait(DEADLINE_S)
+    return found
+
+
+def test_two_networks_are_as_asked_and_know_nothing_of_each_other(folder: Path) -> None:
+    """The same sites, and so the same addresses and interfaces, in both; and names that run into one another."""
+    first = write(folder, "first", {"quito": 1, "b-lima": 1}, ("quito", "b-lima", "20mbit", "10ms"))
+    second = write(folder, "second", {"quito": 1, "lima": 1}, ("quito", "lima", "8mbit", "30ms"))
+    with up(first, f"{MARK}-a") as one, up(second, f"{MARK}-a-b") as two:
+        for _ in range(3):
+            found = rates((one, "quito-w0", "b-lima-w0", 20e6), (two, "quito-w0", "lima-w0", 8e6))
+            tolerance = RATE_TOLERANCE[one.status()["backend"]]
+            errors = [found[0] / 20e6 - 1, found[1] / 8e6 - 1]
+            if max(map(abs, errors)) <= tolerance:
+                break
+        else:
+            pytest.fail(f"rates off by {errors}")
+        assert_round_trip(one, "quito-w0", "b-lima-w0", 2 * 0.010 + LAN_S)
+        assert_round_trip(two, "quito-w0", "lima-w0", 2 * 0.030 + LAN_S)
+
+        testbed("clean", "--name", one.name)
+        assert left_of(one.name) == []
+        assert two.status()["failure"] is None
+        assert_round_trip(two, "quito-w0", "lima-w0", 2 * 0.030 + LAN_S)
+
+
+def test_a_container_that_ended_is_shown(line: Path) -> None:
+    with up(line, f"{MARK}-ended") as network:
+        os.kill(network.status()["hosts"]["quito-w0"]["pid"], signal.SIGKILL)
+        while network.status()["hosts"]["quito-w0"]["running"]:
+            time.sleep(0.05)
+        assert "ended" in network.verb("status")
+        network.verb("exec", "quito-w0", "--", "true", code=1)
+        network.verb("exec", "lima-w0", "--", "true")
+
+
+def test_after_a_kill_clean_leaves_nothing_and_its_name_is_free(line: Path) -> None:
+    name = f"{MARK}-kill"
+    with up(line, name):
+        pid = owner(name)
+        assert pid
+        os.kill(pid, signal.SIGKILL)
+        testbed("clean", "--name", name)
+        assert left_of(name) == []
+        testbed("up", line, "--name", name)
+        pid = owner(name)
+        assert pid
+        os.kill(pid, signal.SIGKILL)  # and what is left of it is not in the way of the next
+        testbed("up", line, "--name", name)
+    assert left_of(name) == []
+
+
+def test_an_owner_that_is_asked_to_end_takes_everything_away(line: Path) -> None:
+    name = f"{MARK}-end"
+    with up(line, name) as network:
+        asleep = network.start("quito-w0", "sh", "-c", "echo ready; exec sleep 600")
+        assert asleep.stdout and asleep.stdout.readline() == "ready\n"
+        pid = owner(name)
+        assert pid
+        os.kill(pid, signal.SIGTERM)
+        gone_by = time.monotonic() + DEADLINE_S
+        while left_of(name) and time.monotonic() < gone_by:
+            time.sleep(0.05)
+        assert left_of(name) == []
+        assert asleep.wait(DEADLINE_S) == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("line_said", ["Docker engine", "shaping backend", "directed links"])
+def test_an_interrupt_while_it_is_built_leaves_nothing(line: Path, line_said: str) -> None:
+    name = f"{MARK}-int"
+    words = command("up", line, "--name", name)
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment()) as process:
+        assert process.stdout
+        assert any(line_said in said for said in process.stdout)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(DEADLINE_S) == 130
+    assert left_of(name) == []
+
+
+def test_mininets_prompt_works_on_it_and_takes_it_down_at_its_end(line: Path) -> None:
+    name = f"{MARK}-prompt"
+    asked = "nodes\nquito-w0 ping -nc 2 -i 0.1 lima-w0\npingall\nexit\n"
+    done = subprocess.run(
+        command("up", line, "--name", name, "--cli"),
+        input=asked,
+        capture_output=True,
+        text=True,
+        env=environment(),
+        timeout=DEADLINE_S,
+        check=True,
+    )
+    assert "cuzco-w0" in done.stdout + done.stderr
+    assert "2 packets transmitted, 2 received" in done.stdout + done.stderr
+    assert "*** Results: 0% dropped" in done.stdout + done.stderr, "workers and routers reach each other"
+    assert left_of(name) == []
