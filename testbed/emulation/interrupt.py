@@ -5,8 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import Any
+
+Handler = Callable[[int, FrameType | None], Any] | int | None
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -17,7 +21,11 @@ class Interrupted(BaseException):
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """While inside, the first SIGINT or SIGTERM raises Interrupted; later ones wait for the clean-up to end."""
+    """While inside, the first SIGINT or SIGTERM raises Interrupted; later ones wait for the clean-up to end.
+
+    Once interrupted the program is to end, so signals stay deaf: one between the clean-up and the exit would make
+    its exit code that of a program that was killed.
+    """
 
     ours = os.getpid()
 
@@ -37,6 +45,15 @@ def interruptible() -> Iterator[None]:
     before = {number: signal.signal(number, interrupt) for number in NUMBERS}
     try:
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    except Interrupted:
+        raise
+    except BaseException:
+        _restore(before)
+        raise
+    else:
+        _restore(before)
+
+
+def _restore(handlers: Mapping[signal.Signals, Handler]) -> None:
+    for number, handler in handlers.items():
+        signal.signal(number, handler)

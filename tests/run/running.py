@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -74,18 +73,19 @@ class Running:
             self.process.kill()
             self.process.wait()
 
+    @property
+    def left_behind(self) -> dict[str, list[object]]:
+        """What of this run is still on the machine: empty lists when nothing is. Others' networks are theirs."""
+        name = self.directory.name
+        client = docker.from_env()
+        return {
+            "processes": list(processes(name)),
+            "containers": client.containers.list(all=True, filters={"label": f"{LABEL}={name}"}),
+            "networks": [network for network in networks() if network == name],
+        }
 
-def left_behind() -> dict[str, Sequence[object]]:
-    """What of ours is on this machine: empty sequences when nothing is."""
-    client = docker.from_env()
-    return {
-        "processes": list(processes()),
-        "containers": client.containers.list(all=True, filters={"label": LABEL}),
-        "networks": networks(),
-    }
 
-
-NOTHING: dict[str, Sequence[object]] = {"processes": [], "containers": [], "networks": []}
+NOTHING: dict[str, list[object]] = {"processes": [], "containers": [], "networks": []}
 
 
 def interfaces() -> set[str]:

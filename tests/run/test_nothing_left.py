@@ -15,7 +15,7 @@ import pytest
 from docker.models.containers import Container
 
 from testbed.emulation.image import ensure_worker_image
-from tests.run.running import NOTHING, Running, interfaces, left_behind
+from tests.run.running import NOTHING, Running, interfaces
 
 pytestmark = [pytest.mark.privileged, pytest.mark.timeout(240)]
 
@@ -65,7 +65,7 @@ def test_an_interrupt_leaves_nothing(line: str, foreign: Container, tmp_path: Pa
         if running.process.poll() is None:
             os.killpg(running.process.pid, signal.SIGINT)
         assert running.end() == 130, running.output
-    assert left_behind() == NOTHING
+    assert running.left_behind == NOTHING
     assert interfaces() == before
 
 
@@ -74,7 +74,7 @@ def test_a_request_to_end_leaves_nothing(tmp_path: Path) -> None:
         running.wait_for("round    ")
         running.process.terminate()
         assert running.end() == 130, running.output
-    assert left_behind() == NOTHING
+    assert running.left_behind == NOTHING
 
 
 @pytest.mark.parametrize("line", MOMENTS, ids=MOMENTS.values())
@@ -86,5 +86,5 @@ def test_after_a_kill_clean_leaves_nothing(line: str, foreign: Container, tmp_pa
         running.process.kill()
         running.process.wait()
     subprocess.run([sys.executable, "-m", "testbed.cli", "clean"], check=True)
-    assert left_behind() == NOTHING
+    assert running.left_behind == NOTHING
     assert interfaces() == before

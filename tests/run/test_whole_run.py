@@ -16,7 +16,7 @@ from testbed.emulation.label import LABEL
 from testbed.emulation.routing import Routes
 from testbed.run.verdict import RTT_TOLERANCE_S
 from testbed.spec.topology import Topology
-from tests.run.running import NOTHING, REPOSITORY, Running, interfaces, left_behind
+from tests.run.running import NOTHING, REPOSITORY, Running, interfaces
 
 pytestmark = [pytest.mark.privileged, pytest.mark.timeout(240)]
 
@@ -26,7 +26,7 @@ def smoke(tmp_path_factory: pytest.TempPathFactory) -> Running:
     before = interfaces()
     with Running(tmp_path_factory.mktemp("smoke"), "experiments/smoke.yaml") as running:
         assert running.end() == 0, running.output
-    assert left_behind() == NOTHING
+    assert running.left_behind == NOTHING
     assert interfaces() == before
     return running
 
@@ -195,4 +195,4 @@ def test_the_quickstart_comes_to_its_end(quickstart: Running) -> None:
     assert all(swap["lost_updates"] == swap["duplicated_updates"] == 0 for swap in value["swaps"])
     final = json.loads((quickstart.directory / "final.json").read_text())
     assert final["lost_updates"] == final["duplicated_updates"] == 0
-    assert left_behind() == NOTHING
+    assert quickstart.left_behind == NOTHING
