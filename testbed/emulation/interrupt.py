@@ -23,8 +23,9 @@ class Interrupted(BaseException):
 def interruptible() -> Iterator[None]:
     """While inside, the first SIGINT or SIGTERM raises Interrupted; later ones wait for the clean-up to end.
 
-    Once interrupted the program is to end, so signals stay deaf: one between the clean-up and the exit would make
-    its exit code that of a program that was killed.
+    Once interrupted the program is to end, and stays deaf until it has: a signal between the clean-up and the exit
+    would make its exit code that of a program that was killed. (Ignored by the kernel, not by a handler: those the
+    interpreter takes away while it still has to end itself.)
     """
 
     ours = os.getpid()
@@ -46,6 +47,7 @@ def interruptible() -> Iterator[None]:
     try:
         yield
     except Interrupted:
+        _restore(dict.fromkeys(NUMBERS, signal.SIG_IGN))
         raise
     except BaseException:
         _restore(before)
