@@ -49,7 +49,10 @@ def set_up_router(router: Router, gateway: IPv4Interface) -> None:
     """Make a namespace forward, and give it its site's switch: a bridge with the router's address."""
     _configure(router, ROUTER_SETTINGS)
     router.netlink.link("set", index=router.interface_index("lo"), state="up")
-    router.netlink.link("add", ifname="lan", kind="bridge")
+    # A bridge without a MAC address of its own takes the least of its ports': a worker that comes or goes would change
+    # it, and the others would send to the old one until they ask again, half a minute later.
+    mac = "02:00:" + gateway.ip.packed.hex(":")  # locally administered
+    router.netlink.link("add", ifname="lan", kind="bridge", address=mac)
     _configure(router, BRIDGE_SETTINGS)
     # Its first interface, so that Mininet takes the address that others can reach for the router's own.
     bridge = Interface("lan", node=router, moveIntfFn=_is_there)
