@@ -6,8 +6,10 @@ that is not root, a read-only root with a small tmpfs. Control goes through a Un
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,6 +54,7 @@ class Fleet:
         self._image = image
         self._control = control
         self._containers: dict[str, Container] = {}
+        self._threads = f"start {network} "
 
     def __enter__(self) -> Fleet:
         return self
@@ -61,7 +64,7 @@ class Fleet:
 
     def start(self, requests: Iterable[ContainerRequest]) -> Mapping[str, int]:
         """Start them all; worker name → pid of the container's first process. ContainerDied when one has ended."""
-        with ThreadPoolExecutor(PARALLEL) as pool:
+        with ThreadPoolExecutor(PARALLEL, thread_name_prefix=self._threads) as pool:
             return dict(pool.map(self._start, requests))
 
     def _start(self, request: ContainerRequest) -> tuple[str, int]:
@@ -110,6 +113,10 @@ class Fleet:
 
     def remove(self) -> None:
         """Remove every container of this network, also one that a broken start left."""
+        # Interrupted as it starts a thread, a pool loses sight of it: it ends when its container is there.
+        while lost := [thread for thread in threading.enumerate() if thread.name.startswith(self._threads)]:
+            with suppress(RuntimeError):  # not begun yet
+                lost[0].join(0.01)
         remove_containers(self._client, self._network)
 
 
