@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from testbed.link import LinkState
 from testbed.spec.errors import Fault, SpecError
-from testbed.spec.load import FileModel, Pair, Strict, misfit, parse_yaml, read_yaml, validate
+from testbed.spec.load import Pair, Strict, misfit, parse_yaml, read_yaml, validate
 from testbed.spec.topology import MAX_SCALE, MIN_SCALE, Topology
 from testbed.spec.units import Delay, Duration, Loss, Rate
 
@@ -142,7 +142,7 @@ class Event(Strict):
         return self
 
 
-class ExperimentFile(FileModel):
+class ExperimentFile(Strict):
     """The file as written."""
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,40}$")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Hashable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -164,11 +164,3 @@ def _shown(value: object) -> str:
         return f"{value!r:.60}"
     except (ValueError, RecursionError):  # Python does not write out a whole number of thousands of digits
         return "a value too large to show"
-
-
-class FileModel(Strict):
-    """A model that is a whole file."""
-
-    @classmethod
-    def from_file(cls, file: Path) -> Self:
-        return validate(cls, read_yaml(file), file)

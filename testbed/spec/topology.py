@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from testbed.link import LinkState, Queue, link_name
 from testbed.spec.errors import Fault, SpecError
-from testbed.spec.load import FileModel, Pair, Strict, misfit, read_yaml, validate
+from testbed.spec.load import Pair, Strict, misfit, read_yaml, validate
 from testbed.spec.units import CardRate, Delay, Duration, Loss, QueueLimit, Rate, Size, Step
 from testbed.trace.read import read_trace
 from testbed.trace.trace import End, Trace, TraceError
@@ -143,7 +143,7 @@ class Lan(Strict):
     delay: Delay = 0.1e-3
 
 
-class TopologyFile(FileModel):
+class TopologyFile(Strict):
     """The file as written."""
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,30}$")
