@@ -1,0 +1,71 @@
+"""What all benchmarks share: their two options, and how their figures are shown."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table as RichTable
+
+#: In a file or a pipe nothing is cut off.
+PIPE_WIDTH = 160
+
+_console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else PIPE_WIDTH)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Figures in a terminal: numbers stand right, the first column left. `notes` go below."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    notes: Sequence[str] = ()
+
+
+def arguments(module_doc: str | None) -> argparse.ArgumentParser:
+    """A parser with what every benchmark takes; its description is the module's docstring."""
+    parser = argparse.ArgumentParser(description=module_doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="fewer cells or repeats")
+    parser.add_argument("--json", action="store_true", help="one JSON object on the last line instead of tables")
+    return parser
+
+
+def progress(text: str) -> None:
+    """Say how far it is, beside the output."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def show(tables: Sequence[Table], figures: Mapping[str, Any], *, as_json: bool, backend: str | None = None) -> None:
+    """Print the tables, or the figures as one JSON object, with what they were measured on.
+
+    `figures` should name the number of repeats and each ratio to a peer; `backend` is the shaper's name.
+    """
+    machine = {"kernel": platform.release(), "cpus": os.cpu_count(), "backend": backend}
+    if as_json:
+        print(json.dumps({**figures, **machine}))
+        return
+    for table in tables:
+        _console.print(_rich(table))
+        for note in table.notes:
+            _console.print(f"  {note}", markup=False)
+        _console.print()
+    shaping = f", {backend} shaping" if backend else ""
+    _console.print(f"kernel {machine['kernel']}, {machine['cpus']} CPUs{shaping}", markup=False)
+
+
+def _rich(table: Table) -> RichTable:
+    made = RichTable(title=table.title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+    for number, column in enumerate(table.columns):
+        made.add_column(column, justify="right" if number else "left", no_wrap=True)
+    for row in table.rows:
+        made.add_row(*row)
+    return made
