@@ -11,46 +11,13 @@ from typing import Annotated
 
 import typer
 
-from testbed.cli import network, topology, trace
-from testbed.cli.console import BAD_INPUT, CANNOT, FAILED, INTERRUPTED, fail
-from testbed.emulation.interrupt import Interrupted, interruptible
-from testbed.spec.errors import SpecError
+from testbed.cli import experiment, network, topology, trace
+from testbed.cli.console import BAD_INPUT, CANNOT, FAILED, fail
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
+experiment.register(app)
 app.add_typer(trace.app, name="trace")
 app.add_typer(topology.app, name="topology")
-
-
-def overrides(pairs: list[str]) -> dict[str, str]:
-    """`key=value` pairs of --set."""
-    for pair in pairs:
-        if "=" not in pair or pair.startswith("="):
-            raise fail(BAD_INPUT, f"--set {pair}: is not key=value\n    write instead: --set train.rounds=20")
-    return dict(pair.split("=", 1) for pair in pairs)
-
-
-@app.command()
-def run(
-    experiment: Annotated[Path, typer.Argument(help="the experiment file")],
-    set_: Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="override a field")] = [],  # noqa: B006
-    strict: Annotated[bool, typer.Option("--strict", help="refuse what does not fit; a suspect verdict is 1")] = False,
-) -> None:
-    """Run an experiment: build the network, train, change it as the file says, and judge."""
-    from testbed.report.page import write_report
-    from testbed.run.errors import CannotRun
-    from testbed.run.execute import execute
-
-    try:
-        with interruptible():
-            outcome = execute(experiment, overrides(set_), strict, write_report)
-    except SpecError as error:
-        raise fail(BAD_INPUT, error) from None
-    except CannotRun as error:
-        raise fail(CANNOT, error) from None
-    except Interrupted as signal_:
-        raise fail(INTERRUPTED, f"interrupted ({signal_}): everything the run made was taken away") from None
-    if not outcome.finished or (strict and outcome.verdict != "trusted"):
-        raise typer.Exit(FAILED)
 
 
 @app.command()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
 from typing import Any
 
 from rich.console import Console
@@ -55,6 +57,36 @@ def print_swap(name: str, done: Mapping[str, Any]) -> None:
         f"{name} in force after {done['seconds']:.2f} s; packets lost meanwhile on the {done['unchanged_links']} "
         f"unchanged links: {done['lost_packets']}; without a route: {done['unroutable_packets']}"
     )
+
+
+def print_comparison(figures: Mapping[str, Mapping[str, Any]]) -> None:
+    """A row for each policy: medians over its runs, with the least and the most where they differ."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    columns = ("a round", "times the bound", "test accuracy", "training", "over the WAN")
+    table.add_column("policy")
+    for column in columns:
+        table.add_column(column, justify="right")
+    table.add_column("verdicts")
+    for policy, own in figures.items():
+        spread = own["spread"]
+        cells = (
+            _ranged(spread["seconds_per_round_p50"], "{:.2f}", " s"),
+            _ranged(spread["ratio_to_bound"], "{:.2f}"),
+            _ranged(spread["final_accuracy"], "{:.1%}"),
+            _ranged(spread["wall_seconds"], "{:.0f}", " s"),
+            _ranged([None if each is None else each / 1e6 for each in spread["wan_bytes"]], "{:.1f}", " MB"),
+        )
+        verdicts = Counter(own["verdicts"])
+        table.add_row(policy, *cells, ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items()))
+    console.print(table)
+
+
+def _ranged(values: Sequence[float | None], form: str, unit: str = "") -> str:
+    known = sorted(value for value in values if value is not None)
+    if not known:
+        return "–"
+    low, middle, high = (form.format(value) for value in (known[0], median(known), known[-1]))
+    return f"{middle}{unit}" if low == high else f"{middle} ({low}–{high}){unit}"
 
 
 def _hosts(hosts: Mapping[str, Mapping[str, Any]]) -> Table:

@@ -107,9 +107,12 @@ class RunRecord:
 
     @property
     def policy(self) -> str:
-        """The policy that planned."""
+        """The policy that planned, with its options: `netstorm`, or `netstorm:roots=1`."""
         sync = self.section("sync") or self.spec.get("sync") or {}
-        return str(sync.get("policy") or "unknown policy")
+        options = (self.spec.get("sync") or {}).get("options") or {}
+        return ":".join(
+            [str(sync.get("policy") or "unknown policy"), *(f"{name}={value}" for name, value in options.items())]
+        )
 
     @cached_property
     def members(self) -> tuple[str, ...]:

@@ -27,24 +27,24 @@ from testbed.spec.experiment import Experiment
 
 @dataclass(frozen=True, slots=True)
 class Executed:
-    """How a run ended: whether training came to its end, and the verdict."""
+    """How a run ended: whether training came to its end, the verdict, and where all about it lies."""
 
     finished: bool
     verdict: str
+    directory: Path
 
 
 #: Makes the page of a run's directory; where it lies.
 Publish = Callable[[Path], Path]
 
 
-def execute(file: Path, overrides: Mapping[str, str], strict: bool, publish: Publish) -> Executed:
+def execute(file: Path, overrides: Mapping[str, str], strict: bool, publish: Publish, display: Display) -> Executed:
     """Run the experiment in a file. SpecError for bad input, CannotRun when this machine can't; nothing is left.
 
     `publish` is called when all else is in the run's directory.
     """
     experiment = Experiment.load(file, overrides)
     check_policy(experiment)
-    display = Display()
     directory = RunDirectory(experiment.name)
     display.say(f"[bold]{experiment.name}[/] in {directory.path}")
     try:
@@ -71,7 +71,7 @@ def _execute(
     except (AdminError, ControllerFailed, RunFailed) as error:
         failed(directory, str(error))
         display.say(f"[red]failed:[/] {escape(str(error))}\n  more in {directory.path}/logs")
-        return Executed(finished=False, verdict="suspect")
+        return Executed(finished=False, verdict="suspect", directory=directory.path)
     finally:
         # Interrupted at the wrong moment, the way back may have missed something; this finds it by its label.
         cleanup.clean(engine.connect(), directory.id)
@@ -85,7 +85,7 @@ def _execute(
     for reason in summary["reasons"]:
         display.say(f"    {escape(reason)}")
     display.say(f"  report: {page}")
-    return Executed(finished=True, verdict=summary["verdict"])
+    return Executed(finished=True, verdict=summary["verdict"], directory=directory.path)
 
 
 def _in_words(summary: Mapping[str, Any]) -> list[str]:

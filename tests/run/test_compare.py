@@ -1,0 +1,79 @@
+"""Several policies on one experiment: what is asked for, what is refused before the first run, what comes out."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from testbed.run.compare import Variant
+from tests.run.running import REPOSITORY
+
+SMOKE = str(REPOSITORY / "experiments" / "smoke.yaml")
+
+
+def compare(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "testbed.cli", "compare", SMOKE, *words]
+    return subprocess.run(command, cwd=folder, text=True, capture_output=True, timeout=150, check=False)
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("text", "policy", "options"),
+    [
+        ("mst", "mst", None),
+        ("netstorm:roots=2", "netstorm", {"roots": 2}),
+        ("star:server=paris-w0", "star", {"server": "paris-w0"}),
+    ],
+)
+def test_a_policy_is_named_with_its_options(text: str, policy: str, options: dict[str, object] | None) -> None:
+    assert Variant.parse(text) == Variant(text, policy, options)
+
+
+@pytest.mark.unit
+def test_the_files_options_are_for_the_files_policy() -> None:
+    assert Variant.parse("mst").overrides(own="mst") == {}
+    assert Variant.parse("mst").overrides(own="star") == {"sync.policy": "mst", "sync.options": "{}"}
+    assert Variant.parse("star:server=a-w0").overrides(own="star")["sync.options"] == '{"server": "a-w0"}'
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--policies", "mst,nosuch"), "no policy 'nosuch'"),
+        (("--policies", "mst:roots=2"), "no option roots"),
+        (("--policies", "mst:roots"), "'roots' is no option"),
+        (("--policies", "mst,mst"), "named twice"),
+        (("--policies", "mst", "--seeds", "one"), "write instead: --policies netstorm,mst --seeds 1,2,3"),
+        (("--policies", "mst", "--seeds", "-1"), "seed"),
+    ],
+)
+def test_bad_input_is_refused_before_the_first_run(words: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    ended = compare(tmp_path, *words)
+    assert ended.returncode == 2
+    assert said in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.privileged
+@pytest.mark.timeout(180)
+def test_each_policy_runs_and_the_figures_are_told(tmp_path: Path) -> None:
+    short = ("--set", "train.rounds=6", "--set", "train.evaluate_every=3", "--set", "events=[]")
+    ended = compare(tmp_path, "--policies", "mst,netstorm:roots=2", "--seeds", "7", "--json", *short)
+    assert ended.returncode == 0, ended.stderr
+    figures = json.loads(ended.stdout)
+    assert list(figures) == ["mst", "netstorm:roots=2"]
+    for own in figures.values():
+        assert own["seconds_per_round_p50"] > 0
+        assert own["ratio_to_bound"] > 0.9
+        assert own["wan_bytes"] > 6 * 4 * 151_306  # six rounds of the model cross the WAN at least once each
+        assert len(own["verdicts"]) == len(own["runs"]) == 1
+        manifest = json.loads((tmp_path / own["runs"][0] / "manifest.json").read_text())
+        assert manifest["seed"] == 7
+    page = (tmp_path / "runs" / "comparison.html").read_text()
+    assert "netstorm:roots=2" in page
