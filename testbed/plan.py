@@ -22,6 +22,9 @@ PLAN_VERSION = 1
 #: Deep trees over slow links want small chunks, fast links want large ones; the policy chooses.
 DEFAULT_CHUNK_BYTES = 64 * 1024
 
+#: Elements travel as they are.
+PLAIN_CODEC = "fp32"
+
 
 class PlanError(ValueError):
     """A plan that would lose or double an update, deadlock or leave a member out."""
@@ -83,7 +86,9 @@ class Slice:
 class Plan:
     """The overlay in force from some round on, identified by its epoch.
 
-    `members` is ordered: bit i of a contributors' bitmap is members[i]. Raises PlanError when made invalid.
+    `members` is ordered: bit i of a contributors' bitmap is members[i]. `codec` names what tensors are turned into
+    on their way where their owner allows it, `link_codecs` another one for an overlay edge, by `a->b`; the sync
+    library knows the names. Raises PlanError when made invalid.
     """
 
     epoch: int
@@ -91,6 +96,8 @@ class Plan:
     trees: tuple[Tree, ...]
     chunk_bytes: int = DEFAULT_CHUNK_BYTES
     policy: str = field(default="")
+    codec: str = PLAIN_CODEC
+    link_codecs: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.epoch < 0:
@@ -107,6 +114,10 @@ class Plan:
         members = frozenset(self.members)
         for tree in self.trees:
             tree.check(members)
+        for link in self.link_codecs:
+            source, _, target = link.partition("->")
+            if not {source, target} <= members:
+                raise PlanError(f"link_codecs names {link!r}, which does not join two members, as `a->b` does")
 
     def slices(self, elements: int) -> tuple[Slice, ...]:
         """The cut of `elements` over the trees, by share; contiguous, in the trees' order, none lost.
@@ -132,9 +143,13 @@ class Plan:
         """The members that `member` sends to under this plan."""
         return frozenset(target for source, target, _ in self.edges() if source == member)
 
-    def shape(self) -> tuple[tuple[str, ...], tuple[Tree, ...], int]:
+    def codec_of(self, source: str, target: str) -> str:
+        """The codec's name for partial sums from `source` to `target`."""
+        return self.link_codecs.get(f"{source}->{target}", self.codec)
+
+    def shape(self) -> tuple[object, ...]:
         """What the plan does, without its epoch: two plans of one shape need no swap between them."""
-        return self.members, self.trees, self.chunk_bytes
+        return self.members, self.trees, self.chunk_bytes, self.codec, self.link_codecs
 
     def with_epoch(self, epoch: int) -> Plan:
         """The same plan under another epoch."""
@@ -151,6 +166,8 @@ class Plan:
             "policy": self.policy,
             "members": list(self.members),
             "chunk_bytes": self.chunk_bytes,
+            "codec": self.codec,
+            "link_codecs": dict(self.link_codecs),
             "trees": trees,
         }
 
@@ -170,6 +187,8 @@ class Plan:
                 trees=trees,
                 chunk_bytes=int(value["chunk_bytes"]),
                 policy=str(value["policy"]),
+                codec=str(value.get("codec", PLAIN_CODEC)),
+                link_codecs={str(link): str(codec) for link, codec in value.get("link_codecs", {}).items()},
             )
         except PlanError:
             raise

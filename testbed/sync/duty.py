@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from testbed.plan import Plan, Tree
+from testbed.plan import Plan, PlanError, Tree
+from testbed.sync.codecs import PLAIN, Codec, by_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +15,9 @@ class Duty:
 
     `partials_from` maps each child of the reduce tree to the bitmap of the members below it, itself included;
     `expected` is the union of those and this member. `partials_to` and `mean_from` are None at the root.
+
+    `partial_codec` is that of the link to `partials_to`. The mean's bytes must be the same all the way down, so
+    `mean_codec` is the one of the whole broadcast tree that takes the fewest.
     """
 
     own: int
@@ -22,10 +26,12 @@ class Duty:
     partials_to: str | None
     mean_from: str | None
     mean_to: tuple[str, ...]
+    partial_codec: Codec
+    mean_codec: Codec
 
 
 def duties(plan: Plan, member: str) -> tuple[Duty, ...]:
-    """The member's duty in each of the plan's trees, in their order."""
+    """The member's duty in each of the plan's trees, in their order. PlanError when a codec does not exist."""
     return tuple(_duty(plan, tree, member) for tree in plan.trees)
 
 
@@ -39,7 +45,20 @@ def _duty(plan: Plan, tree: Tree, member: str) -> Duty:
         partials_to=tree.reduce.get(member),
         mean_from=tree.broadcast.get(member),
         mean_to=tree.children(member, tree.broadcast),
+        partial_codec=_codec(plan, member, tree.reduce[member]) if member != tree.root else PLAIN,
+        mean_codec=min(
+            (_codec(plan, parent, child) for child, parent in tree.broadcast.items()),
+            key=lambda codec: codec.size(plan.chunk_bytes),
+            default=PLAIN,
+        ),
     )
+
+
+def _codec(plan: Plan, source: str, target: str) -> Codec:
+    try:
+        return by_name(plan.codec_of(source, target))
+    except ValueError as error:
+        raise PlanError(f"{source}->{target}: {error}") from error
 
 
 def _subtrees(tree: Tree, bits: Mapping[str, int]) -> dict[str, int]:

@@ -20,7 +20,9 @@ import torch
 
 from testbed.plan import Plan, PlanError
 from testbed.protocol import PeerSample
+from testbed.sync import payload
 from testbed.sync.buffers import CODES, DTYPES, Alternating, Buffer
+from testbed.sync.codecs import PLAIN, Residual
 from testbed.sync.duty import Duty, duties
 from testbed.sync.errors import FrameError, SyncError
 from testbed.sync.frame import Frame, FrameFormat, Kind, greeting
@@ -44,6 +46,7 @@ class Round:
 
     `unsettled` counts the chunks whose mean this member has not yet got and queued for all it forwards to. A round
     ends at 0, not when the last mean is there: else a frame of the next round could come to stand before it.
+    Chunks go by the plan's codecs where there is a `residual` for what those leave out, and as they are elsewhere.
     """
 
     number: int
@@ -52,6 +55,7 @@ class Round:
     unsettled: int
     guard: threading.Lock = field(default_factory=threading.Lock)
     tally: Tally = field(default_factory=Tally)
+    residual: Residual | None = None
 
     @property
     def epoch(self) -> int:
@@ -133,18 +137,25 @@ class Exchange:
 
     # -- rounds --------------------------------------------------------------------------------------------------
 
-    def run(self, values: torch.Tensor, weight: float, timeout_s: float) -> Round:
+    def run(self, values: torch.Tensor, weight: float, timeout_s: float, residual: Residual | None = None) -> Round:
         """Replace `values` (flat, CPU) by the members' weighted mean; the round, which is over then.
+
+        With a `residual` (for float32 alone) chunks are encoded as the plan says.
 
         SyncError when it can't be finished: it names the peers that were waited for, the epoch and the round.
         """
         deadline = time.monotonic() + timeout_s
         current, successor = self._begin(values)
         reduction = current.reduction
+        if residual is not None and (reduction.encodes or residual.values is not None):
+            residual.open(len(values))
+            current.residual = residual
         for number in reduction.layout.front_first:
             chunk = reduction.layout.chunks[number]
             with current.guard:
                 complete = reduction.own(number, values[chunk.start : chunk.stop], weight, successor)
+                if current.residual is not None:
+                    current.residual.pay(chunk.start, chunk.stop, reduction.view(number))
             if complete is not None:
                 self._forward(current, number, complete)
         self._wait(current, deadline)
@@ -239,29 +250,33 @@ class Exchange:
                 self._changed.wait()
             target = self._rounds.get(head.round)
             if target is None:
-                target = self._open(head.round, head.epoch, head.elements, DTYPES[head.dtype])
-        sums = target.reduction.layout
-        if (head.epoch, head.elements, DTYPES.get(head.dtype)) != (target.epoch, *self._shape_of(target)):
+                assert self._shape is not None
+                target = self._open(head.round, head.epoch, *self._shape)
+        layout = target.reduction.layout
+        if (head.epoch, head.elements, payload.element_type(head.dtype)) != (target.epoch, *self._shape_of(target)):
             raise FrameError(f"{target}: a frame of epoch {head.epoch} with {head.elements} elements")
-        return sums.find(head.tree, head.offset, head.length)
+        number = layout.find(head.tree, head.offset)
+        if not payload.fits(head.dtype, len(layout.chunks[number]), head.length):
+            raise FrameError(f"{target}: a chunk of {len(layout.chunks[number])} elements in {head.length} bytes")
+        return number
 
     def _may_begin(self, head: Frame) -> bool:
         """Whether a peer's frame may open the round after this one: only with a tensor of the shape we know.
 
         So a frame makes nobody set aside more than what training needs anyway.
         """
-        return self._shape == (head.elements, DTYPES.get(head.dtype))
+        return self._shape == (head.elements, payload.element_type(head.dtype))
 
-    def take(self, peer: str, head: Frame, raw: bytes, number: int, payload: memoryview) -> None:
+    def take(self, peer: str, head: Frame, raw: bytes, number: int, data: memoryview) -> None:
         """Add a child's partial sum, or take the mean; forward what that completes."""
         with self._changed:
             target = self._rounds.get(head.round)
         if target is None:
             raise FrameError(f"round {head.round} is over")
-        values = torch.frombuffer(payload, dtype=DTYPES[head.dtype])
+        values = payload.decode(head.dtype, data, len(target.reduction.layout.chunks[number]))
         part = Part(head.contributors, head.weight, head.successor)
         with target.guard:
-            target.tally.received_bytes += len(raw) + len(payload)
+            target.tally.received_bytes += len(raw) + len(data)
             target.tally.arrived[peer] = time.monotonic()
             if head.kind is Kind.PARTIAL:
                 complete = target.reduction.add(number, peer, values, part)
@@ -272,24 +287,23 @@ class Exchange:
         if complete is not None:
             self._forward(target, number, complete)
         if fresh:
-            self._broadcast(target, number, raw)
+            encoded = head.dtype not in DTYPES and bool(self._duty(target, number).mean_to)
+            self._broadcast(target, number, raw, memoryview(bytes(data)) if encoded else self._plain(target, number))
 
     def _forward(self, current: Round, number: int, part: Part) -> None:
         """Pass on a chunk that holds all that was to be added here: up as a partial sum, or down as the mean."""
         duty = self._duty(current, number)
         if duty.partials_to is not None:
-            raw, payload = self._packed(current, number, Kind.PARTIAL, part)
-            self._send(current, number, Kind.PARTIAL, raw, payload, (duty.partials_to,))
+            raw, data = self._packed(current, number, Kind.PARTIAL, part)
+            self._send(current, number, Kind.PARTIAL, raw, data, (duty.partials_to,))
             return
         with current.guard:
             part = current.reduction.finish(number)
-        raw, _ = self._packed(current, number, Kind.MEAN, part)
-        self._broadcast(current, number, raw)
+        self._broadcast(current, number, *self._packed(current, number, Kind.MEAN, part))
 
-    def _broadcast(self, current: Round, number: int, raw: bytes) -> None:
-        """Pass the mean on. Its head says the same all the way down, so it is packed and summed up once."""
-        payload = self._payload(current, number)
-        self._send(current, number, Kind.MEAN, raw, payload, self._duty(current, number).mean_to)
+    def _broadcast(self, current: Round, number: int, raw: bytes, data: memoryview) -> None:
+        """Pass the mean on. It is the same bytes all the way down, so it is encoded, packed and summed up once."""
+        self._send(current, number, Kind.MEAN, raw, data, self._duty(current, number).mean_to)
         with current.guard:
             current.unsettled -= 1
         if not current.unsettled:
@@ -297,34 +311,47 @@ class Exchange:
                 self._changed.notify_all()
 
     def _send(
-        self, current: Round, number: int, kind: Kind, raw: bytes, payload: memoryview, peers: tuple[str, ...]
+        self, current: Round, number: int, kind: Kind, raw: bytes, data: memoryview, peers: tuple[str, ...]
     ) -> None:
         chunk = current.reduction.layout.chunks[number]
         with current.guard:
-            current.tally.sent_bytes += len(peers) * (len(raw) + len(payload))
+            current.tally.sent_bytes += len(peers) * (len(raw) + len(data))
         for peer in peers:
             priority = (current.number, chunk.index, int(kind is Kind.PARTIAL), chunk.tree)
-            self._sender(peer).put(priority, raw, payload)
+            self._sender(peer).put(priority, raw, data)
 
     def _packed(self, current: Round, number: int, kind: Kind, part: Part) -> tuple[bytes, memoryview]:
         chunk = current.reduction.layout.chunks[number]
-        payload = self._payload(current, number)
+        code, data = self._encoded(current, number, kind, part)
         head = Frame(
             kind=kind,
-            dtype=CODES[current.sums.tensor.dtype],
+            dtype=code,
             tree=chunk.tree,
             epoch=current.epoch,
             successor=part.successor,
             round=current.number,
             elements=current.reduction.layout.elements,
             offset=chunk.start,
-            length=len(payload),
+            length=len(data),
             weight=part.weight,
             contributors=part.contributors,
         )
-        return self._format.pack(head, payload), payload
+        return self._format.pack(head, data), data
 
-    def _payload(self, current: Round, number: int) -> memoryview:
+    def _encoded(self, current: Round, number: int, kind: Kind, part: Part) -> tuple[int, memoryview]:
+        """What the plan's codec makes of a chunk, and its code. The chunk becomes what peers will decode."""
+        duty, view = self._duty(current, number), current.reduction.view(number)
+        codec = duty.partial_codec if kind is Kind.PARTIAL else duty.mean_codec
+        residual = current.residual
+        if residual is None or codec.size(len(view)) >= PLAIN.size(len(view)):
+            return CODES[view.dtype], self._plain(current, number)
+        data, decoded = payload.encode(codec, view)
+        scale = part.weight if kind is Kind.MEAN else 1.0  # residuals are in units of sums
+        residual.owe(current.reduction.layout.chunks[number].start, (view - decoded).mul_(scale))
+        view.copy_(decoded)
+        return codec.code, data
+
+    def _plain(self, current: Round, number: int) -> memoryview:
         chunk = current.reduction.layout.chunks[number]
         return current.sums.slice(chunk.start, chunk.stop)
 

@@ -17,6 +17,9 @@ class Chunk:
     start: int
     stop: int
 
+    def __len__(self) -> int:
+        return self.stop - self.start
+
 
 class Layout:
     """The chunks of `elements` elements of `itemsize` bytes. Trees may have none: fewer elements than trees."""
@@ -35,18 +38,11 @@ class Layout:
         #: Chunk numbers, the front of every slice before the rest of any: how a member begins a round.
         self.front_first = sorted(range(len(self.chunks)), key=lambda number: self.chunks[number].index)
 
-    def find(self, tree: int, offset: int, length: int) -> int:
-        """The number of the chunk with this tree, element offset and byte length; FrameError if there is none."""
+    def find(self, tree: int, offset: int) -> int:
+        """The number of the chunk with this tree and element offset; FrameError if there is none."""
         if tree < len(self._slices):
             start, stop = self._slices[tree].start, self._slices[tree].stop
             index, rest = divmod(offset - start, self._step)
             if start <= offset < stop and not rest:
-                number = self._first[tree] + index
-                if length == self.bytes_of(number):
-                    return number
-        raise FrameError(f"no chunk of tree {tree} has offset {offset} and {length} bytes")
-
-    def bytes_of(self, number: int) -> int:
-        """A chunk's size in bytes."""
-        chunk = self.chunks[number]
-        return (chunk.stop - chunk.start) * self.itemsize
+                return self._first[tree] + index
+        raise FrameError(f"no chunk of tree {tree} has offset {offset}")

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 
 from testbed.plan import Plan
+from testbed.sync.codecs import PLAIN
 from testbed.sync.duty import Duty
 from testbed.sync.errors import FrameError, SyncError
 from testbed.sync.layout import Layout
@@ -47,6 +48,11 @@ class Reduction:
         self._parts: list[Part | None] = [None] * chunks
         self._final = bytearray(chunks)
         self._agreed: int | None = None
+
+    @property
+    def encodes(self) -> bool:
+        """Whether this member has chunks to encode."""
+        return any(duty.partial_codec is not PLAIN or duty.mean_codec is not PLAIN for duty in self.duties)
 
     @property
     def agreed(self) -> int:

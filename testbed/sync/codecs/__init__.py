@@ -1,0 +1,57 @@
+"""Codecs: what a chunk of float32 looks like on a slow link. One a file; `by_name` and `by_code` find them.
+
+    name       bytes per element         what it loses
+    fp32       4                         nothing
+    fp16       2                         relative 2^-11 of each value; saturates at 65,504
+    bf16       2                         relative 2^-8 of each value; keeps float32's range
+    int8       1 + 4/256                 1/254 of the largest value of its block of 256
+    topk       6 × its share kept        all but the largest values
+
+Relays decode, add in float32, and encode the sum anew, so a chunk costs the same bytes on every link and each hop
+adds one error of the above. The mean is encoded once, at the root, and all members, the root too, go by what that
+decodes to, so they stay bit-identical. What an encoding leaves out stays with the member that encoded (`Residual`)
+and is added to what it contributes next: over rounds nothing is lost, only late ("error feedback": Seide et al.
+2014; Karimireddy et al. 2019; both ways, as here: DoubleSqueeze, Tang et al. 2019).
+"""
+
+from __future__ import annotations
+
+from testbed.sync.codecs.codec import Codec, Plain
+from testbed.sync.codecs.half import Half
+from testbed.sync.codecs.int8 import Int8
+from testbed.sync.codecs.residual import Residual
+from testbed.sync.codecs.topk import TopK
+
+__all__ = ["PLAIN", "Codec", "Residual", "by_code", "by_name"]
+
+#: Elements as they are.
+PLAIN = Plain()
+
+_CODECS: tuple[Codec, ...] = (PLAIN, Half.fp16(), Half.bf16(), Int8(), TopK())
+_BY_CODE: dict[int, Codec] = {codec.code: codec for codec in _CODECS}
+_BY_NAME: dict[str, Codec] = {codec.name: codec for codec in _CODECS}
+
+
+def by_code(code: int) -> Codec | None:
+    """The codec of a code on the wire; None when there is none."""
+    return _BY_CODE.get(code)
+
+
+def by_name(name: str) -> Codec:
+    """The codec of a name in a plan, or `topk:SHARE` with the share of the values kept; ValueError when there is none."""
+    base, colon, share = name.partition(":")
+    if base == "topk" and colon:
+        return TopK(_share(share))
+    if name not in _BY_NAME:
+        raise ValueError(f"no such codec: {name!r}; there are {', '.join(_BY_NAME)} and topk:SHARE")
+    return _BY_NAME[name]
+
+
+def _share(text: str) -> float:
+    try:
+        share = float(text)
+    except ValueError:
+        share = 0.0
+    if not 0 < share < 1:
+        raise ValueError(f"topk keeps a share above 0 and below 1 of the values, not {text!r}; topk:0.01, for example")
+    return share

@@ -1,0 +1,51 @@
+"""One byte a value and a scale a block: 8-bit block-wise quantization (Dettmers et al. 2022, section 2.1, linear)."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional
+
+from testbed.sync.codecs.codec import Codec
+
+#: Values that share a scale: one outlier spoils the precision of so many. At 256 the scales add 1.6 %.
+BLOCK = 256
+#: The largest code. −128 stays unused, so that the codes are symmetric.
+LEVELS = 127
+
+
+class Int8(Codec):
+    """Each block of 256 values is divided by its largest magnitude over 127 and rounded: an error of at most half
+    a step, 1/254 of that magnitude. Bytes: the scales as float32, then the codes.
+    """
+
+    name = "int8"
+    code = 5
+
+    def encode(self, values: torch.Tensor) -> torch.Tensor:
+        """To the nearest code."""
+        blocks = _blocks(len(values))
+        padded = functional.pad(values, (0, blocks * BLOCK - len(values))).view(blocks, BLOCK)
+        scales = padded.abs().amax(1).div_(LEVELS)
+        # A block of zeros has no scale to divide by.
+        codes = padded.div(scales.clamp_min(torch.finfo(torch.float32).tiny).unsqueeze(1)).round_()
+        codes = codes.clamp_(-LEVELS, LEVELS).to(torch.int8).view(-1)[: len(values)]
+        return torch.cat([scales.view(torch.uint8), codes.view(torch.uint8)])
+
+    def decode(self, data: torch.Tensor, elements: int) -> torch.Tensor:
+        """Codes times scales."""
+        blocks = _blocks(elements)
+        scales = data[: 4 * blocks].clone().view(torch.float32)
+        codes = functional.pad(data[4 * blocks :].view(torch.int8), (0, blocks * BLOCK - elements))
+        return codes.to(torch.float32).view(blocks, BLOCK).mul_(scales.unsqueeze(1)).view(-1)[:elements]
+
+    def fits(self, elements: int, length: int) -> bool:
+        """One length only."""
+        return length == self.size(elements)
+
+    def size(self, elements: int) -> int:
+        """A byte each, four a block."""
+        return elements + 4 * _blocks(elements)
+
+
+def _blocks(elements: int) -> int:
+    return -(-elements // BLOCK)
