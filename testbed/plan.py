@@ -8,22 +8,28 @@ broadcasts the mean back; the two directions may take different edges, because l
           c ---^                   `-> b
 
 Star, tree, two-level hierarchy and multi-root schemes are all sets of such trees, so one data plane runs them.
+A plan may also part its members into groups, each with trees of its own, that reduce among themselves in all rounds
+but every `period`-th, which is among all; and name auxiliary routes, which take over what waits for a busy edge.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import combinations
 from typing import Any
 
-PLAN_VERSION = 1
+PLAN_VERSION = 2
 
 #: Deep trees over slow links want small chunks, fast links want large ones; the policy chooses.
 DEFAULT_CHUNK_BYTES = 64 * 1024
 
 #: Elements travel as they are.
 PLAIN_CODEC = "fp32"
+
+#: Shares are sums of floats; what they may be off 1 by is less than one element of any model that fits in memory.
+_SHARES_TOLERANCE = 1e-6
 
 
 class PlanError(ValueError):
@@ -36,12 +42,17 @@ class Tree:
 
     `reduce[m]` is whom m sends its partial sum to; `broadcast[m]` is whom m gets the mean from. Both hold every
     member but the root. `share` is this root's part of the elements, in (0, 1].
+
+    `keys` are parts of that share, one after the other, that add up to 1: the mean of an element is broadcast once
+    all elements of its key are reduced at the root, as MXNet's parameter server does (a key is pulled after all have
+    pushed it). Without keys every chunk is one of its own.
     """
 
     root: str
     reduce: Mapping[str, str]
     broadcast: Mapping[str, str]
     share: float = 1.0
+    keys: tuple[float, ...] = ()
 
     def children(self, parent: str, of: Mapping[str, str]) -> tuple[str, ...]:
         """The members whose parent in `of` (this tree's `reduce` or `broadcast`) is `parent`, in name order."""
@@ -53,6 +64,8 @@ class Tree:
             raise PlanError(f"root {self.root!r} is not a member")
         if not 0 < self.share <= 1:
             raise PlanError(f"tree of {self.root}: share {self.share} is not in (0, 1]")
+        if self.keys:
+            _check_shares(self.keys, f"the keys of the tree of {self.root}")
         for kind, parents in (("reduce", self.reduce), ("broadcast", self.broadcast)):
             if frozenset(parents) != members - {self.root}:
                 missing = sorted(members - {self.root} - set(parents))
@@ -60,6 +73,27 @@ class Tree:
                 raise PlanError(f"{kind} tree of {self.root}: leaves out {missing}, has {extra} too many")
             for member in parents:
                 _walk_to_root(member, parents, self.root, kind)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "root": self.root,
+            "reduce": dict(self.reduce),
+            "broadcast": dict(self.broadcast),
+            "share": self.share,
+            "keys": list(self.keys),
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Tree:
+        """The tree that `to_json` wrote."""
+        return cls(
+            root=value["root"],
+            reduce=dict(value["reduce"]),
+            broadcast=dict(value["broadcast"]),
+            share=float(value["share"]),
+            keys=tuple(float(share) for share in value["keys"]),
+        )
 
 
 def _walk_to_root(member: str, parents: Mapping[str, str], root: str, kind: str) -> None:
@@ -73,9 +107,15 @@ def _walk_to_root(member: str, parents: Mapping[str, str], root: str, kind: str)
         member = parents[member]
 
 
+def _check_shares(shares: Iterable[float], what: str) -> None:
+    shares = tuple(shares)
+    if not all(0 < share <= 1 for share in shares) or abs(sum(shares) - 1) > _SHARES_TOLERANCE:
+        raise PlanError(f"{what}: shares {list(shares)} must each be in (0, 1] and add up to 1, not {sum(shares)}")
+
+
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """The elements [start, stop) of the flat tensor that one tree carries; `tree` indexes `Plan.trees`."""
+    """The elements [start, stop) of the flat tensor that one tree carries; `tree` indexes the trees it was cut for."""
 
     tree: int
     start: int
@@ -83,52 +123,30 @@ class Slice:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """The overlay in force from some round on, identified by its epoch.
+class Group:
+    """Members that reduce among themselves, and the trees that they do it over: each spans exactly them.
 
-    `members` is ordered: bit i of a contributors' bitmap is members[i]. `codec` names what tensors are turned into
-    on their way where their owner allows it, `link_codecs` another one for an overlay edge, by `a->b`; the sync
-    library knows the names. Raises PlanError when made invalid.
+    A plan as a whole is the group of all its members.
     """
 
-    epoch: int
     members: tuple[str, ...]
     trees: tuple[Tree, ...]
-    chunk_bytes: int = DEFAULT_CHUNK_BYTES
-    policy: str = field(default="")
-    codec: str = PLAIN_CODEC
-    link_codecs: Mapping[str, str] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        if self.epoch < 0:
-            raise PlanError(f"epoch {self.epoch} is negative")
+    def check(self) -> None:
+        """Raise PlanError unless the trees span the members and share the model."""
         if len(set(self.members)) != len(self.members) or not self.members:
             raise PlanError("members must be at least one, each named once")
         if not self.trees:
-            raise PlanError("a plan needs at least one tree")
-        if self.chunk_bytes < 1024 or self.chunk_bytes % 8:
-            raise PlanError(f"chunk_bytes {self.chunk_bytes} must be a multiple of 8, at least 1024")
+            raise PlanError("a plan needs at least one tree, and so does each of its groups")
         total = sum(tree.share for tree in self.trees)
-        if abs(total - 1) > 1e-6:
+        if abs(total - 1) > _SHARES_TOLERANCE:
             raise PlanError(f"the trees' shares add up to {total}, not 1")
-        members = frozenset(self.members)
         for tree in self.trees:
-            tree.check(members)
-        for link in self.link_codecs:
-            source, _, target = link.partition("->")
-            if not {source, target} <= members:
-                raise PlanError(f"link_codecs names {link!r}, which does not join two members, as `a->b` does")
+            tree.check(frozenset(self.members))
 
     def slices(self, elements: int) -> tuple[Slice, ...]:
-        """The cut of `elements` over the trees, by share; contiguous, in the trees' order, none lost.
-
-        Boundaries are rounded cumulative shares, so every member computes the same cut.
-        """
-        cuts, total = [0], 0.0
-        for tree in self.trees:
-            total += tree.share
-            cuts.append(round(total * elements))
-        cuts[-1] = elements
+        """The cut of `elements` over the trees, by share; contiguous, in the trees' order, none lost."""
+        cuts = cut((tree.share for tree in self.trees), 0, elements)
         return tuple(Slice(i, cuts[i], cuts[i + 1]) for i in range(len(self.trees)))
 
     def edges(self) -> Iterator[tuple[str, str, int]]:
@@ -139,17 +157,136 @@ class Plan:
             for child, parent in tree.broadcast.items():
                 yield parent, child, index
 
+
+def cut(shares: Iterable[float], start: int, stop: int) -> list[int]:
+    """Where [start, stop) is cut by shares that add up to 1, both ends included.
+
+    Cuts are rounded cumulative shares, so every member computes the same ones.
+    """
+    cuts, total = [start], 0.0
+    for share in shares:
+        total += share
+        cuts.append(start + round(total * (stop - start)))
+    cuts[-1] = stop
+    return cuts
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """An auxiliary route (NetStorm, arXiv 2404.11352): frames from `source` to `target` over `via`, one by one.
+
+    They name their way themselves, and the members of `via` only forward them.
+    """
+
+    source: str
+    target: str
+    via: tuple[str, ...]
+
+    def check(self, members: frozenset[str]) -> None:
+        """Raise PlanError unless it leads over members other than its ends, each once."""
+        way = (self.source, *self.via, self.target)
+        if not self.via:
+            raise PlanError(f"auxiliary route {self}: has no inner member, so it is the edge itself")
+        if strangers := sorted(set(way) - members):
+            raise PlanError(f"auxiliary route {self}: {strangers} are not members")
+        if len(set(way)) != len(way):
+            raise PlanError(f"auxiliary route {self}: passes a member twice")
+
+    def __str__(self) -> str:
+        return "->".join((self.source, *self.via, self.target))
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The overlay in force from some round on, identified by its epoch. Raises PlanError when made invalid.
+
+    `members` is ordered: bit i of a contributors' bitmap is members[i]; `trees` span them all. With `groups`, which
+    part the members, only the rounds whose number is a multiple of `period` go over `trees`; in the others each group
+    reduces among itself. `auxiliary` routes of one pair have no inner member in common, and come in the order of
+    preference. `codec` names what tensors are turned into on their way where their owner allows it, `link_codecs`
+    another one for an overlay edge, by `a->b`; the sync library knows the names.
+    """
+
+    epoch: int
+    members: tuple[str, ...]
+    trees: tuple[Tree, ...]
+    chunk_bytes: int = DEFAULT_CHUNK_BYTES
+    policy: str = ""
+    codec: str = PLAIN_CODEC
+    link_codecs: Mapping[str, str] = field(default_factory=dict)
+    auxiliary: tuple[Route, ...] = ()
+    groups: tuple[Group, ...] = ()
+    period: int = 1
+
+    def __post_init__(self) -> None:
+        if self.epoch < 0:
+            raise PlanError(f"epoch {self.epoch} is negative")
+        if self.chunk_bytes < 1024 or self.chunk_bytes % 8:
+            raise PlanError(f"chunk_bytes {self.chunk_bytes} must be a multiple of 8, at least 1024")
+        self.whole.check()
+        self._check_groups()
+        self._check_auxiliary()
+        members = frozenset(self.members)
+        for link in self.link_codecs:
+            source, _, target = link.partition("->")
+            if not {source, target} <= members:
+                raise PlanError(f"link_codecs names {link!r}, which does not join two members, as `a->b` does")
+
+    def _check_groups(self) -> None:
+        if self.period < 1 or (self.period > 1) != bool(self.groups):
+            raise PlanError(
+                f"period {self.period} with {len(self.groups)} groups: without groups it is 1, every round is among "
+                "all; with groups at least 2, else they never reduce among themselves"
+            )
+        for group in self.groups:
+            group.check()
+        parted = [member for group in self.groups for member in group.members]
+        if self.groups and sorted(parted) != sorted(self.members):
+            raise PlanError("the groups must hold every member, each in one of them")
+
+    def _check_auxiliary(self) -> None:
+        members = frozenset(self.members)
+        for route in self.auxiliary:
+            route.check(members)
+        for one, other in combinations(self.auxiliary, 2):
+            if (one.source, one.target) == (other.source, other.target) and set(one.via) & set(other.via):
+                raise PlanError(f"auxiliary routes {one} and {other} have an inner member in common")
+
+    @property
+    def whole(self) -> Group:
+        """All members and the trees over them."""
+        return Group(self.members, self.trees)
+
+    def among_all(self, round_number: int) -> bool:
+        """Whether all members take part in a round together."""
+        return round_number % self.period == 0
+
+    def group_of(self, member: str, round_number: int) -> Group:
+        """Those whom `member` reduces with in a round, itself among them, and the trees for it."""
+        if self.among_all(round_number):
+            return self.whole
+        return next(group for group in self.groups if member in group.members)
+
+    def slices(self, elements: int) -> tuple[Slice, ...]:
+        """The cut of `elements` over the trees that span all members."""
+        return self.whole.slices(elements)
+
+    def edges(self) -> Iterator[tuple[str, str, int]]:
+        """Each use of an edge in a round among all: (sender, receiver, index of the tree)."""
+        return self.whole.edges()
+
     def next_hops(self, member: str) -> frozenset[str]:
-        """The members that `member` sends to under this plan."""
-        return frozenset(target for source, target, _ in self.edges() if source == member)
+        """The members that `member` sends sums and means to under this plan, in any of its rounds."""
+        parties = (self.whole, *self.groups)
+        return frozenset(target for party in parties for source, target, _ in party.edges() if source == member)
 
     def codec_of(self, source: str, target: str) -> str:
         """The codec's name for partial sums from `source` to `target`."""
         return self.link_codecs.get(f"{source}->{target}", self.codec)
 
-    def shape(self) -> tuple[object, ...]:
-        """What the plan does, without its epoch: two plans of one shape need no swap between them."""
-        return self.members, self.trees, self.chunk_bytes, self.codec, self.link_codecs
+    def shape(self) -> Plan:
+        """What the plan does, without its epoch and its policy: two plans of one shape need no swap between them."""
+        return replace(self, epoch=0, policy="")
 
     def with_epoch(self, epoch: int) -> Plan:
         """The same plan under another epoch."""
@@ -157,9 +294,6 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for JSON, versioned."""
-        trees = [
-            {**asdict(tree), "reduce": dict(tree.reduce), "broadcast": dict(tree.broadcast)} for tree in self.trees
-        ]
         return {
             "version": PLAN_VERSION,
             "epoch": self.epoch,
@@ -168,7 +302,13 @@ class Plan:
             "chunk_bytes": self.chunk_bytes,
             "codec": self.codec,
             "link_codecs": dict(self.link_codecs),
-            "trees": trees,
+            "trees": [tree.to_json() for tree in self.trees],
+            "auxiliary": [[route.source, *route.via, route.target] for route in self.auxiliary],
+            "groups": [
+                {"members": list(group.members), "trees": [tree.to_json() for tree in group.trees]}
+                for group in self.groups
+            ],
+            "period": self.period,
         }
 
     @classmethod
@@ -176,19 +316,21 @@ class Plan:
         """The plan that `to_json` wrote; PlanError when the value is not one."""
         try:
             if value.get("version") != PLAN_VERSION:
-                raise PlanError(f"plan version {value.get('version')!r} is not {PLAN_VERSION}")
-            trees = tuple(
-                Tree(tree["root"], dict(tree["reduce"]), dict(tree["broadcast"]), float(tree["share"]))
-                for tree in value["trees"]
-            )
+                raise PlanError(
+                    f"plan version {value.get('version')!r} is not {PLAN_VERSION}: "
+                    "plan anew, or read it with the release that wrote it"
+                )
             return cls(
                 epoch=int(value["epoch"]),
                 members=tuple(value["members"]),
-                trees=trees,
+                trees=_trees(value["trees"]),
                 chunk_bytes=int(value["chunk_bytes"]),
                 policy=str(value["policy"]),
-                codec=str(value.get("codec", PLAIN_CODEC)),
-                link_codecs={str(link): str(codec) for link, codec in value.get("link_codecs", {}).items()},
+                codec=str(value["codec"]),
+                link_codecs={str(link): str(codec) for link, codec in value["link_codecs"].items()},
+                auxiliary=tuple(_route(way) for way in value["auxiliary"]),
+                groups=tuple(Group(tuple(group["members"]), _trees(group["trees"])) for group in value["groups"]),
+                period=int(value["period"]),
             )
         except PlanError:
             raise
@@ -198,3 +340,12 @@ class Plan:
     def dumps(self) -> str:
         """One line of JSON."""
         return json.dumps(self.to_json(), separators=(",", ":"))
+
+
+def _trees(values: Iterable[Mapping[str, Any]]) -> tuple[Tree, ...]:
+    return tuple(Tree.from_json(value) for value in values)
+
+
+def _route(way: Iterable[Any]) -> Route:
+    source, *via, target = (str(member) for member in way)
+    return Route(source, target, tuple(via))

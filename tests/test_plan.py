@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -11,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.plan import Plan, PlanError, Tree
-from tests.sync.plans import chain, names, random_plan, star
+from testbed.plan import Group, Plan, PlanError, Route, Tree
+from tests.sync.plans import chain, names, random_groups, random_plan, random_routes, star
 
 pytestmark = pytest.mark.unit
 
@@ -21,8 +22,11 @@ ABC = ("a", "b", "c")
 
 @st.composite
 def plans(draw: st.DrawFn) -> Plan:
-    """Random plans over 1 to 9 members."""
-    return random_plan(random.Random(draw(st.integers(0, 2**32))), names(draw(st.integers(1, 9))), epoch=3)
+    """Random plans over 1 to 9 members, some with groups, keys and auxiliary routes."""
+    chosen = random.Random(draw(st.integers(0, 2**32)))
+    plan = random_plan(chosen, names(draw(st.integers(1, 9))), epoch=3)
+    plan = replace(plan, auxiliary=random_routes(chosen, plan.members))
+    return random_groups(chosen, plan) if draw(st.booleans()) else plan
 
 
 @given(plans(), st.integers(0, 10_000))
@@ -43,6 +47,8 @@ def test_json_brings_back_the_same_plan(plan: Plan) -> None:
 def test_edges_are_one_way_up_and_one_way_down_per_member_and_tree(plan: Plan) -> None:
     edges = list(plan.edges())
     assert len(edges) == 2 * (len(plan.members) - 1) * len(plan.trees)
+    for group in plan.groups:
+        edges += group.edges()
     for member in plan.members:
         assert plan.next_hops(member) == {target for source, target, _ in edges if source == member}
 
@@ -75,13 +81,26 @@ def test_members_epochs_and_chunks_are_checked() -> None:
         Plan(0, ABC, (tree,), chunk_bytes=1028)
 
 
-@pytest.mark.parametrize("value", [{}, {"version": 2}, {"version": 1, "epoch": 0}, {"version": 1, "trees": 3}, []])
+@pytest.mark.parametrize("value", [{}, {"version": 2}, {"version": 2, "epoch": 0}, {"version": 2, "trees": 3}, []])
 def test_what_is_no_plan_is_refused(value: Any) -> None:
     with pytest.raises(PlanError):
         Plan.from_json(value)
 
 
-@pytest.mark.parametrize(("field", "value"), [("epoch", "x"), ("members", 3), ("chunk_bytes", None), ("trees", [1])])
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("epoch", "x"),
+        ("members", 3),
+        ("chunk_bytes", None),
+        ("trees", [1]),
+        ("auxiliary", [["a"]]),
+        ("auxiliary", 5),
+        ("groups", [{}]),
+        ("period", None),
+        ("link_codecs", [1]),
+    ],
+)
 def test_a_plan_with_a_wrong_field_is_refused(field: str, value: object) -> None:
     whole = Plan(1, ABC, (chain(ABC),)).to_json()
     with pytest.raises(PlanError, match="not a plan"):
@@ -92,3 +111,69 @@ def test_a_plans_shape_leaves_out_its_epoch() -> None:
     plan = Plan(1, ABC, (chain(ABC),))
     assert plan.shape() == plan.with_epoch(2).shape() != Plan(1, ABC, (star(ABC, "a"),)).shape()
     assert plan.with_epoch(2).epoch == 2
+
+
+def test_a_plan_of_another_version_is_refused_with_what_to_do() -> None:
+    old = {**Plan(1, ABC, (chain(ABC),)).to_json(), "version": 1}
+    with pytest.raises(PlanError, match="version 1 is not 2: plan anew"):
+        Plan.from_json(old)
+
+
+@given(plans(), st.integers(1, 40))
+def test_every_round_is_over_trees_of_those_who_take_part_in_it(plan: Plan, number: int) -> None:
+    parties = {plan.group_of(member, number).members for member in plan.members}
+    assert sorted(member for party in parties for member in party) == sorted(plan.members)
+    assert plan.among_all(number) == (parties == {plan.members} and (number % plan.period == 0))
+    for member in plan.members:
+        party = plan.group_of(member, number)
+        assert member in party.members
+        assert all({source, target} <= set(party.members) for source, target, _ in party.edges())
+
+
+@pytest.mark.parametrize(
+    ("keys", "rule"), [((0.5, 0.4), "add up to 1, not 0.9"), ((1.5, -0.5), "each be in"), ((0.0, 1.0), "each be in")]
+)
+def test_keys_must_share_the_slice(keys: tuple[float, ...], rule: str) -> None:
+    with pytest.raises(PlanError, match=rule):
+        Plan(0, ABC, (replace(star(ABC, "a"), keys=keys),))
+
+
+@pytest.mark.parametrize(
+    ("routes", "rule"),
+    [
+        ((Route("a", "b", ()),), "no inner member"),
+        ((Route("a", "b", ("x",)),), r"\['x'\] are not members"),
+        ((Route("a", "b", ("a",)),), "passes a member twice"),
+        ((Route("a", "b", ("c", "c")),), "passes a member twice"),
+        ((Route("a", "b", ("c",)), Route("a", "b", ("c",))), "an inner member in common"),
+    ],
+)
+def test_auxiliary_routes_lead_over_other_members_each_once(routes: tuple[Route, ...], rule: str) -> None:
+    with pytest.raises(PlanError, match=rule):
+        Plan(0, ABC, (star(ABC, "a"),), auxiliary=routes)
+
+
+def test_two_pairs_may_use_the_same_inner_member() -> None:
+    routes = (Route("a", "b", ("c",)), Route("b", "a", ("c",)))
+    assert Plan(0, ABC, (star(ABC, "a"),), auxiliary=routes).auxiliary == routes
+
+
+A, BC = Group(("a",), (star(("a",), "a"),)), Group(("b", "c"), (star(("b", "c"), "b"),))
+
+
+@pytest.mark.parametrize(
+    ("groups", "period", "rule"),
+    [
+        ((A, BC), 1, "period 1 with 2 groups"),
+        ((), 4, "period 4 with 0 groups"),
+        ((A, BC), 0, "period 0"),
+        ((A,), 2, "must hold every member"),
+        ((A, A, BC), 2, "each in one of them"),
+        ((A, Group(("b", "x"), (star(("b", "x"), "b"),))), 2, "must hold every member"),
+        ((A, Group(("b", "c"), (star(ABC, "b"),))), 2, r"has \['a'\] too many"),
+        ((A, Group(("b", "c"), ())), 2, "at least one tree"),
+    ],
+)
+def test_groups_part_the_members_and_their_trees_span_them(groups: tuple[Group, ...], period: int, rule: str) -> None:
+    with pytest.raises(PlanError, match=rule):
+        Plan(0, ABC, (star(ABC, "a"),), groups=groups, period=period)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
+from itertools import pairwise
 
-from testbed.plan import Plan, Tree
+from testbed.plan import Group, Plan, Route, Tree
 
 
 def names(count: int) -> tuple[str, ...]:
@@ -31,10 +33,39 @@ def random_tree(draw: random.Random, members: tuple[str, ...], share: float = 1.
 
 
 def random_plan(draw: random.Random, members: tuple[str, ...], epoch: int, chunk_bytes: int = 4096) -> Plan:
-    """One to five trees of unequal shares."""
-    weights = [draw.uniform(0.05, 1) for _ in range(draw.randint(1, 5))]
-    trees = tuple(random_tree(draw, members, weight / sum(weights)) for weight in weights)
-    return Plan(epoch, members, trees, chunk_bytes)
+    """One to five trees of unequal shares, every other one with keys."""
+    return Plan(epoch, members, random_trees(draw, members), chunk_bytes)
+
+
+def random_trees(draw: random.Random, members: tuple[str, ...]) -> tuple[Tree, ...]:
+    trees = [random_tree(draw, members, share) for share in random_shares(draw, 5)]
+    return tuple(replace(tree, keys=random_shares(draw, 4)) if i % 2 else tree for i, tree in enumerate(trees))
+
+
+def random_shares(draw: random.Random, most: int) -> tuple[float, ...]:
+    weights = [draw.uniform(0.05, 1) for _ in range(draw.randint(1, most))]
+    return tuple(weight / sum(weights) for weight in weights)
+
+
+def random_groups(draw: random.Random, plan: Plan) -> Plan:
+    """The plan with its members parted into one to three groups."""
+    order = draw.sample(plan.members, len(plan.members))
+    cuts = [0, *sorted(draw.sample(range(1, len(order)), draw.randint(0, min(2, len(order) - 1)))), len(order)]
+    parts = [tuple(order[start:stop]) for start, stop in pairwise(cuts)]
+    groups = tuple(Group(part, random_trees(draw, part)) for part in parts)
+    return replace(plan, groups=groups, period=draw.randint(2, 4))
+
+
+def random_routes(draw: random.Random, members: tuple[str, ...]) -> tuple[Route, ...]:
+    """For every third pair of members one route over one or two others."""
+    if len(members) < 3:
+        return ()
+    pairs = [(a, b) for a in members for b in members if a != b]
+    routes = []
+    for source, target in draw.sample(pairs, len(pairs) // 3):
+        others = [member for member in members if member not in (source, target)]
+        routes.append(Route(source, target, tuple(draw.sample(others, min(len(others), draw.randint(1, 2))))))
+    return tuple(routes)
 
 
 def two_level(groups: list[tuple[str, ...]]) -> Tree:
