@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from testbed.link import link_ends, link_name
+from testbed.link import Delivery, GilbertElliott, LinkState, Opportunities, link_ends, link_name
 
 pytestmark = pytest.mark.unit
 
@@ -16,3 +16,24 @@ def test_a_name_tells_its_ends() -> None:
 def test_what_is_no_name_is_refused() -> None:
     with pytest.raises(ValueError):
         link_ends("paris-tokyo")
+
+
+def test_the_mean_of_bursts_weighs_the_states_by_how_often_they_are_found() -> None:
+    assert GilbertElliott(p=0.01, r=0.24).mean == pytest.approx(0.04)
+    assert GilbertElliott(p=0.1, r=0.3, bad=0.5, good=0.1).mean == pytest.approx(0.25 * 0.5 + 0.75 * 0.1)
+
+
+@pytest.mark.parametrize("values", [(0, 0.5), (0.5, 0), (1.5, 0.5), (0.5, 0.5, 0.2, 0.2)])
+def test_a_chain_that_is_none_is_refused(values: tuple[float, ...]) -> None:
+    with pytest.raises(ValueError, match="no chain"):
+        GilbertElliott(*values)
+
+
+def test_the_loss_of_a_state_is_the_mean_of_its_bursts() -> None:
+    with pytest.raises(ValueError, match="is not the mean"):
+        LinkState(1e6, 0.01, loss=0.5, bursts=GilbertElliott(0.1, 0.4))
+
+
+def test_a_queue_before_single_opportunities_follows_their_mean_rate() -> None:
+    delivery = Delivery(Opportunities((50, 100), 62_500.0), began_s=0.0)  # 10 Mbit/s
+    assert LinkState(64e3, 0.1, delivery=delivery).queue_bytes == 250_000

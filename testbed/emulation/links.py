@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
-from testbed.link import LinkState
+from testbed.link import Delivery, LinkState
 from testbed.spec.experiment import Change
 from testbed.spec.topology import Link
 from testbed.trace.trace import Row
@@ -29,6 +29,9 @@ class Clock(Protocol):
     @property
     def elapsed_s(self) -> float: ...
 
+    @property
+    def began_s(self) -> float | None: ...
+
 
 class Links:
     """The links of a network and the states in force. Any thread may speak to it; changes go in one batch each."""
@@ -39,6 +42,7 @@ class Links:
         self._lock = threading.Lock()
         self._links: dict[str, Link] = {}
         self._rows: dict[str, Row | None] = {}
+        self._deliveries: dict[str, Delivery] = {}
         self._changes: dict[str, Change] = {}
         self._down: set[str] = set()
         self._in_force: dict[str, LinkState] = {}
@@ -59,7 +63,7 @@ class Links:
     def remove(self, name: str) -> None:
         """Forget a link that is gone, and what was asked of it."""
         with self._lock:
-            for table in (self._links, self._rows, self._changes, self._in_force):
+            for table in (self._links, self._rows, self._deliveries, self._changes, self._in_force):
                 table.pop(name, None)
             self._down.discard(name)
 
@@ -83,6 +87,8 @@ class Links:
                 if (link := self._links.get(name)) is not None and link.trace is not None
             }
             self._rows.update(known)
+            for name in known:
+                self._begin_delivery(name)
             self._apply(known)
 
     def change(self, change: Change) -> None:
@@ -120,13 +126,23 @@ class Links:
         self._links[link.name] = link
         self._changes.pop(link.name, None)
         self._rows.pop(link.name, None)
+        self._deliveries.pop(link.name, None)
         if link.trace is not None:
             self._rows[link.name] = link.trace.at(self._clock.elapsed_s if self._clock else 0.0)
+            self._begin_delivery(link.name)
+
+    def _begin_delivery(self, name: str) -> None:
+        """Serve a trace's single opportunities, if it has some, from the replay's begin on."""
+        trace = self._links[name].trace
+        if name in self._deliveries or trace is None or self._clock is None or self._clock.began_s is None:
+            return
+        if (delivery := trace.delivery(self._clock.began_s)) is not None:
+            self._deliveries[name] = delivery
 
     def _desired(self, name: str) -> LinkState:
         state, row = self._links[name].state, self._rows.get(name)
         if row is not None:
-            state = row.over(state)
+            state = replace(row.over(state), delivery=self._deliveries.get(name))
         ended = name in self._rows and row is None
         if name in self._changes:
             state = self._changes[name].over(state)

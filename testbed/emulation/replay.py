@@ -64,6 +64,11 @@ class ReplayClock:
         heapq.heappush(self._due, (moment, next(self._order), name, row, rest))
 
     @property
+    def began_s(self) -> float | None:
+        """Time 0 of all traces, on the monotonic clock; None before."""
+        return self._began
+
+    @property
     def elapsed_s(self) -> float:
         """Seconds since the replay began; 0 before."""
         return 0.0 if self._began is None else time.monotonic() - self._began

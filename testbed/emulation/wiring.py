@@ -87,6 +87,8 @@ def plug_in(wire: Veth, name: str, address: IPv4Interface, gateway: IPv4Interfac
 
 def needs_single_frames(link: Link) -> bool:
     """Whether super-packets would distort what is asked of a link, at any time of its trace."""
+    if link.trace is not None and link.trace.opportunities is not None:
+        return True
     rows = link.trace.rows if link.trace is not None else ()
     return any(map(distorted_by_offload, (link.state, *(row.over(link.state) for row in rows))))
 

@@ -108,13 +108,12 @@ class Change(Strict):
         return self if self.rate is None else self.model_copy(update={"rate": self.rate * factor})
 
     def over(self, state: LinkState) -> LinkState:
-        """The state with the values given here."""
+        """The state with the values given here. A rate takes the place of single opportunities too."""
+        state = state if self.loss is None else state.losing(self.loss)
         return replace(
-            state,
-            rate_bps=state.rate_bps if self.rate is None else self.rate,
+            state if self.rate is None else replace(state, rate_bps=self.rate, delivery=None),
             delay_s=state.delay_s if self.delay is None else self.delay,
             jitter_s=state.jitter_s if self.jitter is None else self.jitter,
-            loss=state.loss if self.loss is None else self.loss,
         )
 
 

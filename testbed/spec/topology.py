@@ -11,10 +11,10 @@ from typing import Annotated, Literal, Self
 import networkx as nx
 from pydantic import BeforeValidator, Field, model_validator
 
-from testbed.link import LinkState, Queue, link_name
+from testbed.link import GilbertElliott, LinkState, Queue, link_name
 from testbed.spec.errors import Fault, SpecError
 from testbed.spec.load import Pair, Strict, misfit, read_yaml, validate
-from testbed.spec.units import CardRate, Delay, Duration, Loss, QueueLimit, Rate, Size, Step
+from testbed.spec.units import BurstyLoss, CardRate, Delay, Duration, QueueLimit, Rate, Size, Step
 from testbed.trace.read import read_trace
 from testbed.trace.trace import End, Trace, TraceError
 
@@ -86,7 +86,8 @@ class LinkProperties(Strict):
     delay: Delay | None = None
     rtt: Delay | None = None
     jitter: Delay | None = None
-    loss: Loss | None = None
+    reorder: bool | None = None
+    loss: BurstyLoss | None = None
     queue: QueueLimit | None = None
     trace: TraceRef | None = None
 
@@ -278,11 +279,15 @@ def _link(source: str, target: str, properties: LinkProperties, folder: Path) ->
         if rate is None:
             raise TraceError(f"{source}->{target}: neither the link nor its trace's first row has a rate")
     delay = properties.delay if properties.delay is not None else (properties.rtt or 0.0) / 2
+    loss = properties.loss or 0.0
+    bursts = loss if isinstance(loss, GilbertElliott) else None
     state = LinkState(
         rate_bps=rate,
         delay_s=delay,
         jitter_s=properties.jitter or 0.0,
-        loss=properties.loss or 0.0,
+        loss=loss.mean if isinstance(loss, GilbertElliott) else loss,
         queue=properties.queue or Queue(),
+        bursts=bursts,
+        reorder=properties.reorder or False,
     )
     return Link(source, target, state, trace)

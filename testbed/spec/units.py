@@ -11,9 +11,9 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Annotated
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, PlainValidator
 
-from testbed.link import Queue
+from testbed.link import GilbertElliott, Queue
 
 RATES = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}
@@ -58,6 +58,30 @@ def _loss(text: object) -> float:
     return value / 100
 
 
+#: Of loss in bursts: chances of a change of state, after each packet, and of loss in each state.
+CHAIN_NEEDS = ("p", "r")
+CHAIN_MAY = ("bad", "good")
+CHAIN_EXAMPLE = "{p: 1%, r: 30%, bad: 100%, good: 0%}"
+
+
+def _bursty_loss(value: object) -> float | GilbertElliott:
+    if not isinstance(value, Mapping):
+        return _loss(value)
+    names = (*CHAIN_NEEDS, *CHAIN_MAY)
+    if strange := sorted(map(str, value.keys() - set(names))):
+        raise ValueError(f"loss in bursts has no {strange[0]!r} | {', '.join(names)}, such as {CHAIN_EXAMPLE}")
+    if missing := [name for name in CHAIN_NEEDS if name not in value]:
+        raise ValueError(f"loss in bursts has no `{missing[0]}` | both p and r, such as {CHAIN_EXAMPLE}")
+    shares = {str(name): _loss(share) for name, share in value.items()}
+    for name in CHAIN_NEEDS:
+        if shares[name] == 0:
+            raise ValueError(f"`{name}: {value[name]}` never leaves a state | above 0%; or random loss, such as 0.1%")
+    try:
+        return GilbertElliott(**shares)
+    except ValueError:
+        raise ValueError(f"loses no more in the bad state than in the good | such as {CHAIN_EXAMPLE}") from None
+
+
 def _queue(text: object) -> Queue:
     value, unit = _split(text, "1bdp")
     if not 0 < value <= 1e6:
@@ -81,4 +105,6 @@ Duration = Annotated[float, BeforeValidator(_quantity(TIMES, "30s", 0.0, 1e7))]
 Step = Annotated[float, BeforeValidator(_quantity(TIMES, "100ms", 1e-3, 3600.0))]
 Size = Annotated[float, BeforeValidator(_quantity(SIZES, "512MB", 1.0, 1e13))]
 Loss = Annotated[float, BeforeValidator(_loss)]
+#: Random, or in bursts.
+BurstyLoss = Annotated[float | GilbertElliott, PlainValidator(_bursty_loss)]
 QueueLimit = Annotated[Queue, BeforeValidator(_queue)]

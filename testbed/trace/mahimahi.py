@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
-from testbed.link import MTU_FRAME_BYTES
+from testbed.link import MTU_FRAME_BYTES, Opportunities
 from testbed.trace.resample import Resampled, resample
 from testbed.trace.trace import Trace, TraceError
 from testbed.trace.volume import Volume
@@ -60,8 +60,9 @@ class DeliverySchedule:
         return float(bisect_left(self.milliseconds, moment) * MTU_FRAME_BYTES)
 
     def resampled(self, step_s: float = STEP_S) -> Resampled:
-        """The schedule as rates. TraceError as `resample` says."""
-        return resample(self, step_s)
+        """The schedule as rates, and beside them as it is. TraceError as `resample` says."""
+        made = resample(self, step_s)
+        return replace(made, trace=replace(made.trace, opportunities=Opportunities(self.milliseconds)))
 
 
 def parse_mahimahi(lines: Sequence[str]) -> DeliverySchedule:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import count, pairwise
 from typing import Literal
 
-from testbed.link import LinkState
+from testbed.link import Delivery, LinkState, Opportunities
 
 End = Literal["loop", "hold", "stop"]
 
@@ -31,11 +31,10 @@ class Row:
     def over(self, state: LinkState) -> LinkState:
         """The link's state with this row in force."""
         return replace(
-            state,
+            state if self.loss is None else state.losing(self.loss),
             rate_bps=state.rate_bps if self.rate_bps is None else self.rate_bps,
             delay_s=state.delay_s if self.delay_s is None else self.delay_s,
             jitter_s=state.jitter_s if self.jitter_s is None else self.jitter_s,
-            loss=state.loss if self.loss is None else self.loss,
         )
 
 
@@ -44,7 +43,8 @@ class Trace:
     """Rows in time order, the first at 0. The last row lasts as long as the one before it (1 s if alone).
 
     At the end `loop` begins again, `hold` keeps the last row, `stop` takes the link down. The replay begins
-    `offset_s` into the rows.
+    `offset_s` into the rows. A trace made of single opportunities to send has them beside its rows, which say what they
+    amount to, for the backend that can serve them.
     Raises TraceError when the rows are empty, do not begin at 0, or are not in strictly rising time, or when the
     offset is not within them.
     """
@@ -52,6 +52,7 @@ class Trace:
     rows: tuple[Row, ...]
     end: End = "loop"
     offset_s: float = 0.0
+    opportunities: Opportunities | None = None
 
     def __post_init__(self) -> None:
         if not self.rows:
@@ -101,7 +102,14 @@ class Trace:
     def scaled(self, factor: float) -> Trace:
         """The same trace with its rates multiplied."""
         rows = (row if row.rate_bps is None else replace(row, rate_bps=row.rate_bps * factor) for row in self.rows)
-        return replace(self, rows=tuple(rows))
+        opportunities = self.opportunities and self.opportunities.scaled(factor)
+        return replace(self, rows=tuple(rows), opportunities=opportunities)
+
+    def delivery(self, began_s: float) -> Delivery | None:
+        """The opportunities as they are replayed when `began_s` on the monotonic clock is the replay's begin."""
+        if self.opportunities is None:
+            return None
+        return Delivery(self.opportunities, began_s - self.offset_s, self.end)
 
     def begun(self, offset_s: float) -> Trace:
         """The same trace, replayed from `offset_s` on; a loop takes one past its end. TraceError for others."""

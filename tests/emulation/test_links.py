@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from testbed.emulation.links import Links
 from testbed.emulation.shaping.base import LinkCounters, Port, Shaper, ShapingError
-from testbed.link import LinkState
+from testbed.link import LinkState, Opportunities
 from testbed.spec.experiment import Change
 from testbed.spec.topology import Link
 from testbed.trace.trace import Row, Trace
@@ -206,3 +206,39 @@ def test_whatever_the_order_the_four_voices_are_composed_alike(actions: list[tup
     applied = [batch["b->a"] for batch in shaper.batches]
     assert applied == [record[2] for record in seen[1:]]
     assert all(before != after for before, after in pairwise([record[2] for record in seen]))
+
+
+class Running:
+    """A replay that began 10 s after the monotonic clock's 0."""
+
+    elapsed_s = 1.5
+    began_s: float | None = None
+
+
+def test_single_opportunities_are_served_from_the_replay_s_begin_on(links: Links, shaper: Recorder) -> None:
+    clock, opportunities = Running(), Opportunities((1, 2, 3))
+    link = replace(TRACED, trace=replace(TRACE, opportunities=opportunities).begun(0.5))
+    links.follow(clock)
+    links.configure([link])
+    assert links.states()["b->a"].delivery is None
+    clock.began_s = 10.0
+    links.replay({"b->a": TRACE.rows[1]})
+    delivery = links.states()["b->a"].delivery
+    assert delivery is not None
+    assert (delivery.opportunities, delivery.began_s, delivery.end) == (opportunities, 9.5, "stop")
+    links.replay({"b->a": TRACE.rows[2]})
+    assert shaper.batches[-1]["b->a"].delivery is delivery
+    assert links.states()["b->a"].rate_bps == 10e6
+
+
+def test_a_rate_that_is_asked_for_goes_over_single_opportunities(links: Links) -> None:
+    clock = Running()
+    clock.began_s = 10.0
+    links.follow(clock)
+    links.configure([replace(TRACED, trace=replace(TRACE, opportunities=Opportunities((1, 2, 3))))])
+    links.change(change("b->a", loss="1%"))
+    assert links.states()["b->a"].delivery is not None
+    links.change(change("b->a", rate="5mbit"))
+    assert links.states()["b->a"].delivery is None
+    links.configure([TRACED])
+    assert links.states()["b->a"] == replace(STATE, rate_bps=20e6, loss=0.1)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from testbed.link import LinkState, Queue
+from testbed.link import MTU_FRAME_BYTES, GilbertElliott, LinkState, Opportunities, Queue
 from testbed.spec.errors import SpecError
 from testbed.spec.topology import Topology
 from testbed.trace.trace import Row
@@ -110,6 +110,40 @@ def test_a_packet_delivery_file_is_resampled_at_the_step(tmp_path: Path) -> None
     trace = topology.links["paris->tokyo"].trace
     assert trace is not None
     assert [row.time_s for row in trace.rows] == [0, 0.5, 1, 1.5]
+
+
+def test_a_packet_delivery_file_also_comes_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "lte.down").write_text("".join(f"{ms}\n" for ms in range(0, 2001, 2)))
+    trace = (
+        load(with_trace(file="lte.down", offset="1.5s", scale=0.5, end="hold"), tmp_path).links["paris->tokyo"].trace
+    )
+    assert trace is not None
+    delivery = trace.delivery(100.0)
+    assert delivery is not None
+    assert (delivery.began_s, delivery.end) == (98.5, "hold")
+    assert delivery.opportunities == Opportunities(tuple(range(0, 2001, 2)), MTU_FRAME_BYTES / 2)
+
+
+def test_loss_in_bursts_and_reordering_are_a_direction_s_own() -> None:
+    entry = {
+        "between": ["paris", "tokyo"],
+        "rate": "50mbit",
+        "delay": "10ms",
+        "loss": "1%",
+        "forward": {"loss": {"p": "1%", "r": "24%"}, "jitter": "1ms", "reorder": True},
+    }
+    topology = load(spoilt(TOPOLOGY, "links", 0, to=entry))
+    assert topology.links["paris->tokyo"].state == LinkState(
+        50e6, 0.01, 0.001, 0.04, bursts=GilbertElliott(0.01, 0.24), reorder=True
+    )
+    assert topology.links["tokyo->paris"].state == LinkState(50e6, 0.01, loss=0.01)
+
+
+def test_loss_in_bursts_that_breaks_a_rule_is_told_with_its_field() -> None:
+    entry = {"between": ["paris", "tokyo"], "rate": "50mbit", "delay": "10ms", "loss": {"p": "1%"}}
+    said = refused(spoilt(TOPOLOGY, "links", 0, to=entry))
+    assert "links.0.loss: loss in bursts has no `r`" in said
+    assert "write instead: both p and r, such as {p: 1%, r: 30%, bad: 100%, good: 0%}" in said
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from testbed.link import Queue
+from testbed.link import GilbertElliott, Queue
 from testbed.spec import units
 
 pytestmark = pytest.mark.unit
 
 KINDS = {
     name: TypeAdapter(getattr(units, name))
-    for name in ("Rate", "CardRate", "Delay", "Duration", "Size", "Loss", "QueueLimit")
+    for name in ("Rate", "CardRate", "Delay", "Duration", "Size", "Loss", "BurstyLoss", "QueueLimit")
 }
 
 
@@ -33,6 +33,9 @@ KINDS = {
         ("Size", "1GiB", 2**30),
         ("Loss", "0.1%", 0.001),
         ("Loss", "100%", 1.0),
+        ("BurstyLoss", "0.1%", 0.001),
+        ("BurstyLoss", {"p": "1%", "r": "30%"}, GilbertElliott(0.01, 0.3)),
+        ("BurstyLoss", {"p": "2%", "r": "30%", "bad": "80%", "good": "1%"}, GilbertElliott(0.02, 0.3, 0.8, 0.01)),
         ("QueueLimit", "1bdp", Queue(1.0, "bdp")),
         ("QueueLimit", "200packets", Queue(200.0, "packets")),
         ("QueueLimit", "256KB", Queue(256e3, "bytes")),
@@ -62,6 +65,14 @@ def test_a_quantity_is_read_in_its_unit(kind: str, text: str, value: object) -> 
         ("Loss", "0.1"),
         ("Loss", "101%"),
         ("Loss", "-1%"),
+        ("BurstyLoss", "0.1"),
+        ("BurstyLoss", ["1%", "30%"]),
+        ("BurstyLoss", {}),
+        ("BurstyLoss", {"p": "1%"}),
+        ("BurstyLoss", {"p": "1%", "r": "0%"}),
+        ("BurstyLoss", {"p": "1%", "r": 0.3}),
+        ("BurstyLoss", {"p": "1%", "r": "30%", "h": "1%"}),
+        ("BurstyLoss", {"p": "1%", "r": "30%", "bad": "1%", "good": "1%"}),
         ("QueueLimit", "0bdp"),
         ("QueueLimit", "1e300bdp"),
         ("QueueLimit", "5"),
@@ -86,8 +97,9 @@ def test_a_rate_means_the_same_in_every_unit(rate: float, unit: str) -> None:
         assert not 64e3 * 1.001 <= rate <= 100e9 * 0.999  # cut off at an end by rounding
 
 
+CHAINS = st.dictionaries(st.sampled_from(["p", "r", "bad", "good", "h"]), st.sampled_from(["1%", "30%", "101%", 3]))
 ANYTHING: st.SearchStrategy[Any] = (
-    st.text() | st.floats() | st.integers() | st.booleans() | st.none() | st.binary() | st.lists(st.integers())
+    CHAINS | st.text() | st.floats() | st.integers() | st.booleans() | st.none() | st.binary() | st.lists(st.integers())
 )
 
 
@@ -97,4 +109,4 @@ def test_nothing_but_a_validation_error_comes_out(value: object, kind: str) -> N
         found = KINDS[kind].validate_python(value)
     except ValidationError:
         return
-    assert isinstance(found, Queue) or 0 <= found < float("inf")
+    assert isinstance(found, Queue | GilbertElliott) or 0 <= found < float("inf")

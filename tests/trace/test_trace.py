@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.link import LinkState
+from testbed.link import GilbertElliott, LinkState, Opportunities
 from testbed.trace.trace import End, Row, Trace, TraceError, lasting
 
 pytestmark = pytest.mark.unit
@@ -95,6 +95,12 @@ def test_scaling_multiplies_rates_and_nothing_else(trace: Trace, factor: float) 
     assert [row.rate_bps for row in scaled.rows] == [row.rate_bps * factor for row in trace.rows if row.rate_bps]
 
 
+def test_scaled_opportunities_come_as_often_for_fewer_bytes() -> None:
+    trace = Trace((Row(0, 2e6),), opportunities=Opportunities((0, 5, 10), 1500.0)).scaled(0.2)
+    assert trace.opportunities == Opportunities((0, 5, 10), 300.0)
+    assert trace.opportunities.mean_bps == 3 * 300 * 8 / 0.010
+
+
 def test_a_row_without_a_rate_stays_without_when_scaled() -> None:
     assert Trace((Row(0, delay_s=0.1),)).scaled(2).rows == (Row(0, delay_s=0.1),)
 
@@ -102,6 +108,10 @@ def test_a_row_without_a_rate_stays_without_when_scaled() -> None:
 def test_a_row_leaves_what_it_does_not_name() -> None:
     state = LinkState(1e6, 0.01, 0.001, 0.5, up=False)
     assert Row(0, rate_bps=2e6, loss=0.0).over(state) == LinkState(2e6, 0.01, 0.001, 0.0, up=False)
+    bursts = GilbertElliott(0.1, 0.4)
+    bursty = LinkState(1e6, 0.01, loss=bursts.mean, bursts=bursts)
+    assert Row(0, rate_bps=2e6).over(bursty) == LinkState(2e6, 0.01, loss=bursts.mean, bursts=bursts)
+    assert Row(0, loss=0.5).over(bursty) == LinkState(1e6, 0.01, loss=0.5)
     assert Row(0, delay_s=0.0, jitter_s=0.0).over(state) == LinkState(1e6, 0.0, 0.0, 0.5, up=False)
 
 

@@ -108,10 +108,10 @@ def distorted_by_offload(state: LinkState) -> bool:
     """Whether hosts that send over this link should do without segmentation offload.
 
     A backend loses and queues a super-packet of up to 45 frames as one. That is what makes high rates cheap,
-    and averages hold; but where loss is random or a queue is counted in packets, single frames are what was
-    asked for.
+    and averages hold; but where loss is random, a queue is counted in packets or each opportunity is for one
+    packet, single frames are what was asked for.
     """
-    return state.loss > 0 or state.queue.unit == "packets"
+    return state.loss > 0 or state.queue.unit == "packets" or state.delivery is not None
 
 
 def passes(state: LinkState) -> bool:

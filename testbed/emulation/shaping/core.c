@@ -11,9 +11,12 @@
  *     - A packet that finds `limit` bytes or more in the queue is dropped (tail drop). So a super-packet of 64 KiB
  *       may exceed the limit by its own length, and a queue shorter than one super-packet still passes traffic.
  *     - The server sends `rate` bytes a second, one packet after the other, and never idles while one waits.
- *     - A packet leaves the pipe `delay` (± `jitter`, uniform) after its service, never before its predecessor.
- *     - Loss is drawn on arrival, as netem does: a lost packet takes no service. A link that is down loses all;
- *       what it already holds drains.
+ *     - Or it serves a schedule: at each of its moments up to `bytes` of what waits, several small packets as well as
+ *       part of a large one, which goes on at the next. A moment at which nothing waits is lost (as in Mahimahi).
+ *     - A packet leaves the pipe `delay` (± `jitter`, uniform) after its service, and never before its predecessor
+ *       unless the link reorders.
+ *     - Loss is drawn on arrival, as netem does: a lost packet takes no service. It is a Gilbert-Elliott chain, of
+ *       which random loss is the one that stays good. A link that is down loses all; what it already holds drains.
  *
  * Worked numbers: 10 Mbit/s is 1.25e6 bytes a second, so a full frame of 1,514 bytes takes 1.2112 ms. Ten of them
  * arriving together at t = 0 on a link with 40 ms leave at 41.2, 42.4, … 52.1 ms. If at t = 6.056 ms, when five
@@ -34,8 +37,12 @@
  *
  * Commands arrive on standard input, a SOCK_SEQPACKET socket; one message is one batch, executed at one instant:
  *
- *     attach LINK SEED RATE DELAY JITTER LOSS LIMIT INTERFACE NAMESPACE   queue number LINK of that namespace
- *     set LINK RATE DELAY JITTER LOSS LIMIT                               bytes/s, s, s, probability, bytes
+ *     attach LINK SEED STATE INTERFACE NAMESPACE   queue number LINK of that namespace
+ *     set LINK STATE                               RATE LIMIT DELAY JITTER REORDER GOOD BAD P R: bytes/s, bytes, s, s,
+ *                                                  0 or 1, and four probabilities: two of loss, two of a change
+ *     follow LINK BEGAN BYTES END FILE             a schedule: where 0 is on the monotonic clock, in s; what each moment
+ *                                                  is for; loop, hold (the rate) or stop; moments as 64-bit ms
+ *     unfollow LINK                                the rate again
  *     detach LINK
  *     counters
  *
@@ -96,16 +103,38 @@ static const double WAKE_TIME = 20e-6;
  * chunk or two, of 10 ms each, would show errors of 2.5 % that are only those of their ends. */
 static const double STEADY = 0.05;
 
+/* Where a frame needs several moments whose bytes are no whole number, sums are off by this little. */
+static const double ROUNDING = 1e-6;
+
 /* How often the parent is looked for when nothing else happens. The control socket's end of file says it sooner,
  * unless a process the parent forked still holds a copy. (PR_SET_PDEATHSIG would not do: it fires when the thread
  * that started us ends, not the process.) */
 static const double PARENT_CHECK = 0.5;
+
+enum end { LOOP, HOLD, STOP };
+
+/* Moments at which a link may send. */
+struct schedule {
+    const uint64_t *moments;   /* in ms, rising; the last is also the period of a loop. NULL: there is no schedule */
+    size_t count, next;
+    double began;              /* where 0 ms of this lap is on our clock */
+    double bytes;              /* for each moment */
+    enum end end;
+};
+
+/* Gilbert-Elliott: in each of two states packets are lost with another probability. */
+struct chain {
+    double good, bad;          /* loss */
+    double p, r;               /* after each packet: from good to bad, and back */
+    bool is_bad;
+};
 
 struct packet {
     uint32_t id;       /* the kernel's number, increasing within a queue */
     uint32_t wire;     /* bytes of its frames */
     uint16_t frames;   /* more than 1 for a super-packet */
     bool dropped;      /* waits in line for its verdict only */
+    bool passed;       /* had its verdict before its turn, on a link that reorders */
     bool queued;       /* came while another was in the queue: its service follows its predecessor's at once */
     double left;       /* bytes not yet served */
     double service;    /* seconds its service took */
@@ -125,7 +154,10 @@ struct counters {
 
 struct link {
     struct namespace *namespace;   /* NULL: not attached */
-    double rate, delay, jitter, loss, limit;
+    double rate, delay, jitter, limit;
+    bool up, reorder;
+    struct chain loss;
+    struct schedule schedule;
     uint32_t mtu;
     uint64_t random;
     struct packet *ring;           /* [head, serving) is in the pipe, [serving, tail) is in the queue */
@@ -188,15 +220,34 @@ static struct packet *packet_at(struct link *l, uint32_t position)
     return &l->ring[position & (l->size - 1)];
 }
 
-/* Serve what can have been served by `now`. Positions wrap at 2^32, the ring's size is a power of two. */
-static void advance(struct link *l, double now)
+/* The packet to be served, or NULL. Positions wrap at 2^32, the ring's size is a power of two. */
+static struct packet *first_in_queue(struct link *l)
 {
     for (; l->serving != l->tail; l->serving++) {
         struct packet *p = packet_at(l, l->serving);
-        if (p->dropped) {
-            p->release = l->last_release;
-            continue;
-        }
+        if (!p->dropped)
+            return p;
+        p->release = l->last_release;
+    }
+    return NULL;
+}
+
+/* The first in the queue has been served, at the time where the model stands. */
+static void put_into_pipe(struct link *l, struct packet *p)
+{
+    double jitter = l->jitter > 0 ? l->jitter * (2 * chance(l) - 1) : 0;
+    p->release = l->clock + fmax(l->delay + jitter, 0);
+    if (!l->reorder)
+        p->release = fmax(l->last_release, p->release);
+    l->last_release = fmax(l->last_release, p->release);
+    l->backlog -= p->wire;
+    l->serving++;
+}
+
+/* Serve at the link's rate what can have been served by `now`. */
+static void serve(struct link *l, double now)
+{
+    for (struct packet *p; (p = first_in_queue(l));) {
         double needed = l->rate > 0 ? p->left / l->rate : INFINITY;
         if (l->clock + needed > now) {
             p->left -= (now - l->clock) * l->rate;
@@ -205,11 +256,85 @@ static void advance(struct link *l, double now)
         }
         l->clock += needed;
         p->service += needed;
-        double jitter = l->jitter > 0 ? l->jitter * (2 * chance(l) - 1) : 0;
-        p->release = fmax(l->last_release, l->clock + fmax(l->delay + jitter, 0));
-        l->last_release = p->release;
-        l->backlog -= p->wire;
+        put_into_pipe(l, p);
     }
+    l->clock = now;
+}
+
+static double period(const struct schedule *s)
+{
+    return (double)s->moments[s->count - 1] * 1e-3;
+}
+
+/* The schedule's next moment; INFINITY when it is over. */
+static double next_moment(const struct schedule *s)
+{
+    return s->next < s->count ? s->began + (double)s->moments[s->next] * 1e-3 : INFINITY;
+}
+
+static void take_moment(struct schedule *s)
+{
+    if (++s->next == s->count && s->end == LOOP) {
+        s->began += period(s);
+        s->next = 0;
+    }
+}
+
+/* Pass over the moments up to `now`. A link may have been idle for long, so they are not counted off. */
+static void pass_over(struct schedule *s, double now)
+{
+    if (s->end == LOOP && now - s->began >= period(s)) {
+        s->began += floor((now - s->began) / period(s)) * period(s);
+        s->next = 0;
+    }
+    for (size_t beyond = s->count; s->next < beyond;) {
+        size_t middle = s->next + (beyond - s->next) / 2;
+        if (s->began + (double)s->moments[middle] * 1e-3 <= now)
+            s->next = middle + 1;
+        else
+            beyond = middle;
+    }
+    if (s->next == s->count && s->end == LOOP) {   /* the lap ends now, to within rounding */
+        s->began += period(s);
+        s->next = 0;
+    }
+}
+
+/* Serve at the schedule's moments up to `now`. */
+static void deliver(struct link *l, double now)
+{
+    struct schedule *s = &l->schedule;
+    struct packet *p = first_in_queue(l);
+    for (; p && next_moment(s) <= now; take_moment(s)) {
+        double moment = fmax(next_moment(s), l->clock);
+        for (double room = s->bytes; p && room > 0; p = first_in_queue(l)) {
+            p->service += moment - l->clock;
+            l->clock = moment;
+            double part = fmin(room, p->left);
+            room -= part;
+            p->left -= part;
+            if (p->left > ROUNDING)
+                break;
+            put_into_pipe(l, p);
+        }
+    }
+    if (s->next == s->count)
+        return;
+    if (p)
+        p->service += now - l->clock;
+    else
+        pass_over(s, now);
+    l->clock = now;
+}
+
+/* Bring the model to `now`. */
+static void advance(struct link *l, double now)
+{
+    struct schedule *s = &l->schedule;
+    if (s->moments)
+        deliver(l, now);
+    if (!s->moments || (s->next == s->count && s->end == HOLD))
+        serve(l, now);
     l->clock = now;
 }
 
@@ -226,6 +351,17 @@ static void grow(struct link *l)
     l->size = size;
 }
 
+/* Whether the next packet is lost. One whose chain never turns bad costs one draw, one without loss none. */
+static bool is_lost(struct link *l)
+{
+    struct chain *c = &l->loss;
+    double loss = c->is_bad ? c->bad : c->good;
+    bool lost = loss > 0 && chance(l) < loss;
+    if (c->p > 0 && chance(l) < (c->is_bad ? c->r : c->p))
+        c->is_bad = !c->is_bad;
+    return lost;
+}
+
 static void arrive(struct link *l, uint32_t id, uint32_t wire, uint16_t frames, double now)
 {
     advance(l, now);
@@ -236,7 +372,7 @@ static void arrive(struct link *l, uint32_t id, uint32_t wire, uint16_t frames, 
         grow(l);
     struct packet *p = packet_at(l, l->tail);
     *p = (struct packet){.id = id, .wire = wire, .frames = frames, .left = wire, .queued = l->serving != l->tail};
-    if (l->rate <= 0 || (l->loss > 0 && chance(l) < l->loss)) {
+    if (!l->up || is_lost(l)) {
         p->dropped = true;
         l->count.dropped_loss += frames;
     } else if (l->backlog >= l->limit) {
@@ -248,15 +384,34 @@ static void arrive(struct link *l, uint32_t id, uint32_t wire, uint16_t frames, 
     l->tail++;
 }
 
+/* When the first in the queue is served, or a moment that cannot be later. */
+static double served(struct link *l)
+{
+    const struct schedule *s = &l->schedule;
+    if (s->moments && s->next < s->count)
+        return next_moment(s);
+    if ((s->moments && s->end == STOP) || l->rate <= 0)
+        return INFINITY;
+    return l->clock + packet_at(l, l->serving)->left / l->rate;
+}
+
 /* When the link next has something to let through; with jitter, the earliest it can be. */
 static double due(struct link *l)
 {
-    if (l->head != l->serving)
-        return packet_at(l, l->head)->release;
-    if (l->serving == l->tail || l->rate <= 0)
-        return INFINITY;
-    double served = l->clock + packet_at(l, l->serving)->left / l->rate;
-    return fmax(l->last_release, served + fmax(l->delay - l->jitter, 0));
+    double earliest = INFINITY;
+    if (l->serving != l->tail) {
+        earliest = served(l) + fmax(l->delay - l->jitter, 0);
+        if (!l->reorder)
+            earliest = fmax(l->last_release, earliest);
+    }
+    for (uint32_t i = l->head; i != l->serving; i++) {
+        const struct packet *p = packet_at(l, i);
+        if (!p->passed)
+            earliest = fmin(earliest, p->release);
+        if (!l->reorder)
+            break;
+    }
+    return earliest;
 }
 
 /* ── netlink ─────────────────────────────────────────────────────────────────────────────────────────────── */
@@ -268,8 +423,8 @@ static void flush_verdicts(struct namespace *n)
     n->verdict_bytes = 0;
 }
 
-/* One verdict on every packet of the queue up to `id`. */
-static void give_verdict(struct link *l, uint32_t id, uint32_t verdict)
+/* One verdict: NFQNL_MSG_VERDICT on the packet `id` alone, NFQNL_MSG_VERDICT_BATCH on every packet up to it. */
+static void give_verdict(struct link *l, uint8_t scope, uint32_t id, uint32_t verdict)
 {
     struct message {
         struct nlmsghdr netlink;
@@ -278,7 +433,7 @@ static void give_verdict(struct link *l, uint32_t id, uint32_t verdict)
         struct nfqnl_msg_verdict_hdr verdict;
     } message = {
         .netlink = {.nlmsg_len = sizeof message, .nlmsg_flags = NLM_F_REQUEST,
-                    .nlmsg_type = NFNL_SUBSYS_QUEUE << 8 | NFQNL_MSG_VERDICT_BATCH},
+                    .nlmsg_type = NFNL_SUBSYS_QUEUE << 8 | scope},
         .queue = {.nfgen_family = AF_UNSPEC, .version = NFNETLINK_V0, .res_id = htons((uint16_t)(l - links))},
         .attribute = {.nla_len = NLA_HDRLEN + sizeof message.verdict, .nla_type = NFQA_VERDICT_HDR},
         .verdict = {.verdict = htonl(verdict), .id = htonl(id)},
@@ -301,35 +456,74 @@ static void end_stretch(struct link *l)
     l->stretch = (struct stretch){0};
 }
 
-/* Let go of what is due. The rate that came out is measured here, on the real clock: over stretches in which each
- * packet had waited behind another, bytes passed against (time that really passed) × (the rate it was served at). */
-static void release(struct link *l, double now)
+static uint32_t verdict_on(const struct packet *p)
 {
-    advance(l, now);
+    return p->dropped ? NF_DROP : NF_ACCEPT;
+}
+
+/* A packet passes. The rate that comes out is measured here, on the real clock: over stretches in which each packet had
+ * waited behind another, bytes passed against (time that really passed) × (the rate it was served at). One that shared
+ * its moment with its predecessor took no time. */
+static void count(struct link *l, const struct packet *p, double now)
+{
+    l->count.packets += p->frames;
+    l->count.bytes += p->wire;
+    if (p->queued) {
+        double passed = now - l->last_passed;
+        l->count.busy += passed;
+        l->stretch.time += passed;
+        l->stretch.bytes += p->wire;
+        l->stretch.allowed += p->service > 0 ? passed * p->wire / p->service : p->wire;
+    } else {
+        end_stretch(l);
+    }
+    l->last_passed = now;
+}
+
+/* Let go of what is due, from the head on. */
+static void release_in_order(struct link *l, double now)
+{
     const struct packet *last = NULL;
     for (; l->head != l->serving; l->head++) {
         const struct packet *p = packet_at(l, l->head);
-        if (p->release > now + early)
+        if (!p->passed && p->release > now + early)
             break;
-        if (last && last->dropped != p->dropped)
-            give_verdict(l, last->id, last->dropped ? NF_DROP : NF_ACCEPT);
-        last = p;
-        if (p->dropped)
+        if (p->passed)
             continue;
-        l->count.packets += p->frames;
-        l->count.bytes += p->wire;
-        if (p->queued) {
-            l->count.busy += now - l->last_passed;
-            l->stretch.time += now - l->last_passed;
-            l->stretch.bytes += p->wire;
-            l->stretch.allowed += (now - l->last_passed) * p->wire / p->service;
-        } else {
-            end_stretch(l);
-        }
-        l->last_passed = now;
+        if (last && verdict_on(last) != verdict_on(p))
+            give_verdict(l, NFQNL_MSG_VERDICT_BATCH, last->id, verdict_on(last));
+        last = p;
+        if (!p->dropped)
+            count(l, p, now);
     }
     if (last)
-        give_verdict(l, last->id, last->dropped ? NF_DROP : NF_ACCEPT);
+        give_verdict(l, NFQNL_MSG_VERDICT_BATCH, last->id, verdict_on(last));
+}
+
+/* Let go of what is due, wherever in the pipe it is. This walks the pipe, and the kernel walks its list for each verdict:
+ * what reordering costs, and only where it is asked for. What is due in one pass leaves in the order in which it came. */
+static void release_out_of_order(struct link *l, double now)
+{
+    for (uint32_t i = l->head; i != l->serving; i++) {
+        struct packet *p = packet_at(l, i);
+        if (p->passed || p->release > now + early)
+            continue;
+        give_verdict(l, NFQNL_MSG_VERDICT, p->id, verdict_on(p));
+        p->passed = true;
+        if (!p->dropped)
+            count(l, p, now);
+    }
+    while (l->head != l->serving && packet_at(l, l->head)->passed)
+        l->head++;
+}
+
+static void release(struct link *l, double now)
+{
+    advance(l, now);
+    if (l->reorder)
+        release_out_of_order(l, now);
+    else
+        release_in_order(l, now);
 }
 
 struct attributes {
@@ -560,23 +754,42 @@ static void leave_namespace(struct link *l)
     }
 }
 
+/* Read a state into the link; the text after it, or NULL. What is down keeps its rate, so that what it holds drains. */
+static const char *read_state(struct link *l, const char *text)
+{
+    double rate, limit, delay, jitter;
+    struct chain loss = {0};
+    int reorder, rest = 0;
+    if (sscanf(text, "%lf %lf %lf %lf %d %lf %lf %lf %lf %n", &rate, &limit, &delay, &jitter, &reorder, &loss.good,
+               &loss.bad, &loss.p, &loss.r, &rest) != 9)
+        return NULL;
+    l->up = rate > 0;
+    l->rate = l->up ? rate : l->rate;
+    l->limit = limit, l->delay = delay, l->jitter = jitter, l->reorder = reorder != 0;
+    loss.is_bad = l->loss.is_bad && loss.p > 0;
+    l->loss = loss;
+    return text + rest;
+}
+
 static bool attach(int index, const char *rest)
 {
     struct link *l = &links[index];
     char interface[IFNAMSIZ];
-    int path = 0;
+    int state = 0, path = 0;
     if (l->namespace)
         return fail("link %d is attached already", index);
     *l = (struct link){.clock = clock_now()};
-    if (sscanf(rest, "%lu %lf %lf %lf %lf %lf %15s %n", &l->random, &l->rate, &l->delay, &l->jitter, &l->loss,
-               &l->limit, interface, &path) != 7 || !path)
+    const char *port = NULL;
+    if (sscanf(rest, "%lu %n", &l->random, &state) == 1 && state)
+        port = read_state(l, rest + state);
+    if (!port || sscanf(port, "%15s %n", interface, &path) != 1 || !path)
         return fail("cannot read: attach %d %s", index, rest);
-    if (!join_namespace(l, interface, rest + path))
+    if (!join_namespace(l, interface, port + path))
         return false;
     if (!configure_queue(l, NFQNL_CFG_CMD_BIND)) {
         int reason = errno;
         leave_namespace(l);
-        return fail("NFQUEUE %d of %s: %s", index, rest + path, strerror(reason));
+        return fail("NFQUEUE %d of %s: %s", index, port + path, strerror(reason));
     }
     if (index >= link_count)
         link_count = index + 1;
@@ -585,11 +798,40 @@ static bool attach(int index, const char *rest)
 
 static bool set(struct link *l, const char *rest)
 {
-    double rate, delay, jitter, loss, limit;
-    if (sscanf(rest, "%lf %lf %lf %lf %lf", &rate, &delay, &jitter, &loss, &limit) != 5)
-        return fail("cannot read: set %s", rest);
     advance(l, clock_now());
-    l->rate = rate, l->delay = delay, l->jitter = jitter, l->loss = loss, l->limit = limit;
+    return read_state(l, rest) ? true : fail("cannot read: set %s", rest);
+}
+
+static bool unfollow(struct link *l)
+{
+    advance(l, clock_now());
+    if (l->schedule.moments)
+        munmap((void *)l->schedule.moments, l->schedule.count * sizeof *l->schedule.moments);
+    l->schedule = (struct schedule){0};
+    return true;
+}
+
+static bool follow(struct link *l, const char *rest)
+{
+    struct schedule s = {0};
+    char end[8];
+    int path = 0;
+    if (sscanf(rest, "%lf %lf %7s %n", &s.began, &s.bytes, end, &path) != 3 || !path || s.bytes <= 0)
+        return fail("cannot read: follow %s", rest);
+    s.began -= (double)epoch.tv_sec + (double)epoch.tv_nsec * 1e-9;
+    s.end = strcmp(end, "loop") == 0 ? LOOP : strcmp(end, "hold") == 0 ? HOLD : STOP;
+    int file = open(rest + path, O_RDONLY | O_CLOEXEC);
+    struct stat status;
+    if (file < 0 || fstat(file, &status) < 0)
+        return fail("schedule %s: %s", rest + path, strerror(errno));
+    s.count = (size_t)status.st_size / sizeof *s.moments;
+    s.moments = s.count ? mmap(NULL, s.count * sizeof *s.moments, PROT_READ, MAP_PRIVATE, file, 0) : MAP_FAILED;
+    close(file);
+    if (s.moments == MAP_FAILED)
+        return fail("schedule %s holds no moments", rest + path);
+    unfollow(l);
+    pass_over(&s, l->clock);
+    l->schedule = s;
     return true;
 }
 
@@ -598,6 +840,7 @@ static bool detach(struct link *l)
     bool unbound = configure_queue(l, NFQNL_CFG_CMD_UNBIND); /* the kernel drops what it held */
     int reason = errno;
     leave_namespace(l);
+    unfollow(l);
     free(l->ring);
     l->ring = NULL;
     l->size = l->head = l->serving = l->tail = 0;
@@ -640,6 +883,10 @@ static bool execute(const char *line)
         return fail("link %d is not attached", index);
     if (strcmp(verb, "set") == 0)
         return set(&links[index], line + rest);
+    if (strcmp(verb, "follow") == 0)
+        return follow(&links[index], line + rest);
+    if (strcmp(verb, "unfollow") == 0)
+        return unfollow(&links[index]);
     if (strcmp(verb, "detach") == 0)
         return detach(&links[index]);
     return fail("no such command: %s", line);

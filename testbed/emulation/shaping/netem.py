@@ -87,7 +87,8 @@ class _Tree:
             self.root,
             delay_s=state.delay_s,
             jitter_s=state.jitter_s,
-            loss=state.loss if passes(state) and not dead else 1.0,
+            reorder=state.reorder,
+            loss=(state.bursts or state.loss) if passes(state) and not dead else 1.0,
             limit_packets=delay_line_packets(state),
             create=create,
         )

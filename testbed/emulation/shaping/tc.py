@@ -16,7 +16,7 @@ from itertools import count
 from pathlib import Path
 
 from testbed.emulation.namespace import inside
-from testbed.link import MTU_FRAME_BYTES
+from testbed.link import MTU_FRAME_BYTES, GilbertElliott
 
 ROOT = 0xFFFFFFFF
 #: The kernel's unit for times in qdisc parameters (PSCHED_SHIFT is 6).
@@ -29,7 +29,8 @@ _NLMSG_ERROR, _NLMSG_DONE = 2, 3
 _NETLINK_ROUTE = 0
 _TCA_KIND, _TCA_OPTIONS, _TCA_STATS2 = 1, 2, 7
 _STATS_BASIC, _STATS_QUEUE = 1, 3
-_NETEM_RATE, _NETEM_LATENCY64, _NETEM_JITTER64 = 6, 10, 11
+_NETEM_LOSS, _NETEM_RATE, _NETEM_LATENCY64, _NETEM_JITTER64 = 5, 6, 10, 11
+_NETEM_LOSS_GE, _NLA_F_NESTED = 2, 0x8000
 _HTB_PARMS, _HTB_INIT, _HTB_RATE64, _HTB_CEIL64 = 1, 2, 6, 7
 _IFLA_IFNAME = 3
 _ETHERNET_LINK_LAYER = 1
@@ -80,7 +81,8 @@ def netem(
     *,
     delay_s: float,
     jitter_s: float,
-    loss: float,
+    reorder: bool = False,
+    loss: float | GilbertElliott,
     limit_packets: int,
     create: bool = False,
 ) -> Request:
@@ -88,13 +90,24 @@ def netem(
 
     netem reorders packets under jitter unless it also has a rate, in which case it never lets one overtake
     another: so with jitter it is given the highest rate its field holds, 34 Gbit/s, which adds 0.4 µs to a
-    full frame.
+    full frame, unless `reorder` asks for what it does without. Of a chain it takes the loss of the good state and,
+    of the bad one, what is not lost.
     """
-    options = struct.pack("=6I", 0, min(limit_packets, _MAX_U32), round(loss * _MAX_U32), 0, 0, 0)
-    options += _attribute(_NETEM_RATE, struct.pack("=IiIi", _MAX_U32 if jitter_s > 0 else 0, 0, 0, 0))
+    random = 0.0 if isinstance(loss, GilbertElliott) else loss
+    options = struct.pack("=6I", 0, min(limit_packets, _MAX_U32), _share(random), 0, 0, 0)
+    in_order = jitter_s > 0 and not reorder
+    options += _attribute(_NETEM_RATE, struct.pack("=IiIi", _MAX_U32 if in_order else 0, 0, 0, 0))
+    if isinstance(loss, GilbertElliott):
+        chain = struct.pack("=4I", *map(_share, (loss.p, loss.r, 1 - loss.bad, loss.good)))
+        options += _attribute(_NETEM_LOSS | _NLA_F_NESTED, _attribute(_NETEM_LOSS_GE, chain))
     options += _attribute(_NETEM_LATENCY64, struct.pack("=q", round(delay_s * 1e9)))
     options += _attribute(_NETEM_JITTER64, struct.pack("=q", round(jitter_s * 1e9)))
     return _qdisc("netem", index, own, ROOT, options, create)
+
+
+def _share(probability: float) -> int:
+    """A probability as the kernel holds it."""
+    return round(probability * _MAX_U32)
 
 
 def htb(index: int, own: int, parent: int, default_class: int) -> Request:

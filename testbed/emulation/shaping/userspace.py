@@ -8,28 +8,41 @@ stay.
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import threading
 import zlib
+from array import array
 from collections.abc import Mapping
 from itertools import count
 from pathlib import Path
-from typing import ClassVar
+from typing import BinaryIO, ClassVar
 
 from testbed.emulation.shaping.base import LinkCounters, Port, Shaper, ShapingError, passes
 from testbed.emulation.shaping.build import build_core
 from testbed.emulation.shaping.iptables import Rule, filter_bridged, replace_rules
-from testbed.link import LinkState
+from testbed.link import Delivery, LinkState, Opportunities
 
 ANSWER_BYTES = 1 << 18
 ANSWER_TIMEOUT_S = 10.0
 
 
 def encode(state: LinkState) -> str:
-    """A state as the core reads it: bytes/s, seconds, seconds, probability, bytes."""
+    """A state as the core reads it: bytes/s, bytes, seconds, seconds, a flag, four probabilities."""
     rate = state.rate_bps / 8 if passes(state) else 0.0
-    return f"{rate!r} {state.delay_s!r} {state.jitter_s!r} {state.loss!r} {state.queue_bytes}"
+    bursts = state.bursts
+    chain = (bursts.good, bursts.bad, bursts.p, bursts.r) if bursts else (state.loss, 1.0, 0.0, 1.0)
+    times = f"{state.queue_bytes} {state.delay_s!r} {state.jitter_s!r} {int(state.reorder)}"
+    return f"{rate!r} {times} {' '.join(map(repr, chain))}"
+
+
+def moments_file(opportunities: Opportunities) -> BinaryIO:
+    """The moments as the core maps them, in memory; closing the file leaves the core its own view of it."""
+    file = os.fdopen(os.memfd_create("moments"), "wb")
+    array("Q", opportunities.moments_ms).tofile(file)
+    file.flush()
+    return file
 
 
 def decode(fields: list[str]) -> LinkCounters:
@@ -59,6 +72,7 @@ class UserspaceShaper(Shaper):
         self._numbers = count()
         self._queues: dict[str, int] = {}
         self._ports: dict[str, Port] = {}
+        self._deliveries: dict[str, Delivery] = {}
         self._rules: dict[Path, dict[tuple[str, str | None], Rule]] = {}
         core = build_core()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -87,17 +101,20 @@ class UserspaceShaper(Shaper):
             self._ask(f"attach {queue} {seed} {encode(state)} {port.bridge or port.interface} {port.netns}")
             self._queues[port.link] = queue
             self._ports[port.link] = port
+            self._follow({port.link: state})
 
     def apply(self, states: Mapping[str, LinkState]) -> None:
         with self._lock:
             lines = [f"set {self._queues[link]} {encode(state)}" for link, state in states.items()]
             if lines:  # an empty message would read as the end of file
                 self._ask("\n".join(lines))
+            self._follow(states)
 
     def detach(self, link: str) -> None:
         with self._lock:
             self._ask(f"detach {self._queues.pop(link)}")
             del self._ports[link]
+            self._deliveries.pop(link, None)
 
     def counters(self) -> dict[str, LinkCounters]:
         with self._lock:
@@ -123,6 +140,22 @@ class UserspaceShaper(Shaper):
                 self._core.wait()
             self._queues.clear()
             self._ports.clear()
+            self._deliveries.clear()
+
+    def _follow(self, states: Mapping[str, LinkState]) -> None:
+        """Have links serve the opportunities that came with their states, or their rate again."""
+        for link, state in states.items():
+            delivery = state.delivery
+            if delivery is self._deliveries.get(link):
+                continue
+            if delivery is None:
+                self._ask(f"unfollow {self._queues[link]}")
+                del self._deliveries[link]
+                continue
+            with moments_file(delivery.opportunities) as file:
+                what = f"{delivery.began_s!r} {delivery.opportunities.bytes_each!r} {delivery.end}"
+                self._ask(f"follow {self._queues[link]} {what} /proc/{os.getpid()}/fd/{file.fileno()}")
+            self._deliveries[link] = delivery
 
     def _set_rule(self, port: Port, queue: int) -> None:
         """Rules outlive `detach`, so that a port nobody shapes is dead; a port attached again takes its rule

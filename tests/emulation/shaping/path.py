@@ -11,9 +11,36 @@ from itertools import pairwise
 from pathlib import Path as FilePath
 
 from testbed.emulation.shaping.base import Port
+from testbed.link import MTU_FRAME_BYTES
 
 NODES = ("source", "left", "right", "target")
 TARGET = "10.210.3.2"
+
+#: Bytes of payload in a full frame of UDP over IPv4, and the program that sends or receives them.
+PAYLOAD = MTU_FRAME_BYTES - 14 - 20 - 8
+SEND = """
+import socket, sys
+count, size = int(sys.argv[1]), int(sys.argv[2])
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as out:
+    for number in range(count):
+        out.sendto(number.to_bytes(4, "big") + bytes(size - 4), (sys.argv[3], 7000))
+"""
+#: Arrivals are timed by the kernel (SO_TIMESTAMPNS, 35): a receiver kept waiting by a busy host would distort them.
+RECEIVE = """
+import socket, struct, sys
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as into:
+    into.setsockopt(socket.SOL_SOCKET, 35, 1)
+    into.bind(("0.0.0.0", 7000))
+    print("ready", flush=True)
+    try:
+        while True:
+            frame, ((_, _, stamp),), _, _ = into.recvmsg(2048, 64)
+            seconds, nanoseconds = struct.unpack("qq", stamp)
+            print(int.from_bytes(frame[:4], "big"), seconds + nanoseconds * 1e-9, flush=True)
+            into.settimeout(float(sys.argv[1]))
+    except TimeoutError:
+        pass
+"""
 
 
 def run(*command: str, check: bool = True) -> str:
@@ -90,3 +117,13 @@ class Path:
     def remove(self) -> None:
         for node in NODES:
             run("ip", "netns", "delete", f"{self.prefix}-{node}", check=False)
+
+
+def burst(path: Path, count: int, *, size: int = PAYLOAD, quiet_s: float = 1.5) -> list[tuple[int, float]]:
+    """Send datagrams, full frames as a rule, as fast as can be; number and time of arrival of each that came."""
+    with subprocess.Popen(
+        path.command("target", "python3", "-c", RECEIVE, str(quiet_s)), stdout=subprocess.PIPE, text=True
+    ) as receiver:
+        assert receiver.stdout and receiver.stdout.readline() == "ready\n"
+        run(*path.command("source", "python3", "-c", SEND, str(count), str(size), TARGET))
+        return [(int(n), float(at)) for n, at in (line.split() for line in receiver.stdout)]

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import os
 import signal
+import statistics
+import struct
 import subprocess
 import sys
 import time
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path as FilePath
 
 import pytest
 
 from testbed.emulation.shaping import LinkCounters, Port, ShapingError
-from testbed.emulation.shaping.userspace import UserspaceShaper, decode, encode
-from testbed.link import MTU_FRAME_BYTES, LinkState, Queue
-from tests.emulation.shaping.path import TARGET, Path, run
+from testbed.emulation.shaping.userspace import UserspaceShaper, decode, encode, moments_file
+from testbed.link import MTU_FRAME_BYTES, Delivery, GilbertElliott, LinkState, Opportunities, Queue
+from tests.emulation.shaping.path import PAYLOAD, TARGET, Path, burst, run
 
 STATE = LinkState(rate_bps=50e6, delay_s=0.005)
 DAWDLER = """
@@ -29,7 +33,72 @@ time.sleep(60)
 @pytest.mark.unit
 def test_a_state_is_told_in_bytes_and_seconds() -> None:
     state = LinkState(rate_bps=8e6, delay_s=0.02, jitter_s=0.001, loss=0.25, queue=Queue(10, "packets"))
-    assert encode(state) == "1000000.0 0.02 0.001 0.25 15140"
+    assert encode(state) == "1000000.0 15140 0.02 0.001 0 0.25 1.0 0.0 1.0"
+
+
+@pytest.mark.unit
+def test_loss_in_bursts_is_told_as_its_chain() -> None:
+    bursts = GilbertElliott(p=0.25, r=0.5, bad=0.75, good=0.125)
+    state = LinkState(8e6, 0.02, loss=bursts.mean, bursts=bursts, reorder=True, queue=Queue(1, "packets"))
+    assert encode(state) == "1000000.0 1514 0.02 0.0 1 0.125 0.75 0.25 0.5"
+
+
+@pytest.mark.unit
+def test_moments_are_a_file_of_64_bit_numbers() -> None:
+    with moments_file(Opportunities((0, 7, 2**40))) as file:
+        assert FilePath(f"/proc/self/fd/{file.fileno()}").read_bytes() == struct.pack("=3Q", 0, 7, 2**40)
+
+
+def delivered(path: Path, shaper: UserspaceShaper, opportunities: Opportunities, count: int, size: int) -> list[float]:
+    """Seconds from the replay's begin at which datagrams of this size, sent at once, arrive over 1 ms of delay."""
+    state = LinkState(1e6, 0.001, queue=Queue(400, "packets"))
+    shaper.attach(path.there, state)
+    begin = time.monotonic() + 0.3  # by then the sender has started
+    shaper.apply({"left->right": replace(state, delivery=Delivery(opportunities, begin, "stop"))})
+    wall = time.time() - time.monotonic() + begin
+    return [at - wall for _, at in burst(path, count, size=size)]
+
+
+#: Two at a time each 10 ms, with a pause from 50 to 550 ms, in the middle of which the packets come.
+PAIRS = Opportunities(tuple(ms for ms in [*range(10, 51, 10), *range(550, 1000, 10)] for _ in range(2)))
+
+
+@pytest.mark.privileged
+def test_frames_leave_at_the_moments_of_a_schedule(path: Path) -> None:
+    with UserspaceShaper() as shaper:
+        arrivals = delivered(path, shaper, PAIRS, count=40, size=PAYLOAD)
+    waited = [at for at in arrivals if at > 0.3]
+    expected = [moment / 1e3 + 0.001 for moment in PAIRS.moments_ms if moment >= 550][: len(waited)]
+    assert len(arrivals) == 40
+    assert len(waited) >= 30
+    assert statistics.median(abs(a - b) for a, b in zip(waited, expected, strict=True)) < 0.002
+
+
+@pytest.mark.privileged
+def test_small_packets_share_a_moment_and_large_ones_take_several(path: Path) -> None:
+    # Of 757 bytes two fit into a moment's 1,514, and half of a moment's bytes take twice as many.
+    for scale, at_once in ((1.0, 4), (0.5, 2)):
+        with UserspaceShaper() as shaper:
+            arrivals = delivered(path, shaper, PAIRS.scaled(scale), count=60, size=757 - 42)
+        assert len(arrivals) == 60
+        moments = Counter(round(at, 2) for at in arrivals if 0.54 < at < 0.75)
+        assert statistics.mode(moments.values()) == at_once
+
+
+@pytest.mark.privileged
+def test_a_rate_takes_the_place_of_a_schedule_and_gives_it_back(path: Path) -> None:
+    state = LinkState(50e6, 0.001)
+    delivery = Delivery(Opportunities((10**9,)), time.monotonic())
+    with UserspaceShaper() as shaper:
+        shaper.attach(path.there, replace(state, delivery=delivery))
+        assert path.ping(3, wait_s=0.3) == []
+        shaper.apply({"left->right": state})
+        assert len(path.ping(3)) == 3
+        shaper.apply({"left->right": replace(state, delivery=delivery)})
+        assert path.ping(3, wait_s=0.3) == []
+        held = Delivery(Opportunities((1,)), time.monotonic(), "hold")
+        shaper.apply({"left->right": replace(state, delivery=held)})
+        assert len(path.ping(3)) == 3
 
 
 @pytest.mark.unit
