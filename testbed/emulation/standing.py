@@ -186,6 +186,8 @@ def state_values(state: LinkState) -> dict[str, Any]:
         "delay_s": state.delay_s,
         "jitter_s": state.jitter_s,
         "loss": state.loss,
+        "bursts": asdict(state.bursts) if state.bursts else None,
+        "reorder": state.reorder,
         "up": state.up,
         "queue_bytes": state.queue_bytes,
     }

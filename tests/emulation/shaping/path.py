@@ -25,18 +25,20 @@ with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as out:
     for number in range(count):
         out.sendto(number.to_bytes(4, "big") + bytes(size - 4), (sys.argv[3], 7000))
 """
-#: Arrivals are timed by the kernel (SO_TIMESTAMPNS, 35): a receiver kept waiting by a busy host would distort them.
+#: Arrivals are timed by the kernel (SO_TIMESTAMPNS, 35) and all kept (SO_RCVBUFFORCE, 33): a receiver kept waiting by a
+#: busy host would distort them.
 RECEIVE = """
 import socket, struct, sys
 with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as into:
     into.setsockopt(socket.SOL_SOCKET, 35, 1)
+    into.setsockopt(socket.SOL_SOCKET, 33, 1 << 25)
     into.bind(("0.0.0.0", 7000))
     print("ready", flush=True)
     try:
         while True:
             frame, ((_, _, stamp),), _, _ = into.recvmsg(2048, 64)
             seconds, nanoseconds = struct.unpack("qq", stamp)
-            print(int.from_bytes(frame[:4], "big"), seconds + nanoseconds * 1e-9, flush=True)
+            print(int.from_bytes(frame[:4], "big"), seconds + nanoseconds * 1e-9)
             into.settimeout(float(sys.argv[1]))
     except TimeoutError:
         pass

@@ -1,0 +1,250 @@
+"""How true a replay is: packets against a packet-delivery file, and rows against the clock.
+
+A delivery file is replayed on a link that a flood of UDP keeps full. What arrives in each second, by the kernel's own
+time of arrival, is held against what the file lets through in that second. Bars: within 3 % on average, correlation
+0.99 or more. Without a file (Mahimahi's may not be copied here) one is generated: a rate that wanders, with outages.
+
+Rows are put in force on 26 links each 100 ms, on 500 each second and on one each 10 ms, by the real shaper. A tick is
+late by the time from its moment until the shaper has answered. Bar: 5 ms for the 99th percentile.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+import time
+from bisect import bisect_left
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from socket import SOL_SOCKET, socket
+from statistics import correlation, median
+
+from benchmarks import flood
+from benchmarks.pairs import batch, namespaces, pairs
+from benchmarks.table import Table, arguments, progress, show
+from testbed.emulation.links import Links
+from testbed.emulation.replay import ReplayClock
+from testbed.emulation.shaping import Port, open_shaper
+from testbed.link import MTU_FRAME_BYTES, LinkState, Opportunities, Queue
+from testbed.spec.topology import Link
+from testbed.trace.generate import OrnsteinUhlenbeck, Outages
+from testbed.trace.mahimahi import DeliverySchedule, schedule_of
+from testbed.trace.read import read_trace
+from testbed.trace.trace import Row, Trace
+
+#: Bars: mean error and correlation of one-second windows, and a tick's lateness.
+MEAN_ERROR = 0.03
+CORRELATION = 0.99
+LATE_S = 0.005
+
+#: The flood runs this much faster than the fastest 100 ms of the schedule, and enough waits to bridge its bursts.
+EXCESS = 1.25
+PEAK_S = 0.1
+WAITING = Queue(400, "packets")
+DELAY_S = 0.02
+#: An opportunity on the edge of a window belongs to the one that begins; its packet may come a grain early.
+EDGE_S = 0.0005
+SO_TIMESTAMPNS = 35
+
+#: Replay: (links, seconds between rows).
+CLOCKS = ((26, 0.1), (500, 1.0), (1, 0.01))
+LINKS_A_SITE = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """One-second windows, in Mbit/s of frames: what the schedule lets through, and what arrived.
+
+    `mean_error` is the sum of |arrived - asked| over the sum asked; `mean_window_error` the mean of each window's own
+    relative error, over those in which anything was asked.
+    """
+
+    source: str
+    backend: str
+    asked_mbps: list[float]
+    arrived_mbps: list[float]
+
+    @property
+    def mean_error(self) -> float:
+        off = sum(abs(a - b) for a, b in zip(self.arrived_mbps, self.asked_mbps, strict=True))
+        return off / sum(self.asked_mbps)
+
+    @property
+    def mean_window_error(self) -> float:
+        windows = [(a, b) for a, b in zip(self.arrived_mbps, self.asked_mbps, strict=True) if b > 0]
+        return sum(abs(a / b - 1) for a, b in windows) / len(windows)
+
+    @property
+    def correlation(self) -> float:
+        return correlation(self.asked_mbps, self.arrived_mbps)
+
+
+@dataclass(frozen=True, slots=True)
+class Lateness:
+    """Of all ticks of all links, in ms."""
+
+    links: int
+    step_s: float
+    ticks: int
+    p50_ms: float
+    p99_ms: float
+    worst_ms: float
+
+
+def measure(file: Path | None = None, seconds: int = 60, backend: str = "auto") -> Delivered:
+    """Replay a delivery file, or a generated one, over one link between two hosts that is kept full."""
+    trace = read_trace(file).trace if file else generated(seconds).resampled().trace
+    if trace.opportunities is None:
+        raise ValueError(f"{file} is no packet-delivery file")
+    link = Link("near0", "far0", LinkState(64e3, DELAY_S, queue=WAITING), trace)
+    back = LinkState(100e6, DELAY_S)
+    with pairs(1) as (pair,), open_shaper(backend) as shaper:  # type: ignore[arg-type]
+        links = Links(shaper, lambda *_: None)
+        shaper.attach(pair.ports[0], links.add(link))
+        shaper.attach(pair.ports[1], back)
+        clock = ReplayClock(links.replay)
+        links.follow(clock)
+        stream = flood.Stream(pair.netns("near"), pair.address("far"), EXCESS * fastest(trace.opportunities))
+        with flood.receiver(pair.netns("far")) as into, flood.start([stream], seconds + 4) as sending:
+            time.sleep(1)  # until it sends, and the queue is full
+            clock.start([link])
+            began = clock.began_s or 0.0
+            arrivals = list(_arrivals(into, began + DELAY_S - EDGE_S, seconds))
+            clock.stop()
+            sending.kill()
+        per_second = MTU_FRAME_BYTES * 8 / 1e6
+        return Delivered(
+            source=file.name if file else "generated",
+            backend=shaper.name,
+            asked_mbps=[n * trace.opportunities.bytes_each * 8 / 1e6 for n in windows(trace.opportunities, seconds)],
+            arrived_mbps=[n * per_second for n in arrivals],
+        )
+
+
+def generated(seconds: int) -> DeliverySchedule:
+    """A link such as a phone's in a moving car: its rate wanders, and breaks off now and then."""
+    wander = OrnsteinUhlenbeck(6e6, 0.6, 4.0, 0.1, float(seconds), seed=1).trace()
+    breaks = Outages(1e6, 12.0, 1.0, float(seconds), seed=1).trace()
+    rows = (Row(row.time_s, row.rate_bps, loss=at.loss) for row in wander.rows if (at := breaks.at(row.time_s)))
+    return schedule_of(Trace(tuple(rows)))
+
+
+def fastest(opportunities: Opportunities) -> float:
+    """The highest rate over PEAK_S, in bit/s."""
+    moments = opportunities.moments_ms
+    most = max(i - bisect_left(moments, moment - PEAK_S * 1e3) for i, moment in enumerate(moments, 1))
+    return most * opportunities.bytes_each * 8 / PEAK_S
+
+
+def windows(opportunities: Opportunities, seconds: int) -> list[int]:
+    """Opportunities in each second from the begin on, of a schedule that loops."""
+    moments, period = opportunities.moments_ms, opportunities.moments_ms[-1]
+
+    def before(ms: int) -> int:
+        return ms // period * len(moments) + bisect_left(moments, ms % period)
+
+    return [before((second + 1) * 1000) - before(second * 1000) for second in range(seconds)]
+
+
+def _arrivals(into: socket, begin_s: float, seconds: int) -> Iterator[int]:
+    """Datagrams in each second from `begin_s` on, on the monotonic clock, by the kernel's time of their arrival."""
+    into.setsockopt(SOL_SOCKET, SO_TIMESTAMPNS, 1)
+    into.settimeout(0.5)
+    offset = time.time() - time.monotonic()
+    counts = [0] * seconds
+    while time.monotonic() < begin_s + seconds + 0.5:
+        try:
+            _, ((_, _, stamp),), _, _ = into.recvmsg(1, 64)
+        except TimeoutError:
+            continue
+        whole, nanoseconds = struct.unpack("qq", stamp)
+        second = int(whole + nanoseconds * 1e-9 - offset - begin_s) if whole - offset >= begin_s - 1 else -1
+        if whole + nanoseconds * 1e-9 - offset >= begin_s and second < seconds:
+            counts[second] += 1
+    yield from counts
+
+
+def lateness(count: int, step_s: float, seconds: float, backend: str = "auto") -> Lateness:
+    """Replay another rate on each of so many links every `step_s`."""
+    draw = random.Random(count)
+    with ports(count) as found, open_shaper(backend) as shaper:  # type: ignore[arg-type]
+        links = Links(shaper, lambda *_: None)
+        steps = int(seconds / step_s) + 1
+        replayed = []
+        for port in found:
+            rows = tuple(Row(round(i * step_s, 9), draw.uniform(5e6, 50e6)) for i in range(steps))
+            source, target = port.link.split("->")
+            replayed.append(Link(source, target, LinkState(50e6, 0.02), Trace(rows, "hold")))
+            shaper.attach(port, links.add(replayed[-1]))
+        clock = ReplayClock(links.replay)
+        clock.start(replayed)
+        time.sleep(seconds + step_s / 2)
+        clock.stop()
+        if clock.failure:
+            raise clock.failure
+    late = sorted(late * 1e3 for ticks in clock.lateness().values() for late in ticks)
+    return Lateness(count, step_s, len(late), median(late), late[int(0.99 * (len(late) - 1))], late[-1])
+
+
+@contextmanager
+def ports(count: int) -> Iterator[list[Port]]:
+    """So many ports to shape, ten in each of as many namespaces as that takes."""
+    with namespaces(-(-count // LINKS_A_SITE)) as sites:
+        found: list[Port] = []
+        for number, site in enumerate(sites):
+            here = range(number * LINKS_A_SITE, min((number + 1) * LINKS_A_SITE, count))
+            lines = [f"link add p{i} up type veth peer name q{i}" for i in here]
+            batch(["nsenter", "-t", str(site.pid), "-n", "ip", "-batch", "-"], lines)
+            found += [Port(f"s{i}->t{i}", Path(f"/proc/{site.pid}/ns/net"), f"p{i}") for i in here]
+        yield found
+
+
+def main() -> None:
+    parser = arguments(__doc__)
+    parser.add_argument("--file", type=Path, help="a packet-delivery file; a generated one without")
+    parser.add_argument("--backend", default="auto", choices=["auto", "netem", "userspace"])
+    asked = parser.parse_args()
+    seconds, ticking = (15, 5.0) if asked.quick else (60, 20.0)
+    progress(f"{asked.file or 'a generated file'}, {seconds} s")
+    delivered = measure(asked.file, seconds, asked.backend)
+    clocks = []
+    for count, step_s in CLOCKS:
+        progress(f"{count} links, a row each {step_s:g} s, {ticking:g} s")
+        clocks.append(lateness(count, step_s, ticking, asked.backend))
+    figures = {
+        "repeats": 1,
+        "delivery": {
+            **asdict(delivered),
+            "mean_error": delivered.mean_error,
+            "mean_window_error": delivered.mean_window_error,
+            "correlation": delivered.correlation,
+            "bars": {"mean_error": MEAN_ERROR, "correlation": CORRELATION},
+        },
+        "clock": {"late_ms_bar": LATE_S * 1e3, "cases": [asdict(each) for each in clocks]},
+    }
+    show([_delivery_table(delivered), _clock_table(clocks)], figures, as_json=asked.json, backend=delivered.backend)
+
+
+def _delivery_table(found: Delivered) -> Table:
+    rows = [
+        ("mean error of 1 s windows", f"{found.mean_error:.2%}", f"≤ {MEAN_ERROR:.0%}"),
+        ("mean of each window's own error", f"{found.mean_window_error:.2%}", f"≤ {MEAN_ERROR:.0%}"),
+        ("correlation", f"{found.correlation:.5f}", f"≥ {CORRELATION}"),
+    ]
+    title = f"{found.source}, {len(found.asked_mbps)} s, {sum(found.asked_mbps) / len(found.asked_mbps):.2f} Mbit/s"
+    return Table(title, ("delivered", "measured", "bar"), rows)
+
+
+def _clock_table(clocks: list[Lateness]) -> Table:
+    rows = [
+        (f"{c.links} links, {c.step_s:g} s", str(c.ticks), *(f"{v:.2f}" for v in (c.p50_ms, c.p99_ms, c.worst_ms)))
+        for c in clocks
+    ]
+    note = f"bar: {LATE_S * 1e3:g} ms for the 99th percentile"
+    return Table("Lateness of rows, in ms", ("rows", "ticks", "p50", "p99", "worst"), rows, [note])
+
+
+if __name__ == "__main__":
+    main()
