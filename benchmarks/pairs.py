@@ -8,7 +8,7 @@ Nothing else is on the way, so what is measured is the shaping: no containers, n
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -46,12 +46,13 @@ class Pair:
         """The command that runs words in a node's network."""
         return ["nsenter", "-t", str(self.holders[node]), "-n", *words]
 
-    def build(self) -> None:
-        """Interfaces, named by the node at their other end, addresses and routes."""
+    def build(self, joined: bool = False) -> None:
+        """Interfaces, named by the node at their other end, addresses and routes. `joined`: the routers are already."""
         lines: dict[str, list[str]] = {node: ["link set lo up"] for node in NODES}
         block = self.address("near").rsplit(".", 2)[0], self.number % 64 * 4
         for offset, (near, far) in enumerate(pairwise(NODES)):
-            lines[near].insert(0, f"link add name {far} type veth peer name {near} netns {self.holders[far]}")
+            if not (joined and near == "left"):
+                lines[near].insert(0, f"link add name {far} type veth peer name {near} netns {self.holders[far]}")
             for node, other, host in ((near, far, 1), (far, near, 2)):
                 lines[node] += [
                     f"address add {block[0]}.{block[1] + offset}.{host}/24 dev {other}",
@@ -87,13 +88,16 @@ def namespaces(count: int) -> Iterator[list[Namespace]]:
 
 
 @contextmanager
-def pairs(count: int) -> Iterator[list[Pair]]:
-    """So many pairs, 2 × count links, ready to be shaped; gone afterwards."""
+def pairs(count: int, join: Callable[[list[Pair]], None] | None = None) -> Iterator[list[Pair]]:
+    """So many pairs, 2 × count links, ready to be shaped; gone afterwards. `join` joins their routers, or veths do."""
     with namespaces(count * len(NODES)) as made:
-        found = []
-        for number in range(count):
-            mine = made[number * len(NODES) : (number + 1) * len(NODES)]
-            pair = Pair(number, {node: space.pid for node, space in zip(NODES, mine, strict=True)})
-            pair.build()
-            found.append(pair)
+        quads = (made[number * len(NODES) : (number + 1) * len(NODES)] for number in range(count))
+        found = [
+            Pair(number, {node: space.pid for node, space in zip(NODES, mine, strict=True)})
+            for number, mine in enumerate(quads)
+        ]
+        if join is not None:
+            join(found)
+        for pair in found:
+            pair.build(joined=join is not None)
         yield found

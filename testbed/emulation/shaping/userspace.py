@@ -88,6 +88,11 @@ class UserspaceShaper(Shaper):
                 [core], stdin=theirs.fileno(), stdout=subprocess.DEVNULL, start_new_session=True
             )
 
+    @property
+    def pid(self) -> int:
+        """The core's process."""
+        return self._core.pid
+
     def attach(self, port: Port, state: LinkState) -> None:
         with self._lock:
             if port.link in self._queues:

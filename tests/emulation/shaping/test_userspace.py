@@ -25,7 +25,7 @@ DAWDLER = """
 import sys, time
 from testbed.emulation.shaping.userspace import UserspaceShaper
 shaper = UserspaceShaper()
-print(shaper._core.pid, flush=True)
+print(shaper.pid, flush=True)
 time.sleep(60)
 """
 
@@ -128,7 +128,7 @@ def test_when_the_core_dies_its_links_are_dead_and_it_is_said(path: Path) -> Non
         shaper.attach(path.there, STATE)
         assert len(path.ping(3)) == 3
         assert shaper.failure() is None
-        os.kill(shaper._core.pid, signal.SIGKILL)
+        os.kill(shaper.pid, signal.SIGKILL)
         shaper._core.wait()
         assert path.ping(3, wait_s=0.3) == []
         assert "killed by signal 9" in str(shaper.failure())
@@ -163,7 +163,7 @@ def test_a_namespace_is_not_kept_alive_by_a_detached_link() -> None:
             shaper.detach("a->b")
             assert holder.stdin
             holder.stdin.close()
-        descriptors = FilePath(f"/proc/{shaper._core.pid}/fd").iterdir()
+        descriptors = FilePath(f"/proc/{shaper.pid}/fd").iterdir()
         links = [str(descriptor.readlink()) for descriptor in descriptors]
         assert f"net:[{inode}]" not in links
         assert sum("socket" in link for link in links) == 1  # only its standard input is left
