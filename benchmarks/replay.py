@@ -13,7 +13,7 @@ from __future__ import annotations
 import random
 import struct
 import time
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -143,7 +143,8 @@ def windows(opportunities: Opportunities, seconds: int) -> list[int]:
     moments, period = opportunities.moments_ms, opportunities.moments_ms[-1]
 
     def before(ms: int) -> int:
-        return ms // period * len(moments) + bisect_left(moments, ms % period)
+        laps, rest = divmod(ms - 1, period)
+        return laps * len(moments) + bisect_right(moments, rest) if ms else 0
 
     return [before((second + 1) * 1000) - before(second * 1000) for second in range(seconds)]
 

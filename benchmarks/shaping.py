@@ -54,6 +54,11 @@ class Bed:
     pairs: list[Pair]
     pid: int
 
+    @property
+    def realtime(self) -> bool:
+        """Whether it goes in front of all ordinary processes."""
+        return os.sched_getscheduler(self.pid) == os.SCHED_RR
+
 
 @dataclass(slots=True)
 class Busy:
@@ -63,6 +68,7 @@ class Busy:
     core: float = 0.0
     host: float = 0.0
     rtt_ms: list[float] = field(default_factory=list)
+    realtime: bool = False
 
     def rtt_error_ms(self, part: float) -> float:
         """How much longer than asked the round trips at this part of them, by length, took."""
@@ -184,6 +190,7 @@ def _flows(
 def _metered(bed: Bed, found: Busy) -> Iterator[None]:
     host, used, began = CpuMeter(), _cpu_seconds(bed.pid), time.monotonic()
     yield
+    found.realtime = bed.realtime
     found.core = (_cpu_seconds(bed.pid) - used) / (time.monotonic() - began)
     found.host = host.read()
 

@@ -32,6 +32,7 @@ class Manifest:
             "seed": experiment.spec.seed,
             "scale": experiment.spec.scale,
             "backend": shaper.name,
+            "realtime_shaping": shaper.realtime,
             "image": image,
             "congestion_control": Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip(),
             "git_commit": git_commit(),

@@ -21,7 +21,7 @@ from testbed.emulation.node import Namespace
 from testbed.emulation.probe import LinkFidelity, measure_links
 from testbed.emulation.shaping import open_shaper
 from testbed.emulation.wiring import needs_single_frames
-from testbed.link import LinkState, Queue
+from testbed.link import LinkState, Opportunities, Queue
 from testbed.run.verdict import RATE_TOLERANCE, RTT_TOLERANCE_S
 from testbed.spec.experiment import Change
 from testbed.spec.topology import Lan, Topology
@@ -341,6 +341,7 @@ def test_a_link_that_comes_to_lose_ends_super_packets_too() -> None:
         ({"state": LinkState(1e6, 0.01, queue=Queue(40_000, "bytes"))}, False),
         ({"trace": Trace((Row(0, 1e6), Row(1, 2e6)))}, False),
         ({"trace": Trace((Row(0, 1e6), Row(1, 2e6, loss=0.01)))}, True),
+        ({"trace": Trace((Row(0, 1e6),), opportunities=Opportunities((1, 2)))}, True),
     ],
 )
 def test_single_frames_are_for_loss_and_queues_of_packets(changed: dict[str, Any], needed: bool) -> None:

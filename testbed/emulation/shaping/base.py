@@ -71,6 +71,11 @@ class Shaper(ABC):
 
     name: ClassVar[str]
 
+    @property
+    def realtime(self) -> bool | None:
+        """Whether the process that shapes goes in front of all ordinary ones; None where it is the kernel."""
+        return None
+
     @abstractmethod
     def attach(self, port: Port, state: LinkState) -> None:
         """Start shaping a port. From here to `detach` nothing passes unshaped. Raises ShapingError."""

@@ -93,6 +93,10 @@ class UserspaceShaper(Shaper):
         """The core's process."""
         return self._core.pid
 
+    @property
+    def realtime(self) -> bool | None:
+        return self._core.poll() is None and os.sched_getscheduler(self.pid) == os.SCHED_RR
+
     def attach(self, port: Port, state: LinkState) -> None:
         with self._lock:
             if port.link in self._queues:

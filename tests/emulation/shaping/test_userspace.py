@@ -128,10 +128,12 @@ def test_when_the_core_dies_its_links_are_dead_and_it_is_said(path: Path) -> Non
         shaper.attach(path.there, STATE)
         assert len(path.ping(3)) == 3
         assert shaper.failure() is None
+        assert shaper.realtime
         os.kill(shaper.pid, signal.SIGKILL)
         shaper._core.wait()
         assert path.ping(3, wait_s=0.3) == []
         assert "killed by signal 9" in str(shaper.failure())
+        assert not shaper.realtime
         with pytest.raises(ShapingError, match="every link is dead"):
             shaper.apply({"left->right": STATE})
     assert path.ping(3, wait_s=0.3) == []
