@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from benchmarks.replay import Delivered, fastest, generated, windows
@@ -23,7 +25,7 @@ def test_what_is_generated_lasts_and_breaks_off() -> None:
     schedule = generated(30)
     assert 29 <= schedule.duration_s <= 30
     moments = schedule.milliseconds
-    assert max(after - before for before, after in zip(moments, moments[1:], strict=False)) > 200
+    assert max(after - before for before, after in pairwise(moments)) > 200
 
 
 def test_errors_are_relative_to_what_was_asked() -> None:
