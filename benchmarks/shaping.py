@@ -62,10 +62,16 @@ class Bed:
 
 @dataclass(slots=True)
 class Busy:
-    """What a case measured. `shares` are of the ideal, one a link; `core` and `host` of one processor and of all."""
+    """What a case measured. `shares` are of the ideal, one a link.
+
+    `core` is the process's share of one processor, as the kernel counts it: with what its interrupts did meanwhile, so
+    with most of the way of the packets it lets go, up to the receiver's socket. `interrupts` are all of the host's soft
+    ones, likewise; `host` is of all processors.
+    """
 
     shares: list[float] = field(default_factory=list)
     core: float = 0.0
+    interrupts: float = 0.0
     host: float = 0.0
     rtt_ms: list[float] = field(default_factory=list)
     realtime: bool = False
@@ -188,8 +194,9 @@ def _flows(
 
 @contextmanager
 def _metered(bed: Bed, found: Busy) -> Iterator[None]:
-    host, used, began = CpuMeter(), _cpu_seconds(bed.pid), time.monotonic()
+    host, used, soft, began = CpuMeter(), _cpu_seconds(bed.pid), _interrupt_seconds(), time.monotonic()
     yield
+    found.interrupts = (_interrupt_seconds() - soft) / (time.monotonic() - began)
     found.realtime = bed.realtime
     found.core = (_cpu_seconds(bed.pid) - used) / (time.monotonic() - began)
     found.host = host.read()
@@ -198,6 +205,11 @@ def _metered(bed: Bed, found: Busy) -> Iterator[None]:
 def _cpu_seconds(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _interrupt_seconds() -> float:
+    """Time in soft interrupts, of all processors."""
+    return int(Path("/proc/stat").read_text().split()[7]) / os.sysconf("SC_CLK_TCK")
 
 
 def _received(busy: Sequence[Pair]) -> list[int]:
@@ -265,13 +277,14 @@ def _table(cases: dict[str, dict[str, Busy]]) -> Table:
         for bed, found in both.items():
             rtt = [f"{found.rtt_error_ms(part):+.2f}" for part in (0.5, 0.99)] if found.rtt_ms else ["", ""]
             shares = [f"{100 * share:.1f}" for share in (min(found.shares), median(found.shares), max(found.shares))]
-            rows.append((titles[name], bed, *shares, f"{found.core:.0%}", f"{found.host:.0%}", *rtt))
+            used = [f"{share:.0%}" for share in (found.core, found.interrupts, found.host)]
+            rows.append((titles[name], bed, *shares, *used, *rtt))
     bars = (
         f"bars: UDP each link within {UDP_RATE_ERROR:.0%} on {UDP_CORE:.0%} of a processor; TCP a median of "
         f"{TCP_GOODPUT:.0%} on {TCP_CORE:.0%}; 1 Gbit/s {FAST_GOODPUT:.0%}; round trips +{RTT_MEDIAN_S * 1e3:g} ms at "
         f"the median, +{RTT_P99_S * 1e3:g} ms at the 99th percentile"
     )
-    columns = ("load", "by", "least %", "median %", "most %", "process", "host", "RTT p50 ms", "p99 ms")
+    columns = ("load", "by", "least %", "median %", "most %", "process", "interrupts", "host", "RTT p50 ms", "p99 ms")
     return Table("Rate or goodput of the ideal, and what it takes", columns, rows, [bars])
 
 

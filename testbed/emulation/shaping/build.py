@@ -10,7 +10,7 @@ from pathlib import Path
 
 from testbed.emulation.shaping.base import ShapingError
 
-SOURCE = Path(__file__).with_name("core.c")
+SOURCE = Path(__file__).with_name("core")
 #: A name that stands out in a process list.
 BINARY = Path(__file__).parents[3] / "build" / "testbed-shaper"
 FLAGS = ("-O2", "-std=gnu11", "-Wall", "-Wextra", "-Wno-missing-field-initializers")
@@ -18,12 +18,14 @@ PACKAGES = "gcc libc6-dev"
 
 
 def build_core() -> Path:
-    """The compiled core, built first if its source or flags are not those of the last build.
+    """The compiled core, built first if its sources or flags are not those of the last build.
 
     The digest of both lies beside it, so a checkout that touches the file's time rebuilds nothing. The
     compiler writes to a name of its own and the result is moved into place: a core that runs keeps its file.
     """
-    digest = hashlib.sha256(SOURCE.read_bytes() + " ".join(FLAGS).encode()).hexdigest()
+    sources = [str(file) for file in sorted(SOURCE.glob("*.c"))]
+    text = b"".join(file.read_bytes() for file in sorted(SOURCE.glob("*.[ch]")))
+    digest = hashlib.sha256(text + " ".join(FLAGS).encode()).hexdigest()
     stamp = BINARY.with_suffix(".sha256")
     if BINARY.exists() and stamp.exists() and stamp.read_text() == digest:
         return BINARY
@@ -33,7 +35,7 @@ def build_core() -> Path:
     BINARY.parent.mkdir(exist_ok=True)
     fresh = BINARY.with_suffix(f".{os.getpid()}")
     compiled = subprocess.run(
-        [compiler, *FLAGS, "-o", str(fresh), str(SOURCE), "-lm"], capture_output=True, text=True, check=False
+        [compiler, *FLAGS, "-o", str(fresh), *sources, "-lm"], capture_output=True, text=True, check=False
     )
     if compiled.returncode != 0:
         raise ShapingError(

@@ -1,7 +1,7 @@
 """Shaping outside the kernel, for kernels without sch_netem: packets wait in NFQUEUE until the core lets them
 go.
 
-Rate, queue, delay, jitter and loss are all the core's (see core.c, which holds the model). Here is its life
+Rate, queue, delay, jitter and loss are all the core's (see core/main.c, which says the model). Here is its life
 and its port into each namespace. The core's end, for whatever reason, leaves every link dead, since the rules
 stay.
 """

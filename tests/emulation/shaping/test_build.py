@@ -19,9 +19,10 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_it_is_built_once_and_again_when_the_source_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = tmp_path / "core.c"
+    source = tmp_path / "core" / "main.c"
+    source.parent.mkdir()
     source.write_text("int main(void) { return 0; }")
-    monkeypatch.setattr(build, "SOURCE", source)
+    monkeypatch.setattr(build, "SOURCE", source.parent)
     first = build.build_core().stat()
     assert build.build_core().stat().st_ino == first.st_ino
     source.write_text("int main(void) { return 1; }")
@@ -37,9 +38,10 @@ def test_without_a_compiler_the_packages_are_named(tmp_path: Path, monkeypatch: 
 def test_without_headers_the_packages_and_the_complaint_are_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = tmp_path / "core.c"
+    source = tmp_path / "core" / "main.c"
+    source.parent.mkdir()
     source.write_text("#include <linux/no_such_header.h>\n")
-    monkeypatch.setattr(build, "SOURCE", source)
+    monkeypatch.setattr(build, "SOURCE", source.parent)
     with pytest.raises(ShapingError, match=r"(?s)libc6-dev.*no_such_header"):
         build.build_core()
 

@@ -1,0 +1,128 @@
+/* What the parts of the shaping core share; main.c says what it is. */
+#ifndef TESTBED_CORE_H
+#define TESTBED_CORE_H
+
+#include <linux/netlink.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+#include <time.h>
+
+enum {
+    LINKS_AT_MOST = 4096,    /* also the queue numbers in use */
+    NAMESPACES_AT_MOST = 1024,
+    ETHERNET_HEADER = 14,
+    COPY_BYTES = 96,         /* of each packet: the longest IPv4 header (60) and a TCP header's fixed part (20) */
+    MESSAGE_BYTES = 1024,    /* one packet's message: COPY_BYTES and about 150 of attributes */
+    MESSAGES_A_READ = 64,
+    READS_A_PASS = 16,       /* so that a flood at one router cannot starve the others' releases */
+    VERDICT_BYTES = 8192,
+    RECEIVE_BUFFER = 64 << 20,   /* a message waiting there weighs about 1 KB: 64,000 packets not yet read */
+    KERNEL_QUEUE = 1 << 20,      /* packets the kernel may hold for us; the model's limit binds long before */
+    COMMAND_BYTES = 1 << 18,
+};
+
+/* Releases are up to a grain early or late, so a stretch of this length tells the rate to within 0.5 %. Bursts of a
+ * chunk or two, of 10 ms each, would show errors of 2.5 % that are only those of their ends. */
+static const double STEADY = 0.05;
+
+enum end { LOOP, HOLD, STOP };
+
+/* Moments at which a link may send. */
+struct schedule {
+    const uint64_t *moments;   /* in ms, rising; the last is also the period of a loop. NULL: there is no schedule */
+    size_t count, next;
+    double began;              /* where 0 ms of this lap is on our clock */
+    double bytes;              /* for each moment */
+    enum end end;
+};
+
+/* Gilbert-Elliott: in each of two states packets are lost with another probability. */
+struct chain {
+    double good, bad;          /* loss */
+    double p, r;               /* after each packet: from good to bad, and back */
+    bool is_bad;
+};
+
+struct packet {
+    uint32_t id;       /* the kernel's number, increasing within a queue */
+    uint32_t wire;     /* bytes of its frames */
+    uint16_t frames;   /* more than 1 for a super-packet */
+    bool dropped;      /* waits in line for its verdict only */
+    bool passed;       /* had its verdict before its turn, on a link that reorders */
+    bool queued;       /* came while another was in the queue: its service follows its predecessor's at once */
+    double left;       /* bytes not yet served */
+    double service;    /* seconds its service took */
+    double release;    /* when it is due at the far end; known once served */
+};
+
+/* Time in which packets left one right behind another: what passed, and what the rate would have let pass. */
+struct stretch {
+    double time, bytes, allowed;
+};
+
+struct counters {
+    uint64_t packets, bytes, dropped_queue, dropped_loss;
+    double busy;             /* seconds of all stretches */
+    struct stretch steady;   /* the sum of those long enough to tell a rate */
+};
+
+struct link {
+    struct namespace *namespace;   /* NULL: not attached */
+    double rate, delay, jitter, limit;
+    bool up, reorder;
+    struct chain loss;
+    struct schedule schedule;
+    uint32_t mtu;
+    uint64_t random;
+    struct packet *ring;           /* [head, serving) is in the pipe, [serving, tail) is in the queue */
+    uint32_t size, head, serving, tail;
+    double clock;                  /* the model stands at this time */
+    double backlog;                /* bytes of [serving, tail) */
+    double last_release;           /* of the model */
+    double last_passed;            /* when the last packet really was let through */
+    uint32_t last_id;
+    struct stretch stretch;        /* the one that goes on */
+    struct counters count;
+};
+
+struct namespace {
+    dev_t device;
+    ino_t inode;
+    int socket;                    /* 0: unused */
+    int links;
+    uint32_t sequence;
+    size_t verdict_bytes;
+    _Alignas(NLMSG_ALIGNTO) char verdicts[VERDICT_BYTES];
+};
+
+extern struct link links[LINKS_AT_MOST];
+extern struct namespace namespaces[NAMESPACES_AT_MOST];
+extern int link_count, namespace_count;   /* one more than the highest index used */
+extern int poller, home;                  /* epoll instance; our own network namespace */
+extern struct timespec epoch;             /* our clock's 0, on the monotonic one */
+extern double early;                      /* by how much a packet may go before it is due; see GRAIN and WAKE_TIME in main.c */
+
+/* main.c */
+double clock_now(void);
+
+/* model.c: a link's packets, from their arrival until they are let go. */
+void pass_over(struct schedule *s, double now);
+void advance(struct link *l, double now);
+void arrive(struct link *l, uint32_t id, uint32_t wire, uint16_t frames, double now);
+double due(struct link *l);
+void release(struct link *l, double now);
+
+/* queue.c: the kernel's queues. */
+enum { NO_ANSWER = -1 };
+bool open_socket(struct namespace *n);
+bool configure_queue(struct link *l, uint8_t command);
+int read_packets(struct namespace *n, uint32_t sequence);
+void give_verdict(struct link *l, uint8_t scope, uint32_t id, uint32_t verdict);
+void flush_verdicts(struct namespace *n);
+
+/* commands.c: what the parent asks for. */
+bool serve_command(void);
+
+#endif

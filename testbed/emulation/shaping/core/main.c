@@ -1,0 +1,153 @@
+/* The shaping core: one process that holds the packets of every link of a network until they are due.
+ *
+ *     router's namespace                                    this process
+ *     forward ─► mangle ─► -j NFQUEUE n ──(headers only)──► arrive() ─► [ queue | service ] ─► [ delay line ]
+ *                             │  the packet stays here                       advance()             release()
+ *                             ▼                                                                      │
+ *     veth   ◄── verdict: accept all up to id ◄──────────────────────────────────────────────────────┘
+ *
+ * The model of a link is a server with a queue before it and a pipe behind it:
+ *
+ *     - A packet that finds `limit` bytes or more in the queue is dropped (tail drop). So a super-packet of 64 KiB
+ *       may exceed the limit by its own length, and a queue shorter than one super-packet still passes traffic.
+ *     - The server sends `rate` bytes a second, one packet after the other, and never idles while one waits.
+ *     - Or it serves a schedule: at each of its moments up to `bytes` of what waits, several small packets as well as
+ *       part of a large one, which goes on at the next. A moment at which nothing waits is lost (as in Mahimahi).
+ *     - A packet leaves the pipe `delay` (± `jitter`, uniform) after its service, and never before its predecessor
+ *       unless the link reorders.
+ *     - Loss is drawn on arrival, as netem does: a lost packet takes no service. It is a Gilbert-Elliott chain, of
+ *       which random loss is the one that stays good. A link that is down loses all; what it already holds drains.
+ *
+ * Worked numbers: 10 Mbit/s is 1.25e6 bytes a second, so a full frame of 1,514 bytes takes 1.2112 ms. Ten of them
+ * arriving together at t = 0 on a link with 40 ms leave at 41.2, 42.4, … 52.1 ms. If at t = 6.056 ms, when five
+ * have been served, the rate falls to 5 Mbit/s, the sixth takes 2.4224 ms and leaves at 48.5 ms: the model is
+ * always advanced to now before anything changes, so a packet half sent keeps the half that was sent, and
+ * correctness never depends on when this process happened to wake.
+ *
+ * Bytes are counted as tc counts them, frames with their Ethernet header but no FCS: 14 + IP length. A super-packet
+ * (segmentation offload) stands for ⌈payload / (MTU − headers)⌉ frames and pays the headers of each: 65,212 bytes of
+ * IP with 52 bytes of TCP/IP headers on a 1,500-byte MTU is 45 frames, 65,212 + 44 × 52 + 45 × 14 = 68,130 bytes.
+ *
+ * Why verdicts are in order: the kernel keeps a queue's packets in a list and looks one up from its head, so a
+ * verdict on the first is quick and on the last is a walk. Dropped packets therefore stay in line, taking neither
+ * room nor service, and are disposed of when their turn comes; runs of equal verdicts go as one batch message.
+ *
+ * Why a dead link when this process ends: the rules do not carry --queue-bypass, and the kernel drops what is sent
+ * to a queue that nobody listens to.
+ *
+ * Commands arrive on standard input, a SOCK_SEQPACKET socket; one message is one batch, executed at one instant:
+ *
+ *     attach LINK SEED STATE INTERFACE NAMESPACE   queue number LINK of that namespace
+ *     set LINK STATE                               RATE LIMIT DELAY JITTER REORDER GOOD BAD P R: bytes/s, bytes, s, s,
+ *                                                  0 or 1, and four probabilities: two of loss, two of a change
+ *     follow LINK BEGAN BYTES END FILE             a schedule: where 0 is on the monotonic clock, in s; what each moment
+ *                                                  is for; loop, hold (the rate) or stop; moments as 64-bit ms
+ *     unfollow LINK                                the rate again
+ *     detach LINK
+ *     counters
+ *
+ * The answer is one message: "ok", with one line a link for `counters`, or "error REASON". A rate of 0 means down.
+ */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <sched.h>
+#include <stdio.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "core.h"
+
+/* A pass over all that is waiting and due costs some 10 µs, so there are at most 4,000 a second, of which 64 may
+ * follow each other at once: a few packets meet no added delay, and under load each pass serves a grain's worth of
+ * packets. Arrivals are then seen half a grain late on average, so releases go half a grain early. */
+static const double GRAIN = 250e-6;
+static const double PASSES_AT_ONCE = 64;
+
+/* Without load, what waking and passing a packet on takes: set the timer this much ahead. */
+static const double WAKE_TIME = 20e-6;
+
+/* How often the parent is looked for when nothing else happens. The control socket's end of file says it sooner,
+ * unless a process the parent forked still holds a copy. (PR_SET_PDEATHSIG would not do: it fires when the thread
+ * that started us ends, not the process.) */
+static const double PARENT_CHECK = 0.5;
+
+struct link links[LINKS_AT_MOST];
+struct namespace namespaces[NAMESPACES_AT_MOST];
+int link_count, namespace_count;
+int poller, home;
+struct timespec epoch;
+double early;
+
+/* Seconds since the start: small numbers keep a double exact to well below a nanosecond. */
+double clock_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)(t.tv_sec - epoch.tv_sec) + (double)(t.tv_nsec - epoch.tv_nsec) * 1e-9;
+}
+
+static struct timespec duration(double seconds)
+{
+    double whole = floor(fmax(seconds, 0));
+    return (struct timespec){.tv_sec = (time_t)whole, .tv_nsec = (long)((fmax(seconds, 0) - whole) * 1e9)};
+}
+
+/* Be on time where the system lets us: in front of ordinary processes, never paged out, timers unrounded. */
+static void take_priority(void)
+{
+    prctl(PR_SET_TIMERSLACK, 1);
+    mlockall(MCL_CURRENT | MCL_FUTURE);
+    if (sched_setscheduler(0, SCHED_RR, &(struct sched_param){.sched_priority = 1}) < 0)
+        setpriority(PRIO_PROCESS, 0, -20);
+}
+
+int main(void)
+{
+    clock_gettime(CLOCK_MONOTONIC, &epoch);
+    home = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
+    poller = epoll_create1(EPOLL_CLOEXEC);
+    struct epoll_event control = {.events = EPOLLIN, .data.ptr = NULL};
+    if (home < 0 || poller < 0 || epoll_ctl(poller, EPOLL_CTL_ADD, STDIN_FILENO, &control) < 0) {
+        perror("testbed-shaper: standard input must be a SOCK_SEQPACKET socket");
+        return 2;
+    }
+    take_priority();
+    pid_t parent = getppid();
+    double passes = PASSES_AT_ONCE, counted = 0; /* passes we may make, and since when that is so */
+    while (getppid() == parent) {
+        double next = INFINITY, now = clock_now();
+        for (struct link *l = links; l < links + link_count; l++)
+            if (l->namespace)
+                next = fmin(next, due(l));
+        struct timespec wait = duration(fmin(next - early - now, PARENT_CHECK));
+        struct epoll_event events[64];
+        int ready = epoll_pwait2(poller, events, 64, &wait, NULL);
+        now = clock_now();
+        passes = fmin(passes + (now - counted) / GRAIN, PASSES_AT_ONCE) - 1;
+        counted = now;
+        early = passes < 0 ? GRAIN / 2 : WAKE_TIME;
+        if (passes < 0) {
+            wait = duration(-passes * GRAIN);
+            clock_nanosleep(CLOCK_MONOTONIC, 0, &wait, NULL);
+            ready = epoll_wait(poller, events, 64, 0);
+        }
+        for (int i = 0; i < ready; i++) {
+            struct namespace *n = events[i].data.ptr;
+            if (n && n->socket)
+                read_packets(n, 0);
+            else if (!n && !serve_command())
+                return 0;
+        }
+        now = clock_now();
+        for (struct link *l = links; l < links + link_count; l++)
+            if (l->namespace && due(l) <= now + early)
+                release(l, now);
+        for (struct namespace *n = namespaces; n < namespaces + namespace_count; n++)
+            if (n->socket)
+                flush_verdicts(n);
+    }
+    return 0;
+}

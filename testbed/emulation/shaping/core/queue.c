@@ -1,0 +1,189 @@
+/* The kernel's queues: packets' headers come in over netlink, verdicts go out. */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <linux/netfilter/nfnetlink.h>
+#include <linux/netfilter/nfnetlink_queue.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "core.h"
+
+void flush_verdicts(struct namespace *n)
+{
+    if (n->verdict_bytes && send(n->socket, n->verdicts, n->verdict_bytes, 0) < 0)
+        fprintf(stderr, "testbed-shaper: verdicts refused: %s\n", strerror(errno));
+    n->verdict_bytes = 0;
+}
+
+/* One verdict: NFQNL_MSG_VERDICT on the packet `id` alone, NFQNL_MSG_VERDICT_BATCH on every packet up to it. */
+void give_verdict(struct link *l, uint8_t scope, uint32_t id, uint32_t verdict)
+{
+    struct message {
+        struct nlmsghdr netlink;
+        struct nfgenmsg queue;
+        struct nlattr attribute;
+        struct nfqnl_msg_verdict_hdr verdict;
+    } message = {
+        .netlink = {.nlmsg_len = sizeof message, .nlmsg_flags = NLM_F_REQUEST,
+                    .nlmsg_type = NFNL_SUBSYS_QUEUE << 8 | scope},
+        .queue = {.nfgen_family = AF_UNSPEC, .version = NFNETLINK_V0, .res_id = htons((uint16_t)(l - links))},
+        .attribute = {.nla_len = NLA_HDRLEN + sizeof message.verdict, .nla_type = NFQA_VERDICT_HDR},
+        .verdict = {.verdict = htonl(verdict), .id = htonl(id)},
+    };
+    struct namespace *n = l->namespace;
+    if (n->verdict_bytes + sizeof message > sizeof n->verdicts)
+        flush_verdicts(n);
+    memcpy(n->verdicts + n->verdict_bytes, &message, sizeof message);
+    n->verdict_bytes += sizeof message;
+}
+
+struct attributes {
+    const void *data[NFQA_MAX + 1];
+    uint32_t length[NFQA_MAX + 1];
+};
+
+static void parse(const struct nlmsghdr *message, struct attributes *found)
+{
+    memset(found, 0, sizeof *found);
+    const char *end = (const char *)message + message->nlmsg_len;
+    const char *at = (const char *)NLMSG_DATA(message) + NLMSG_ALIGN(sizeof(struct nfgenmsg));
+    while (at + NLA_HDRLEN <= end) {
+        const struct nlattr *attribute = (const void *)at;
+        int type = attribute->nla_type & NLA_TYPE_MASK;
+        if (attribute->nla_len < NLA_HDRLEN || at + attribute->nla_len > end)
+            return;
+        if (type <= NFQA_MAX) {
+            found->data[type] = at + NLA_HDRLEN;
+            found->length[type] = attribute->nla_len - NLA_HDRLEN;
+        }
+        at += NLA_ALIGN(attribute->nla_len);
+    }
+}
+
+static uint32_t number(const struct attributes *a, int type, uint32_t otherwise)
+{
+    uint32_t value;
+    if (!a->data[type])
+        return otherwise;
+    memcpy(&value, a->data[type], sizeof value);
+    return ntohl(value);
+}
+
+/* The length of the IP and transport headers that every frame of a super-packet repeats. */
+static uint32_t header_length(const uint8_t *ip, uint32_t copied)
+{
+    uint32_t network = copied ? (ip[0] & 0x0f) * 4u : 20;
+    if (copied > 9 && ip[9] == IPPROTO_UDP)
+        return network + 8;
+    return network + (copied > network + 12 ? (ip[network + 12] >> 4) * 4u : 20);
+}
+
+static void read_packet(const struct nlmsghdr *message, double now)
+{
+    struct attributes a;
+    parse(message, &a);
+    const struct nfgenmsg *queue = NLMSG_DATA(message);
+    const struct nfqnl_msg_packet_hdr *header = a.data[NFQA_PACKET_HDR];
+    uint16_t index = ntohs(queue->res_id);
+    if (!header || index >= LINKS_AT_MOST || !links[index].namespace)
+        return;
+    struct link *l = &links[index];
+    uint32_t length = number(&a, NFQA_CAP_LEN, a.length[NFQA_PAYLOAD]);
+    uint32_t frames = 1, headers = 0;
+    if (number(&a, NFQA_SKB_INFO, 0) & NFQA_SKB_GSO) {
+        headers = header_length(a.data[NFQA_PAYLOAD], a.length[NFQA_PAYLOAD]);
+        if (length > l->mtu && l->mtu > headers)
+            frames = (length - headers + (l->mtu - headers) - 1) / (l->mtu - headers);
+    }
+    uint32_t wire = length + (frames - 1) * headers + frames * ETHERNET_HEADER;
+    arrive(l, ntohl(header->packet_id), wire, (uint16_t)frames, now);
+}
+
+/* Read packets that wait at a namespace. The kernel's answer to request `sequence`, if it is among them, is
+ * returned: 0 or an errno. Answers to verdicts (sequence 0) are errors only and of no interest: the kernel itself
+ * drops the packets of an interface that goes away, and then does not know them any more. */
+int read_packets(struct namespace *n, uint32_t sequence)
+{
+    static _Alignas(NLMSG_ALIGNTO) char buffers[MESSAGES_A_READ][MESSAGE_BYTES];
+    static struct iovec vectors[MESSAGES_A_READ];
+    static struct mmsghdr messages[MESSAGES_A_READ];
+    for (int i = 0; i < MESSAGES_A_READ; i++) {
+        vectors[i] = (struct iovec){buffers[i], MESSAGE_BYTES};
+        messages[i].msg_hdr = (struct msghdr){.msg_iov = &vectors[i], .msg_iovlen = 1};
+    }
+    int result = NO_ANSWER, got = MESSAGES_A_READ;
+    for (int reads = 0; reads < READS_A_PASS && got == MESSAGES_A_READ; reads++) {
+        got = recvmmsg(n->socket, messages, MESSAGES_A_READ, MSG_DONTWAIT, NULL);
+        double now = clock_now();
+        for (int i = 0; i < got; i++) {
+            int left = (int)messages[i].msg_len;
+            for (struct nlmsghdr *m = (void *)buffers[i]; NLMSG_OK(m, left); m = NLMSG_NEXT(m, left)) {
+                if (m->nlmsg_type == (NFNL_SUBSYS_QUEUE << 8 | NFQNL_MSG_PACKET)) {
+                    read_packet(m, now);
+                } else if (m->nlmsg_type == NLMSG_ERROR && sequence && m->nlmsg_seq == sequence) {
+                    result = -((struct nlmsgerr *)NLMSG_DATA(m))->error;
+                }
+            }
+        }
+    }
+    return result;
+}
+
+static char *put(char *at, uint16_t type, const void *data, uint16_t length)
+{
+    struct nlattr attribute = {.nla_len = NLA_HDRLEN + length, .nla_type = type};
+    memcpy(at, &attribute, sizeof attribute);
+    memcpy(at + NLA_HDRLEN, data, length);
+    return at + NLA_ALIGN(attribute.nla_len);
+}
+
+/* Bind or unbind a link's queue, and wait for the kernel's answer. False: errno says why. */
+bool configure_queue(struct link *l, uint8_t command)
+{
+    struct namespace *n = l->namespace;
+    _Alignas(NLMSG_ALIGNTO) char buffer[256] = {0};
+    struct nlmsghdr *message = (void *)buffer;
+    struct nfgenmsg *queue = NLMSG_DATA(message);
+    *queue = (struct nfgenmsg){.nfgen_family = AF_UNSPEC, .version = NFNETLINK_V0,
+                               .res_id = htons((uint16_t)(l - links))};
+    char *at = (char *)queue + NLMSG_ALIGN(sizeof *queue);
+    at = put(at, NFQA_CFG_CMD, &(struct nfqnl_msg_config_cmd){.command = command}, sizeof(struct nfqnl_msg_config_cmd));
+    if (command == NFQNL_CFG_CMD_BIND) {
+        struct nfqnl_msg_config_params params = {htonl(COPY_BYTES), NFQNL_COPY_PACKET};
+        at = put(at, NFQA_CFG_PARAMS, &params, sizeof params);
+        at = put(at, NFQA_CFG_QUEUE_MAXLEN, &(uint32_t){htonl(KERNEL_QUEUE)}, 4);
+        at = put(at, NFQA_CFG_FLAGS, &(uint32_t){htonl(NFQA_CFG_F_GSO)}, 4);
+        at = put(at, NFQA_CFG_MASK, &(uint32_t){htonl(NFQA_CFG_F_GSO)}, 4);
+    }
+    *message = (struct nlmsghdr){.nlmsg_len = (uint32_t)(at - buffer), .nlmsg_seq = ++n->sequence,
+                                 .nlmsg_type = NFNL_SUBSYS_QUEUE << 8 | NFQNL_MSG_CONFIG,
+                                 .nlmsg_flags = NLM_F_REQUEST | NLM_F_ACK};
+    if (send(n->socket, buffer, message->nlmsg_len, 0) < 0)
+        return false;
+    int result;
+    while ((result = read_packets(n, n->sequence)) == NO_ANSWER)
+        if (poll(&(struct pollfd){.fd = n->socket, .events = POLLIN}, 1, 1000) <= 0)
+            return errno = ETIMEDOUT, false;
+    return (errno = result) == 0;
+}
+
+bool open_socket(struct namespace *n)
+{
+    n->socket = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_NETFILTER);
+    if (n->socket < 0)
+        return n->socket = 0, false;
+    int size = RECEIVE_BUFFER, on = 1;
+    if (setsockopt(n->socket, SOL_SOCKET, SO_RCVBUFFORCE, &size, sizeof size) < 0)
+        setsockopt(n->socket, SOL_SOCKET, SO_RCVBUF, &size, sizeof size);
+    setsockopt(n->socket, SOL_NETLINK, NETLINK_NO_ENOBUFS, &on, sizeof on);
+    setsockopt(n->socket, SOL_NETLINK, NETLINK_CAP_ACK, &on, sizeof on);
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = n};
+    epoll_ctl(poller, EPOLL_CTL_ADD, n->socket, &event);
+    return true;
+}
