@@ -70,8 +70,10 @@ static bool join_namespace(struct link *l, const char *interface, const char *pa
     bool entered = n && setns(file, CLONE_NEWNET) == 0;
     close(file);
     if (!entered)
-        return n ? fail("entering namespace %s: %s", path, strerror(errno)) : fail("more than %d namespaces", NAMESPACES_AT_MOST);
-    bool ready = prepare_interface(l, interface) && (found || open_socket(n) || fail("netlink socket: %s", strerror(errno)));
+        return n ? fail("entering namespace %s: %s", path, strerror(errno))
+                 : fail("more than %d namespaces", NAMESPACES_AT_MOST);
+    bool ready = prepare_interface(l, interface)
+                 && (found || open_socket(n) || fail("netlink socket: %s", strerror(errno)));
     if (setns(home, CLONE_NEWNET) < 0)
         abort();
     if (!ready)

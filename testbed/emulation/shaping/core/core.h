@@ -102,7 +102,7 @@ extern struct namespace namespaces[NAMESPACES_AT_MOST];
 extern int link_count, namespace_count;   /* one more than the highest index used */
 extern int poller, home;                  /* epoll instance; our own network namespace */
 extern struct timespec epoch;             /* our clock's 0, on the monotonic one */
-extern double early;                      /* by how much a packet may go before it is due; see GRAIN and WAKE_TIME in main.c */
+extern double early;                      /* by how much a packet may go before it is due; main.c sets it */
 
 /* main.c */
 double clock_now(void);

@@ -272,8 +272,9 @@ static void release_in_order(struct link *l, double now)
         give_verdict(l, NFQNL_MSG_VERDICT_BATCH, last->id, verdict_on(last));
 }
 
-/* Let go of what is due, wherever in the pipe it is. This walks the pipe, and the kernel walks its list for each verdict:
- * what reordering costs, and only where it is asked for. What is due in one pass leaves in the order in which it came. */
+/* Let go of what is due, wherever in the pipe it is. This walks the pipe, and the kernel walks its list for each
+ * verdict: what reordering costs, and only where it is asked for. What is due in one pass leaves in the order in which
+ * it came. */
 static void release_out_of_order(struct link *l, double now)
 {
     for (uint32_t i = l->head; i != l->serving; i++) {
