@@ -24,8 +24,8 @@ test: setup ## style, types and every test
 	    .venv/bin/python -m pytest -m 'not guest' && .venv/bin/python -m tests.guest; \
 	fi
 
-smoke: setup ## a short run that fails unless its verdict is `trusted`
-	@$(GIVE_BACK); .venv/bin/testbed run experiments/smoke.yaml --strict
+smoke: setup ## a short run in a container with its own engine; fails unless its verdict is `trusted`
+	@$(GIVE_BACK); .venv/bin/python -m containers.smoke
 
 bench: setup ## what is measured against peers, in short
 	@$(GIVE_BACK); \
@@ -39,6 +39,7 @@ doctor: setup ## what this machine can do
 clean: ## take away what runs left on this machine
 	@if [ -x .venv/bin/testbed ]; then .venv/bin/testbed clean; fi
 	@echo "What remains: runs/ (results), .venv/ and build/ (made again by make setup), the packages that apt"
-	@echo "installed, and the images that \`docker images --filter label=testbed.image\` lists."
+	@echo "installed, the images that \`docker images --filter label=testbed.image\` lists, and the volume that"
+	@echo "\`docker volume ls --filter label=testbed.cache\` lists."
 	@if [ -e /run/testbed/engine.json ]; then \
 	    echo "The Docker engine that make setup started: .venv/bin/python -m testbed.emulation.engine stop"; fi

@@ -1,11 +1,11 @@
 #!/bin/bash
-# Makes the root file system of the worker image: Debian with Python and nothing to install more with.
+# Makes the root file system of an image: Debian with Python, the packages named, and nothing to install more with.
 #
-#   containers/base.sh OUT.tar      about 15 s and 130 MB; needs root and a Debian mirror, no image registry
+#   containers/base.sh OUT.tar [PACKAGE...]     needs root and a Debian mirror, no image registry; alone 15 s and 130 MB
 #
 # The mirror is the one that apt on this host uses, where this host is a Debian of the same release;
-# mmdebstrap's own default elsewhere. What the tar holds follows from this file alone, so the image's tag is
-# made of this file's hash.
+# mmdebstrap's own default elsewhere. What the tar holds follows from this file and the packages, so the image's tag
+# is made of their hash.
 set -euo pipefail
 
 RELEASE=bookworm
@@ -13,10 +13,14 @@ RELEASE=bookworm
 UNREAD=('/usr/share/doc/*' '/usr/share/man/*' '/usr/share/locale/*' '/usr/share/i18n/*' '/usr/share/info/*')
 
 out=$1
+shift
 mirrors=$(apt-get indextargets --format 'deb $(REPO_URI) $(RELEASE) $(COMPONENT)' \
     'Created-By: Packages' 'Origin: Debian' 2>/dev/null | grep " $RELEASE" | sort -u) || mirrors=
 
 options=(--variant=essential --include=python3,libstdc++6)
+for package in "$@"; do
+    options+=("--include=$package")
+done
 for path in "${UNREAD[@]}"; do
     options+=(--dpkgopt="path-exclude=$path")
 done

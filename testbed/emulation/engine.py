@@ -118,7 +118,7 @@ def start_engine(where: str, options: Sequence[str] = (), record: Path = RECORD,
     record.write_text(json.dumps(asdict(engine)))
 
     deadline = time.monotonic() + START_TIMEOUT_S
-    while not _answers(where):
+    while not answers(where):
         if process.poll() is not None:
             record.unlink()
             raise EngineError(_failed(f"dockerd ended with {process.returncode} before it answered", log))
@@ -155,7 +155,8 @@ def stop_engine(record: Path = RECORD) -> bool:
     return engine is not None
 
 
-def _answers(where: str) -> bool:
+def answers(where: str) -> bool:
+    """Whether an engine answers at this address."""
     try:
         client = docker.DockerClient(base_url=where)
     except DockerException:

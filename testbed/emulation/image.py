@@ -21,7 +21,7 @@ import tarfile
 import tempfile
 import time
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,32 +76,32 @@ def ensure_worker_image(client: docker.DockerClient, progress: Progress = print)
     """
     foreign_base = os.environ.get("BASE_IMAGE")
     tags = _tags(client, foreign_base, progress)
-    if _exists(client, tags.worker):
+    if exists(client, tags.worker):
         return tags.worker
-    if not _exists(client, tags.torch):
-        if not _exists(client, tags.base):
-            with _told(progress, f"base image {tags.base} with mmdebstrap"):
-                _make_base(client, tags.base)
-        with _told(progress, f"torch image {tags.torch}"):
+    if not exists(client, tags.torch):
+        if not exists(client, tags.base):
+            with told(progress, f"base image {tags.base} with mmdebstrap"):
+                import_base(client, "base", tags.base)
+        with told(progress, f"torch image {tags.torch}"):
             _make_torch(client, tags)
-    with _told(progress, f"worker image {tags.worker}"):
+    with told(progress, f"worker image {tags.worker}"):
         _make_worker(client, tags)
-    _remove_superseded(client, tags)
+    remove_superseded(client, {"base": tags.base, "torch": tags.torch, "worker": tags.worker, "build": ""})
     return tags.worker
 
 
 def _tags(client: docker.DockerClient, foreign_base: str | None, progress: Progress) -> Tags:
     if foreign_base is None:
-        base = f"testbed-base:{_hash([_file(CONTAINERS / 'base.sh')])}"
+        base = f"testbed-base:{hash_of([hash_of_file(CONTAINERS / 'base.sh')])}"
         base_identity = base
     else:
         base = foreign_base
         base_identity = _foreign_id(client, foreign_base, progress)
-    torch_inputs = [base_identity, *_sync_packages(), _file(CONTAINERS / "torch.Dockerfile")]
-    torch = f"testbed-torch:{_hash(torch_inputs)}"
-    worker_inputs = [torch, _file(CONTAINERS / "worker.Dockerfile"), _file(CONTAINERS / "digits.py")]
-    code = [part for path in _worker_code() for part in (str(path.relative_to(ROOT)), _file(path))]
-    return Tags(base, torch, f"testbed-worker:{_hash(worker_inputs + code)}")
+    torch_inputs = [base_identity, *packages_of("sync"), hash_of_file(CONTAINERS / "torch.Dockerfile")]
+    torch = f"testbed-torch:{hash_of(torch_inputs)}"
+    worker_inputs = [torch, hash_of_file(CONTAINERS / "worker.Dockerfile"), hash_of_file(CONTAINERS / "digits.py")]
+    code = [part for path in _worker_code() for part in (str(path.relative_to(ROOT)), hash_of_file(path))]
+    return Tags(base, torch, f"testbed-worker:{hash_of(worker_inputs + code)}")
 
 
 def _foreign_id(client: docker.DockerClient, name: str, progress: Progress) -> str:
@@ -109,7 +109,7 @@ def _foreign_id(client: docker.DockerClient, name: str, progress: Progress) -> s
         image = client.images.get(name)
     except ImageNotFound:
         try:
-            with _told(progress, f"{name}, which BASE_IMAGE names, from its registry"):
+            with told(progress, f"{name}, which BASE_IMAGE names, from its registry"):
                 image = client.images.pull(name)
         except APIError as error:
             raise ImageError(
@@ -119,36 +119,45 @@ def _foreign_id(client: docker.DockerClient, name: str, progress: Progress) -> s
     return str(image.id)
 
 
-def _make_base(client: docker.DockerClient, tag: str) -> None:
+def import_base(client: docker.DockerClient, kind: str, tag: str, packages: Sequence[str] = ()) -> None:
+    """Make an image of Debian with Python and these packages more. Raises ImageError when mmdebstrap fails."""
     BUILD.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=BUILD) as scratch:
         archive = Path(scratch) / "base.tar"
         _command(
-            [str(CONTAINERS / "base.sh"), str(archive)],
+            [str(CONTAINERS / "base.sh"), str(archive), *packages],
             "The base is made of Debian packages: see that this machine reaches a Debian mirror, or set "
             "BASE_IMAGE to an image with Python that the Docker engine has or can pull.",
         )
         repository, _, version = tag.partition(":")
-        labels = " ".join(f"{key}={value}" for key, value in _labels("base").items())
+        labels = " ".join(f"{key}={value}" for key, value in _labels(kind).items())
         client.api.import_image_from_file(str(archive), repository=repository, tag=version, changes=[f"LABEL {labels}"])
 
 
 def _make_torch(client: docker.DockerClient, tags: Tags) -> None:
-    python, has_torch = json.loads(
-        client.containers.run(tags.base, entrypoint=["python3", "-c", PROBE], network_mode="none", remove=True)
-    )
-    packages = [] if has_torch else _sync_packages()
-    wheels = _wheelhouse(python, packages) if packages else []
-    entries: dict[str, Path | None] = {"wheelhouse": None}
-    entries |= {f"wheelhouse/{wheel.name}": wheel for wheel in wheels}
+    python, has_torch = probe_python(client, tags.base)
+    packages = [] if has_torch else packages_of("sync")
     arguments = {"BASE": tags.base, "PACKAGES": " ".join(packages), "CHECKOUT": str(ROOT)}
-    _build(client, "torch", tags.torch, entries, arguments)
+    build_image(client, "torch", tags.torch, wheelhouse(python, packages), arguments)
 
 
-def _wheelhouse(python: str, packages: list[str]) -> list[Path]:
-    """The wheels of these packages and of all they need, and pip's own, for a Python such as `3.11`."""
+def probe_python(client: docker.DockerClient, image: str) -> tuple[str, bool]:
+    """Which Python an image has (`3.11`), and whether it has torch."""
+    found = client.containers.run(image, entrypoint=["python3", "-c", PROBE], network_mode="none", remove=True)
+    python, has_torch = json.loads(found)
+    return python, has_torch
+
+
+def wheelhouse(python: str, packages: Sequence[str]) -> dict[str, Path | None]:
+    """A build's `wheelhouse/`: these packages for a Python such as `3.11`, all they need, and pip's own wheel.
+
+    Empty when no package is asked for. Raises ImageError when pip on this machine cannot get one.
+    """
+    entries: dict[str, Path | None] = {"wheelhouse": None}
+    if not packages:
+        return entries
     # A directory for every set of inputs: one that is left over would bring two versions of a package.
-    directory = BUILD / f"wheelhouse-{_hash([python, *packages])}"
+    directory = BUILD / f"wheelhouse-{hash_of([python, *packages])}"
     _command(
         [
             *(sys.executable, "-m", "pip", "download", "--quiet", "--dest", str(directory)),
@@ -157,11 +166,11 @@ def _wheelhouse(python: str, packages: list[str]) -> list[Path]:
         f"pip on this machine must be able to get {' '.join(packages)} for Python {python}: "
         "check its settings (`pip config list`) and the network.",
     )
-    return sorted(directory.glob("*.whl"))
+    return entries | {f"wheelhouse/{wheel.name}": wheel for wheel in sorted(directory.glob("*.whl"))}
 
 
 def _make_worker(client: docker.DockerClient, tags: Tags) -> None:
-    digits = BUILD / f"digits-{_hash([_file(CONTAINERS / 'digits.py')])}"
+    digits = BUILD / f"digits-{hash_of([hash_of_file(CONTAINERS / 'digits.py')])}"
     if not digits.exists():
         with tempfile.TemporaryDirectory(dir=BUILD) as scratch:
             baked = Path(scratch) / "digits"
@@ -172,17 +181,20 @@ def _make_worker(client: docker.DockerClient, tags: Tags) -> None:
             baked.rename(digits)
     entries: dict[str, Path | None] = {f"digits/{path.name}": path for path in sorted(digits.iterdir())}
     entries |= {str(path.relative_to(ROOT)): path for path in _worker_code()}
-    _build(client, "worker", tags.worker, entries, {"RUNTIME": tags.torch})
+    build_image(client, "worker", tags.worker, entries, {"RUNTIME": tags.torch})
 
 
-def _build(
+def build_image(
     client: docker.DockerClient,
     kind: str,
     tag: str,
     entries: Mapping[str, Path | None],
     arguments: Mapping[str, str],
 ) -> None:
-    """Build `containers/KIND.Dockerfile` without a network, out of a context of these entries alone."""
+    """Build `containers/KIND.Dockerfile` without a network, out of a context of these entries alone.
+
+    Raises ImageError with the end of its output when it fails.
+    """
     with _context({**entries, "Dockerfile": CONTAINERS / f"{kind}.Dockerfile"}) as context:
         try:
             client.images.build(
@@ -223,10 +235,10 @@ def _context(entries: Mapping[str, Path | None]) -> Iterator[IO[bytes]]:
         yield file
 
 
-def _remove_superseded(client: docker.DockerClient, tags: Tags) -> None:
-    """Remove what this checkout made before and no longer uses; what a container still uses stays."""
+def remove_superseded(client: docker.DockerClient, wanted: Mapping[str, str]) -> None:
+    """Of each kind, remove what this checkout made before and no longer wants; what a container still uses stays."""
     for image in client.images.list(filters={"label": f"{CHECKOUT_LABEL}={ROOT}"}):
-        if {tags.base, tags.torch, tags.worker} & set(image.tags):
+        if wanted.get(image.labels[KIND_LABEL]) in (None, *image.tags):
             continue
         for name in image.tags or [str(image.id)]:
             try:
@@ -240,10 +252,10 @@ def _labels(kind: str) -> dict[str, str]:
     return {KIND_LABEL: kind, CHECKOUT_LABEL: str(ROOT)}
 
 
-def _sync_packages() -> list[str]:
-    """What a worker needs, as pinned by the `sync` extra."""
+def packages_of(extra: str) -> list[str]:
+    """What an extra of pyproject.toml pins: `sync` is what a worker needs, `emulate` the rest."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    return list(project["optional-dependencies"]["sync"])
+    return list(project["optional-dependencies"][extra])
 
 
 def _worker_code() -> list[Path]:
@@ -251,7 +263,8 @@ def _worker_code() -> list[Path]:
     return sorted(path for pattern in WORKER_CODE for path in package.glob(pattern))
 
 
-def _exists(client: docker.DockerClient, tag: str) -> bool:
+def exists(client: docker.DockerClient, tag: str) -> bool:
+    """Whether the engine has an image of this name."""
     try:
         client.images.get(tag)
     except ImageNotFound:
@@ -259,11 +272,13 @@ def _exists(client: docker.DockerClient, tag: str) -> bool:
     return True
 
 
-def _file(path: Path) -> str:
+def hash_of_file(path: Path) -> str:
+    """A digest of what a file holds."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def _hash(parts: Iterable[str]) -> str:
+def hash_of(parts: Iterable[str]) -> str:
+    """A tag for what is made of these parts."""
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
 
 
@@ -278,7 +293,8 @@ def _tail(output: str) -> str:
 
 
 @contextmanager
-def _told(progress: Progress, what: str) -> Iterator[None]:
+def told(progress: Progress, what: str) -> Iterator[None]:
+    """Say that something is being made, and how long it took."""
     progress(f"making {what}")
     started = time.monotonic()
     yield

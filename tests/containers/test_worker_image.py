@@ -77,7 +77,7 @@ def test_a_worker_finds_what_it_needs_and_may_do_nothing_else(client: docker.Doc
     output = client.containers.run(tag, ["-c", LOOK_ROUND], entrypoint="python3", remove=True, stderr=True, **HARDENED)
     seen = json.loads(output)  # so nothing was printed beside it, no warning of torch's either
     assert seen["uid"] == 10001
-    assert image._sync_packages() == [f"torch=={seen['torch']}"]
+    assert image.packages_of("sync") == [f"torch=={seen['torch']}"]
     assert int(seen["capabilities"], 16) == 0
     assert seen["interfaces"] == ["lo"]
     assert not seen["root is writable"]
@@ -133,7 +133,7 @@ def test_a_container_keeps_a_superseded_image(client: docker.DockerClient, check
     try:
         (checkout / "testbed" / "link.py").write_text("ANSWER = 2\n")
         image.ensure_worker_image(client)
-        assert image._exists(client, first)
+        assert image.exists(client, first)
     finally:
         container.remove()
 

@@ -1,0 +1,238 @@
+"""`make smoke`: the smoke experiment in a container with a Docker engine of its own, as on a CI runner.
+
+    this machine's engine
+      └─ container testbed-smoke: privileged, no network, its own dockerd
+           ├─ /var/lib/docker    a volume that is kept: it holds the worker image
+           ├─ /engine            the inner engine's socket, which is reached from here
+           ├─ /testbed/runs      this checkout's runs/
+           └─ testbed run experiments/smoke.yaml --strict
+                └─ the workers' containers
+
+It fails unless the verdict is `trusted`. Nothing stays but the run's directory, the images and that volume.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import docker
+from docker.errors import APIError
+from docker.models.containers import Container
+
+from containers.ci_image import ensure_ci_image
+from testbed.emulation import engine
+from testbed.emulation.containers import remove_containers
+from testbed.emulation.image import ROOT, ImageError, ensure_worker_image, exists
+from testbed.emulation.interrupt import Interrupted, interruptible
+from testbed.emulation.label import LABEL, labelled
+
+#: As a network's name it is nobody else's, and `testbed clean` finds the container by it.
+NAME = "make-smoke"
+CONTAINER = VOLUME = "testbed-smoke"
+VOLUME_LABEL = "testbed.cache"
+#: The control group that containers/ci.Dockerfile names.
+CONTROL_GROUP = "testbed-smoke"
+
+RUNS = ROOT / "runs"
+#: How long the run may take, all of it: what a smoke test may cost.
+LIMIT_S = 180
+TESTBED = ("python3", "-m", "testbed.cli")
+RUN = ("timeout", str(LIMIT_S), *TESTBED, "run", "experiments/smoke.yaml", "--strict")
+
+#: Two of setup.sh's settings that a run needs to know too: whose files they are, and what the workers stand on.
+PASSED_ON = ("SUDO_UID", "SUDO_GID", "BASE_IMAGE")
+
+FAILED, CANNOT, INTERRUPTED = 1, 3, 130
+
+
+class SmokeError(Exception):
+    """The container or its engine cannot be started; the text says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Rights with which a Docker engine works in a container: as `docker run` names them, and as its API does."""
+
+    flags: str
+    host_config: Mapping[str, Any]
+
+
+def grants() -> Iterator[Grant]:
+    """What to ask for, in order: `--privileged`, then the same said in single flags.
+
+    An engine refuses `--privileged` where it lacks a capability itself, being in a container, say; then it is asked
+    for what it has.
+    """
+    yield Grant("--privileged", {"Privileged": True})
+    lacking = missing_capabilities(Path("/proc/self/status").read_text())
+    security = ["seccomp=unconfined", "apparmor=unconfined"]
+    flags = [
+        "--cap-add ALL",
+        *(f"--cap-drop {name}" for name in lacking),
+        *(f"--security-opt {option}" for option in (*security, "systempaths=unconfined")),
+        "--device /dev/net/tun",
+    ]
+    tun = {"PathOnHost": "/dev/net/tun", "PathInContainer": "/dev/net/tun", "CgroupPermissions": "rwm"}
+    yield Grant(
+        " ".join(flags),
+        {
+            **{"CapAdd": ["ALL"], "CapDrop": lacking, "SecurityOpt": security, "Devices": [tun]},
+            # What `systempaths=unconfined` stands for: all of /proc and /sys, to be written to.
+            **{"MaskedPaths": [], "ReadonlyPaths": []},
+        },
+    )
+
+
+def missing_capabilities(status: str) -> list[str]:
+    """The capabilities that a process, by its /proc/PID/status, can never have: not in its bounding set."""
+    bounding = int(status.partition("CapBnd:")[2].split()[0], 16)
+    listed = subprocess.run(["setpriv", "--list-caps"], capture_output=True, text=True, check=True)
+    return [name.upper() for bit, name in enumerate(listed.stdout.split()) if not bounding >> bit & 1]
+
+
+def smoke(client: docker.DockerClient) -> bool:
+    """Make the images, run, take all away but the results; whether the verdict is `trusted`."""
+    worker, image = ensure_worker_image(client), ensure_ci_image(client)
+    with labelled(NAME) as folder, machine(client, image, folder) as (container, grant):
+        print(f"runs with {grant.flags}")
+        inner = inner_engine(container, folder)
+        bring_images(client, inner, [worker, *filter(None, [os.environ.get("BASE_IMAGE")])])
+        before, began = directories(), time.monotonic()
+        status = execute(client, container, RUN)
+        seconds = time.monotonic() - began
+    if status == 124:
+        print(f"the run was ended: it took more than {LIMIT_S} s", file=sys.stderr)
+    verdict = "none"
+    for directory in directories() - before:
+        verdict = json.loads((directory / "summary.json").read_text())["verdict"]
+        record = {"image": image, "flags": grant.flags, "seconds": round(seconds, 1), "exit_status": status}
+        (directory / "container.json").write_text(json.dumps(record, indent=1) + "\n")
+        print(f"results in {directory}")
+    print(f"smoke: verdict {verdict} after {seconds:.0f} s")
+    return status == 0 and verdict == "trusted"
+
+
+@contextmanager
+def machine(client: docker.DockerClient, image: str, folder: Path) -> Iterator[tuple[Container, Grant]]:
+    """The container with its engine, and with what rights it runs; leaving takes it away, also one that was left."""
+    remove_containers(client, NAME)
+    client.volumes.create(VOLUME, labels={VOLUME_LABEL: "smoke"})
+    RUNS.mkdir(exist_ok=True)
+    try:
+        container, grant = start(client, image, folder)
+        try:
+            yield container, grant
+        finally:
+            container.reload()
+            if container.status == "running":
+                # An interrupted run goes on in there: it is asked to end, and takes away its own containers.
+                container.exec_run([*TESTBED, "clean"], environment=environment())
+                container.stop()
+    finally:
+        remove_containers(client, NAME)
+        remove_control_groups()
+
+
+def start(client: docker.DockerClient, image: str, folder: Path) -> tuple[Container, Grant]:
+    """Start it with the first grant that the engine does not refuse. SmokeError when it refuses all."""
+    refused = []
+    for grant in grants():
+        host_config = {
+            **{"NetworkMode": "none", "CgroupnsMode": "host", "Init": True},
+            "Binds": [
+                *(f"{VOLUME}:/var/lib/docker", f"{folder}:/engine"),
+                *(f"{RUNS}:/testbed/runs", "/sys/fs/cgroup:/sys/fs/cgroup:rw"),
+            ],
+            **grant.host_config,
+        }
+        created = client.api.create_container(image, host_config=host_config, labels={LABEL: NAME}, name=CONTAINER)
+        container = client.containers.get(created["Id"])
+        try:
+            container.start()
+        except APIError as error:
+            container.remove(force=True)
+            refused.append(f"{grant.flags}: {error.explanation}")
+            print(f"refused {refused[-1]}")
+        else:
+            container.reload()
+            return container, grant
+    raise SmokeError("the Docker engine starts no container that can have an engine inside. Use a machine whose does.")
+
+
+def inner_engine(container: Container, folder: Path) -> docker.DockerClient:
+    """A client of the engine in the container, once it answers. SmokeError with its log when it does not."""
+    where = f"unix://{folder}/docker.sock"
+    deadline = time.monotonic() + engine.START_TIMEOUT_S
+    while not engine.answers(where):
+        container.reload()
+        if container.status != "running" or time.monotonic() > deadline:
+            log = container.logs(tail=engine.LOG_TAIL_LINES).decode(errors="replace")
+            raise SmokeError(f"the engine in the container does not answer; its log ends with\n{log}")
+        time.sleep(0.1)
+    return docker.DockerClient(base_url=where)
+
+
+def bring_images(outer: docker.DockerClient, inner: docker.DockerClient, tags: Iterable[str]) -> None:
+    """See that the inner engine has these images, and no other: what it kept of them need not be brought again."""
+    for tag in tags:
+        if not exists(inner, tag):
+            print(f"bringing {tag} into the container's engine")
+            saved = outer.images.get(tag).save(named=tag)
+            inner.images.load(saved)  # type: ignore[arg-type]  # what is iterable goes through piece by piece
+    for image in inner.images.list():
+        if not set(tags) & set(image.tags):
+            inner.images.remove(str(image.id), force=True)
+
+
+def execute(client: docker.DockerClient, container: Container, command: Sequence[str]) -> int:
+    """Run a command in the container, show what it says as it says it, and return its exit status."""
+    execution = client.api.exec_create(container.id, list(command), environment=environment())["Id"]
+    for said in client.api.exec_start(execution, stream=True):
+        sys.stdout.buffer.write(said)
+        sys.stdout.flush()
+    return int(client.api.exec_inspect(execution)["ExitCode"])
+
+
+def environment() -> dict[str, str]:
+    """What a program in the container is told: its engine, and what set-up was told."""
+    told = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+    return {"DOCKER_HOST": "unix:///engine/docker.sock", **told}
+
+
+def directories() -> set[Path]:
+    """The directories of runs that are there."""
+    return {path for path in RUNS.iterdir() if path.is_dir() and not path.is_symlink()}
+
+
+def remove_control_groups() -> None:
+    """Remove the inner engine's control groups, which the host's hierarchy holds; they are empty by now."""
+    hierarchy = Path("/sys/fs/cgroup")
+    for top in (*hierarchy.glob(CONTROL_GROUP), *hierarchy.glob(f"*/{CONTROL_GROUP}")):
+        for folder, _, _ in os.walk(top, topdown=False):
+            Path(folder).rmdir()
+
+
+def main() -> int:
+    """0 for a trusted verdict, 1 for another or none, 3 where this machine can't, 130 when interrupted."""
+    try:
+        with interruptible():
+            return 0 if smoke(engine.connect()) else FAILED
+    except (engine.EngineError, FileExistsError, ImageError, SmokeError) as error:
+        print(error, file=sys.stderr)
+        return CANNOT
+    except Interrupted as signal_:
+        print(f"interrupted ({signal_}): everything but the results was taken away", file=sys.stderr)
+        return INTERRUPTED
+
+
+if __name__ == "__main__":
+    sys.exit(main())
