@@ -1,6 +1,6 @@
 """The image that `make smoke` runs: this testbed with a Docker engine of its own, made without an image registry.
 
-testbed-ci-base    Debian with what setup.sh installs, made by mmdebstrap    changes with containers/base.sh
+testbed-ci-base    Debian with what a run calls, made by mmdebstrap         changes with containers/base.sh
 testbed-ci         + Python packages from the host's wheelhouse, code        rebuilt in seconds for other code
 """
 
@@ -11,6 +11,7 @@ from pathlib import Path
 
 import docker
 
+from testbed.emulation.doctor import PROGRAMS
 from testbed.emulation.image import (
     CONTAINERS,
     ROOT,
@@ -26,12 +27,10 @@ from testbed.emulation.image import (
     told,
     wheelhouse,
 )
+from testbed.emulation.shaping import build
 
-#: Of what setup.sh installs, that which a run needs: no guest kernel, nothing to make images with.
-DEBIAN_PACKAGES = (
-    *("docker.io", "ethtool", "gcc", "iperf3", "iproute2", "iptables"),
-    *("iputils-ping", "kmod", "libc6-dev", "mininet", "procps"),
-)
+#: What a run calls, an engine, and what the shaping core is made with.
+DEBIAN_PACKAGES = sorted({*PROGRAMS.values(), *build.PACKAGES.split(), "docker.io"})
 
 #: What of the checkout goes into the image: all that a run reads, and that the worker image's tag is made of.
 CODE = ("pyproject.toml", "containers/*", "experiments/*", "topologies/*", "traces/*", "testbed/**/*")

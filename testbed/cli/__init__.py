@@ -34,11 +34,18 @@ def report(runs: Annotated[list[Path], typer.Argument(help="run directories")]) 
 
 
 @app.command()
-def doctor(json_: Annotated[bool, typer.Option("--json", help="for programs")] = False) -> None:
+def doctor(
+    fix: Annotated[bool, typer.Option("--fix", help="mend what can be: install, load, start, measure, clean")] = False,
+    json_: Annotated[bool, typer.Option("--json", help="for programs")] = False,
+) -> None:
     """Say what this machine can do, which shaping backend it gets, and what to install for more."""
-    from testbed.emulation.doctor import examine, show
+    from testbed.emulation.doctor import examine, mend, show
 
-    findings = examine()
+    try:
+        with interruptible():
+            findings = mend() if fix else examine()
+    except Interrupted as signal_:
+        raise fail(INTERRUPTED, f"interrupted ({signal_}); what was mended by then stays so") from None
     show(findings, json_)
     if any(finding.blocks for finding in findings):
         raise typer.Exit(CANNOT)

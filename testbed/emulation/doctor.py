@@ -1,4 +1,8 @@
-"""What this machine can do, each finding with what to do about it."""
+"""What this machine can do: checks, each with what mends it.
+
+A check is a value: how a thing is looked at, and the fix, where a program can do it. `examine` looks and changes
+nothing; `mend` applies the fixes of what is not well, in order, since later ones need earlier ones, and looks again.
+"""
 
 from __future__ import annotations
 
@@ -7,44 +11,103 @@ import json
 import os
 import platform
 import shutil
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 
-import docker
 from docker.errors import DockerException
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
-from testbed.emulation import budget, engine
-from testbed.emulation.shaping import available_backends
+from testbed.emulation import budget, engine, fixes
+from testbed.emulation.fixes import CannotFix
+from testbed.emulation.shaping import available_backends, build
 
 #: Programs the emulation calls, and the Debian package each comes in.
 PROGRAMS = {
     "ethtool": "ethtool",
+    "ip": "iproute2",
     "iptables": "iptables",
     "iperf3": "iperf3",
     "mnexec": "mininet",
+    "modprobe": "kmod",
     "nsenter": "util-linux",
     "ping": "iputils-ping",
     "setpriv": "util-linux",
     "sysctl": "procps",
+    "tc": "iproute2",
+}
+
+#: What each backend needs of the kernel.
+MODULES = {
+    "netem": ("sch_netem", "sch_htb"),
+    "userspace": ("xt_NFQUEUE", "nfnetlink_queue", "br_netfilter", "sch_htb"),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing looked at. `remedy` is empty when all is well; `blocks` when nothing runs without it."""
+    """One thing looked at. `remedy` is empty when all is well; `blocks` when nothing runs without it.
+
+    `fixable` says whether `mend` would try; afterwards `fix` says what it did, or why it could not.
+    """
 
     name: str
     found: str
     remedy: str = ""
     blocks: bool = False
+    fixable: bool = False
+    fixed: bool = False
+    fix: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether all is well."""
+        return not self.remedy
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A thing to look at, and what mends it: says what it did, or raises CannotFix."""
+
+    look: Callable[[], Finding]
+    fix: Callable[[], str] | None = None
+
+    def finding(self) -> Finding:
+        """What is found now."""
+        found = self.look()
+        return replace(found, fixable=self.fix is not None and not found.ok)
 
 
 def examine() -> list[Finding]:
     """Look at everything; takes a second, changes nothing."""
-    findings = [_root(), _programs(), _mininet(), *_backends(), *_engine()]
-    return [*findings, _budget(findings)]
+    return [check.finding() for check in CHECKS]
+
+
+def mend() -> list[Finding]:
+    """Mend what can be, and look at everything again. Raises nothing: what could not be mended says why."""
+    attempts = [_attempt(check) for check in CHECKS]
+    return [
+        replace(found, fix=tried, fixed=bool(tried) and found.ok)
+        for found, tried in zip(examine(), attempts, strict=True)
+    ]
+
+
+def _attempt(check: Check) -> str:
+    """What a fix did, or why it could not; empty where there was nothing to mend, or nothing that could."""
+    if check.fix is None or check.look().ok:
+        return ""
+    if os.geteuid() != 0:
+        return "this needs root; run it with sudo"
+    try:
+        return check.fix()
+    except CannotFix as error:
+        return str(error)
+
+
+# What is looked at -----------------------------------------------------------------------------------------------
 
 
 def _root() -> Finding:
@@ -53,12 +116,20 @@ def _root() -> Finding:
     return Finding("root", "no", "run it with sudo: making networks and containers needs root", blocks=True)
 
 
+def _missing_programs() -> list[str]:
+    return [name for name in PROGRAMS if shutil.which(name) is None]
+
+
+def _packages_of(programs: Sequence[str]) -> list[str]:
+    return sorted({PROGRAMS[name] for name in programs})
+
+
 def _programs() -> Finding:
-    missing = [name for name in PROGRAMS if shutil.which(name) is None]
+    missing = _missing_programs()
     if not missing:
         return Finding("programs", ", ".join(PROGRAMS))
-    packages = " ".join(sorted({PROGRAMS[name] for name in missing}))
-    return Finding("programs", f"no {', '.join(missing)}", f"apt-get install {packages}", blocks=True)
+    remedy = f"apt-get install {' '.join(_packages_of(missing))}"
+    return Finding("programs", f"no {', '.join(missing)}", remedy, blocks=True)
 
 
 def _mininet() -> Finding:
@@ -68,60 +139,108 @@ def _mininet() -> Finding:
     return Finding("mininet", f"not in this Python ({platform.python_version()})", remedy, blocks=True)
 
 
-def _backends() -> list[Finding]:
+def _forwarding() -> Finding:
+    """Whether a router can be made, tried in a scratch namespace: where /proc/sys is read-only it cannot."""
+    command = ["unshare", "--net", "sysctl", "--quiet", "--write", "net.ipv4.ip_forward=1"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        complaint = done.stderr.strip() if done.returncode else None
+    except OSError as error:
+        complaint = str(error)
+    if complaint is None:
+        return Finding("forwarding", "a namespace can be a router")
+    return Finding("forwarding", complaint, "as root: mount -o remount,bind,rw /proc/sys", blocks=True)
+
+
+def _backend(name: str) -> Finding:
     backends = available_backends()
-    none = all(complaint is not None for complaint in backends.values())
-    chosen = next((name for name, complaint in backends.items() if complaint is None), None)
-    return [
-        Finding(f"shaping: {name}", "no", complaint, blocks=none)
-        if complaint is not None
-        else Finding(f"shaping: {name}", "works; this is what `auto` takes" if name == chosen else "works")
-        for name, complaint in backends.items()
-    ]
+    complaint = backends[name]
+    if complaint is not None:
+        return Finding(f"shaping: {name}", "no", complaint, blocks=all(backends.values()))
+    chosen = next(each for each, why_not in backends.items() if why_not is None)
+    return Finding(f"shaping: {name}", "works; this is what `auto` takes" if name == chosen else "works")
 
 
-def _engine() -> list[Finding]:
+def _engine() -> Finding:
     try:
         client = engine.connect()
-    except engine.EngineError as error:
-        return [Finding("Docker engine", "none answers", str(error), blocks=True)]
-    found = f"{client.version()['Version']} at {engine.address()}"
-    return [Finding("Docker engine", found), _gpus(client)]
+        return Finding("Docker engine", f"{client.version()['Version']} at {engine.address()}")
+    except (engine.EngineError, DockerException) as error:
+        return Finding("Docker engine", "none answers", str(error), blocks=True)
 
 
-def _gpus(client: docker.DockerClient) -> Finding:
+def _gpus() -> Finding:
     try:
-        runtimes = client.info().get("Runtimes", {})
-    except DockerException as error:
-        return Finding("GPUs", f"not known: {error}", "see that the engine answers `docker info`")
+        runtimes = engine.connect().info().get("Runtimes", {})
+    except (engine.EngineError, DockerException):
+        return Finding("GPUs", "not known without an engine")
     if "nvidia" in runtimes:
         return Finding("GPUs", "the engine offers them to containers")
     return Finding("GPUs", "none offered; workers compute on processors")
 
 
-def _budget(findings: Sequence[Finding]) -> Finding:
-    for name, complaint in available_backends().items() if not _blocked(findings) else ():
+def _leftovers() -> Finding:
+    stale = fixes.stale_networks()
+    if not stale:
+        return Finding("leftovers", "none")
+    return Finding("leftovers", f"of {', '.join(stale)}, which ended without cleaning up", "testbed clean --name NAME")
+
+
+def _working_backend() -> str | None:
+    """The backend to measure with; None while something that blocks is to be mended first."""
+    if any(check.look().blocks for check in CHECKS if check.look is not _budget):
+        return None
+    return next(name for name, complaint in available_backends().items() if complaint is None)
+
+
+def _budget() -> Finding:
+    for name, complaint in available_backends().items():
         if complaint is None and (kept := budget.host_budget(name)) is not None:
             carries = f"{kept.bits_per_second / 1e6:.0f} Mbit/s over all links on {kept.cores} cores ({name})"
             return Finding("budget", carries)
     return Finding("budget", "not measured yet", "the first `testbed run` measures it, in about five seconds")
 
 
-def _blocked(findings: Sequence[Finding]) -> bool:
-    return any(finding.blocks for finding in findings)
+# What mends it ---------------------------------------------------------------------------------------------------
+
+
+def _mend_backend(name: str) -> str:
+    if name == "userspace" and shutil.which("cc") is None:
+        return fixes.install(build.PACKAGES.split())
+    return fixes.load_modules(MODULES[name])
+
+
+CHECKS = (
+    Check(_root),
+    Check(_programs, lambda: fixes.install(_packages_of(_missing_programs()))),
+    Check(_mininet, lambda: fixes.install(["mininet"])),
+    Check(_forwarding, fixes.let_settings_be_written),
+    *(Check(partial(_backend, name), partial(_mend_backend, name)) for name in MODULES),
+    Check(_engine, fixes.start_engine),
+    Check(_gpus),
+    Check(_leftovers, fixes.take_leftovers_away),
+    Check(_budget, lambda: fixes.measure_budget(_working_backend())),
+)
+
+
+# Showing it ------------------------------------------------------------------------------------------------------
 
 
 def show(findings: Sequence[Finding], as_json: bool) -> None:
     """Print the findings."""
     if as_json:
-        print(json.dumps([asdict(finding) for finding in findings], indent=1))
+        print(json.dumps([asdict(finding) | {"ok": finding.ok} for finding in findings], indent=1))
         return
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2))
     for finding in findings:
-        mark = "[red]✗[/]" if finding.blocks else "[yellow]–[/]" if finding.remedy else "[green]✓[/]"
-        table.add_row(mark, finding.name, finding.found)
+        mark = "[red]✗[/]" if finding.blocks else "[green]✓[/]" if finding.ok else "[yellow]–[/]"
+        table.add_row(mark, finding.name, escape(finding.found))
+        if finding.fix:
+            table.add_row("", "", f"[bold]{'fixed' if finding.fixed else 'not fixed'}:[/] {escape(finding.fix)}")
         if finding.remedy:
-            table.add_row("", "", f"[italic]{finding.remedy}[/]")
+            table.add_row("", "", f"[italic]{escape(finding.remedy)}[/]")
     console = Console(highlight=False)
     console.print(f"{platform.release()} {platform.machine()}, {os.cpu_count()} cores")
     console.print(table)
+    if any(finding.fixable and not finding.fix for finding in findings):
+        console.print("`testbed doctor --fix` tries what it can of this.")

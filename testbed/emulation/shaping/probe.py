@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 from typing import Literal
 
+from testbed.emulation.kernel import package_here
 from testbed.emulation.shaping.base import Port, Shaper, ShapingError
 from testbed.emulation.shaping.netem import NetemShaper
 from testbed.emulation.shaping.userspace import UserspaceShaper
@@ -85,13 +86,11 @@ def _complaint(backend: type[Shaper]) -> str | None:
 
 def _kernel_remedy() -> str:
     """How this kernel may come to have netem, by who made it."""
-    release = platform.release()
-    if "azure" in release or "aws" in release or "gcp" in release or release.endswith("-generic"):
-        package = f"install its module: apt-get install linux-modules-extra-{release} && modprobe sch_netem"
-    elif release.endswith("-amd64") or release.endswith("-arm64"):
-        package = f"install it: apt-get install linux-image-{release} (not the -cloud image) && modprobe sch_netem"
-    elif Path("/etc/redhat-release").exists():
-        package = f"install its module: dnf install kernel-modules-extra-{release} && modprobe sch_netem"
+    release, package = platform.release(), package_here()
+    if package is None:
+        how = "rebuild it with CONFIG_NET_SCH_NETEM and CONFIG_NET_SCH_HTB"
+    elif package.restart:
+        how = f"install {package.name} and restart with that kernel"
     else:
-        package = "rebuild it with CONFIG_NET_SCH_NETEM and CONFIG_NET_SCH_HTB"
-    return f"Kernel {release} lacks sch_netem or sch_htb; {package}; or use the userspace backend."
+        how = f"install {package.name} and run modprobe sch_netem"
+    return f"Kernel {release} lacks sch_netem or sch_htb; {how}; or use the userspace backend."
