@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from testbed.planning import Bound, BoundError, View, make_policy, policy_names, predict
-from testbed.planning.bound import GAP, bound
+from testbed.planning.bound import bound
 from testbed.planning.constraints import GOODPUT, Constraints
+from testbed.planning.pack import EXACT
 from tests.planning.networks import sites, view_of, views
 
 pytestmark = pytest.mark.unit
@@ -69,13 +70,13 @@ def test_it_is_the_optimum_of_the_flow_formulation(view: View) -> None:
     if len(view.members) == 1:
         assert bound(view) == Bound(0.0, float("inf"))
         return
-    assert bound(view).rate_bps == pytest.approx(flow_rate(view), rel=2 * GAP)
+    assert bound(view).rate_bps == pytest.approx(flow_rate(view), rel=2 * EXACT)
 
 
 def test_it_is_the_optimum_of_the_flow_formulation_where_four_sites_are_meshed() -> None:
     graph = sites(("a", "b", 20), ("b", "c", 150), ("c", "d", 40), ("a", "d", 70), ("a", "c", 55), ("b", "d", 33))
     view = view_of(graph, {})
-    assert bound(view).rate_bps == pytest.approx(flow_rate(view), rel=2 * GAP)
+    assert bound(view).rate_bps == pytest.approx(flow_rate(view), rel=2 * EXACT)
 
 
 @settings(max_examples=40, deadline=None)
@@ -87,14 +88,14 @@ def test_no_policy_is_predicted_to_beat_it(view: View, name: str) -> None:
 def test_two_members_need_the_model_over_the_slower_direction() -> None:
     view = view_of(sites(("a", "b", 20)), {}, model_bytes=1_000_000)
     # Reduced at a, the model crosses each direction once: 20 Mbit/s. No root does better.
-    assert bound(view).rate_bps == pytest.approx(20e6 * GOODPUT, rel=GAP)
-    assert bound(view).seconds == pytest.approx(8e6 / (20e6 * GOODPUT), rel=GAP)
+    assert bound(view).rate_bps == pytest.approx(20e6 * GOODPUT, rel=EXACT)
+    assert bound(view).seconds == pytest.approx(8e6 / (20e6 * GOODPUT), rel=EXACT)
 
 
 def test_three_members_in_a_triangle_share_the_model_over_all_links() -> None:
     """Six directed links of rate 1, four edge uses for each element: 6/4 at most, and symmetry attains it."""
     view = view_of(sites(("a", "b", 100), ("b", "c", 100), ("a", "c", 100)), {})
-    assert bound(view).rate_bps == pytest.approx(1.5 * 100e6 * GOODPUT, rel=GAP)
+    assert bound(view).rate_bps == pytest.approx(1.5 * 100e6 * GOODPUT, rel=EXACT)
 
 
 def test_members_that_nothing_connects_have_none() -> None:

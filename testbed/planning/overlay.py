@@ -1,0 +1,82 @@
+"""The overlay as arrays: what tree packing computes on. Members, edges and capacities are numbers here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from testbed.planning.arborescence import Arborescences
+from testbed.planning.constraints import Constraints
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class OneWay:
+    """A tree in one direction: each member's parent (the root's own is itself), and which capacities it uses how often.
+
+    `outward`: the mean goes along it from the root; else partial sums go along it to the root.
+    """
+
+    root: int
+    outward: bool
+    parents: tuple[int, ...]
+    names: Ints
+    uses: Floats
+
+
+class Overlay:
+    """Members 0..n−1, the edges among them, and the capacities these draw on.
+
+    `goodput` is in units of `unit_bps`, the median of all, so that programs over it are well scaled.
+    """
+
+    def __init__(self, members: Sequence[str], limits: Constraints) -> None:
+        index = {member: i for i, member in enumerate(members)}
+        names = sorted({name for drawn in limits.drawn.values() for name in drawn})
+        number = {name: i for i, name in enumerate(names)}
+        goodput = np.array([limits.goodput_bps[name] for name in names])
+        self.members = tuple(members)
+        self.unit_bps = float(np.median(goodput)) if len(goodput) else 1.0
+        self.goodput: Floats = goodput / self.unit_bps
+        self._source = np.array([index[source] for source, _ in limits.drawn], dtype=np.int64)
+        self._target = np.array([index[target] for _, target in limits.drawn], dtype=np.int64)
+        routes = [[number[name] for name in drawn] for drawn in limits.drawn.values()]
+        lengths = np.array([len(route) for route in routes], dtype=np.int64)
+        self._start = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        self._drawn = np.array([name for route in routes for name in route], dtype=np.int64)
+        self._edge_of_draw = np.repeat(np.arange(len(routes)), lengths)
+        self._edge = np.full((len(members), len(members)), -1, dtype=np.int64)
+        self._edge[self._source, self._target] = np.arange(len(routes))
+
+    def costs(self, prices: Floats) -> Floats:
+        """The cost of each edge [source, target] when capacities cost `prices`; infinite where there is no edge."""
+        per_edge = np.bincount(self._edge_of_draw, weights=prices[self._drawn], minlength=len(self._source))
+        costs = np.full((len(self.members), len(self.members)), np.inf)
+        costs[self._source, self._target] = per_edge
+        return costs
+
+    def tree(self, found: Arborescences, root: int, outward: bool) -> OneWay:
+        """The tree of `root` in what was found for `costs` (`outward`), or for their transpose."""
+        return self.one_way(root, outward, found.parents(root))
+
+    def one_way(self, root: int, outward: bool, parents: Sequence[int]) -> OneWay:
+        """The tree of these parents; KeyError when one of its edges is not in the overlay."""
+        child = np.array([v for v in range(len(parents)) if v != root], dtype=np.int64)
+        parent = np.array(parents, dtype=np.int64)[child]
+        edges = self._edge[parent, child] if outward else self._edge[child, parent]
+        if (edges < 0).any():
+            raise KeyError(f"a tree of {self.members[root]} uses an edge that is not there")
+        names, uses = np.unique(self._draws(edges), return_counts=True)
+        return OneWay(root, outward, tuple(parents), names, uses.astype(np.float64))
+
+    def _draws(self, edges: Ints) -> Ints:
+        """The capacities that these edges draw on, one after the other."""
+        lengths = self._start[edges + 1] - self._start[edges]
+        first = np.repeat(self._start[edges] - np.concatenate([[0], np.cumsum(lengths)[:-1]]), lengths)
+        draws: Ints = self._drawn[first + np.arange(lengths.sum())]
+        return draws

@@ -1,0 +1,72 @@
+"""The linear program of tree packing over the trees known so far, which more are added to. HiGHS solves it."""
+
+from __future__ import annotations
+
+import highspy
+import numpy as np
+
+from testbed.planning.overlay import Floats, OneWay
+
+#: HiGHS's number for the primal simplex: a basis stays feasible for it when columns are added.
+PRIMAL_SIMPLEX = 4
+
+
+class ProgramError(RuntimeError):
+    """The solver gave up."""
+
+
+class Program:
+    """Maximise Σ w_r, with
+
+        Σ over trees of rate · uses ≤ goodput                    a row for every capacity
+        w_r ≤ Σ rates of trees into r, w_r ≤ Σ rates of trees out of r       two rows for every root
+
+    Those of the second kind need no equality: a surplus of trees of one direction is of no use. Each solution starts
+    from the last one's basis.
+    """
+
+    def __init__(self, goodput: Floats) -> None:
+        self.trees: list[OneWay] = []
+        self._highs = highspy.Highs()  # type: ignore[no-untyped-call]
+        self._highs.setOptionValue("output_flag", False)
+        self._highs.setOptionValue("simplex_strategy", PRIMAL_SIMPLEX)
+        self._rows = len(goodput)
+        for limit in goodput:
+            self._highs.addRow(-highspy.kHighsInf, limit, 0, [], [])
+        self._direction_row: dict[tuple[int, bool], int] = {}
+        self._known: set[tuple[int, bool, tuple[int, ...]]] = set()
+        self._column: list[int] = []
+
+    def add(self, tree: OneWay) -> bool:
+        """Whether the tree is a new one."""
+        key = (tree.root, tree.outward, tree.parents)
+        if key in self._known:
+            return False
+        self._known.add(key)
+        if (tree.root, tree.outward) not in self._direction_row:
+            self._add_root(tree.root)
+        rows = np.append(tree.names, self._direction_row[tree.root, tree.outward]).astype(np.int32)
+        self._column.append(self._highs.getNumCol())
+        self._highs.addCol(0.0, 0.0, highspy.kHighsInf, len(rows), rows, np.append(tree.uses, -1.0))
+        self.trees.append(tree)
+        return True
+
+    def _add_root(self, root: int) -> None:
+        for outward in (False, True):
+            self._direction_row[root, outward] = self._highs.getNumRow()
+            self._highs.addRow(-highspy.kHighsInf, 0.0, 0, [], [])
+        rows = [self._direction_row[root, outward] for outward in (False, True)]
+        self._highs.addCol(-1.0, 0.0, highspy.kHighsInf, 2, rows, [1.0, 1.0])
+
+    def solve(self) -> tuple[float, Floats]:
+        """The most that the known trees carry, and the capacities' prices. ProgramError when HiGHS fails."""
+        self._highs.run()
+        if self._highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+            status = self._highs.modelStatusToString(self._highs.getModelStatus())
+            raise ProgramError(f"the linear program of tree packing was not solved: {status}")
+        duals = -np.array(self._highs.getSolution().row_dual[: self._rows])
+        return -self._highs.getObjectiveValue(), np.maximum(duals, 0.0)
+
+    def rates(self) -> Floats:
+        """The rate of each of `trees` in the last solution."""
+        return np.array(self._highs.getSolution().col_value)[self._column]
