@@ -129,7 +129,7 @@ def _round_trips(network: Network, names: Iterable[str], states: Mapping[str, Li
         assert back is not None
         if closing is not None:
             measured_ms = float(closing[2 if there.jitter_s or back.jitter_s else 1])
-            errors[name] = _round_trip_error(measured_ms / 1e3, there, back)
+            errors[name] = round_trip_error(measured_ms / 1e3, there, back)
         elif (1 - (1 - there.loss) * (1 - back.loss)) ** PINGS < LIKELY_SILENCE:
             errors[name] = float("inf")  # no answer at all: not the link that was asked for
     return errors
@@ -140,7 +140,7 @@ def _back(name: str) -> str:
     return link_name(target, source)
 
 
-def _round_trip_error(measured_s: float, there: LinkState, back: LinkState) -> float:
+def round_trip_error(measured_s: float, there: LinkState, back: LinkState) -> float:
     """How far a round trip (the least of some, with jitter their mean) is outside of what it may be.
 
     It may take the links' own time for the frame, 0.8 ms each way at 1 Mbit/s, or not: a token bucket lets a lone

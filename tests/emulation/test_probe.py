@@ -17,18 +17,18 @@ SLOW = LinkState(64e3, 0.010)
 
 def test_a_slow_link_may_take_its_time_for_a_ping_or_not() -> None:
     service_s = 2 * 98 * 8 / 64e3  # 24.5 ms
-    assert probe._round_trip_error(0.020, SLOW, SLOW) == 0
-    assert probe._round_trip_error(0.020 + service_s, SLOW, SLOW) == pytest.approx(0)
-    assert probe._round_trip_error(0.021 + service_s, SLOW, SLOW) == pytest.approx(0.001)
-    assert probe._round_trip_error(0.019, SLOW, SLOW) == pytest.approx(-0.001)
+    assert probe.round_trip_error(0.020, SLOW, SLOW) == 0
+    assert probe.round_trip_error(0.020 + service_s, SLOW, SLOW) == pytest.approx(0)
+    assert probe.round_trip_error(0.021 + service_s, SLOW, SLOW) == pytest.approx(0.001)
+    assert probe.round_trip_error(0.019, SLOW, SLOW) == pytest.approx(-0.001)
 
 
 def test_jitter_may_move_the_mean_of_a_few_but_not_far() -> None:
     shaky = LinkState(100e6, 0.010, jitter_s=0.005)
-    assert probe._round_trip_error(0.0225, shaky, FAST) == 0
-    assert probe._round_trip_error(0.0175, FAST, shaky) == 0
-    assert probe._round_trip_error(0.025, shaky, shaky) > 0
-    assert probe._round_trip_error(0.0225, FAST, FAST) == pytest.approx(0.0025, abs=1e-4)
+    assert probe.round_trip_error(0.0225, shaky, FAST) == 0
+    assert probe.round_trip_error(0.0175, FAST, shaky) == 0
+    assert probe.round_trip_error(0.025, shaky, shaky) > 0
+    assert probe.round_trip_error(0.0225, FAST, FAST) == pytest.approx(0.0025, abs=1e-4)
 
 
 @given(st.floats(1e4, 1e11))

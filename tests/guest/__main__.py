@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 
-from tests.guest.kernel import GuestError, run_in_guest
+from tests.guest.kernel import GuestError, test_in_guest
 
 LIMIT_S = 600
 
 if __name__ == "__main__":
     try:
-        result = run_in_guest(["-m", "guest", *sys.argv[1:]], limit_s=LIMIT_S)
+        result = test_in_guest(["-m", "guest", *sys.argv[1:]], limit_s=LIMIT_S)
     except GuestError as error:
         sys.exit(str(error))
     print(result.console)

@@ -1,9 +1,9 @@
-"""Boot the guest kernel on the host's own files and run pytest in it.
+"""Boot the guest kernel on the host's own files and run a command in it: pytest, or a benchmark.
 
     host                                        guest (user-mode-linux)
-    run_in_guest(["-m", "guest"]) ─► linux.uml ─► init script: tmpfs on /run, …; modules; lo up
-                                                  └─► pytest ─► exchange/junit.xml, exchange/status
-    GuestResult ◄── files of the exchange ◄────── power off, whatever happened
+    test_in_guest(["-m", "guest"]) ─► linux.uml ─► init script: tmpfs on /run, …; modules; lo up
+                                                   └─► pytest ─► exchange/junit.xml, exchange/status
+    GuestResult ◄── files of the exchange ◄─────── power off, whatever happened
 
 The host's file system is the guest's root, read-only; what tests write goes to memory (TMPDIR, /run), and
 only the exchange directory comes back. The guest has one CPU, and sees the time and the environment of its
@@ -78,22 +78,31 @@ class GuestError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class GuestResult:
-    """What a run in the guest came to: pytest's exit status, its JUnit report, and all the guest's output."""
+    """What a run in the guest came to: the exit status, pytest's JUnit report, and all the guest's output."""
 
     status: int
     junit: str
     console: str
 
 
-def run_in_guest(arguments: Sequence[str], *, limit_s: float) -> GuestResult:
-    """Run pytest with these arguments in the guest. Raises GuestError: not there, crashed, or out of time."""
+def test_in_guest(arguments: Sequence[str], *, limit_s: float) -> GuestResult:
+    """Run pytest with these arguments in the guest. Raises GuestError as `run_in_guest` does."""
+    pytest = [sys.executable, "-m", "pytest", "--color=no", "-p", "no:cacheprovider"]
+    return run_in_guest([*pytest, "--junitxml=/run/exchange/junit.xml", *arguments], limit_s=limit_s)
+
+
+test_in_guest.__test__ = False  # type: ignore[attr-defined]
+
+
+def run_in_guest(command: Sequence[str], *, limit_s: float) -> GuestResult:
+    """Run a command in the guest. Raises GuestError: not there, crashed, or out of time."""
     kernel = shutil.which(KERNEL)
     if kernel is None or not MODULES.is_dir():
         raise GuestError(f"no guest kernel; install it: apt-get install {PACKAGE}")
     with tempfile.TemporaryDirectory(prefix="testbed-guest-", dir="/var/tmp") as name:
         exchange = Path(name)
         init = exchange / "init"
-        init.write_text(_init_script(exchange, arguments))
+        init.write_text(_init_script(exchange, command))
         init.chmod(0o755)
         console = _boot(
             [
@@ -107,11 +116,13 @@ def run_in_guest(arguments: Sequence[str], *, limit_s: float) -> GuestResult:
         )
         status, junit = exchange / "status", exchange / "junit.xml"
         if not status.exists():
-            raise GuestError(f"the guest went down before its tests ended. The end of its console:\n{console[-8000:]}")
+            raise GuestError(
+                f"the guest went down before its command ended. The end of its console:\n{console[-8000:]}"
+            )
         return GuestResult(int(status.read_text()), junit.read_text() if junit.exists() else "", console)
 
 
-def _init_script(exchange: Path, arguments: Sequence[str]) -> str:
+def _init_script(exchange: Path, command: Sequence[str]) -> str:
     environment = {
         "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         "HOME": "/run/tmp",
@@ -120,8 +131,6 @@ def _init_script(exchange: Path, arguments: Sequence[str]) -> str:
         "PYTHONDONTWRITEBYTECODE": "1",
         **NARROW,
     }
-    pytest = [sys.executable, "-m", "pytest", "--color=no", "-p", "no:cacheprovider"]
-    command = [*pytest, "--junitxml=/run/exchange/junit.xml", *arguments]
     return INIT.format(
         exchange=shlex.quote(str(exchange)),
         modules=shlex.quote(str(MODULES)),

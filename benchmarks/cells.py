@@ -1,0 +1,152 @@
+"""A cell of the grid, rate by round trip by loss: what was asked, what was measured, and why it differs if it does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from scipy.stats import binom
+
+from benchmarks.flows import Rate, round_trip_s, tcp_rate, udp_loss, udp_rate
+from benchmarks.subjects import Subject
+from testbed.emulation.probe import round_trip_error
+from testbed.link import MTU_FRAME_BYTES, LinkState, Queue
+from testbed.run.verdict import CPU_BUSY, RATE_TOLERANCE, RTT_TOLERANCE_S
+
+#: TCP sends two or three frames at a time even on slow links, so these are counted for as long as 300 take.
+TCP_WINDOW_S = 4.0
+TCP_FRAMES = 300
+UDP_WINDOW_S = 2.5
+LOSS_S = 3.0
+
+#: A queue of one BDP, or of this time where the round trip is shorter: without any TCP's bursts need room all the same.
+QUEUE_S = 0.020
+
+#: What is outside of its tolerance is measured once more: this machine may have been disturbed. A loss that is as
+#: asked is outside of its 99 % interval once in a hundred times, and twice running once in ten thousand.
+LOOKS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What is asked of a link, the same both ways: Mbit/s, milliseconds there and back, percent."""
+
+    rate_mbps: float
+    rtt_ms: float
+    loss_pct: float
+
+    @property
+    def state(self) -> LinkState:
+        rate, rtt = self.rate_mbps * 1e6, self.rtt_ms / 1e3
+        return LinkState(rate, rtt / 2, loss=self.loss_pct / 100, queue=Queue(rate / 8 * max(rtt, QUEUE_S), "bytes"))
+
+    def __str__(self) -> str:
+        loss = f", {self.loss_pct:g} % loss" if self.loss_pct else ""
+        return f"{self.rate_mbps:g} Mbit/s, {self.rtt_ms:g} ms{loss}"
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One figure of a cell: its error (relative, seconds, or datagrams lost too many), whether that is within its
+    tolerance, as text, and why it is not.
+    """
+
+    error: float | None
+    within: bool
+    text: str
+    reason: str | None = None
+    looks: int = 1
+
+    def __str__(self) -> str:
+        return self.text if self.within else f"{self.text} !"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A cell measured; `loss` is None where none was asked for. `complaints` are errors that the subject reported."""
+
+    subject: str
+    cell: Cell
+    rate: Figure
+    rtt: Figure
+    loss: Figure | None
+    complaints: Sequence[str]
+
+    @property
+    def figures(self) -> dict[str, Figure]:
+        all_ = {"rate": self.rate, "round trip": self.rtt, "loss": self.loss}
+        return {name: figure for name, figure in all_.items() if figure is not None}
+
+    @property
+    def within(self) -> bool:
+        return all(figure.within for figure in self.figures.values())
+
+    def values(self) -> dict[str, Any]:
+        return {**asdict(self), "within": self.within}
+
+
+def measure(subject: Subject, cell: Cell, backend: str) -> Result:
+    """Measure a link that is as the cell asks. Tolerances are those of the verdict for this backend."""
+    return Result(
+        subject.name,
+        cell,
+        complaints=tuple(subject.complaints),
+        rtt=_look(lambda: _rtt(subject, RTT_TOLERANCE_S[backend])),
+        rate=_look(lambda: _rate(subject, RATE_TOLERANCE[backend])),
+        loss=_look(lambda: _loss(subject)) if cell.loss_pct else None,
+    )
+
+
+def _look(measured: Callable[[], Figure]) -> Figure:
+    figure, looks = measured(), 1
+    while not figure.within and looks < LOOKS:
+        figure, looks = measured(), looks + 1
+    return replace(figure, looks=looks)
+
+
+def _rtt(subject: Subject, tolerance_s: float) -> Figure:
+    found = round_trip_s(subject)
+    if found is None:
+        return Figure(None, False, "no answer", "none of the pings was answered")
+    error = round_trip_error(found, subject.state, subject.state)
+    off = found - 2 * subject.state.delay_s
+    reason = f"{found * 1e3:.2f} ms where {2e3 * subject.state.delay_s:g} ms was asked for"
+    return Figure(error, abs(error) <= tolerance_s, f"{off * 1e3:+.2f} ms", reason)
+
+
+def _rate(subject: Subject, tolerance: float) -> Figure:
+    if subject.state.loss:
+        rate = udp_rate(subject, UDP_WINDOW_S)
+    else:
+        frames_s = TCP_FRAMES * MTU_FRAME_BYTES * 8 / subject.state.rate_bps
+        rate = tcp_rate(subject, max(TCP_WINDOW_S, frames_s))
+    tolerance += rate.resolution
+    within = abs(rate.error) <= tolerance
+    return Figure(rate.error, within, f"{rate.error:+.2%}", None if within else _why(rate, tolerance))
+
+
+def _why(rate: Rate, tolerance: float) -> str | None:
+    """What was measured beside a rate that is off, if that accounts for it."""
+    reasons = []
+    if rate.cpu > CPU_BUSY:
+        reasons.append(f"the processors were busy for {rate.cpu:.0%} of the time")
+    if rate.waiting is not None and rate.waiting_error is not None:
+        idle = 1 - rate.waiting
+        if abs(rate.waiting_error) <= tolerance and -idle - tolerance <= rate.error < 0:
+            reasons.append(
+                f"for {idle:.1%} of the time nothing waited for the link; while something did, its rate was "
+                f"{rate.waiting_error:+.1%} off"
+            )
+    if rate.offered < 1 - tolerance:
+        reasons.append(f"the sender offered {rate.offered:.0%} of the link's rate")
+    return "; ".join(reasons) or None
+
+
+def _loss(subject: Subject) -> Figure:
+    lost, sent = udp_loss(subject, LOSS_S)
+    least, most = binom.interval(0.99, sent, subject.state.loss)
+    within = least <= lost <= most
+    text = f"{lost} of {sent}"
+    reason = f"{lost} of {sent} datagrams lost, outside of {least:.0f} to {most:.0f}"
+    return Figure(lost - sent * subject.state.loss, within, text, None if within else reason)

@@ -1,0 +1,155 @@
+"""Whether a link does what is asked of it, beside the same link made by Mininet's TCLink on the same kernel.
+
+  grid    rates by round trips by loss: TCP's rate without loss and UDP's with it, the idle round trip, the share lost
+  ends    the slowest and the fastest rates
+  toggle  a busy link whose rate changes twenty times
+
+`--guest` measures in the guest kernel, which has netem, where this one has none.
+"""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from itertools import product
+
+from benchmarks.cells import Cell, Figure, Result, measure
+from benchmarks.subjects import MininetLink, TestbedLink
+from benchmarks.table import Table, arguments, progress, show
+from benchmarks.toggle import SLOW_BPS, TOGGLES, Toggled, asked, toggle
+from testbed.run.verdict import RATE_TOLERANCE, RTT_TOLERANCE_S
+from tests.guest.kernel import run_in_guest
+
+RATES_MBPS = (0.5, 5, 50, 200, 500)
+RTTS_MS = (0, 20, 100, 300)
+LOSSES_PCT = (0, 1)
+QUICK_GRID = (Cell(0.5, 20, 0), Cell(200, 100, 0), Cell(5, 100, 1), Cell(50, 20, 1))
+#: With loss UDP fills them, without it TCP does: only full super-packets come near 10 Gbit/s.
+ENDS = (Cell(0.064, 20, 1), Cell(1000, 20, 0), Cell(10000, 20, 0))
+PARTS = ("grid", "ends", "toggle")
+GUEST_LIMIT_S = 1800.0
+
+
+def main() -> int:
+    parser = arguments(__doc__)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; all when none is named")
+    parser.add_argument("--loss", type=float, choices=LOSSES_PCT, help="only the grid's cells with this loss, in %%")
+    parser.add_argument("--guest", action="store_true", help="measure in the guest kernel")
+    args = parser.parse_args()
+    if unknown := set(args.parts) - set(PARTS):
+        parser.error(f"no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
+    if args.guest:
+        return _in_guest([word for word in sys.argv[1:] if word != "--guest"])
+    parts = args.parts or (("grid", "toggle") if args.quick else PARTS)
+    backend, results, toggled = _measure(parts, _grid(args))
+    figures = {
+        "cells": [result.values() for result in results],
+        "within": {name: _share(results, name) for name in (TestbedLink.name, MininetLink.name)},
+        "toggle": [{**asdict(each), "within": each.within} for each in toggled],
+        "repeats": 1,
+    }
+    tables = [*_cell_tables(results, backend), *([_toggle_table(toggled)] if toggled else [])]
+    show(tables, figures, as_json=args.json, backend=backend)
+    return 0
+
+
+def _grid(args: Namespace) -> list[Cell]:
+    cells = QUICK_GRID if args.quick else [Cell(*values) for values in product(RATES_MBPS, RTTS_MS, LOSSES_PCT)]
+    # Those with loss come last: from the first on, workers send single frames.
+    return sorted((cell for cell in cells if args.loss in (None, cell.loss_pct)), key=lambda cell: cell.loss_pct)
+
+
+def _measure(parts: Iterable[str], grid: Sequence[Cell]) -> tuple[str, list[Result], list[Toggled]]:
+    """The shaping backend, and what was found of either subject."""
+    cells = [*(grid if "grid" in parts else ()), *(ENDS if "ends" in parts else ())]
+    results: list[Result] = []
+    toggled: list[Toggled] = []
+    with TestbedLink(asked(SLOW_BPS)) as ours:
+        if "toggle" in parts:
+            progress(f"{TOGGLES} changes of a busy link, by the testbed and by Mininet")
+            toggled.append(toggle(ours))
+            with MininetLink(asked(SLOW_BPS)) as theirs:
+                toggled.append(toggle(theirs))
+        for number, cell in enumerate(cells, start=1):
+            progress(f"{number} of {len(cells)}: {cell}")
+            ours.change(cell.state)
+            results.append(measure(ours, cell, ours.backend))
+            with MininetLink(cell.state) as theirs:
+                results.append(measure(theirs, cell, ours.backend))
+        return ours.backend, results, toggled
+
+
+def _share(results: Iterable[Result], subject: str) -> str:
+    """How many of a subject's cells are within tolerance, of all."""
+    own = [result for result in results if result.subject == subject]
+    return f"{sum(result.within for result in own)} of {len(own)}"
+
+
+def _cell_tables(results: Sequence[Result], backend: str) -> list[Table]:
+    if not results:
+        return []
+    ours = [result for result in results if result.subject == TestbedLink.name]
+    theirs = [result for result in results if result.subject == MininetLink.name]
+    rows = [
+        [str(mine.cell), *map(_text, (mine.rate, mine.rtt, mine.loss, other.rate, other.rtt, other.loss))]
+        for mine, other in zip(ours, theirs, strict=True)
+    ]
+    columns = ["asked", "testbed: rate", "round trip", "lost", "Mininet: rate", "round trip", "lost"]
+    title = (
+        f"A link as asked: rate within {RATE_TOLERANCE[backend]:.0%}, round trip within "
+        f"{RTT_TOLERANCE_S[backend] * 1e3:g} ms, loss in its 99 % interval; ! is outside"
+    )
+    within = (
+        f"within tolerance: testbed {_share(results, TestbedLink.name)}, Mininet {_share(results, MininetLink.name)}"
+    )
+    return [Table(title, columns, rows, [within, *_reasons(ours), *_complaints(theirs)])]
+
+
+def _text(figure: Figure | None) -> str:
+    return "" if figure is None else str(figure)
+
+
+def _reasons(results: Iterable[Result]) -> list[str]:
+    return [
+        f"{result.cell}: {name} {figure.text}: {figure.reason or 'unexplained'}"
+        for result in results
+        for name, figure in result.figures.items()
+        if not figure.within
+    ]
+
+
+def _complaints(results: Iterable[Result]) -> list[str]:
+    """What Mininet printed as errors, and in how many cells it carried on after it."""
+    cells = [set(result.complaints) for result in results]
+    every = sorted(set().union(*cells))
+    return [f"Mininet carried on after, in {sum(text in cell for cell in cells)} cells: {text}" for text in every]
+
+
+def _toggle_table(toggled: Iterable[Toggled]) -> Table:
+    rows = [
+        [
+            each.subject,
+            f"{each.peak_bps / 1e6:.0f} Mbit/s",
+            f"{each.excess:.2f}" + ("" if each.excess <= 1 else " !"),
+            str(each.retransmissions),
+            str(each.resets),
+            f"{each.change_s * 1e3:.1f} ms",
+        ]
+        for each in toggled
+    ]
+    columns = ["", "most in 100 ms", "of what was allowed", "retransmissions", "resets", "longest change"]
+    title = f"A busy link toggled between 50 and 100 Mbit/s {TOGGLES} times"
+    return Table(title, columns, rows, ["allowed: 1.1 times the rate in force plus one burst; ! is outside"])
+
+
+def _in_guest(words: Sequence[str]) -> int:
+    """This benchmark, run in the guest kernel; its exit status."""
+    result = run_in_guest([sys.executable, "-m", "benchmarks.fidelity", *words], limit_s=GUEST_LIMIT_S)
+    print(result.console.rstrip())
+    return result.status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

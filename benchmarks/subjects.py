@@ -1,0 +1,153 @@
+"""One shaped link between two hosts, made by the testbed and made by Mininet, to be measured the same way.
+
+    source --- router ==== the link ==== (router) --- target
+
+Both are shaped where packets leave a router, not on the sending host: that spares Mininet's figures what TCP's limit on
+queues in the sender does to them. Mininet's hosts are joined as in its `linuxrouter.py` example.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ClassVar, Self
+
+from mininet.link import TCLink
+from mininet.log import lg
+from mininet.net import Mininet
+
+from testbed.emulation.network import Network
+from testbed.emulation.node import Namespace
+from testbed.emulation.shaping import LinkCounters, open_shaper
+from testbed.link import LinkState
+from testbed.spec.topology import Topology
+
+#: What a connection may have on its way, for both hosts' kernels: 500 Mbit/s times 300 ms is 19 MB, the queue is as
+#: long again, and the kernel announces half of a buffer as its window.
+TCP_BUFFERS = ("net.ipv4.tcp_rmem=4096 131072 134217728", "net.ipv4.tcp_wmem=4096 131072 134217728")
+
+#: The LAN adds no delay and, up to 10 Gbit/s, no limit: what is measured is the link.
+TOPOLOGY = {
+    "name": "fidelity",
+    "sites": {"a": {"workers": 1}, "b": {"workers": 1}},
+    "links": [{"between": ["a", "b"], "rate": "100mbit", "delay": "0ms"}],
+    "lan": {"rate": "10gbit", "delay": "0ms"},
+}
+
+
+class Subject(ABC):
+    """A link, the same in both directions, and the two hosts it joins. A context manager: up on entry.
+
+    `complaints` are errors that the subject reported, and carried on after.
+    """
+
+    name: ClassVar[str]
+    source: Any
+    target: Any
+    address: str
+
+    def __init__(self, state: LinkState) -> None:
+        self.state = state
+        self.complaints: list[str] = []
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            self._build(stack)
+            for host in (self.source, self.target):
+                host.popen(["sysctl", "-qw", *TCP_BUFFERS]).wait()
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    @abstractmethod
+    def _build(self, stack: ExitStack) -> None: ...
+
+    @abstractmethod
+    def change(self, state: LinkState) -> None:
+        """Another state, by the means the subject has for it."""
+
+    def counters(self) -> LinkCounters | None:
+        """What the shaper has counted on the way from source to target, where it counts."""
+        return None
+
+
+class TestbedLink(Subject):
+    """Two sites with a worker each; namespaces stand for the workers' containers."""
+
+    __test__ = False
+    name = "testbed"
+
+    def _build(self, stack: ExitStack) -> None:
+        topology = Topology.from_value(TOPOLOGY, Path("fidelity.yaml"))
+        shaper = stack.enter_context(open_shaper())
+        self.backend = shaper.name
+        self._network = Network("fidelity", topology, shaper, lambda *_: None)
+        stack.callback(self._network.stop)
+        self._network.build()
+        self.change(self.state)
+        holders = {worker.name: stack.enter_context(closing(Namespace())) for worker in topology.workers}
+        self._network.join({name: holder.pid for name, holder in holders.items()})
+        self.source, self.target = map(self._network.container, holders)
+        self.address = self._network.address(topology.workers[1])
+
+    def change(self, state: LinkState) -> None:
+        links = self._network.topology.links.values()
+        self._network.links_in_force.configure(replace(link, state=state) for link in links)
+        self.state = state
+
+    def counters(self) -> LinkCounters | None:
+        return self._network.shaper.counters()["a->b"]
+
+
+class MininetLink(Subject):
+    """A TCLink as its users write it."""
+
+    name = "Mininet"
+    address = "10.0.2.2"
+
+    def _build(self, stack: ExitStack) -> None:
+        stack.callback(_record(self.complaints))
+        Mininet.inited = True  # its first start would raise limits of this machine
+        net = Mininet(controller=None)
+        stack.callback(net.stop)
+        self.source = net.addHost("source", ip="10.0.1.2/24", defaultRoute="via 10.0.1.1")
+        self.target = net.addHost("target", ip=f"{self.address}/24", defaultRoute="via 10.0.2.1")
+        router = net.addHost("router", ip=None)
+        net.addLink(self.source, router, params2={"ip": "10.0.1.1/24"})
+        self._link = net.addLink(router, self.target, cls=TCLink, params1={"ip": "10.0.2.1/24"}, **_options(self.state))
+        net.start()
+        router.cmd("sysctl -w net.ipv4.ip_forward=1")
+
+    def change(self, state: LinkState) -> None:
+        for interface in (self._link.intf1, self._link.intf2):
+            interface.config(**_options(state))
+        self.state = state
+
+
+def _options(state: LinkState) -> dict[str, Any]:
+    """A state in TCLink's words: Mbit/s, milliseconds as text, percent."""
+    delay = {"delay": f"{state.delay_s * 1e3:g}ms"} if state.delay_s else {}
+    return {"bw": state.rate_bps / 1e6, "loss": state.loss * 100, **delay}
+
+
+def _record(complaints: list[str]) -> Any:
+    """Collect Mininet's errors instead of printing them; what is returned ends that."""
+    handler = logging.Handler(logging.ERROR)
+    handler.emit = lambda record: complaints.append(record.getMessage().strip())  # type: ignore[method-assign]
+    lg.addHandler(handler)
+    lg.removeHandler(lg.ch)
+
+    def restore() -> None:
+        lg.removeHandler(handler)
+        lg.addHandler(lg.ch)
+
+    return restore
