@@ -20,7 +20,7 @@ TCP_FRAMES = 300
 UDP_WINDOW_S = 2.5
 LOSS_S = 3.0
 
-#: A queue of one BDP, or of this time where the round trip is shorter: without any TCP's bursts need room all the same.
+#: A queue as a link has by default, but of this time at least: TCP's bursts need room also where there is no delay.
 QUEUE_S = 0.020
 
 #: What is outside of its tolerance is measured once more: this machine may have been disturbed. A loss that is as
@@ -38,8 +38,9 @@ class Cell:
 
     @property
     def state(self) -> LinkState:
-        rate, rtt = self.rate_mbps * 1e6, self.rtt_ms / 1e3
-        return LinkState(rate, rtt / 2, loss=self.loss_pct / 100, queue=Queue(rate / 8 * max(rtt, QUEUE_S), "bytes"))
+        plain = LinkState(self.rate_mbps * 1e6, self.rtt_ms / 2e3, loss=self.loss_pct / 100)
+        waiting = max(plain.queue_bytes, plain.rate_bps / 8 * QUEUE_S)
+        return replace(plain, queue=Queue(waiting, "bytes"))
 
     def __str__(self) -> str:
         loss = f", {self.loss_pct:g} % loss" if self.loss_pct else ""

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from contextlib import ExitStack, closing
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -115,7 +116,7 @@ class MininetLink(Subject):
     address = "10.0.2.2"
 
     def _build(self, stack: ExitStack) -> None:
-        stack.callback(_record(self.complaints))
+        self.complaints = stack.enter_context(recorded_complaints())
         Mininet.inited = True  # its first start would raise limits of this machine
         net = Mininet(controller=None)
         stack.callback(net.stop)
@@ -139,15 +140,16 @@ def _options(state: LinkState) -> dict[str, Any]:
     return {"bw": state.rate_bps / 1e6, "loss": state.loss * 100, **delay}
 
 
-def _record(complaints: list[str]) -> Any:
-    """Collect Mininet's errors instead of printing them; what is returned ends that."""
+@contextmanager
+def recorded_complaints() -> Iterator[list[str]]:
+    """Mininet's errors while inside, collected instead of printed."""
+    complaints: list[str] = []
     handler = logging.Handler(logging.ERROR)
     handler.emit = lambda record: complaints.append(record.getMessage().strip())  # type: ignore[method-assign]
     lg.addHandler(handler)
     lg.removeHandler(lg.ch)
-
-    def restore() -> None:
+    try:
+        yield complaints
+    finally:
         lg.removeHandler(handler)
         lg.addHandler(lg.ch)
-
-    return restore

@@ -16,7 +16,7 @@ from testbed.link import MTU_FRAME_BYTES, TCP_PAYLOAD_BYTES, LinkState, Queue
 
 SLOW_BPS, FAST_BPS = 50e6, 100e6
 TOGGLES = 20
-PERIOD_S = 0.5
+PERIOD_S = 0.3
 
 #: The queue holds all that the connection may have on its way, so nothing but the change can make it lose a segment.
 WINDOW = "512K"

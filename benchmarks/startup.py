@@ -1,0 +1,195 @@
+"""How long networks take to come up and to go, without containers beside Mininet's with TCLink."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from mininet.link import Link, TCLink
+from mininet.net import Mininet
+from mininet.topo import Topo
+
+from benchmarks.subjects import recorded_complaints
+from benchmarks.table import Table, arguments, progress, show
+from testbed.emulation.shaping import open_shaper
+from testbed.emulation.topo import WanTopo
+from testbed.spec.topology import Topology
+
+ROOT = Path(__file__).parents[1]
+GEANT = ROOT / "topologies" / "geant-40.yaml"
+
+#: A ring: as many hosts and shaped links as sites.
+SITES = 20
+REPEATS = 3
+#: Ours may take this part of Mininet's time.
+RATIO = 0.5
+
+#: Eight sites of eight workers each, in a ring.
+CONTAINER_SITES = 8
+UP_WITHIN_S, DOWN_WITHIN_S = 25.0, 10.0
+
+VERB_LIMIT_S = 240.0
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Seconds that a network took to come up, and to go."""
+
+    network: str
+    up_s: float
+    down_s: float
+
+
+def main() -> int:
+    args = arguments(__doc__).parse_args()
+    repeats = 1 if args.quick else REPEATS
+    with tempfile.TemporaryDirectory() as name, open_shaper() as shaper:
+        backend = shaper.name
+        plain = _beside_mininet(Path(name), repeats)
+        workers = 1 if args.quick else CONTAINER_SITES
+        file = _write(Path(name), "containers", ring(CONTAINER_SITES, workers))
+        standing = [_standing(f"{CONTAINER_SITES * workers} container hosts", file)]
+        if not args.quick:
+            standing.append(_standing("geant-40, a worker a site", GEANT))
+    ratio = plain[0].up_s / plain[1].up_s
+    figures = {
+        "without_containers": [asdict(each) for each in plain],
+        "ratio": ratio,
+        "containers": [asdict(each) for each in standing],
+        "repeats": repeats,
+    }
+    show([_plain_table(plain, ratio, repeats), _standing_table(standing)], figures, as_json=args.json, backend=backend)
+    return 0
+
+
+def ring(sites: int, workers: int) -> dict[str, Any]:
+    """A topology file's value: sites in a ring, each with so many workers."""
+    names = [f"s{number}" for number in range(sites)]
+    pairs = zip(names, names[1:] + names[:1], strict=True)
+    return {
+        "name": "ring",
+        "sites": {name: {"workers": workers} for name in names},
+        "links": [{"between": list(pair), "rate": "100mbit", "delay": "10ms"} for pair in pairs],
+    }
+
+
+def _write(folder: Path, name: str, value: Mapping[str, Any]) -> Path:
+    file = folder / f"{name}.yaml"
+    file.write_text(yaml.safe_dump(value, sort_keys=False))
+    return file
+
+
+# Without containers -----------------------------------------------------------------------------------------------
+
+
+class TclinkTopo(Topo):  # type: ignore[misc]
+    """The same network in Mininet's own terms. Shaped are the links between routers alone, and routes are left out:
+    both spare it time."""
+
+    def build(self, topology: Topology) -> None:
+        for site in topology.sites:
+            self.addHost(f"{site}-r", ip=None)
+        for number, worker in enumerate(topology.workers):
+            self.addHost(worker.name, ip=f"10.0.{number}.2/24", defaultRoute=f"via 10.0.{number}.1")
+            gateway = {"ip": f"10.0.{number}.1/24"}
+            self.addLink(f"{worker.site}-r", worker.name, cls=Link, params1=gateway)
+        for number, link in enumerate(topology.links.values()):
+            if link.source < link.target:
+                ends = ({"ip": f"10.1.{number}.{host}/30"} for host in (1, 2))
+                options = {"bw": link.state.rate_bps / 1e6, "delay": f"{link.state.delay_s * 1e3:g}ms"}
+                names = (f"{link.source}-r", f"{link.target}-r")
+                self.addLink(*names, cls=TCLink, **dict(zip(("params1", "params2"), ends, strict=True)), **options)
+
+
+def _beside_mininet(folder: Path, repeats: int) -> list[Taken]:
+    """Ours and Mininet's, in turns; medians."""
+    file = _write(folder, "ring", ring(SITES, 1))
+    subjects: dict[str, Callable[[], Topo]] = {
+        "testbed": lambda: WanTopo(file),
+        "Mininet": lambda: TclinkTopo(Topology.load(file)),
+    }
+    taken: dict[str, list[Taken]] = {name: [] for name in subjects}
+    Mininet.inited = True  # its first start would raise limits of this machine
+    for number in range(repeats):
+        for name, make in subjects.items():
+            progress(f"{SITES} hosts and {SITES} shaped links by {name}, {number + 1} of {repeats}")
+            with recorded_complaints():
+                taken[name].append(_once(name, make))
+    return [
+        Taken(name, statistics.median(each.up_s for each in all_), statistics.median(each.down_s for each in all_))
+        for name, all_ in taken.items()
+    ]
+
+
+def _once(name: str, make: Callable[[], Topo]) -> Taken:
+    began = time.monotonic()
+    net = Mininet(topo=make(), controller=None)
+    try:
+        net.start()
+        up = time.monotonic()
+    finally:
+        net.stop()
+    return Taken(name, up - began, time.monotonic() - up)
+
+
+def _plain_table(taken: Sequence[Taken], ratio: float, repeats: int) -> Table:
+    title = f"{SITES} hosts and {SITES} shaped links in a ring, without containers; median of {repeats}"
+    verdict = "as it should" if ratio <= RATIO else "more than it should"
+    note = f"up in {ratio:.2f} of Mininet's time, {verdict} (at most {RATIO:g}); Mininet's has no routes between sites"
+    return Table(title, ["", "up", "down"], [[each.network, *_seconds(each)] for each in taken], [note])
+
+
+# With containers --------------------------------------------------------------------------------------------------
+
+
+def _standing(title: str, file: Path) -> Taken:
+    """Up and down by the program's verbs, interpreter start included."""
+    progress(title)
+    name = f"startup-{os.getpid()}"
+    with _cleaned(name):
+        began = time.monotonic()
+        _verb("up", str(file), "--name", name)
+        up = time.monotonic()
+        _verb("down", "--name", name)
+        down = time.monotonic()
+    return Taken(title, up - began, down - up)
+
+
+@contextmanager
+def _cleaned(name: str) -> Iterator[None]:
+    """Whatever comes to pass, nothing of the network is left."""
+    try:
+        yield
+    except BaseException:
+        _verb("clean", "--name", name)
+        raise
+
+
+def _verb(*words: str) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    command = [sys.executable, "-m", "testbed.cli", *words]
+    subprocess.run(command, stdout=subprocess.DEVNULL, check=True, env=environment, timeout=VERB_LIMIT_S)
+
+
+def _standing_table(taken: Sequence[Taken]) -> Table:
+    title = "With containers, by `testbed up` and `testbed down`"
+    note = f"64 hosts should be up within {UP_WITHIN_S:g} s and down within {DOWN_WITHIN_S:g} s"
+    return Table(title, ["", "up", "down"], [[each.network, *_seconds(each)] for each in taken], [note])
+
+
+def _seconds(taken: Taken) -> list[str]:
+    return [f"{taken.up_s:.2f} s", f"{taken.down_s:.2f} s"]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
