@@ -6,7 +6,8 @@ SHELL := /bin/bash
 
 # Files that root makes in the checkout are handed back to the user who called sudo, however the recipe ends.
 GIVE_BACK = trap './setup.sh give-back' EXIT
-BENCHMARKS = $(foreach name,fidelity startup allreduce policies hop cpn,$(wildcard benchmarks/$(name).py))
+HAS_NETEM = unshare --net tc qdisc add dev lo root netem 2>/dev/null
+BENCHMARKS = $(foreach name,fidelity startup shaping replay allreduce policies hop cpn,$(wildcard benchmarks/$(name).py))
 
 setup: ## packages, environment, Docker engine, worker image: what is missing of them
 	@./setup.sh
@@ -18,7 +19,7 @@ emulate: setup ## train a model over an emulated wide-area network
 test: setup ## style, types and every test
 	@$(GIVE_BACK); \
 	.venv/bin/ruff check . && .venv/bin/mypy && \
-	if unshare --net tc qdisc add dev lo root netem 2>/dev/null; then \
+	if $(HAS_NETEM); then \
 	    .venv/bin/python -m pytest; \
 	else \
 	    .venv/bin/python -m pytest -m 'not guest' && .venv/bin/python -m tests.guest; \
@@ -31,7 +32,8 @@ bench: setup ## what is measured against peers, in short
 	@$(GIVE_BACK); \
 	for file in $(BENCHMARKS); do \
 	    .venv/bin/python -m benchmarks.$$(basename $$file .py) --quick || exit; \
-	done
+	done; \
+	$(HAS_NETEM) || .venv/bin/python -m benchmarks.fidelity --quick --guest
 
 doctor: setup ## what this machine can do
 	@.venv/bin/testbed doctor

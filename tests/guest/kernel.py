@@ -64,7 +64,7 @@ ln -s {modules} /run/kernel/lib/modules
 printf '#!/bin/sh\\nexec /sbin/modprobe --dirname=/run/kernel "$@"\\n' > /run/modprobe
 chmod +x /run/modprobe
 echo /run/modprobe > /proc/sys/kernel/modprobe
-/run/modprobe -a sch_netem sch_htb veth bridge
+/run/modprobe -a sch_netem sch_htb sch_tbf veth bridge
 ip link set lo up
 cd {repository}
 env -i {environment} {command}
