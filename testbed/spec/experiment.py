@@ -15,6 +15,7 @@ from testbed.spec.errors import Fault, SpecError
 from testbed.spec.load import Pair, Strict, misfit, parse_yaml, read_yaml, validate
 from testbed.spec.topology import MAX_SCALE, MIN_SCALE, Topology
 from testbed.spec.units import Delay, Duration, Loss, Rate
+from testbed.trace.trace import LEAST_RATE_BPS, MOST_RATE_BPS, TraceError
 
 Model = Literal["cnn", "gpt-small", "gpt", "gpt-medium", "synthetic"]
 
@@ -23,6 +24,9 @@ DATASETS = {"cnn": "digits", "gpt-small": "text", "gpt": "text", "gpt-medium": "
 
 #: Parameters of the models that have a size of their own; planning knows a round's bytes by it before it begins.
 PARAMETERS = {"cnn": 151_306, "gpt-small": 116_864, "gpt": 825_856, "gpt-medium": 2_719_872}
+
+
+RATES_IN_WORDS = f"from {LEAST_RATE_BPS:g} to {MOST_RATE_BPS:g} bit/s"
 
 
 class Optimizer(Strict):
@@ -34,7 +38,7 @@ class Partition(Strict):
     """How the training data is cut over the workers: evenly at random, by Dirichlet draws over labels, or by label."""
 
     kind: Literal["iid", "dirichlet", "classes"] = "iid"
-    alpha: float = Field(default=1.0, gt=0)
+    alpha: float = Field(default=1.0, ge=1e-3, le=1e6)
 
 
 class Train(Strict):
@@ -42,12 +46,12 @@ class Train(Strict):
 
     model: Model
     dataset: Literal["digits", "text", "none"] | None = None
-    batch: int = Field(default=32, ge=1)
+    batch: int = Field(default=32, ge=1, le=1_000_000)
     optimizer: Optimizer = Optimizer()
-    rounds: int = Field(ge=1)
+    rounds: int = Field(ge=1, lt=2**31)
     partition: Partition = Partition()
     evaluate_every: int = Field(default=10, ge=1)
-    parameters: int | None = Field(default=None, ge=1)
+    parameters: int | None = Field(default=None, ge=1, le=10**11)
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
     @model_validator(mode="after")
@@ -175,8 +179,9 @@ class Experiment:
         for key, text in (overrides or {}).items():
             _override(value, key, text, file)
         spec = validate(ExperimentFile, value, file)
-        topology = Topology.load(file.parent / spec.topology).scaled(spec.scale)
-        networks = {e.swap: Topology.load(file.parent / e.swap).scaled(spec.scale) for e in spec.events if e.swap}
+        topology = _scaled(Topology.load(file.parent / spec.topology), spec.scale, file)
+        swaps = [event.swap for event in spec.events if event.swap]
+        networks = {swap: _scaled(Topology.load(file.parent / swap), spec.scale, file) for swap in swaps}
         if faults := _check_events(spec, topology, networks):
             raise SpecError(file, faults)
         return cls(spec, topology, networks, file)
@@ -206,6 +211,25 @@ def _override(value: dict[str, Any], key: str, text: str, file: Path) -> None:
         raise SpecError(file, [Fault(key, f"{text!r} is not a YAML value", "a number, a word or a list")]) from None
 
 
+def _scaled(topology: Topology, factor: float, file: Path) -> Topology:
+    """The network at the experiment's scale, if its links can have such rates."""
+    try:
+        scaled = topology.scaled(factor)
+    except TraceError as error:
+        fault = Fault("scale", f"a trace of {topology.file} {error}", "a factor nearer to 1")
+        raise SpecError(file, [fault]) from None
+    for name, link in scaled.links.items():
+        if not _can_be(link.state.rate_bps):
+            rule = f"{name} of {topology.file} would have {link.state.rate_bps:g} bit/s"
+            raise SpecError(file, [Fault("scale", rule, f"a factor that leaves it {RATES_IN_WORDS}")])
+    return scaled
+
+
+def _can_be(rate_bps: float) -> bool:
+    """Whether a link can have this rate."""
+    return LEAST_RATE_BPS <= rate_bps <= MOST_RATE_BPS
+
+
 def _check_events(spec: ExperimentFile, topology: Topology, networks: Mapping[str, Topology]) -> list[Fault]:
     """What is wrong with the events, each against the network that is in force when it happens.
 
@@ -216,7 +240,7 @@ def _check_events(spec: ExperimentFile, topology: Topology, networks: Mapping[st
     faults = []
     for number, event in sorted(enumerate(spec.events), key=lambda item: item[1].at or 0.0):
         in_force = _links_at(event, spec, topology, networks) if timed and event.at is not None else known
-        faults += _check_event(f"events.{number}", event, topology, networks, in_force)
+        faults += _check_event(f"events.{number}", event, spec, topology, networks, in_force)
         if event.round is not None and event.round > spec.train.rounds:
             rule = f"round {event.round} never comes: training has {spec.train.rounds}"
             faults.append(Fault(f"events.{number}.round", rule, f"a round from 1 to {spec.train.rounds}"))
@@ -231,11 +255,19 @@ def _links_at(event: Event, spec: ExperimentFile, topology: Topology, networks: 
 
 
 def _check_event(
-    field: str, event: Event, topology: Topology, networks: Mapping[str, Topology], known: set[str]
+    field: str,
+    event: Event,
+    spec: ExperimentFile,
+    topology: Topology,
+    networks: Mapping[str, Topology],
+    known: set[str],
 ) -> list[Fault]:
     faults = []
     if event.change and event.change.link not in known:
         faults.append(Fault(f"{field}.change.link", f"no link {event.change.link!r} is there then", _some(known)))
+    if event.change and event.change.rate and not _can_be(rate := event.change.rate * spec.scale):
+        rule = f"is {rate:g} bit/s at the experiment's scale"
+        faults.append(Fault(f"{field}.change.rate", rule, f"what leaves it {RATES_IN_WORDS}"))
     for kind in ("down", "up"):
         pair = getattr(event, kind)
         if pair and "->".join(pair) not in known:

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from testbed.spec.errors import Fault, SpecError
+from testbed.trace.text import text_of
 
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
@@ -46,12 +47,27 @@ def misfit(field: str, rule: str, remedy: str) -> PydanticCustomError:
     return PydanticCustomError("misfit", "{rule}", {"field": field, "rule": rule, "remedy": remedy})
 
 
+#: A topology of 512 sites with ten links each has 0.4 MB, and is read in ten seconds.
+MOST_BYTES = 2**20
+#: … and has a fifth of these values. With aliases, ten lines say a billion of them.
+MOST_VALUES = 200_000
+
 #: Two names as a YAML list.
 Pair = Annotated[tuple[T, T], Field(strict=False)]
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML in which a key given twice is an error, not a silent overwrite, and every text can be printed."""
+    """YAML in which a key given twice is an error, not a silent overwrite, and every text can be printed.
+
+    An alias counts as all that it stands for: what reads the values meets them one by one.
+    """
+
+    def get_single_node(self) -> yaml.Node | None:
+        node = super().get_single_node()
+        if node is not None and _values_in(node, {}) > MOST_VALUES:
+            problem = f"holds over {MOST_VALUES} values, those that aliases repeat included"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+        return node
 
     def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> Any:
         value = super().construct_scalar(node)
@@ -71,6 +87,18 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+def _values_in(node: yaml.Node, known: dict[int, int | None]) -> int:
+    """How many values a node stands for, aliases written out. `known` has those that were counted, None meanwhile."""
+    if id(node) not in known:
+        known[id(node)] = None
+        inside = node.value if isinstance(node, yaml.CollectionNode) else ()
+        parts = (part for each in inside for part in (each if isinstance(each, tuple) else (each,)))
+        known[id(node)] = 1 + sum(_values_in(part, known) for part in parts)
+    if (count := known[id(node)]) is None:
+        raise yaml.constructor.ConstructorError(None, None, "holds itself", node.start_mark)
+    return count
+
+
 def parse_yaml(text: str) -> Any:
     """The value of a YAML text; yaml.YAMLError for every way in which it is none.
 
@@ -85,10 +113,10 @@ def parse_yaml(text: str) -> Any:
 def read_yaml(file: Path) -> dict[str, Any]:
     """The mapping in a YAML file; SpecError when it is missing, no YAML, or no mapping."""
     try:
-        text = file.read_text(encoding="utf-8")
+        text = text_of(file, MOST_BYTES)
     except FileNotFoundError:
         raise SpecError(file, [Fault("file", "does not exist", "the path of a YAML file")]) from None
-    except (OSError, ValueError) as error:  # ValueError: no UTF-8, or a path that no file can have
+    except (OSError, ValueError) as error:  # ValueError: too long, no UTF-8, or no path
         raise SpecError(file, [Fault("file", f"cannot be read: {error}", "a UTF-8 text file")]) from error
     try:
         value = parse_yaml(text)

@@ -29,7 +29,8 @@ RESERVED = re.compile(r"lan|lo|w\d+|all|default|.*-w\d+")
 
 #: A site's LAN is a /24 less network, broadcast and router.
 MAX_WORKERS = 253
-MAX_SITES = 4096
+#: Every pair of sites has its route: of 512 in a row they take half a gigabyte and some seconds.
+MAX_SITES = 512
 
 #: A factor on rates outside this is a slip of the pen.
 MIN_SCALE, MAX_SCALE = 1e-3, 1e3
@@ -72,9 +73,9 @@ class TraceRef(Strict):
     def read(self, folder: Path) -> Trace:
         """The trace as it is replayed. TraceError names the file and what is wrong in it."""
         end: End = self.end or ("hold" if self.loop is False else "loop")
-        trace = read_trace(folder / self.file, end, self.step).trace.scaled(self.scale)
+        trace = read_trace(folder / self.file, end, self.step).trace
         try:
-            return trace.begun(self.offset)
+            return trace.scaled(self.scale).begun(self.offset)
         except TraceError as error:
             raise TraceError(f"{folder / self.file}: {error}") from None
 
@@ -260,7 +261,10 @@ class Topology:
         )
 
     def scaled(self, factor: float) -> Topology:
-        """The same network with every WAN rate multiplied; LANs, delays and losses stay."""
+        """The same network with every WAN rate multiplied; LANs, delays and losses stay.
+
+        TraceError when a trace's rate would be none that a link can have.
+        """
         links = {
             name: replace(link, state=link.state.scaled(factor), trace=link.trace and link.trace.scaled(factor))
             for name, link in self.links.items()

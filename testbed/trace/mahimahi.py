@@ -27,6 +27,9 @@ STEP_S = 0.1
 #: Thirty years; more digits are a slip.
 MOST_DIGITS = 12
 
+#: What a file may have: 60 MB, 24 s of 5 Gbit/s. As many take ten seconds and half a gigabyte to write.
+MOST_PACKETS = 10_000_000
+
 
 @dataclass(frozen=True, slots=True)
 class DeliverySchedule:
@@ -79,13 +82,15 @@ def parse_mahimahi(lines: Sequence[str]) -> DeliverySchedule:
 def schedule_of(trace: Trace) -> DeliverySchedule:
     """One lap of a trace as packets: each may leave once the trace has carried it, the last one at the end.
 
-    The number of packets is rounded, so the sum is within half a packet. TraceError where a row has no rate or not
-    even one packet is carried.
+    The number of packets is rounded, so the sum is within half a packet. TraceError where a row has no rate, or less
+    than one packet or more than ten million are carried.
     """
     volume = Volume.of_trace(trace)
     packets = round(volume.total[-1] / MTU_FRAME_BYTES)
     if packets == 0:
         raise TraceError("carries no packet; take a longer trace or a higher rate")
+    if packets > MOST_PACKETS:
+        raise TraceError(f"carries {packets:g} packets, over {MOST_PACKETS}; take a shorter trace or a lower rate")
     share = volume.total[-1] / packets
     return DeliverySchedule(tuple(_moments(volume, (share * i for i in range(1, packets + 1)))))
 

@@ -14,6 +14,16 @@ from testbed.link import Delivery, LinkState, Opportunities
 End = Literal["loop", "hold", "stop"]
 
 
+#: A full frame takes twelve seconds; the kernel counts rates in whole bytes a second.
+LEAST_RATE_BPS = 1e3
+#: Past any host.
+MOST_RATE_BPS = 100e9
+
+#: In the mean: one a millisecond, and two in the last step of a resampled trace. A loop of two rows within a
+#: microsecond would leave the replay no time for anything else.
+MOST_ROWS_A_SECOND = 2000
+
+
 class TraceError(ValueError):
     """A trace that cannot be replayed; the text says which rule it broke and what to write instead."""
 
@@ -45,8 +55,8 @@ class Trace:
     At the end `loop` begins again, `hold` keeps the last row, `stop` takes the link down. The replay begins
     `offset_s` into the rows. A trace made of single opportunities to send has them beside its rows, which say what they
     amount to, for the backend that can serve them.
-    Raises TraceError when the rows are empty, do not begin at 0, or are not in strictly rising time, or when the
-    offset is not within them.
+    Raises TraceError when the rows are empty, do not begin at 0, are not in strictly rising time or too many for it,
+    when a rate is none that a link can have, or when the offset is not within them.
     """
 
     rows: tuple[Row, ...]
@@ -63,6 +73,16 @@ class Trace:
             if after.time_s <= before.time_s:
                 raise TraceError(
                     f"time {after.time_s:g} s comes after {before.time_s:g} s; times must rise from row to row"
+                )
+        if len(self.rows) - 1 > self.duration_s * MOST_ROWS_A_SECOND:
+            raise TraceError(
+                f"has {len(self.rows)} rows in {self.duration_s:g} s, over {MOST_ROWS_A_SECOND} a second; take fewer"
+            )
+        for row in self.rows:
+            if row.rate_bps is not None and not LEAST_RATE_BPS <= row.rate_bps <= MOST_RATE_BPS:
+                raise TraceError(
+                    f"has {row.rate_bps:g} bit/s at {row.time_s:g} s; a link has {LEAST_RATE_BPS:g} to "
+                    f"{MOST_RATE_BPS:g}, and one that carries nothing a loss of 100 %"
                 )
         if not 0 <= self.offset_s < self.duration_s:
             raise TraceError(f"cannot begin at {self.offset_s:g} s: it ends at {self.duration_s:g} s; begin before")

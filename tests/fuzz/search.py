@@ -1,0 +1,76 @@
+"""One target searched by coverage: `python -m tests.fuzz.search TARGET SECONDS FOLDER`.
+
+A process of its own, since libFuzzer ends the process it runs in. FOLDER keeps the corpus between searches, and the
+files that were findings.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+#: What is guided by: the readers, and the libraries in which they read.
+INSTRUMENTED = ["testbed", "yaml", "json", "csv", "networkx.readwrite"]
+
+#: A file takes milliseconds, and a few of these seconds while the machine is busy; memory is that of the libraries.
+MOST_SECONDS, MOST_MEMORY_MB = 15, 2048
+
+#: What turns readers over.
+NASTY = (
+    "nan", "inf", "-inf", "1e300", "1e-300", "-1", "0", "99999999999999999999", "1e400", "0x10", "1_000", "~", "null",
+    "&a", "*a", "<<: *a", "!!binary", "!!int", "!!timestamp", "!!set", "!!str", "? ", "[[[[", "{{{{", "---\n", "%YAML",
+    "\\u0000", "\\ud800", "\ufeff", "\u2028", "&lt;", "<!DOCTYPE", "<![CDATA[", "]]>", '"', "'", "\t", "\r\n",
+)  # fmt: skip
+
+
+def words_of(seeds: Iterable[bytes]) -> list[bytes]:
+    """What files are made of: the words of these, and those that turn readers over."""
+    words = {word for data in seeds for word in re.findall(rb"[\w.%><-]+", data)}
+    return sorted(words | {word.encode() for word in NASTY})
+
+
+def dictionary(seeds: Iterable[bytes]) -> str:
+    """The words in libFuzzer's format: a quoted string a line."""
+    return "".join(f'"{_escaped(word)}"\n' for word in words_of(seeds))
+
+
+def _escaped(word: bytes) -> str:
+    return "".join(f"\\x{byte:02x}" for byte in word)
+
+
+def main() -> None:
+    """Search until the time is over or something is found; libFuzzer's exit code, 0 when nothing was."""
+    import atheris  # there is none for every machine, and the suite does without
+
+    name, seconds, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
+    with atheris.instrument_imports(include=INSTRUMENTED):
+        from tests.fuzz.targets import TARGETS, make_workspace
+    target = TARGETS[name]
+    corpus, findings = folder / "corpus" / name, folder / "findings"
+    for each in (corpus, findings):
+        each.mkdir(parents=True, exist_ok=True)
+    for seed, data in target.seeds.items():
+        (corpus / f"seed-{seed}").write_bytes(data)
+    words = folder / f"{name}.dict"
+    words.write_text(dictionary(target.seeds.values()))
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as place:
+        workspace = make_workspace(Path(place))
+        options = {
+            "max_total_time": seconds,
+            "max_len": 8192,
+            "timeout": MOST_SECONDS,
+            "rss_limit_mb": MOST_MEMORY_MB,
+            "print_final_stats": 1,
+            "dict": words,
+            "artifact_prefix": f"{findings}/{name}-",
+        }
+        arguments = [sys.argv[0], *(f"-{option}={value}" for option, value in options.items()), str(corpus)]
+        atheris.Setup(arguments, lambda data: target.feed(workspace, data))
+        atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+"""Some files that nobody would write, the same each time. `python -m tests.fuzz` looks for others."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from testbed.spec.errors import SpecError
+from testbed.trace.trace import TraceError
+from tests.fuzz.search import dictionary, words_of
+from tests.fuzz.targets import RICH_TOPOLOGY, TARGETS, make_workspace
+
+pytestmark = pytest.mark.unit
+
+#: More than any file may take beside what the process has already; a bomb asks for all there is.
+MOST_MEMORY = 4 * 2**30
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_workspace(tmp_path_factory.mktemp("fuzz"))
+
+
+@contextmanager
+def little_memory() -> Iterator[None]:
+    """A file that asks for too much gets a MemoryError, and not the machine's last byte."""
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (used + MOST_MEMORY, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+@pytest.mark.parametrize(("name", "seed"), [(name, seed) for name, target in TARGETS.items() for seed in target.seeds])
+def test_what_the_search_begins_with_is_right(workspace: Path, name: str, seed: str) -> None:
+    """Else it would never get past the first error."""
+    target = TARGETS[name]
+    path = workspace / target.file
+    path.write_bytes(target.seeds[seed])
+    target.use(path)
+
+
+@st.composite
+def disturbed(draw: st.DrawFn, seeds: list[bytes]) -> bytes:
+    """A seed of which some places are cut out, doubled or replaced by words that turn readers over."""
+    data = draw(st.sampled_from(seeds))
+    for _ in range(draw(st.integers(1, 4))):
+        start = draw(st.integers(0, len(data)))
+        stop = draw(st.integers(start, min(start + 12, len(data))))
+        middle = draw(st.sampled_from(words_of(seeds)) | st.just(data[start:stop] * 2) | st.binary(max_size=4))
+        data = data[:start] + middle + data[stop:]
+    return data
+
+
+@pytest.mark.parametrize("name", sorted(TARGETS))
+def test_a_spoilt_file_is_right_or_wrong_and_no_traceback(workspace: Path, name: str) -> None:
+    target = TARGETS[name]
+
+    @settings(max_examples=60, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+    @given(disturbed(list(target.seeds.values())))
+    def feed(data: bytes) -> None:
+        target.feed(workspace, data)
+
+    feed()
+
+
+def lines(*each: str) -> str:
+    return "\n".join(each)
+
+
+def experiment(topology: str, *more: str, model: str = "model: cnn") -> str:
+    return lines("name: x", f"topology: ../topologies/{topology}.yaml", f"train: {{{model}, rounds: 1}}", *more)
+
+
+def with_trace(file: str) -> str:
+    return RICH_TOPOLOGY.replace("../traces/netstorm9/dc1-dc2.csv", file)
+
+
+ALIASES = lines(
+    "a0: &a0 [x, x, x, x]",
+    *(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}, *a{i - 1}, *a{i - 1}]" for i in range(1, 15)),
+    "name: *a14",
+)
+MERGES = lines("a0: &a0 {k: 1}", *(f"a{i}: &a{i} {{<<: [*a{i - 1}, *a{i - 1}]}}" for i in range(1, 40)))
+SITES = lines("name: x", "sites:", *(f"  s{i}: {{workers: 1}}" for i in range(4000)))
+CHANGE = "events: [{at: 1s, change: {link: paris->london, rate: 64kbit}}]"
+REPEATED, SCALE = "those that aliases repeat included", "scale: 1000"
+
+BOMBS = {
+    "a billion aliases": ("topology", ALIASES, REPEATED),
+    "a trillion merges": ("topology", MERGES, REPEATED),
+    "a list in itself": ("topology", "name: &a [*a]", "holds itself"),
+    "brackets": ("topology", "[" * 100_000, "not YAML"),
+    "a long file": ("topology", "x" * 2_000_000, "longer than 1 MiB"),
+    "sites": ("topology", SITES, "1 to 512 sites"),
+    "a file without end": ("topology", with_trace("/dev/zero"), "longer than 64 MiB"),
+    "a folder": ("topology", with_trace("."), "cannot be read"),
+    "a loop of no time": ("csv", "time_s,rate_mbps\n0,1\n1e-300,2\n", "over 2000 a second"),
+    "a rate of nothing": ("csv", "time_s,rate_mbps\n0,1e-300\n", "a link has 1000 to"),
+    "a packet in thirty years": ("mahimahi", "0\n999999999999\n", "kbit/s in the mean"),
+    "brackets in JSON": ("iperf3", "[" * 100_000, "is not JSON"),
+    "a change at a scale": ("experiment", experiment("smoke", "scale: 0.001", CHANGE), "at the experiment's scale"),
+    "rates at a scale": ("experiment", experiment("fuzzed", SCALE), "would have"),
+    "traces at a scale": ("experiment", experiment("netstorm9", SCALE), "a factor"),
+    "digits": ("experiment", experiment("smoke", model=f"model: synthetic, parameters: {'9' * 400}"), "at most"),
+}
+
+
+@pytest.mark.parametrize(("name", "text", "said"), BOMBS.values(), ids=BOMBS)
+def test_what_would_take_all_time_or_memory_is_refused(workspace: Path, name: str, text: str, said: str) -> None:
+    target = TARGETS[name]
+    (workspace / "topologies" / "fuzzed.yaml").write_text(RICH_TOPOLOGY.replace("5mbit", "1gbit"))
+    path = workspace / target.file
+    path.write_text(text)
+    with little_memory(), pytest.raises((SpecError, TraceError)) as caught:
+        target.use(path)
+    assert said in str(caught.value)[:2000]
+
+
+def test_the_dictionary_has_libfuzzer_s_form() -> None:
+    assert '"\\x72\\x61\\x74\\x65"\n' in dictionary([b"{rate: 5mbit}"])
