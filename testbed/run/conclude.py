@@ -12,6 +12,7 @@ from testbed.link import LinkState
 from testbed.planning.bound import BoundError, bound
 from testbed.run import summary, view
 from testbed.run.directory import RunDirectory
+from testbed.run.passed import excess
 from testbed.run.summary import RoundFigures
 from testbed.run.training import Outcome
 from testbed.run.verdict import Evidence, LinkEvidence, Verdict, judge
@@ -29,9 +30,10 @@ def conclude(experiment: Experiment, directory: RunDirectory, outcome: Outcome) 
     rounds = summary.rounds_of(reports, len(experiment.topology.workers))
     began = outcome.training_started_s
     identical = _identical(directory)
-    evidence = _evidence(experiment, outcome, reports, traffic, rounds, identical)
+    states = directory.read("links.jsonl")
+    evidence = _evidence(experiment, outcome, reports, traffic, states, rounds, identical)
     verdict = judge(evidence)
-    bounds = _bounds(experiment, directory.read("links.jsonl"), outcome, rounds)
+    bounds = _bounds(experiment, states, outcome, rounds)
     ratios = [r.seconds / bounds[r.number] for r in rounds if bounds.get(r.number)]
     seconds = [r.seconds for r in rounds]
     value = {
@@ -95,6 +97,7 @@ def _evidence(
     outcome: Outcome,
     reports: Sequence[Mapping[str, Any]],
     traffic: Sequence[Mapping[str, Any]],
+    states: Sequence[Mapping[str, Any]],
     rounds: Sequence[RoundFigures],
     identical: bool | None,
 ) -> Evidence:
@@ -104,10 +107,12 @@ def _evidence(
         for link in topology.links.values()
         if link.trace
     }
+    passed = excess(traffic, states)
     links = {}
     for name, measured in sorted(outcome.fidelity.items()):
         rates = [] if measured.rate_error is None else [(measured.rate_error, measured.rate_resolution)]
         rates += [(outcome.rate_errors[name], 0.0)] if name in outcome.rate_errors else []
+        rates += [(passed[name], 0.0)] if name in passed else []
         worst = max(rates, key=lambda rate: abs(rate[0]) - rate[1], default=(None, 0.0))
         late = outcome.lateness.get(name)
         links[name] = LinkEvidence(

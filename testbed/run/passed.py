@@ -1,0 +1,51 @@
+"""Whether links let more pass than they may, by the kernel's count where they end. Pure.
+
+A shaper that vouches for itself does not see what goes around it: a rule that someone deleted, a queue that someone
+replaced. The kernel's count does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+Record = Mapping[str, Any]
+
+#: Samples a window spans: three seconds, over which a sample that a busy host takes late counts little …
+WINDOW = 3
+#: … as does this, by which two looks may be further apart than they say …
+LOOK_S = 0.1
+#: … and this, which arrives at once.
+SUPER_PACKET_BITS = 8 * 65_536
+
+
+def excess(samples: Sequence[Record], states: Sequence[Record]) -> dict[str, float]:
+    """Link → by how much it passed its rate in its worst window, relative; only where that is more than can be told
+    from nothing. `samples` and `states` are the records of `traffic.jsonl` and `links.jsonl`.
+
+    A window is held against the highest rate of its time and of as long before, when what now arrives may have left.
+    """
+    history: dict[str, list[tuple[float, float]]] = {}
+    for state in states:
+        history.setdefault(state["link"], []).append((state["at_s"], state["rate_bps"]))
+    worst: dict[str, float] = {}
+    for first, last in zip(samples, samples[WINDOW:], strict=False):
+        began, seconds = first["at_s"], last["at_s"] - first["at_s"]
+        for link, bits in _arrived(first, last):
+            allowed = _peak_bps(history.get(link, []), began - seconds, last["at_s"]) * seconds
+            if bits > allowed * (1 + LOOK_S / seconds) + SUPER_PACKET_BITS and allowed > 0:
+                worst[link] = max(worst.get(link, 0.0), bits / allowed - 1)
+    return worst
+
+
+def _arrived(first: Record, last: Record) -> Iterator[tuple[str, float]]:
+    """Bits over each link that was there all the time; the count of one that was made anew begins again."""
+    for link, count in last["bytes"].items():
+        if link in first["bytes"] and count >= first["bytes"][link]:
+            yield link, 8.0 * (count - first["bytes"][link])
+
+
+def _peak_bps(history: Sequence[tuple[float, float]], began_s: float, ended_s: float) -> float:
+    """The highest rate in force in [began_s, ended_s]; `history` is in time order."""
+    before = [rate for at_s, rate in history if at_s <= began_s][-1:]
+    return max(before + [rate for at_s, rate in history if began_s < at_s <= ended_s], default=0.0)

@@ -1,0 +1,133 @@
+"""Runs that go wrong on purpose: the verdict must say so, and why."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from testbed.emulation.label import processes
+from testbed.run.verdict import REPLAY_LATE_P99_S
+from tests.run.running import NOTHING, Running
+
+pytestmark = [pytest.mark.privileged, pytest.mark.timeout(200)]
+
+#: Longer than a hundredth of the ticks of a run of a minute.
+STOPPED_S = 2.0
+
+TOPOLOGY: dict[str, Any] = {
+    "name": "pair",
+    "sites": {"quito": {"workers": 1}, "lima": {"workers": 1}},
+    "links": [
+        {
+            "between": ["quito", "lima"],
+            "delay": "5ms",
+            "forward": {"rate": "4mbit", "trace": {"file": "pair.csv"}},
+            "backward": {"rate": "60mbit"},
+        }
+    ],
+}
+TRACE = "time_s,rate_mbps\n" + "".join(f"{tick / 10},{4 + tick % 2 / 10}\n" for tick in range(20))
+
+
+def write(folder: Path, rounds: int) -> Path:
+    """An experiment of two workers that a small host can carry, whose every round sends 0.6 MB over 4 Mbit/s."""
+    (folder / "pair.csv").write_text(TRACE)
+    (folder / "pair.yaml").write_text(yaml.safe_dump(TOPOLOGY))
+    experiment = folder / "experiment.yaml"
+    train = {"model": "cnn", "batch": 16, "rounds": rounds, "evaluate_every": 1000}
+    value = {"name": "pair", "topology": "pair.yaml", "train": train, "compute": {"step_time": "40ms"}}
+    experiment.write_text(yaml.safe_dump(value))
+    return experiment
+
+
+@contextmanager
+def burners() -> Iterator[None]:
+    """Four programs a processor that want all of it, above the workers' share."""
+    with ExitStack() as stack:
+        for _ in range(4 * (os.cpu_count() or 1)):
+            burner = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+            stack.callback(burner.wait)
+            stack.callback(burner.kill)
+        yield
+
+
+def summary(running: Running) -> dict[str, Any]:
+    return dict(json.loads((running.directory / "summary.json").read_text()))
+
+
+def router(running: Running, interface: str) -> int:
+    """A process in the namespace of the router that has this interface."""
+    for pid, _ in processes(running.directory.name):
+        words = ["nsenter", "-t", str(pid), "-n", "ip", "-o", "link", "show", interface]
+        if subprocess.run(words, capture_output=True, check=False).returncode == 0:
+            return pid
+    pytest.fail(f"no router has an interface {interface}")
+
+
+def unshape(running: Running, interface: str) -> None:
+    """What a careless neighbour does: takes the shaping off an interface, behind the emulation's back."""
+    inside = ["nsenter", "-t", str(router(running, interface)), "-n"]
+    backend = json.loads((running.directory / "manifest.json").read_text())["backend"]
+    if backend == "netem":
+        subprocess.run([*inside, "tc", "qdisc", "del", "dev", interface, "root"], check=True)
+        return
+    for form in ("iptables-legacy", "iptables-nft", "iptables"):
+        subprocess.run([*inside, form, "-t", "mangle", "-F"], capture_output=True, check=False)
+
+
+def test_an_overloaded_host_a_stopped_replay_and_a_link_without_shaping_are_told(tmp_path: Path) -> None:
+    with Running(tmp_path, str(write(tmp_path, rounds=40)), "--strict") as running:
+        running.wait_for("round    ")
+        unshape(running, "lima")
+        os.kill(running.process.pid, signal.SIGSTOP)
+        time.sleep(STOPPED_S)
+        os.kill(running.process.pid, signal.SIGCONT)
+        with burners():
+            code = running.end()
+    assert code == 1, running.output
+    assert running.left_behind == NOTHING
+    value = summary(running)
+    assert value["verdict"] == "suspect"
+    reasons = "\n".join(value["reasons"])
+    assert re.search(r"the host was starved of processor time in \d+% of the seconds", reasons)
+    assert re.search(r"\d+% of the steps took longer than declared", reasons)
+    assert re.search(r"quito->lima: trace replayed \d+\.\d ms late at the 99th percentile", reasons)
+    assert re.search(r"quito->lima: rate \+\d+\.\d% off what was asked", reasons)
+    assert not re.search("lima->quito: rate", reasons)
+    assert value["links"]["quito->lima"]["replay_late_ms_p99"] > 1e3 * REPLAY_LATE_P99_S
+    assert all(reason in running.output for reason in value["reasons"]), "each is said in the terminal too"
+
+
+def test_a_dead_relay_ends_the_run_and_it_is_said(tmp_path: Path) -> None:
+    with Running(tmp_path, str(write(tmp_path, rounds=1000))) as running:
+        running.wait_for("round    ")
+        if json.loads((running.directory / "manifest.json").read_text())["backend"] != "userspace":
+            pytest.skip("the kernel shapes here; there is no relay that could die")
+        os.kill(core_of(running.process.pid), signal.SIGKILL)
+        assert running.end() == 1
+    value = summary(running)
+    assert value["verdict"] == "suspect"
+    assert "the shaping core was killed by signal 9, so every link is dead" in value["reasons"][0]
+    assert "the shaping core was killed by signal 9" in running.output
+    assert running.left_behind == NOTHING
+
+
+def core_of(pid: int) -> int:
+    """The process that relays the packets of a run."""
+    children = Path(f"/proc/{pid}/task").glob("*/children")
+    for child in (int(word) for path in children for word in path.read_text().split()):
+        if Path(f"/proc/{child}/comm").read_text() == "testbed-shaper\n":
+            return child
+    pytest.fail("the run has no shaping core")

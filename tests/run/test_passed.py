@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from testbed.run.passed import LOOK_S, SUPER_PACKET_BITS, WINDOW, excess
+
+pytestmark = pytest.mark.unit
+
+RATE = 8e6
+
+
+def state(at_s: float, rate_bps: float, link: str = "a->b") -> dict[str, Any]:
+    return {"at_s": at_s, "link": link, "rate_bps": rate_bps}
+
+
+def samples(*bits_per_second: float, link: str = "a->b") -> list[dict[str, Any]]:
+    totals = [sum(bits_per_second[:i]) / 8 for i in range(len(bits_per_second) + 1)]
+    return [{"at_s": float(at_s), "bytes": {link: 5_000 + total}} for at_s, total in enumerate(totals)]
+
+
+def test_a_link_at_its_rate_passes_no_more_than_it_may() -> None:
+    assert excess(samples(*[RATE] * 9), [state(-60, RATE)]) == {}
+
+
+def test_a_link_that_something_unshaped_is_found() -> None:
+    found = excess(samples(*[RATE] * 4, *[3 * RATE] * 3, *[RATE] * 4), [state(-60, RATE)])
+    assert found == {"a->b": pytest.approx(2.0)}
+
+
+def test_what_cannot_be_told_from_nothing_is_not_held_against_a_link() -> None:
+    just = WINDOW * RATE * (1 + LOOK_S / WINDOW) + SUPER_PACKET_BITS
+    assert excess(samples(*[just / WINDOW * 0.999] * WINDOW), [state(-60, RATE)]) == {}
+    assert excess(samples(*[just / WINDOW * 1.001] * WINDOW), [state(-60, RATE)]).keys() == {"a->b"}
+
+
+def test_what_left_before_the_rate_fell_may_still_arrive() -> None:
+    states = [state(-60, 4 * RATE), state(4.0, RATE)]
+    assert excess(samples(*[4 * RATE] * 4, 2 * RATE, *[RATE] * 8), states) == {}
+    assert excess(samples(*[4 * RATE] * 9), [state(-60, 4 * RATE), state(1.0, RATE)]).keys() == {"a->b"}
+
+
+def test_a_link_that_was_made_anew_counts_anew() -> None:
+    made = samples(*[RATE] * 8)
+    for sample in made[4:]:
+        sample["bytes"]["a->b"] -= 4 * RATE / 8
+    assert excess(made, [state(-60, RATE)]) == {}
+
+
+def test_a_link_that_came_later_counts_from_its_first_sample() -> None:
+    made = samples(*[RATE] * 8)
+    for sample in made[:4]:
+        sample["bytes"].clear()
+    assert excess(made, [state(3.5, RATE)]) == {}
