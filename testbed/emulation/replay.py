@@ -98,7 +98,7 @@ class ReplayClock:
         try:
             _ask_for_realtime()
             while (batch := self._next_batch()) is not None:
-                self._apply({name: row for _, name, row in batch})
+                self._apply({name: row for _, name, row in batch})  # of several rows of a link, the last
                 done = self.elapsed_s
                 with self._wake:
                     for moment, name, _ in batch:
@@ -121,14 +121,14 @@ class ReplayClock:
             return None
 
     def _take_due(self, now: float) -> list[tuple[float, str, Row | None]]:
-        batch: dict[str, tuple[float, str, Row | None]] = {}
+        batch: list[tuple[float, str, Row | None]] = []
         while self._due and self._due[0][0] <= now + BATCH_S:
             moment, _, name, row, rest = heapq.heappop(self._due)
-            batch[name] = (moment, name, row)
+            batch.append((moment, name, row))
             following = next(rest, None)
             if following is not None:
                 self._push(name, *following, rest)
-        return list(batch.values())
+        return batch
 
 
 def changes_from(trace: Trace, elapsed_s: float) -> Iterator[tuple[float, Row | None]]:

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from testbed.trace.text import read_text
-from testbed.trace.trace import End, Row, Trace, TraceError
+from testbed.trace.trace import End, Row, Trace, TraceError, with_possible_rates
 
 #: Column → (field of Row, what one unit of the column is in the field's unit, greatest value allowed).
 COLUMNS = {
@@ -60,7 +60,7 @@ def parse_csv(lines: Sequence[str], end: End = "loop") -> Trace:
                 raise TraceError(f"time {rows[-1].time_s:g} s does not come after {rows[-2].time_s:g} s; sort the rows")
         except TraceError as error:
             raise TraceError(f"line {number}: {error}") from None
-    return Trace(tuple(rows), end)
+    return Trace(with_possible_rates(rows), end)
 
 
 def _row(header: Sequence[str], cells: Sequence[str]) -> Row:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count, pairwise
 from typing import Literal
@@ -56,7 +56,7 @@ class Trace:
     `offset_s` into the rows. A trace made of single opportunities to send has them beside its rows, which say what they
     amount to, for the backend that can serve them.
     Raises TraceError when the rows are empty, do not begin at 0, are not in strictly rising time or too many for it,
-    when a rate is none that a link can have, or when the offset is not within them.
+    or when the offset is not within them.
     """
 
     rows: tuple[Row, ...]
@@ -78,12 +78,6 @@ class Trace:
             raise TraceError(
                 f"has {len(self.rows)} rows in {self.duration_s:g} s, over {MOST_ROWS_A_SECOND} a second; take fewer"
             )
-        for row in self.rows:
-            if row.rate_bps is not None and not LEAST_RATE_BPS <= row.rate_bps <= MOST_RATE_BPS:
-                raise TraceError(
-                    f"has {row.rate_bps:g} bit/s at {row.time_s:g} s; a link has {LEAST_RATE_BPS:g} to "
-                    f"{MOST_RATE_BPS:g}, and one that carries nothing a loss of 100 %"
-                )
         if not 0 <= self.offset_s < self.duration_s:
             raise TraceError(f"cannot begin at {self.offset_s:g} s: it ends at {self.duration_s:g} s; begin before")
 
@@ -120,10 +114,10 @@ class Trace:
                 yield from ((lap * self.duration_s + row.time_s, row) for row in self.rows)
 
     def scaled(self, factor: float) -> Trace:
-        """The same trace with its rates multiplied."""
+        """The same trace with its rates multiplied. TraceError when a link could not have one of them."""
         rows = (row if row.rate_bps is None else replace(row, rate_bps=row.rate_bps * factor) for row in self.rows)
         opportunities = self.opportunities and self.opportunities.scaled(factor)
-        return replace(self, rows=tuple(rows), opportunities=opportunities)
+        return replace(self, rows=with_possible_rates(rows), opportunities=opportunities)
 
     def delivery(self, began_s: float) -> Delivery | None:
         """The opportunities as they are replayed when `began_s` on the monotonic clock is the replay's begin."""
@@ -134,6 +128,18 @@ class Trace:
     def begun(self, offset_s: float) -> Trace:
         """The same trace, replayed from `offset_s` on; a loop takes one past its end. TraceError for others."""
         return replace(self, offset_s=math.fmod(offset_s, self.duration_s) if self.end == "loop" else offset_s)
+
+
+def with_possible_rates(rows: Iterable[Row]) -> tuple[Row, ...]:
+    """These rows. TraceError when a link could not have the rate of one."""
+    rows = tuple(rows)
+    for row in rows:
+        if row.rate_bps is not None and not LEAST_RATE_BPS <= row.rate_bps <= MOST_RATE_BPS:
+            raise TraceError(
+                f"has {row.rate_bps:g} bit/s at {row.time_s:g} s; a link has {LEAST_RATE_BPS:g} to {MOST_RATE_BPS:g}, "
+                "and one that carries nothing a loss of 100 %"
+            )
+    return rows
 
 
 def lasting(rows: Sequence[Row], until_s: float) -> tuple[Row, ...]:

@@ -23,7 +23,7 @@ from tests.run.running import NOTHING, Running
 
 pytestmark = [pytest.mark.privileged, pytest.mark.timeout(200)]
 
-#: Longer than a hundredth of the ticks of a run of a minute.
+#: Twenty ticks, of some hundred in the run.
 STOPPED_S = 2.0
 
 TOPOLOGY: dict[str, Any] = {
@@ -46,7 +46,7 @@ def write(folder: Path, rounds: int) -> Path:
     (folder / "pair.csv").write_text(TRACE)
     (folder / "pair.yaml").write_text(yaml.safe_dump(TOPOLOGY))
     experiment = folder / "experiment.yaml"
-    train = {"model": "cnn", "batch": 16, "rounds": rounds, "evaluate_every": 1000}
+    train = {"model": "cnn", "batch": 64, "rounds": rounds, "evaluate_every": 1000}
     value = {"name": "pair", "topology": "pair.yaml", "train": train, "compute": {"step_time": "40ms"}}
     experiment.write_text(yaml.safe_dump(value))
     return experiment
@@ -88,7 +88,7 @@ def unshape(running: Running, interface: str) -> None:
 
 
 def test_an_overloaded_host_a_stopped_replay_and_a_link_without_shaping_are_told(tmp_path: Path) -> None:
-    with Running(tmp_path, str(write(tmp_path, rounds=40)), "--strict") as running:
+    with Running(tmp_path, str(write(tmp_path, rounds=25)), "--strict") as running:
         running.wait_for("round    ")
         unshape(running, "lima")
         os.kill(running.process.pid, signal.SIGSTOP)
@@ -107,7 +107,8 @@ def test_an_overloaded_host_a_stopped_replay_and_a_link_without_shaping_are_told
     assert re.search(r"quito->lima: rate \+\d+\.\d% off what was asked", reasons)
     assert not re.search("lima->quito: rate", reasons)
     assert value["links"]["quito->lima"]["replay_late_ms_p99"] > 1e3 * REPLAY_LATE_P99_S
-    assert all(reason in running.output for reason in value["reasons"]), "each is said in the terminal too"
+    said = " ".join(running.output.split())
+    assert all(reason in said for reason in value["reasons"]), "each is said in the terminal too"
 
 
 def test_a_dead_relay_ends_the_run_and_it_is_said(tmp_path: Path) -> None:
