@@ -12,7 +12,8 @@ from typing import Annotated
 import typer
 
 from testbed.cli import experiment, network, topology, trace
-from testbed.cli.console import BAD_INPUT, CANNOT, FAILED, fail
+from testbed.cli.console import BAD_INPUT, CANNOT, FAILED, INTERRUPTED, fail
+from testbed.emulation.interrupt import Interrupted, interruptible
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 experiment.register(app)

@@ -7,9 +7,9 @@ that is not root, a read-only root with a small tmpfs. Control goes through a Un
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,8 +74,7 @@ class Fleet:
             list(request.command),
             entrypoint=list(request.entrypoint) if request.entrypoint else None,
             environment=dict(request.environment),
-            # The dot is in no network's name: `a` with a worker `b-c-w0` and `a-b` with `c-w0` are two.
-            name=f"testbed-{self._network}.{worker.name}",
+            name=self._name(worker.name),
             hostname=worker.name,
             labels={LABEL: self._network},
             network_mode="none",
@@ -96,6 +95,31 @@ class Fleet:
             log = container.logs().decode(errors="replace").strip()
             raise ContainerDied(f"{worker.name} ended as soon as it was started; its log:\n{log}")
         return worker.name, int(container.attrs["State"]["Pid"])
+
+    def _name(self, worker: str) -> str:
+        """The dot is in no network's name: `a` with a worker `b-c-w0` and `a-b` with `c-w0` are two."""
+        return f"testbed-{self._network}.{worker}"
+
+    @contextmanager
+    def replacing(self, workers: Iterable[str]) -> Iterator[None]:
+        """While inside, other containers may be started, also for these workers, whose own wait aside.
+
+        Left in order, it removes those; left by an error, it removes what was started and puts them back.
+        """
+        before, aside = dict(self._containers), {worker: self._containers.pop(worker) for worker in workers}
+        for worker, container in aside.items():
+            container.rename(f"{self._name(worker)}.before")
+        try:
+            yield
+        except BaseException:
+            fresh = [worker for worker, container in self._containers.items() if before.get(worker) is not container]
+            self.drop(fresh)
+            self._containers = before
+            for worker, container in aside.items():
+                container.rename(self._name(worker))
+            raise
+        for container in aside.values():
+            _remove(container)
 
     def logs(self, worker: str) -> bytes:
         """What the worker has printed."""

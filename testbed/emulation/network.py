@@ -180,9 +180,11 @@ class Network(Mininet):
         """Become another network, by difference: what stays the same is not touched.
 
         What is new is built first, then the routes move over, then what is gone is removed, so that no route ever
-        leads to a link that is not there. `pids` maps each worker that is not on the network yet to a process in its
-        container; without it the workers must be the same. `before_routes` is called with the names of the new links
-        when they are there and nothing passes them yet.
+        leads to a link that is not there. `pids` maps each worker that is not on the network yet, or gets another
+        container, to a process in its container; without it the workers must be the same. `before_routes` is called
+        with the names of the new links when they are there and nothing passes them yet.
+
+        Raises what went wrong. Up to when the routes have moved, everything is as it was then.
         """
         began = time.monotonic()
         difference = Difference.between(self.topology, topology)
@@ -190,28 +192,63 @@ class Network(Mininet):
             raise ValueError(f"{topology.file}: a swap keeps the workers of {self.topology.file}; it has others")
         if any(map(needs_single_frames, topology.links.values())):
             self._send_single_frames()
-        before, after = self._wanted_pairs(self.topology), self._wanted_pairs(topology)
-        for site in difference.sites.added:
-            self._add_site(site)
-        if difference.lan:
-            kept = [worker for worker in self.topology.workers if worker.name in self.nameToNode]
-            self._change_lan(topology.lan, kept)
-        for worker in topology.workers:
-            if worker.name not in self.nameToNode:
-                self._add_worker(worker, (pids or {})[worker.name], topology.lan)
-        for pair in after - before:
-            self._add_pair(topology, pair)
-        before_routes(set(difference.links.added))
-        self.links_in_force.configure(topology.links[name] for name in difference.links.changed)
-        self.topology = topology
-        self._set_routes(Routes.over(topology, self.links_in_force.down))
-        for pair in before - after:
+        old, replaced = self.topology, self._pids(difference.workers.changed)
+        try:
+            self._grow(topology, difference, pids or {})
+            before_routes(set(difference.links.added))
+            self.links_in_force.configure(topology.links[name] for name in difference.links.changed)
+            self.topology = topology
+            self._set_routes(Routes.over(topology, self.links_in_force.down))
+        except Exception:
+            self._go_back(old, difference, replaced if pids else {})
+            raise
+        for pair in self._wanted_pairs(old) - self._wanted_pairs(topology):
             self._remove_pair(pair)
         self.leave(difference.workers.removed)
         for site in difference.sites.removed:
             self.delHost(self.router(site))
         links = difference.links
         return NetworkSwap(links.added, links.removed, links.changed, seconds=time.monotonic() - began)
+
+    def _grow(self, topology: Topology, difference: Difference, pids: Mapping[str, int]) -> None:
+        """Make what another network has more; take workers over to other containers."""
+        for site in difference.sites.added:
+            self._add_site(site)
+        self.leave(name for name in difference.workers.changed if name in pids)
+        if difference.lan:
+            self._change_lan(topology.lan, self._there(self.topology))
+        for worker in topology.workers:
+            if worker.name not in self.nameToNode:
+                self._add_worker(worker, pids[worker.name], topology.lan)
+        for pair in self._wanted_pairs(topology) - self._wanted_pairs(self.topology):
+            self._add_pair(topology, pair)
+
+    def _go_back(self, old: Topology, difference: Difference, pids: Mapping[str, int]) -> None:
+        """Undo what a swap has done that failed before anything was removed. `pids` has the containers that changed
+        workers had. Changes that were asked of links that the swap changed are forgotten."""
+        added = [name for name in difference.workers.added if name in self.nameToNode]
+        self.leave([*added, *(name for name in pids if name in self.nameToNode)])
+        self.topology = old
+        self.links_in_force.configure(old.links[name] for name in difference.links.changed)
+        if difference.lan:
+            self._change_lan(old.lan, self._there(old))
+        for worker in old.workers:
+            if worker.name not in self.nameToNode:
+                self._add_worker(worker, pids[worker.name], old.lan)
+        self.routes = Routes({})  # some may have moved: all are set again
+        self._set_routes(Routes.over(old, self.links_in_force.down))
+        for pair in self._pairs.keys() - self._wanted_pairs(old):
+            self._remove_pair(pair)
+        for site in difference.sites.added:
+            if f"{site}-r" in self.nameToNode:
+                self.delHost(self.router(site))
+
+    def _there(self, topology: Topology) -> list[Worker]:
+        """The topology's workers that are on the network."""
+        return [worker for worker in topology.workers if worker.name in self.nameToNode]
+
+    def _pids(self, workers: Iterable[str]) -> dict[str, int]:
+        return {name: self.container(name).pid for name in workers}
 
     def _observe(self, at_s: float, link: str, state: LinkState) -> None:
         if distorted_by_offload(state):

@@ -146,7 +146,8 @@ class StandingNetwork:
     def swap(self, topology: Topology) -> dict[str, Any]:
         """Become another network by difference: what stays the same keeps its connections.
 
-        A worker whose container's limits change gets another container. `lost_packets` are those that unchanged
+        A worker whose container's limits change gets another container. Raises what went wrong; then the network is
+        as it was, but for its changed workers' connections. `lost_packets` are those that unchanged
         links dropped from a full queue meanwhile, `unroutable_packets` those for which a router had no route.
         """
         began = time.monotonic()
@@ -156,11 +157,10 @@ class StandingNetwork:
         staying = [site for site in old.sites if site in topology.sites]
         drops, unroutable = self._queue_drops(unchanged), self._unroutable(staying)
 
-        self.network.leave(difference.workers.changed)
-        self._fleet.drop(difference.workers.changed)
         new = {*difference.workers.added, *difference.workers.changed}
-        pids = self._start(worker for worker in topology.workers if worker.name in new)
-        self.network.swap(topology, pids=pids)
+        with self._fleet.replacing(difference.workers.changed):
+            pids = self._start(worker for worker in topology.workers if worker.name in new)
+            self.network.swap(topology, pids=pids)
         self._clock.follow(topology.links.values())
         self._fleet.drop(difference.workers.removed)
         return {

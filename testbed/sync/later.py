@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ class Later:
     def __init__(self, name: str) -> None:
         self._name = name
         self._pool: ThreadPoolExecutor | None = None
-        self._last: Future[object] | None = None
+        self._last: Future[Any] | None = None
 
     def begin(self, run: Callable[[], T]) -> Work[T]:
         """Have `run` called after all that was begun before."""

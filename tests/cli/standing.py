@@ -25,7 +25,7 @@ LAN_S = 4 * 0.1e-3
 
 
 def command(*words: str | Path) -> list[str]:
-    return [sys.executable, "-m", "testbed.cli", *map(str, words)]
+    return [sys.executable, "-m", "testbed", *map(str, words)]
 
 
 def environment() -> dict[str, str]:

@@ -336,6 +336,56 @@ def test_an_interrupt_while_it_is_built_leaves_nothing(line: Path, line_said: st
     assert left_of(name) == []
 
 
+@pytest.mark.parametrize("later_s", [0.0, 0.05, 0.1, 0.2, 0.4])
+def test_an_interrupt_at_the_very_beginning_ends_in_a_line(line: Path, later_s: float) -> None:
+    """While modules are imported, and after: as soon as pydantic's library is there, the verbs are being imported."""
+    name = f"{MARK}-early"
+    with subprocess.Popen(
+        command("up", line, "--name", name),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+    ) as process:
+        maps = Path(f"/proc/{process.pid}/maps")
+        while "_pydantic_core" not in maps.read_text():
+            time.sleep(0.005)
+        time.sleep(later_s)
+        process.send_signal(signal.SIGINT)
+        _, complaints = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 130, complaints
+    (said,) = complaints.splitlines()
+    assert said.startswith("interrupted")
+    assert left_of(name) == []
+
+
+def test_a_swap_that_fails_leaves_the_network_as_it_was(line: Path, folder: Path) -> None:
+    """Containers come first: those of new workers and of changed ones, one of which cannot start."""
+    with up(line, f"{MARK}-back") as network:
+        before = network.status()
+        sites = {"quito": 2, "lima": {"workers": 1, "memory": "64KB"}, "potosi": 1}
+        links = (QUITO_LIMA, ("lima", "potosi", "10mbit", "5ms"))
+        impossible = write(folder, "impossible", sites, *links)
+        done = subprocess.run(
+            command("swap", "--name", network.name, impossible),
+            capture_output=True,
+            text=True,
+            check=False,
+            env=environment(),
+            timeout=DEADLINE_S,
+        )
+        assert done.returncode == 1
+        assert "a worker's container does not start" in done.stderr
+        after = network.status()
+        assert after["hosts"] == before["hosts"]
+        assert after["topology"] == before["topology"]
+        assert after["links"].keys() == before["links"].keys()
+        assert_round_trip(network, "quito-w0", "cuzco-w0", 2 * (0.010 + 0.015) + LAN_S)
+        possible = write(folder, "possible", sites | {"lima": {"workers": 1, "memory": "64MB"}}, *links)
+        assert "workers changed: lima-w0" in network.verb("swap", possible)
+        assert_round_trip(network, "quito-w1", "lima-w0", 2 * 0.010 + LAN_S)
+
+
 def test_mininets_prompt_works_on_it_and_takes_it_down_at_its_end(line: Path) -> None:
     name = f"{MARK}-prompt"
     asked = "nodes\nquito-w0 ping -nc 2 -i 0.1 lima-w0\npingall\nexit\n"

@@ -417,6 +417,32 @@ def test_a_swap_to_other_workers_is_refused_and_touches_nothing() -> None:
         wan.assert_round_trip("quito-w0", "lima-w0", 2 * 0.010 + LAN_S)
 
 
+def test_a_swap_that_fails_before_anything_is_removed_is_undone() -> None:
+    """When all is built and the links are about to change; a second time it goes through."""
+    after = topology(
+        f"{QUITO_LIMA}, {{between: [lima, cuzco], rate: 5mbit, delay: 30ms}}, "
+        "{between: [cuzco, potosi], rate: 20mbit, delay: 5ms}",
+        "{quito: {workers: 2}, lima: {workers: 1}, cuzco: {workers: 1}, potosi: {workers: 0}}",
+    )
+
+    def fail(_: set[str]) -> None:
+        raise RuntimeError("on purpose")
+
+    with up(TRIANGLE) as wan:
+        network = wan.network
+        hosts, states, routes = [host.name for host in network.hosts], network.links_in_force.states(), network.routes
+        with pytest.raises(RuntimeError, match="on purpose"):
+            network.swap(after, fail)
+        assert network.topology is TRIANGLE
+        assert [host.name for host in network.hosts] == hosts
+        assert network.links_in_force.states() == states
+        assert "potosi->cuzco" not in network.shaper.counters()
+        assert network.routes == routes
+        wan.assert_round_trip("quito-w0", "cuzco-w0", 2 * (0.010 + 0.015) + LAN_S)
+        network.swap(after)
+        wan.assert_round_trip("quito-w0", "cuzco-w0", 2 * (0.010 + 0.030) + LAN_S)
+
+
 def test_a_swap_brings_and_takes_workers_and_changes_the_lan() -> None:
     sites = "{quito: {workers: 1}, lima: {workers: 2}, potosi: {workers: 1}}"
     potosi = "{between: [lima, potosi], rate: 20mbit, delay: 5ms}"

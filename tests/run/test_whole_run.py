@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import docker
@@ -16,6 +18,8 @@ from testbed.emulation.label import LABEL
 from testbed.emulation.routing import Routes
 from testbed.run.verdict import RTT_TOLERANCE_S
 from testbed.spec.topology import Topology
+from testbed.trace.csv import read_csv
+from tests.cli.standing import testbed, up
 from tests.run.running import NOTHING, REPOSITORY, Running, interfaces
 
 pytestmark = [pytest.mark.privileged, pytest.mark.timeout(240)]
@@ -108,6 +112,28 @@ def test_the_directory_holds_what_a_reader_needs(smoke: Running) -> None:
     page = (smoke.directory / "report.html").read_text()
     assert "<svg" in page
     assert not re.search(r"""(src|href)=["']https?:""", page)
+
+
+def test_what_it_measured_can_be_replayed(smoke: Running, tmp_path: Path) -> None:
+    """As a trace, on another network: the rate of the link that the experiment changed from 20 to 4 Mbit/s."""
+    trace = tmp_path / "measured.csv"
+    testbed("trace", "convert", "--run", smoke.directory, "--link", "paris->london", trace)
+    rates = {row.time_s: row.rate_bps for row in read_csv(trace).rows}
+    slow = [rate for at_s, rate in rates.items() if at_s > 6 and rate is not None]
+    assert slow, rates
+    assert median(slow) == pytest.approx(4e6, rel=0.1)
+    pair = {
+        "name": "pair",
+        "sites": {"paris": {"workers": 1}, "london": {"workers": 1}},
+        "links": [{"between": ["paris", "london"], "delay": "5ms", "trace": {"file": trace.name, "offset": "7s"}}],
+    }
+    file = tmp_path / "pair.yaml"
+    file.write_text(json.dumps(pair))
+    with up(file, f"t{os.getpid()}-measured") as network:
+        link = network.status()["links"]["paris->london"]
+        assert link["replayed"]
+        assert link["rate_bps"] in [pytest.approx(rate) for rate in rates.values()]
+        assert link["rate_bps"] == pytest.approx(4e6, rel=0.3)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,168 @@
+"""What a network swap costs a connection that it does not concern: retransmissions over an unchanged link.
+
+On netstorm9 (26 directed links), one flow of iperf3 runs over dc1->dc3 while the network becomes one in which five
+others have other rates and delays, and back again. Beside it the same flow without any swap: that is the noise. Swap
+and still windows take turns on the same network, so that both see the same machine.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import median
+
+from benchmarks.table import Table, arguments, progress, show
+from testbed.emulation.network import Network
+from testbed.emulation.node import Namespace
+from testbed.emulation.shaping import open_shaper
+from testbed.spec.topology import Link, Topology
+
+PRESET = Path(__file__).parents[1] / "topologies" / "netstorm9.yaml"
+#: 26 links at full rates are more than a small host carries; one flow runs, at up to a fifth of 155 Mbit/s.
+SCALE = 0.2
+
+DELAY_S = 0.01
+
+WATCHED = ("dc1", "dc3")
+CHANGED = ("dc4->dc5", "dc5->dc7", "dc6->dc8", "dc8->dc6", "dc9->dc8")
+
+#: Of a window, after the flow has found its rate; the swap comes in the middle.
+WARM_UP_S, WINDOW_S = 2, 4
+REPEATS, QUICK_REPEATS = 10, 3
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """One flow. `dropped` are packets that unchanged links dropped from a full queue, those of `flow` included."""
+
+    swapped: bool
+    retransmissions: int
+    goodput_bps: float
+    flow_dropped: int
+    others_dropped: int
+    unroutable: int
+    swap_ms: float | None
+
+
+def still(topology: Topology) -> Topology:
+    """Without traces, whose changes would have their own retransmissions, and with a delay, which the preset lacks."""
+    links = {
+        name: replace(link, trace=None, state=replace(link.state, delay_s=DELAY_S))
+        for name, link in topology.links.items()
+    }
+    return replace(topology, links=links)
+
+
+def other(topology: Topology) -> Topology:
+    """The network with half the rate and twice the delay on five links."""
+
+    def changed(link: Link) -> Link:
+        state = link.state
+        return replace(link, state=replace(state, rate_bps=state.rate_bps / 2, delay_s=state.delay_s * 2))
+
+    return replace(topology, links={**topology.links, **{name: changed(topology.links[name]) for name in CHANGED}})
+
+
+def windows(network: Network, networks: tuple[Topology, Topology], repeats: int) -> Iterator[Window]:
+    """Still and swap windows in turn."""
+    for repeat in range(repeats):
+        for swapped in (False, True):
+            progress(f"repeat {repeat + 1} of {repeats}, {'a swap' if swapped else 'no swap'}")
+            there = network.topology is networks[0]
+            yield watch(network, networks[1 if there else 0] if swapped else None)
+
+
+def watch(network: Network, becoming: Topology | None) -> Window:
+    """One flow, and a swap in the midst of it where there is one to make."""
+    workers = {worker.site: worker for worker in network.topology.workers}
+    source, target = (workers[site] for site in WATCHED)
+    unchanged = set(network.topology.links) - set(CHANGED)
+    server = network.container(target.name).popen(
+        ["iperf3", "--server", "--one-off"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    time.sleep(0.3)  # until it listens
+    words = ["iperf3", "--client", network.address(target), "--json", "--omit", str(WARM_UP_S), "--time", str(WINDOW_S)]
+    flow = network.container(source.name).popen(words, stdout=subprocess.PIPE)
+    try:
+        time.sleep(WARM_UP_S + WINDOW_S / 2)
+        before, unroutable = drops(network), unroutable_packets(network)
+        swap_ms = network.swap(becoming).seconds * 1e3 if becoming else None
+        said = json.loads(flow.communicate(timeout=WARM_UP_S + WINDOW_S + 20)[0])
+        after = drops(network)
+    finally:
+        for process in (flow, server):
+            process.kill()
+            process.wait()
+    own = {"->".join(WATCHED), "->".join(reversed(WATCHED))}
+    lost = {name: after[name] - before[name] for name in unchanged}
+    return Window(
+        swapped=becoming is not None,
+        retransmissions=said["end"]["sum_sent"]["retransmits"],
+        goodput_bps=said["end"]["sum_received"]["bits_per_second"],
+        flow_dropped=sum(count for name, count in lost.items() if name in own),
+        others_dropped=sum(count for name, count in lost.items() if name not in own),
+        unroutable=unroutable_packets(network) - unroutable,
+        swap_ms=swap_ms,
+    )
+
+
+def drops(network: Network) -> dict[str, int]:
+    """Link → packets dropped from its full queue so far."""
+    return {name: counted.dropped_queue for name, counted in network.shaper.counters().items()}
+
+
+def unroutable_packets(network: Network) -> int:
+    return sum(network.router(site).unroutable_packets() for site in network.topology.sites)
+
+
+def main() -> int:
+    """Measure and show; the exit code."""
+    args = arguments(__doc__).parse_args()
+    repeats = QUICK_REPEATS if args.quick else REPEATS
+    first = still(Topology.load(PRESET).scaled(SCALE))
+    networks = (first, other(first))
+    with ExitStack() as stack:
+        shaper = stack.enter_context(open_shaper())
+        network = Network("benchmark-swap", first, shaper, lambda *_: None)
+        stack.callback(network.stop)
+        network.build()
+        holders = {worker.name: stack.enter_context(closing(Namespace())) for worker in first.workers}
+        network.join({name: holder.pid for name, holder in holders.items()})
+        found = list(windows(network, networks, repeats))
+        backend = shaper.name
+    quiet, swapped = ([window for window in found if window.swapped == kind] for kind in (False, True))
+    rows = [
+        [
+            name,
+            " ".join(str(window.retransmissions) for window in kind),
+            f"{median(window.retransmissions for window in kind):g}",
+            f"{median(window.goodput_bps for window in kind) / 1e6:.2f}",
+            str(sum(window.flow_dropped for window in kind)),
+            str(sum(window.others_dropped for window in kind)),
+            str(sum(window.unroutable for window in kind)),
+            f"{median(times):.1f} ms" if (times := [w.swap_ms for w in kind if w.swap_ms is not None]) else "-",
+        ]
+        for name, kind in (("without a swap", quiet), ("with a swap", swapped))
+    ]
+    columns = ["", "retransmissions", "median", "Mbit/s", "flow dropped", "others dropped", "no route", "swap takes"]
+    title = f"A flow over {'->'.join(WATCHED)} while {len(CHANGED)} of {len(first.links)} links change"
+    notes = [f"windows of {WINDOW_S} s; dropped: packets from a full queue, from the swap to the window's end"]
+    figures = {
+        "repeats": repeats,
+        "retransmissions_without": [window.retransmissions for window in quiet],
+        "retransmissions_with": [window.retransmissions for window in swapped],
+        "goodput_ratio": median(w.goodput_bps for w in swapped) / median(w.goodput_bps for w in quiet),
+        "windows": [asdict(window) for window in found],
+    }
+    show([Table(title, columns, rows, notes)], figures, as_json=args.json, backend=backend)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
