@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
+from random import Random
 
 from testbed.spec.graph import GraphLink, import_graph, site_name, topology_text, write_topology
 from testbed.trace.csv import write_csv
@@ -72,11 +73,22 @@ IBM = [
 
 #: The overlay of NetStorm's evaluation (arXiv 2404.11352).
 NETSTORM_LINKS = "1-2 1-3 2-3 2-5 3-4 4-5 4-6 5-7 6-7 6-8 6-9 7-8 8-9"
-NETSTORM = [
-    "Nine data centres and 13 pairs of links: the network of NetStorm's evaluation (arXiv 2404.11352).",
-    "As published, each direction has a rate drawn uniformly from 20 to 155 Mbit/s again every 180 s, and there is no",
-    "delay, jitter or loss. Ours: the seeds (traces/netstorm9, ten draws each, then again), and the LAN's 0.1 ms.",
-]
+NETSTORM = "Nine data centres and 13 pairs of links: the network of NetStorm's evaluation (arXiv 2404.11352)."
+
+#: Variant → comments.
+NETSTORM_VARIANTS = {
+    "netstorm9": [
+        "As published, each direction has a rate drawn uniformly from 20 to 155 Mbit/s again every 180 s, and there is",
+        "no delay, jitter or loss. Ours: the seeds (traces/netstorm9, ten draws each, then again), the LAN's 0.1 ms,",
+        "and routes by inverse rate (of the first draw), which favours schemes that send where they have no link to.",
+    ],
+    "netstorm9-static": ["Each direction keeps the rate of its first draw; see netstorm9.yaml."],
+    "netstorm9-rtt": [
+        "Rates as in netstorm9.yaml. Ours: a delay of each pair, drawn once from 5 to 60 ms one way, and 0.01 % loss.",
+    ],
+}
+NETSTORM_DELAY_MS = (5, 60)
+NETSTORM_SEED = 9
 
 
 def make_graphs(data: Path, folder: Path) -> None:
@@ -102,26 +114,39 @@ def _region(name: str) -> str:
 
 
 def make_netstorm(folder: Path, traces: Path) -> None:
-    """The preset whose links have traces, and the traces."""
+    """The presets whose links have drawn rates, and the traces of those."""
     traces.mkdir(parents=True, exist_ok=True)
     pairs = [tuple(f"dc{end}" for end in link.split("-")) for link in NETSTORM_LINKS.split()]
+    first: dict[str, float] = {}
     for seed, (a, b) in enumerate(((a, b) for pair in pairs for a, b in (pair, pair[::-1])), 1):
         generator = UniformRedraw(20e6, 155e6, period_s=180, duration_s=1800, seed=seed)
-        write_csv(traces / f"{a}-{b}.csv", generator.trace(), [str(generator)])
-    write_topology(folder / "netstorm9.yaml", "".join(f"{line}\n" for line in _netstorm(pairs)))
+        trace = generator.trace()
+        write_csv(traces / f"{a}-{b}.csv", trace, [str(generator)])
+        first[f"{a}-{b}"] = trace.rows[0].rate_bps or 0.0
+    for variant, comments in NETSTORM_VARIANTS.items():
+        lines = _netstorm(variant, [NETSTORM, *comments], pairs, first)
+        write_topology(folder / f"{variant}.yaml", "".join(f"{line}\n" for line in lines))
 
 
-def _netstorm(pairs: list[tuple[str, ...]]) -> Iterator[str]:
-    yield from (f"# {comment}" for comment in NETSTORM)
-    yield "name: netstorm9"
+def _netstorm(
+    variant: str, comments: list[str], pairs: list[tuple[str, ...]], first: dict[str, float]
+) -> Iterator[str]:
+    draw = Random(NETSTORM_SEED)
+    yield from (f"# {comment}" for comment in comments)
+    yield f"name: {variant}"
     yield "sites:"
     yield from (f"  dc{number}: {{workers: 1}}" for number in range(1, 10))
+    yield "routing: inverse-rate"
     yield "links:"
     for a, b in pairs:
         yield f"  - between: [{a}, {b}]"
-        yield "    delay: 0ms"
-        yield f"    forward:  {{trace: {{file: ../traces/netstorm9/{a}-{b}.csv}}}}"
-        yield f"    backward: {{trace: {{file: ../traces/netstorm9/{b}-{a}.csv}}}}"
+        yield f"    delay: {draw.randint(*NETSTORM_DELAY_MS)}ms" if variant == "netstorm9-rtt" else "    delay: 0ms"
+        if variant == "netstorm9-rtt":
+            yield "    loss: 0.01%"
+        for side, name in (("forward: ", f"{a}-{b}"), ("backward:", f"{b}-{a}")):
+            trace = f"trace: {{file: ../traces/netstorm9/{name}.csv}}"
+            rate = f"rate: {first[name] / 1e6:.3f}mbit"
+            yield f"    {side} {{{rate if variant == 'netstorm9-static' else trace}}}"
 
 
 if __name__ == "__main__":
