@@ -7,9 +7,10 @@ that is not root, a read-only root with a small tmpfs. Control goes through a Un
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +30,9 @@ PARALLEL = 8
 
 #: Half of what a process gets by default (1024), so that the emulation itself is served first.
 CPU_SHARES = 512
+
+#: A thread whose start was interrupted is listed for good, though it never begins; one that does, begins sooner.
+BEGIN_S = 1.0
 
 
 class ContainerDied(RuntimeError):
@@ -138,9 +142,14 @@ class Fleet:
     def remove(self) -> None:
         """Remove every container of this network, also one that a broken start left."""
         # Interrupted as it starts a thread, a pool loses sight of it: it ends when its container is there.
+        begun_by = time.monotonic() + BEGIN_S
         while lost := [thread for thread in threading.enumerate() if thread.name.startswith(self._threads)]:
-            with suppress(RuntimeError):  # not begun yet
-                lost[0].join(0.01)
+            if lost[0].ident is not None:
+                lost[0].join()
+            elif time.monotonic() < begun_by:
+                time.sleep(0.01)
+            else:
+                break
         remove_containers(self._client, self._network)
 
 
