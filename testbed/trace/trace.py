@@ -39,12 +39,17 @@ class Row:
     loss: float | None = None
 
     def over(self, state: LinkState) -> LinkState:
-        """The link's state with this row in force."""
-        return replace(
-            state if self.loss is None else state.losing(self.loss),
+        """The link's state with this row in force. (`replace` takes 4 µs, and 500 links may be due at once.)"""
+        return LinkState(
             rate_bps=state.rate_bps if self.rate_bps is None else self.rate_bps,
             delay_s=state.delay_s if self.delay_s is None else self.delay_s,
             jitter_s=state.jitter_s if self.jitter_s is None else self.jitter_s,
+            loss=state.loss if self.loss is None else self.loss,
+            queue=state.queue,
+            up=state.up,
+            bursts=state.bursts if self.loss is None else None,
+            reorder=state.reorder,
+            delivery=state.delivery,
         )
 
 
