@@ -129,10 +129,12 @@ class Links:
         self._deliveries.pop(link.name, None)
         if link.trace is not None:
             self._rows[link.name] = link.trace.at(self._clock.elapsed_s if self._clock else 0.0)
-            self._begin_delivery(link.name)
 
     def _begin_delivery(self, name: str) -> None:
-        """Serve a trace's single opportunities, if it has some, from the replay's begin on."""
+        """Serve a trace's single opportunities, if it has some, as from the replay's begin on.
+
+        Only once the replay speaks of the link: until then it keeps one state, in which it can be measured.
+        """
         trace = self._links[name].trace
         if name in self._deliveries or trace is None or self._clock is None or self._clock.began_s is None:
             return

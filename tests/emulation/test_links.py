@@ -236,6 +236,8 @@ def test_a_rate_that_is_asked_for_goes_over_single_opportunities(links: Links) -
     clock.began_s = 10.0
     links.follow(clock)
     links.configure([replace(TRACED, trace=replace(TRACE, opportunities=Opportunities((1, 2, 3))))])
+    assert links.states()["b->a"].delivery is None  # until the replay speaks of it
+    links.replay({"b->a": TRACE.rows[1]})
     links.change(change("b->a", loss="1%"))
     assert links.states()["b->a"].delivery is not None
     links.change(change("b->a", rate="5mbit"))
