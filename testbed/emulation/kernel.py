@@ -26,7 +26,7 @@ def package_of_modules(release: str, distribution: str) -> KernelPackage | None:
     """
     if distribution == "ubuntu" and re.fullmatch(r"\d+\.\d+\.\d+-\d+-[a-z][a-z0-9-]*", release):
         return KernelPackage(f"linux-modules-extra-{release}")
-    if distribution == "debian" and (debian := re.fullmatch(r"\d\S*-(cloud-)?(amd64|arm64)", release)):
+    if distribution == "debian" and (debian := re.fullmatch(r"\d\S*?-(cloud-)?(amd64|arm64)", release)):
         cloud, machine = debian.groups()
         return (
             KernelPackage(f"linux-image-{machine}", restart=True) if cloud else KernelPackage(f"linux-image-{release}")
