@@ -46,8 +46,8 @@ def write(folder: Path, rounds: int) -> Path:
     (folder / "pair.csv").write_text(TRACE)
     (folder / "pair.yaml").write_text(yaml.safe_dump(TOPOLOGY))
     experiment = folder / "experiment.yaml"
-    train = {"model": "cnn", "batch": 64, "rounds": rounds, "evaluate_every": 1000}
-    value = {"name": "pair", "topology": "pair.yaml", "train": train, "compute": {"step_time": "40ms"}}
+    train = {"model": "cnn", "batch": 128, "rounds": rounds, "evaluate_every": 1000}
+    value = {"name": "pair", "topology": "pair.yaml", "train": train, "compute": {"step_time": "60ms"}}
     experiment.write_text(yaml.safe_dump(value))
     return experiment
 
@@ -88,13 +88,13 @@ def unshape(running: Running, interface: str) -> None:
 
 
 def test_an_overloaded_host_a_stopped_replay_and_a_link_without_shaping_are_told(tmp_path: Path) -> None:
-    with Running(tmp_path, str(write(tmp_path, rounds=25)), "--strict") as running:
+    with Running(tmp_path, str(write(tmp_path, rounds=20)), "--strict") as running:
         running.wait_for("round    ")
-        unshape(running, "lima")
-        os.kill(running.process.pid, signal.SIGSTOP)
-        time.sleep(STOPPED_S)
-        os.kill(running.process.pid, signal.SIGCONT)
         with burners():
+            unshape(running, "lima")
+            os.kill(running.process.pid, signal.SIGSTOP)
+            time.sleep(STOPPED_S)
+            os.kill(running.process.pid, signal.SIGCONT)
             code = running.end()
     assert code == 1, running.output
     assert running.left_behind == NOTHING
