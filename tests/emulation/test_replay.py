@@ -81,7 +81,7 @@ def test_a_late_tick_does_not_make_the_next_one_late(sink: Sink) -> None:
 
 def test_lateness_is_recorded_for_each_tick_and_holds_the_call_itself(sink: Sink) -> None:
     sink.delay_s = 0.01
-    sink.clock.start([link("a->b", [1.0, 2.0, 3.0], 0.03), link("b->a", [1.0], 1.0)])
+    sink.clock.start([link("a->b", [1.0, 2.0, 3.0], 0.2), link("b->a", [1.0], 1.0)])
     sink.wait(3)
     sink.clock.stop()
     late = sink.clock.lateness()
@@ -102,6 +102,9 @@ def test_a_clock_held_up_shows_only_the_newest_row(sink: Sink) -> None:
     sink.wait(2)
     sink.clock.stop()
     assert sink.rates("a->b") == [1.0, 9.0]
+    late = sink.clock.lateness()["a->b"]
+    assert len(late) == 9, "those that were passed over too"
+    assert late[1] > late[8]
 
 
 def test_a_loop_begins_again_and_a_trace_that_stops_ends_in_none(sink: Sink) -> None:
