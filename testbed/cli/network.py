@@ -42,6 +42,7 @@ def up(
     from testbed.emulation.image import ImageError
     from testbed.emulation.launch import LaunchFailed
     from testbed.emulation.shaping import ShapingError
+    from testbed.emulation.switch import SwitchError
     from testbed.spec.topology import Topology
 
     try:
@@ -57,7 +58,7 @@ def up(
         raise fail(BAD_INPUT, error) from None
     except LaunchFailed as error:
         raise fail(error.code, error) from None
-    except (EngineError, ImageError, ShapingError) as error:
+    except (EngineError, ImageError, ShapingError, SwitchError) as error:
         raise fail(CANNOT, error) from None
     except Interrupted as signal_:
         raise fail(INTERRUPTED, f"interrupted ({signal_}): everything that was made was taken away") from None

@@ -12,6 +12,7 @@ from testbed.emulation.engine import EngineError
 from testbed.emulation.requests import Answer, LinkRequest, Request, StatusRequest
 from testbed.emulation.shaping import ShapingError
 from testbed.emulation.standing import StandingNetwork, state_values
+from testbed.emulation.switch import SwitchError
 from testbed.spec.errors import SpecError
 from testbed.spec.experiment import Change
 from testbed.spec.load import validate
@@ -32,7 +33,7 @@ class Desk:
             return Answer(value=self._do(request))
         except (SpecError, KeyError) as error:
             return Answer(refused=str(error.args[0]))
-        except (ShapingError, EngineError, DockerException) as error:
+        except (ShapingError, SwitchError, EngineError, DockerException) as error:
             log.exception("%s", request)
             return Answer(failed=str(error))
         except Exception as error:

@@ -21,9 +21,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from testbed.emulation import budget, engine, fixes
+from testbed.emulation import budget, engine, fixes, switch
 from testbed.emulation.fixes import CannotFix
 from testbed.emulation.shaping import available_backends, build
+from testbed.emulation.switch import available_switches, choose_switch
+from testbed.spec.topology import SwitchName
 
 #: Programs the emulation calls, and the Debian package each comes in.
 PROGRAMS = {
@@ -45,6 +47,9 @@ MODULES = {
     "netem": ("sch_netem", "sch_htb"),
     "userspace": ("xt_NFQUEUE", "nfnetlink_queue", "br_netfilter", "sch_htb"),
 }
+
+#: The same for the switches that are no part of every kernel.
+SWITCH_MODULES: dict[SwitchName, tuple[str, ...]] = {"openvswitch": ("openvswitch",), "openvswitch-user": ("tun",)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +166,14 @@ def _backend(name: str) -> Finding:
     return Finding(f"shaping: {name}", "works; this is what `auto` takes" if name == chosen else "works")
 
 
+def _switch(name: SwitchName) -> Finding:
+    """None blocks: the bridge always works."""
+    complaint = available_switches()[name]
+    if complaint is not None:
+        return Finding(f"switch: {name}", "no", complaint)
+    return Finding(f"switch: {name}", "works; this is what `auto` takes" if name == choose_switch("auto") else "works")
+
+
 def _engine() -> Finding:
     try:
         client = engine.connect()
@@ -210,12 +223,20 @@ def _mend_backend(name: str) -> str:
     return fixes.load_modules(MODULES[name])
 
 
+def _mend_switch(name: SwitchName) -> str:
+    if switch.missing_programs():
+        return fixes.install([switch.PACKAGE])
+    return fixes.load_modules(SWITCH_MODULES[name])
+
+
 CHECKS = (
     Check(_root),
     Check(_programs, lambda: fixes.install(_packages_of(_missing_programs()))),
     Check(_mininet, lambda: fixes.install(["mininet"])),
     Check(_forwarding, fixes.let_settings_be_written),
     *(Check(partial(_backend, name), partial(_mend_backend, name)) for name in MODULES),
+    Check(partial(_switch, "bridge")),
+    *(Check(partial(_switch, name), partial(_mend_switch, name)) for name in SWITCH_MODULES),
     Check(_engine, fixes.start_engine),
     Check(_gpus),
     Check(_leftovers, fixes.take_leftovers_away),

@@ -2,11 +2,11 @@
 
     container                      paris-r (namespace)                         tokyo-r (namespace)
     +--------+   veth   +----+-------------+---------+      veth       +---------+
-    |  eth0  |----------| w0 | bridge lan  |  tokyo  |-----------------|  paris  | ...
+    |  eth0  |----------| w0 | switch lan  |  tokyo  |-----------------|  paris  | ...
     +--------+          +----+-------------+---------+                 +---------+
                                              shaped: paris->tokyo        shaped: tokyo->paris
 
-The bridge's ports are isolated from each other and the router answers for all (a private VLAN), so that what one
+The switch's ports are isolated from each other and the router answers for all (a private VLAN), so that what one
 worker sends another of its site passes the router too and is shaped like the rest.
 
 A WAN link is shaped where it leaves a router, never on the host that sends: there TCP would see the queue and hold
@@ -33,6 +33,7 @@ from testbed.emulation.node import ContainerHost, Router, Veth
 from testbed.emulation.routing import Routes
 from testbed.emulation.shaping.access import limit_rate
 from testbed.emulation.shaping.base import Shaper, distorted_by_offload
+from testbed.emulation.switch import SWITCHES, choose_switch
 from testbed.emulation.wiring import (
     access_state,
     join_routers,
@@ -64,10 +65,12 @@ def pair_of(link: str) -> frozenset[str]:
 class Network(Mininet):
     """A running WAN. `build` makes it, `swap` turns it into another, `stop` takes it away.
 
-    `offload` says whether workers use segmentation offload; once it is off it stays so.
+    `offload` says whether workers use segmentation offload; once it is off it stays so. `switch` is what every site
+    has, by name; a swap keeps it.
     """
 
     def __init__(self, name: str, topology: Topology, shaper: Shaper, observer: Observer) -> None:
+        """Raises SwitchError when the topology asks for a switch that does not work here."""
         # Mininet's own start-up raises system-wide limits of the host (sysctl). What is here needs none of that,
         # and the host is not ours to change.
         Mininet.inited = True
@@ -75,7 +78,9 @@ class Network(Mininet):
         self.name = name
         self.topology = topology
         self.shaper = shaper
-        self.offload = not any(map(needs_single_frames, topology.links.values()))
+        self.switch = choose_switch(topology.switch)
+        single = any(map(needs_single_frames, topology.links.values()))
+        self.offload = SWITCHES[self.switch].offload and not single
         self._observer = observer
         self.links_in_force = Links(shaper, self._observe)
         self.addressing = Addressing()
@@ -104,11 +109,12 @@ class Network(Mininet):
             host, site = self.container(name), name.rpartition("-w")[0]
             self.shaper.detach(link_name(site, name))
             (link,) = self.linksBetween(self.router(site), host)
+            self.router(site).switch.unplug(link.intf1.name)
             self.delLink(link)
             self.delHost(host)
 
     def _add_site(self, site: str) -> None:
-        set_up_router(self.addHost(f"{site}-r", cls=Router), self.addressing.router(site))
+        set_up_router(self.addHost(f"{site}-r", cls=Router), self.addressing.router(site), self.switch)
 
     def _add_worker(self, worker: Worker, pid: int, lan: Lan) -> None:
         host = self.addHost(worker.name, cls=ContainerHost, pid=pid)

@@ -16,6 +16,8 @@ from mininet.link import Intf, Link
 from mininet.node import Node
 from pyroute2 import IPRoute
 
+from testbed.emulation.switch import Switch
+
 NAMESPACE_DEADLINE_S = 5.0
 
 
@@ -154,7 +156,14 @@ class NamespaceHost(NamespaceNode):
 
 
 class Router(NamespaceHost):
-    """A site's router and switch: one namespace that forwards, with a bridge named `lan` for the workers' ports."""
+    """A site's router and switch: one namespace that forwards, with a device `lan` for the workers' ports."""
+
+    switch: Switch
+
+    def terminate(self) -> None:
+        if hasattr(self, "switch"):
+            self.switch.close()
+        super().terminate()
 
 
 class ContainerHost(NamespaceNode):

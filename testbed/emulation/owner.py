@@ -27,6 +27,7 @@ from testbed.emulation.interrupt import Interrupted, interruptible
 from testbed.emulation.requests import Listener
 from testbed.emulation.shaping import ShapingError
 from testbed.emulation.standing import Backend, StandingNetwork
+from testbed.emulation.switch import SwitchError
 from testbed.spec.errors import SpecError
 from testbed.spec.topology import Topology
 
@@ -85,7 +86,7 @@ def main() -> int:
             _own(args.name, args.topology, args.backend, teller)
     except (SpecError, FileExistsError) as error:
         return teller.fail(BAD_INPUT, str(error))
-    except (EngineError, ImageError, ShapingError) as error:
+    except (EngineError, ImageError, ShapingError, SwitchError) as error:
         return teller.fail(CANNOT, str(error))
     except BrokenPipeError:
         return FAILED  # whoever asked for the network has gone

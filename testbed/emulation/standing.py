@@ -46,7 +46,10 @@ class StandingNetwork:
         self._step = step
 
     def __enter__(self) -> StandingNetwork:
-        """Raises EngineError, ImageError, ShapingError when this machine can't, FileExistsError when it is up."""
+        """Raises EngineError, ImageError, ShapingError, SwitchError when this machine can't.
+
+        FileExistsError when it is up.
+        """
         with ExitStack() as stack:
             self._build(stack)
             self._stack = stack.pop_all()
@@ -102,6 +105,7 @@ class StandingNetwork:
             "topology": topology.name,
             "file": str(topology.file),
             "backend": network.shaper.name,
+            "switch": network.switch,
             "pid": os.getpid(),
             "failure": network.shaper.failure() or (str(self._clock.failure) if self._clock.failure else None),
             "replay": {

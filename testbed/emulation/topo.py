@@ -9,7 +9,8 @@
     net.stop()
 
 Workers are namespaces of the host's file system, not containers; links are as configured, or as their traces begin.
-Links are shaped by the backend that works here, also where the kernel lacks netem; where none does, ShapingError.
+Links are shaped by the backend that works here, also where the kernel lacks netem; where none does, ShapingError. So is
+a site's switch the one that works here, or the one the file names; SwitchError where that does not.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from testbed.emulation.addressing import Addressing
 from testbed.emulation.node import NamespaceHost, Router, Veth
 from testbed.emulation.routing import Routes
 from testbed.emulation.shaping import Shaper, open_shaper
+from testbed.emulation.switch import choose_switch
 from testbed.emulation.wiring import (
     join_routers,
     needs_single_frames,
@@ -34,7 +36,7 @@ from testbed.emulation.wiring import (
     set_up_router,
 )
 from testbed.link import LinkState, link_name
-from testbed.spec.topology import Lan, Topology, Worker
+from testbed.spec.topology import Lan, SwitchName, Topology, Worker
 
 
 class WanTopo(Topo):
@@ -42,12 +44,12 @@ class WanTopo(Topo):
 
     def build(self, file: str | Path) -> None:
         topology, addressing, shaping = Topology.load(Path(file)), Addressing(), _Shaping()
-        routes = Routes.over(topology)
+        routes, switch = Routes.over(topology), choose_switch(topology.switch)
         offload = not any(map(needs_single_frames, topology.links.values()))
         for site in topology.sites:
             hops = routes.next_hops(site).items()
             ways = {addressing.lan(target): addressing.next_hop(site, hop) for target, hop in hops}
-            self.addHost(f"{site}-r", cls=_TopoRouter, gateway=addressing.router(site), ways=ways)
+            self.addHost(f"{site}-r", cls=_TopoRouter, gateway=addressing.router(site), ways=ways, switch=switch)
         for worker in topology.workers:
             self._add_worker(worker, topology.lan, offload, addressing, shaping)
         for link in topology.links.values():
@@ -110,11 +112,16 @@ class _Shaping:
 
 class _TopoRouter(Router):
     def __init__(
-        self, name: str, gateway: IPv4Interface, ways: Mapping[IPv4Network, IPv4Address], **params: Any
+        self,
+        name: str,
+        gateway: IPv4Interface,
+        ways: Mapping[IPv4Network, IPv4Address],
+        switch: SwitchName,
+        **params: Any,
     ) -> None:
         super().__init__(name, **params)
         self._ways = ways
-        set_up_router(self, gateway)
+        set_up_router(self, gateway, switch)
 
     def config(self, **_: Any) -> dict[str, Any]:
         """Mininet calls this when all links are there."""

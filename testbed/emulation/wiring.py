@@ -9,8 +9,9 @@ from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from testbed.emulation.node import Interface, NamespaceNode, Router, Veth
 from testbed.emulation.shaping.access import limit_rate
 from testbed.emulation.shaping.base import Port, Shaper, distorted_by_offload
+from testbed.emulation.switch import DEVICE, SWITCHES
 from testbed.link import LinkState, Queue
-from testbed.spec.topology import Lan, Link
+from testbed.spec.topology import Lan, Link, SwitchName
 
 #: What a fresh namespace needs before it is a router. IPv6 is off: nothing of ours uses it, and its chatter would
 #: count as traffic. Without loose reverse-path checks, routes that differ by direction would lose packets.
@@ -22,10 +23,10 @@ ROUTER_SETTINGS = (
     "net.ipv6.conf.default.disable_ipv6=1",
 )
 #: The router answers ARP for a site's workers, and sends no redirect when they then pass through it.
-BRIDGE_SETTINGS = (
-    "net.ipv4.conf.lan.proxy_arp_pvlan=1",
-    "net.ipv4.neigh.lan.proxy_delay=0",
-    "net.ipv4.conf.lan.send_redirects=0",
+LAN_SETTINGS = (
+    f"net.ipv4.conf.{DEVICE}.proxy_arp_pvlan=1",
+    f"net.ipv4.neigh.{DEVICE}.proxy_delay=0",
+    f"net.ipv4.conf.{DEVICE}.send_redirects=0",
     "net.ipv4.conf.all.send_redirects=0",
 )
 #: Hosts: a least round trip is remembered for ten seconds, not five minutes, so that it follows a network swap.
@@ -41,23 +42,26 @@ HOST_SETTINGS = (
 #: Both ways of sending super-packets, and the one of receiving them.
 SINGLE_FRAMES = ("ethtool", "-K", "eth0", "tso", "off", "gso", "off", "gro", "off")
 
+#: Frames leave with their checksums filled in; then nothing is left to a device to segment either.
+WHOLE_FRAMES = ("ethtool", "-K", "eth0", "tx", "off")
+
 #: What a port of a site's switch may hold: a megabyte, 8 ms at 1 Gbit/s, as shallow data-centre switches have.
 LAN_QUEUE = Queue(1e6, "bytes")
 
 
-def set_up_router(router: Router, gateway: IPv4Interface) -> None:
-    """Make a namespace forward, and give it its site's switch: a bridge with the router's address."""
+def set_up_router(router: Router, gateway: IPv4Interface, switch: SwitchName) -> None:
+    """Make a namespace forward, and give it its site's switch, with the router's address on it. Raises SwitchError."""
     _configure(router, ROUTER_SETTINGS)
     router.netlink.link("set", index=router.interface_index("lo"), state="up")
-    # A bridge without a MAC address of its own takes the least of its ports': a worker that comes or goes would change
+    # A switch without a MAC address of its own takes the least of its ports': a worker that comes or goes would change
     # it, and the others would send to the old one until they ask again, half a minute later.
     mac = "02:00:" + gateway.ip.packed.hex(":")  # locally administered
-    router.netlink.link("add", ifname="lan", kind="bridge", address=mac)
-    _configure(router, BRIDGE_SETTINGS)
+    router.switch = SWITCHES[switch](router.netns, router.netlink, mac)
+    _configure(router, LAN_SETTINGS)
     # Its first interface, so that Mininet takes the address that others can reach for the router's own.
-    bridge = Interface("lan", node=router, moveIntfFn=_is_there)
-    bridge.setIP(str(gateway))
-    bridge.up()
+    lan = Interface(DEVICE, node=router, moveIntfFn=_is_there)
+    lan.setIP(str(gateway))
+    lan.up()
 
 
 def set_route(router: Router, lan: IPv4Network, hop: IPv4Address) -> None:
@@ -72,11 +76,11 @@ def plug_in(wire: Veth, name: str, address: IPv4Interface, gateway: IPv4Interfac
     """Make a wire from a router to a worker the access link of this name, shaped before it comes up."""
     router, host = wire.intf1.node, wire.intf2.node
     _configure(host, HOST_SETTINGS)
-    port = router.interface_index(wire.intf1.name)
-    router.netlink.link("set", index=port, master=router.interface_index("lan"))
-    router.netlink.brport("set", index=port, isolated=1)
+    router.switch.plug(wire.intf1.name)
+    if not router.switch.offload:
+        _run(host, WHOLE_FRAMES)
     wire.intf2.setIP(str(address))
-    access = Port(name, router.netns, wire.intf1.name, bridge="lan", address=str(address.ip))
+    access = Port(name, router.netns, wire.intf1.name, bridge=DEVICE, address=str(address.ip))
     shaper.attach(access, access_state(lan))
     limit_rate(host.netlink, host.interface_index("eth0"), lan.rate)
     wire.intf1.up()

@@ -16,6 +16,7 @@ from testbed.emulation.budget import BudgetError
 from testbed.emulation.engine import EngineError
 from testbed.emulation.image import ImageError
 from testbed.emulation.shaping import ShapingError
+from testbed.emulation.switch import SwitchError
 from testbed.run.conclude import conclude, failed
 from testbed.run.directory import RunDirectory
 from testbed.run.display import Display
@@ -49,7 +50,7 @@ def execute(file: Path, overrides: Mapping[str, str], strict: bool, publish: Pub
     display.say(f"[bold]{experiment.name}[/] in {directory.path}")
     try:
         return _execute(experiment, directory, display, strict, publish)
-    except (BudgetError, EngineError, FileExistsError, ImageError, ShapingError) as error:
+    except (BudgetError, EngineError, FileExistsError, ImageError, ShapingError, SwitchError) as error:
         failed(directory, str(error))
         raise CannotRun(str(error)) from error
     except APIError as error:

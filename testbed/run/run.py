@@ -93,7 +93,7 @@ class Run:
                 network = Network(self.directory.id, topology, shaper, self._record_state)
                 stack.callback(network.stop)
                 network.build()
-            manifest.add(offload=network.offload)
+            manifest.add(offload=network.offload, switch=network.switch)
             with display.step("links measured from outside"):
                 fidelity = measure_links(network, lambda _: None)
             controller = stack.enter_context(

@@ -19,6 +19,8 @@ from testbed.trace.read import read_trace
 from testbed.trace.trace import End, Trace, TraceError
 
 Routing = Literal["delay", "hops", "inverse-rate"]
+SwitchName = Literal["openvswitch", "openvswitch-user", "bridge"]
+SwitchChoice = Literal["auto", SwitchName]
 
 #: Linux cuts no interface name: it refuses one longer than this. A router's interface bears its peer site's name.
 MAX_INTERFACE_NAME = 15
@@ -153,6 +155,7 @@ class TopologyFile(Strict):
     links: list[LinkEntry] = Field(default_factory=list)
     lan: Lan = Lan()
     routing: Routing = "delay"
+    switch: SwitchChoice = "auto"
 
     @model_validator(mode="after")
     def _a_network(self) -> Self:
@@ -222,6 +225,7 @@ class Topology:
     routing: Routing
     file: Path
     trace_files: tuple[Path, ...] = ()
+    switch: SwitchChoice = "auto"
 
     @classmethod
     def load(cls, file: Path) -> Topology:
@@ -249,7 +253,7 @@ class Topology:
             own.trace.file for entry in parsed.links for own in (entry, entry.forward, entry.backward) if own.trace
         }
         files = tuple(file.parent / name for name in sorted(traces))
-        return cls(parsed.name, parsed.sites, links, parsed.lan, parsed.routing, file, files)
+        return cls(parsed.name, parsed.sites, links, parsed.lan, parsed.routing, file, files, parsed.switch)
 
     @property
     def workers(self) -> tuple[Worker, ...]:

@@ -5,9 +5,9 @@
                                                    └─► pytest ─► exchange/junit.xml, exchange/status
     GuestResult ◄── files of the exchange ◄─────── power off, whatever happened
 
-The host's file system is the guest's root, read-only; what tests write goes to memory (TMPDIR, /run), and
-only the exchange directory comes back. The guest has one CPU, and sees the time and the environment of its
-own init script alone.
+The host's file system is the guest's root, read-only; what tests write goes to memory (TMPDIR, /run, /var/lib), and
+only the exchange directory comes back. A disk, if one is given, is /var/lib/docker; what is written there is gone with
+the guest too. The guest has one CPU, and sees the time and the environment of its own init script alone.
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ MODULES = Path("/usr/lib/uml/modules")
 MEMORY = "2G"
 
 #: The guest saves a process's SSE registers when it interrupts it, but not the wider ones (see
-#: `hide_wide_registers`), so nothing in it may use them. These are the switches of the C library, NumPy, and
-#: PyTorch with its oneDNN.
+#: `hide_wide_registers`), so nothing in it may use them. These are the switches of the C library, NumPy,
+#: PyTorch with its oneDNN, and Go, which the Docker engine is written in.
 NARROW = {
     "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX,-AVX2,-AVX512F,-AVX512VL,-AVX512BW,-AVX_Fast_Unaligned_Load",
     "NPY_DISABLE_CPU_FEATURES": "X86_V3 X86_V4 AVX512_ICL AVX512_SPR",
     "ATEN_CPU_CAPABILITY": "default",
     "ONEDNN_MAX_CPU_ISA": "SSE41",
+    "GODEBUG": "cpu.all=off",
 }
 
 #: What process 1 needs of them: the kernel hands it what it does not know itself on its command line.
@@ -55,7 +56,9 @@ mount -t sysfs sysfs /sys
 mountpoint -q /dev || mount -t devtmpfs devtmpfs /dev
 mkdir -p /dev/pts /dev/shm
 mount -t devpts devpts /dev/pts
-for directory in /dev/shm /run /var/log; do mount -t tmpfs tmpfs $directory; done
+for directory in /dev/shm /run /var/log /var/lib; do mount -t tmpfs tmpfs $directory; done
+mkdir /var/lib/docker
+test -b /dev/ubda && mount -t ext4 /dev/ubda /var/lib/docker
 mount -t cgroup2 cgroup2 /sys/fs/cgroup
 mkdir -p /run/exchange /run/kernel/lib /run/netns /run/tmp
 mount -t hostfs hostfs /run/exchange -o {exchange}
@@ -64,7 +67,12 @@ ln -s {modules} /run/kernel/lib/modules
 printf '#!/bin/sh\\nexec /sbin/modprobe --dirname=/run/kernel "$@"\\n' > /run/modprobe
 chmod +x /run/modprobe
 echo /run/modprobe > /proc/sys/kernel/modprobe
-/run/modprobe -a sch_netem sch_htb sch_tbf veth bridge
+/run/modprobe -a sch_netem sch_htb sch_tbf veth bridge br_netfilter openvswitch overlay
+# There is no NAT for nftables among its modules, which the engine would ask for.
+mkdir /run/bin
+for tool in iptables iptables-save iptables-restore ip6tables; do
+    ln -s "$(command -v $(echo $tool | sed s/tables/tables-legacy/))" /run/bin/$tool
+done
 ip link set lo up
 cd {repository}
 env -i {environment} {command}
@@ -85,17 +93,20 @@ class GuestResult:
     console: str
 
 
-def test_in_guest(arguments: Sequence[str], *, limit_s: float) -> GuestResult:
+def test_in_guest(arguments: Sequence[str], *, limit_s: float, disk: Path | None = None) -> GuestResult:
     """Run pytest with these arguments in the guest. Raises GuestError as `run_in_guest` does."""
     pytest = [sys.executable, "-m", "pytest", "--color=no", "-p", "no:cacheprovider"]
-    return run_in_guest([*pytest, "--junitxml=/run/exchange/junit.xml", *arguments], limit_s=limit_s)
+    return run_in_guest([*pytest, "--junitxml=/run/exchange/junit.xml", *arguments], limit_s=limit_s, disk=disk)
 
 
 test_in_guest.__test__ = False  # type: ignore[attr-defined]
 
 
-def run_in_guest(command: Sequence[str], *, limit_s: float) -> GuestResult:
-    """Run a command in the guest. Raises GuestError: not there, crashed, or out of time."""
+def run_in_guest(command: Sequence[str], *, limit_s: float, disk: Path | None = None) -> GuestResult:
+    """Run a command in the guest. Raises GuestError: not there, crashed, or out of time.
+
+    `disk` is an ext4 file with a Docker engine's data.
+    """
     kernel = shutil.which(KERNEL)
     if kernel is None or not MODULES.is_dir():
         raise GuestError(f"no guest kernel; install it: apt-get install {PACKAGE}")
@@ -109,6 +120,8 @@ def run_in_guest(command: Sequence[str], *, limit_s: float) -> GuestResult:
                 kernel,
                 f"mem={MEMORY}",
                 f"init={init}",
+                # Written to a file beside it, sparse and soon gone: the disk itself stays as it is.
+                *([f"ubd0={exchange}/changes,{disk}"] if disk else []),
                 *BOOT,
                 *(f"{name}={NARROW[name]}" for name in INIT_NARROW),
             ],
@@ -124,7 +137,7 @@ def run_in_guest(command: Sequence[str], *, limit_s: float) -> GuestResult:
 
 def _init_script(exchange: Path, command: Sequence[str]) -> str:
     environment = {
-        "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "PATH": "/run/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         "HOME": "/run/tmp",
         "TMPDIR": "/run/tmp",
         "PYTHONPATH": str(REPOSITORY),
@@ -152,7 +165,7 @@ def _boot(command: list[str], limit_s: float) -> str:
         text=True,
         errors="replace",
         start_new_session=True,
-        preexec_fn=hide_wide_registers,
+        preexec_fn=_as_a_guest,
     ) as guest:
         try:
             console, _ = guest.communicate(timeout=limit_s)
@@ -166,6 +179,13 @@ def _boot(command: list[str], limit_s: float) -> str:
             os.killpg(guest.pid, signal.SIGKILL)
             raise
     return console
+
+
+def _as_a_guest() -> None:
+    """Before the kernel is executed: it ends with us, however we end, and leaves wide registers alone."""
+    end_with_parent = 1
+    ctypes.CDLL(None, use_errno=True).prctl(end_with_parent, signal.SIGKILL, 0, 0, 0)
+    hide_wide_registers()
 
 
 def hide_wide_registers() -> None:
