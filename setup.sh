@@ -10,10 +10,11 @@ cd "$(dirname "$0")"
 
 PACKAGES=(
     mininet iproute2 iptables ethtool kmod                                 # the network and the modules it needs
+    openvswitch-switch                                                     # a site's switch, where the kernel has it
     iperf3 iputils-ping                                                    # what measures it
     gcc libc6-dev                                                          # what the shaping core is made with
     mmdebstrap debian-archive-keyring                                      # the worker image's base
-    user-mode-linux                                                        # a kernel with netem, for tests
+    user-mode-linux e2fsprogs                                              # a kernel with netem, for tests
     python3-venv
 )
 LOG=build/setup.log

@@ -48,6 +48,12 @@ INIT_NARROW = ("GLIBC_TUNABLES",)
 #: The host's files as a read-only root, and the console on the kernel's standard output.
 BOOT = ("root=/dev/root", "rootfstype=hostfs", "ro", "con=null", "con0=null,fd:1", "quiet")
 
+#: What the network needs, and the engine.
+KERNEL_MODULES = (
+    *("sch_netem", "sch_htb", "sch_tbf", "veth", "bridge", "br_netfilter", "openvswitch", "tun"),
+    *("overlay", "iptable_filter", "iptable_nat", "xt_addrtype", "xt_conntrack", "xt_MASQUERADE"),
+)
+
 INIT = """#!/bin/sh
 # Process 1 of the guest: when it ends, the guest has failed; so it powers off however it comes to its end.
 trap 'echo o > /proc/sysrq-trigger; sleep 10' EXIT
@@ -67,7 +73,7 @@ ln -s {modules} /run/kernel/lib/modules
 printf '#!/bin/sh\\nexec /sbin/modprobe --dirname=/run/kernel "$@"\\n' > /run/modprobe
 chmod +x /run/modprobe
 echo /run/modprobe > /proc/sys/kernel/modprobe
-/run/modprobe -a sch_netem sch_htb sch_tbf veth bridge br_netfilter openvswitch overlay
+/run/modprobe -a {kernel_modules}
 # There is no NAT for nftables among its modules, which the engine would ask for.
 mkdir /run/bin
 for tool in iptables iptables-save iptables-restore ip6tables; do
@@ -146,6 +152,7 @@ def _init_script(exchange: Path, command: Sequence[str]) -> str:
     }
     return INIT.format(
         exchange=shlex.quote(str(exchange)),
+        kernel_modules=" ".join(KERNEL_MODULES),
         modules=shlex.quote(str(MODULES)),
         repository=shlex.quote(str(REPOSITORY)),
         environment=shlex.join(f"{key}={value}" for key, value in environment.items()),

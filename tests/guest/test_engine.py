@@ -1,0 +1,94 @@
+"""Containers on a kernel with netem and Open vSwitch: a short training run, and what `--privileged` grants."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import docker
+import pytest
+
+from testbed.emulation.engine import ensure_engine
+from testbed.emulation.image import ensure_worker_image
+from tests.run.running import NOTHING, Running
+
+pytestmark = [pytest.mark.guest, pytest.mark.timeout(240)]
+
+TOPOLOGY = """
+name: two-sites
+sites: {paris: {workers: 1}, tokyo: {workers: 1}}
+links: [{between: [paris, tokyo], rate: 40mbit, delay: 10ms}]
+"""
+
+#: Without the wide registers, on one core, under a kernel whose system calls are slow, a step takes long.
+EXPERIMENT = """
+name: guest
+topology: two-sites.yaml
+train: {model: cnn, batch: 8, rounds: 4, evaluate_every: 4}
+compute: {step_time: 1s}
+sync: {policy: mst}
+backend: netem
+"""
+
+#: Two namespaces of its own, and 20 ms each way between them.
+PATH = """
+set -e
+ip link add left type veth peer name right
+unshare --net sleep 60 & other=$!
+sleep 1
+ip link set right netns $other
+ip addr add 10.9.0.1/24 dev left
+ip link set left up
+nsenter --target $other --net ip addr add 10.9.0.2/24 dev right
+nsenter --target $other --net ip link set right up
+tc qdisc add dev left root netem delay 20ms
+nsenter --target $other --net tc qdisc add dev right root netem delay 20ms
+ping -nq -c 4 -i 0.2 10.9.0.2
+kill $other
+"""
+
+
+@pytest.fixture(scope="module")
+def client() -> docker.DockerClient:
+    return ensure_engine(lambda _: None)
+
+
+@pytest.fixture
+def experiment(tmp_path: Path) -> Path:
+    (tmp_path / "two-sites.yaml").write_text(TOPOLOGY)
+    file = tmp_path / "guest.yaml"
+    file.write_text(EXPERIMENT)
+    return file
+
+
+def test_a_run_trains_over_netem_and_open_vswitch(client: docker.DockerClient, experiment: Path) -> None:
+    with Running(experiment.parent, str(experiment)) as running:
+        assert running.end() == 0, running.output
+    summary = json.loads((running.directory / "summary.json").read_text())
+    manifest = json.loads((running.directory / "manifest.json").read_text())
+    assert (manifest["backend"], manifest["switch"]) == ("netem", "openvswitch")
+    assert summary["training"]["rounds"] == 4
+    assert summary["training"]["identical_parameters"]
+    assert summary["verdict"] in ("trusted", "suspect")
+    held_against_links = [reason for reason in summary["reasons"] if "->" in reason]
+    assert held_against_links == []
+    assert running.left_behind == NOTHING
+
+
+def test_a_privileged_container_makes_networks(client: docker.DockerClient) -> None:
+    """As a job of continuous integration does. The tools are the host's, mounted: the worker image has none."""
+    image = ensure_worker_image(client, lambda _: None)
+    folders = [folder for folder in ("/usr", "/lib", "/lib64", "/bin", "/sbin", "/etc") if Path(folder).is_dir()]
+    output = client.containers.run(
+        image,
+        ["-c", PATH],
+        entrypoint="/bin/sh",
+        user="root",
+        privileged=True,
+        network_mode="none",
+        remove=True,
+        stderr=True,
+        volumes={folder: {"bind": folder, "mode": "ro"} for folder in folders},
+    ).decode()
+    least_ms = float(output.partition("rtt min/avg/max/mdev = ")[2].partition("/")[0])
+    assert 40.0 <= least_ms < 45.0, output
