@@ -44,6 +44,7 @@ mount -t tmpfs tmpfs /tmp
 mkdir /run/openvswitch
 cd /run/openvswitch
 ovsdb-tool create conf.db /usr/share/openvswitch/vswitch.ovsschema
+echo ready
 exec ovsdb-server conf.db --remote=punix:db.sock --unixctl=database.ctl --no-chdir -vconsole:emer -vsyslog:off
 """
 
@@ -103,6 +104,7 @@ class OpenVSwitch(Switch):
         self._daemons: list[subprocess.Popen[bytes]] = []
         try:
             self._start(["nsenter", f"--net={netns}", "unshare", "--mount", "sh", "-c", _DATABASE])
+            self._wait_for_database()
             self._tell("--retry", "--no-wait", "init")
             self._start([*self._inside, "ovs-vswitchd", "--no-chdir", "-vconsole:emer", "-vsyslog:off"])
             settings = ("datapath_type=" + self.datapath, "fail_mode=standalone", f'other_config:hwaddr="{mac}"')
@@ -124,7 +126,7 @@ class OpenVSwitch(Switch):
     def close(self) -> None:
         for daemon in reversed(self._daemons):
             daemon.kill()
-            daemon.wait()
+            daemon.communicate()
         self._daemons.clear()
 
     @property
@@ -138,11 +140,19 @@ class OpenVSwitch(Switch):
             subprocess.Popen(
                 ["setpriv", "--pdeathsig", "KILL", *command],
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C in the terminal is for us alone
             )
         )
+
+    def _wait_for_database(self) -> None:
+        """Until it is in its own mount namespace: before, a tool sent there would find the host's Open vSwitch."""
+        said = self._daemons[0].stdout
+        assert said is not None
+        word = said.readline()
+        if word != b"ready\n":
+            raise SwitchError(f"Open vSwitch's database does not start: {(word + said.read()).decode().strip()}")
 
     def _tell(self, *words: str) -> str:
         """What `ovs-vsctl` answers when all is done as told."""

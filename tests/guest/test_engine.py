@@ -33,6 +33,7 @@ backend: netem
 #: Two namespaces of its own, and 20 ms each way between them.
 PATH = """
 set -e
+mount -t proc proc /proc
 ip link add left type veth peer name right
 unshare --net sleep 60 & other=$!
 sleep 1
@@ -76,19 +77,18 @@ def test_a_run_trains_over_netem_and_open_vswitch(client: docker.DockerClient, e
 
 
 def test_a_privileged_container_makes_networks(client: docker.DockerClient) -> None:
-    """As a job of continuous integration does. The tools are the host's, mounted: the worker image has none."""
+    """As a job of continuous integration does. The tools are the host's: the worker image has none."""
     image = ensure_worker_image(client, lambda _: None)
-    folders = [folder for folder in ("/usr", "/lib", "/lib64", "/bin", "/sbin", "/etc") if Path(folder).is_dir()]
     output = client.containers.run(
         image,
-        ["-c", PATH],
-        entrypoint="/bin/sh",
+        ["/host", "/bin/sh", "-c", PATH],
+        entrypoint="chroot",
         user="root",
         privileged=True,
         network_mode="none",
         remove=True,
         stderr=True,
-        volumes={folder: {"bind": folder, "mode": "ro"} for folder in folders},
+        volumes={"/": {"bind": "/host", "mode": "ro"}},
     ).decode()
     least_ms = float(output.partition("rtt min/avg/max/mdev = ")[2].partition("/")[0])
     assert 40.0 <= least_ms < 45.0, output
