@@ -14,7 +14,7 @@ PACKAGES=(
     iperf3 iputils-ping                                                    # what measures it
     gcc libc6-dev                                                          # what the shaping core is made with
     mmdebstrap debian-archive-keyring                                      # the worker image's base
-    user-mode-linux e2fsprogs                                              # a kernel with netem, for tests
+    user-mode-linux e2fsprogs crun                                         # a kernel with netem, for tests
     python3-venv
 )
 LOG=build/setup.log

@@ -55,13 +55,17 @@ def set_up_router(router: Router, gateway: IPv4Interface, switch: SwitchName) ->
     router.netlink.link("set", index=router.interface_index("lo"), state="up")
     # A switch without a MAC address of its own takes the least of its ports': a worker that comes or goes would change
     # it, and the others would send to the old one until they ask again, half a minute later.
-    mac = "02:00:" + gateway.ip.packed.hex(":")  # locally administered
-    router.switch = SWITCHES[switch](router.netns, router.netlink, mac)
+    router.switch = SWITCHES[switch](router.netns, router.netlink, _mac(gateway))
     _configure(router, LAN_SETTINGS)
     # Its first interface, so that Mininet takes the address that others can reach for the router's own.
     lan = Interface(DEVICE, node=router, moveIntfFn=_is_there)
     lan.setIP(str(gateway))
     lan.up()
+
+
+def _mac(address: IPv4Interface) -> str:
+    """A MAC address that follows from an IP address, locally administered."""
+    return "02:00:" + address.ip.packed.hex(":")
 
 
 def set_route(router: Router, lan: IPv4Network, hop: IPv4Address) -> None:
@@ -79,6 +83,9 @@ def plug_in(wire: Veth, name: str, address: IPv4Interface, gateway: IPv4Interfac
     router.switch.plug(wire.intf1.name)
     if not router.switch.offload:
         _run(host, WHOLE_FRAMES)
+    # Whoever comes to have a worker's address has its MAC address too: the router still knows it of the last one.
+    wire.intf2.mac = _mac(address)
+    host.netlink.link("set", index=host.interface_index("eth0"), address=wire.intf2.mac)
     wire.intf2.setIP(str(address))
     access = Port(name, router.netns, wire.intf1.name, bridge=DEVICE, address=str(address.ip))
     shaper.attach(access, access_state(lan))
