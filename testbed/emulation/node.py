@@ -7,8 +7,12 @@ comes with the first `cmd()`, so Mininet's prompt and scripts work as ever.
 
 from __future__ import annotations
 
+import socket
 import subprocess
+import threading
 import time
+from collections.abc import Iterable
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +20,11 @@ from mininet.link import Intf, Link
 from mininet.node import Node
 from pyroute2 import IPRoute
 
+from testbed.emulation.namespace import inside
 from testbed.emulation.switch import Switch
+
+#: The protocol of netlink that speaks of interfaces, addresses and routes; the socket module has no name for it.
+NETLINK_ROUTE = 0
 
 NAMESPACE_DEADLINE_S = 5.0
 
@@ -26,7 +34,7 @@ class NamespaceNode(Node):
 
     def __init__(self, name: str, pid: int, **params: Any) -> None:
         self._namespace_pid = pid
-        self._netlink: IPRoute | None = None
+        self._netlinks: dict[int, IPRoute] = {}
         super().__init__(name, **params)
 
     @property
@@ -36,17 +44,30 @@ class NamespaceNode(Node):
 
     @property
     def netlink(self) -> IPRoute:
-        """A netlink socket in the namespace, opened at first use."""
-        if self._netlink is None:
-            self._netlink = IPRoute(netns=str(self.netns))
-        return self._netlink
+        """A netlink socket in the namespace, one for each thread that asks, opened at first use."""
+        thread = threading.get_ident()
+        if thread not in self._netlinks:
+            # Given only the namespace, pyroute2 forks a process that opens the socket there: some 10 ms a node.
+            opened = inside(self.netns, lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, NETLINK_ROUTE))
+            self._netlinks[thread] = IPRoute(fileno=opened.detach())
+        return self._netlinks[thread]
 
     def interface_index(self, name: str) -> int:
         """The kernel's index of an interface; KeyError when there is none of this name."""
+        known = self.nameToIntf.get(name)
+        if isinstance(known, Interface):
+            return known.index
         found = self.netlink.link_lookup(ifname=name)
         if not found:
             raise KeyError(f"{self.name} has no interface {name}")
         return int(found[0])
+
+    def configure(self, settings: Iterable[str]) -> None:
+        """Put kernel settings in force in the namespace, each as sysctl takes it: `net.ipv4.ip_forward=1`.
+
+        OSError when there is no such setting or its value is none.
+        """
+        inside(self.netns, lambda: _write_settings(settings))
 
     def received_bytes(self) -> dict[str, int]:
         """Interface → bytes the kernel has received on it. A super-packet counts once, without the headers that
@@ -94,12 +115,18 @@ class NamespaceNode(Node):
 
     def terminate(self) -> None:
         """Close what was opened; the namespace goes with the process that holds it."""
-        if self._netlink is not None:
-            self._netlink.close()
-            self._netlink = None
+        for netlink in self._netlinks.values():
+            netlink.close()
+        self._netlinks.clear()
         if self.shell is not None:
             self.shell.kill()
             self.cleanup()
+
+
+def _write_settings(settings: Iterable[str]) -> None:
+    for setting in settings:
+        name, _, value = setting.partition("=")
+        Path("/proc/sys", *name.split(".")).write_text(value)
 
 
 class Namespace:
@@ -173,14 +200,19 @@ class ContainerHost(NamespaceNode):
 class Interface(Intf):
     """An interface that is set up over netlink, not by ifconfig in a shell."""
 
+    @cached_property
+    def index(self) -> int:
+        """The kernel's number of it, the same as long as it is there."""
+        (found,) = self.node.netlink.link_lookup(ifname=self.name)
+        return int(found)
+
     def config(self, **params: Any) -> dict[str, Any]:
         return {}
 
     def setIP(self, ipstr: str, prefixLen: int | None = None) -> None:
         address, _, length = ipstr.partition("/")
         self.ip, self.prefixLen = address, int(length or prefixLen or 32)
-        index = self.node.interface_index(self.name)
-        self.node.netlink.addr("add", index=index, address=self.ip, prefixlen=self.prefixLen)
+        self.node.netlink.addr("add", index=self.index, address=self.ip, prefixlen=self.prefixLen)
 
     def updateIP(self) -> str | None:
         """What Mininet's prompt puts in the place of a name; it would ask ifconfig."""
@@ -188,12 +220,11 @@ class Interface(Intf):
 
     def up(self) -> None:
         """Bring it up. A link is shaped before this, so no packet ever passes it unshaped."""
-        self.node.netlink.link("set", index=self.node.interface_index(self.name), state="up")
+        self.node.netlink.link("set", index=self.index, state="up")
 
     def know(self, peer: Interface) -> None:
         """Enter the peer as a permanent neighbour."""
-        index = self.node.interface_index(self.name)
-        self.node.netlink.neigh("replace", dst=peer.ip, lladdr=peer.mac, ifindex=index, state="permanent")
+        self.node.netlink.neigh("replace", dst=peer.ip, lladdr=peer.mac, ifindex=self.index, state="permanent")
 
     def delete(self) -> None:
         """Remove it, and with it its peer; nothing to do when the peer went first."""

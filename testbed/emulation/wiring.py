@@ -51,12 +51,12 @@ LAN_QUEUE = Queue(1e6, "bytes")
 
 def set_up_router(router: Router, gateway: IPv4Interface, switch: SwitchName) -> None:
     """Make a namespace forward, and give it its site's switch, with the router's address on it. Raises SwitchError."""
-    _configure(router, ROUTER_SETTINGS)
+    router.configure(ROUTER_SETTINGS)
     router.netlink.link("set", index=router.interface_index("lo"), state="up")
     # A switch without a MAC address of its own takes the least of its ports': a worker that comes or goes would change
     # it, and the others would send to the old one until they ask again, half a minute later.
     router.switch = SWITCHES[switch](router.netns, router.netlink, _mac(gateway))
-    _configure(router, LAN_SETTINGS)
+    router.configure(LAN_SETTINGS)
     # Its first interface, so that Mininet takes the address that others can reach for the router's own.
     lan = Interface(DEVICE, node=router, moveIntfFn=_is_there)
     lan.setIP(str(gateway))
@@ -79,7 +79,7 @@ def set_route(router: Router, lan: IPv4Network, hop: IPv4Address) -> None:
 def plug_in(wire: Veth, name: str, address: IPv4Interface, gateway: IPv4Interface, lan: Lan, shaper: Shaper) -> None:
     """Make a wire from a router to a worker the access link of this name, shaped before it comes up."""
     router, host = wire.intf1.node, wire.intf2.node
-    _configure(host, HOST_SETTINGS)
+    host.configure(HOST_SETTINGS)
     router.switch.plug(wire.intf1.name)
     if not router.switch.offload:
         _run(host, WHOLE_FRAMES)
@@ -137,10 +137,6 @@ def join_routers(
 
 def _is_there(*_: object) -> None:
     """Mininet would move the interface into the node's namespace."""
-
-
-def _configure(node: NamespaceNode, settings: Iterable[str]) -> None:
-    _run(node, ("sysctl", "-qw", *settings))
 
 
 def _run(node: NamespaceNode, command: Sequence[str]) -> None:

@@ -20,9 +20,13 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from testbed.emulation.namespace import inside
 from testbed.emulation.shaping.base import ShapingError
 
 CHAIN = "testbed-shaping"
+JUMP = ("POSTROUTING", "-j", CHAIN)
+#: There once the module br_netfilter is; of each namespace its own.
+BRIDGE_FILTER = Path("/proc/sys/net/bridge/bridge-nf-call-iptables")
 FORMS = ("iptables-nft", "iptables-legacy", "iptables")
 
 
@@ -48,10 +52,11 @@ def _run(command: list[str], text: str | None = None) -> str | None:
     return None if done.returncode == 0 else done.stderr.strip() or f"exit status {done.returncode}"
 
 
-def table_text(rules: Iterable[Rule]) -> str:
-    """Input of iptables-restore that makes these the chain's only rules."""
+def table_text(rules: Iterable[Rule], *, jump: bool = False) -> str:
+    """Input of iptables-restore that makes these the chain's only rules; with the jump to it, where that is missing."""
     ordered = sorted(rules, key=lambda rule: rule.destination is None)
-    return "\n".join(["*mangle", f":{CHAIN} - [0:0]", *map(str, ordered), "COMMIT", ""])
+    way_in = [f"-A {' '.join(JUMP)}"] if jump else []
+    return "\n".join(["*mangle", f":{CHAIN} - [0:0]", *map(str, ordered), *way_in, "COMMIT", ""])
 
 
 @cache
@@ -75,12 +80,10 @@ def filter_bridged(netns: Path) -> None:
     """Have what one port of a bridge sends to another pass the rules too, which its frames otherwise go
     round. Loads the kernel's module for that where it is not there yet. Raises ShapingError.
     """
-    switch = ["nsenter", f"--net={netns}", "sysctl", "-qw", "net.bridge.bridge-nf-call-iptables=1"]
-    if _run(switch) is None:
+    if _switch_on_filter(netns) is None:
         return
     loading = _run(["modprobe", "br_netfilter"])
-    complaint = _run(switch)
-    if complaint is not None:
+    if (complaint := _switch_on_filter(netns)) is not None:
         tried = f"{complaint}; modprobe br_netfilter: {loading or 'done'}"
         raise ShapingError(
             "what passes a bridge cannot be shaped here. Load the module br_netfilter (modprobe br_netfilter), or use "
@@ -88,14 +91,20 @@ def filter_bridged(netns: Path) -> None:
         )
 
 
-def replace_rules(netns: Path, rules: Iterable[Rule]) -> None:
+def _switch_on_filter(netns: Path) -> OSError | None:
+    try:
+        inside(netns, lambda: BRIDGE_FILTER.write_text("1"))
+    except OSError as error:
+        return error
+    return None
+
+
+def replace_rules(netns: Path, rules: Iterable[Rule], *, first: bool) -> None:
     """Make these rules the only ones of our chain in a namespace. Raises ShapingError; then nothing has
-    changed.
+    changed. Only where it is not the `first` time is it known that the chain is jumped to.
     """
-    form, inside = working_form(), ["nsenter", f"--net={netns}"]
-    complaint = _run([*inside, f"{form}-restore", "--noflush"], table_text(rules))
-    jump = ["POSTROUTING", "-j", CHAIN]
-    if complaint is None and _run([*inside, form, "-t", "mangle", "-C", *jump]) is not None:
-        complaint = _run([*inside, form, "-t", "mangle", "-A", *jump])
+    form, there = working_form(), ["nsenter", f"--net={netns}"]
+    missing = first and _run([*there, form, "-t", "mangle", "-C", *JUMP]) is not None
+    complaint = _run([*there, f"{form}-restore", "--noflush"], table_text(rules, jump=missing))
     if complaint is not None:
         raise ShapingError(f"cannot set queue rules in {netns}: {complaint}")

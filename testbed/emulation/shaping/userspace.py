@@ -172,7 +172,7 @@ class UserspaceShaper(Shaper):
         """
         rules = self._rules.setdefault(port.netns, {})
         key = (port.bridge or port.interface, port.address)
-        replace_rules(port.netns, ({**rules, key: Rule(*key, queue)}).values())
+        replace_rules(port.netns, ({**rules, key: Rule(*key, queue)}).values(), first=not rules)
         rules[key] = Rule(*key, queue)
 
     def _ask(self, batch: str) -> str:
