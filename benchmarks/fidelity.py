@@ -36,6 +36,9 @@ def main() -> int:
     parser = arguments(__doc__)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; all when none is named")
     parser.add_argument("--loss", type=float, choices=LOSSES_PCT, help="only the grid's cells with this loss, in %%")
+    parser.add_argument(
+        "--rates", type=float, nargs="+", choices=RATES_MBPS, help="only the grid's cells with these rates, in Mbit/s"
+    )
     parser.add_argument("--guest", action="store_true", help="measure in the guest kernel")
     args = parser.parse_args()
     if unknown := set(args.parts) - set(PARTS):
@@ -58,7 +61,9 @@ def main() -> int:
 def _grid(args: Namespace) -> list[Cell]:
     cells = QUICK_GRID if args.quick else [Cell(*values) for values in product(RATES_MBPS, RTTS_MS, LOSSES_PCT)]
     # Those with loss come last: from the first on, workers send single frames.
-    return sorted((cell for cell in cells if args.loss in (None, cell.loss_pct)), key=lambda cell: cell.loss_pct)
+    wanted = (cell for cell in cells if args.loss in (None, cell.loss_pct))
+    chosen = (cell for cell in wanted if args.rates is None or cell.rate_mbps in args.rates)
+    return sorted(chosen, key=lambda cell: cell.loss_pct)
 
 
 def _measure(parts: Iterable[str], grid: Sequence[Cell]) -> tuple[str, list[Result], list[Toggled]]:
@@ -73,11 +78,12 @@ def _measure(parts: Iterable[str], grid: Sequence[Cell]) -> tuple[str, list[Resu
             with MininetLink(asked(SLOW_BPS)) as theirs:
                 toggled.append(toggle(theirs))
         for number, cell in enumerate(cells, start=1):
-            progress(f"{number} of {len(cells)}: {cell}")
             ours.change(cell.state)
             results.append(measure(ours, cell, ours.backend))
             with MininetLink(cell.state) as theirs:
                 results.append(measure(theirs, cell, ours.backend))
+            found = "; ".join(f"{each.subject} {', '.join(map(str, each.figures.values()))}" for each in results[-2:])
+            progress(f"{number} of {len(cells)}, {cell}: {found}")
         return ours.backend, results, toggled
 
 
