@@ -174,8 +174,10 @@ def flowing(subject: Subject, words: list[str]) -> Iterator[None]:
             if _has_begun(subject, client):
                 yield
                 break
+            client.kill()
+            said = client.communicate()[0].decode()
     else:
-        raise FlowFailed(f"iperf3 {' '.join(words)} does not begin over {subject.name}'s {subject.state}")
+        raise FlowFailed(f"iperf3 {' '.join(words)} does not begin over {subject.name}'s {subject.state}: {said}")
     _settle(subject)
 
 
@@ -225,7 +227,7 @@ def _settle(subject: Subject) -> None:
 @contextmanager
 def _client(subject: Subject, words: list[str]) -> Iterator[subprocess.Popen[bytes]]:
     command = ["iperf3", "-c", subject.address, *words]
-    process = subject.source.popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    process = subject.source.popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     try:
         yield process
     finally:
