@@ -18,8 +18,8 @@ SLOW_BPS, FAST_BPS = 50e6, 100e6
 TOGGLES = 20
 PERIOD_S = 0.3
 
-#: The connection may have 200 KiB on its way, which every kernel allows: more than the 125 kB that the link holds at its
-#: faster rate, so it is always busy, and less than its queue holds, so nothing but the change can lose a segment.
+#: The connection may have 200 KiB on its way, which every kernel allows: more than the 125 kB that the link holds at
+#: its faster rate, so it is always busy, and less than its queue holds, so nothing but the change can lose a segment.
 WINDOW = "200K"
 QUEUE = Queue(1 << 20, "bytes")
 DELAY_S = 0.005
