@@ -127,11 +127,11 @@ def _rate(subject: Subject, tolerance: float) -> Figure:
         rate = tcp_rate(subject, max(TCP_WINDOW_S, frames_s))
     tolerance += rate.resolution
     within = abs(rate.error) <= tolerance
-    why = None if within else _why(rate, tolerance)
-    return Figure(rate.error, within, f"{rate.error:+.2%}", why, far=abs(rate.error) > FAR * tolerance)
+    reason = None if within else why(rate, tolerance)
+    return Figure(rate.error, within, f"{rate.error:+.2%}", reason, far=abs(rate.error) > FAR * tolerance)
 
 
-def _why(rate: Rate, tolerance: float) -> str | None:
+def why(rate: Rate, tolerance: float) -> str | None:
     """What was measured beside a rate that is off, if that accounts for it."""
     reasons = []
     if rate.cpu > CPU_BUSY:

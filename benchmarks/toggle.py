@@ -52,7 +52,7 @@ class Toggled:
 
 
 @dataclass(frozen=True, slots=True)
-class _Change:
+class Change:
     """From `began` the new rate may be in force, from `done` it is."""
 
     began: float
@@ -71,19 +71,19 @@ def toggle(subject: Subject) -> Toggled:
     with flowing(subject, ["-w", WINDOW]):
         time.sleep(BEFORE_S)
         with _sampled(subject) as looks:
-            changes = [_Change(looks[0].at, looks[0].at, subject.state.rate_bps)]
+            changes = [Change(looks[0].at, looks[0].at, subject.state.rate_bps)]
             for number in range(TOGGLES):
                 began = time.monotonic()
                 subject.change(asked(SLOW_BPS if number % 2 else FAST_BPS))
-                changes.append(_Change(began, time.monotonic(), subject.state.rate_bps))
+                changes.append(Change(began, time.monotonic(), subject.state.rate_bps))
                 time.sleep(max(0.0, looks[0].at + (number + 1) * PERIOD_S - time.monotonic()))
         after = _tcp(subject)
-    windows = list(_windows(looks))
+    found = list(windows(looks))
     return Toggled(
         subject.name,
         TOGGLES,
-        peak_bps=max(size * 8 / (end - begin) for begin, end, size in windows),
-        excess=max(size / _allowed_bytes(changes, begin, end) for begin, end, size in windows),
+        peak_bps=max(size * 8 / (end - begin) for begin, end, size in found),
+        excess=max(size / allowed_bytes(changes, begin, end) for begin, end, size in found),
         retransmissions=after["RetransSegs"] - before["RetransSegs"],
         resets=after["resets"] - before["resets"],
         change_s=max(change.done - change.began for change in changes),
@@ -109,7 +109,7 @@ def _sampled(subject: Subject) -> Iterator[list[Look]]:
         thread.join()
 
 
-def _windows(looks: Sequence[Look]) -> Iterator[tuple[float, float, float]]:
+def windows(looks: Sequence[Look]) -> Iterator[tuple[float, float, float]]:
     """(begin, end, bytes of frames that arrived) of every window that begins with a look."""
     last = 0
     for first in looks:
@@ -121,7 +121,7 @@ def _windows(looks: Sequence[Look]) -> Iterator[tuple[float, float, float]]:
         yield first.at, looks[last].at, payload * MTU_FRAME_BYTES / TCP_PAYLOAD_BYTES
 
 
-def _allowed_bytes(changes: Sequence[_Change], begin: float, end: float) -> float:
+def allowed_bytes(changes: Sequence[Change], begin: float, end: float) -> float:
     """What may arrive in a window, by the highest rate in force while it left the queue, one delay earlier at most."""
     ends = [change.done for change in changes[1:]] + [float("inf")]
     rate = max(
