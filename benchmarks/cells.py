@@ -23,8 +23,8 @@ LOSS_S = 2.5
 #: A queue as a link has by default, but of this time at least: TCP's bursts need room also where there is no delay.
 QUEUE_S = 0.020
 
-#: What is outside of its tolerance, but not far, is measured once more: this machine may have been disturbed, and a
-#: loss that is as asked is outside of its 99 % interval once in a hundred times.
+#: What is outside of its tolerance is measured once more: this machine may have been disturbed, and a loss that is as
+#: asked is outside of its 99 % interval once in a hundred times. Not so where there is no delay or no loss at all.
 LOOKS = 2
 FAR = 4
 
@@ -51,7 +51,7 @@ class Cell:
 @dataclass(frozen=True, slots=True)
 class Figure:
     """One figure of a cell: its error (relative, seconds, or datagrams lost too many), whether that is within its
-    tolerance, as text, and why it is not. `far` is more than four times the tolerance.
+    tolerance, as text, and why it is not. `far` is more than another look could tell.
     """
 
     error: float | None
@@ -128,7 +128,7 @@ def _rate(subject: Subject, tolerance: float) -> Figure:
     tolerance += rate.resolution
     within = abs(rate.error) <= tolerance
     reason = None if within else why(rate, tolerance)
-    return Figure(rate.error, within, f"{rate.error:+.2%}", reason, far=abs(rate.error) > FAR * tolerance)
+    return Figure(rate.error, within, f"{rate.error:+.2%}", reason)
 
 
 def why(rate: Rate, tolerance: float) -> str | None:
@@ -149,10 +149,12 @@ def why(rate: Rate, tolerance: float) -> str | None:
 
 
 def _loss(subject: Subject) -> Figure:
-    lost, sent = udp_loss(subject, LOSS_S)
-    least, most = binom.interval(0.99, sent, subject.state.loss)
-    within = least <= lost <= most
-    text = f"{lost} of {sent}"
-    reason = f"{lost} of {sent} datagrams lost, outside of {least:.0f} to {most:.0f}"
-    error = lost - sent * subject.state.loss
-    return Figure(error, within, text, None if within else reason, far=abs(error) > FAR * (most - least) / 2)
+    found = udp_loss(subject, LOSS_S)
+    least, most = binom.interval(0.99, found.sent, subject.state.loss)
+    within = least <= found.lost <= most
+    text = f"{found.lost} of {found.sent}"
+    reason = f"outside of {least:.0f} to {most:.0f}"
+    if found.queue_full:
+        reason += f"; {found.queue_full} found the queue full, as after a pause of the sender"
+    error = found.lost - found.sent * subject.state.loss
+    return Figure(error, within, text, None if within else reason, far=not found.lost)

@@ -181,8 +181,18 @@ def flowing(subject: Subject, words: list[str]) -> Iterator[None]:
     _settle(subject)
 
 
-def udp_loss(subject: Subject, seconds: float) -> tuple[int, int]:
-    """Datagrams lost and sent, over a link that has room for all of them."""
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Datagrams sent and lost; `queue_full` of those lost found the link's queue full, where its shaper counts that."""
+
+    sent: int
+    lost: int
+    queue_full: int
+
+
+def udp_loss(subject: Subject, seconds: float) -> Loss:
+    """What is lost over a link that has room for all, unless the sender pauses and then sends what is due at once."""
+    before = subject.counters()
     most = int(subject.state.rate_bps * LOSS_SHARE / 8 / LOSS_PACKETS_PER_S)
     payload = min(max(most - UDP_HEADERS_BYTES, MIN_UDP_PAYLOAD_BYTES), MTU_FRAME_BYTES - UDP_HEADERS_BYTES)
     per_s = min(subject.state.rate_bps * LOSS_SHARE / 8 / (payload + UDP_HEADERS_BYTES), LOSS_PACKETS_PER_S)
@@ -195,7 +205,9 @@ def udp_loss(subject: Subject, seconds: float) -> tuple[int, int]:
                 continue
         report: dict[str, Any] = json.loads(said)
         if "error" not in report:
-            return int(report["end"]["sum"]["lost_packets"]), int(report["end"]["sum"]["packets"])
+            total, after = report["end"]["sum"], subject.counters()
+            full = after.dropped_queue - before.dropped_queue if after and before else 0
+            return Loss(int(total["packets"]), int(total["lost_packets"]), full)
     raise FlowFailed(f"iperf3 {' '.join(words)} came to no result over {subject.name}'s {subject.state}")
 
 
