@@ -20,13 +20,10 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from testbed.emulation.namespace import inside
 from testbed.emulation.shaping.base import ShapingError
 
 CHAIN = "testbed-shaping"
 JUMP = ("POSTROUTING", "-j", CHAIN)
-#: There once the module br_netfilter is; of each namespace its own.
-BRIDGE_FILTER = Path("/proc/sys/net/bridge/bridge-nf-call-iptables")
 FORMS = ("iptables-nft", "iptables-legacy", "iptables")
 
 
@@ -80,23 +77,17 @@ def filter_bridged(netns: Path) -> None:
     """Have what one port of a bridge sends to another pass the rules too, which its frames otherwise go
     round. Loads the kernel's module for that where it is not there yet. Raises ShapingError.
     """
-    if _switch_on_filter(netns) is None:
+    switch = ["nsenter", f"--net={netns}", "sysctl", "-qw", "net.bridge.bridge-nf-call-iptables=1"]
+    if _run(switch) is None:
         return
     loading = _run(["modprobe", "br_netfilter"])
-    if (complaint := _switch_on_filter(netns)) is not None:
+    complaint = _run(switch)
+    if complaint is not None:
         tried = f"{complaint}; modprobe br_netfilter: {loading or 'done'}"
         raise ShapingError(
             "what passes a bridge cannot be shaped here. Load the module br_netfilter (modprobe br_netfilter), or use "
             f"a kernel with CONFIG_BRIDGE_NETFILTER. What was tried: {tried}"
         )
-
-
-def _switch_on_filter(netns: Path) -> OSError | None:
-    try:
-        inside(netns, lambda: BRIDGE_FILTER.write_text("1"))
-    except OSError as error:
-        return error
-    return None
 
 
 def replace_rules(netns: Path, rules: Iterable[Rule], *, first: bool) -> None:
