@@ -92,7 +92,7 @@ def filter_bridged(netns: Path) -> None:
 
 def replace_rules(netns: Path, rules: Iterable[Rule], *, first: bool) -> None:
     """Make these rules the only ones of our chain in a namespace. Raises ShapingError; then nothing has
-    changed. Only where it is not the `first` time is it known that the chain is jumped to.
+    changed. The `first` time, the jump to the chain is added unless it is there.
     """
     form, there = working_form(), ["nsenter", f"--net={netns}"]
     missing = first and _run([*there, form, "-t", "mangle", "-C", *JUMP]) is not None
