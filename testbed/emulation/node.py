@@ -7,9 +7,7 @@ comes with the first `cmd()`, so Mininet's prompt and scripts work as ever.
 
 from __future__ import annotations
 
-import socket
 import subprocess
-import threading
 import time
 from collections.abc import Iterable
 from functools import cached_property
@@ -23,9 +21,6 @@ from pyroute2 import IPRoute
 from testbed.emulation.namespace import inside
 from testbed.emulation.switch import Switch
 
-#: The protocol of netlink that speaks of interfaces, addresses and routes; the socket module has no name for it.
-NETLINK_ROUTE = 0
-
 NAMESPACE_DEADLINE_S = 5.0
 
 
@@ -34,7 +29,7 @@ class NamespaceNode(Node):
 
     def __init__(self, name: str, pid: int, **params: Any) -> None:
         self._namespace_pid = pid
-        self._netlinks: dict[int, IPRoute] = {}
+        self._netlink: IPRoute | None = None
         super().__init__(name, **params)
 
     @property
@@ -44,13 +39,10 @@ class NamespaceNode(Node):
 
     @property
     def netlink(self) -> IPRoute:
-        """A netlink socket in the namespace, one for each thread that asks, opened at first use."""
-        thread = threading.get_ident()
-        if thread not in self._netlinks:
-            # Given only the namespace, pyroute2 forks a process that opens the socket there: some 10 ms a node.
-            opened = inside(self.netns, lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, NETLINK_ROUTE))
-            self._netlinks[thread] = IPRoute(fileno=opened.detach())
-        return self._netlinks[thread]
+        """A netlink socket in the namespace, opened at first use."""
+        if self._netlink is None:
+            self._netlink = IPRoute(netns=str(self.netns))
+        return self._netlink
 
     def interface_index(self, name: str) -> int:
         """The kernel's index of an interface; KeyError when there is none of this name."""
@@ -115,9 +107,9 @@ class NamespaceNode(Node):
 
     def terminate(self) -> None:
         """Close what was opened; the namespace goes with the process that holds it."""
-        for netlink in self._netlinks.values():
-            netlink.close()
-        self._netlinks.clear()
+        if self._netlink is not None:
+            self._netlink.close()
+            self._netlink = None
         if self.shell is not None:
             self.shell.kill()
             self.cleanup()
