@@ -3,7 +3,7 @@
 Chunks are pipelined, so a round lasts as long as its busiest capacity needs to drain, and a little more while the
 first chunk fills the pipe (a tandem queue: n chunks through hops of times t_1..t_h take Σt + (n − 1)·max t):
 
-    seconds = max over links l of  8·bytes_l / goodput_l
+    seconds = max(max over links l of  8·bytes_l / goodput_l,  max over trees of keyed)
             + max over trees, ways up and ways down of   fill(up) + fill(down) − the slowest hop's chunk time
     fill(way) = Σ over its edges of  (one-way delay + 8·chunk / goodput of the edge alone)
 
@@ -11,6 +11,9 @@ bytes_l   is Σ over trees of share · model bytes · uses of l by the reduce an
           edge carries its tree's slice once. The two directions overlap: a chunk returns while later ones go up.
 goodput   is the rate × 1448/1514: plans count payload, links count frames.
 delay     counts once per edge, queues empty; TCP's slow start and the hosts' own work are not in the model.
+keyed     is for a tree whose keys k_1..k_m are broadcast as a whole: two stages, the second of a key after its
+          first, so max over i of  (k_1 + … + k_i)·push + (k_i + … + k_m)·pull, where push and pull are what the
+          busiest link needs for all partial sums, and for all means.
 chunk     is the smaller of the plan's chunk and the slice. The slowest hop's chunk time is taken off because the
           drain already holds it.
 """
@@ -22,7 +25,7 @@ from dataclasses import dataclass
 
 from testbed.plan import Plan, Tree
 from testbed.planning.constraints import Constraints
-from testbed.planning.view import View
+from testbed.planning.view import Pair, View
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +67,29 @@ class CostModel:
         drains = self.drains(plan)
         bottleneck = max(drains, key=lambda name: drains[name], default="")
         fill = max(self._fill(tree, plan.chunk_bytes) for tree in plan.trees)
-        return Cost(drains.get(bottleneck, 0.0), fill, bottleneck)
+        return Cost(max(drains.get(bottleneck, 0.0), self._keyed(plan)), fill, bottleneck)
+
+    def _keyed(self, plan: Plan) -> float:
+        """Seconds that the keys need to go up and then down; 0 when there are none."""
+        if not any(tree.keys for tree in plan.trees):
+            return 0.0
+        push, pull = (self._way_drain(plan, towards_root) for towards_root in (True, False))
+        seconds = 0.0
+        for tree in plan.trees:
+            before = 0.0
+            for key in tree.keys:
+                seconds = max(seconds, (before + key) * push + (1 - before) * pull)
+                before += key
+        return seconds
+
+    def _way_drain(self, plan: Plan, towards_root: bool) -> float:
+        """Seconds that the busiest capacity needs for all partial sums, or for all means."""
+        loads: dict[str, float] = {}
+        for tree in plan.trees:
+            for child, parent in (tree.reduce if towards_root else tree.broadcast).items():
+                for name in self._limits.drawn[(child, parent) if towards_root else (parent, child)]:
+                    loads[name] = loads.get(name, 0.0) + tree.share * self._view.model_bytes
+        return max((8 * load / self._limits.goodput_bps[name] for name, load in loads.items()), default=0.0)
 
     def drains(self, plan: Plan) -> dict[str, float]:
         """Seconds that each capacity needs for what a round of `plan` puts on it."""
@@ -89,22 +114,27 @@ class CostModel:
 
     def _ways(self, parents: Mapping[str, str], chunk: float, towards_root: bool) -> list[_Fill]:
         """The ways to (from) the root that may fill last: none of the others is longer with as fast a slowest edge."""
-        ways = [_Fill(0.0, 0.0)]
+        ways: dict[str, _Fill] = {}
         for member in parents:
-            seconds = slowest = 0.0
-            while member in parents:
-                parent = parents[member]
-                edge = (member, parent) if towards_root else (parent, member)
-                limit = min((self._limits.goodput_bps[name] for name in self._limits.drawn[edge]), default=float("inf"))
-                seconds += self._view.edge_delay(*edge) + 8 * chunk / limit
-                slowest = max(slowest, 8 * chunk / limit)
-                member = parent
-            ways.append(_Fill(seconds, slowest))
+            unknown = []
+            while member in parents and member not in ways:
+                unknown.append(member)
+                member = parents[member]
+            for child in reversed(unknown):
+                beyond = ways.get(parents[child], _Fill(0.0, 0.0))
+                edge = (child, parents[child]) if towards_root else (parents[child], child)
+                chunk_s = 8 * chunk / self._alone(edge)
+                seconds = beyond.seconds + self._view.edge_delay(*edge) + chunk_s
+                ways[child] = _Fill(seconds, max(beyond.slowest_s, chunk_s))
         last: list[_Fill] = []
-        for way in sorted(ways, key=lambda way: (-way.seconds, way.slowest_s)):
+        for way in sorted(ways.values(), key=lambda way: (-way.seconds, way.slowest_s)):
             if not last or way.slowest_s < last[-1].slowest_s:
                 last.append(way)
-        return last
+        return last or [_Fill(0.0, 0.0)]
+
+    def _alone(self, edge: Pair) -> float:
+        """What an edge carries when nothing else is sent."""
+        return min((self._limits.goodput_bps[name] for name in self._limits.drawn[edge]), default=float("inf"))
 
 
 def predict(plan: Plan, view: View) -> Cost:

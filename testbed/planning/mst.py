@@ -8,6 +8,7 @@ import networkx as nx
 
 from testbed.plan import Plan, Tree
 from testbed.planning.cost import CostModel
+from testbed.planning.fastest import direct
 from testbed.planning.policy import Policy, PolicyError, register
 from testbed.planning.view import View
 
@@ -18,9 +19,10 @@ class Mst(Policy):
     """Kruskal's minimum spanning tree (1956) on 1/c, used in both directions, rooted where it is shallow.
 
     An undirected edge {u, v} weighs 1 / min(c(u→v), c(v→u)), because partial sums cross it one way and the mean
-    the other; equals are told apart by the round trip. Every root loads the tree's edges alike, so the root is
-    the one with the shortest predicted fill, which is the tree's centre in seconds. Blind to edges that share a
-    physical link. O(n² log n) for the tree, O(n² · route length) for the root.
+    the other; equals are told apart by the round trip. Only edges that are direct, one way at least, count. Every
+    root loads the tree's edges alike, so the root is the one with the shortest predicted fill, which is the tree's
+    centre in seconds. Blind to edges that share a physical link. O(n² log n) for the tree, O(n² · route length) for
+    the root.
     """
 
     def plan(self, view: View) -> Plan:
@@ -32,9 +34,10 @@ class Mst(Policy):
 
 def _spanning_tree(view: View) -> nx.Graph:
     edges = []
-    for (source, target), edge in view.edges.items():
-        back = view.edges.get((target, source))
-        if source < target and back is not None:
+    # Routes may be direct one way only; such a pair is an edge too, or the tree might not span.
+    for source, target in sorted({(min(pair), max(pair)) for pair in direct(view, view.names)}):
+        edge, back = view.edges.get((source, target)), view.edges.get((target, source))
+        if edge is not None and back is not None:
             rate, rtt = min(edge.rate_bps, back.rate_bps), max(edge.rtt_s, back.rtt_s)
             edges.append((-rate, rtt, source, target))
     tree = nx.Graph()

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from testbed.plan import Plan, Tree
+from testbed.planning.auxiliary import auxiliary_routes
 from testbed.planning.fastest import fastest_tree, graph
-from testbed.planning.policy import Policy, PolicyError, register
+from testbed.planning.policy import Policy, PolicyError, check_switch, check_whole, register
 from testbed.planning.view import View
 
 
@@ -20,14 +21,17 @@ class Netstorm(Policy):
     1 / Σ_level (1 / min c over its edges at that level), the level being the number of hops from the root; a root's
     is 1 / (1/s_reduce + 1/s_broadcast), since it has one slice for both (our reading: the release scores push and
     pull apart). The `roots` best of them (all by default) get a contiguous slice in proportion to their score.
-    Auxiliary routes are not part of the plan. O(n · E log n).
+    With `auxiliary`, every edge in use has routes beside it, disjoint from each other. The overlay is that of the
+    direct edges. O(n · E log n), with auxiliary routes O(n² · E log n).
     """
 
     roots: int | None = None
+    auxiliary: bool = True
 
     def __post_init__(self) -> None:
-        if self.roots is not None and self.roots < 1:
-            raise PolicyError(f"netstorm: roots {self.roots} must be at least 1")
+        if self.roots is not None:
+            check_whole(self, "roots", self.roots, least=1)
+        check_switch(self, "auxiliary", self.auxiliary)
 
     def plan(self, view: View) -> Plan:
         edges = graph(view, set(view.names))
@@ -39,7 +43,8 @@ class Netstorm(Policy):
         scores = {tree.root: 1 / (_levels(view, tree, up=True) + _levels(view, tree, up=False)) for tree in trees}
         best = sorted(trees, key=lambda tree: -scores[tree.root])[: self.roots]
         total = sum(scores[tree.root] for tree in best)
-        return self._plan(view, [replace(tree, share=scores[tree.root] / total) for tree in best])
+        shared = [replace(tree, share=scores[tree.root] / total) for tree in best]
+        return self._plan(view, shared, auxiliary=auxiliary_routes(edges, shared) if self.auxiliary else ())
 
 
 def _levels(view: View, tree: Tree, up: bool) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from typing import Any, ClassVar, TypeVar
 
-from testbed.plan import Plan, Tree
+from testbed.plan import Group, Plan, Route, Tree
 from testbed.planning.chunk import choose_chunk
 from testbed.planning.view import View
 
@@ -25,9 +25,50 @@ class Policy(ABC):
     def plan(self, view: View) -> Plan:
         """The plan for `view`, with epoch 0: whoever adopts it numbers it. PolicyError when there is none."""
 
-    def _plan(self, view: View, trees: Iterable[Tree]) -> Plan:
+    def replan(self, view: View, last: Plan) -> Plan:
+        """The plan for `view` when `last` is in force: the same as `plan`, unless the policy can begin from it."""
+        return self.plan(view)
+
+    def _plan(
+        self,
+        view: View,
+        trees: Iterable[Tree],
+        auxiliary: tuple[Route, ...] = (),
+        groups: tuple[Group, ...] = (),
+        period: int = 1,
+    ) -> Plan:
+        """The plan of these, with the chunk size that suits it. PolicyError when an edge in it is not there."""
         trees = tuple(trees)
-        return Plan(0, view.names, trees, choose_chunk(view, trees), self.name)
+        for source, target, _ in Group(view.names, trees).edges():
+            if (source, target) not in view.edges:
+                raise PolicyError(f"{self.name}: its plan needs an edge from {source} to {target}, and there is none")
+        chunk = choose_chunk(view, trees)
+        return Plan(0, view.names, trees, chunk, self.name, auxiliary=auxiliary, groups=groups, period=period)
+
+
+def check_whole(policy: Policy, option: str, value: object, least: int) -> None:
+    """PolicyError unless the option's value is a whole number, `least` or above."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise PolicyError(f"{policy.name}: {option} {value!r} must be a whole number, at least {least}")
+
+
+def check_switch(policy: Policy, option: str, value: object) -> None:
+    """PolicyError unless the option's value is true or false."""
+    if not isinstance(value, bool):
+        raise PolicyError(f"{policy.name}: {option} {value!r} must be true or false")
+
+
+def check_choice(policy: Policy, option: str, value: object, choices: Iterable[str]) -> None:
+    """PolicyError unless the option's value is one of `choices`."""
+    choices = tuple(choices)
+    if value not in choices:
+        raise PolicyError(f"{policy.name}: {option} {value!r} is none of {', '.join(choices)}")
+
+
+def check_member(policy: Policy, option: str, value: str, view: View) -> None:
+    """PolicyError unless the option's value is a member."""
+    if value not in view.names:
+        raise PolicyError(f"{policy.name}: {option} {value!r} is not a member; there are: {', '.join(view.names)}")
 
 
 REGISTRY: dict[str, type[Policy]] = {}

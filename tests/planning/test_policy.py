@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,12 +28,12 @@ def test_a_policy_is_a_function(view: View, name: str) -> None:
 
 
 def test_an_unknown_policy_is_told_the_known_ones() -> None:
-    with pytest.raises(PolicyError, match="no policy 'best'; there are: hierarchical, mst"):
+    with pytest.raises(PolicyError, match="no policy 'best'; there are: blueconnect, hierarchical"):
         make_policy("best")
 
 
 def test_an_unknown_option_is_told_the_known_ones() -> None:
-    with pytest.raises(PolicyError, match="no option root; it takes: server"):
+    with pytest.raises(PolicyError, match="no option root; it takes: keys, placement, server, servers"):
         make_policy("star", {"root": "a"})
     with pytest.raises(PolicyError, match="it takes: none"):
         make_policy("mst", {"root": "a"})
@@ -88,3 +90,25 @@ def test_a_small_model_over_slow_links_gets_small_chunks(name: str) -> None:
     small = make_policy(name).plan(view_of(graph, {}, model_bytes=500_000))
     large = make_policy(name).plan(view_of(graph, {}, model_bytes=200_000_000))
     assert small.chunk_bytes < large.chunk_bytes
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "said"),
+    [
+        ("star", {"servers": 0}, "servers 0 must be a whole number, at least 1"),
+        ("star", {"placement": "middle"}, "placement 'middle' is none of best, mean, worst"),
+        ("star", {"keys": "layers"}, "keys 'layers' is none of overlapped, one, alexnet"),
+        ("star", {"keys": [10, 0]}, r"keys \[10, 0\] must be elements of arrays"),
+        ("star", {"server": "a-w0", "servers": 2}, "server names the only one"),
+        ("mlnet", {"arity": 0}, "arity 0 must be a whole number"),
+        ("ring", {"order": "random"}, "order 'random' is none of naive"),
+        ("hips", {"period": 1.5}, "period 1.5 must be a whole number"),
+        ("netstorm", {"auxiliary": 1}, "auxiliary 1 must be true or false"),
+        ("packing", {"knowledge": "guessed"}, "knowledge 'guessed' is none of oracle, measured"),
+        ("packing", {"egress_bps": -1}, "egress_bps -1 must be positive"),
+        ("tsengine", {"seed": -1}, "seed -1 must be a whole number"),
+    ],
+)
+def test_an_option_that_makes_no_sense_is_told_what_does(name: str, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(PolicyError, match=f"{name}: {said}"):
+        make_policy(name, options)

@@ -1,0 +1,91 @@
+"""Ring all-reduce: slices go around a ring of all members."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from testbed.plan import Plan, Tree
+from testbed.planning.policy import Policy, check_choice, register
+from testbed.planning.view import View
+
+ORDERS = ("naive", "nearest", "two-opt")
+
+
+@register("ring")
+@dataclass(frozen=True)
+class Ring(Policy):
+    """Reduce-scatter and all-gather around a ring (Patarasu and Yuan, JPDC 2009): 2(n − 1) steps of 1/n of the model.
+
+    As trees: slice i goes around to its root, member i, and on around from there, so each edge of the ring carries
+    2(n − 1)/n of the model. `order`: `naive`, the members' own; `nearest`, each followed by the one to which its edge
+    is fastest; `two-opt`, that order bettered by reversing parts of it while its slowest edge gets faster, or as slow
+    and the sum of 1/c less. O(n²) for nearest, O(n³) a pass for two-opt.
+    """
+
+    order: str = "two-opt"
+
+    def __post_init__(self) -> None:
+        check_choice(self, "order", self.order, ORDERS)
+
+    def plan(self, view: View) -> Plan:
+        return self._plan(view, ring_trees(ordered(view, view.names, self.order)))
+
+
+def ring_trees(names: Sequence[str]) -> list[Tree]:
+    """A tree for each slice: the chain around the ring to its root, and on around from there."""
+    count = len(names)
+    trees = []
+    for root in range(count):
+        around = [names[(root + 1 + i) % count] for i in range(count)]
+        reduce = dict(pairwise(around))
+        onward = [names[(root + i) % count] for i in range(count)]
+        broadcast = {child: parent for parent, child in pairwise(onward)}
+        trees.append(Tree(names[root], reduce, broadcast, 1 / count))
+    return trees
+
+
+def ordered(view: View, names: Sequence[str], order: str) -> tuple[str, ...]:
+    """The members of a ring in the order of that name. PolicyError when none of its kind closes the ring."""
+    if order == "naive" or len(names) < 3:
+        return tuple(names)
+    costs = np.full((len(names), len(names)), np.inf)
+    for i, source in enumerate(names):
+        for j, target in enumerate(names):
+            if (source, target) in view.edges:
+                costs[i, j] = 1 / view.edges[source, target].rate_bps
+    tour = _nearest(costs)
+    if order == "two-opt":
+        tour = _two_opt(costs, tour)
+    return tuple(names[i] for i in tour)
+
+
+def _nearest(costs: NDArray[np.float64]) -> list[int]:
+    tour, left = [0], set(range(1, len(costs)))
+    while left:
+        tour.append(min(sorted(left), key=lambda member: costs[tour[-1], member]))
+        left.remove(tour[-1])
+    return tour
+
+
+def _two_opt(costs: NDArray[np.float64], tour: list[int]) -> list[int]:
+    """Reverse the part that makes the ring best, until none does. Compares (slowest edge's cost, sum of costs)."""
+
+    def weight(tour: list[int]) -> tuple[float, float]:
+        around = costs[tour, np.roll(tour, -1)]
+        return float(around.max()), float(around.sum())
+
+    best = weight(tour)
+    while True:
+        turned = [
+            tour[:i] + tour[i:j][::-1] + tour[j:] for i in range(1, len(tour) - 1) for j in range(i + 2, len(tour) + 1)
+        ]
+        weights = [weight(other) for other in turned]
+        least = min(range(len(turned)), key=weights.__getitem__, default=None)
+        if least is None or weights[least] >= best:
+            return tour
+        tour, best = turned[least], weights[least]
