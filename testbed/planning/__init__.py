@@ -4,10 +4,22 @@
 """
 
 # Importing a policy's module enters it into the registry.
-from testbed.planning import hierarchical, mst, netstorm, star
+from testbed.planning import (
+    blueconnect,
+    hierarchical,
+    hips,
+    mlnet,
+    mst,
+    netstorm,
+    packing,
+    ring,
+    star,
+    tsengine,
+)
 from testbed.planning.bound import Bound, BoundError
 from testbed.planning.cost import Cost, CostModel, predict
 from testbed.planning.policy import Policy, PolicyError, make_policy, policy_names
+from testbed.planning.simulate import Simulated, SimulationError, simulate
 from testbed.planning.view import Edge, Member, Pair, PhysicalLink, View, ViewError
 
 __all__ = [
@@ -21,13 +33,22 @@ __all__ = [
     "PhysicalLink",
     "Policy",
     "PolicyError",
+    "Simulated",
+    "SimulationError",
     "View",
     "ViewError",
+    "blueconnect",
     "hierarchical",
+    "hips",
     "make_policy",
+    "mlnet",
     "mst",
     "netstorm",
+    "packing",
     "policy_names",
     "predict",
+    "ring",
+    "simulate",
     "star",
+    "tsengine",
 ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from testbed.planning.constraints import Constraints
+from testbed.planning.overlay import Overlay
 from testbed.planning.pack import PackingError, pack
 from testbed.planning.view import View
 
@@ -34,7 +35,7 @@ def bound(view: View) -> Bound:
     if len(view.members) == 1:
         return Bound(0.0, float("inf"))
     try:
-        packed = pack(view.names, Constraints.of(view))
+        packed = pack(Overlay(view.names, Constraints.of(view)))
     except PackingError as error:
         raise BoundError(str(error)) from error
     return Bound(8 * view.model_bytes / packed.upper_bps, packed.upper_bps, packed.gap)

@@ -36,3 +36,16 @@ class Constraints:
                 route = (*route, own)
             drawn[source, target] = route
         return cls(goodput, drawn)
+
+    def with_members(self, egress_bps: float | None, ingress_bps: float | None) -> Constraints:
+        """With a capacity for all that each member sends, and one for all that it receives, where a rate is given.
+
+        They are named `u=>` and `=>u`; the rates count frames.
+        """
+        goodput, drawn = dict(self.goodput_bps), dict(self.drawn)
+        for source, target in self.drawn:
+            for name, rate in ((f"{source}=>", egress_bps), (f"=>{target}", ingress_bps)):
+                if rate is not None:
+                    goodput[name] = rate * GOODPUT
+                    drawn[source, target] = (*drawn[source, target], name)
+        return Constraints(goodput, drawn)

@@ -65,14 +65,20 @@ class Overlay:
         return self.one_way(root, outward, found.parents(root))
 
     def one_way(self, root: int, outward: bool, parents: Sequence[int]) -> OneWay:
-        """The tree of these parents; KeyError when one of its edges is not in the overlay."""
-        child = np.array([v for v in range(len(parents)) if v != root], dtype=np.int64)
-        parent = np.array(parents, dtype=np.int64)[child]
-        edges = self._edge[parent, child] if outward else self._edge[child, parent]
-        if (edges < 0).any():
-            raise KeyError(f"a tree of {self.members[root]} uses an edge that is not there")
+        """The tree of these parents, whose edges must be in the overlay."""
+        edges = self._edges(root, outward, parents)
         names, uses = np.unique(self._draws(edges), return_counts=True)
         return OneWay(root, outward, tuple(parents), names, uses.astype(np.float64))
+
+    def has(self, root: int, outward: bool, parents: Sequence[int]) -> bool:
+        """Whether the edges of a tree are all there."""
+        return bool((self._edges(root, outward, parents) >= 0).all())
+
+    def _edges(self, root: int, outward: bool, parents: Sequence[int]) -> Ints:
+        child = np.array([v for v in range(len(parents)) if v != root], dtype=np.int64)
+        parent = np.array(parents, dtype=np.int64)[child]
+        edges: Ints = self._edge[parent, child] if outward else self._edge[child, parent]
+        return edges
 
     def _draws(self, edges: Ints) -> Ints:
         """The capacities that these edges draw on, one after the other."""

@@ -32,7 +32,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from testbed.planning.arborescence import Arborescences
-from testbed.planning.constraints import Constraints
 from testbed.planning.overlay import Floats, OneWay, Overlay
 from testbed.planning.program import Program
 
@@ -63,11 +62,15 @@ class PackingError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """`rate_bps` is what `trees` carry together, each at its `rates_bps`; no set of trees carries over `upper_bps`."""
+    """`rate_bps` is what `trees` carry together, each at its `rates_bps`; no set of trees carries over `upper_bps`.
+
+    `prices` of the capacities, which all together cost 1, prove that.
+    """
 
     overlay: Overlay
     trees: tuple[OneWay, ...]
     rates_bps: Floats
+    prices: Floats
     rate_bps: float
     upper_bps: float
 
@@ -77,21 +80,17 @@ class Packed:
         return self.upper_bps / self.rate_bps - 1
 
 
-def pack(
-    members: tuple[str, ...], limits: Constraints, tolerance: float = EXACT, known: Iterable[OneWay] = ()
-) -> Packed:
+def pack(overlay: Overlay, tolerance: float = EXACT, known: Iterable[OneWay] = ()) -> Packed:
     """Pack trees until no set of them can be better by more than `tolerance`, or the rounds are used up.
 
     `known` are trees to begin with. At least two members. PackingError when there is no tree at all.
     """
-    return _Search(members, limits, tolerance, known).run()
+    return _Search(overlay, tolerance, known).run()
 
 
 class _Search:
-    def __init__(
-        self, members: tuple[str, ...], limits: Constraints, tolerance: float, known: Iterable[OneWay]
-    ) -> None:
-        self._overlay = Overlay(members, limits)
+    def __init__(self, overlay: Overlay, tolerance: float, known: Iterable[OneWay]) -> None:
+        self._overlay = overlay
         self._goodput = self._overlay.goodput
         self._program = Program(self._goodput)
         self._tolerance = tolerance
@@ -107,7 +106,8 @@ class _Search:
         self._generate()
         unit = self._overlay.unit_bps
         rates = self._program.rates() * unit
-        return Packed(self._overlay, tuple(self._program.trees), rates, self._lower * unit, self._upper * unit)
+        trees = tuple(self._program.trees)
+        return Packed(self._overlay, trees, rates, self._best, self._lower * unit, self._upper * unit)
 
     def _mix(self, steps: int) -> None:
         """First phase: a mix of pairs of trees, with ever less congestion (the load of the fullest capacity)."""
