@@ -1,0 +1,123 @@
+"""The simulator against rounds that can be worked out by hand, and against the fluid prediction."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from testbed.plan import Plan, Route, Tree
+from testbed.planning import SimulationError, View, make_policy, policy_names, predict, simulate
+from testbed.planning.bound import bound
+from testbed.planning.constraints import GOODPUT
+from testbed.planning.fair import Fair
+from testbed.planning.star import star
+from tests.planning.networks import sites, view_of, views
+from tests.planning.test_cost import chain
+
+pytestmark = pytest.mark.unit
+
+CHUNK = 8192
+
+
+def seconds(payload: float, mbps: float) -> float:
+    return 8 * payload / (mbps * 1e6 * GOODPUT)
+
+
+def test_over_one_link_the_model_goes_there_while_the_mean_comes_back() -> None:
+    view = view_of(sites(("a", "b", 10), delay=0.05), {}, model_bytes=10 * CHUNK)
+    done = simulate(Plan(0, view.names, (star(view.names, "a-w0"),), CHUNK), view)
+    lone_delay = 0.05 + 2e-4
+    assert done.seconds == pytest.approx(seconds(11 * CHUNK, 10) + 2 * lone_delay, rel=1e-6)
+    assert done.edge_bytes == {("a-w0", "b-w0"): 10 * CHUNK, ("b-w0", "a-w0"): 10 * CHUNK}
+    assert done.finished_s["a-w0"] == pytest.approx(seconds(10 * CHUNK, 10) + lone_delay)
+
+
+def test_a_chain_fills_chunk_by_chunk() -> None:
+    """n chunks over h equal hops take (n + h − 1) chunk times: here 8 over 2 up and 2 down."""
+    view = view_of(sites(("a", "b", 10), ("b", "c", 10), delay=0.0), {}, model_bytes=8 * CHUNK)
+    done = simulate(Plan(0, view.names, (chain("a-w0", "b-w0", "c-w0"),), CHUNK), view)
+    assert done.seconds == pytest.approx(seconds((8 + 4 - 1) * CHUNK, 10), rel=0.02)  # LAN delays: 0.8 ms
+
+
+def test_a_star_s_members_share_its_server_s_link() -> None:
+    view = view_of(sites(("a", "b", 12), delay=0.0), {"b": 3}, model_bytes=6 * CHUNK)
+    done = simulate(Plan(0, view.names, (star(view.names, "a-w0"),), CHUNK), view)
+    # Three flows of 4 Mbit/s each way; the mean of a chunk goes to three once it has come from three.
+    assert done.seconds == pytest.approx(seconds(3 * 7 * CHUNK, 12), rel=0.02)
+
+
+def test_a_key_is_broadcast_when_it_is_whole() -> None:
+    view = view_of(sites(("a", "b", 10), delay=0.0), {}, model_bytes=8 * CHUNK)
+    one = Plan(0, view.names, (star(view.names, "a-w0", keys=(1.0,)),), CHUNK)
+    two = Plan(0, view.names, (star(view.names, "a-w0", keys=(0.5, 0.5)),), CHUNK)
+    assert simulate(one, view).seconds == pytest.approx(seconds(16 * CHUNK, 10), rel=0.02)
+    assert simulate(two, view).seconds == pytest.approx(seconds(12 * CHUNK, 10), rel=0.02)
+    assert predict(one, view).drain_s == pytest.approx(seconds(16 * CHUNK, 10))
+    assert predict(two, view).drain_s == pytest.approx(seconds(12 * CHUNK, 10))
+
+
+def test_who_begins_late_ends_the_round_late() -> None:
+    view = view_of(sites(("a", "b", 10), delay=0.0), {}, model_bytes=8 * CHUNK)
+    plan = Plan(0, view.names, (star(view.names, "a-w0"),), CHUNK)
+    assert simulate(plan, view, {"b-w0": 5.0}).seconds == pytest.approx(simulate(plan, view).seconds + 5.0)
+
+
+def test_an_auxiliary_route_takes_over_what_waits() -> None:
+    graph = sites(("a", "b", 2), ("a", "c", 20), ("c", "b", 20), delay=0.0)
+    graph["a"]["b"]["delay"] = 0.0
+    view = view_of(graph, {}, model_bytes=64 * CHUNK)
+    edges = {**view.edges}
+    parents = {"b-w0": "a-w0", "c-w0": "a-w0"}
+    slow = Plan(0, view.names, (Tree("a-w0", parents, parents),), CHUNK)
+    ways = (Route("b-w0", "a-w0", ("c-w0",)), Route("a-w0", "b-w0", ("c-w0",)))
+    helped = replace(slow, auxiliary=ways)
+    direct = replace(view, routes={**view.routes, **_direct(view)}, edges=edges)
+    before, after = simulate(slow, direct), simulate(helped, direct)
+    assert after.seconds < before.seconds / 2
+    assert after.edge_bytes["c-w0", "a-w0"] > before.edge_bytes["c-w0", "a-w0"]
+    assert after.edge_bytes["b-w0", "a-w0"] + after.edge_bytes["b-w0", "c-w0"] == 64 * CHUNK
+
+
+def _direct(view: View) -> dict[tuple[str, str], tuple[str, ...]]:
+    """Routes over the slow link between a and b, whatever the routing prefers."""
+    there = ("a-w0->a", "a->b", "b->b-w0")
+    back = ("b-w0->b", "b->a", "a->a-w0")
+    return {("a-w0", "b-w0"): there, ("b-w0", "a-w0"): back}
+
+
+def test_an_edge_that_is_not_there_is_an_error() -> None:
+    view = view_of(sites(("a", "b", 10)), {})
+    plan = Plan(0, view.names, (star(view.names, "a-w0"),), CHUNK)
+    with pytest.raises(SimulationError, match="no edge is there"):
+        simulate(plan, replace(view, edges={}))
+
+
+@settings(max_examples=30, deadline=None)
+@given(views(max_sites=4, max_per_site=2), st.sampled_from(policy_names()))
+def test_no_round_is_shorter_than_the_bound(view: View, name: str) -> None:
+    view = replace(view, model_bytes=4 * (1 + view.model_bytes % 100_000))
+    plan = make_policy(name).plan(view)
+    done = simulate(plan, view)
+    assert done.seconds >= bound(view).seconds * (1 - 1e-6)
+    assert set(done.finished_s) == set(view.names)
+
+
+@given(st.integers(0, 2**32))
+def test_fair_rates_leave_no_flow_that_could_have_more(seed: int) -> None:
+    """Max-min: every flow has a full capacity on its route where no other flow has more."""
+    draw = np.random.default_rng(seed)
+    capacities = draw.uniform(1, 10, 6)
+    routes = [draw.choice(6, draw.integers(1, 4), replace=False).tolist() for _ in range(9)]
+    flows = np.flatnonzero(draw.random(9) < 0.8)
+    rates = dict(zip(flows.tolist(), Fair(capacities, routes).rates(flows), strict=True))
+    load = [sum(rate for flow, rate in rates.items() if link in routes[flow]) for link in range(6)]
+    assert all(used <= has * (1 + 1e-9) for used, has in zip(load, capacities, strict=True))
+    for flow, rate in rates.items():
+        full = [link for link in routes[flow] if load[link] >= capacities[link] * (1 - 1e-9)]
+        assert any(
+            all(rate >= other * (1 - 1e-9) for peer, other in rates.items() if link in routes[peer]) for link in full
+        )
