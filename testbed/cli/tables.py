@@ -11,8 +11,16 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from testbed.plan import Plan
+
 #: In a file or a pipe nothing is cut off.
 PIPE_WIDTH = 160
+
+#: Columns of words.
+LEFT = ("host", "link", "address", "root")
+
+#: A smaller gap of the bound is the program's tolerance.
+SHOWN_GAP = 1e-3
 
 console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else PIPE_WIDTH)
 
@@ -81,6 +89,40 @@ def print_comparison(figures: Mapping[str, Mapping[str, Any]]) -> None:
     console.print(table)
 
 
+def print_plan(plan: Plan, figures: Mapping[str, Any]) -> None:
+    """A row for each tree, then what a round takes."""
+    table = _table("root", "share", "hops up", "hops down", "keys")
+    for tree in plan.trees:
+        ways = (_depth(tree.reduce), _depth(tree.broadcast))
+        table.add_row(tree.root, f"{tree.share:.1%}", *map(str, ways), str(len(tree.keys)) if tree.keys else "")
+    console.print(table)
+    seconds, least = figures["predicted_seconds"], figures["bound_seconds"]
+    ratio = f", {seconds / least:.2f} times the bound of {least:.3f} s" if least else ""
+    gap = f" (which is known to {figures['bound_gap']:.1%})" if figures["bound_gap"] > SHOWN_GAP else ""
+    console.print(
+        f"{plan.policy}: {len(plan.members)} members, chunks of {_size(plan.chunk_bytes)}, "
+        f"{len(plan.auxiliary)} auxiliary routes\n"
+        f"predicted {seconds:.3f} s a round{ratio}{gap}: {figures['drain_seconds']:.3f} s to drain "
+        f"{figures['bottleneck'] or 'nothing'}, {figures['fill_seconds']:.3f} s to fill the trees",
+        markup=False,
+    )
+    if figures["simulated_seconds"] is not None:
+        console.print(f"simulated chunk by chunk: {figures['simulated_seconds']:.3f} s")
+
+
+def _depth(parents: Mapping[str, str]) -> int:
+    """Hops of the longest way to the root."""
+    hops: dict[str, int] = {}
+    for member in parents:
+        way = []
+        while member in parents and member not in hops:
+            way.append(member)
+            member = parents[member]
+        for child in reversed(way):
+            hops[child] = hops.get(parents[child], 0) + 1
+    return max(hops.values(), default=0)
+
+
 def _ranged(values: Sequence[float | None], form: str, unit: str = "") -> str:
     known = sorted(value for value in values if value is not None)
     if not known:
@@ -120,7 +162,9 @@ def _links(links: Mapping[str, Mapping[str, Any]]) -> Table:
 def _table(*titles: str) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 1))
     for title in titles:
-        table.add_column(title, justify="left" if title in ("host", "link", "address") else "right", no_wrap=True)
+        table.add_column(
+            title, justify="left" if title in ("host", "link", "address", "root") else "right", no_wrap=True
+        )
     return table
 
 

@@ -1,0 +1,101 @@
+"""`testbed plan`: what a policy makes of a network, how long a round would take, and what the bound is."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from testbed.cli.console import BAD_INPUT, fail
+from testbed.plan import Plan
+from testbed.planning import BoundError, PolicyError, View, ViewError, make_policy, predict, simulate
+from testbed.planning.bound import bound
+from testbed.spec.errors import SpecError
+
+#: Chunks times hops that are simulated: about half a minute. Of more the fluid prediction must do.
+SIMULATED_HOPS = 500_000
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command()(plan)
+
+
+def plan(
+    policy: Annotated[str, typer.Option(help="its name, with options: netstorm:roots=1")],
+    topology: Annotated[Path | None, typer.Argument(help="the topology file; not needed with --view")] = None,
+    model_bytes: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="bytes of a round; a view's own by default")
+    ] = None,
+    view: Annotated[Path | None, typer.Option(help="a recorded view: runs/ID/views/…")] = None,
+    json_: Annotated[bool, typer.Option("--json", help="one JSON object")] = False,
+) -> None:
+    """Plan a network's synchronization, or replay a recorded decision: the plan, its predicted seconds, the bound."""
+    from testbed.run.compare import Variant
+
+    seen = _recorded(view, model_bytes) if view else _declared(topology, model_bytes)
+    try:
+        asked = Variant.parse(policy)
+        made = make_policy(asked.policy, asked.options).plan(seen)
+        least = bound(seen)
+    except (PolicyError, BoundError, ValueError) as error:
+        raise fail(BAD_INPUT, error) from None
+    figures = _figures(seen, made) | {
+        "bound_seconds": least.seconds,
+        "bound_gap": least.gap,
+    }
+    figures["ratio_to_bound"] = figures["predicted_seconds"] / least.seconds if least.seconds else None
+    if json_:
+        print(json.dumps({**figures, "plan": made.to_json()}))
+    else:
+        from testbed.cli.tables import print_plan
+
+        print_plan(made, figures)
+
+
+def _recorded(file: Path, model_bytes: int | None) -> View:
+    try:
+        view = View.from_json(json.loads(file.read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:  # ViewError and JSON's are ValueErrors
+        remedy = "a view that a run recorded, such as runs/latest/views/0.json"
+        raise fail(BAD_INPUT, f"{file}: is no view: {error}\n    write instead: {remedy}") from None
+    return view if model_bytes is None else replace(view, model_bytes=model_bytes)
+
+
+def _declared(file: Path | None, model_bytes: int | None) -> View:
+    from testbed.emulation.routing import Routes
+    from testbed.run.view import declared_states, view_of
+    from testbed.spec.topology import Topology
+
+    if file is None or model_bytes is None:
+        remedy = "testbed plan topologies/netstorm9.yaml --policy packing --model-bytes 10900000"
+        raise fail(BAD_INPUT, f"a topology and --model-bytes are needed, or --view\n    write instead: {remedy}")
+    try:
+        topology = Topology.load(file)
+    except SpecError as error:
+        raise fail(BAD_INPUT, error) from None
+    try:
+        return view_of(topology, Routes.over(topology), declared_states(topology), model_bytes, 0.0, "declared")
+    except ViewError as error:
+        raise fail(BAD_INPUT, f"{file}: {error}") from None
+
+
+def _figures(view: View, made: Plan) -> dict[str, Any]:
+    cost = predict(made, view)
+    hops = sum(made.trees[tree].share for _, _, tree in made.edges()) * view.model_bytes / made.chunk_bytes
+    return {
+        "policy": made.policy,
+        "knowledge": view.knowledge,
+        "members": len(made.members),
+        "trees": len(made.trees),
+        "chunk_bytes": made.chunk_bytes,
+        "model_bytes": view.model_bytes,
+        "predicted_seconds": cost.seconds,
+        "drain_seconds": cost.drain_s,
+        "fill_seconds": cost.fill_s,
+        "bottleneck": cost.bottleneck,
+        "simulated_seconds": simulate(made, view).seconds if hops <= SIMULATED_HOPS else None,
+    }

@@ -1,0 +1,61 @@
+"""`testbed plan`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from testbed.cli import BAD_INPUT, app
+from testbed.plan import Plan
+from tests.planning.networks import sites, view_of
+
+pytestmark = pytest.mark.unit
+
+TOPOLOGIES = Path(__file__).parents[2] / "topologies"
+
+
+def plan(*words: str | Path) -> Result:
+    return CliRunner().invoke(app, ["plan", *map(str, words)])
+
+
+def test_a_network_s_plan_with_its_prediction_and_its_bound() -> None:
+    result = plan(TOPOLOGIES / "netstorm9.yaml", "--policy", "packing", "--model-bytes", "1000000", "--json")
+    assert result.exit_code == 0, result.output
+    figures = json.loads(result.stdout)
+    made = Plan.from_json(figures["plan"])
+    assert made.policy == "packing" and len(made.members) == figures["members"] == 9
+    assert figures["bound_seconds"] <= figures["simulated_seconds"]
+    assert figures["ratio_to_bound"] == pytest.approx(figures["predicted_seconds"] / figures["bound_seconds"])
+
+
+def test_a_person_reads_the_trees_and_the_seconds() -> None:
+    result = plan(TOPOLOGIES / "smoke.yaml", "--policy", "star:keys=one", "--model-bytes", "100000")
+    assert result.exit_code == 0, result.output
+    assert "predicted" in result.stdout and "times the bound" in result.stdout and "simulated" in result.stdout
+
+
+def test_a_recorded_view_is_replayed(tmp_path: Path) -> None:
+    view = view_of(sites(("a", "b", 50)), {}, model_bytes=123_456, knowledge="measured")
+    file = tmp_path / "0.json"
+    file.write_text(json.dumps(view.to_json()))
+    figures = json.loads(plan("--policy", "mst", "--view", file, "--json").stdout)
+    assert (figures["model_bytes"], figures["knowledge"], figures["members"]) == (123_456, "measured", 2)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--policy", "best", "--model-bytes", "9"), "no policy 'best'; there are: blueconnect"),
+        (("--policy", "ring:order", "--model-bytes", "9"), "is no option; write policy:option=value"),
+        (("--policy", "ring:order=last", "--model-bytes", "9"), "none of naive, nearest, two-opt"),
+        (("--policy", "ring"), "--model-bytes are needed, or --view"),
+        (("--policy", "ring", "--view", "nowhere.json"), "nowhere.json: is no view"),
+    ],
+)
+def test_what_is_wrong_is_said_with_a_remedy(words: tuple[str, ...], said: str) -> None:
+    result = plan(TOPOLOGIES / "smoke.yaml", *words)
+    assert result.exit_code == BAD_INPUT
+    assert said in result.stderr
