@@ -1,0 +1,82 @@
+"""Networks that plans are measured on: drawn at random, without delay, as the fluid figures have them."""
+
+from __future__ import annotations
+
+import networkx as nx
+import numpy as np
+
+from testbed.planning import Member, PhysicalLink, View
+from testbed.planning.constraints import GOODPUT, Constraints
+
+#: Each direction's rate in NetStorm's evaluation, bit/s of payload.
+LEAST_BPS, MOST_BPS = 20e6, 155e6
+
+#: The physical pairs of its nine sites (arXiv 2404.11352).
+NETSTORM9 = ((1, 2), (1, 3), (2, 3), (2, 5), (3, 4), (4, 5), (4, 6), (5, 7), (6, 7), (6, 8), (6, 9), (7, 8), (8, 9))
+
+#: Fast enough to limit nothing.
+LAN = PhysicalLink(1e12, 0.0)
+
+
+def netstorm9(seed: int) -> nx.DiGraph:
+    """The nine sites with one draw of their rates."""
+    return _drawn(nx.Graph([(f"dc{a}", f"dc{b}") for a, b in NETSTORM9]), seed)
+
+
+def random_sites(count: int, degree: int, seed: int) -> nx.DiGraph:
+    """A connected network of `count` sites with `degree` links each on average: a random tree and random pairs."""
+    draw = np.random.default_rng(seed)
+    graph = nx.Graph()
+    for site in range(1, count):
+        graph.add_edge(f"s{draw.integers(site)}", f"s{site}")
+    while graph.number_of_edges() < count * degree // 2:
+        a, b = draw.choice(count, 2, replace=False)
+        graph.add_edge(f"s{a}", f"s{b}")
+    return _drawn(graph, seed)
+
+
+def regular_sites(count: int, degree: int, seed: int) -> nx.DiGraph:
+    """A network in which every site has `degree` links: none is a bottleneck by itself, so nearly all links bind."""
+    graph = nx.random_regular_graph(degree, count, seed=seed)
+    return _drawn(nx.relabel_nodes(graph, {site: f"s{site}" for site in graph}), seed)
+
+
+def _drawn(graph: nx.Graph, seed: int) -> nx.DiGraph:
+    draw = np.random.default_rng(seed)
+    directed = nx.DiGraph()
+    directed.add_nodes_from(sorted(graph, key=lambda site: int(site.lstrip("dcs"))))
+    for a, b in sorted(graph.edges):
+        for source, target in ((a, b), (b, a)):
+            directed.add_edge(source, target, rate=float(draw.uniform(LEAST_BPS, MOST_BPS)))
+    return directed
+
+
+def view(network: nx.DiGraph, model_bytes: int, routing: str = "inverse-rate") -> View:
+    """A member at each site, and all pairs routed by the cheapest 1/c (`inverse-rate`) or by fewest `hops`."""
+    for _, _, link in network.edges(data=True):
+        link["inverse-rate"], link["hops"] = 1 / link["rate"], 1
+    paths = dict(nx.all_pairs_dijkstra_path(network, weight=routing))
+    pairs = ((a, b) for a in network for b in network if a != b)
+    return _view(
+        network, {(a, b): list(zip(paths[a][b], paths[a][b][1:], strict=False)) for a, b in pairs}, model_bytes
+    )
+
+
+def neighbours_view(network: nx.DiGraph, model_bytes: int) -> View:
+    """A member at each site, and an edge for each link only: all pairs of 1,000 sites would be a million."""
+    return _view(network, {link: [link] for link in network.edges}, model_bytes)
+
+
+def _view(network: nx.DiGraph, ways: dict[tuple[str, str], list[tuple[str, str]]], model_bytes: int) -> View:
+    links = {f"{a}->{b}": PhysicalLink(link["rate"] / GOODPUT, 0.0) for a, b, link in network.edges(data=True)}
+    members = [Member(site, site, 1.0, f"{site}-up", f"{site}-down") for site in network]
+    for member in members:
+        links[member.uplink] = links[member.downlink] = LAN
+    routes = {(a, b): (f"{a}-up", *(f"{u}->{v}" for u, v in way), f"{b}-down") for (a, b), way in ways.items()}
+    return View.of_network(members, links, routes, model_bytes)
+
+
+def limits(network: nx.DiGraph) -> Constraints:
+    """The links as the overlay's edges and capacities, without access links."""
+    goodput = {f"{a}->{b}": link["rate"] for a, b, link in network.edges(data=True)}
+    return Constraints(goodput, {(a, b): (f"{a}->{b}",) for a, b in network.edges})

@@ -1,0 +1,193 @@
+"""Tree packing against its optimum, and all policies against the bound in the fluid model.
+
+Optimum: on random networks, the rate found against a second formulation over cuts. Sizes: seconds to plan 100 and
+1,000 sites, with the gap to the optimum that is proven. Policies: over draws of NetStorm's nine sites, the time of a
+round, chunks vanishing, as a multiple of the bound (means over the draws; routes by the cheapest 1/c and by hops).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import mean
+from typing import Any
+
+from benchmarks.cuts import cut_rate
+from benchmarks.networks import limits, neighbours_view, netstorm9, random_sites, regular_sites, view
+from benchmarks.table import Table, arguments, progress, show
+from testbed.plan import Plan
+from testbed.planning import CostModel, View, make_policy
+from testbed.planning.bound import bound
+from testbed.planning.overlay import Overlay
+from testbed.planning.pack import pack
+from testbed.planning.packing import TOLERANCE
+
+#: A plan's bytes in the figures that do not depend on them.
+MODEL_BYTES = 240_000_000
+
+#: What must be met: the rate found within this part of the optimum.
+WITHIN = 0.01
+
+POLICIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "packing": ("packing", {}),
+    "netstorm, 9 roots": ("netstorm", {}),
+    "netstorm, 1 root": ("netstorm", {"roots": 1}),
+    "mst": ("mst", {}),
+    "ring, member order": ("ring", {"order": "naive"}),
+    "ring, two-opt": ("ring", {}),
+    "tsengine": ("tsengine", {}),
+    "star, 9 servers": ("star", {"servers": "all"}),
+    "star, 9 servers, AlexNet's keys": ("star", {"servers": "all", "keys": "alexnet"}),
+}
+
+#: Those whose place matters: the mean over all members as root or server, and the best.
+PLACED: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "mlnet, k = 2": ("mlnet", "root", {}),
+    "mlnet, k = 3": ("mlnet", "root", {"arity": 3}),
+    "star, overlapped": ("star", "server", {}),
+    "star, AlexNet's keys": ("star", "server", {"keys": "alexnet"}),
+    "star, one key": ("star", "server", {"keys": "one"}),
+}
+
+
+def optimum(quick: bool) -> list[dict[str, Any]]:
+    """The rate found on random networks, against the cuts'."""
+    rows = []
+    for count in (9, 20) if quick else (9, 20, 40):
+        for kind, network in (("random", random_sites(count, 4, count)), ("regular", regular_sites(count, 4, count))):
+            progress(f"{count} sites, {kind}")
+            began = time.perf_counter()
+            packed = pack(Overlay(tuple(network), limits(network)))
+            seconds = time.perf_counter() - began
+            rate = cut_rate(network, packed.rate_bps * (1 + WITHIN / 100))
+            ratio = packed.rate_bps / rate
+            rows.append({"sites": count, "kind": kind, "seconds": seconds, "gap": packed.gap, "of_cuts": ratio})
+    return rows
+
+
+def sizes(quick: bool) -> list[dict[str, Any]]:
+    """Seconds to find a rate within the policy's tolerance, and a whole plan."""
+    rows = []
+    for count in (100,) if quick else (100, 1000):
+        for kind, network in (("random", random_sites(count, 4, 1)), ("regular", regular_sites(count, 4, 1))):
+            progress(f"{count} sites, {kind}")
+            seen = neighbours_view(network, MODEL_BYTES)
+            began = time.perf_counter()
+            packed = pack(Overlay(tuple(network), limits(network)), TOLERANCE)
+            found = time.perf_counter()
+            plan = make_policy("packing").plan(seen)
+            planned = time.perf_counter()
+            drain = CostModel(seen).predict(plan).drain_s
+            rows.append(
+                {
+                    "sites": count,
+                    "kind": kind,
+                    "rate_seconds": found - began,
+                    "gap": packed.gap,
+                    "plan_seconds": planned - found,
+                    "trees": len(plan.trees),
+                    "plan_gap": drain * packed.upper_bps / (8 * MODEL_BYTES) - 1,
+                }
+            )
+    return rows
+
+
+def policies(quick: bool) -> dict[str, dict[str, float]]:
+    """Multiples of the bound by policy: `mean` over draws and places, `best` place, and routed by hops."""
+    multiples: dict[str, dict[str, list[float]]] = {}
+    for draw in range(10 if quick else 60):
+        progress(f"draw {draw}")
+        network = netstorm9(draw)
+        for routing in ("inverse-rate", "hops"):
+            seen = view(network, MODEL_BYTES, routing)
+            least = bound(seen).seconds
+            for name, (policy, options) in POLICIES.items():
+                own = multiples.setdefault(name, {})
+                own.setdefault(routing, []).append(_drain(seen, make_policy(policy, options).plan(seen)) / least)
+            for name, (policy, place, options) in PLACED.items():
+                own = multiples.setdefault(name, {})
+                every = [_drain(seen, make_policy(policy, {**options, place: m}).plan(seen)) for m in seen.names]
+                own.setdefault(routing, []).append(mean(every) / least)
+                own.setdefault("best", []).append(min(every) / least)
+    return {name: {kind: mean(values) for kind, values in own.items()} for name, own in multiples.items()}
+
+
+def _drain(seen: View, plan: Plan) -> float:
+    """Seconds of a round in which chunks, and with them the filling of trees, vanish."""
+    return CostModel(seen).predict(replace(plan, chunk_bytes=1024)).drain_s
+
+
+def warm(quick: bool) -> dict[str, float]:
+    """Seconds to plan after one redraw of all rates, from nothing and from the last plan."""
+    cold_s, warm_s = [], []
+    for seed in range(3 if quick else 10):
+        before, after = (neighbours_view(random_sites(40, 4, 100), MODEL_BYTES), None)
+        network = random_sites(40, 4, 100)
+        for number, (_, _, link) in enumerate(network.edges(data=True)):
+            link["rate"] *= 1 + 0.2 * ((number * 7919 + seed) % 11 - 5) / 5
+        after = neighbours_view(network, MODEL_BYTES)
+        policy = make_policy("packing")
+        last = policy.plan(before)
+        began = time.perf_counter()
+        policy.plan(after)
+        cold_s.append(time.perf_counter() - began)
+        began = time.perf_counter()
+        policy.replan(after, last)
+        warm_s.append(time.perf_counter() - began)
+    return {"cold_seconds": mean(cold_s), "warm_seconds": mean(warm_s), "ratio": mean(cold_s) / mean(warm_s)}
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    asked = arguments(__doc__).parse_args(words)
+    found, grown, fluid, again = optimum(asked.quick), sizes(asked.quick), policies(asked.quick), warm(asked.quick)
+    tables = [
+        Table(
+            "Rate found against the cuts' formulation",
+            ("network", "of the cuts' rate", "proven gap", "seconds"),
+            [
+                (f"{r['sites']} sites, {r['kind']}", f"{r['of_cuts']:.5f}", f"{r['gap']:.1e}", f"{r['seconds']:.2f}")
+                for r in found
+            ],
+        ),
+        Table(
+            "Large networks",
+            ("network", "s to the rate", "proven gap", "s to the plan", "trees", "plan's drain above the bound"),
+            [
+                (
+                    f"{r['sites']} sites, {r['kind']}",
+                    f"{r['rate_seconds']:.2f}",
+                    f"{r['gap']:.1e}",
+                    f"{r['plan_seconds']:.2f}",
+                    str(r["trees"]),
+                    f"{r['plan_gap']:.1%}",
+                )
+                for r in grown
+            ],
+        ),
+        Table(
+            "Nine sites, chunks vanishing: multiples of the bound",
+            ("policy", "routes by 1/c", "best place", "routes by hops"),
+            [
+                (name, *(f"{own[kind]:.2f}" if kind in own else "" for kind in ("inverse-rate", "best", "hops")))
+                for name, own in fluid.items()
+            ],
+        ),
+        Table(
+            "Replanning 40 sites after rates changed by up to 20 %",
+            ("", "seconds"),
+            [("from nothing", f"{again['cold_seconds']:.3f}"), ("from the last plan", f"{again['warm_seconds']:.3f}")],
+        ),
+    ]
+    figures = {
+        "optimum": found,
+        "sizes": grown,
+        "policies": fluid,
+        "replanning": again,
+        "draws": 10 if asked.quick else 60,
+    }
+    show(tables, figures, as_json=asked.json)
+
+
+if __name__ == "__main__":
+    main()
