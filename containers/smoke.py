@@ -113,7 +113,8 @@ def smoke(client: docker.DockerClient) -> bool:
         print(f"the run was ended: it took more than {LIMIT_S} s", file=sys.stderr)
     verdict = "none"
     for directory in directories() - before:
-        verdict = json.loads((directory / "summary.json").read_text())["verdict"]
+        summary = directory / "summary.json"  # not there if the run was killed
+        verdict = json.loads(summary.read_text())["verdict"] if summary.exists() else "none"
         record = {"image": image, "flags": grant.flags, "seconds": round(seconds, 1), "exit_status": status}
         (directory / "container.json").write_text(json.dumps(record, indent=1) + "\n")
         print(f"results in {directory}")
