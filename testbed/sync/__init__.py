@@ -1,14 +1,32 @@
 """The synchronization library: needs PyTorch, a controller's socket, and nothing else of this package.
 
 with sync.join(control="unix:/run/testbed/control.sock", name="paris-w0") as session:
-    for _ in range(session.job.rounds):
-        ...
-        session.allreduce(gradients, weight=batch)
+    with session.local_sgd(model, optimizer, every=8, outer=sync.Nesterov(0.7, 0.9)):
+        ...                                                     # the training loop, unchanged
+    session.allreduce(tensor, weight=samples)                   # the primitive
 """
 
 from __future__ import annotations
 
+from testbed.sync.codecs import Residual
 from testbed.sync.errors import FrameError, Stopped, SyncError
+from testbed.sync.later import Work
+from testbed.sync.outer import Average, Nesterov, Outer
 from testbed.sync.session import RoundResult, Session, join
+from testbed.sync.strategies import PowerSgd, Strategy
 
-__all__ = ["FrameError", "RoundResult", "Session", "Stopped", "SyncError", "join"]
+__all__ = [
+    "Average",
+    "FrameError",
+    "Nesterov",
+    "Outer",
+    "PowerSgd",
+    "Residual",
+    "RoundResult",
+    "Session",
+    "Stopped",
+    "Strategy",
+    "SyncError",
+    "Work",
+    "join",
+]

@@ -8,19 +8,28 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields
-from types import TracebackType
-from typing import Any
+from functools import cached_property
+from types import MappingProxyType, TracebackType
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from testbed.plan import Plan, PlanError
 from testbed.protocol import Goodbye, Held, Hello, Job, Message, Prepare, ProtocolError, Report, Stop, Welcome
 from testbed.sync.buffers import CODES, Staging
+from testbed.sync.codecs import Residual
 from testbed.sync.control import Channel
 from testbed.sync.errors import Stopped, SyncError
-from testbed.sync.exchange import Exchange, Round
+from testbed.sync.exchange import Exchange
+from testbed.sync.later import Later, Work
 from testbed.sync.listener import CLOSE_S, Listener
 from testbed.sync.sockets import listen as open_listener
+from testbed.sync.strategies.offer import Offers
+
+if TYPE_CHECKING:
+    from testbed.sync.ddp import Hook
+
+NOTHING: Mapping[str, float] = MappingProxyType({})
 
 log = logging.getLogger(__name__)
 
@@ -38,8 +47,21 @@ class RoundResult:
     duplicated: int
 
 
-class Session:
-    """One member among `members`, made by `join`. A context manager; leaving it says goodbye."""
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """A round that the controller has not been told of. `waited`: see Report."""
+
+    result: RoundResult
+    sent_bytes: int
+    received_bytes: int
+    waited: Mapping[str, float]
+
+
+class Session(Offers):
+    """One member among `members`, made by `join`. A context manager; leaving it says goodbye.
+
+    For one caller at a time. `rounds` counts those that are over.
+    """
 
     def __init__(self, name: str, channel: Channel, welcome: Welcome, exchange: Exchange, listener: Listener) -> None:
         self.name = name
@@ -49,27 +71,57 @@ class Session:
         self._exchange = exchange
         self._listener = listener
         self._staging = Staging()
-        self._last: tuple[Round, RoundResult, float] | None = None
+        self.rounds = 0
+        self._later = Later(f"{name}: rounds")
+        self._untold: list[_Done] = []
+        self._telling = threading.Lock()
         self._finished = False
         self._holding: list[threading.Thread] = []
         self._control = threading.Thread(target=self._obey, name="control", daemon=True)
         self._control.start()
 
-    def allreduce(self, tensor: torch.Tensor, weight: float = 1.0) -> RoundResult:
+    def allreduce(self, tensor: torch.Tensor, weight: float = 1.0, residual: Residual | None = None) -> RoundResult:
         """Replace a contiguous tensor, in place, by the members' mean, weighted by their `weight`s.
 
         All members must call it equally often, with tensors of one shape and type (float32 or float64). Afterwards
         all hold the same bits. SyncError names the peers waited for, the epoch and the round; Stopped when the
         controller asked to leave. The session is of no further use after either.
+
+        The mean is exact to rounding. With a `residual`, kept by the caller from one round of this tensor (float32)
+        to the next, chunks go through the codecs that the plan names, and `residual` keeps what those left out.
         """
-        if tensor.dtype not in CODES or not tensor.is_contiguous() or not tensor.numel():
-            raise ValueError(f"allreduce takes contiguous, non-empty tensors of {[str(d) for d in CODES]}")
-        if not 0 <= weight < float("inf"):
-            raise ValueError(f"weight {weight} is not a finite number of at least 0")
+        _check(tensor, weight, residual)
+        if self._later.busy:
+            return self.allreduce_later(tensor, weight, residual).wait()
+        return self._reduce(tensor, weight, residual)
+
+    def allreduce_later(
+        self, tensor: torch.Tensor, weight: float = 1.0, residual: Residual | None = None
+    ) -> Work[RoundResult]:
+        """Begin an `allreduce` and go on; the tensor may be used again once the work was waited for.
+
+        Rounds are done one after the other, in the order in which they were asked for, at every member the same.
+        """
+        _check(tensor, weight, residual)
+        return self._later.begin(lambda: self._reduce(tensor, weight, residual))
+
+    @cached_property
+    def ddp_hook(self) -> Hook:
+        """For DistributedDataParallel: `ddp_model.register_comm_hook(session, session.ddp_hook)`."""
+        from testbed.sync.ddp import hook_of
+
+        return hook_of(self)
+
+    def _reduce(self, tensor: torch.Tensor, weight: float, residual: Residual | None) -> RoundResult:
+        self._tell_rounds()
         flat = tensor.detach().view(-1)
         started, began = time.time(), time.monotonic()
         values = self._staging.fetch(flat) if flat.is_cuda else flat
-        done = self._exchange.run(values, weight, self.job.round_timeout_s)
+        try:
+            done = self._exchange.run(values, weight, self.job.round_timeout_s, residual)
+        except SyncError as error:
+            self._exchange.fail(error)  # rounds that were asked for already must not wait once more
+            raise
         if values is not flat:
             flat.copy_(values)
         result = RoundResult(
@@ -81,7 +133,9 @@ class Session:
             lost=done.reduction.lost.bit_count(),
             duplicated=done.reduction.duplicated.bit_count(),
         )
-        self._last = done, result, began
+        waited = {peer: max(at - began, 0.0) for peer, at in dict(done.tally.arrived).items()}
+        self._untold.append(_Done(result, done.tally.sent_bytes, done.tally.received_bytes, waited))
+        self.rounds = done.number
         return result
 
     def report(
@@ -90,36 +144,48 @@ class Session:
         compute_s: float = 0.0,
         paced_s: float = 0.0,
         late_s: float = 0.0,
-    ) -> None:
-        """Tell the controller about the last round and the step before it."""
-        if self._last is None:
-            raise SyncError("there is no round to report yet")
-        done, result, began = self._last
-        arrived = dict(done.tally.arrived)
-        self._tell(
-            Report(
-                member=self.name,
-                round=result.round,
-                epoch=result.epoch,
-                started_s=result.started_s,
-                finished_s=result.finished_s,
-                compute_s=compute_s,
-                paced_s=paced_s,
-                late_s=late_s,
-                sent_bytes=done.tally.sent_bytes,
-                received_bytes=done.tally.received_bytes,
-                lost=result.lost,
-                duplicated=result.duplicated,
-                waited={peer: max(at - began, 0.0) for peer, at in arrived.items()},
-                peers=self._exchange.samples(),
-                metrics=metrics or {},
-            )
-        )
+    ) -> bool:
+        """Tell the controller about the last round and the steps before it; False when there is none to tell of.
 
-    def finish(self, digest: str, metrics: Mapping[str, float] | None = None) -> None:
-        """Say goodbye with the SHA-256 of the parameters, once the peers have read all that was sent to them."""
+        Rounds that nobody reports are told of without metrics and times, when the next one begins.
+        """
+        return self._tell_rounds(metrics or {}, compute_s, paced_s, late_s)
+
+    def _tell_rounds(
+        self, metrics: Mapping[str, float] = NOTHING, compute_s: float = 0.0, paced_s: float = 0.0, late_s: float = 0.0
+    ) -> bool:
+        with self._telling:
+            untold, self._untold = self._untold, []
+        for done in untold:
+            last = done is untold[-1]
+            self._tell(
+                Report(
+                    member=self.name,
+                    round=done.result.round,
+                    epoch=done.result.epoch,
+                    started_s=done.result.started_s,
+                    finished_s=done.result.finished_s,
+                    compute_s=compute_s if last else 0.0,
+                    paced_s=paced_s if last else 0.0,
+                    late_s=late_s if last else 0.0,
+                    sent_bytes=done.sent_bytes,
+                    received_bytes=done.received_bytes,
+                    lost=done.result.lost,
+                    duplicated=done.result.duplicated,
+                    waited=done.waited,
+                    peers=self._exchange.samples() if last else (),
+                    metrics=dict(metrics) if last else {},
+                )
+            )
+        return bool(untold)
+
+    def finish(self, digest: str = "", metrics: Mapping[str, float] | None = None) -> None:
+        """Say goodbye, with the SHA-256 of the parameters if the controller is to compare them, once the peers have
+        read all that was sent to them. Leaving the session without an error does so too."""
+        self._later.close()
+        self._tell_rounds()
         self._exchange.drain(self.job.round_timeout_s)
-        self._goodbye(Goodbye(self.name, self._rounds(), digest, metrics or {}))
+        self._goodbye(Goodbye(self.name, self.rounds, digest, metrics or {}))
 
     def __enter__(self) -> Session:
         return self
@@ -127,18 +193,17 @@ class Session:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Leave. An error on the way out, or no `finish`, is told to the controller."""
-        if not self._finished:
-            reason = f"{kind.__name__}: {error}" if kind else "left without finishing"
-            self._goodbye(Goodbye(self.name, self._rounds(), error=reason))
+        """Leave: `finish`, unless that was done. An error on the way out is told to the controller."""
+        if not self._finished and kind is None:
+            self.finish()
+        elif not self._finished:
+            self._goodbye(Goodbye(self.name, self.rounds, error=f"{kind.__name__ if kind else ''}: {error}"))
         self._exchange.close()
+        self._later.close()
         self._listener.close()
         self._channel.close()
         for thread in (self._control, *self._holding):
             thread.join(CLOSE_S)
-
-    def _rounds(self) -> int:
-        return self._last[1].round if self._last else 0
 
     def _goodbye(self, message: Goodbye) -> None:
         self._finished = True
@@ -213,6 +278,15 @@ def join(
     exchange = Exchange(name, plan, welcome.roster, welcome.secret, _job(welcome).round_timeout_s)
     listener = Listener(accepting, plan.members, welcome.secret, exchange)
     return Session(name, channel, welcome, exchange, listener)
+
+
+def _check(tensor: torch.Tensor, weight: float, residual: Residual | None) -> None:
+    if tensor.dtype not in CODES or not tensor.is_contiguous() or not tensor.numel():
+        raise ValueError(f"allreduce takes contiguous, non-empty tensors of {[str(d) for d in CODES]}")
+    if residual is not None and tensor.dtype != torch.float32:
+        raise ValueError(f"codecs are for float32; reduce a tensor of {tensor.dtype} without a residual")
+    if not 0 <= weight < float("inf"):
+        raise ValueError(f"weight {weight} is not a finite number of at least 0")
 
 
 def _job(welcome: Welcome) -> Job:

@@ -151,8 +151,7 @@ def test_a_layout_finds_its_chunks_and_no_others(seed: int, elements: int, items
     assert sum(chunk.stop - chunk.start for chunk in layout.chunks) == elements
     assert sorted(layout.front_first) == list(range(len(layout.chunks)))
     for number, chunk in enumerate(layout.chunks):
-        length = (chunk.stop - chunk.start) * itemsize
-        assert length <= 1024 and layout.find(chunk.tree, chunk.start, length) == number
-        for wrong in ((chunk.tree, chunk.start + 1, length), (chunk.tree, chunk.start, length + 1), (99, 0, length)):
+        assert len(chunk) * itemsize <= 1024 and layout.find(chunk.tree, chunk.start) == number
+        for wrong in ((chunk.tree, chunk.start + 1), (chunk.tree, elements), (99, 0)):
             with pytest.raises(FrameError):
                 layout.find(*wrong)

@@ -38,7 +38,7 @@ def by_code(code: int) -> Codec | None:
 
 
 def by_name(name: str) -> Codec:
-    """The codec of a name in a plan, or `topk:SHARE` with the share of the values kept; ValueError for another."""
+    """The codec of a name in a plan; `topk:0.01` says the share of the values kept. ValueError when there is none."""
     base, colon, share = name.partition(":")
     if base == "topk" and colon:
         return TopK(_share(share))

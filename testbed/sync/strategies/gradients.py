@@ -1,0 +1,63 @@
+"""Every step by the mean of all members' gradients: synchronous SGD."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from testbed.sync import flat
+from testbed.sync.codecs import Residual
+from testbed.sync.strategies.powersgd import PowerSgd
+from testbed.sync.strategies.strategy import Reducer, Steps, Strategy
+
+
+class Gradients(Strategy):
+    """One round a step (two with PowerSGD), all parameters' gradients as one tensor, before the optimizer uses them.
+
+    A parameter without a gradient counts as one with zeros: another member may have one.
+    """
+
+    def __init__(
+        self,
+        reducer: Reducer,
+        parameters: Sequence[torch.Tensor],
+        optimizer: Steps | None = None,
+        weight: float = 1.0,
+        powersgd: PowerSgd | None = None,
+    ) -> None:
+        super().__init__(optimizer, weight)
+        self._reducer = reducer
+        self._parameters = parameters
+        self._powersgd = powersgd
+        self._residual = Residual()
+        self._room = flat.room(parameters) if len(parameters) != 1 else torch.empty(0)
+
+    def before_step(self) -> None:
+        """Replace every gradient by the members' mean."""
+        gradients = [_gradient(parameter) for parameter in self._parameters]
+        if self._powersgd is not None:
+            self._powersgd.reduce(self._reducer, gradients, self.weight)
+        elif len(gradients) == 1 and gradients[0].is_contiguous():
+            self._reducer.allreduce(gradients[0], self.weight, self._residual)
+        else:
+            self._reducer.allreduce(flat.gather(gradients, self._room), self.weight, self._residual)
+            flat.scatter(self._room, gradients)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What codecs and PowerSGD left out."""
+        powersgd = self._powersgd.state_dict() if self._powersgd else None
+        return {"residual": self._residual.state(), "powersgd": powersgd}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Owe it again."""
+        self._residual.restore(state["residual"])
+        if self._powersgd is not None and state["powersgd"] is not None:
+            self._powersgd.load_state_dict(state["powersgd"])
+
+
+def _gradient(parameter: torch.Tensor) -> torch.Tensor:
+    if parameter.grad is None:
+        parameter.grad = torch.zeros_like(parameter)
+    return parameter.grad

@@ -1,0 +1,183 @@
+"""Steps of one's own, and now and then a round: local SGD, DiLoCo, and DiLoCo streamed in fragments.
+
+With four steps a period, two fragments and a delay of one step (`=` a reduction under way):
+
+    step         1    2    3    4    5    6    7    8
+    fragment 0        o====x              o====x            o  what changed since the anchor goes off
+    fragment 1                  o====x              o====x  x  its mean moves the anchor, and that the parameters
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from testbed.sync import flat
+from testbed.sync.codecs import Residual
+from testbed.sync.later import Work
+from testbed.sync.outer import Average, Outer
+from testbed.sync.strategies.strategy import Reducer, Steps, Strategy
+
+
+class Fragment:
+    """Some of a model's parameters, and where all members agreed they were: the `anchor`."""
+
+    def __init__(self, parameters: Sequence[torch.Tensor]) -> None:
+        self._parameters = parameters
+        self._change = flat.room(parameters)
+        self._momentum = flat.room(parameters)
+        self._anchor = flat.room(parameters)
+        self._residual = Residual()
+        self._work: Work[Any] | None = None
+        self.begun = 0
+        self.hold()
+
+    def hold(self) -> None:
+        """Take the parameters as they are for agreed upon."""
+        flat.gather(self._parameters, self._anchor)
+
+    def begin(self, reducer: Reducer, weight: float, step: int) -> None:
+        """Send off what changed since the anchor, as it is after `step`."""
+        self.begun = step
+        torch.sub(self._anchor, flat.gather(self._parameters, self._change), out=self._change)
+        self._work = reducer.allreduce_later(self._change, weight, self._residual)
+
+    @property
+    def under_way(self) -> bool:
+        """Whether a reduction was begun and not finished."""
+        return self._work is not None
+
+    def finish(self, outer: Outer, mix: float) -> None:
+        """Wait for the mean change, move the anchor by it, and the parameters to the anchor: all the way but `mix`."""
+        assert self._work is not None
+        self._work.wait()
+        self._work = None
+        outer.step(self._anchor, self._change, self._momentum)
+        if mix:
+            current = flat.gather(self._parameters, self._change)
+            flat.scatter(torch.lerp(self._anchor, current, mix), self._parameters)
+        else:
+            flat.scatter(self._anchor, self._parameters)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Anchor, outer momentum, residual."""
+        return {
+            "begun": self.begun,
+            "anchor": self._anchor.clone(),
+            "momentum": self._momentum.clone(),
+            "residual": self._residual.state(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` returned."""
+        self.begun = int(state["begun"])
+        self._anchor.copy_(state["anchor"])
+        self._momentum.copy_(state["momentum"])
+        self._residual.restore(state["residual"])
+
+
+class LocalSgd(Strategy):
+    """Every `every` steps, members move to where `outer` takes the mean of what they changed.
+
+    With `Average` that is local SGD (Stich 2019), with `Nesterov` DiLoCo (Douillard et al. 2023). With `fragments`
+    the model's parameters, in order, are cut into as many parts of about equal size, each synchronized at its own
+    step of the period; with `delay` a part's reduction has so many steps' time to go on beside them, and the
+    parameters then keep the share `mix` of what they have become meanwhile: streaming DiLoCo (Douillard et al. 2025,
+    sections 2.2 and 2.3; there, too, 0.5). A round is one part's reduction.
+
+    Members must begin with the same parameters. Between rounds they differ. Three times the parameters in memory.
+    """
+
+    def __init__(
+        self,
+        reducer: Reducer,
+        parameters: Sequence[torch.Tensor],
+        optimizer: Steps | None = None,
+        every: int = 8,
+        outer: Outer | None = None,
+        fragments: int = 1,
+        delay: int = 0,
+        mix: float = 0.5,
+        weight: float = 1.0,
+    ) -> None:
+        super().__init__(optimizer, weight)
+        _check(every, fragments, delay, mix)
+        self._reducer = reducer
+        self._every = every
+        self._outer = outer or Average()
+        self._delay = delay
+        self._mix = mix if delay else 0.0
+        self._fragments = [Fragment(part) for part in cut(parameters, fragments)]
+        self._steps = 0
+
+    def after_step(self) -> None:
+        """Finish the fragments whose time is over, begin those whose step has come."""
+        self._steps += 1
+        for fragment in self._fragments:
+            if fragment.under_way and self._steps == fragment.begun + self._delay:
+                fragment.finish(self._outer, self._mix)
+        for number, fragment in enumerate(self._fragments):
+            if self._steps % self._every == self._offset(number):
+                fragment.begin(self._reducer, self.weight, self._steps)
+                if not self._delay:
+                    fragment.finish(self._outer, 0.0)
+
+    def hold(self) -> None:
+        """Take the parameters as they are for agreed upon: all members have the same."""
+        for fragment in self._fragments:
+            fragment.hold()
+
+    def settle(self) -> None:
+        """Wait for what is under way, and synchronize what has changed since."""
+        for fragment in self._fragments:
+            if fragment.under_way:
+                fragment.finish(self._outer, self._mix if fragment.begun < self._steps else 0.0)
+        for fragment in self._fragments:
+            if fragment.begun < self._steps:
+                fragment.begin(self._reducer, self.weight, self._steps)
+                fragment.finish(self._outer, 0.0)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The anchors, outer momenta, residuals and the count of steps; what is under way is waited for first."""
+        for fragment in self._fragments:
+            if fragment.under_way:
+                fragment.finish(self._outer, self._mix)
+        return {"steps": self._steps, "fragments": [fragment.state_dict() for fragment in self._fragments]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` returned."""
+        self._steps = int(state["steps"])
+        for fragment, its in zip(self._fragments, state["fragments"], strict=True):
+            fragment.load_state_dict(its)
+
+    def _offset(self, number: int) -> int:
+        """The step of each period at which a fragment goes off: they are spread evenly, the last at its end."""
+        return (number + 1) * self._every // len(self._fragments) % self._every
+
+
+def cut(parameters: Sequence[torch.Tensor], parts: int) -> list[list[torch.Tensor]]:
+    """The tensors in `parts` runs of about equal size, in their order; ValueError when there are too few."""
+    if len(parameters) < parts:
+        raise ValueError(f"{len(parameters)} parameters can't make {parts} fragments; write {len(parameters)} at most")
+    total = sum(parameter.numel() for parameter in parameters)
+    runs: list[list[torch.Tensor]] = [[]]
+    filled = 0
+    for left, parameter in zip(range(len(parameters), 0, -1), parameters, strict=True):
+        missing = parts - len(runs)
+        full = filled + parameter.numel() / 2 > total * len(runs) / parts
+        if runs[-1] and missing and (full or left == missing):
+            runs.append([])
+        runs[-1].append(parameter)
+        filled += parameter.numel()
+    return runs
+
+
+def _check(every: int, fragments: int, delay: int, mix: float) -> None:
+    if every < 1 or fragments < 1 or every % fragments:
+        raise ValueError(f"every={every}, fragments={fragments}: both at least 1, and every a multiple of fragments")
+    if not 0 <= delay < every:
+        raise ValueError(f"delay={delay}: from 0 to every - 1 = {every - 1} steps")
+    if not 0 <= mix < 1:
+        raise ValueError(f"mix={mix}: at least 0 and below 1")

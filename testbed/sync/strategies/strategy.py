@@ -1,0 +1,89 @@
+"""What every strategy is: something done before and after each step of an optimizer."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+import torch
+
+from testbed.sync.codecs import Residual
+from testbed.sync.later import Work
+
+
+class Reducer(Protocol):
+    """What strategies need of a session. Both take float32, flat or not, and leave the weighted mean in it."""
+
+    def allreduce(self, tensor: torch.Tensor, weight: float = 1.0, residual: Residual | None = None) -> object:
+        """Reduce now."""
+
+    def allreduce_later(self, tensor: torch.Tensor, weight: float = 1.0, residual: Residual | None = None) -> Work[Any]:
+        """Reduce while the caller goes on."""
+
+
+class Handle(Protocol):
+    """A hook that is in place."""
+
+    def remove(self) -> None:
+        """Take it away."""
+
+
+class Steps(Protocol):
+    """What strategies need of an optimizer; `torch.optim.Optimizer` has both."""
+
+    def register_step_pre_hook(self, hook: Callable[..., None]) -> Handle:
+        """Have `hook` called before every step."""
+
+    def register_step_post_hook(self, hook: Callable[..., None]) -> Handle:
+        """Have `hook` called after every step."""
+
+
+class Strategy(ABC):
+    """Synchronizes a model around its optimizer's steps. All members must take equally many.
+
+    A context manager: inside it the optimizer's own hooks do the work, and the training loop is as it would be
+    alone. Left without an error, it has the members `settle`. A loop whose optimizer has no hooks makes it with
+    None and calls `before_step`, `after_step` and `settle` itself. `weight` is this member's, say its samples per
+    step, and may be changed between steps. Whatever a round can raise comes out of the step: a SyncError that
+    names peer, epoch and round.
+    """
+
+    def __init__(self, optimizer: Steps | None, weight: float) -> None:
+        self.weight = weight
+        self._optimizer = optimizer
+        self._handles: list[Handle] = []
+
+    def before_step(self) -> None:  # noqa: B027 (nothing to do is a strategy's right)
+        """The gradients are there, the optimizer has not used them yet."""
+
+    def after_step(self) -> None:  # noqa: B027
+        """The optimizer has changed the parameters."""
+
+    def settle(self) -> None:  # noqa: B027
+        """Synchronize what is not yet; all members hold the same parameters then."""
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """All that the next round depends on beside model and optimizer: plain values and tensors."""
+
+    @abstractmethod
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` returned, with model and optimizer restored already."""
+
+    def __enter__(self) -> Self:
+        if self._optimizer is not None:
+            self._handles = [
+                self._optimizer.register_step_pre_hook(lambda *_: self.before_step()),
+                self._optimizer.register_step_post_hook(lambda *_: self.after_step()),
+            ]
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for handle in self._handles:
+            handle.remove()
+        if kind is None:
+            self.settle()

@@ -1,0 +1,149 @@
+"""Rounds through codecs: members bit-identical, nothing lost for good, whatever the plan and its swaps."""
+
+from __future__ import annotations
+
+import random
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from testbed import sync
+from testbed.plan import Plan, PlanError
+from testbed.protocol import Goodbye, Held
+from testbed.sync.codecs import Residual
+from testbed.sync.duty import duties
+from tests.sync.controller import Controller, job
+from tests.sync.plans import chain, names, random_plan, star
+from tests.sync.sessions import run
+
+pytestmark = pytest.mark.unit
+
+ROUNDS = 6
+
+
+def values(member: str, round_number: int, elements: int) -> torch.Tensor:
+    seed = int(member[1:]) * 1000 + round_number
+    return torch.randn(elements, generator=torch.Generator().manual_seed(seed))
+
+
+Outcome = tuple[list[torch.Tensor], torch.Tensor]
+
+
+def reduce(session: sync.Session, elements: int, weight: float) -> Outcome:
+    """The means of some rounds, and what this member owes after them."""
+    residual, means = Residual(), []
+    for k in range(ROUNDS):
+        means.append(session.allreduce(values(session.name, k, elements), weight, residual).tensor)
+    owed = residual.values
+    return means, torch.zeros(elements) if owed is None else owed
+
+
+def check(results: dict[str, Outcome], weights: dict[str, float], elements: int, rounds: int = ROUNDS) -> None:
+    first = next(iter(results.values()))[0]
+    for means, _ in results.values():
+        assert all(torch.equal(a, b) for a, b in zip(first, means, strict=True)), "members differ"
+    put_in = sum(values(m, k, elements).double() * weights[m] for m in results for k in range(rounds))
+    came_out = sum(mean.double() for mean in first) * sum(weights.values())
+    owed = sum(residual.double() for _, residual in results.values())
+    assert (put_in - came_out - owed).abs().max() <= 1e-4 * put_in.abs().max()
+
+
+@pytest.mark.parametrize("codec", ["fp16", "bf16", "int8", "topk:0.1"])
+@pytest.mark.parametrize("seed", range(3))
+def test_what_was_put_in_came_out_or_is_owed(tmp_path: Path, codec: str, seed: int) -> None:
+    draw = random.Random(seed)
+    plan = replace(random_plan(draw, names(draw.randint(2, 6)), 0, chunk_bytes=2048), codec=codec)
+    weights = {m: draw.uniform(0.1, 8) for m in plan.members}
+    elements = draw.randint(1, 6000)
+    results = run(tmp_path, plan, lambda session: reduce(session, elements, weights[session.name]))
+    check(results, weights, elements)
+
+
+def test_links_may_have_codecs_of_their_own(tmp_path: Path) -> None:
+    members = names(4)
+    plan = Plan(0, members, (chain(members),), 2048, link_codecs={"m2->m1": "int8", "m0->m1": "fp16"})
+    weights = dict.fromkeys(members, 1.0)
+    results = run(tmp_path, plan, lambda session: reduce(session, 3000, 1.0))
+    check(results, weights, 3000)
+    owing = {member for member, (_, owed) in results.items() if owed.any()}
+    assert owing == {"m0", "m2"}  # who encodes the mean, and whose way up is coded
+
+
+def test_without_a_residual_a_plan_with_codecs_is_exact(tmp_path: Path) -> None:
+    members = names(3)
+    plan = Plan(0, members, (star(members, "m1"),), codec="int8")
+    results = run(tmp_path, plan, lambda session: session.allreduce(values(session.name, 0, 900)).tensor)
+    mean = sum(values(m, 0, 900).double() for m in members) / 3
+    assert all((result - mean).abs().max() <= 1e-6 for result in results.values())
+
+
+def test_int8_takes_a_quarter_of_the_bytes(tmp_path: Path) -> None:
+    members, elements = names(2), 300_000
+
+    def sent(folder: str, codec: str) -> int:
+        (tmp_path / folder).mkdir()
+        plan = Plan(0, members, (chain(members),), codec=codec)
+        with Controller(tmp_path / folder, plan, job()) as controller:
+
+            def member(name: str) -> None:
+                with sync.join(controller.address, name, "127.0.0.1", patience_s=20) as session:
+                    reduce(session, elements, 1.0)
+
+            with ThreadPoolExecutor(2) as pool:
+                list(pool.map(member, members))
+            controller.await_messages(Goodbye, 2)
+            return sum(report.sent_bytes for report in controller.reports())
+
+    assert sent("int8", "int8") <= 0.26 * sent("fp32", "fp32")
+
+
+def test_debts_survive_swaps_of_plan_and_codec(tmp_path: Path) -> None:
+    members, elements, draw = names(4), 2500, random.Random(5)
+    codecs = ["int8", "fp32", "bf16", "topk:0.2", "fp16", "fp32"]
+    plans = [replace(random_plan(draw, members, epoch, 1024), codec=codecs[epoch]) for epoch in range(ROUNDS)]
+    weights = dict.fromkeys(members, 1.0)
+    with Controller(tmp_path, plans[0], job()) as controller:
+
+        def work(name: str) -> Outcome:
+            residual, means = Residual(), []
+            with sync.join(controller.address, name, "127.0.0.1", patience_s=20) as session:
+                for k in range(3 * ROUNDS):
+                    if name == "m0" and k % 3 == 1 and k > 1:
+                        controller.prepare(plans[k // 3])
+                        controller.await_messages(Held, 4 * (k // 3))
+                    means.append(session.allreduce(values(name, k, elements), 1.0, residual).tensor)
+            assert residual.values is not None
+            return means, residual.values
+
+        with ThreadPoolExecutor(4) as pool:
+            results = dict(zip(members, pool.map(work, members), strict=True))
+        controller.await_messages(Goodbye, 4)
+    assert {report.epoch for report in controller.reports()} == set(range(ROUNDS))
+    check(results, weights, elements, 3 * ROUNDS)
+
+
+def test_a_value_that_is_none_spoils_one_round_only(tmp_path: Path) -> None:
+    members = names(3)
+
+    def work(session: sync.Session) -> list[bool]:
+        residual, spoilt = Residual(), []
+        for k in range(3):
+            tensor = values(session.name, k, 700)
+            if k == 0 and session.name == "m2":
+                tensor[10] = float("inf")
+            spoilt.append(not session.allreduce(tensor, 1.0, residual).tensor.isfinite().all())
+        return spoilt
+
+    results = run(tmp_path, Plan(0, members, (chain(members),), codec="int8"), work)
+    assert set(map(tuple, results.values())) == {(True, False, False)}
+
+
+def test_a_plan_with_a_codec_that_does_not_exist_is_refused() -> None:
+    members = names(2)
+    with pytest.raises(PlanError, match="m1->m0: no such codec: 'int4'"):
+        duties(Plan(0, members, (chain(members),), codec="int4"), "m1")
+    with pytest.raises(PlanError, match="does not join two members"):
+        Plan(0, members, (chain(members),), link_codecs={"m0->m7": "int8"})

@@ -1,0 +1,28 @@
+"""Members as threads of one process, each with a session of its own over loopback."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from testbed import sync
+from testbed.plan import Plan
+from testbed.protocol import Goodbye, Job
+from tests.sync.controller import Controller, job
+
+T = TypeVar("T")
+
+
+def run(directory: Path, plan: Plan, work: Callable[[sync.Session], T], settings: Job | None = None) -> dict[str, T]:
+    """Every member does `work`; what each returned."""
+
+    def member(name: str) -> T:
+        with sync.join(controller.address, name, "127.0.0.1", patience_s=20) as session:
+            return work(session)
+
+    with Controller(directory, plan, settings or job()) as controller, ThreadPoolExecutor(len(plan.members)) as pool:
+        results = dict(zip(plan.members, pool.map(member, plan.members), strict=True))
+        controller.await_messages(Goodbye, len(plan.members))
+    return results

@@ -1,0 +1,244 @@
+"""What each strategy makes of an ordinary training loop, against the same done by hand over all members' data."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from testbed import sync
+from testbed.plan import Plan
+from testbed.sync import Average, Nesterov, PowerSgd
+from testbed.sync.strategies.local import LocalSgd, cut
+from testbed.sync.strategies.strategy import Strategy
+from tests.sync.plans import names, star
+from tests.sync.sessions import run
+from tests.sync.strategies.training import batch, flat, model, step
+
+pytestmark = pytest.mark.unit
+
+MEMBERS = names(3)
+PLAN = Plan(0, MEMBERS, (star(MEMBERS, "m1"),))
+STEPS = 12
+
+Make = Callable[[sync.Session, nn.Module, torch.optim.Optimizer], Strategy]
+
+
+def train(directory: Path, make: Make, steps: int = STEPS, plan: Plan = PLAN) -> dict[str, tuple[torch.Tensor, int]]:
+    """Each member's parameters at the end, and how many rounds there were."""
+
+    def work(session: sync.Session) -> tuple[torch.Tensor, int]:
+        net = model()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        with make(session, net, optimizer):
+            for number in range(steps):
+                step(net, optimizer, session.name, number)
+        return flat(net), session.rounds
+
+    return run(directory, plan, work)
+
+
+def agreed(results: Mapping[str, tuple[torch.Tensor, int]]) -> tuple[torch.Tensor, int]:
+    """What all members ended with, the same bits."""
+    parameters, rounds = next(iter(results.values()))
+    assert all(torch.equal(parameters, other) and rounds == same for other, same in results.values())
+    return parameters, rounds
+
+
+def by_hand(every: int, outer: sync.Outer, steps: int = STEPS) -> torch.Tensor:
+    """Local steps at each member, one after the other, and the outer step on the mean of what they changed."""
+    anchor, momentum = flat(model()), torch.zeros_like(flat(model()))
+    nets = {member: model() for member in MEMBERS}
+    for first in range(0, steps, every):
+        for member, net in nets.items():
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for number in range(first, first + every):
+                step(net, optimizer, member, number)
+        change = anchor - torch.stack([flat(net) for net in nets.values()]).mean(0)
+        outer.step(anchor, change, momentum)
+        for net in nets.values():
+            nn.utils.vector_to_parameters(anchor.clone(), net.parameters())
+    return anchor
+
+
+def by_hand_gradients(steps: int, weights: Mapping[str, float]) -> torch.Tensor:
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for number in range(steps):
+        optimizer.zero_grad()
+        for member, weight in weights.items():
+            inputs, targets = batch(member, number)
+            loss = (net(inputs) - targets).square().mean() * (weight / sum(weights.values()))
+            loss.backward()
+        optimizer.step()
+    return flat(net)
+
+
+def test_gradients_are_those_of_all_data(tmp_path: Path) -> None:
+    weights = {"m0": 1.0, "m1": 2.0, "m2": 5.0}
+    parameters, rounds = agreed(train(tmp_path, lambda s, net, opt: s.gradients(net, opt, weights[s.name])))
+    torch.testing.assert_close(parameters, by_hand_gradients(STEPS, weights), atol=1e-6, rtol=1e-5)
+    assert rounds == STEPS
+
+
+@pytest.mark.parametrize("every", [1, 4])
+def test_local_sgd_averages_parameters(tmp_path: Path, every: int) -> None:
+    parameters, rounds = agreed(train(tmp_path, lambda s, net, opt: s.local_sgd(net, opt, every)))
+    torch.testing.assert_close(parameters, by_hand(every, Average()), atol=1e-6, rtol=1e-5)
+    assert rounds == STEPS // every
+
+
+def test_diloco_takes_nesterov_steps(tmp_path: Path) -> None:
+    parameters, rounds = agreed(train(tmp_path, lambda s, net, opt: s.diloco(net, opt, 4)))
+    torch.testing.assert_close(parameters, by_hand(4, Nesterov(0.7, 0.9)), atol=1e-6, rtol=1e-5)
+    assert rounds == 3
+
+
+def test_nesterov_is_pytorchs() -> None:
+    values = torch.nn.Parameter(torch.randn(50))
+    theirs = torch.optim.SGD([values], lr=0.7, momentum=0.9, nesterov=True)
+    ours, momentum = values.detach().clone(), torch.zeros(50)
+    for _ in range(10):
+        change = torch.randn(50)
+        Nesterov().step(ours, change, momentum)
+        values.grad = change.clone()
+        theirs.step()
+    torch.testing.assert_close(ours, values.detach())
+
+
+def test_post_local_sgd_is_gradients_then_local(tmp_path: Path) -> None:
+    parameters, rounds = agreed(train(tmp_path, lambda s, net, opt: s.post_local_sgd(net, opt, start=4, every=4)))
+    assert rounds == 4 + 2
+    alone = by_hand_gradients(4, dict.fromkeys(MEMBERS, 1.0))
+    nets = {member: copy.deepcopy(model()) for member in MEMBERS}
+    for first in (4, 8):
+        for member, net in nets.items():
+            nn.utils.vector_to_parameters(alone.clone(), net.parameters())
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for number in range(first, first + 4):
+                step(net, optimizer, member, number)
+        alone = torch.stack([flat(net) for net in nets.values()]).mean(0)
+    torch.testing.assert_close(parameters, alone, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("fragments", "delay"), [(2, 0), (3, 0), (2, 1), (3, 5)])
+def test_streamed_fragments_end_agreed(tmp_path: Path, fragments: int, delay: int) -> None:
+    """As many rounds as fragments and periods, and one more for each fragment that was not the last to go off."""
+    parameters, rounds = agreed(
+        train(tmp_path, lambda s, net, opt: s.diloco(net, opt, 6, fragments=fragments, delay=delay))
+    )
+    assert rounds == 2 * fragments + fragments - 1
+    assert parameters.isfinite().all()
+
+
+def test_a_delayed_fragment_is_mixed_in_at_its_step(tmp_path: Path) -> None:
+    """By hand: what changed by step 4 moves the anchor at step 6, and the parameters half of the way."""
+
+    def work(session: sync.Session) -> torch.Tensor:
+        net = model()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        strategy = LocalSgd(session, list(net.parameters()), optimizer, every=4, delay=2)
+        with strategy:
+            for number in range(6):
+                step(net, optimizer, session.name, number)
+            return flat(net)
+
+    results = run(tmp_path, PLAN, work)
+    nets = {member: model() for member in MEMBERS}
+    at_four, at_six = [], {}
+    for member, net in nets.items():
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for number in range(6):
+            step(net, optimizer, member, number)
+            if number == 3:
+                at_four.append(flat(net))
+        at_six[member] = flat(net)
+    mean = torch.stack(at_four).mean(0)
+    for member, result in results.items():
+        torch.testing.assert_close(result, (mean + at_six[member]) / 2, atol=1e-6, rtol=1e-5)
+
+
+def test_powersgd_at_full_rank_is_exact_and_low_rank_owes_the_rest(tmp_path: Path) -> None:
+    def work(session: sync.Session) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        compressor = PowerSgd(2)
+        draw = torch.Generator().manual_seed(int(session.name[1:]))
+        put_in, came_out = torch.zeros(20, 30), torch.zeros(20, 30)
+        for _ in range(5):
+            gradient, bias = torch.randn(20, 30, generator=draw), torch.ones(7)
+            put_in += gradient
+            compressor.reduce(session, [gradient, bias], 1.0)
+            came_out += gradient
+            assert torch.equal(bias, torch.ones(7))
+        assert torch.linalg.matrix_rank(gradient) == 2
+        return put_in, came_out, compressor.state_dict()["residuals"][0]
+
+    results = run(tmp_path, PLAN, work)
+    outs = [came_out for _, came_out, _ in results.values()]
+    assert all(torch.equal(outs[0], other) for other in outs)
+    put_in = sum(one for one, _, _ in results.values())
+    owed = sum(one for _, _, one in results.values())
+    torch.testing.assert_close(put_in, 3 * outs[0] + owed, atol=1e-4, rtol=1e-4)
+
+
+def test_powersgd_trains(tmp_path: Path) -> None:
+    parameters, rounds = agreed(train(tmp_path, lambda s, net, opt: s.gradients(net, opt, powersgd=PowerSgd(2))))
+    assert rounds == 2 * STEPS
+    exact = by_hand_gradients(STEPS, dict.fromkeys(MEMBERS, 1.0))
+    start = flat(model())
+    assert (parameters - exact).norm() < 0.5 * (exact - start).norm()
+
+
+def test_the_hooks_are_gone_afterwards(tmp_path: Path) -> None:
+    def work(session: sync.Session) -> int:
+        net = model()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        with session.gradients(net, optimizer):
+            step(net, optimizer, session.name, 0)
+        step(net, optimizer, session.name, 1)
+        return session.rounds
+
+    assert set(run(tmp_path, PLAN, work).values()) == {1}
+
+
+def test_a_failing_round_comes_out_of_the_step_and_names_peer_epoch_and_round(tmp_path: Path) -> None:
+    def work(session: sync.Session) -> str:
+        net = model()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        if session.name == "m2":
+            return ""
+        with (
+            pytest.raises(sync.SyncError, match=r"round 1, epoch 4\b.*m2") as caught,
+            session.local_sgd(net, optimizer, 2),
+        ):
+            for number in range(2):
+                step(net, optimizer, session.name, number)
+        return str(caught.value)
+
+    run(tmp_path, Plan(4, MEMBERS, (star(MEMBERS, "m2"),)), work)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_fragments_are_of_about_equal_size_and_in_order(seed: int) -> None:
+    draw = torch.Generator().manual_seed(seed)
+    sizes = torch.randint(1, 100, (int(torch.randint(1, 30, (1,), generator=draw)),), generator=draw).tolist()
+    parameters = [torch.empty(size) for size in sizes]
+    for parts in range(1, len(sizes) + 1):
+        runs = cut(parameters, parts)
+        assert len(runs) == parts and all(runs)
+        assert [id(p) for part in runs for p in part] == [id(p) for p in parameters]
+        assert max(sum(p.numel() for p in part) for part in runs) <= sum(sizes) / parts + 2 * max(sizes)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"every": 0}, {"every": 6, "fragments": 4}, {"every": 4, "delay": 4}, {"delay": 1, "mix": 1.0}, {"fragments": 8}],
+    ids=str,
+)
+def test_options_that_make_no_sense(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"every=|delay=|mix=|can't make 8 fragments"):
+        LocalSgd(None, list(model().parameters()), **options)  # type: ignore[arg-type]

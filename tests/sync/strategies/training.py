@@ -1,0 +1,31 @@
+"""A small regression that members learn together, each from data of its own."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+FEATURES = 12
+
+
+def model(seed: int = 1) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(FEATURES, 16), nn.Tanh(), nn.Linear(16, 8), nn.Tanh(), nn.Linear(8, 1))
+
+
+def batch(member: str, step: int, size: int = 8) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1000 * int(member[1:]) + step)
+    inputs = torch.randn(size, FEATURES, generator=generator)
+    return inputs, inputs[:, :3].sum(1, keepdim=True).sin()
+
+
+def step(net: nn.Module, optimizer: torch.optim.Optimizer, member: str, number: int) -> None:
+    """One step of an ordinary loop."""
+    inputs, targets = batch(member, number)
+    optimizer.zero_grad()
+    (net(inputs) - targets).square().mean().backward()
+    optimizer.step()
+
+
+def flat(net: nn.Module) -> torch.Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in net.parameters()])
