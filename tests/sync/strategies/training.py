@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from torch import nn
 
 FEATURES = 12
 
 
-def model(seed: int = 1) -> nn.Module:
-    torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(FEATURES, 16), nn.Tanh(), nn.Linear(16, 8), nn.Tanh(), nn.Linear(8, 1))
+torch.manual_seed(1)
+_MODEL = nn.Sequential(nn.Linear(FEATURES, 16), nn.Tanh(), nn.Linear(16, 8), nn.Tanh(), nn.Linear(8, 1))
+
+
+def model() -> nn.Module:
+    """A model with the same weights for every member: they are threads, and PyTorch's seed is one for all."""
+    return copy.deepcopy(_MODEL)
 
 
 def batch(member: str, step: int, size: int = 8) -> tuple[torch.Tensor, torch.Tensor]:
