@@ -8,8 +8,9 @@ with sync.join(control="unix:/run/testbed/control.sock", name="paris-w0") as ses
 
 from __future__ import annotations
 
+from testbed.sync.checkpoint import Checkpoint, load
 from testbed.sync.codecs import Residual
-from testbed.sync.errors import FrameError, Stopped, SyncError
+from testbed.sync.errors import CheckpointError, FrameError, Stopped, SyncError
 from testbed.sync.later import Work
 from testbed.sync.outer import Average, Nesterov, Outer
 from testbed.sync.session import RoundResult, Session, join
@@ -17,6 +18,8 @@ from testbed.sync.strategies import PowerSgd, Strategy
 
 __all__ = [
     "Average",
+    "Checkpoint",
+    "CheckpointError",
     "FrameError",
     "Nesterov",
     "Outer",
@@ -29,4 +32,5 @@ __all__ = [
     "SyncError",
     "Work",
     "join",
+    "load",
 ]

@@ -11,5 +11,9 @@ class Stopped(SyncError):
     """The controller asked this member to leave."""
 
 
+class CheckpointError(SyncError):
+    """A file that is no checkpoint, or one of something else."""
+
+
 class FrameError(SyncError):
     """Bytes from a peer that no correct member under a plan we hold would have sent."""

@@ -72,7 +72,15 @@ class Exchange:
     Threads: `run` belongs to one caller; `keep`, `reach`, `admit`, `take`, `gone` and `fail` may be called from any.
     """
 
-    def __init__(self, member: str, plan: Plan, roster: Mapping[str, tuple[str, int]], secret: str, patience_s: float):
+    def __init__(
+        self,
+        member: str,
+        plan: Plan,
+        roster: Mapping[str, tuple[str, int]],
+        secret: str,
+        patience_s: float,
+        after_round: int = 0,
+    ) -> None:
         self.member = member
         self.members = plan.members
         self._roster = roster
@@ -84,7 +92,7 @@ class Exchange:
         self._duties: dict[int, tuple[Duty, ...]] = {plan.epoch: duties(plan, member)}
         self._agreed = plan.epoch
         self._successor = plan.epoch
-        self._number = 0
+        self._number = after_round
         self._rounds: dict[int, Round] = {}
         self._shape: tuple[int, torch.dtype] | None = None
         self._layout: tuple[int, Layout] | None = None
@@ -93,6 +101,12 @@ class Exchange:
         self._gone: dict[str, str] = {}
         self._failure: SyncError | None = None
         self._connect(plan)
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that the next round goes by."""
+        with self._changed:
+            return self._plans[self._agreed]
 
     # -- plans ---------------------------------------------------------------------------------------------------
 
@@ -153,9 +167,8 @@ class Exchange:
         for number in reduction.layout.front_first:
             chunk = reduction.layout.chunks[number]
             with current.guard:
-                complete = reduction.own(number, values[chunk.start : chunk.stop], weight, successor)
-                if current.residual is not None:
-                    current.residual.pay(chunk.start, chunk.stop, reduction.view(number))
+                owed = current.residual.pay(chunk.start, chunk.stop) if current.residual else None
+                complete = reduction.own(number, values[chunk.start : chunk.stop], weight, successor, owed)
             if complete is not None:
                 self._forward(current, number, complete)
         self._wait(current, deadline)

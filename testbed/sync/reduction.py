@@ -65,13 +65,21 @@ class Reduction:
         chunk = self.layout.chunks[number]
         return self._sums[chunk.start : chunk.stop]
 
-    def own(self, number: int, values: torch.Tensor, weight: float, successor: int) -> Part | None:
-        """Add this member's values, scaled by their weight; the part to pass on if that completes it."""
+    def own(
+        self, number: int, values: torch.Tensor, weight: float, successor: int, owed: torch.Tensor | None = None
+    ) -> Part | None:
+        """Add this member's values, scaled by their weight, and what it owes; the part to pass on if that completes it.
+
+        Both are added to each other first, so that with one peer the sum does not depend on who came first.
+        """
         held = self._parts[number]
+        scale = weight
+        if owed is not None:
+            values, scale = torch.mul(values, weight).add_(owed), 1.0
         if held is None:
-            torch.mul(values, weight, out=self.view(number))
+            torch.mul(values, scale, out=self.view(number))
         else:
-            self.view(number).add_(values, alpha=weight)
+            self.view(number).add_(values, alpha=scale)
         return self._join(number, Part(self._duty(number).own, weight, successor))
 
     def add(self, number: int, peer: str, values: torch.Tensor, part: Part) -> Part | None:

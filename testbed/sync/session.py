@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import cached_property
+from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,9 @@ import torch
 
 from testbed.plan import Plan, PlanError
 from testbed.protocol import Goodbye, Held, Hello, Job, Message, Prepare, ProtocolError, Report, Stop, Welcome
+from testbed.sync import checkpoint
 from testbed.sync.buffers import CODES, Staging
+from testbed.sync.checkpoint import Stateful
 from testbed.sync.codecs import Residual
 from testbed.sync.control import Channel
 from testbed.sync.errors import Stopped, SyncError
@@ -36,11 +39,15 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RoundResult:
-    """What `allreduce` did: `tensor` holds the mean. Times in seconds since 1970."""
+    """What `allreduce` did: `tensor` holds the mean. Times in seconds since 1970.
+
+    `whole` says that the mean is all members'; a plan with groups has rounds in which each group has its own.
+    """
 
     tensor: torch.Tensor
     round: int
     epoch: int
+    whole: bool
     started_s: float
     finished_s: float
     lost: int
@@ -60,10 +67,18 @@ class _Done:
 class Session(Offers):
     """One member among `members`, made by `join`. A context manager; leaving it says goodbye.
 
-    For one caller at a time. `rounds` counts those that are over.
+    For one caller at a time. `rounds` is the number of the last one that is over.
     """
 
-    def __init__(self, name: str, channel: Channel, welcome: Welcome, exchange: Exchange, listener: Listener) -> None:
+    def __init__(
+        self,
+        name: str,
+        channel: Channel,
+        welcome: Welcome,
+        exchange: Exchange,
+        listener: Listener,
+        after_round: int,
+    ) -> None:
         self.name = name
         self.job = _job(welcome)
         self.members = exchange.members
@@ -71,7 +86,7 @@ class Session(Offers):
         self._exchange = exchange
         self._listener = listener
         self._staging = Staging()
-        self.rounds = 0
+        self.rounds = after_round
         self._later = Later(f"{name}: rounds")
         self._untold: list[_Done] = []
         self._telling = threading.Lock()
@@ -128,6 +143,7 @@ class Session(Offers):
             tensor=tensor,
             round=done.number,
             epoch=done.epoch,
+            whole=done.reduction.plan.among_all(done.number),
             started_s=started,
             finished_s=started + time.monotonic() - began,
             lost=done.reduction.lost.bit_count(),
@@ -137,6 +153,18 @@ class Session(Offers):
         self._untold.append(_Done(result, done.tally.sent_bytes, done.tally.received_bytes, waited))
         self.rounds = done.number
         return result
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that the next round goes by."""
+        return self._exchange.plan
+
+    def save(self, path: Path, **parts: Stateful) -> None:
+        """Write a checkpoint of what is given, say `model=model, optimizer=optimizer, strategy=strategy`.
+
+        Between two steps; `sync.load` reads it. With a strategy, all members save after the same step.
+        """
+        checkpoint.save(path, self.rounds, self.plan, **parts)
 
     def report(
         self,
@@ -259,12 +287,20 @@ class Session(Offers):
 
 
 def join(
-    control: str, name: str, listen: str = "", device: str = "cpu", patience_s: float = 120.0, token: str = ""
+    control: str,
+    name: str,
+    listen: str = "",
+    device: str = "cpu",
+    patience_s: float = 120.0,
+    token: str = "",
+    after_round: int = 0,
 ) -> Session:
     """Join the run of the controller at `control` (`unix:/path`) as the member `name`.
 
     Listens for peers on the IPv4 address `listen`, or on the first one that an interface other than the loopback
     gets; either may appear only while this waits. `token` is the run's, for which the controller lets members in.
+    Members that restored checkpoints of one round go on `after_round`; all say the same.
+
     Returns when all members are there. SyncError when the address, the controller or the others are not there within
     `patience_s` seconds each.
     """
@@ -275,9 +311,10 @@ def join(
     plan = Plan.from_json(welcome.plan)
     if missing := set(plan.members) - set(welcome.roster):
         raise SyncError(f"nobody said where {sorted(missing)} listen")
-    exchange = Exchange(name, plan, welcome.roster, welcome.secret, _job(welcome).round_timeout_s)
+    timeout_s = _job(welcome).round_timeout_s
+    exchange = Exchange(name, plan, welcome.roster, welcome.secret, timeout_s, after_round)
     listener = Listener(accepting, plan.members, welcome.secret, exchange)
-    return Session(name, channel, welcome, exchange, listener)
+    return Session(name, channel, welcome, exchange, listener, after_round)
 
 
 def _check(tensor: torch.Tensor, weight: float, residual: Residual | None) -> None:

@@ -15,11 +15,17 @@ from tests.sync.controller import Controller, job
 T = TypeVar("T")
 
 
-def run(directory: Path, plan: Plan, work: Callable[[sync.Session], T], settings: Job | None = None) -> dict[str, T]:
+def run(
+    directory: Path,
+    plan: Plan,
+    work: Callable[[sync.Session], T],
+    settings: Job | None = None,
+    after_round: int = 0,
+) -> dict[str, T]:
     """Every member does `work`; what each returned."""
 
     def member(name: str) -> T:
-        with sync.join(controller.address, name, "127.0.0.1", patience_s=20) as session:
+        with sync.join(controller.address, name, "127.0.0.1", patience_s=20, after_round=after_round) as session:
             return work(session)
 
     with Controller(directory, plan, settings or job()) as controller, ThreadPoolExecutor(len(plan.members)) as pool:

@@ -27,11 +27,11 @@ class Residual:
         elif len(self.values) != elements:
             raise ValueError(f"a residual of {len(self.values)} elements can't go with a tensor of {elements}")
 
-    def pay(self, start: int, stop: int, sums: torch.Tensor) -> None:
-        """Add what is owed of the elements [start, stop) to `sums`, and owe it no more."""
-        owed = self._room[start:stop]
-        sums.add_(owed)
-        owed.zero_()
+    def pay(self, start: int, stop: int) -> torch.Tensor:
+        """What is owed of the elements [start, stop), and owed no more: it is the caller's to pass on."""
+        owed = self._room[start:stop].clone()
+        self._room[start:stop].zero_()
+        return owed
 
     def owe(self, start: int, error: torch.Tensor) -> None:
         """Owe `error` from element `start` on.

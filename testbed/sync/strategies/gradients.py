@@ -10,7 +10,7 @@ import torch
 from testbed.sync import flat
 from testbed.sync.codecs import Residual
 from testbed.sync.strategies.powersgd import PowerSgd
-from testbed.sync.strategies.strategy import Reducer, Steps, Strategy
+from testbed.sync.strategies.strategy import Reducer, Steps, Strategy, check_whole
 
 
 class Gradients(Strategy):
@@ -40,9 +40,9 @@ class Gradients(Strategy):
         if self._powersgd is not None:
             self._powersgd.reduce(self._reducer, gradients, self.weight)
         elif len(gradients) == 1 and gradients[0].is_contiguous():
-            self._reducer.allreduce(gradients[0], self.weight, self._residual)
+            check_whole(self._reducer.allreduce(gradients[0], self.weight, self._residual))
         else:
-            self._reducer.allreduce(flat.gather(gradients, self._room), self.weight, self._residual)
+            check_whole(self._reducer.allreduce(flat.gather(gradients, self._room), self.weight, self._residual))
             flat.scatter(self._room, gradients)
 
     def state_dict(self) -> dict[str, Any]:

@@ -31,7 +31,8 @@ class Fragment:
         self._anchor = flat.room(parameters)
         self._residual = Residual()
         self._work: Work[Any] | None = None
-        self.begun = 0
+        self.begun = 0  # the step of the last reduction
+        self.agreed = 0  # the step whose parameters all members hold
         self.hold()
 
     def hold(self) -> None:
@@ -49,22 +50,32 @@ class Fragment:
         """Whether a reduction was begun and not finished."""
         return self._work is not None
 
-    def finish(self, outer: Outer, mix: float) -> None:
-        """Wait for the mean change, move the anchor by it, and the parameters to the anchor: all the way but `mix`."""
+    def finish(self, outer: Outer, mix: float) -> bool:
+        """Wait for the mean change, and move the parameters by it from the anchor: all the way but `mix`.
+
+        If the mean is all members' the anchor moves along, by the outer optimizer's step. If it is a group's, the
+        anchor stays where all agreed, so that what the groups have changed since can be averaged later on. Returns
+        whether it was all members'.
+        """
         assert self._work is not None
-        self._work.wait()
+        whole: bool = self._work.wait().whole
         self._work = None
-        outer.step(self._anchor, self._change, self._momentum)
-        if mix:
-            current = flat.gather(self._parameters, self._change)
-            flat.scatter(torch.lerp(self._anchor, current, mix), self._parameters)
+        if whole:
+            self.agreed = self.begun
+            outer.step(self._anchor, self._change, self._momentum)
+            target = self._anchor
         else:
-            flat.scatter(self._anchor, self._parameters)
+            target = self._anchor - self._change
+        if mix:
+            target = torch.lerp(target, flat.gather(self._parameters, self._change), mix)
+        flat.scatter(target, self._parameters)
+        return whole
 
     def state_dict(self) -> dict[str, Any]:
         """Anchor, outer momentum, residual."""
         return {
             "begun": self.begun,
+            "agreed": self.agreed,
             "anchor": self._anchor.clone(),
             "momentum": self._momentum.clone(),
             "residual": self._residual.state(),
@@ -73,6 +84,7 @@ class Fragment:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` returned."""
         self.begun = int(state["begun"])
+        self.agreed = int(state["agreed"])
         self._anchor.copy_(state["anchor"])
         self._momentum.copy_(state["momentum"])
         self._residual.restore(state["residual"])
@@ -85,7 +97,11 @@ class LocalSgd(Strategy):
     the model's parameters, in order, are cut into as many parts of about equal size, each synchronized at its own
     step of the period; with `delay` a part's reduction has so many steps' time to go on beside them, and the
     parameters then keep the share `mix` of what they have become meanwhile: streaming DiLoCo (Douillard et al. 2025,
-    sections 2.2 and 2.3; there, too, 0.5). A round is one part's reduction.
+    sections 2.2 and 2.3; there, too, 0.5). A round is one part's reduction. Members that save a checkpoint do so
+    after the same step: what is under way is taken in then.
+
+    Under a plan with groups, rounds inside a group move its members to the group's mean, and the outer optimizer
+    steps in the rounds among all: hierarchical local SGD, as GeoMX's HFA (H1 = `every`, H2 = H1 × the plan's period).
 
     Members must begin with the same parameters. Between rounds they differ. Three times the parameters in memory.
     """
@@ -108,7 +124,7 @@ class LocalSgd(Strategy):
         self._every = every
         self._outer = outer or Average()
         self._delay = delay
-        self._mix = mix if delay else 0.0
+        self._mix = mix
         self._fragments = [Fragment(part) for part in cut(parameters, fragments)]
         self._steps = 0
 
@@ -117,12 +133,12 @@ class LocalSgd(Strategy):
         self._steps += 1
         for fragment in self._fragments:
             if fragment.under_way and self._steps == fragment.begun + self._delay:
-                fragment.finish(self._outer, self._mix)
+                self._finish(fragment)
         for number, fragment in enumerate(self._fragments):
             if self._steps % self._every == self._offset(number):
                 fragment.begin(self._reducer, self.weight, self._steps)
                 if not self._delay:
-                    fragment.finish(self._outer, 0.0)
+                    self._finish(fragment)
 
     def hold(self) -> None:
         """Take the parameters as they are for agreed upon: all members have the same."""
@@ -131,19 +147,13 @@ class LocalSgd(Strategy):
 
     def settle(self) -> None:
         """Wait for what is under way, and synchronize what has changed since."""
-        for fragment in self._fragments:
-            if fragment.under_way:
-                fragment.finish(self._outer, self._mix if fragment.begun < self._steps else 0.0)
-        for fragment in self._fragments:
-            if fragment.begun < self._steps:
-                fragment.begin(self._reducer, self.weight, self._steps)
-                fragment.finish(self._outer, 0.0)
+        self._finish_all()
+        while not self._settled():
+            pass
 
     def state_dict(self) -> dict[str, Any]:
         """The anchors, outer momenta, residuals and the count of steps; what is under way is waited for first."""
-        for fragment in self._fragments:
-            if fragment.under_way:
-                fragment.finish(self._outer, self._mix)
+        self._finish_all()
         return {"steps": self._steps, "fragments": [fragment.state_dict() for fragment in self._fragments]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -151,6 +161,24 @@ class LocalSgd(Strategy):
         self._steps = int(state["steps"])
         for fragment, its in zip(self._fragments, state["fragments"], strict=True):
             fragment.load_state_dict(its)
+
+    def _settled(self) -> bool:
+        """Synchronize each fragment that not all members have yet; whether they have now. Groups may need several."""
+        settled = True
+        for fragment in self._fragments:
+            if fragment.agreed < self._steps:
+                fragment.begin(self._reducer, self.weight, self._steps)
+                settled &= self._finish(fragment)
+        return settled
+
+    def _finish(self, fragment: Fragment) -> bool:
+        """Take in what was reduced; what has not changed meanwhile goes all the way. Whether it is all members'."""
+        return fragment.finish(self._outer, self._mix if fragment.begun < self._steps else 0.0)
+
+    def _finish_all(self) -> None:
+        for fragment in self._fragments:
+            if fragment.under_way:
+                self._finish(fragment)
 
     def _offset(self, number: int) -> int:
         """The step of each period at which a fragment goes off: they are spread evenly, the last at its end."""

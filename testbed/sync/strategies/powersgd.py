@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from testbed.sync import flat
-from testbed.sync.strategies.strategy import Reducer
+from testbed.sync.strategies.strategy import Reducer, check_whole
 
 #: All members begin with the same Q.
 _SEED = 1
@@ -77,5 +77,5 @@ class PowerSgd:
 
 def _mean(reducer: Reducer, tensors: Sequence[torch.Tensor], weight: float) -> None:
     values = flat.gather(tensors, flat.room(tensors))
-    reducer.allreduce(values, weight)
+    check_whole(reducer.allreduce(values, weight))
     flat.scatter(values, tensors)

@@ -10,17 +10,34 @@ from typing import Any, Protocol, Self
 import torch
 
 from testbed.sync.codecs import Residual
+from testbed.sync.errors import SyncError
 from testbed.sync.later import Work
+
+
+class Reduced(Protocol):
+    """What strategies need to know of a round that is over."""
+
+    @property
+    def round(self) -> int:
+        """Its number."""
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the plan it went by."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether the mean is all members', and not that of this member's group alone."""
 
 
 class Reducer(Protocol):
     """What strategies need of a session. Both take float32, flat or not, and leave the weighted mean in it."""
 
-    def allreduce(self, tensor: torch.Tensor, weight: float = 1.0, residual: Residual | None = None) -> object:
+    def allreduce(self, tensor: torch.Tensor, weight: float = 1.0, residual: Residual | None = None) -> Reduced:
         """Reduce now."""
 
     def allreduce_later(self, tensor: torch.Tensor, weight: float = 1.0, residual: Residual | None = None) -> Work[Any]:
-        """Reduce while the caller goes on."""
+        """Reduce while the caller goes on; what `allreduce` would return."""
 
 
 class Handle(Protocol):
@@ -87,3 +104,12 @@ class Strategy(ABC):
             handle.remove()
         if kind is None:
             self.settle()
+
+
+def check_whole(reduced: Reduced) -> None:
+    """SyncError when the plan reduced inside groups alone: members whose gradients differ would part for good."""
+    if not reduced.whole:
+        raise SyncError(
+            f"round {reduced.round}, epoch {reduced.epoch}: the plan reduces inside groups, and gradients must be all "
+            "members'; use local_sgd, or a policy whose plans have no groups"
+        )

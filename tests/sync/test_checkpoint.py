@@ -1,0 +1,112 @@
+"""Checkpoints: training goes on from one to the bit, and a file that is none says so."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from testbed import sync
+from testbed.plan import Plan
+from testbed.sync.strategies.strategy import Strategy
+from tests.sync.plans import chain, names
+from tests.sync.sessions import run
+from tests.sync.strategies.training import flat, model, step
+
+pytestmark = pytest.mark.unit
+
+#: Two members: each sum has one order.
+MEMBERS = names(2)
+PLAN = Plan(0, MEMBERS, (chain(MEMBERS),), codec="int8")
+SAVED_AFTER = 5
+
+
+def strategies(session: sync.Session, net: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Strategy]:
+    return {
+        "gradients": session.gradients(net, optimizer),
+        "powersgd": session.gradients(net, optimizer, powersgd=sync.PowerSgd(2)),
+        "local": session.local_sgd(net, optimizer, 3),
+        "post-local": session.post_local_sgd(net, optimizer, start=4, every=3),
+        "diloco": session.diloco(net, optimizer, 6, fragments=3),
+        "streamed": session.diloco(net, optimizer, 4, fragments=2, delay=2),
+    }
+
+
+@pytest.mark.parametrize("name", ["gradients", "powersgd", "local", "post-local", "diloco", "streamed"])
+def test_training_goes_on_to_the_bit(tmp_path: Path, name: str) -> None:
+    files = {member: tmp_path / f"{member}.checkpoint" for member in MEMBERS}
+
+    def whole(session: sync.Session) -> torch.Tensor:
+        net = model()
+        optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
+        with strategies(session, net, optimizer)[name] as strategy:
+            for number in range(12):
+                step(net, optimizer, session.name, number)
+                if number + 1 == SAVED_AFTER:
+                    session.save(files[session.name], model=net, optimizer=optimizer, strategy=strategy)
+        return flat(net)
+
+    def rest(session: sync.Session) -> torch.Tensor:
+        saved = sync.load(files[session.name])
+        net = model()
+        torch.nn.utils.vector_to_parameters(torch.zeros_like(flat(net)), net.parameters())
+        optimizer = torch.optim.Adam(net.parameters(), lr=0.5)
+        strategy = strategies(session, net, optimizer)[name]
+        saved.restore(model=net, optimizer=optimizer, strategy=strategy)
+        with strategy:
+            for number in range(SAVED_AFTER, 12):
+                step(net, optimizer, session.name, number)
+        return flat(net)
+
+    first = run(tmp_path, PLAN, whole)
+    saved = sync.load(files["m0"])
+    assert saved.plan == PLAN and saved.epoch == 0
+    (tmp_path / "again").mkdir()
+    second = run(tmp_path / "again", PLAN, rest, after_round=saved.round)
+    for member in MEMBERS:
+        assert torch.equal(first[member], second[member])
+
+
+def test_rounds_go_on_counting(tmp_path: Path) -> None:
+    def work(session: sync.Session) -> tuple[int, int]:
+        return session.allreduce(torch.ones(3)).round, session.rounds
+
+    assert set(run(tmp_path, replace(PLAN, codec="fp32"), work, after_round=41).values()) == {(42, 42)}
+
+
+class Nasty:
+    """What runs when it is unpickled."""
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return print, ("executed",)
+
+
+@pytest.mark.parametrize("content", ["pickle", "garbage", "empty", "other", "cut short"])
+def test_what_is_no_checkpoint_is_not_executed(
+    tmp_path: Path, content: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "checkpoint"
+    if content == "pickle":
+        torch.save({"version": 1, "round": 1, "plan": Nasty(), "parts": {}}, path)
+    elif content == "garbage":
+        path.write_bytes(pickle.dumps(Nasty()))
+    elif content == "empty":
+        path.write_bytes(b"")
+    elif content == "other":
+        torch.save({"weights": torch.ones(3)}, path)
+    else:
+        torch.save({"version": 1, "round": 1, "plan": PLAN.dumps(), "parts": {}}, path)
+        path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(sync.CheckpointError, match=r"is no checkpoint"):
+        sync.load(path)
+    assert "executed" not in capsys.readouterr().out
+
+
+def test_parts_must_be_those_that_were_saved(tmp_path: Path) -> None:
+    net = model()
+    sync.checkpoint.save(tmp_path / "file", 3, PLAN, model=net)
+    with pytest.raises(sync.CheckpointError, match=r"holds \['model'\], asked for \['model', 'optimizer'\]"):
+        sync.load(tmp_path / "file").restore(model=net, optimizer=torch.optim.SGD(net.parameters(), lr=1.0))
