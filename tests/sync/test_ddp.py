@@ -1,0 +1,82 @@
+"""DistributedDataParallel over sessions: a process a member, an ordinary loop, and one line more."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from testbed.plan import Plan
+from testbed.protocol import Goodbye
+from tests.sync.controller import Controller, job
+from tests.sync.plans import chain, names
+
+pytestmark = pytest.mark.unit
+
+MEMBERS = names(2)
+
+PROGRAM = """
+import sys
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from testbed import sync
+from tests.sync.strategies.training import batch, flat, model
+
+address, name, failing = sys.argv[1], sys.argv[2], sys.argv[3] == "failing"
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+with sync.join(address, name, "127.0.0.1") as session:
+    net = DistributedDataParallel(model(), bucket_cap_mb=0.0005)
+    net.register_comm_hook(session, session.ddp_hook)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for number in range(5):
+        if failing and number == 2 and name == "m1":
+            break
+        inputs, targets = batch(name, number)
+        optimizer.zero_grad()
+        (net(inputs) - targets).square().mean().backward()
+        optimizer.step()
+    print(session.rounds, flat(net).tolist())
+dist.destroy_process_group()
+"""
+
+
+def run(tmp_path: Path, plan: Plan, mode: str) -> list[tuple[int, str, str]]:
+    """Each member's exit code and what it printed."""
+    with Controller(tmp_path, plan, job()) as controller, ExitStack() as stack:
+        processes = [
+            stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-c", PROGRAM, controller.address, member, mode],
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+            )
+            for member in plan.members
+        ]
+        controller.await_messages(Goodbye, len(processes), 90)
+        outputs = [process.communicate(timeout=60) for process in processes]
+        return [(process.wait(), *output) for process, output in zip(processes, outputs, strict=True)]
+
+
+def test_an_ordinary_loop_trains_on_all_members_data(tmp_path: Path) -> None:
+    from tests.sync.strategies.test_strategies import by_hand_gradients
+
+    (one, first, errors), (other, second, _) = run(tmp_path, Plan(0, MEMBERS, (chain(MEMBERS),)), "to the end")
+    assert (one, other) == (0, 0), errors
+    assert first == second
+    rounds, _, parameters = first.partition(" ")
+    expected = by_hand_gradients(5, dict.fromkeys(MEMBERS, 1.0)).tolist()
+    assert json.loads(parameters) == pytest.approx(expected, abs=1e-6)
+    assert int(rounds) > 5, "more than one bucket a step"
+
+
+def test_a_failing_round_comes_out_of_backward(tmp_path: Path) -> None:
+    (code, _, errors), _ = run(tmp_path, Plan(0, MEMBERS, (chain(MEMBERS),)), "failing")
+    assert code == 1
+    assert "epoch 0: m1 is gone" in errors
