@@ -39,7 +39,11 @@ class ProtocolError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a worker trains, as the controller hands it out. Times in seconds."""
+    """What a worker trains, as the controller hands it out. Times in seconds.
+
+    `strategy` and what it takes: `every` local steps to a round, from step `start` on, in `fragments` with `delay`
+    steps for each, the outer optimizer's learning rate and momentum; gradients at rank `powersgd_rank`, or whole (0).
+    """
 
     model: str
     rounds: int
@@ -56,6 +60,13 @@ class Job:
     device: str = "auto"
     evaluate_every: int = 10
     strategy: str = "gradients"
+    every: int = 1
+    start: int = 0
+    fragments: int = 1
+    delay: int = 0
+    outer_learning_rate: float = 0.7
+    outer_momentum: float = 0.9
+    powersgd_rank: int = 0
     round_timeout_s: float = 120.0
 
 

@@ -97,7 +97,7 @@ class Controller:
         """
         now = time.time()
         view = self.knowledge.view(now)
-        self.plan = self.policy.plan(view)
+        self.plan = self._plan(self.policy, view)
         self._store_plan(self.plan)
         first = Decision(True, "the first plan", None, predict(self.plan, view).seconds)
         await self._record(Request("period"), view, first, self.plan)
@@ -288,6 +288,9 @@ class Controller:
         if self._deferred is None or RANKS[request.reason] >= RANKS[self._deferred.reason]:
             self._deferred = request
 
+    def _plan(self, policy: Policy, view: View) -> Plan:
+        return self.spec.dress(policy.plan(view), view)
+
     async def _propose(self, policy: Policy) -> tuple[View, Plan | PolicyError]:
         """The policy's plan, or why it has none, and the view it was made by: that of the newest declaration.
 
@@ -298,7 +301,7 @@ class Controller:
             now = self._considered_s = time.time()
             view = self.knowledge.view(now)
             try:
-                proposed: Plan | PolicyError = await asyncio.to_thread(policy.plan, view)
+                proposed: Plan | PolicyError = await asyncio.to_thread(self._plan, policy, view)
             except PolicyError as error:
                 proposed = error
             if declarations == self._declarations:

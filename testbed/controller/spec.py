@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator, model_validator
 
+from testbed.plan import PLAIN_CODEC, Plan
 from testbed.planning import Policy, View, make_policy
+from testbed.planning.sites import with_site_groups
 from testbed.protocol import Job
 
 
@@ -31,6 +34,9 @@ def _job_json(job: Job) -> dict[str, Any]:
 class ControllerSpec(BaseModel):
     """Members, their jobs, what is known of the network at first, and how plans are chosen.
 
+    Every plan is given the `codec`, and with a `period` above 1 the members' sites as groups, which reduce among
+    themselves in all rounds but each `period`-th; a policy that makes groups itself has its own way.
+
     `token` is what members show to be let in: the socket is open to every user of the machine.
 
     `view.knowledge` says where the controller's knowledge comes from: `declared` and `oracle` views change only by
@@ -47,6 +53,8 @@ class ControllerSpec(BaseModel):
     view: Annotated[View, PlainValidator(_view), PlainSerializer(View.to_json)]
     policy: str
     options: dict[str, Any] = {}
+    codec: str = PLAIN_CODEC
+    period: int = Field(default=1, ge=1)
     period_s: float = Field(default=5.0, ge=0)
     margin: float = Field(default=0.1, ge=0, lt=1)
     dwell_rounds: int = Field(default=3, ge=0)
@@ -63,6 +71,11 @@ class ControllerSpec(BaseModel):
     def make_policy(self) -> Policy:
         """The policy that is run; PolicyError when there is none of the name or options."""
         return make_policy(self.policy, self.options)
+
+    def dress(self, plan: Plan, view: View) -> Plan:
+        """A policy's plan with what is not the policy's business; PolicyError when a site's members do not meet."""
+        plan = replace(plan, codec=self.codec)
+        return plan if self.period == 1 or plan.groups else with_site_groups(plan, view, self.period)
 
     @property
     def rounds(self) -> int:

@@ -174,7 +174,7 @@ def _bounds(
         in_force = _states_at(states, topology, figures.entered_s)
         down = {name for name, state in in_force.items() if not state.up}
         routes = Routes.over(topology, down)
-        model_bytes = experiment.spec.train.model_bytes
+        model_bytes = experiment.spec.round_bytes
         known = view.view_of(topology, routes, in_force, model_bytes, figures.entered_s, "oracle")
         try:
             bounds[figures.number] = bound(known).seconds

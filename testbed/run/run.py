@@ -53,7 +53,7 @@ def check_policy(experiment: Experiment) -> None:
     network as the files declare it: found out by planning, before anything is built."""
     sync, topology = experiment.spec.sync, experiment.topology
     states = view.declared_states(topology)
-    known = view.view_of(topology, Routes.over(topology), states, experiment.spec.train.model_bytes, 0.0, "declared")
+    known = view.view_of(topology, Routes.over(topology), states, experiment.spec.round_bytes, 0.0, "declared")
     try:
         make_policy(sync.policy, sync.options).plan(known)
     except (PolicyError, TypeError, ValueError) as error:
@@ -140,7 +140,7 @@ class Run:
     def _controller_spec(self, network: Network) -> ControllerSpec:
         spec, topology = self.experiment.spec, self.experiment.topology
         states = view.declared_states(topology)
-        known = view.view_of(topology, network.routes, states, spec.train.model_bytes, time.time(), "measured")
+        known = view.view_of(topology, network.routes, states, spec.round_bytes, time.time(), "measured")
         workers = topology.workers
         return ControllerSpec(
             members=tuple(worker.name for worker in workers),
@@ -149,6 +149,8 @@ class Run:
             view=known,
             policy=spec.sync.policy,
             options=spec.sync.options,
+            codec=spec.sync.codec,
+            period=spec.sync.period if spec.sync.strategy == "hierarchical" else 1,
             period_s=spec.controller.period,
             margin=spec.controller.margin,
             dwell_rounds=spec.controller.dwell,
@@ -172,6 +174,13 @@ class Run:
             device=spec.train.device,
             evaluate_every=spec.train.evaluate_every,
             strategy=spec.sync.strategy,
+            every=spec.sync.every,
+            start=spec.sync.start,
+            fragments=spec.sync.fragments,
+            delay=spec.sync.delay,
+            outer_learning_rate=spec.sync.outer.learning_rate,
+            outer_momentum=spec.sync.outer.momentum,
+            powersgd_rank=spec.sync.powersgd_rank or 0,
             round_timeout_s=spec.sync.round_timeout,
         )
 

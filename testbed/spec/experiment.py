@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -75,13 +76,73 @@ class Compute(Strict):
     step_time: Duration = 0.0
 
 
-class Sync(Strict):
-    """How members synchronize: every step's gradients, over the plans of a policy."""
+class Outer(Strict):
+    """DiLoCo's outer optimizer: SGD with Nesterov momentum on the members' mean change."""
 
-    strategy: Literal["gradients"] = "gradients"
+    learning_rate: float = Field(default=0.7, gt=0)
+    momentum: float = Field(default=0.9, ge=0, lt=1)
+
+
+Strategy = Literal["gradients", "local_sgd", "post_local_sgd", "diloco", "hierarchical"]
+
+#: The fields of `sync` that belong to some strategies only.
+STRATEGY_FIELDS: Mapping[str, frozenset[Strategy]] = {
+    "every": frozenset(("local_sgd", "post_local_sgd", "diloco", "hierarchical")),
+    "start": frozenset(("post_local_sgd",)),
+    "period": frozenset(("hierarchical",)),
+    "fragments": frozenset(("diloco",)),
+    "delay": frozenset(("diloco",)),
+    "outer": frozenset(("diloco",)),
+    "powersgd_rank": frozenset(("gradients",)),
+}
+
+#: Bytes that codecs make of a float32's four. `topk:SHARE` takes six for each value that it keeps.
+CODEC_BYTES = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "int8": 1 + 4 / 256}
+TOPK = re.compile(r"topk:(0?\.\d+)")
+TOPK_BYTES = 6
+
+
+class Sync(Strict):
+    """How members synchronize: by a strategy, over the plans of a policy, through a codec.
+
+    `every` local steps to a round; `post_local_sgd` begins with `start` steps by gradients; `hierarchical` reduces
+    inside sites but in every `period`-th round, which is among all; `diloco` may stream the model in `fragments`,
+    with `delay` steps for each to be reduced in.
+    """
+
+    strategy: Strategy = "gradients"
+    every: int = Field(default=8, ge=1)
+    start: int = Field(default=100, ge=1)
+    period: int = Field(default=4, ge=2)
+    fragments: int = Field(default=1, ge=1)
+    delay: int = Field(default=0, ge=0)
+    outer: Outer = Outer()
+    powersgd_rank: int | None = Field(default=None, ge=1)
+    codec: str = "fp32"
     policy: str = "hierarchical"
     options: dict[str, Any] = Field(default_factory=dict)
     round_timeout: Duration = Field(default=120.0, ge=1)
+
+    @model_validator(mode="after")
+    def _strategy_takes(self) -> Self:
+        for name, strategies in STRATEGY_FIELDS.items():
+            if name in self.model_fields_set and self.strategy not in strategies:
+                raise misfit(name, f"the strategy {self.strategy} has none", f"`strategy: {sorted(strategies)[0]}`")
+        if self.every % self.fragments:
+            raise misfit("fragments", f"{self.fragments} do not divide {self.every} steps evenly", "a divisor of every")
+        if self.delay >= self.every:
+            raise misfit("delay", f"{self.delay} steps are not over before the next round", f"below {self.every}")
+        if self.codec not in CODEC_BYTES and not TOPK.fullmatch(self.codec):
+            raise misfit("codec", f"no such codec: {self.codec!r}", f"{', '.join(CODEC_BYTES)} or topk:0.01")
+        if self.codec != "fp32" and self.powersgd_rank is not None:
+            raise misfit("codec", "PowerSGD's factors travel as they are", "one of the two")
+        return self
+
+    @property
+    def bytes_per_value(self) -> float:
+        """What a number of the model takes on its way."""
+        kept = TOPK.fullmatch(self.codec)
+        return TOPK_BYTES * float(kept[1]) if kept else CODEC_BYTES[self.codec]
 
 
 class Controller(Strict):
@@ -158,6 +219,12 @@ class ExperimentFile(Strict):
     controller: Controller = Controller()
     events: list[Event] = Field(default_factory=list)
     seed: int = Field(default=1, ge=0, lt=2**32)
+
+    @property
+    def round_bytes(self) -> int:
+        """What one member contributes to a round, through the codec; with PowerSGD, what it would be without."""
+        values = self.train.model_bytes / 4 / self.sync.fragments
+        return max(1, round(values * self.sync.bytes_per_value))
 
 
 @dataclass(frozen=True)

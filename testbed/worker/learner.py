@@ -22,9 +22,13 @@ TEST_BATCH = 128
 
 
 class Learner(Protocol):
-    """Computes a step's gradient, and applies what the members made of all of theirs."""
+    """Computes a step's gradient, and steps by it.
+
+    `gradient` is one flat tensor; each of `parameters` has its part of it as `grad`. Both may be changed in between.
+    """
 
     gradient: torch.Tensor
+    parameters: list[torch.Tensor]
 
     def compute(self) -> dict[str, float]:
         """Put the gradient of this member's next batch into `gradient`; metrics of the step."""
@@ -47,6 +51,7 @@ class Supervised:
         shards = partition(samples.labels, job.shards, job.partition, job.alpha, job.seed)
         self._model = models.build(job.model, samples.classes, data.CONTEXT, job.seed).to(device)
         self._parameters, self.gradient = flatten(self._model)
+        self.parameters: list[torch.Tensor] = list(self._model.parameters())
         self._data = samples.to(device)
         self._batches = batches(shards[job.shard], job.batch, job.seed * job.shards + job.shard)
         self._optimizer = optimizer.make(job.optimizer, job.learning_rate)
@@ -97,9 +102,10 @@ class Synthetic:
         generator = torch.Generator().manual_seed(job.seed * job.shards + job.shard)
         self._draw = torch.randn(job.parameters, generator=generator).to(device)
         self._parameters = torch.zeros(job.parameters, device=device)
+        self.gradient = torch.empty_like(self._draw)
+        self.parameters = split(self._parameters, self.gradient, job.fragments)
         self._scales = random.Random(job.seed)
         self._optimizer = optimizer.make(job.optimizer, job.learning_rate)
-        self.gradient = torch.empty_like(self._draw)
 
     def compute(self) -> dict[str, float]:
         """A gradient; there is no loss."""
@@ -139,6 +145,14 @@ def flatten(model: nn.Module) -> tuple[torch.Tensor, torch.Tensor]:
         parameter.grad = gradient[start:stop].view_as(parameter)
         start = stop
     return values, gradient
+
+
+def split(values: torch.Tensor, gradient: torch.Tensor, parts: int) -> list[torch.Tensor]:
+    """A flat tensor as `parts` views, each with its part of the gradient."""
+    views = list(values.chunk(parts))
+    for view, its in zip(views, gradient.chunk(parts), strict=True):
+        view.grad = its
+    return views
 
 
 def batches(samples: Sequence[int], size: int, seed: int) -> Iterator[list[int]]:

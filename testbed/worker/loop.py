@@ -1,16 +1,19 @@
-"""Training by averaged gradients: compute, wait for the declared time, reduce, step; round after round."""
+"""Training: compute, wait for the declared time, step; with rounds before or after a step, as the strategy has it."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from testbed import sync
-from testbed.worker import learner
+from testbed.worker import learner, strategies
 from testbed.worker.learner import Learner
-from testbed.worker.pace import Pace
+from testbed.worker.pace import Pace, Paced
 
 
 def device() -> str:
@@ -25,8 +28,6 @@ def work(session: sync.Session, folder: Path) -> None:
     what does not exist.
     """
     torch.set_num_threads(1)
-    if session.job.strategy != "gradients":
-        raise ValueError(f"no such strategy: {session.job.strategy!r}; there is gradients")
     model = learner.make(session.job, folder, _device(session.job.device))
     metrics = train(session, model)
     session.finish(model.digest(), metrics)
@@ -35,30 +36,59 @@ def work(session: sync.Session, folder: Path) -> None:
 def train(session: sync.Session, model: Learner) -> dict[str, float]:
     """All rounds of the session's job; the last one's metrics.
 
-    All members hold the same bits, so the first one evaluates for all. What is done between two reductions counts
-    towards the declared step, so that an evaluation hides in the time that is slept.
+    The first member evaluates for all, after rounds, when all hold the same bits (or nearly, where fragments are
+    streamed). What is done between two rounds counts towards the declared steps, so that an evaluation hides in the
+    time that is slept; what the rounds take does not.
     """
     job = session.job
     evaluates = session.name == session.members[0]
     metrics: dict[str, float] = {}
     model.compute()  # PyTorch sets up its kernels at the first step, which would then be late
+    strategy = strategies.make(job, session, model.parameters)
+    last = strategies.steps(job)
     pace = Pace(job.step_seconds)
-    compute_s = 0.0
-    for number in range(1, job.rounds + 1):
-        began = time.monotonic()
-        metrics = model.compute()
-        compute_s += time.monotonic() - began
-        paced = pace.reach()
-        session.allreduce(model.gradient, weight=job.batch)
+    spent = Spent()
+    evaluated = 0
+    for number in range(1, last + 1):
+        with spent.computing():
+            metrics = model.compute()
+        spent.add(pace.reach())
         pace.begin()
-        applied = time.monotonic()
-        model.apply()
-        applied = time.monotonic() - applied
-        if evaluates and (number % job.evaluate_every == 0 or number == job.rounds):
+        with pace.aside():
+            strategy.before_step()
+        with spent.computing():
+            model.apply()
+        with pace.aside():
+            strategy.after_step()
+            if number == last:
+                strategy.settle()
+        if evaluates and (session.rounds // job.evaluate_every > evaluated or number == last):
+            evaluated = session.rounds // job.evaluate_every
             metrics |= model.evaluate()
-        session.report(metrics, compute_s=compute_s, paced_s=paced.slept_s, late_s=paced.late_s)
-        compute_s = applied
+        if session.report(metrics, spent.compute_s, spent.slept_s, spent.late_s):
+            spent = Spent()
     return metrics
+
+
+@dataclass
+class Spent:
+    """What the steps since the last report took; `late_s` is the worst one's."""
+
+    compute_s: float = 0.0
+    slept_s: float = 0.0
+    late_s: float = 0.0
+
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        """The time inside counts as computing."""
+        began = time.monotonic()
+        yield
+        self.compute_s += time.monotonic() - began
+
+    def add(self, paced: Paced) -> None:
+        """A step's end."""
+        self.slept_s += paced.slept_s
+        self.late_s = max(self.late_s, paced.late_s)
 
 
 def _device(wanted: str) -> torch.device:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 
@@ -36,6 +37,13 @@ class Pace:
     def begin(self) -> None:
         """A step begins."""
         self._began = self._clock()
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """The time inside belongs to no step."""
+        entered = self._clock()
+        yield
+        self._began += self._clock() - entered
 
     def reach(self) -> Paced:
         """Wait for the step's declared end."""

@@ -44,6 +44,20 @@ def test_a_round_s_bytes_are_known_beforehand(model: str, tmp_path: Path) -> Non
     assert experiment.spec.train.model_bytes == 4 * PARAMETERS.get(model, 1000)
 
 
+@pytest.mark.parametrize(
+    ("sync", "numbers"),
+    [
+        ({}, 4.0),
+        ({"codec": "int8"}, 1 + 4 / 256),
+        ({"codec": "topk:0.01"}, 0.06),
+        ({"strategy": "diloco", "fragments": 4, "codec": "bf16"}, 0.5),
+    ],
+)
+def test_codecs_and_fragments_make_rounds_smaller(sync: dict[str, Any], numbers: float, tmp_path: Path) -> None:
+    value = EXPERIMENT | {"sync": sync, "train": {"model": "synthetic", "parameters": 10_000, "rounds": 1}}
+    assert Experiment.load(write(tmp_path, experiment=value)).spec.round_bytes == round(10_000 * numbers)
+
+
 def test_an_override_is_yaml_at_a_path(tmp_path: Path) -> None:
     file = write(tmp_path)
     overrides = {"train.rounds": "7", "sync.policy": "star", "compute.step_time": "10ms", "events": "[]"}
@@ -87,6 +101,18 @@ def test_an_override_obeys_the_file_s_rules(key: str, text: str, said: str, tmp_
         (EXPERIMENT | {"backend": "magic"}, "backend", "magic", "'netem'"),
         (EXPERIMENT | {"controller": {"margin": -1}}, "controller.margin", "-1", "at least 0"),
         (EXPERIMENT | {"controller": {"period": "0s"}}, "controller.period", "", "at least 0.1"),
+        (EXPERIMENT | {"sync": {"strategy": "gossip"}}, "sync.strategy", "gossip", "'local_sgd'"),
+        (EXPERIMENT | {"sync": {"every": 8}}, "sync.every", "gradients has none", "strategy: diloco"),
+        (EXPERIMENT | {"sync": {"strategy": "local_sgd", "outer": {}}}, "sync.outer", "has none", "strategy: diloco"),
+        (
+            EXPERIMENT | {"sync": {"strategy": "diloco", "fragments": 3}},
+            "sync.fragments",
+            "3 do not divide 8",
+            "a divisor",
+        ),
+        (EXPERIMENT | {"sync": {"strategy": "diloco", "delay": 8}}, "sync.delay", "not over", "below 8"),
+        (EXPERIMENT | {"sync": {"codec": "int4"}}, "sync.codec", "no such codec: 'int4'", "int8"),
+        (EXPERIMENT | {"sync": {"codec": "int8", "powersgd_rank": 2}}, "sync.codec", "as they are", "one of the two"),
         (EXPERIMENT | {"events": [{"at": "1s"}]}, "events.0", "does nothing", "one of change"),
         (EXPERIMENT | {"events": [{"down": ["paris", "tokyo"]}]}, "events.0", "needs one moment", "at: 30s"),
         (EXPERIMENT | {"events": [{"at": "1s", "down": ["paris", "rome"]}]}, "events.0.down", "rome", "paris->tokyo"),

@@ -39,6 +39,16 @@ def test_a_step_that_took_longer_is_late() -> None:
     assert pace.reach() == Paced(0.0, pytest.approx(0.25))
 
 
+def test_what_is_aside_belongs_to_no_step() -> None:
+    time = Time()
+    pace = Pace(0.5, lambda: time.now, time.sleep)
+    time.now += 0.1
+    with pace.aside():
+        time.now += 7
+    time.now += 0.1
+    assert pace.reach() == Paced(pytest.approx(0.3), 0.0)
+
+
 def test_undeclared_steps_never_sleep() -> None:
     time = Time()
     pace = Pace(0.0, lambda: time.now, time.sleep)

@@ -70,6 +70,26 @@ def test_all_members_end_with_the_same_parameters(tmp_path: Path, model: str) ->
     assert {(r.member, r.round) for r in evaluated} == wanted
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"strategy": "gradients", "powersgd_rank": 2},
+        {"strategy": "local_sgd", "every": 3},
+        {"strategy": "post_local_sgd", "start": 2, "every": 2},
+        {"strategy": "diloco", "every": 4, "fragments": 2, "delay": 1},
+    ],
+    ids=lambda changes: changes["strategy"],
+)
+def test_every_strategy_has_its_rounds_and_ends_agreed(tmp_path: Path, changes: dict[str, object]) -> None:
+    members = names(2)
+    work = job(model="cnn", rounds=6, batch=8, optimizer="adam", learning_rate=1e-3, evaluate_every=100, **changes)
+    controller = train(tmp_path, work, Plan(0, members, (chain(members),), codec="int8"))
+    assert len({goodbye.digest for goodbye in controller.goodbyes()}) == 1
+    assert {goodbye.rounds for goodbye in controller.goodbyes()} == {6}
+    assert sorted(report.round for report in controller.reports()) == sorted([*range(1, 7)] * 2)
+    assert [(r.member, r.round) for r in controller.reports() if "accuracy" in r.metrics] == [("m0", 6)]
+
+
 def test_a_declared_step_time_is_kept(tmp_path: Path) -> None:
     members = names(2)
     work = job(model="cnn", rounds=5, batch=8, step_seconds=0.2)
