@@ -1,4 +1,4 @@
-"""The members' side of the controller: a Unix stream server that speaks the control protocol, a line a message."""
+"""The members' side of the controller: a stream server that speaks the control protocol, a line a message."""
 
 from __future__ import annotations
 
@@ -49,28 +49,39 @@ class Listener(Protocol):
 
 
 class MemberServer:
-    """Accepts the named members, each once, and passes on what they say."""
+    """Accepts the named members, each once, and passes on what they say: at a Unix socket, and over TCP if asked to."""
 
-    def __init__(self, path: Path, members: tuple[str, ...], token: str, listener: Listener) -> None:
+    def __init__(
+        self,
+        path: Path,
+        members: tuple[str, ...],
+        token: str,
+        listener: Listener,
+        tcp: tuple[str, int] | None = None,
+    ) -> None:
         self._path = path
+        self._tcp = tcp
         self._members = members
         self._token = token
         self._listener = listener
         self._writers: dict[str, asyncio.StreamWriter] = {}
         self._known: set[str] = set()
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
 
     async def start(self) -> None:
         """Listen. The socket is open to all users: members' containers do not run as root, the token guards it."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._path.unlink(missing_ok=True)
-        self._server = await asyncio.start_unix_server(self._serve, self._path, limit=MAX_LINE_BYTES)
+        self._servers.append(await asyncio.start_unix_server(self._serve, self._path, limit=MAX_LINE_BYTES))
         self._path.chmod(0o666)
+        if self._tcp is not None:
+            host, port = self._tcp
+            self._servers.append(await asyncio.start_server(self._serve, host, port, limit=MAX_LINE_BYTES))
 
     async def close(self) -> None:
         """Stop listening and hang up."""
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
         for writer in self._writers.values():
             writer.close()
         self._path.unlink(missing_ok=True)

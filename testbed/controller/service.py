@@ -58,9 +58,12 @@ class Request:
 
 
 class Controller:
-    """One run's controller. Everything happens on one event loop; `out` is the run's directory."""
+    """One run's controller. Everything happens on one event loop; `out` is the run's directory.
 
-    def __init__(self, spec: ControllerSpec, socket: Path, out: Path) -> None:
+    Members come to the Unix `socket`, or over `tcp` (host, port) where that is given.
+    """
+
+    def __init__(self, spec: ControllerSpec, socket: Path, out: Path, tcp: tuple[str, int] | None = None) -> None:
         self.spec = spec
         self.state: State = "waiting"
         self.failure = ""
@@ -74,7 +77,7 @@ class Controller:
         self.plan: Plan
         self._out = out
         self._secret = secrets.token_hex(16)
-        self._members = MemberServer(socket, spec.members, spec.token, self)
+        self._members = MemberServer(socket, spec.members, spec.token, self, tcp)
         self._joined: dict[str, Hello] = {}
         self._goodbyes: dict[str, Goodbye] = {}
         self._requests: asyncio.Queue[Request] = asyncio.Queue()

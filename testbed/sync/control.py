@@ -1,31 +1,29 @@
-"""The channel to the controller: a Unix stream socket, one JSON object a line."""
+"""The channel to the controller: a stream socket, Unix or TCP, one JSON object a line."""
 
 from __future__ import annotations
 
 import socket
 import threading
 import time
-from contextlib import suppress
 
 from testbed.protocol import MAX_LINE_BYTES, Message, Stop, Welcome, decode, encode
 from testbed.sync.errors import Stopped, SyncError
 from testbed.sync.sockets import close_now
 
-_SCHEME = "unix:"
 _POLL_S = 0.1
+#: A controller that answers does so within this; one whose host drops packets is asked again.
+_CONNECT_S = 5.0
 
 
 class Channel:
-    """Messages to and from the controller at `address`, which is `unix:` and a socket's path.
+    """Messages to and from the controller at `address`: `unix:` and a socket's path, or `tcp:` and `host:port`.
 
-    Waits up to `patience_s` for the controller to be there; SyncError if it is not. `send` may be called from any
-    thread, `receive` from one.
+    Over TCP nothing is encrypted, the token neither: between sites, tunnel it. Waits up to `patience_s` for the
+    controller to be there; SyncError if it is not. `send` may be called from any thread, `receive` from one.
     """
 
     def __init__(self, address: str, patience_s: float) -> None:
-        if not address.startswith(_SCHEME):
-            raise SyncError(f"the control address {address!r} is none: write unix:/path/of/the.sock")
-        self._connection = _connect(address.removeprefix(_SCHEME), patience_s)
+        self._connection = _connect(_endpoint(address), patience_s)
         self._lines = self._connection.makefile("rb")
         self._writing = threading.Lock()
 
@@ -59,16 +57,42 @@ class Channel:
         close_now(self._connection)
 
 
-def _connect(path: str, patience_s: float) -> socket.socket:
+Endpoint = str | tuple[str, int]
+
+
+def _endpoint(address: str) -> Endpoint:
+    """The path of a Unix socket, or a host and a port."""
+    scheme, _, rest = address.partition(":")
+    host, _, port = rest.rpartition(":")
+    if scheme == "unix" and rest:
+        return rest
+    if scheme == "tcp" and host and port.isascii() and port.isdigit() and 0 < int(port) < 2**16:
+        return host.strip("[]"), int(port)
+    raise SyncError(f"the control address {address!r} is none: write unix:/path/of/the.sock or tcp:host:port")
+
+
+def _connect(endpoint: Endpoint, patience_s: float) -> socket.socket:
     deadline = time.monotonic() + patience_s
     while True:
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            connection.connect(path)
-            return connection
+            return _try(endpoint)
         except OSError as error:
-            with suppress(OSError):
-                connection.close()
             if time.monotonic() >= deadline:
-                raise SyncError(f"no controller at {path} within {patience_s:.0f} s: {error}") from error
+                raise SyncError(f"no controller at {endpoint} within {patience_s:.0f} s: {error}") from error
             time.sleep(_POLL_S)
+
+
+def _try(endpoint: Endpoint) -> socket.socket:
+    if isinstance(endpoint, tuple):
+        connection = socket.create_connection(endpoint, _CONNECT_S)
+        connection.settimeout(None)
+        # A controller whose host went away without a word must not be waited for until the end of time.
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        return connection
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.connect(endpoint)
+    except OSError:
+        connection.close()
+        raise
+    return connection

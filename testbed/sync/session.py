@@ -295,7 +295,7 @@ def join(
     token: str = "",
     after_round: int = 0,
 ) -> Session:
-    """Join the run of the controller at `control` (`unix:/path`) as the member `name`.
+    """Join the run of the controller at `control` (`unix:/path` or `tcp:host:port`) as the member `name`.
 
     Listens for peers on the IPv4 address `listen`, or on the first one that an interface other than the loopback
     gets; either may appear only while this waits. `token` is the run's, for which the controller lets members in.
