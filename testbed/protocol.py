@@ -43,6 +43,9 @@ class Job:
 
     `strategy` and what it takes: `every` local steps to a round, from step `start` on, in `fragments` with `delay`
     steps for each, the outer optimizer's learning rate and momentum; gradients at rank `powersgd_rank`, or whole (0).
+    `streams` connections go to each next hop: on long paths that lose packets, more of them carry more.
+    `congestion` names their congestion control (the kernel's default when empty). `reproducible` fixes the order of
+    additions, for the same bits run after run.
     """
 
     model: str
@@ -68,6 +71,9 @@ class Job:
     outer_momentum: float = 0.9
     powersgd_rank: int = 0
     round_timeout_s: float = 120.0
+    streams: int = 1
+    congestion: str = ""
+    reproducible: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +83,9 @@ class PeerSample:
     `bytes` acknowledged while the socket was backlogged for `busy_s` seconds (not limited by the receiver), so
     bytes/busy_s is the path's throughput; `rtt_s` the least round trip seen; `retransmits` segments.
     `delivery_bytes_s` is the kernel's own estimate, over the last round trip that was limited by the path; it needs
-    less data than bytes/busy_s, which a slow start and the last acknowledgement's way back weigh on.
+    less data than bytes/busy_s, which a slow start and the last acknowledgement's way back weigh on. `queued_s` is
+    the mean time that a frame waited before it was sent; `auxiliary_bytes` are those of `bytes` that travelled on
+    auxiliary routes, of which this hop is one.
     """
 
     peer: str
@@ -86,6 +94,8 @@ class PeerSample:
     rtt_s: float
     retransmits: int
     delivery_bytes_s: float = 0.0
+    queued_s: float = 0.0
+    auxiliary_bytes: int = 0
 
 
 class Message:
@@ -146,7 +156,9 @@ class Report(Message):
     `compute_s` is the step's real time, `paced_s` the time slept to reach the declared step time, `late_s` how far
     past it the step ended, `waited` the seconds after the start at which each sending peer's last chunk arrived.
     `lost` and `duplicated` count updates that the plan asked for and the result did not hold, or held twice.
-    `metrics` has loss, and accuracy when the round was evaluated.
+    `metrics` has loss, and accuracy when the round was evaluated. `send_s`, `receive_s` and `add_s` are what the
+    round's connections spent in sending and in receiving chunks, and what was spent in adding them up: each is a sum
+    over threads, which work at the same time.
     """
 
     kind: ClassVar[str] = "report"
@@ -165,6 +177,9 @@ class Report(Message):
     peers: tuple[PeerSample, ...] = ()
     metrics: Mapping[str, float] = field(default_factory=dict)
     late_s: float = 0.0
+    send_s: float = 0.0
+    receive_s: float = 0.0
+    add_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

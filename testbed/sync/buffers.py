@@ -2,24 +2,54 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import torch
 
-#: Element types that travel as they are, by their code on the wire.
-DTYPES: dict[int, torch.dtype] = {1: torch.float32, 2: torch.float64}
+#: Element types that travel as they are, by their code on the wire. Codes from 3 to 15 are the codecs'.
+DTYPES: dict[int, torch.dtype] = {1: torch.float32, 2: torch.float64, 16: torch.float16, 17: torch.bfloat16}
 CODES: dict[torch.dtype, int] = {dtype: code for code, dtype in DTYPES.items()}
 
 
-class Buffer:
-    """`count` elements, set aside once; `bytes` and `tensor` are the same memory."""
+def bytes_of(values: torch.Tensor) -> memoryview:
+    """The memory of a contiguous tensor on the host. It lives as long as the tensor does."""
+    return memoryview((ctypes.c_ubyte * values.nbytes).from_address(values.data_ptr())).cast("B")
 
-    def __init__(self, count: int, dtype: torch.dtype) -> None:
-        self.bytes = memoryview(bytearray(count * dtype.itemsize))
-        self.tensor = torch.frombuffer(self.bytes, dtype=dtype)
 
-    def slice(self, start: int, stop: int) -> memoryview:
-        """The bytes of the elements [start, stop)."""
-        size = self.tensor.element_size()
-        return self.bytes[start * size : stop * size]
+class Sums:
+    """Room for the sums (of type `summed`) of elements of type `dtype`, and for what becomes of them on the wire.
+
+    16-bit types are summed in float32: 8 bits of mantissa lose a ninth summand altogether. A chunk's `place` is
+    where its elements stand as they travel, in their own type; it takes the room of its sums, or half of it.
+    """
+
+    def __init__(self, elements: int, dtype: torch.dtype) -> None:
+        self.elements = elements
+        self.dtype = dtype
+        self.wide = dtype.itemsize >= torch.float32.itemsize
+        self.summed = dtype if self.wide else torch.float32
+        self._bytes = memoryview(bytearray(elements * self.summed.itemsize))
+        self._sums = torch.frombuffer(self._bytes, dtype=self.summed)
+        self._placed = self._sums if self.wide else self._sums.view(dtype)
+
+    def view(self, start: int, stop: int) -> torch.Tensor:
+        """The sums of the elements [start, stop)."""
+        return self._sums[start:stop]
+
+    def placed(self, start: int, stop: int) -> torch.Tensor:
+        """The elements [start, stop) in their own type, where they stand once `settle` was called or they came."""
+        first = start if self.wide else 2 * start
+        return self._placed[first : first + stop - start]
+
+    def place(self, start: int, stop: int) -> memoryview:
+        """The bytes of `placed`."""
+        first = start * self._sums.element_size()
+        return self._bytes[first : first + (stop - start) * self.dtype.itemsize]
+
+    def settle(self, start: int, stop: int) -> None:
+        """Turn the sums of [start, stop) into elements of their own type."""
+        if not self.wide:
+            self.placed(start, stop).copy_(self.view(start, stop).to(self.dtype))
 
 
 class Scratch:
@@ -36,21 +66,22 @@ class Scratch:
 
 
 class Alternating:
-    """Two buffers that rounds take in turns, by the parity of their number.
+    """Two rooms that rounds take in turns, by the parity of their number.
 
-    Round k+1 may begin to fill while this member is still in round k, so two are needed. Two are enough: once round
-    k+1 is over here, every member has finished round k, so nothing of round k is left in a sender's queue.
+    Round k+1 may begin to fill while this member is still in round k, so two are needed. Two are enough, once what
+    round k put into the senders' queues has left: so it has when round k+1 is over here, if that was among all whom
+    round k sent to; if it was among a group, whoever opens round k+2 waits for it.
     """
 
     def __init__(self) -> None:
-        self._pair: list[Buffer | None] = [None, None]
+        self._pair: list[Sums | None] = [None, None]
 
-    def take(self, round_number: int, count: int, dtype: torch.dtype) -> Buffer:
-        """The buffer of a round, set aside anew only where the tensor's shape changed."""
-        buffer = self._pair[round_number % 2]
-        if buffer is None or len(buffer.tensor) != count or buffer.tensor.dtype != dtype:
-            buffer = self._pair[round_number % 2] = Buffer(count, dtype)
-        return buffer
+    def take(self, round_number: int, elements: int, dtype: torch.dtype) -> Sums:
+        """The room of a round, set aside anew only where the tensor's shape changed."""
+        sums = self._pair[round_number % 2]
+        if sums is None or (sums.elements, sums.dtype) != (elements, dtype):
+            sums = self._pair[round_number % 2] = Sums(elements, dtype)
+        return sums
 
 
 class Staging:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from testbed.plan import Plan, PlanError, Tree
+from testbed.plan import Group, Plan, PlanError, Tree
 from testbed.sync.codecs import PLAIN, Codec, by_name
 
 
@@ -30,14 +30,41 @@ class Duty:
     mean_codec: Codec
 
 
-def duties(plan: Plan, member: str) -> tuple[Duty, ...]:
-    """The member's duty in each of the plan's trees, in their order. PlanError when a codec does not exist."""
-    return tuple(_duty(plan, tree, member) for tree in plan.trees)
+@dataclass(frozen=True, slots=True)
+class Role:
+    """One member's role in the rounds of one party, which is all members or its group.
+
+    `duties` are in the order of the party's trees; `everybody` is the bitmap of the party.
+    """
+
+    party: Group
+    duties: tuple[Duty, ...]
+    everybody: int
+
+    @property
+    def encodes(self) -> bool:
+        """Whether this member has chunks to encode."""
+        return any(duty.partial_codec is not PLAIN or duty.mean_codec is not PLAIN for duty in self.duties)
+
+
+def role_in(plan: Plan, party: Group, member: str) -> Role:
+    """The member's role in a party of the plan. PlanError when a codec does not exist."""
+    bits = bits_of(plan)
+    return Role(
+        party,
+        tuple(_duty(plan, tree, member) for tree in party.trees),
+        sum(bits[name] for name in party.members),
+    )
+
+
+def bits_of(plan: Plan) -> dict[str, int]:
+    """Each member's bit in the bitmaps of a plan."""
+    return {name: 1 << i for i, name in enumerate(plan.members)}
 
 
 def _duty(plan: Plan, tree: Tree, member: str) -> Duty:
-    bits = {name: 1 << i for i, name in enumerate(plan.members)}
-    below = _subtrees(tree, bits)
+    bits = bits_of(plan)
+    below = _subtrees(tree, {name: bits[name] for name in (tree.root, *tree.reduce)})
     return Duty(
         own=bits[member],
         expected=below[member],

@@ -1,8 +1,9 @@
 """The wire format between members: a greeting, then frames, each a head and a chunk's elements.
 
-    greeting   magic  version  length of the name  secret (digest)  name            once, by who connects
-    frame      magic  version  kind  dtype  tree  epoch  successor  round  elements  offset  length
-               weight  contributors (a bit a member)  CRC-32 (of all before it, then of the elements)  elements...
+    greeting   magic  version  lane  stream  length of the name  secret (digest)  name          once, by who connects
+    frame      magic  version  kind  dtype  left  tree  route  epoch  successor  round  length  elements  offset
+               weight  scale  contributors (a bit a member)  checksum of the elements  CRC-32 of all before it
+               elements...
 
 All little-endian. A frame says enough to be checked against the plan before a byte of its elements is taken:
 what a receiver sets aside for a connection is one chunk, whatever the head claims.
@@ -15,18 +16,20 @@ import struct
 import zlib
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final
+from typing import Final, NamedTuple
 
+from testbed.sync.checksum import checksum
 from testbed.sync.errors import FrameError
 
 MAGIC: Final = b"TBDS"
-VERSION: Final = 1
+VERSION: Final = 2
 
-GREETING: Final = struct.Struct("<4sBB16s")
+GREETING: Final = struct.Struct("<4sBBBB16s")
 #: A member's name is a host's name, and those end at 64 characters.
 MAX_NAME_BYTES: Final = 64
 
-_HEAD: Final = "<4sBBBxHIIIQQId"
+_HEAD: Final = "<4sBBBBHHIIIIQQdd"
+_CRC: Final = struct.Struct("<I")
 
 
 class Kind(IntEnum):
@@ -36,11 +39,12 @@ class Kind(IntEnum):
     MEAN = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(NamedTuple):
     """A frame's head. `elements` counts the whole tensor, `offset` elements into it, `length` bytes.
 
-    `successor` is the epoch that all `contributors` are ready to go by next, `weight` the sum of theirs.
+    The sum (for a mean: the mean) is `scale` times what the frame carries; `weight` is the sum of the weights of
+    `contributors`, and `successor` the epoch that they all are ready to go by next. A frame on an auxiliary route
+    names it by its number in the plan, from 1 on, and how many more members are `left` to forward it.
     """
 
     kind: Kind
@@ -54,6 +58,10 @@ class Frame:
     length: int
     weight: float
     contributors: int
+    checksum: int
+    scale: float = 1.0
+    route: int = 0
+    left: int = 0
 
 
 class FrameFormat:
@@ -61,62 +69,92 @@ class FrameFormat:
 
     def __init__(self, members: int) -> None:
         self._bitmap_bytes = (members + 7) // 8
-        self._head = struct.Struct(f"{_HEAD}{self._bitmap_bytes}s")
-        self.size: Final = self._head.size + 4
+        self._head = struct.Struct(f"{_HEAD}{self._bitmap_bytes}sI")
+        self.size: Final = self._head.size + _CRC.size
 
-    def pack(self, frame: Frame, payload: memoryview) -> bytes:
-        """The head of a frame, checksum included."""
+    def pack(self, frame: Frame) -> bytes:
+        """The head of a frame."""
         head = self._head.pack(
             MAGIC,
             VERSION,
             frame.kind,
             frame.dtype,
+            frame.left,
             frame.tree,
+            frame.route,
             frame.epoch,
             frame.successor,
             frame.round,
+            frame.length,
             frame.elements,
             frame.offset,
-            frame.length,
             frame.weight,
+            frame.scale,
             frame.contributors.to_bytes(self._bitmap_bytes, "little"),
+            frame.checksum,
         )
-        return head + zlib.crc32(payload, zlib.crc32(head)).to_bytes(4, "little")
+        return head + _CRC.pack(zlib.crc32(head))
 
     def unpack(self, head: memoryview) -> Frame:
         """The frame of a head of `size` bytes; FrameError when it is none."""
-        (magic, version, kind, dtype, tree, epoch, successor, number, elements, offset, length, weight, bitmap) = (
-            self._head.unpack_from(head)
-        )
+        (magic, version, kind, dtype, left, tree, route, epoch, successor, number, length, elements, offset) = (
+            fields := self._head.unpack_from(head)
+        )[:13]
+        weight, scale, bitmap, stated = fields[13:]
         if magic != MAGIC:
             raise FrameError(f"not a frame: it begins with {magic!r}")
         if version != VERSION:
             raise FrameError(f"frame version {version} is not {VERSION}")
+        if _CRC.unpack_from(head, self._head.size)[0] != zlib.crc32(head[: self._head.size]):
+            raise FrameError("the checksum of a frame's head is wrong")
         if kind not in (Kind.PARTIAL, Kind.MEAN):
             raise FrameError(f"no such kind of frame: {kind}")
-        if not 0 <= weight < float("inf"):
-            raise FrameError(f"weight {weight} is not a finite number of at least 0")
-        contributors = int.from_bytes(bitmap, "little")
-        return Frame(Kind(kind), dtype, tree, epoch, successor, number, elements, offset, length, weight, contributors)
+        if not (0 <= weight < float("inf") and 0 <= scale < float("inf")):
+            raise FrameError(f"weight {weight} and scale {scale} must be finite numbers of at least 0")
+        return Frame(
+            kind=Kind(kind),
+            dtype=dtype,
+            tree=tree,
+            epoch=epoch,
+            successor=successor,
+            round=number,
+            elements=elements,
+            offset=offset,
+            length=length,
+            weight=weight,
+            contributors=int.from_bytes(bitmap, "little"),
+            checksum=stated,
+            scale=scale,
+            route=route,
+            left=left,
+        )
 
-    def verify(self, head: memoryview, payload: memoryview) -> None:
-        """Raise FrameError unless the checksum at the head's end holds over head and elements."""
-        stated = int.from_bytes(head[-4:], "little")
-        if zlib.crc32(payload, zlib.crc32(head[:-4])) != stated:
-            raise FrameError("a frame's checksum is wrong")
+
+def verify(frame: Frame, payload: memoryview) -> None:
+    """Raise FrameError unless the elements are those that the head was made for."""
+    if checksum(payload) != frame.checksum:
+        raise FrameError("the checksum of a frame's elements is wrong")
 
 
-def greeting(name: str, secret: str) -> bytes:
-    """What a member says first on a connection to a peer."""
-    encoded = name.encode()
-    if not 0 < len(encoded) <= MAX_NAME_BYTES:
-        raise FrameError(f"the name {name!r} must have 1 to {MAX_NAME_BYTES} bytes")
-    return GREETING.pack(MAGIC, VERSION, len(encoded), _digest(secret)) + encoded
+@dataclass(frozen=True, slots=True)
+class Greeting:
+    """Who connects, in which lane (see Outbox), and the how-manieth connection of that lane it is."""
+
+    member: str
+    lane: int = 0
+    stream: int = 0
+
+    def pack(self, secret: str) -> bytes:
+        """What a member says first on a connection to a peer."""
+        encoded = self.member.encode()
+        if not 0 < len(encoded) <= MAX_NAME_BYTES:
+            raise FrameError(f"the name {self.member!r} must have 1 to {MAX_NAME_BYTES} bytes")
+        return GREETING.pack(MAGIC, VERSION, self.lane, self.stream, len(encoded), _digest(secret)) + encoded
 
 
 def name_length(head: bytes | memoryview, secret: str) -> int:
     """How many bytes of name follow a greeting's fixed part; FrameError when it is not from one of us."""
-    magic, version, length, digest = GREETING.unpack(head)
+    magic, version, _, _, length, digest = GREETING.unpack(head)
     if magic != MAGIC or version != VERSION:
         raise FrameError(f"not a greeting: {bytes(head[:5])!r}")
     if digest != _digest(secret):
@@ -124,6 +162,12 @@ def name_length(head: bytes | memoryview, secret: str) -> int:
     if not 0 < length <= MAX_NAME_BYTES:
         raise FrameError(f"a greeting with a name of {length} bytes")
     return int(length)
+
+
+def greeted(head: bytes | memoryview, name: bytes | memoryview) -> Greeting:
+    """The greeting of a fixed part that `name_length` took and the name after it."""
+    _, _, lane, stream, _, _ = GREETING.unpack(head)
+    return Greeting(bytes(name).decode(errors="replace"), lane, stream)
 
 
 def _digest(secret: str) -> bytes:

@@ -1,21 +1,26 @@
-"""How a tensor is cut into chunks under a plan: tree by tree, then `chunk_bytes` at a time. Pure."""
+"""How a tensor is cut into chunks: tree by tree, key by key, then `chunk_bytes` at a time. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
-from testbed.plan import Plan
+from testbed.plan import Group, cut
 from testbed.sync.errors import FrameError
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """The elements [start, stop) of the flat tensor, the `index`-th chunk of the tree's slice."""
+    """The elements [start, stop) of the flat tensor, the `index`-th chunk of the tree's slice.
+
+    `key` is the number of the key whose elements they are; None where every chunk is one of its own.
+    """
 
     tree: int
     index: int
     start: int
     stop: int
+    key: int | None = None
 
     def __len__(self) -> int:
         return self.stop - self.start
@@ -24,25 +29,32 @@ class Chunk:
 class Layout:
     """The chunks of `elements` elements of `itemsize` bytes. Trees may have none: fewer elements than trees."""
 
-    def __init__(self, plan: Plan, elements: int, itemsize: int) -> None:
+    def __init__(self, party: Group, chunk_bytes: int, elements: int, itemsize: int) -> None:
         self.elements = elements
         self.itemsize = itemsize
-        self._step = plan.chunk_bytes // itemsize
-        self._slices = plan.slices(elements)
-        self._first: list[int] = []
+        step = chunk_bytes // itemsize
         self.chunks: list[Chunk] = []
-        for tree, start, stop in ((s.tree, s.start, s.stop) for s in self._slices):
-            self._first.append(len(self.chunks))
-            starts = range(start, stop, self._step)
-            self.chunks += [Chunk(tree, i, at, min(at + self._step, stop)) for i, at in enumerate(starts)]
+        #: The chunks of each key; keys are numbered through all trees.
+        self.keys: list[list[int]] = []
+        for whole in party.slices(elements):
+            index = 0
+            shares = party.trees[whole.tree].keys
+            cuts = cut(shares or (1.0,), whole.start, whole.stop)
+            for start, stop in pairwise(cuts):
+                key = len(self.keys) if shares else None
+                first = len(self.chunks)
+                for at in range(start, stop, step):
+                    self.chunks.append(Chunk(whole.tree, index, at, min(at + step, stop), key))
+                    index += 1
+                if shares:
+                    self.keys.append(list(range(first, len(self.chunks))))
         #: Chunk numbers, the front of every slice before the rest of any: how a member begins a round.
         self.front_first = sorted(range(len(self.chunks)), key=lambda number: self.chunks[number].index)
+        self._numbers = {(chunk.tree, chunk.start): number for number, chunk in enumerate(self.chunks)}
 
     def find(self, tree: int, offset: int) -> int:
         """The number of the chunk with this tree and element offset; FrameError if there is none."""
-        if tree < len(self._slices):
-            start, stop = self._slices[tree].start, self._slices[tree].stop
-            index, rest = divmod(offset - start, self._step)
-            if start <= offset < stop and not rest:
-                return self._first[tree] + index
-        raise FrameError(f"no chunk of tree {tree} has offset {offset}")
+        number = self._numbers.get((tree, offset))
+        if number is None:
+            raise FrameError(f"no chunk of tree {tree} has offset {offset}")
+        return number

@@ -10,6 +10,7 @@ from typing import Protocol
 from testbed.sync import frame, sockets
 from testbed.sync.buffers import Scratch
 from testbed.sync.errors import FrameError, SyncError
+from testbed.sync.round import Delivery
 
 #: Connections at once that have not said yet who they are. Each costs a thread; garbage must not cost more.
 MAX_STRANGERS = 128
@@ -22,16 +23,16 @@ GREETING_S = 60.0
 
 
 class Receiver(Protocol):
-    """What frames are handed to. The first two may raise FrameError, which ends the connection."""
+    """What frames are handed to. `admit` and what it returns may raise FrameError, which ends the connection."""
 
-    def admit(self, peer: str, head: frame.Frame) -> int:
-        """The number of the chunk that a frame is for, once it may be received."""
+    def come(self, lane: int) -> None:
+        """A peer may send frames in a lane from now on."""
 
-    def take(self, peer: str, head: frame.Frame, raw: bytes, number: int, payload: memoryview) -> None:
-        """A frame whose checksum held. `payload` is only lent."""
+    def admit(self, peer: str, lane: int, head: frame.Frame) -> Delivery:
+        """What to do with a frame's elements, once it may be received."""
 
-    def gone(self, peer: str, reason: str) -> None:
-        """No more frames will come from the peer."""
+    def gone(self, peer: str, lane: int, reason: str) -> None:
+        """No more frames will come from the peer in a lane."""
 
 
 class Listener:
@@ -55,7 +56,7 @@ class Listener:
         self._receiver = receiver
         self._guard = threading.Lock()
         self._strangers: set[socket.socket] = set()
-        self._known: dict[str, socket.socket] = {}
+        self._known: dict[frame.Greeting, socket.socket] = {}
         self._threads: set[threading.Thread] = set()
         self._acceptor = threading.Thread(target=self._accept, name="accept", daemon=True)
         self._acceptor.start()
@@ -103,19 +104,20 @@ class Listener:
 
     def _serve(self, connection: socket.socket) -> None:
         try:
-            peer = self._greeted(connection)
+            hello = self._greeted(connection)
         except (OSError, SyncError):
             self._refuse(connection)
             return
-        threading.current_thread().name = f"from {peer}"
+        threading.current_thread().name = f"from {hello.member}, {hello.lane}.{hello.stream}"
+        self._receiver.come(hello.lane)
         try:
-            reason = self._read(peer, connection)
+            reason = self._read(hello, connection)
         except (OSError, SyncError) as error:
             reason = str(error) or repr(error)
         with self._guard:
-            del self._known[peer]
+            del self._known[hello]
         sockets.close_now(connection)
-        self._receiver.gone(peer, reason)
+        self._receiver.gone(hello.member, hello.lane, reason)
 
     def _refuse(self, connection: socket.socket) -> None:
         with self._guard:
@@ -123,7 +125,7 @@ class Listener:
             self._strangers.discard(connection)
         sockets.close_now(connection)
 
-    def _greeted(self, connection: socket.socket) -> str:
+    def _greeted(self, connection: socket.socket) -> frame.Greeting:
         """Who it is that connected; FrameError when it is nobody we know or somebody who is here already."""
         connection.settimeout(GREETING_S)
         head = memoryview(bytearray(frame.GREETING.size))
@@ -131,25 +133,25 @@ class Listener:
         name = memoryview(bytearray(frame.name_length(head, self._secret)))
         sockets.receive(connection, name)
         connection.settimeout(None)
-        peer = bytes(name).decode(errors="replace")
+        hello = frame.greeted(head, name)
         with self._guard:
-            if peer not in self._members:
-                raise FrameError(f"{peer!r} is not a member")
-            if peer in self._known:
-                raise FrameError(f"{peer} is connected already")
+            if hello.member not in self._members:
+                raise FrameError(f"{hello.member!r} is not a member")
+            if hello in self._known:
+                raise FrameError(f"{hello.member} is connected already")
             self._strangers.discard(connection)
-            self._known[peer] = connection
-        return peer
+            self._known[hello] = connection
+        return hello
 
-    def _read(self, peer: str, connection: socket.socket) -> str:
+    def _read(self, hello: frame.Greeting, connection: socket.socket) -> str:
         """Hand on frames until the peer closes between two of them; why it ended."""
         raw = memoryview(bytearray(self._format.size))
         scratch = Scratch()
         while sockets.receive_or_end(connection, raw):
             head = self._format.unpack(raw)
-            number = self._receiver.admit(peer, head)
-            payload = scratch.room(head.length)
+            delivery = self._receiver.admit(hello.member, hello.lane, head)
+            payload = scratch.room(head.length) if delivery.into is None else delivery.into
             sockets.receive(connection, payload)
-            self._format.verify(raw, payload)
-            self._receiver.take(peer, head, bytes(raw), number, payload)
+            frame.verify(head, payload)
+            delivery.take(payload)
         return "closed its connection"

@@ -2,10 +2,12 @@
 
 A chunk's life at a member, where a bitmap says whose updates its sum holds:
 
-    nothing --add--> partial --add--> all below this member --(root) finish, (others) accept--> the mean
+    nothing --own, add--> partial --add--> all below this member --(root) finish, (others) accept--> the mean
 
-`sums` is one buffer for all of it. A partial sum may be overwritten by the mean: the mean exists only once the
-root holds every member's update, so this member's partial sum has then been received and added.
+A member's own values are not copied: where nobody is below it, what it passes on are its values themselves; else
+they are added when the first child's sum comes. The mean takes the place of the sum in `sums`: it exists only once
+the root holds every member's update, so this member's partial sum has then been received and added. From there it
+is copied over the values, which until then are what this member contributed.
 """
 
 from __future__ import annotations
@@ -14,9 +16,8 @@ from typing import NamedTuple
 
 import torch
 
-from testbed.plan import Plan
-from testbed.sync.codecs import PLAIN
-from testbed.sync.duty import Duty
+from testbed.sync.buffers import Sums
+from testbed.sync.duty import Duty, Role
 from testbed.sync.errors import FrameError, SyncError
 from testbed.sync.layout import Layout
 
@@ -29,30 +30,56 @@ class Part(NamedTuple):
     successor: int
 
 
-class Reduction:
-    """The state of every chunk of one round under one plan, summed in `sums` (flat, `layout.elements` long).
+class Share(NamedTuple):
+    """This member's own: its values (flat), their weight, and the epoch it is ready to go by next."""
 
-    Weighted: `own` scales this member's values, peers' arrive scaled, `finish` divides by the sum of weights.
-    `lost` and `duplicated` are bitmaps of members whose update a mean left out, or that came a second time.
+    values: torch.Tensor
+    weight: float
+    successor: int
+
+
+class Update(NamedTuple):
+    """A child's partial sum: `scale` × `values`."""
+
+    values: torch.Tensor
+    scale: float
+    part: Part
+
+
+class Reduction:
+    """The state of every chunk of one round, at a member with `role`, summed in `sums`.
+
+    `epoch` is what the round goes by, and the one to go by next unless all contributors say another. `lost` and
+    `duplicated` are bitmaps of members whose update a mean left out, or that came a second time.
+
+    Sums are weighted; `finish` divides by the sum of the weights. With `in_order` a member's own values come first
+    and its children's after them by name, so that sums have the same bits run after run; what comes early is kept
+    aside, which takes up to a model for each child but the last.
     """
 
-    def __init__(self, plan: Plan, duties: tuple[Duty, ...], layout: Layout, sums: torch.Tensor) -> None:
+    def __init__(self, epoch: int, members: tuple[str, ...], role: Role, layout: Layout, sums: Sums, in_order: bool):
         chunks = len(layout.chunks)
-        self.plan = plan
-        self.duties = duties
         self.layout = layout
+        self.role = role
         self.lost = 0
         self.duplicated = 0
-        self._everybody = (1 << len(plan.members)) - 1
+        self._epoch = epoch
+        self._members = members
         self._sums = sums
+        self._in_order = in_order
+        self._early: dict[int, dict[str, Update]] = {}
+        self._share: Share | None = None
         self._parts: list[Part | None] = [None] * chunks
+        self._summed = bytearray(chunks)
         self._final = bytearray(chunks)
+        self._unfinished = [len(key) for key in layout.keys]
         self._agreed: int | None = None
 
     @property
-    def encodes(self) -> bool:
-        """Whether this member has chunks to encode."""
-        return any(duty.partial_codec is not PLAIN or duty.mean_codec is not PLAIN for duty in self.duties)
+    def share(self) -> Share:
+        """This member's own; for when it has entered, and not left."""
+        assert self._share is not None
+        return self._share
 
     @property
     def agreed(self) -> int:
@@ -61,65 +88,107 @@ class Reduction:
         return self._agreed
 
     def view(self, number: int) -> torch.Tensor:
-        """The elements of a chunk."""
+        """The sum of a chunk."""
         chunk = self.layout.chunks[number]
-        return self._sums[chunk.start : chunk.stop]
+        return self._sums.view(chunk.start, chunk.stop)
 
-    def own(
-        self, number: int, values: torch.Tensor, weight: float, successor: int, owed: torch.Tensor | None = None
-    ) -> Part | None:
-        """Add this member's values, scaled by their weight, and what it owes; the part to pass on if that completes it.
+    def duty(self, number: int) -> Duty:
+        """This member's duty in a chunk's tree."""
+        return self.role.duties[self.layout.chunks[number].tree]
 
-        Both are added to each other first, so that with one peer the sum does not depend on who came first.
-        """
-        held = self._parts[number]
-        scale = weight
-        if owed is not None:
-            values, scale = torch.mul(values, weight).add_(owed), 1.0
-        if held is None:
-            torch.mul(values, scale, out=self.view(number))
-        else:
-            self.view(number).add_(values, alpha=scale)
-        return self._join(number, Part(self._duty(number).own, weight, successor))
+    def enter(self, share: Share) -> None:
+        """This member takes part; `own` then adds its values chunk by chunk."""
+        self._share = share
 
-    def add(self, number: int, peer: str, values: torch.Tensor, part: Part) -> Part | None:
+    def leave(self) -> None:
+        """The round is over here: let go of this member's values."""
+        self._share = None
+
+    def own(self, number: int, owed: torch.Tensor | None = None) -> Part | None:
+        """Let this member's values, and what it `owed`, count for a chunk; the part to pass on if that completes it."""
+        if self._parts[number] is not None:
+            own = self._scaled(self._values(number), self.share.weight)
+            self.view(number).add_(own if owed is None else own + owed)
+        elif owed is not None:
+            self._sum_own(number)
+            self.view(number).add_(owed)
+        complete = self._join(number, Part(self.duty(number).own, self.share.weight, self.share.successor))
+        return self._add_early(number) or complete
+
+    def add(self, number: int, peer: str, update: Update) -> Part | None:
         """Add a child's partial sum; the part to pass on if that completes it.
 
         What is there already is left out and counted: a sum that holds both an old and a new update is useless.
+        `update` is only lent.
         """
-        below = self._duty(number).partials_from.get(peer)
-        if below is None or not part.contributors or part.contributors & ~below:
-            raise FrameError(f"{peer} has no business to send updates of {self.names(part.contributors)} here")
+        below = self.duty(number).partials_from.get(peer)
+        contributors = update.part.contributors
+        if below is None or not contributors or contributors & ~below:
+            raise FrameError(f"{peer} has no business to send updates of {self.names(contributors)} here")
         held = self._parts[number]
-        if held is None:
-            self.view(number).copy_(values)
-        elif held.contributors & part.contributors:
-            self.duplicated |= held.contributors & part.contributors
+        if held is not None and held.contributors & contributors:
+            self.duplicated |= held.contributors & contributors
             return None
-        else:
-            self.view(number).add_(values)
-        return self._join(number, part)
+        if self._in_order and peer != self._next_in_order(number):
+            self._early.setdefault(number, {})[peer] = update._replace(values=update.values.clone())
+            return None
+        complete = self._sum(number, update)
+        return self._add_early(number) or complete
 
-    def finish(self, number: int) -> Part:
-        """At the root: turn a complete sum into the mean; the part to broadcast."""
-        part = self._parts[number]
-        assert part is not None
+    def finish(self, number: int) -> list[int]:
+        """At the root: turn a complete sum into the mean. The chunks whose means may be broadcast now.
+
+        That is this one, or, with keys, all of its key when this is the last of them.
+        """
+        part = self.part(number)
         if part.weight <= 0:
             raise SyncError("the members' weights add up to 0: no mean exists")
+        if not self._summed[number]:
+            self._sum_own(number)
         self.view(number).div_(part.weight)
-        self._close(number, part)
-        return part
+        key = self.layout.chunks[number].key
+        if key is None:
+            return [number]
+        self._unfinished[key] -= 1
+        return [] if self._unfinished[key] else self.layout.keys[key]
 
-    def accept(self, number: int, peer: str, values: torch.Tensor, part: Part) -> bool:
-        """Take the mean from the parent in the broadcast tree; False if it was there already."""
-        if peer != self._duty(number).mean_from:
+    def land(self, number: int, peer: str) -> bool:
+        """Whether a mean from `peer` may take its place; False if one is there already. FrameError if it must not."""
+        if peer != self.duty(number).mean_from:
             raise FrameError(f"{peer} has no business to send a mean here")
+        held = self._parts[number]
+        if held is None or held.contributors != self.duty(number).expected:
+            raise FrameError(f"{peer} sent a mean of what this member has not yet passed on")
+        return not self._final[number]
+
+    def accept(self, number: int, part: Part) -> None:
+        """The mean of a chunk is in its place: let the values be the mean. At the root, once `finish` lets it go.
+
+        A mean that is there already is counted and left out.
+        """
         if self._final[number]:
             self.duplicated |= part.contributors
-            return False
-        self.view(number).copy_(values)
-        self._close(number, part)
-        return True
+            return
+        if self._agreed is None:
+            self._agreed = part.successor
+        elif self._agreed != part.successor:
+            raise FrameError(f"means disagree on the epoch to use next: {self._agreed} and {part.successor}")
+        self.lost |= self.role.everybody & ~part.contributors
+        self._final[number] = 1
+        chunk = self.layout.chunks[number]
+        self._values(number).copy_(self._sums.placed(chunk.start, chunk.stop))
+
+    def part(self, number: int) -> Part:
+        """What a chunk's sum is made of so far; for when there is something."""
+        part = self._parts[number]
+        assert part is not None
+        return part
+
+    def own_values(self, number: int) -> Share | None:
+        """This member's values of a chunk if they are all that its sum holds, and nothing was added up."""
+        if self._summed[number]:
+            return None
+        return self.share._replace(values=self._values(number))
 
     def awaited(self) -> dict[str, str]:
         """The peers that this member waits for, each with what it owes."""
@@ -127,7 +196,7 @@ class Reduction:
         for number, final in enumerate(self._final):
             if final:
                 continue
-            duty = self._duty(number)
+            duty = self.duty(number)
             if duty.mean_from is not None:
                 owed.setdefault(duty.mean_from, "the mean")
             held = self._parts[number]
@@ -139,23 +208,56 @@ class Reduction:
 
     def names(self, bitmap: int) -> list[str]:
         """The members of a bitmap."""
-        return [name for i, name in enumerate(self.plan.members) if bitmap >> i & 1]
+        return [name for i, name in enumerate(self._members) if bitmap >> i & 1]
 
-    def _duty(self, number: int) -> Duty:
-        return self.duties[self.layout.chunks[number].tree]
+    def _values(self, number: int) -> torch.Tensor:
+        chunk = self.layout.chunks[number]
+        return self.share.values[chunk.start : chunk.stop]
+
+    def _sum_own(self, number: int) -> None:
+        self.view(number).copy_(self._values(number)).mul_(self.share.weight)
+        self._summed[number] = 1
+
+    def _scaled(self, values: torch.Tensor, scale: float) -> torch.Tensor:
+        """A product that is rounded before it is added, so that the sum of two has the same bits either way round."""
+        return values if scale == 1 else values.to(self._sums.summed) * scale
+
+    def _sum(self, number: int, update: Update) -> Part | None:
+        values, scale, part = update
+        view, values = self.view(number), self._scaled(values, scale)
+        if self._parts[number] is None:
+            view.copy_(values)
+        elif self._summed[number]:
+            view.add_(values)
+        elif self.share.weight == 1 and self._sums.wide:  # one pass instead of two
+            torch.add(self._values(number), values, out=view)
+        else:
+            self._sum_own(number)
+            view.add_(values)
+        self._summed[number] = 1
+        return self._join(number, part)
+
+    def _next_in_order(self, number: int) -> str | None:
+        """The child whose sum is to be added next; None while this member's own is not in yet."""
+        held = self._parts[number]
+        if held is None:
+            return None
+        left = (child for child, below in self.duty(number).partials_from.items() if not below & held.contributors)
+        return next(left, None)
+
+    def _add_early(self, number: int) -> Part | None:
+        """Add what was kept aside and is next in order; the part to pass on if that completes the chunk."""
+        early = self._early.get(number)
+        complete = None
+        while early and (child := self._next_in_order(number)) in early:
+            assert child is not None
+            complete = self._sum(number, early.pop(child))
+        return complete
 
     def _join(self, number: int, part: Part) -> Part | None:
         held = self._parts[number]
         if held is not None:
-            successor = part.successor if part.successor == held.successor else self.plan.epoch
+            successor = part.successor if part.successor == held.successor else self._epoch
             part = Part(held.contributors | part.contributors, held.weight + part.weight, successor)
         self._parts[number] = part
-        return part if part.contributors == self._duty(number).expected else None
-
-    def _close(self, number: int, part: Part) -> None:
-        if self._agreed is None:
-            self._agreed = part.successor
-        elif self._agreed != part.successor:
-            raise FrameError(f"means disagree on the epoch to use next: {self._agreed} and {part.successor}")
-        self.lost |= self._everybody & ~part.contributors
-        self._final[number] = 1
+        return part if part.contributors == self.duty(number).expected else None

@@ -26,6 +26,8 @@ from testbed.sync.errors import Stopped, SyncError
 from testbed.sync.exchange import Exchange
 from testbed.sync.later import Later, Work
 from testbed.sync.listener import CLOSE_S, Listener
+from testbed.sync.round import Tally
+from testbed.sync.sender import Way
 from testbed.sync.sockets import listen as open_listener
 from testbed.sync.strategies.offer import Offers
 
@@ -56,12 +58,12 @@ class RoundResult:
 
 @dataclass(frozen=True, slots=True)
 class _Done:
-    """A round that the controller has not been told of. `waited`: see Report."""
+    """A round that the controller has not been told of. `waited` and `send_s`: see Report."""
 
     result: RoundResult
-    sent_bytes: int
-    received_bytes: int
+    tally: Tally
     waited: Mapping[str, float]
+    send_s: float
 
 
 class Session(Offers):
@@ -98,9 +100,10 @@ class Session(Offers):
     def allreduce(self, tensor: torch.Tensor, weight: float = 1.0, residual: Residual | None = None) -> RoundResult:
         """Replace a contiguous tensor, in place, by the members' mean, weighted by their `weight`s.
 
-        All members must call it equally often, with tensors of one shape and type (float32 or float64). Afterwards
-        all hold the same bits. SyncError names the peers waited for, the epoch and the round; Stopped when the
-        controller asked to leave. The session is of no further use after either.
+        All members must call it equally often, with tensors of one shape and type. Afterwards all hold the same
+        bits. What travels is of the tensor's own type: float16 and bfloat16 are summed in float32 at each member and
+        rounded once for each hop (relative 2^-11 and 2^-8). SyncError names the peers waited for, the epoch and the
+        round; Stopped when the controller asked to leave. The session is of no further use after either.
 
         The mean is exact to rounding. With a `residual`, kept by the caller from one round of this tensor (float32)
         to the next, chunks go through the codecs that the plan names, and `residual` keeps what those left out.
@@ -131,6 +134,7 @@ class Session(Offers):
         self._tell_rounds()
         flat = tensor.detach().view(-1)
         started, began = time.time(), time.monotonic()
+        sending_s = self._exchange.sending_s()
         values = self._staging.fetch(flat) if flat.is_cuda else flat
         try:
             done = self._exchange.run(values, weight, self.job.round_timeout_s, residual)
@@ -143,14 +147,14 @@ class Session(Offers):
             tensor=tensor,
             round=done.number,
             epoch=done.epoch,
-            whole=done.reduction.plan.among_all(done.number),
+            whole=done.among_all,
             started_s=started,
             finished_s=started + time.monotonic() - began,
             lost=done.reduction.lost.bit_count(),
             duplicated=done.reduction.duplicated.bit_count(),
         )
         waited = {peer: max(at - began, 0.0) for peer, at in dict(done.tally.arrived).items()}
-        self._untold.append(_Done(result, done.tally.sent_bytes, done.tally.received_bytes, waited))
+        self._untold.append(_Done(result, done.tally, waited, self._exchange.sending_s() - sending_s))
         self.rounds = done.number
         return result
 
@@ -196,8 +200,11 @@ class Session(Offers):
                     compute_s=compute_s if last else 0.0,
                     paced_s=paced_s if last else 0.0,
                     late_s=late_s if last else 0.0,
-                    sent_bytes=done.sent_bytes,
-                    received_bytes=done.received_bytes,
+                    sent_bytes=done.tally.sent_bytes,
+                    received_bytes=done.tally.received_bytes,
+                    send_s=done.send_s,
+                    receive_s=done.tally.receive_s,
+                    add_s=done.tally.add_s,
                     lost=done.result.lost,
                     duplicated=done.result.duplicated,
                     waited=done.waited,
@@ -311,8 +318,9 @@ def join(
     plan = Plan.from_json(welcome.plan)
     if missing := set(plan.members) - set(welcome.roster):
         raise SyncError(f"nobody said where {sorted(missing)} listen")
-    timeout_s = _job(welcome).round_timeout_s
-    exchange = Exchange(name, plan, welcome.roster, welcome.secret, timeout_s, after_round)
+    work = _job(welcome)
+    way = Way(name, welcome.secret, work.round_timeout_s, work.streams, work.congestion)
+    exchange = Exchange(plan, way, welcome.roster, after_round, work.reproducible)
     listener = Listener(accepting, plan.members, welcome.secret, exchange)
     return Session(name, channel, welcome, exchange, listener, after_round)
 

@@ -28,6 +28,7 @@ RTO_LIMIT_S = 120.0
 #: the path went away, or the packets are dropped in the member's own network stack. 15 at 2 s last 25 s.
 _RETRIES = Path("/proc/sys/net/ipv4/tcp_retries2")
 _USUAL_RETRIES = 15
+_ALLOWED = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
 #: linux/tcp.h, since 6.15; Python does not name it yet.
 _TCP_RTO_MAX_MS = 44
 
@@ -42,8 +43,29 @@ _SIOCGIFADDR = 0x8915
 _POLL_S = 0.1
 
 
-def tune(connection: socket.socket, patience_s: float) -> None:
+def check_congestion(name: str) -> None:
+    """Raise SyncError when the kernel does not let us have the congestion control `name`."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        try:
+            probe.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
+        except OSError as error:
+            raise SyncError(
+                f"congestion control {name!r}: {error.strerror}. Allowed here: {_allowed()}. Choose one of them, "
+                f"or load another (modprobe tcp_{name}) and add it to net.ipv4.tcp_allowed_congestion_control"
+            ) from error
+
+
+def _allowed() -> str:
+    try:
+        return _ALLOWED.read_text().strip()
+    except OSError:
+        return "unknown"
+
+
+def tune(connection: socket.socket, patience_s: float, congestion: str = "") -> None:
     """Set a data connection's options: a path that is away for less than `patience_s` does not end it."""
+    if congestion:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, congestion.encode())
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, NOTSENT_LOWAT_BYTES)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(patience_s * 1000))
@@ -66,7 +88,9 @@ def _retries() -> int:
         return _USUAL_RETRIES
 
 
-def connect(address: tuple[str, int], patience_s: float, given_up: threading.Event) -> socket.socket:
+def connect(
+    address: tuple[str, int], patience_s: float, given_up: threading.Event, congestion: str = ""
+) -> socket.socket:
     """A tuned connection to a peer. Tries again until `patience_s` have passed, then raises the last OSError.
 
     So it does when the connection is given up meanwhile.
@@ -75,7 +99,7 @@ def connect(address: tuple[str, int], patience_s: float, given_up: threading.Eve
     while True:
         connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
-            tune(connection, patience_s)
+            tune(connection, patience_s, congestion)
             attempt_s = max(ATTEMPT_PART * patience_s, ATTEMPT_MIN_S)
             _attempt(connection, address, min(time.monotonic() + attempt_s, deadline), given_up)
         except OSError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 #: struct tcp_info of linux/tcp.h up to tcpi_sndbuf_limited: 8 bytes of flags, 24 u32, 4 u64, 6 u32, 4 u64.
@@ -25,6 +26,31 @@ class TcpInfo:
     min_rtt_s: float
     delivery_bytes_s: int
     retransmits: int
+
+    def since(self, before: TcpInfo) -> TcpInfo:
+        """The same connection, with counters since `before`."""
+        return TcpInfo(
+            self.bytes_acked - before.bytes_acked,
+            self.busy_s - before.busy_s,
+            self.min_rtt_s,
+            self.delivery_bytes_s,
+            self.retransmits - before.retransmits,
+        )
+
+
+NOTHING = TcpInfo(0, 0.0, 0.0, 0, 0)
+
+
+def together(connections: Sequence[TcpInfo]) -> TcpInfo:
+    """Connections to one peer as if they were one. They are busy at the same time, so the busiest one's time counts."""
+    moved = [info for info in connections if info.bytes_acked]
+    return TcpInfo(
+        sum(info.bytes_acked for info in moved),
+        max((info.busy_s for info in moved), default=0.0),
+        min((info.min_rtt_s for info in moved), default=0.0),
+        sum(info.delivery_bytes_s for info in moved),
+        sum(info.retransmits for info in moved),
+    )
 
 
 def read(connection: socket.socket) -> TcpInfo:

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional
 
 from testbed.protocol import Job
-from testbed.sync.buffers import Buffer
+from testbed.sync.buffers import bytes_of
 from testbed.worker import data, models, optimizer
 from testbed.worker.partition import partition
 
@@ -170,7 +170,6 @@ def digest(tensors: Sequence[torch.Tensor]) -> str:
     """SHA-256 over the tensors' bytes, one after the other."""
     whole = hashlib.sha256()
     for tensor in tensors:
-        buffer = Buffer(tensor.numel(), tensor.dtype)
-        buffer.tensor.copy_(tensor.flatten())
-        whole.update(buffer.bytes)
+        held = tensor.detach().cpu().contiguous()
+        whole.update(bytes_of(held))
     return whole.hexdigest()

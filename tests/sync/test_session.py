@@ -16,7 +16,7 @@ import torch
 from testbed import sync
 from testbed.plan import Plan
 from testbed.protocol import Goodbye, Held, Hello, Job
-from testbed.sync.frame import greeting
+from testbed.sync.frame import Greeting
 from tests.sync.controller import Controller, job
 from tests.sync.plans import chain, names, random_plan, star, two_level
 
@@ -255,8 +255,8 @@ def test_garbage_does_not_harm_a_round(tmp_path: Path) -> None:
         controller.await_messages(Hello, len(members))
         beginnings = [
             b"",
-            greeting("m1", "not the secret"),
-            greeting("stranger", controller.secret),
+            Greeting("m1").pack("not the secret"),
+            Greeting("stranger").pack(controller.secret),
             b"GET / HTTP/1.1\r\n",
         ]
         while not stop.is_set():

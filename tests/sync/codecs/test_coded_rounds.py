@@ -14,7 +14,7 @@ from testbed import sync
 from testbed.plan import Plan, PlanError
 from testbed.protocol import Goodbye, Held
 from testbed.sync.codecs import Residual
-from testbed.sync.duty import duties
+from testbed.sync.duty import role_in
 from tests.sync.controller import Controller, job
 from tests.sync.plans import chain, names, random_plan, star
 from tests.sync.sessions import run
@@ -144,6 +144,6 @@ def test_a_value_that_is_none_spoils_one_round_only(tmp_path: Path) -> None:
 def test_a_plan_with_a_codec_that_does_not_exist_is_refused() -> None:
     members = names(2)
     with pytest.raises(PlanError, match="m1->m0: no such codec: 'int4'"):
-        duties(Plan(0, members, (chain(members),), codec="int4"), "m1")
+        role_in(plan := Plan(0, members, (chain(members),), codec="int4"), plan.whole, "m1")
     with pytest.raises(PlanError, match="does not join two members"):
         Plan(0, members, (chain(members),), link_codecs={"m0->m7": "int8"})
