@@ -1,0 +1,317 @@
+"""An all-reduce of 24 MiB over emulated networks: ours, gloo (torch.distributed), and the bound.
+
+Members are processes in namespaces of their own on the project's emulated network; both libraries run in the same
+ones, one after the other. Ours goes by the plan that `packing` makes of the network as configured; gloo's ring goes in
+the members' order. Seconds are from when all members have begun until the last one has the result: the median of the
+repeats after one warm-up. gloo sums; ours takes the mean. The bound is ALGORITHMS.md's, over rates less header
+overhead, without delays.
+
+Cases: (a) four members at 200 Mbit/s each, (b) one of them at 50, (c) NetStorm's nine sites with their drawn rates,
+scaled to what this host carries, (d) four members at 100 Mbit/s with a round trip of 100 ms that lose 0.1 %, under
+reno and under BBR (set on the route, so for gloo too), (e) two members over loopback, 256 MiB.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.meeting import Meeting
+from benchmarks.reducers import Library, Outcome, Turn
+from benchmarks.table import Table, arguments, progress, show
+from testbed.emulation.label import labelled
+from testbed.emulation.network import Network
+from testbed.emulation.node import Namespace
+from testbed.emulation.routing import Routes
+from testbed.emulation.shaping import open_shaper
+from testbed.plan import Plan, Tree
+from testbed.planning import bound, make_policy
+from testbed.planning.view import View
+from testbed.run.view import declared_states, view_of
+from testbed.spec.topology import Topology
+
+MIB = 1 << 20
+REPEATS = 5
+#: gloo's slowest case, reno at 0.1 % loss, takes about a minute a round.
+TIMEOUT_S = 600.0
+PORT = 29500
+
+#: NetStorm's rates times this: packing then moves 0.6 Gbit/s over all links, which two cores carry with members on them.
+NETSTORM_SCALE = 0.4
+NETSTORM = Path(__file__).parent.parent / "topologies" / "netstorm9.yaml"
+
+#: Memory beyond PyTorch's own: the tensor, the sums of two rounds, and this.
+MEMORY_MODELS, MEMORY_MIB = 3, 64
+
+LOOPBACK_CHUNK_BYTES = MIB
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What is claimed: our seconds are at most `most` times those of `peer`."""
+
+    peer: str
+    most: float
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A network (none: loopback), the tensor, and how members send."""
+
+    name: str
+    title: str
+    targets: tuple[Target, ...]
+    network: Topology | None
+    mib: float = 24
+    streams: int = 1
+    congestion: str = ""
+    gloo_repeats: int = REPEATS
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """A case's seconds, by library, and what they are held against."""
+
+    case: Case
+    seconds: Mapping[Library, Sequence[float]]
+    bound_s: float
+    memory_bytes: int
+    trees: int
+    chunk_bytes: int
+
+    def ratio(self, peer: str) -> float:
+        """Our seconds over the peer's."""
+        against = self.bound_s if peer == "bound" else median(self.seconds["gloo"])
+        return median(self.seconds["ours"]) / against if against else float("nan")
+
+    @property
+    def memory_allowed(self) -> float:
+        return (MEMORY_MODELS * self.case.mib + MEMORY_MIB) * MIB
+
+
+def hub(name: str, rates: Sequence[str], delay: str = "0ms", loss: str = "0%") -> Topology:
+    """Members that meet at a router, each with a link of its own there."""
+    sites = {f"m{i}": {"workers": 1} for i in range(len(rates))}
+    value = {
+        "name": name,
+        "sites": {"hub": {"workers": 0}, **sites},
+        "links": [
+            {"between": [site, "hub"], "rate": rate, "delay": delay, "loss": loss}
+            for site, rate in zip(sites, rates, strict=True)
+        ],
+    }
+    return Topology.from_value(value, Path(name))
+
+
+def cases() -> tuple[Case, ...]:
+    """All of the claim's."""
+    lossy = hub("lossy", ["100mbit"] * 4, delay="25ms", loss="0.05%")
+    netstorm = replace(Topology.load(NETSTORM).scaled(NETSTORM_SCALE), routing="inverse-rate")
+    return (
+        Case("a", "4 members, 200 Mbit/s", (Target("bound", 1.10), Target("gloo", 1.05)), hub("even", ["200mbit"] * 4)),
+        Case(
+            "b",
+            "4 members, 200 Mbit/s, one 50",
+            (Target("bound", 1.15),),
+            hub("uneven", ["50mbit", "200mbit", "200mbit", "200mbit"]),
+        ),
+        Case("c", f"netstorm9 × {NETSTORM_SCALE:g}", (Target("bound", 1.25), Target("gloo", 1 / 3)), netstorm),
+        Case(
+            "d-reno",
+            "4 members, 100 Mbit/s, 100 ms, 0.1 % loss, reno",
+            (Target("gloo", 1 / 1.5),),
+            lossy,
+            streams=8,
+            congestion="reno",
+            gloo_repeats=1,
+        ),
+        Case("d-bbr", "the same, BBR", (Target("gloo", 1.0),), lossy, streams=2, congestion="bbr"),
+        Case("e", "loopback, 2 members", (Target("gloo", 1.0),), None, mib=256),
+    )
+
+
+@dataclass(slots=True)
+class Team:
+    """Where members are: the command that enters each one's network, its address, its interface."""
+
+    entering: dict[str, list[str]] = field(default_factory=dict)
+    addresses: dict[str, str] = field(default_factory=dict)
+    interface: str = "lo"
+
+
+@contextmanager
+def team(case: Case, backend: str) -> Iterator[Team]:
+    """The members' places, on a network that is there meanwhile."""
+    if case.network is None:
+        members = ("m0", "m1")
+        yield Team({member: [] for member in members}, dict.fromkeys(members, "127.0.0.1"))
+        return
+    name = f"allreduce-{case.name}-{os.getpid()}"
+    with labelled(name), open_shaper(backend) as shaper, ExitStack() as stack:  # type: ignore[arg-type]
+        network = Network(name, case.network, shaper, lambda *_: None)
+        stack.callback(network.stop)
+        hosts = {}
+        for worker in case.network.workers:
+            hosts[worker.name] = Namespace()
+            stack.callback(hosts[worker.name].close)
+        network.build()
+        network.join({member: host.pid for member, host in hosts.items()})
+        found = Team(interface="eth0")
+        for worker in case.network.workers:
+            found.entering[worker.name] = ["nsenter", "-t", str(hosts[worker.name].pid), "-n"]
+            found.addresses[worker.name] = network.address(worker)
+            if case.congestion:
+                _set_congestion(found.entering[worker.name], case.congestion)
+        yield found
+
+
+def _set_congestion(entering: Sequence[str], name: str) -> None:
+    shown = subprocess.run([*entering, "ip", "route", "show", "default"], capture_output=True, text=True, check=True)
+    subprocess.run([*entering, "ip", "route", "replace", *shown.stdout.split(), "congctl", name], check=True)
+
+
+def view(case: Case) -> View | None:
+    """The network as it is configured; none over loopback."""
+    if case.network is None:
+        return None
+    routes, states = Routes.over(case.network), declared_states(case.network)
+    return view_of(case.network, routes, states, int(case.mib * MIB), 0.0, "oracle")
+
+
+def plan(members: Sequence[str], seen: View | None) -> Plan:
+    """What ours goes by: packing's plan, or over loopback each member the root of its part."""
+    if seen is not None:
+        return make_policy("packing").plan(seen)
+    trees = []
+    for root in members:
+        parents = {member: root for member in members if member != root}
+        trees.append(Tree(root, parents, parents, 1 / len(members)))
+    return Plan(0, tuple(members), tuple(trees), LOOPBACK_CHUNK_BYTES)
+
+
+def measure(case: Case, backend: str, repeats: int) -> Figures:
+    """Ours, then gloo, on one network."""
+    seen = view(case)
+    with team(case, backend) as members:
+        chosen = plan(tuple(members.addresses), seen)
+        outcomes: dict[Library, list[Outcome]] = {}
+        for library in ("ours", "gloo"):
+            count = min(repeats, case.gloo_repeats) if library == "gloo" else repeats
+            progress(f"({case.name}) {case.title}: {library}")
+            outcomes[library] = _run(case, members, library, chosen, count)
+    seconds = {library: _seconds(each) for library, each in outcomes.items()}
+    memory = max(outcome.memory_bytes for outcome in outcomes["ours"])
+    least = bound(seen).seconds if seen is not None else 0.0
+    return Figures(case, seconds, least, memory, len(chosen.trees), chosen.chunk_bytes)
+
+
+def _run(case: Case, members: Team, library: Library, chosen: Plan, repeats: int) -> list[Outcome]:
+    with tempfile.TemporaryDirectory() as folder, Meeting(Path(folder), chosen, case.streams, TIMEOUT_S) as meeting:
+        first = next(iter(members.addresses.values()))
+        address = meeting.address if library == "ours" else f"{first}:{_port(members)}"
+        processes = []
+        for rank, (member, entering) in enumerate(members.entering.items()):
+            turn = Turn(
+                library=library,
+                member=member,
+                rank=rank,
+                members=len(members.entering),
+                address=address,
+                listen=members.addresses[member],
+                interface=members.interface,
+                elements=int(case.mib * MIB / 4),
+                repeats=repeats,
+                timeout_s=TIMEOUT_S,
+            )
+            command = [*entering, sys.executable, "-m", "benchmarks.reducers", turn.dumps()]
+            processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+        try:
+            return [_outcome(process) for process in processes]
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+
+
+def _port(members: Team) -> int:
+    """A free one; in a namespace of its own any is."""
+    if members.interface != "lo":
+        return PORT
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+def _outcome(process: subprocess.Popen[str]) -> Outcome:
+    said, _ = process.communicate()
+    if process.returncode:
+        raise RuntimeError(f"a member ended with status {process.returncode}")
+    return Outcome.loads(said.splitlines()[-1])
+
+
+def _seconds(outcomes: Sequence[Outcome]) -> list[float]:
+    """Of each repeat: from when the last member began until the last one ended."""
+    return [
+        max(end for _, end in spans) - max(begin for begin, _ in spans)
+        for spans in zip(*(outcome.spans for outcome in outcomes), strict=True)
+    ]
+
+
+def tables(all_figures: Sequence[Figures]) -> list[Table]:
+    rows = []
+    for figures in all_figures:
+        case = figures.case
+        gloo = median(figures.seconds["gloo"])
+        rows.append(
+            [
+                f"({case.name}) {case.title}",
+                f"{median(figures.seconds['ours']):.3f}",
+                f"{gloo:.3f}",
+                f"{figures.bound_s:.3f}" if figures.bound_s else "",
+                "; ".join(f"{figures.ratio(t.peer):.2f} × {t.peer} (claimed ≤ {t.most:.2f})" for t in case.targets),
+                f"{figures.memory_bytes / MIB:.0f} (≤ {figures.memory_allowed / MIB:.0f})",
+                f"{figures.trees} trees, {figures.chunk_bytes >> 10} KiB, {case.streams} streams",
+            ]
+        )
+    columns = ["case", "ours s", "gloo s", "bound s", "ours against", "MiB a member", "plan"]
+    notes = ("MiB a member: most memory beyond PyTorch's own, the tensor included.",)
+    return [Table("all-reduce, median seconds", columns, rows, notes)]
+
+
+def as_json(figures: Figures) -> dict[str, Any]:
+    case = figures.case
+    return {
+        "seconds": {library: list(seconds) for library, seconds in figures.seconds.items()},
+        "bound_seconds": figures.bound_s,
+        "mib": case.mib,
+        "memory_mib": figures.memory_bytes / MIB,
+        "ratios": {target.peer: figures.ratio(target.peer) for target in case.targets},
+        "claimed": {target.peer: target.most for target in case.targets},
+    }
+
+
+def main() -> None:
+    known = {case.name: case for case in cases()}
+    parser = arguments(__doc__)
+    parser.add_argument("--case", action="append", choices=known, help="only this one; may be repeated")
+    parser.add_argument("--backend", default="userspace", help="what shapes the links")
+    wanted = parser.parse_args()
+    repeats = 2 if wanted.quick else REPEATS
+    chosen = [known[name] for name in wanted.case or known]
+    if wanted.quick:
+        chosen = [replace(case, mib=case.mib / 4) for case in chosen]
+    all_figures = [measure(case, wanted.backend, repeats) for case in chosen]
+    figures = {"repeats": repeats, "cases": {each.case.name: as_json(each) for each in all_figures}}
+    show(tables(all_figures), figures, as_json=wanted.json, backend=wanted.backend)
+
+
+if __name__ == "__main__":
+    main()

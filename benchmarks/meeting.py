@@ -1,0 +1,60 @@
+"""What members of a benchmark join instead of a controller: it hands out one plan, and listens to nothing else."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from testbed.plan import Plan
+from testbed.protocol import Hello, Job, Welcome, decode, encode
+
+JOB = Job("synthetic", rounds=1, batch=1, optimizer="sgd", learning_rate=0.1, seed=0, shard=0, shards=1)
+
+
+class Meeting:
+    """Welcomes all members of `plan` once they are there. A context manager; `path` is where it listens."""
+
+    def __init__(self, folder: Path, plan: Plan, streams: int, timeout_s: float) -> None:
+        self.address = f"unix:{folder / 'meeting.sock'}"
+        self._plan = plan
+        self._job = asdict(replace(JOB, streams=streams, round_timeout_s=timeout_s))
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(str(folder / "meeting.sock"))
+        self._listener.listen(len(plan.members))
+        self._thread = threading.Thread(target=self._meet, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join()
+
+    def _meet(self) -> None:
+        there: dict[str, tuple[socket.socket, tuple[str, int]]] = {}
+        try:
+            while len(there) < len(self._plan.members):
+                connection, _ = self._listener.accept()
+                hello = decode(connection.makefile("rb").readline())
+                if isinstance(hello, Hello):
+                    there[hello.member] = connection, hello.address
+            roster = {member: address for member, (_, address) in there.items()}
+            for connection, _ in there.values():
+                connection.sendall(encode(Welcome(self._job, roster, self._plan.to_json(), "benchmark")))
+            for connection, _ in there.values():
+                _read_to_the_end(connection)
+        except OSError:
+            return  # the listener was closed: members failed before all were there
+
+
+def _read_to_the_end(connection: socket.socket) -> None:
+    while connection.recv(1 << 16):
+        pass

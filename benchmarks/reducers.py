@@ -1,0 +1,119 @@
+"""A member of an all-reduce that is timed, as a program: `python -m benchmarks.reducers TURN` with a JSON turn.
+
+It prints one JSON object: when each repeat began and ended (monotonic time, which all processes of a host share), and
+how much memory the process took at most beyond what it had after importing PyTorch.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+Library = Literal["ours", "gloo"]
+
+#: The first round opens connections' windows and sets buffers aside.
+WARM_UPS = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What one member does. `address` is the meeting's for ours; for gloo where member 0 listens, host:port."""
+
+    library: Library
+    member: str
+    rank: int
+    members: int
+    address: str
+    listen: str
+    interface: str
+    elements: int
+    repeats: int
+    timeout_s: float
+
+    def dumps(self) -> str:
+        return json.dumps(asdict(self))
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A member's repeats, (begin, end) in monotonic seconds, and the bytes it took beyond PyTorch's own."""
+
+    spans: tuple[tuple[float, float], ...]
+    memory_bytes: int
+
+    @classmethod
+    def loads(cls, text: str) -> Outcome:
+        value = json.loads(text)
+        return cls(tuple((begin, end) for begin, end in value["spans"]), value["memory_bytes"])
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    turn = Turn(**json.loads(sys.argv[1]))
+    before = _memory("VmRSS")
+    with _library(turn) as (reduce, meet):
+        tensor = torch.full((turn.elements,), float(turn.rank))
+        spans = []
+        for _ in range(WARM_UPS + turn.repeats):
+            meet()
+            tensor.fill_(float(turn.rank))
+            began = time.monotonic()
+            reduce(tensor)
+            spans.append((began, time.monotonic()))
+            _check(tensor, turn)
+    print(json.dumps(asdict(Outcome(tuple(spans[WARM_UPS:]), _memory("VmHWM") - before))))
+
+
+def _check(tensor: torch.Tensor, turn: Turn) -> None:
+    mean = (turn.members - 1) / 2
+    expected = mean if turn.library == "ours" else mean * turn.members
+    if not torch.all(tensor == expected):
+        raise RuntimeError(f"{turn.member}: the result is wrong")
+
+
+@contextmanager
+def _library(turn: Turn) -> Iterator[tuple[Callable[[torch.Tensor], object], Callable[[], object]]]:
+    """How to all-reduce (the mean; gloo: the sum, which is less work), and how to wait for all."""
+    if turn.library == "ours":
+        from testbed import sync
+
+        with sync.join(turn.address, turn.member, turn.listen) as session:
+            yield session.allreduce, lambda: session.allreduce(torch.ones(1))
+        return
+    import os
+
+    import torch.distributed as dist
+
+    host, _, port = turn.address.rpartition(":")
+    os.environ["GLOO_SOCKET_IFNAME"] = turn.interface
+    dist.init_process_group(
+        "gloo",
+        init_method=f"tcp://{host}:{port}",
+        rank=turn.rank,
+        world_size=turn.members,
+        timeout=timedelta(seconds=turn.timeout_s),
+    )
+    try:
+        yield dist.all_reduce, dist.barrier
+    finally:
+        dist.destroy_process_group()
+
+
+def _memory(field: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{field}:"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError(f"the kernel does not say {field}")
+
+
+if __name__ == "__main__":
+    main()
