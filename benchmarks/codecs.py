@@ -1,0 +1,138 @@
+"""Does a codec with error feedback train as well as fp32, and at how many bytes? Small GPT, paired seeds.
+
+Each seed trains the character GPT (0.83 M parameters) on the standard library's text twice or more: the same start,
+the same batches, two members with a session each over loopback, gradients every step; only the codec differs. A
+codec's mean validation loss counts as fp32's if it lies in fp32's 95 % confidence interval (Student's t over seeds).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import torch
+from scipy import stats
+
+from benchmarks.members import TOKEN, meeting
+from benchmarks.table import Table, arguments, progress, show
+from testbed import sync
+from testbed.protocol import Job
+from testbed.worker import learner, strategies
+from testbed.worker.learner import Learner
+
+MEMBERS = ("m0", "m1")
+BASELINE = "fp32"
+BATCH = 8
+LEARNING_RATE = 1e-3
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One training: what it cost and what came of it."""
+
+    codec: str
+    seed: int
+    loss: float
+    sent_bytes: int
+    identical: bool
+
+
+def train(codec: str, seed: int, steps: int, model: str) -> Outcome:
+    """One training with both members in this process."""
+    learners = {
+        name: learner.make(_job(model, seed, steps, shard), Path(), torch.device("cpu"))
+        for shard, name in enumerate(MEMBERS)
+    }
+    model_bytes = 4 * next(iter(learners.values())).gradient.numel()
+    with meeting(MEMBERS, model_bytes, codec) as where, ThreadPoolExecutor(len(MEMBERS)) as pool:
+        digests = set(pool.map(lambda name: _member(where.control, name, learners[name], steps), MEMBERS))
+        sent = where.sent_bytes()
+    return Outcome(codec, seed, learners[MEMBERS[0]].evaluate()["test_loss"], sent, len(digests) == 1)
+
+
+def _job(model: str, seed: int, steps: int, shard: int) -> Job:
+    return Job(model, steps, BATCH, "adamw", LEARNING_RATE, seed, shard, len(MEMBERS))
+
+
+def _member(control: str, name: str, model: Learner, steps: int) -> str:
+    with sync.join(control, name, "127.0.0.1", token=TOKEN) as session:
+        strategy = strategies.make(Job("gpt", steps, BATCH, "adamw", LEARNING_RATE, 0, 0, 2), session, model.parameters)
+        for _ in range(steps):
+            model.compute()
+            strategy.before_step()
+            model.apply()
+        session.finish(model.digest())
+    return model.digest()
+
+
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """The mean and the half width of its confidence interval."""
+    if len(values) < 2:
+        return mean(values), float("inf")
+    half = stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1) * stdev(values) / len(values) ** 0.5
+    return mean(values), float(half)
+
+
+def compare(outcomes: Sequence[Outcome], codec: str) -> dict[str, Any]:
+    """A codec against fp32, seed by seed."""
+    base = {one.seed: one for one in outcomes if one.codec == BASELINE}
+    ours = [one for one in outcomes if one.codec == codec]
+    centre, half = interval([one.loss for one in base.values()])
+    difference, spread = interval([one.loss - base[one.seed].loss for one in ours])
+    loss = mean(one.loss for one in ours)
+    return {
+        "codec": codec,
+        "loss": loss,
+        "difference": difference,
+        "difference_interval": spread,
+        "inside": abs(loss - centre) <= half,
+        "bytes_ratio": sum(one.sent_bytes for one in ours) / sum(one.sent_bytes for one in base.values()),
+    }
+
+
+def main() -> int:
+    """Train, print, and fail where a codec misses what is claimed of it or members differ."""
+    parser = arguments(__doc__)
+    parser.add_argument("--codecs", default="int8", help="with commas between; fp32 is always there")
+    parser.add_argument("--seeds", default="1,2,3,4,5")
+    parser.add_argument("--steps", type=int, default=120)
+    parser.add_argument("--model", default="gpt", choices=("gpt-small", "gpt"))
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    seeds = [int(seed) for seed in args.seeds.split(",")][: 2 if args.quick else None]
+    steps = min(args.steps, 20) if args.quick else args.steps
+    codecs = [BASELINE, *args.codecs.split(",")]
+    outcomes = []
+    for seed in seeds:
+        for codec in codecs:
+            outcomes.append(train(codec, seed, steps, args.model))
+            progress(f"seed {seed}, {codec}: validation loss {outcomes[-1].loss:.4f}")
+    centre, half = interval([one.loss for one in outcomes if one.codec == BASELINE])
+    compared = [compare(outcomes, codec) for codec in codecs[1:]]
+    rows = [[BASELINE, f"{centre:.4f} ± {half:.4f}", "", "100.0 %", ""]]
+    rows += [
+        [
+            one["codec"],
+            f"{one['loss']:.4f}",
+            f"{one['difference']:+.4f} ± {one['difference_interval']:.4f}",
+            f"{one['bytes_ratio'] * 100:.1f} %",
+            "yes" if one["inside"] else "no",
+        ]
+        for one in compared
+    ]
+    columns = ("codec", "validation loss", "against fp32, paired", "bytes", "within fp32's interval")
+    title = f"{args.model}, {steps} steps, {len(seeds)} seeds, {len(MEMBERS)} members"
+    figures = {"repeats": len(seeds), "steps": steps, "fp32": {"loss": centre, "interval": half}, "codecs": compared}
+    figures["trainings"] = [asdict(one) for one in outcomes]
+    show([Table(title, columns, rows)], figures, as_json=args.json)
+    return 0 if all(one.identical for one in outcomes) and all(one["inside"] for one in compared) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
