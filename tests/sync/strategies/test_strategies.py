@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from testbed import sync
-from testbed.plan import Plan
+from testbed.plan import Group, Plan, Tree
 from testbed.sync import Average, Nesterov, PowerSgd
 from testbed.sync.strategies.local import LocalSgd, cut
 from testbed.sync.strategies.strategy import Strategy
@@ -242,3 +242,57 @@ def test_fragments_are_of_about_equal_size_and_in_order(seed: int) -> None:
 def test_options_that_make_no_sense(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"every=|delay=|mix=|can't make 8 fragments"):
         LocalSgd(None, list(model().parameters()), **options)  # type: ignore[arg-type]
+
+
+def test_groups_average_among_themselves_and_all_at_times(tmp_path: Path) -> None:
+    """By hand: two rounds of two steps, the first inside groups, the second among all."""
+    members = names(4)
+    groups = (members[:2], members[2:])
+    plan = Plan(
+        0,
+        members,
+        (star(members, "m1"),),
+        groups=tuple(Group(group, (star(group, group[0]),)) for group in groups),
+        period=2,
+    )
+
+    def work(session: sync.Session) -> list[torch.Tensor]:
+        net = model()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        after = []
+        with session.local_sgd(net, optimizer, 2):
+            for number in range(5):
+                step(net, optimizer, session.name, number)
+                after.append(flat(net))
+        return [after[1], after[3], flat(net)]
+
+    results = run(tmp_path, plan, work)
+    nets = {member: model() for member in members}
+    for first, parties in ((0, groups), (2, (members,))):
+        for member, net in nets.items():
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for number in range(first, first + 2):
+                step(net, optimizer, member, number)
+        for party in parties:
+            mean = torch.stack([flat(nets[member]) for member in party]).mean(0)
+            for member in party:
+                nn.utils.vector_to_parameters(mean.clone(), nets[member].parameters())
+        for member, after in results.items():
+            torch.testing.assert_close(after[first // 2], flat(nets[member]), atol=1e-6, rtol=1e-5)
+    assert all(torch.equal(results["m0"][2], after[2]) for after in results.values()), "settled among all"
+    assert not torch.equal(results["m0"][0], results["m2"][0])
+
+
+def test_gradients_refuse_a_plan_with_groups(tmp_path: Path) -> None:
+    members = names(2)
+    alone = tuple(Group((member,), (Tree(member, {}, {}),)) for member in members)
+    plan = Plan(0, members, (chain(members),), groups=alone, period=2)
+
+    def work(session: sync.Session) -> None:
+        net = model()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        with pytest.raises(sync.SyncError, match=r"round 1, epoch 0: the plan reduces inside groups"):
+            with session.gradients(net, optimizer):
+                step(net, optimizer, session.name, 0)
+
+    run(tmp_path, plan, work)

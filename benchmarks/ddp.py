@@ -1,0 +1,107 @@
+"""What overlap gains: DistributedDataParallel across two sites, buckets reduced beside backward or all after it.
+
+Two members, each in a namespace of its own on an emulated network of two sites, train the character GPT with an
+ordinary DDP loop and `session.ddp_hook`. With small buckets their reduction overlaps with backward; one bucket for
+all gradients is full only when backward is over, so nothing overlaps. Both in turns, so that a change of the host's
+mood meets both. Needs root.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.members import meeting
+from benchmarks.table import Table, arguments, progress, show
+from testbed.emulation.network import Network
+from testbed.emulation.node import Namespace
+from testbed.emulation.shaping import open_shaper
+from testbed.spec.topology import Topology
+
+#: DDP arranges its buckets in the first step; the second has them cold.
+WARM_UP = 3
+BUCKETS_MB = {"overlap": 0.5, "no overlap": 1000.0}
+
+
+@contextmanager
+def two_sites(rate: str, delay: str) -> Iterator[Network]:
+    """A network that is up, with a plain namespace for each worker."""
+    value = {
+        "name": "ddp",
+        "sites": {"paris": {"workers": 1}, "tokyo": {"workers": 1}},
+        "links": [{"between": ["paris", "tokyo"], "rate": rate, "delay": delay}],
+    }
+    topology = Topology.from_value(value, Path("ddp.yaml"))
+    with ExitStack() as stack:
+        network = Network("ddpbench", topology, stack.enter_context(open_shaper()), lambda *_: None)
+        stack.callback(network.stop)
+        network.build()
+        holders = {worker.name: Namespace() for worker in topology.workers}
+        for holder in holders.values():
+            stack.callback(holder.close)
+        network.join({name: holder.pid for name, holder in holders.items()})
+        yield network
+
+
+def train(network: Network, model: str, batch: int, bucket_mb: float, steps: int) -> dict[str, Any]:
+    """Both members' loops; what the first printed. RuntimeError when one fails."""
+    workers = network.topology.workers
+    with meeting([worker.name for worker in workers], 4_000_000) as where, ExitStack() as stack:
+        processes = []
+        for worker in workers:
+            words = [where.control, worker.name, network.address(worker), model, str(batch), str(bucket_mb), str(steps)]
+            command = [sys.executable, "-m", "benchmarks.ddp_member", *words]
+            popen = network.container(worker.name).popen
+            processes.append(stack.enter_context(popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)))
+        outputs = [process.communicate() for process in processes]
+    for process, (_, errors) in zip(processes, outputs, strict=True):
+        if process.returncode:
+            raise RuntimeError(errors.decode(errors="replace"))
+    printed: dict[str, Any] = json.loads(outputs[0][0])
+    return printed
+
+
+def main() -> int:
+    """Measure and print."""
+    parser = arguments(__doc__)
+    parser.add_argument("--rate", default="300mbit")
+    parser.add_argument("--delay", default="2ms")
+    parser.add_argument("--model", default="gpt", choices=("gpt-small", "gpt", "gpt-medium"))
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--steps", type=int, default=25)
+    parser.add_argument("--repeats", type=int, default=3)
+    args = parser.parse_args()
+    repeats = 1 if args.quick else args.repeats
+    times: dict[str, list[float]] = {mode: [] for mode in BUCKETS_MB}
+    buckets: dict[str, float] = {}
+    with two_sites(args.rate, args.delay) as network:
+        backend = network.shaper.name
+        for number in range(repeats):
+            for mode, bucket_mb in BUCKETS_MB.items():
+                printed = train(network, args.model, args.batch, bucket_mb, WARM_UP + args.steps)
+                times[mode] += printed["seconds"][WARM_UP:]
+                buckets[mode] = printed["rounds"] / (WARM_UP + args.steps)
+                progress(f"{number + 1} of {repeats}, {mode}: {median(times[mode]) * 1e3:.0f} ms a step")
+    steps = {mode: median(found) for mode, found in times.items()}
+    ratio = steps["overlap"] / steps["no overlap"]
+    rows = [[mode, f"{buckets[mode]:.1f}", f"{steps[mode] * 1e3:.0f} ms"] for mode in BUCKETS_MB]
+    title = f"DDP across two sites, {args.rate}, {args.delay} one way, {args.model}, batch {args.batch}"
+    note = f"with overlap {ratio:.2f} of the time without"
+    figures = {"repeats": repeats, "steps": args.steps, "seconds_per_step": steps, "overlap_to_none": ratio}
+    show(
+        [Table(title, ("", "buckets a step", "median step"), rows, [note])],
+        {**figures, "rate": args.rate, "delay": args.delay, "model": args.model, "batch": args.batch},
+        as_json=args.json,
+        backend=backend,
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
