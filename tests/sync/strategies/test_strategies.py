@@ -16,7 +16,7 @@ from testbed.plan import Group, Plan, Tree
 from testbed.sync import Average, Nesterov, PowerSgd
 from testbed.sync.strategies.local import LocalSgd, cut
 from testbed.sync.strategies.strategy import Strategy
-from tests.sync.plans import names, star
+from tests.sync.plans import chain, names, star
 from tests.sync.sessions import run
 from tests.sync.strategies.training import batch, flat, model, step
 
