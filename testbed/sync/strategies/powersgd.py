@@ -43,6 +43,9 @@ class PowerSgd:
         whole = [g for g in gradients if not self._gains(g)]
         if not self._q:
             self._begin(matrices)
+        # Restored from a checkpoint they are on the host.
+        self._q = [q.to(matrix.device) for matrix, q in zip(matrices, self._q, strict=True)]
+        self._residuals = [one.to(matrix.device) for matrix, one in zip(matrices, self._residuals, strict=True)]
         sums = [matrix + residual for matrix, residual in zip(matrices, self._residuals, strict=True)]
         p = [matrix @ q for matrix, q in zip(sums, self._q, strict=True)]
         _mean(reducer, [*p, *whole], weight)
