@@ -403,7 +403,7 @@ class Controller:
             "failure": self.failure,
             "rounds": len(self.book.complete),
             "epoch": self.plan.epoch,
-            "identical": len(digests) == 1 and len(self._goodbyes) == len(self.spec.members),
+            "identical": len(digests) == 1 and "" not in digests and len(self._goodbyes) == len(self.spec.members),
             "lost_updates": sum(done.lost for done in self.book.complete),
             "duplicated_updates": sum(done.duplicated for done in self.book.complete),
             "members": {
