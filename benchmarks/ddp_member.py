@@ -19,7 +19,8 @@ from testbed.worker import data, models
 def main(control: str, name: str, address: str, model: str, batch: int, bucket_mb: float, steps: int) -> None:
     """Train `steps` steps; the first ones, in which DDP arranges its buckets, are printed too."""
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    store = dist.HashStore()  # type: ignore[attr-defined]  # public, but not said to be
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
     text = data.text()
     with sync.join(control, name, address, token=TOKEN) as session:
         net = DistributedDataParallel(models.build(model, text.classes, data.CONTEXT, seed=1), bucket_cap_mb=bucket_mb)
@@ -32,7 +33,7 @@ def main(control: str, name: str, address: str, model: str, batch: int, bucket_m
             chosen = torch.randint(len(text.inputs), (batch,), generator=draw)
             loss = functional.cross_entropy(net(text.inputs[chosen]).flatten(0, -2), text.targets[chosen].flatten())
             optimizer.zero_grad()
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             seconds.append(time.monotonic() - began)
             losses.append(loss.item())
@@ -42,4 +43,5 @@ def main(control: str, name: str, address: str, model: str, batch: int, bucket_m
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:5], int(sys.argv[5]), float(sys.argv[6]), int(sys.argv[7]))
+    control, name, address, model, batch, bucket_mb, steps = sys.argv[1:]
+    main(control, name, address, model, int(batch), float(bucket_mb), int(steps))
