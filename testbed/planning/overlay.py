@@ -32,7 +32,8 @@ class OneWay:
 class Overlay:
     """Members 0..n−1, the edges among them, and the capacities these draw on.
 
-    `goodput` is in units of `unit_bps`, the median of all, so that programs over it are well scaled.
+    `goodput` is in units of `unit_bps`, the least of all: the solver keeps limits to 1e-7 of a unit, which of the
+    median, a LAN's rate perhaps, would be too much for a slow link.
     """
 
     def __init__(self, members: Sequence[str], limits: Constraints) -> None:
@@ -41,7 +42,7 @@ class Overlay:
         number = {name: i for i, name in enumerate(names)}
         goodput = np.array([limits.goodput_bps[name] for name in names])
         self.members = tuple(members)
-        self.unit_bps = float(np.median(goodput)) if len(goodput) else 1.0
+        self.unit_bps = float(goodput.min(initial=np.inf))
         self.goodput: Floats = goodput / self.unit_bps
         self._source = np.array([index[source] for source, _ in limits.drawn], dtype=np.int64)
         self._target = np.array([index[target] for _, target in limits.drawn], dtype=np.int64)

@@ -77,7 +77,7 @@ class Packed:
     @property
     def gap(self) -> float:
         """By what part the optimum may be above `rate_bps`."""
-        return self.upper_bps / self.rate_bps - 1
+        return max(0.0, self.upper_bps / self.rate_bps - 1)
 
 
 def pack(overlay: Overlay, tolerance: float = EXACT, known: Iterable[OneWay] = ()) -> Packed:
