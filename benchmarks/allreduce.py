@@ -3,8 +3,8 @@
 Members are processes in namespaces of their own on the project's emulated network; both libraries run in the same
 ones, one after the other. Ours goes by the plan that `packing` makes of the network as configured; gloo's ring goes in
 the members' order. Seconds are from when all members have begun until the last one has the result: the median of the
-repeats after one warm-up. gloo sums; ours takes the mean. The bound is ALGORITHMS.md's, over rates less header
-overhead, without delays.
+repeats after one warm-up. gloo sums; ours takes the mean. The bound is that of every report (`planning/bound.py`), over
+rates less header overhead, without delays.
 
 Cases: (a) four members at 200 Mbit/s each, (b) one of them at 50, (c) NetStorm's nine sites with their drawn rates,
 scaled to what this host carries, (d) four members at 100 Mbit/s with a round trip of 100 ms that lose 0.1 %, under
@@ -34,7 +34,8 @@ from testbed.emulation.node import Namespace
 from testbed.emulation.routing import Routes
 from testbed.emulation.shaping import open_shaper
 from testbed.plan import Plan, Tree
-from testbed.planning import bound, make_policy
+from testbed.planning import make_policy
+from testbed.planning.bound import bound
 from testbed.planning.view import View
 from testbed.run.view import declared_states, view_of
 from testbed.spec.topology import Topology
@@ -45,7 +46,7 @@ REPEATS = 5
 TIMEOUT_S = 600.0
 PORT = 29500
 
-#: NetStorm's rates times this: packing then moves 0.6 Gbit/s over all links, which two cores carry with members on them.
+#: NetStorm's rates times this: packing then moves 0.6 Gbit/s over all links, which two cores carry beside the members.
 NETSTORM_SCALE = 0.4
 NETSTORM = Path(__file__).parent.parent / "topologies" / "netstorm9.yaml"
 

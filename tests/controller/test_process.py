@@ -78,7 +78,7 @@ def test_the_admin_side_shows_a_run_and_takes_orders(tmp_path: Path, client: Adm
 
 def test_bad_orders_are_refused_with_the_reason(client: AdminClient) -> None:
     view = mesh()
-    with pytest.raises(AdminError, match="there are: .*hierarchical"):
+    with pytest.raises(AdminError, match=r"there are: .*hierarchical"):
         client.force("best")
     with pytest.raises(AdminError, match="unknown links"):
         client.change_network({}, view.routes)
