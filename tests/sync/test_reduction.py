@@ -50,8 +50,8 @@ class Wire:
     def __init__(self, plan: Plan, elements: int, draw: random.Random, in_order: bool = False) -> None:
         self.members = {member: reduction(plan, member, elements, in_order) for member in plan.members}
         self.values = {
-            member: torch.randn(elements, generator=torch.Generator().manual_seed(int(member[1:])))
-            for member in plan.members
+            member: torch.randn(elements, generator=torch.Generator().manual_seed(number))
+            for number, member in enumerate(plan.members)
         }
         self.contributed = {member: values.clone() for member, values in self.values.items()}
         self.weights = {member: draw.choice([1.0, draw.uniform(0.1, 9)]) for member in plan.members}
