@@ -155,6 +155,8 @@ def _loss(subject: Subject) -> Figure:
     text = f"{found.lost} of {found.sent}"
     reason = f"outside of {least:.0f} to {most:.0f}"
     if found.queue_full:
-        reason += f"; {found.queue_full} found the queue full, as after a pause of the sender"
+        reason += f"; {found.queue_full} found the link's queue full, as after a pause of the sender"
+    if found.receiver_full:
+        reason += f"; {found.receiver_full} found the receiver's buffer full"
     error = found.lost - found.sent * subject.state.loss
     return Figure(error, within, text, None if within else reason, far=not found.lost)

@@ -70,11 +70,16 @@ class Look:
     bytes_arrived: int
     packets_arrived: int
     bytes_left: int
+    packets_left: int
 
     def payload_since(self, before: Look, headers: int) -> int:
         """What of the bytes was no header: a super-packet has one where each of its segments would have its own."""
         packets = self.packets_arrived - before.packets_arrived
         return self.bytes_arrived - before.bytes_arrived - headers * packets
+
+    def sent_since(self, before: Look, headers: int) -> int:
+        """The same of what left."""
+        return self.bytes_left - before.bytes_left - headers * (self.packets_left - before.packets_left)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +103,7 @@ class Rate:
 def look(subject: Subject) -> Look:
     """Both hosts have one interface but for the loopback."""
     received, sent = _counters(subject.target.pid), _counters(subject.source.pid)
-    return Look(time.monotonic(), received[0], received[1], sent[8])
+    return Look(time.monotonic(), received[0], received[1], sent[8], sent[9])
 
 
 def _counters(pid: int) -> list[int]:
@@ -151,13 +156,14 @@ def _rate(subject: Subject, warm_up_s: float, window_s: float, headers: int, fra
             now = subject.counters()
         after, busy = look(subject), cpu.read()
     seconds, rate = after.at - before.at, subject.state.rate_bps
+    ideal = rate * (frame - headers) / frame
     waiting = (now.busy_s - counters.busy_s) / seconds if now and counters else None
     size = after.bytes_arrived - before.bytes_arrived
     allowed = now.allowed_bytes - counters.allowed_bytes if now and counters else 0.0
     return Rate(
-        error=after.payload_since(before, headers) * 8 / seconds / (rate * (frame - headers) / frame) - 1,
+        error=after.payload_since(before, headers) * 8 / seconds / ideal - 1,
         resolution=8 / seconds / rate * max(frame, size / max(after.packets_arrived - before.packets_arrived, 1)),
-        offered=(after.bytes_left - before.bytes_left) * 8 / seconds / rate,
+        offered=after.sent_since(before, headers) * 8 / seconds / ideal,
         cpu=busy,
         waiting=waiting,
         waiting_error=(now.steady_bytes - counters.steady_bytes) / allowed - 1
@@ -183,16 +189,19 @@ def flowing(subject: Subject, words: list[str]) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Datagrams sent and lost; `queue_full` of those lost found the link's queue full, where its shaper counts that."""
+    """Datagrams sent and lost. Of those lost `queue_full` found the link's queue full, where its shaper counts that,
+    and `receiver_full` came to a receiver that had not yet taken those before.
+    """
 
     sent: int
     lost: int
     queue_full: int
+    receiver_full: int
 
 
 def udp_loss(subject: Subject, seconds: float) -> Loss:
     """What is lost over a link that has room for all, unless the sender pauses and then sends what is due at once."""
-    before = subject.counters()
+    before, full_before = subject.counters(), _receiver_full(subject)
     most = int(subject.state.rate_bps * LOSS_SHARE / 8 / LOSS_PACKETS_PER_S)
     payload = min(max(most - UDP_HEADERS_BYTES, MIN_UDP_PAYLOAD_BYTES), MTU_FRAME_BYTES - UDP_HEADERS_BYTES)
     per_s = min(subject.state.rate_bps * LOSS_SHARE / 8 / (payload + UDP_HEADERS_BYTES), LOSS_PACKETS_PER_S)
@@ -207,8 +216,15 @@ def udp_loss(subject: Subject, seconds: float) -> Loss:
         if "error" not in report:
             total, after = report["end"]["sum"], subject.counters()
             full = after.dropped_queue - before.dropped_queue if after and before else 0
-            return Loss(int(total["packets"]), int(total["lost_packets"]), full)
+            receiver_full = _receiver_full(subject) - full_before
+            return Loss(int(total["packets"]), int(total["lost_packets"]), full, receiver_full)
     raise FlowFailed(f"iperf3 {' '.join(words)} came to no result over {subject.name}'s {subject.state}")
+
+
+def _receiver_full(subject: Subject) -> int:
+    lines = Path(f"/proc/{subject.target.pid}/net/snmp").read_text().splitlines()
+    names, values = (line.split()[1:] for line in lines if line.startswith("Udp:"))
+    return int(dict(zip(names, values, strict=True))["RcvbufErrors"])
 
 
 def _has_begun(subject: Subject, client: subprocess.Popen[bytes]) -> bool:

@@ -15,10 +15,10 @@ from rich import box
 from rich.console import Console
 from rich.table import Table as RichTable
 
-#: In a file or a pipe nothing is cut off.
-PIPE_WIDTH = 160
+#: Nothing is cut off, in a narrow terminal or a guest's console either.
+WIDTH = 160
 
-_console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else PIPE_WIDTH)
+_console = Console(highlight=False, soft_wrap=True, width=WIDTH)
 
 
 @dataclass(frozen=True, slots=True)
