@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -34,32 +35,32 @@ def test_the_guest_is_killed_when_its_time_is_up() -> None:
 
 def test_the_guest_ends_with_who_started_it() -> None:
     """Also where that is killed, and can take nothing away."""
-    launcher = "from tests.guest.kernel import test_in_guest; test_in_guest(['--version'], limit_s=60)"
+    launcher = "from tests.guest.kernel import run_in_guest; run_in_guest(['sleep', '60'], limit_s=60)"
     with subprocess.Popen([sys.executable, "-c", launcher], cwd=REPOSITORY) as process:
-        wait_until(lambda: kernels_under(process.pid) != [])
-        (kernel,) = kernels_under(process.pid)
+        wait_until(lambda: init_below(process.pid) != "")
+        init = init_below(process.pid)
+        wait_until(lambda: len(running(init)) > 3)  # processes run in it, too
         os.kill(process.pid, signal.SIGKILL)
-    wait_until(lambda: not session(kernel))
+    shutil.rmtree(Path(init).parent)  # the launcher's, which could not
+    wait_until(lambda: not running(init))
 
 
-def kernels_under(pid: int) -> list[int]:
-    """Its children that lead a session: the kernel does."""
+def init_below(pid: int) -> str:
+    """The init script of the guest that a process has started; empty while there is none."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [int(child) for child in children if os.getsid(int(child)) == int(child)]
+    return next((found for child in children if (found := init_of(Path(f"/proc/{child}")))), "")
 
 
-def session(leader: int) -> list[int]:
-    """Processes of a session: the kernel's own, and those it runs its guest's in."""
-    found = []
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdecimal():
-            try:
-                state, _, _, of = (folder / "stat").read_text().rpartition(")")[2].split()[:4]
-            except OSError:
-                continue
-            if int(of) == leader and state != "Z":
-                found.append(int(folder.name))
-    return found
+def init_of(folder: Path) -> str:
+    try:
+        return (folder / "cmdline").read_text(errors="replace").partition("\0init=")[2].partition("\0")[0]
+    except OSError:
+        return ""  # it has ended
+
+
+def running(init: str) -> list[int]:
+    """The processes of a guest: its kernel's own, and those it runs its guest's in."""
+    return [int(each.name) for each in Path("/proc").iterdir() if each.name.isdecimal() and init_of(each) == init]
 
 
 def wait_until(holds: Callable[[], bool]) -> None:

@@ -138,6 +138,9 @@ def run_in_guest(command: Sequence[str], *, limit_s: float, disk: Path | None = 
             script.chmod(0o755)
         console = _boot(
             [
+                # It runs its guest's processes in processes of the host, which outlive it when it is killed: all but
+                # those of a process namespace whose first it is.
+                *("unshare", "--pid", "--fork", "--kill-child"),
                 kernel,
                 f"mem={MEMORY}",
                 f"init={init}",
