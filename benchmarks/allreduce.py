@@ -46,7 +46,7 @@ REPEATS = 5
 TIMEOUT_S = 600.0
 PORT = 29500
 
-#: NetStorm's rates times this: packing then moves 0.6 Gbit/s over all links, which two cores carry beside the members.
+#: Packing then moves 0.6 Gbit/s over all links, which two cores carry with the members on them.
 NETSTORM_SCALE = 0.4
 NETSTORM = Path(__file__).parent.parent / "topologies" / "netstorm9.yaml"
 

@@ -65,6 +65,7 @@ class Exchange:
         self._layout: tuple[tuple[int, bool], Layout] | None = None
         self._buffers = Alternating()
         self._lanes: dict[int, int] = {}
+        self._drained: set[int] = set()
         self._gone: dict[str, str] = {}
         self._failure: SyncError | None = None
         self._outbox = Outbox(way, FrameFormat(len(plan.members)), roster, self._undelivered)
@@ -230,13 +231,12 @@ class Exchange:
             raise SyncError(f"{before}: out of time, its means can't be sent")
 
     def _check_gone(self, current: Round) -> None:
+        """Raise SyncError when who owes something is gone. What it sent may still be with those who forward for it."""
         if not self._gone:
             return
         for peer, owed in current.awaited().items():
-            if peer in self._gone:
+            if peer in self._gone and self._forwarders(current.plan, peer) <= self._gone.keys():
                 raise SyncError(f"{current}: {peer} is gone ({self._gone[peer]}); it owed {owed}")
-            for via in self._forwarders(current.plan, peer) & self._gone.keys():
-                raise SyncError(f"{current}: {via} is gone ({self._gone[via]}); it forwards what {peer} owes: {owed}")
 
     def _forwarders(self, plan: Plan, source: str) -> set[str]:
         routes = (route for route in plan.auxiliary if (route.source, route.target) == (source, self.member))
@@ -295,10 +295,12 @@ class Exchange:
 
     # -- ends ----------------------------------------------------------------------------------------------------
 
-    def come(self, lane: int) -> None:
-        """A peer sends in a lane from now on."""
+    def come(self, lane: int) -> bool:
+        """A peer wants to send in a lane; False when this member is done with forwarding what comes there."""
         with self._changed:
-            self._lanes[lane] = self._lanes.get(lane, 0) + 1
+            welcome = lane not in self._drained
+            self._lanes[lane] = self._lanes.get(lane, 0) + welcome
+            return welcome
 
     def gone(self, peer: str, lane: int, reason: str) -> None:
         """A peer's connection ended: an error for the rounds that wait for it, and only for those."""
@@ -333,6 +335,7 @@ class Exchange:
     def _await_lane(self, lane: int, timeout_s: float) -> None:
         with self._changed:
             self._changed.wait_for(lambda: not self._lanes.get(lane) or self._failure, max(timeout_s, 0))
+            self._drained.add(lane)
 
     def close(self) -> None:
         """Close the connections to peers at once, and let go of who waits."""

@@ -25,6 +25,10 @@ MAGIC: Final = b"TBDS"
 VERSION: Final = 2
 
 GREETING: Final = struct.Struct("<4sBBBB16s")
+#: The answer to a greeting in a lane for auxiliary routes: who forwards will wait for what comes there. A member
+#: that is leaving does not answer, and nothing is lost with it.
+WELCOME: Final = b"+"
+
 #: A member's name is a host's name, and those end at 64 characters.
 MAX_NAME_BYTES: Final = 64
 

@@ -25,8 +25,8 @@ GREETING_S = 60.0
 class Receiver(Protocol):
     """What frames are handed to. `admit` and what it returns may raise FrameError, which ends the connection."""
 
-    def come(self, lane: int) -> None:
-        """A peer may send frames in a lane from now on."""
+    def come(self, lane: int) -> bool:
+        """Whether a peer may send frames in a lane from now on."""
 
     def admit(self, peer: str, lane: int, head: frame.Frame) -> Delivery:
         """What to do with a frame's elements, once it may be received."""
@@ -109,15 +109,22 @@ class Listener:
             self._refuse(connection)
             return
         threading.current_thread().name = f"from {hello.member}, {hello.lane}.{hello.stream}"
-        self._receiver.come(hello.lane)
+        if not self._receiver.come(hello.lane):
+            self._forget(hello, connection)
+            return
         try:
+            if hello.lane:
+                connection.sendall(frame.WELCOME)
             reason = self._read(hello, connection)
         except (OSError, SyncError) as error:
             reason = str(error) or repr(error)
+        self._forget(hello, connection)
+        self._receiver.gone(hello.member, hello.lane, reason)
+
+    def _forget(self, hello: frame.Greeting, connection: socket.socket) -> None:
         with self._guard:
             del self._known[hello]
         sockets.close_now(connection)
-        self._receiver.gone(hello.member, hello.lane, reason)
 
     def _refuse(self, connection: socket.socket) -> None:
         with self._guard:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from testbed.sync import sockets, tcpinfo
 from testbed.sync.backlog import Backlog
-from testbed.sync.frame import FrameFormat, Greeting
+from testbed.sync.frame import WELCOME, FrameFormat, Greeting
 from testbed.sync.tcpinfo import TcpInfo
 
 #: Threads end at once when their connection does; this is for a machine that has no time for them.
@@ -127,6 +127,8 @@ class Sender:
         way = self._way
         connection = sockets.connect(self._address, way.patience_s, self._aborted, way.congestion)
         connection.sendall(hello.pack(way.secret))
+        if hello.lane:
+            sockets.receive(connection, memoryview(bytearray(len(WELCOME))))
         with self._changed:
             self._connections.append(connection)
             self._changed.notify_all()

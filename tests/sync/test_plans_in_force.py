@@ -1,0 +1,205 @@
+"""What plans can ask for beyond trees: groups, keys, auxiliary routes, several connections, an order of addition."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+
+from testbed import sync
+from testbed.plan import Group, Plan, Route
+from testbed.protocol import PeerSample
+from tests.sync.controller import Controller, job
+from tests.sync.plans import chain, names, random_groups, random_plan, random_routes, star
+from tests.sync.test_session import check_exact, reducing, run, run_with, values
+
+pytestmark = pytest.mark.unit
+
+
+def reduced(session: sync.Session, rounds: int, elements: int) -> list[tuple[torch.Tensor, bool]]:
+    done = []
+    for k in range(rounds):
+        result = session.allreduce(values(session.name, k, elements))
+        session.report()
+        done.append((result.tensor, result.whole))
+    return done
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_groups_reduce_among_themselves_but_for_every_period(tmp_path: Path, seed: int) -> None:
+    """Members of one group dawdle, so that the others run ahead of them as far as they can."""
+    draw = random.Random(seed)
+    plan = random_groups(draw, random_plan(draw, names(6), 0, 1024))
+    slow = set(plan.groups[-1].members)
+    rounds, elements = 3 * plan.period, 2000
+
+    def work(session: sync.Session) -> list[tuple[torch.Tensor, bool]]:
+        done = []
+        for k in range(rounds):
+            if session.name in slow:
+                time.sleep(0.01)
+            result = session.allreduce(values(session.name, k, elements))
+            done.append((result.tensor, result.whole))
+        return done
+
+    results, _ = run(tmp_path, plan, work)
+    for k in range(rounds):
+        for member in plan.members:
+            party = plan.group_of(member, k + 1).members
+            tensor, whole = results[member][k]  # type: ignore[index]
+            expected = torch.stack([values(m, k, elements).double() for m in party]).mean(0)
+            assert whole == plan.among_all(k + 1)
+            assert (tensor - expected).abs().max() <= 1e-6
+            assert torch.equal(tensor, results[party[0]][k][0])  # type: ignore[index]
+
+
+def test_plans_are_swapped_in_rounds_among_all_alone(tmp_path: Path) -> None:
+    members = names(4)
+    halves = tuple(Group(part, (star(part, part[0]),)) for part in (members[:2], members[2:]))
+    grouped = Plan(0, members, (star(members, "m0"),), groups=halves, period=3)
+    rounds = 24
+
+    def work(session: sync.Session) -> list[int]:
+        return [session.allreduce(torch.ones(100)).epoch for _ in range(rounds)]
+
+    def swap(controller: Controller) -> None:
+        controller.await_condition(lambda: len(controller.roster) == len(members))
+        controller.prepare(replace(grouped, epoch=1, period=2))
+        controller.prepare(Plan(2, members, (chain(members),)))
+
+    with Controller(tmp_path, grouped, job()) as controller:
+        thread = threading.Thread(target=swap, args=(controller,))
+        thread.start()
+        results = run_with(controller, work)
+        thread.join()
+    epochs = results["m0"]
+    assert all(results[member] == epochs for member in members)
+    period = {0: 3, 1: 2, 2: 1}
+    for number, (before, after) in enumerate(pairwise(epochs), start=1):  # type: ignore[arg-type]
+        assert before == after or number % period[before] == 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_keys_change_when_means_travel_and_not_what_they_are(tmp_path: Path, seed: int) -> None:
+    draw = random.Random(seed)
+    plan = random_plan(draw, names(5), 0, 1024)
+    keyed = replace(plan, trees=tuple(replace(tree, keys=(0.1, 0.6, 0.3)) for tree in plan.trees))
+    weights = {m: draw.uniform(0.1, 40) for m in plan.members}
+    results, _ = run(tmp_path, keyed, reducing(3, 4001, weights))
+    check_exact(results, 3, 4001, weights)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_auxiliary_routes_change_nothing_but_the_way(tmp_path: Path, seed: int) -> None:
+    draw = random.Random(seed)
+    plan = random_plan(draw, names(6), 0, 1024)
+    plan = replace(plan, auxiliary=random_routes(draw, plan.members))
+    weights = dict.fromkeys(plan.members, 1.0)
+    results, controller = run(tmp_path, plan, reducing(6, 30_000, weights), job(streams=2))
+    check_exact(results, 6, 30_000, weights)
+    assert {(r.lost, r.duplicated) for r in controller.reports()} == {(0, 0)}
+
+
+def test_auxiliary_routes_take_over_what_waits_for_a_busy_edge(tmp_path: Path) -> None:
+    """All that m0 sends is a lot, and of a leaf it is queued at once; both hops of the route are measured."""
+    members = names(3)
+    plan = Plan(0, members, (star(members, "m1"),), 16 * 1024, auxiliary=(Route("m0", "m1", ("m2",)),))
+    elements = 2_000_000
+    weights = dict.fromkeys(members, 1.0)
+    results, controller = run(tmp_path, plan, reducing(4, elements, weights))
+    check_exact(results, 4, elements, weights)
+
+    def moved(member: str, peer: str) -> int:
+        samples = [s for report in controller.reports() if report.member == member for s in report.peers]
+        return sum(sample.auxiliary_bytes for sample in samples if sample.peer == peer)
+
+    assert moved("m0", "m2") > 16 * 1024 and moved("m2", "m1") > 16 * 1024
+    assert not moved("m1", "m0") and not moved("m0", "m1")
+
+
+def test_swaps_between_plans_with_auxiliary_routes(tmp_path: Path) -> None:
+    members, elements, draw = names(5), 20_000, random.Random(3)
+    swaps = 30
+
+    def plan(epoch: int) -> Plan:
+        made = random_plan(draw, members, epoch, draw.choice([1024, 4096]))
+        return replace(made, auxiliary=random_routes(draw, members))
+
+    def work(session: sync.Session) -> list[torch.Tensor]:
+        tensors: list[torch.Tensor] = []
+        epoch = 0
+        while epoch < swaps:
+            tensor = values(session.name, len(tensors), elements)
+            epoch = session.allreduce(tensor).epoch
+            session.report()
+            tensors.append(tensor)
+        return tensors
+
+    def swap(controller: Controller) -> None:
+        controller.await_condition(lambda: len(controller.roster) == len(members))
+        for epoch in range(1, swaps + 1):
+            controller.prepare(plan(epoch))
+            in_force = epoch
+            controller.await_condition(lambda: any(r.epoch == in_force for r in controller.reports()))  # noqa: B023
+
+    with Controller(tmp_path, plan(0), job()) as controller:
+        thread = threading.Thread(target=swap, args=(controller,))
+        thread.start()
+        results = run_with(controller, work)
+        thread.join()
+    check_exact(results, len(results["m0"]), elements, dict.fromkeys(members, 1.0))  # type: ignore[arg-type]
+    assert {(r.lost, r.duplicated) for r in controller.reports()} == {(0, 0)}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_sixteen_bit_tensors_are_rounded_once_a_hop(tmp_path: Path, dtype: torch.dtype) -> None:
+    """Weights of 1,000 and values of 300 would be past float16's end, if sums travelled."""
+    members = names(4)
+    trees = (replace(chain(members), share=0.5), replace(star(members, "m2"), share=0.5))
+    plan = Plan(0, members, trees, 1024)
+
+    def work(session: sync.Session) -> torch.Tensor:
+        return session.allreduce((values(session.name, 0, 3000) * 300).to(dtype), weight=1000.0).tensor
+
+    results, _ = run(tmp_path, plan, work)
+    contributed = torch.stack([(values(m, 0, 3000) * 300).to(dtype).double() for m in members])
+    tolerance = contributed.abs().max(0).values * torch.finfo(dtype).eps * len(members)
+    for result in results.values():
+        assert isinstance(result, torch.Tensor) and result.dtype == dtype and torch.equal(result, results["m0"])  # type: ignore[arg-type]
+        assert ((result.double() - contributed.mean(0)).abs() <= tolerance).all()
+
+
+def test_reproducible_sums_have_the_same_bits_run_after_run(tmp_path: Path) -> None:
+    """The children of the root arrive in another order each time."""
+    members = names(5)
+    plan = Plan(0, members, (star(members, "m0"),), 1024)
+
+    def bits(folder: str, order: list[int]) -> torch.Tensor:
+        def work(session: sync.Session) -> torch.Tensor:
+            time.sleep(0.03 * order[int(session.name[1:])])
+            return session.allreduce(values(session.name, 0, 5000), weight=1.7).tensor
+
+        (tmp_path / folder).mkdir()
+        results, _ = run(tmp_path / folder, plan, work, job(reproducible=True))
+        return results["m3"]  # type: ignore[return-value]
+
+    assert torch.equal(bits("one", [0, 1, 2, 3, 4]), bits("other", [4, 3, 2, 1, 0]))
+
+
+def test_a_round_says_where_its_time_went(tmp_path: Path) -> None:
+    members = names(3)
+    plan = Plan(0, members, (star(members, "m1"),), 64 * 1024)
+    _, controller = run(tmp_path, plan, reducing(3, 1_000_000, dict.fromkeys(members, 1.0)))
+    reports = controller.reports()
+    root = [report for report in reports if report.member == "m1"]
+    assert all(report.add_s > 0 and report.receive_s > 0 for report in root)
+    assert sum(report.send_s for report in reports) > 0
+    samples = [sample for report in reports for sample in report.peers]
+    assert any(sample.queued_s > 0 for sample in samples)
+    assert all(isinstance(sample, PeerSample) and sample.auxiliary_bytes == 0 for sample in samples)
