@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Mapping
 
 import torch
@@ -66,6 +67,8 @@ class Exchange:
         self._buffers = Alternating()
         self._lanes: dict[int, int] = {}
         self._drained: set[int] = set()
+        self._streams = way.streams
+        self._ended: Counter[str] = Counter()
         self._gone: dict[str, str] = {}
         self._failure: SyncError | None = None
         self._outbox = Outbox(way, FrameFormat(len(plan.members)), roster, self._undelivered)
@@ -302,12 +305,17 @@ class Exchange:
             self._lanes[lane] = self._lanes.get(lane, 0) + welcome
             return welcome
 
-    def gone(self, peer: str, lane: int, reason: str) -> None:
-        """A peer's connection ended: an error for the rounds that wait for it, and only for those."""
+    def gone(self, peer: str, lane: int, error: str) -> None:
+        """A peer's connection ended: an error for the rounds that wait for the peer, and only for those.
+
+        One that ended well may have ended before others to the same peer, which still bring what is owed.
+        """
         with self._changed:
             self._lanes[lane] -= 1
             if not lane:
-                self._gone[peer] = reason
+                self._ended[peer] += 1
+                if error or self._ended[peer] == self._streams:
+                    self._gone[peer] = error or "closed its connection"
             self._changed.notify_all()
 
     def fail(self, error: SyncError) -> None:

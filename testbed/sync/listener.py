@@ -31,8 +31,8 @@ class Receiver(Protocol):
     def admit(self, peer: str, lane: int, head: frame.Frame) -> Delivery:
         """What to do with a frame's elements, once it may be received."""
 
-    def gone(self, peer: str, lane: int, reason: str) -> None:
-        """No more frames will come from the peer in a lane."""
+    def gone(self, peer: str, lane: int, error: str) -> None:
+        """A connection of the peer ended: between two frames as it should (no `error`), or else."""
 
 
 class Listener:
@@ -112,10 +112,11 @@ class Listener:
         if not self._receiver.come(hello.lane):
             self._forget(hello, connection)
             return
+        reason = ""
         try:
             if hello.lane:
                 connection.sendall(frame.WELCOME)
-            reason = self._read(hello, connection)
+            self._read(hello, connection)
         except (OSError, SyncError) as error:
             reason = str(error) or repr(error)
         self._forget(hello, connection)
@@ -150,8 +151,8 @@ class Listener:
             self._known[hello] = connection
         return hello
 
-    def _read(self, hello: frame.Greeting, connection: socket.socket) -> str:
-        """Hand on frames until the peer closes between two of them; why it ended."""
+    def _read(self, hello: frame.Greeting, connection: socket.socket) -> None:
+        """Hand on frames until the peer closes between two of them."""
         raw = memoryview(bytearray(self._format.size))
         scratch = Scratch()
         while sockets.receive_or_end(connection, raw):
@@ -161,4 +162,3 @@ class Listener:
             sockets.receive(connection, payload)
             frame.verify(head, payload)
             delivery.take(payload)
-        return "closed its connection"

@@ -128,7 +128,9 @@ class Sender:
         connection = sockets.connect(self._address, way.patience_s, self._aborted, way.congestion)
         connection.sendall(hello.pack(way.secret))
         if hello.lane:
+            connection.settimeout(way.patience_s)
             sockets.receive(connection, memoryview(bytearray(len(WELCOME))))
+            connection.settimeout(None)
         with self._changed:
             self._connections.append(connection)
             self._changed.notify_all()
