@@ -59,7 +59,8 @@ QUEUE_S, QUEUE_BYTES = 0.020, 256 * 1024
 #: Memory beyond PyTorch's own: the tensor, the sums of two rounds, and this.
 MEMORY_MODELS, MEMORY_MIB = 3, 64
 
-LOOPBACK_CHUNK_BYTES = MIB
+#: Few turns of Python, and still 64 of them to overlap.
+LOOPBACK_CHUNK_BYTES = 4 * MIB
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,19 @@ def bytes_of(values: torch.Tensor) -> memoryview:
     return memoryview((ctypes.c_ubyte * values.nbytes).from_address(values.data_ptr())).cast("B")
 
 
+class Scratch:
+    """Room that grows to the most that was asked for and stays: zeroing new memory costs as much as a copy."""
+
+    def __init__(self) -> None:
+        self._bytes = memoryview(bytearray(0))
+
+    def room(self, length: int) -> memoryview:
+        """The first `length` bytes of it, with whatever was there before."""
+        if length > len(self._bytes):
+            self._bytes = memoryview(bytearray(length))
+        return self._bytes[:length]
+
+
 class Sums:
     """Room for the sums (of type `summed`) of elements of type `dtype`, and for what becomes of them on the wire.
 
@@ -23,12 +36,12 @@ class Sums:
     where its elements stand as they travel, in their own type; it takes the room of its sums, or half of it.
     """
 
-    def __init__(self, elements: int, dtype: torch.dtype) -> None:
+    def __init__(self, elements: int, dtype: torch.dtype, scratch: Scratch) -> None:
         self.elements = elements
         self.dtype = dtype
         self.wide = dtype.itemsize >= torch.float32.itemsize
         self.summed = dtype if self.wide else torch.float32
-        self._bytes = memoryview(bytearray(elements * self.summed.itemsize))
+        self._bytes = scratch.room(elements * self.summed.itemsize)
         self._sums = torch.frombuffer(self._bytes, dtype=self.summed)
         self._placed = self._sums if self.wide else self._sums.view(dtype)
 
@@ -52,19 +65,6 @@ class Sums:
             self.placed(start, stop).copy_(self.view(start, stop).to(self.dtype))
 
 
-class Scratch:
-    """One chunk's room for one connection: grows to the largest chunk seen and stays."""
-
-    def __init__(self) -> None:
-        self._bytes = memoryview(bytearray(0))
-
-    def room(self, length: int) -> memoryview:
-        """Bytes to receive `length` bytes into."""
-        if length > len(self._bytes):
-            self._bytes = memoryview(bytearray(length))
-        return self._bytes[:length]
-
-
 class Alternating:
     """Two rooms that rounds take in turns, by the parity of their number.
 
@@ -74,13 +74,15 @@ class Alternating:
     """
 
     def __init__(self) -> None:
+        self._rooms = Scratch(), Scratch()
         self._pair: list[Sums | None] = [None, None]
 
     def take(self, round_number: int, elements: int, dtype: torch.dtype) -> Sums:
-        """The room of a round, set aside anew only where the tensor's shape changed."""
-        sums = self._pair[round_number % 2]
+        """The room of a round."""
+        turn = round_number % 2
+        sums = self._pair[turn]
         if sums is None or (sums.elements, sums.dtype) != (elements, dtype):
-            sums = self._pair[round_number % 2] = Sums(elements, dtype)
+            sums = self._pair[turn] = Sums(elements, dtype, self._rooms[turn])
         return sums
 
 

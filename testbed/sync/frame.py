@@ -48,7 +48,8 @@ class Frame(NamedTuple):
 
     The sum (for a mean: the mean) is `scale` times what the frame carries; `weight` is the sum of the weights of
     `contributors`, and `successor` the epoch that they all are ready to go by next. A frame on an auxiliary route
-    names it by its number in the plan, from 1 on, and how many more members are `left` to forward it.
+    names it by its number in the plan, from 1 on, and how many more members are `left` to forward it. Without a
+    `checksum` it is not ready to be sent: `sealed` has one.
     """
 
     kind: Kind
@@ -62,10 +63,14 @@ class Frame(NamedTuple):
     length: int
     weight: float
     contributors: int
-    checksum: int
+    checksum: int | None = None
     scale: float = 1.0
     route: int = 0
     left: int = 0
+
+    def sealed(self, payload: memoryview) -> Frame:
+        """The frame with the checksum of its elements."""
+        return self if self.checksum is not None else self._replace(checksum=checksum(payload))
 
 
 class FrameFormat:

@@ -16,7 +16,6 @@ import torch
 from testbed.plan import Plan
 from testbed.sync import payload
 from testbed.sync.buffers import CODES, DTYPES, Sums, bytes_of
-from testbed.sync.checksum import checksum
 from testbed.sync.codecs import PLAIN, Codec, Residual
 from testbed.sync.duty import Role
 from testbed.sync.errors import FrameError
@@ -207,8 +206,9 @@ class Round:
             self._release(each, self.reduction.part(each), duty.mean_codec)
 
     def _release(self, number: int, part: Part, codec: Codec) -> None:
-        """At the root: a mean is to be broadcast."""
+        """At the root: a mean is to be broadcast. It goes to several, so its checksum is made here."""
         frame, data = self._packed(number, Kind.MEAN, part, codec)
+        frame = frame.sealed(data)
         with self._guard:
             self.reduction.accept(number, part)
         self._broadcast(number, frame, data)
@@ -251,7 +251,6 @@ class Round:
             length=len(data),
             weight=part.weight,
             contributors=part.contributors,
-            checksum=checksum(data),
             scale=scale,
         )
         return frame, data

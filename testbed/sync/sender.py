@@ -139,7 +139,8 @@ class Sender:
     def _send_all(self, connection: socket.socket) -> None:
         while (item := self.backlog.take()) is not None:
             began = time.monotonic()
-            sockets.send_all(connection, self._wire.pack(item.frame), item.payload)
+            head = self._wire.pack(item.frame.sealed(item.payload))  # here, where what it reads is sent next
+            sockets.send_all(connection, head, item.payload)
             self.sending_s += time.monotonic() - began
             item.sent()
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.plan import Plan
-from testbed.sync.buffers import Sums
+from testbed.sync.buffers import Scratch, Sums
 from testbed.sync.duty import role_in
 from testbed.sync.errors import FrameError, SyncError
 from testbed.sync.layout import Layout
@@ -26,7 +26,7 @@ def reduction(
 ) -> Reduction:
     layout = Layout(plan.whole, plan.chunk_bytes, elements, dtype.itemsize)
     role = role_in(plan, plan.whole, member)
-    return Reduction(plan.epoch, plan.members, role, layout, Sums(elements, dtype), in_order)
+    return Reduction(plan.epoch, plan.members, role, layout, Sums(elements, dtype, Scratch()), in_order)
 
 
 def give(state: Reduction, number: int, peer: str, values: torch.Tensor, part: Part) -> bool:
