@@ -1,0 +1,40 @@
+"""Communication graphs of decentralized training: families, averaging weights, bounds on the iteration gap. Pure."""
+
+from __future__ import annotations
+
+from testbed.planning.graphs.bounds import gap_bounds
+from testbed.planning.graphs.families import (
+    complete,
+    double_ring,
+    exponential,
+    family_names,
+    make_graph,
+    ring,
+    ring_based,
+    torus,
+)
+from testbed.planning.graphs.fast import fast_edges
+from testbed.planning.graphs.graph import Graph, GraphError
+from testbed.planning.graphs.monitor import Breach, GapMonitor
+from testbed.planning.graphs.weights import Weights, metropolis, spectral_gap, uniform
+
+__all__ = [
+    "Breach",
+    "GapMonitor",
+    "Graph",
+    "GraphError",
+    "Weights",
+    "complete",
+    "double_ring",
+    "exponential",
+    "family_names",
+    "fast_edges",
+    "gap_bounds",
+    "make_graph",
+    "metropolis",
+    "ring",
+    "ring_based",
+    "spectral_gap",
+    "torus",
+    "uniform",
+]

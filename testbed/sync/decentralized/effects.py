@@ -1,0 +1,115 @@
+"""What a member of decentralized training asks of whoever drives it, and is told: protocols without a transport.
+
+A member's `program` is a generator. It yields effects; the driver carries them out, over sockets or in simulated
+time, and resumes it:
+
+    program yields        driver does                                            program is answered
+    Send                  carries the message, when it can                       None
+    Compute               begins a local step on the side                        a Step, done later
+    Until                 resumes the program once the condition holds           None
+    Advance               notes the iteration that the member has entered        None
+
+Between two `Until`s nothing else happens to the member: the driver hands over a message (`receive`) or marks a
+Step done only while the program waits, then looks at the condition again.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Iterable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from torch import Tensor
+
+
+class Message:
+    """What members send each other; subclasses are frozen dataclasses."""
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Give `message` to the member `to`; the sender does not wait for it. Messages may overtake each other."""
+
+    to: str
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """Begin the local step of `iteration` at `parameters`, which must not change meanwhile."""
+
+    parameters: Tensor
+    iteration: int
+
+
+@dataclass(frozen=True, slots=True)
+class Until:
+    """Wait until `condition` holds; `awaited` says for what, to whoever asks why a member stands still."""
+
+    condition: Callable[[], bool]
+    awaited: str
+
+
+@dataclass(frozen=True, slots=True)
+class Advance:
+    """The member has entered `iteration`."""
+
+    iteration: int
+
+
+Effect = Send | Compute | Until | Advance
+
+Result = TypeVar("Result")
+
+#: A part of a program: yields effects, is answered, returns a result.
+Steps = Generator[Effect, Any, Result]
+
+
+class Step:
+    """A local step under way: the change it makes to the parameters, once done (plain SGD: minus rate x gradient)."""
+
+    def __init__(self) -> None:
+        self._change: Tensor | None = None
+
+    def finish(self, change: Tensor) -> None:
+        """The driver's word that the step is done. `change` has the parameters' shape."""
+        self._change = change
+
+    @property
+    def done(self) -> bool:
+        """Whether the change is there."""
+        return self._change is not None
+
+    @property
+    def change(self) -> Tensor:
+        """What to add to the parameters; RuntimeError before the step is done."""
+        if self._change is None:
+            raise RuntimeError("the local step is still under way; wait until it is done")
+        return self._change
+
+
+class Member(ABC):
+    """One that takes part in decentralized training. `parameters` is 1-dimensional and replaced, never written to."""
+
+    def __init__(self, name: str, parameters: Tensor) -> None:
+        self.name = name
+        self.parameters = parameters
+
+    @abstractmethod
+    def program(self) -> Steps[None]:
+        """The member's whole training; it ends when the last iteration is done."""
+
+    @abstractmethod
+    def receive(self, sender: str, message: Message) -> Iterable[Send]:
+        """Takes a message in and says what to send at once in answer; goes on after the program has ended."""
+
+    def compute(self, iteration: int) -> Steps[Step]:
+        """The local step of `iteration` on the parameters as they are, waited for."""
+        step: Step = yield Compute(self.parameters, iteration)
+        yield from self.finished(step, iteration)
+        return step
+
+    def finished(self, step: Step, iteration: int) -> Steps[None]:
+        """Waits for a step begun earlier."""
+        yield Until(lambda: step.done, f"its own step of iteration {iteration}")

@@ -1,0 +1,29 @@
+"""A member's place in the communication graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbours:
+    """Who sends to `member` and to whom it sends, itself in neither.
+
+    `weights` are those of averaging what comes, for each source and for the member itself; all positive.
+    """
+
+    member: str
+    sources: tuple[str, ...]
+    targets: tuple[str, ...]
+    weights: Mapping[str, float]
+
+    def __post_init__(self) -> None:
+        if not self.sources or not self.targets:
+            raise ValueError(f"{self.member} has nobody to hear from or nobody to send to; train it alone instead")
+        if self.member in self.sources or self.member in self.targets:
+            raise ValueError(f"{self.member} is its own neighbour; leave it out, averaging counts its own anyway")
+        if set(self.weights) != {self.member, *self.sources}:
+            raise ValueError(f"{self.member}: weights are for {sorted(self.weights)}, not for itself and its sources")
+        if not all(weight > 0 for weight in self.weights.values()):
+            raise ValueError(f"{self.member}: a weight is not positive; drop the edge instead")

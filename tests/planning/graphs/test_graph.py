@@ -1,0 +1,79 @@
+"""Graphs, their families, and what refuses to be one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from testbed.planning.graphs import (
+    Graph,
+    GraphError,
+    complete,
+    double_ring,
+    exponential,
+    family_names,
+    make_graph,
+    ring,
+    ring_based,
+    torus,
+)
+
+pytestmark = pytest.mark.unit
+
+
+def names(count: int) -> tuple[str, ...]:
+    return tuple(f"w{index}" for index in range(count))
+
+
+@pytest.mark.parametrize(
+    ("family", "degree", "diameter"),
+    [(ring, 2, 8), (ring_based, 3, 4), (double_ring, 4, 3), (exponential, 4, 4), (torus, 4, 4), (complete, 15, 1)],
+)
+def test_sixteen_members_have_the_degree_and_diameter_of_their_family(
+    family: Callable[[Sequence[str]], Graph], degree: int, diameter: int
+) -> None:
+    graph = family(names(16))
+    assert {len(graph.targets(member)) for member in graph.members} == {degree}
+    assert {len(graph.sources(member)) for member in graph.members} == {degree}
+    assert max(max(row.values()) for row in graph.hops.values()) == diameter
+
+
+@given(st.sampled_from(family_names()), st.integers(2, 40))
+def test_a_family_gives_a_connected_graph_or_says_which_number_it_needs(family: str, count: int) -> None:
+    try:
+        graph = make_graph(family, names(count))
+    except GraphError as error:
+        assert str(count) in str(error)
+        assert family in {"ring-based", "double-ring", "torus"}
+    else:
+        assert all(len(graph.hops[member]) == count for member in graph.members)
+        assert graph.symmetric or family == "exponential"
+
+
+def test_a_graph_that_is_cut_names_who_is_stuck_and_an_edge_that_mends_it() -> None:
+    edges = {("a", "b"), ("b", "a"), ("b", "c"), ("c", "d"), ("d", "c")}
+    with pytest.raises(GraphError, match=r"what c, d learns never reaches a; add an edge such as c to a"):
+        Graph(("a", "b", "c", "d"), frozenset(edges))
+    assert Graph(("a", "b", "c", "d"), frozenset(edges | {("c", "a")})).hops["d"]["b"] == 3
+
+
+@pytest.mark.parametrize(
+    ("members", "edges", "rule"),
+    [
+        (("a", "a"), set(), "named once"),
+        ((), set(), "at least one"),
+        (("a", "b"), {("a", "b"), ("b", "z")}, "z, who are no members"),
+        (("a", "b"), {("a", "b"), ("b", "a"), ("a", "a")}, "a: drop the edge to itself"),
+    ],
+)
+def test_what_is_no_graph_is_refused(members: tuple[str, ...], edges: set[tuple[str, str]], rule: str) -> None:
+    with pytest.raises(GraphError, match=rule):
+        Graph(members, frozenset(edges))
+
+
+def test_an_unknown_family_lists_those_there_are() -> None:
+    with pytest.raises(GraphError, match=r"no graph 'star'; there are: ring, ring-based"):
+        make_graph("star", names(4))
