@@ -79,3 +79,13 @@ class Graph:
     def targets(self, member: str) -> tuple[str, ...]:
         """To whom `member` sends, itself left out, in the members' order."""
         return tuple(other for other in self.members if (member, other) in self.edges)
+
+    def sides(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The members in two parts with no edge inside a part (AD-PSGD's active and passive); GraphError if none."""
+        if not nx.is_bipartite(self.digraph):
+            raise GraphError(
+                "a circle of odd length: no two sides; take an even ring, a torus of even sides, or a tree"
+            )
+        colour = nx.bipartite.color(self.digraph)
+        active, passive = (tuple(m for m in self.members if colour[m] == side) for side in (1, 0))
+        return active, passive

@@ -89,27 +89,31 @@ class Step:
         return self._change
 
 
-class Member(ABC):
-    """One that takes part in decentralized training. `parameters` is 1-dimensional and replaced, never written to."""
+class Party(ABC):
+    """One that takes part in decentralized training, whether or not it has a model of its own."""
 
-    def __init__(self, name: str, parameters: Tensor) -> None:
-        self.name = name
-        self.parameters = parameters
+    name: str
 
     @abstractmethod
     def program(self) -> Steps[None]:
-        """The member's whole training; it ends when the last iteration is done."""
+        """All that the party does of itself; it ends when its last iteration is done."""
 
     @abstractmethod
     def receive(self, sender: str, message: Message) -> Iterable[Send]:
         """Takes a message in and says what to send at once in answer; goes on after the program has ended."""
 
-    def compute(self, iteration: int) -> Steps[Step]:
-        """The local step of `iteration` on the parameters as they are, waited for."""
-        step: Step = yield Compute(self.parameters, iteration)
-        yield from self.finished(step, iteration)
-        return step
+
+class Member(Party):
+    """A party that trains. `parameters` is 1-dimensional and replaced, never written to: others may hold it."""
+
+    def __init__(self, name: str, parameters: Tensor) -> None:
+        self.name = name
+        self.parameters = parameters
 
     def finished(self, step: Step, iteration: int) -> Steps[None]:
         """Waits for a step begun earlier."""
         yield Until(lambda: step.done, f"its own step of iteration {iteration}")
+
+    def unexpected(self, sender: str, message: Message) -> TypeError:
+        """The error for a message that this protocol does not have."""
+        return TypeError(f"{self.name} cannot take {message} from {sender}; all members must follow one protocol")

@@ -11,7 +11,7 @@ from random import Random
 import torch
 from torch import Tensor
 
-from testbed.sync.decentralized import Advance, Compute, Member, Message, Send, Step, Steps, Until
+from testbed.sync.decentralized import Advance, Compute, Message, Party, Send, Step, Steps, Until
 
 Pair = tuple[str, str]
 
@@ -53,7 +53,7 @@ class Simulation:
     `flying` are the messages under way by (sender, receiver), `log` all that were sent, `ended` when each program did.
     """
 
-    def __init__(self, members: Mapping[str, Member], conditions: Conditions, *watchers: Watcher) -> None:
+    def __init__(self, members: Mapping[str, Party], conditions: Conditions, *watchers: Watcher) -> None:
         self.members = members
         self.now = 0.0
         self.log: list[tuple[Pair, Message]] = []

@@ -55,7 +55,7 @@ class HopMember(Member):
             case Ack(iteration):
                 self._acked[sender] = max(self._acked[sender], iteration)
             case _:
-                raise TypeError(f"{self.name} cannot take {message} from {sender}")
+                raise self.unexpected(sender, message)
         return ()
 
     def program(self) -> Steps[None]:
