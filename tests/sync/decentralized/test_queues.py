@@ -62,9 +62,12 @@ def test_staleness_keeps_the_newest_and_weighs_it_by_its_age() -> None:
     place = Neighbours("me", ("a", "b"), ("a",), {"me": 1 / 3, "a": 1 / 3, "b": 1 / 3})
     reception = Stale(place, HopRules(staleness=2))
     reception.begin(5)
-    for one in (entry(2, "a"), entry(4, "a"), entry(3, "a"), entry(7, "b")):
+    for one in (entry(2, "a"), entry(3, "b")):
         reception.enqueue(one)
-    assert reception.queue.size() == 2
+    assert [(one.iteration, one.sender) for one in reception.queue] == [(3, "b")]
+    for one in (entry(4, "a"), entry(3, "a"), entry(7, "b")):
+        reception.enqueue(one)
+    assert [(one.iteration, one.sender) for one in reception.queue] == [(4, "a"), (7, "b")]
     steps = reception.average(entry(5, "me"), 5)
     with pytest.raises(StopIteration) as done:
         while True:

@@ -107,7 +107,6 @@ class Stale(Reception):
         return average.value
 
     def begin(self, iteration: int) -> None:
-        # What is kept from before stays until something newer comes; it is too old to be counted, not to be counted on.
         self.oldest = iteration - self._staleness
 
     def reach(self) -> int | None:
