@@ -44,8 +44,8 @@ TRACE = "time_s,rate_mbps\n" + "".join(f"{tick / 10},{4 + tick % 2 / 10}\n" for 
 def write(folder: Path, rounds: int) -> Path:
     """An experiment of two workers whose every round sends 0.6 MB over 4 Mbit/s.
 
-    A step is nearly all work, which a small host just carries: beside programs that want all of it too, a shorter one of a
-    container that sleeps in between has credit, and was seen to be as quick as ever.
+    A step is nearly all work, which a small host just carries: beside programs that want all of it too, the shorter
+    steps of a container that sleeps in between were seen to be as quick as ever.
     """
     (folder / "pair.csv").write_text(TRACE)
     (folder / "pair.yaml").write_text(yaml.safe_dump(TOPOLOGY))
