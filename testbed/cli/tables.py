@@ -1,17 +1,17 @@
-"""How networks look in a terminal."""
+"""How networks, plans and comparisons look in a terminal."""
 
 from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from statistics import median
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from testbed.plan import Plan
+from testbed.report import text
 
 #: In a file or a pipe nothing is cut off.
 PIPE_WIDTH = 160
@@ -78,11 +78,11 @@ def print_comparison(figures: Mapping[str, Mapping[str, Any]]) -> None:
     for policy, own in figures.items():
         spread = own["spread"]
         cells = (
-            _ranged(spread["seconds_per_round_p50"], "{:.2f}", " s"),
-            _ranged(spread["ratio_to_bound"], "{:.2f}"),
-            _ranged(spread["final_accuracy"], "{:.1%}"),
-            _ranged(spread["wall_seconds"], "{:.0f}", " s"),
-            _ranged([None if each is None else each / 1e6 for each in spread["wan_bytes"]], "{:.1f}", " MB"),
+            text.spread(spread["seconds_per_round_p50"], text.seconds),
+            text.spread(spread["ratio_to_bound"], text.number),
+            text.spread(spread["final_accuracy"], lambda share: text.percent(share, 1)),
+            text.spread(spread["wall_seconds"], text.seconds),
+            text.spread(spread["wan_bytes"], text.size),
         )
         verdicts = Counter(own["verdicts"])
         table.add_row(policy, *cells, ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items()))
@@ -121,14 +121,6 @@ def _depth(parents: Mapping[str, str]) -> int:
         for child in reversed(way):
             hops[child] = hops.get(parents[child], 0) + 1
     return max(hops.values(), default=0)
-
-
-def _ranged(values: Sequence[float | None], form: str, unit: str = "") -> str:
-    known = sorted(value for value in values if value is not None)
-    if not known:
-        return "–"
-    low, middle, high = (form.format(value) for value in (known[0], median(known), known[-1]))
-    return f"{middle}{unit}" if low == high else f"{middle} ({low}–{high}){unit}"
 
 
 def _hosts(hosts: Mapping[str, Mapping[str, Any]]) -> Table:

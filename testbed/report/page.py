@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from posixpath import normpath
-from statistics import median
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
@@ -167,12 +166,8 @@ def _by_policy(records: Sequence[RunRecord], policies: Sequence[str]) -> Table |
 
 
 def _spread(values: Sequence[float | None], words: Callable[[float], str]) -> Cell:
-    """Median, and least to most where they read differently."""
-    found = sorted(value for value in values if value is not None)
-    if not found:
-        return Cell(text.UNKNOWN, "muted")
-    low, middle, high = words(found[0]), words(median(found)), words(found[-1])
-    return Cell(middle if low == high else f"{middle} ({low} to {high})")
+    told = text.spread(values, words)
+    return Cell(told, "muted" if told == text.UNKNOWN else "")
 
 
 def _differing_names(values: dict[str, dict[str, str]]) -> list[str]:
