@@ -17,7 +17,7 @@ from testbed.plan import Group, Plan, Route
 from testbed.protocol import PeerSample
 from tests.sync.controller import Controller, job
 from tests.sync.plans import chain, names, random_groups, random_plan, random_routes, star
-from tests.sync.test_session import check_exact, reducing, run, run_with, values
+from tests.sync.test_session import check_exact, reducing, reducing_until, run, run_with, values
 
 pytestmark = pytest.mark.unit
 
@@ -131,16 +131,6 @@ def test_swaps_between_plans_with_auxiliary_routes(tmp_path: Path) -> None:
         made = random_plan(draw, members, epoch, draw.choice([1024, 4096]))
         return replace(made, auxiliary=random_routes(draw, members))
 
-    def work(session: sync.Session) -> list[torch.Tensor]:
-        tensors: list[torch.Tensor] = []
-        epoch = 0
-        while epoch < swaps:
-            tensor = values(session.name, len(tensors), elements)
-            epoch = session.allreduce(tensor).epoch
-            session.report()
-            tensors.append(tensor)
-        return tensors
-
     def swap(controller: Controller) -> None:
         controller.await_condition(lambda: len(controller.roster) == len(members))
         for epoch in range(1, swaps + 1):
@@ -151,7 +141,7 @@ def test_swaps_between_plans_with_auxiliary_routes(tmp_path: Path) -> None:
     with Controller(tmp_path, plan(0), job()) as controller:
         thread = threading.Thread(target=swap, args=(controller,))
         thread.start()
-        results = run_with(controller, work)
+        results = run_with(controller, reducing_until(swaps, elements))
         thread.join()
     check_exact(results, len(results["m0"]), elements, dict.fromkeys(members, 1.0))  # type: ignore[arg-type]
     assert {(r.lost, r.duplicated) for r in controller.reports()} == {(0, 0)}

@@ -50,6 +50,22 @@ def values(member: str, round_number: int, elements: int, dtype: torch.dtype = t
     return torch.randn(elements, generator=torch.Generator().manual_seed(seed), dtype=dtype)
 
 
+def reducing_until(epoch: int, elements: int) -> Callable[[sync.Session], list[torch.Tensor]]:
+    """Work of a member: rounds until one goes by `epoch`; all that came out."""
+
+    def work(session: sync.Session) -> list[torch.Tensor]:
+        reduced: list[torch.Tensor] = []
+        at = 0
+        while at < epoch:
+            tensor = values(session.name, len(reduced), elements)
+            at = session.allreduce(tensor).epoch
+            session.report()
+            reduced.append(tensor)
+        return reduced
+
+    return work
+
+
 def check_exact(results: dict[str, object], rounds: int, elements: int, weights: dict[str, float]) -> None:
     """Bit-identical everywhere and within 1e-6 of the float64 mean, as the contract says."""
     members = list(results)
@@ -139,16 +155,6 @@ def test_two_hundred_swaps_lose_and_double_nothing(tmp_path: Path) -> None:
     draw = random.Random(7)
     over = threading.Event()
 
-    def work(session: sync.Session) -> list[torch.Tensor]:
-        reduced: list[torch.Tensor] = []
-        epoch = 0
-        while epoch < swaps:
-            tensor = values(session.name, len(reduced), elements)
-            epoch = session.allreduce(tensor).epoch
-            session.report()
-            reduced.append(tensor)
-        return reduced
-
     def swap(controller: Controller) -> None:
         controller.await_messages(Hello, len(members))
         for epoch in range(1, swaps + 1):
@@ -163,7 +169,7 @@ def test_two_hundred_swaps_lose_and_double_nothing(tmp_path: Path) -> None:
     with Controller(tmp_path, random_plan(draw, members, 0), job()) as controller:
         thread = threading.Thread(target=swap, args=(controller,))
         thread.start()
-        results = run_with(controller, work)
+        results = run_with(controller, reducing_until(swaps, elements))
         thread.join()
     assert over.is_set()
     rounds = len(results["m0"])  # type: ignore[arg-type]
