@@ -46,6 +46,10 @@ class Job:
     `streams` connections go to each next hop: on long paths that lose packets, more of them carry more.
     `congestion` names their congestion control (the kernel's default when empty). `reproducible` fixes the order of
     additions, for the same bits run after run.
+
+    A step takes `slow_factor` times its `step_seconds` with the probability `slow_probability`, drawn anew for each
+    step, and the time over a speed that changes: `speeds` are (seconds since training began, speed), over and over.
+    In decentralized training `rounds` are iterations, and `place` is this member's `Place`.
     """
 
     model: str
@@ -74,6 +78,39 @@ class Job:
     streams: int = 1
     congestion: str = ""
     reproducible: bool = False
+    slow_factor: float = 1.0
+    slow_probability: float = 0.0
+    speeds: tuple[tuple[float, float], ...] = ()
+    place: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a member stands in decentralized training, and by which protocol: what a Job's `place` holds.
+
+    protocol    hop, sgp, adpsgd, prague or netmax
+    sources     who sends to it in the communication graph, itself left out; `targets`, to whom it sends
+    weights     of averaging what comes, by source, its own name among them
+    partners    all who may send it anything; it stays until they are done
+    rules       what the protocol takes: Hop's rules, Prague's `group` (how many) and `generator` (the member with
+                whom it lives), AD-PSGD's `active`
+    """
+
+    protocol: str
+    sources: tuple[str, ...]
+    targets: tuple[str, ...]
+    weights: Mapping[str, float]
+    partners: tuple[str, ...]
+    rules: Mapping[str, Any]
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Place:
+        """The place that a mapping says; ValueError when it says none."""
+        try:
+            listed = {name: tuple(value[name]) for name in ("sources", "targets", "partners")}
+            return cls(**{**value, **listed})
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"not a place in decentralized training: {error!r}") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from testbed.sync.buffers import Alternating
 from testbed.sync.codecs import Residual
 from testbed.sync.duty import Role, role_in
 from testbed.sync.errors import FrameError, SyncError
-from testbed.sync.frame import Frame, FrameFormat
+from testbed.sync.frame import Frame, FrameFormat, Kind
 from testbed.sync.layout import Layout
 from testbed.sync.outbox import Outbox
 from testbed.sync.reduction import Share
@@ -249,6 +249,8 @@ class Exchange:
 
     def admit(self, peer: str, lane: int, head: Frame) -> Delivery:
         """What becomes of a frame that came from `peer`; waits until this member is ready to take it."""
+        if head.kind is Kind.MESSAGE:
+            raise FrameError("a message of decentralized training, where members reduce")
         if (head.left + 1 if head.route else 0) != lane:
             raise FrameError(f"a frame with {head.left} members to go in lane {lane}")
         plan = self._plan_of(head)

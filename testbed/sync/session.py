@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from testbed.plan import Plan, PlanError
-from testbed.protocol import Goodbye, Held, Hello, Job, Message, Prepare, ProtocolError, Report, Stop, Welcome
+from testbed.protocol import Goodbye, Held, Job, Message, Prepare, ProtocolError, Report, Stop
 from testbed.sync import checkpoint
 from testbed.sync.buffers import CODES, Staging
 from testbed.sync.checkpoint import Stateful
@@ -26,9 +26,9 @@ from testbed.sync.errors import Stopped, SyncError
 from testbed.sync.exchange import Exchange
 from testbed.sync.later import Later, Work
 from testbed.sync.listener import CLOSE_S, Listener
+from testbed.sync.meeting import Meeting, meet
 from testbed.sync.round import Tally
 from testbed.sync.sender import Way
-from testbed.sync.sockets import listen as open_listener
 from testbed.sync.strategies.offer import Offers
 
 if TYPE_CHECKING:
@@ -76,13 +76,13 @@ class Session(Offers):
         self,
         name: str,
         channel: Channel,
-        welcome: Welcome,
+        job: Job,
         exchange: Exchange,
         listener: Listener,
         after_round: int,
     ) -> None:
         self.name = name
-        self.job = _job(welcome)
+        self.job = job
         self.members = exchange.members
         self._channel = channel
         self._exchange = exchange
@@ -311,18 +311,19 @@ def join(
     Returns when all members are there. SyncError when the address, the controller or the others are not there within
     `patience_s` seconds each.
     """
-    accepting = open_listener(listen, patience_s)
-    channel = Channel(control, patience_s)
-    channel.send(Hello(name, accepting.getsockname(), device, token))
-    welcome = channel.await_welcome(patience_s)
+    return session_of(meet(control, name, listen, device, patience_s, token), after_round)
+
+
+def session_of(meeting: Meeting, after_round: int = 0) -> Session:
+    """The session of a member that has met the others."""
+    welcome, work, name = meeting.welcome, meeting.job, meeting.name
     plan = Plan.from_json(welcome.plan)
     if missing := set(plan.members) - set(welcome.roster):
         raise SyncError(f"nobody said where {sorted(missing)} listen")
-    work = _job(welcome)
     way = Way(name, welcome.secret, work.round_timeout_s, work.streams, work.congestion)
     exchange = Exchange(plan, way, welcome.roster, after_round, work.reproducible)
-    listener = Listener(accepting, plan.members, welcome.secret, exchange)
-    return Session(name, channel, welcome, exchange, listener, after_round)
+    listener = Listener(meeting.accepting, plan.members, welcome.secret, exchange)
+    return Session(name, meeting.channel, work, exchange, listener, after_round)
 
 
 def _check(tensor: torch.Tensor, weight: float, residual: Residual | None) -> None:
@@ -332,10 +333,3 @@ def _check(tensor: torch.Tensor, weight: float, residual: Residual | None) -> No
         raise ValueError(f"codecs are for float32; reduce a tensor of {tensor.dtype} without a residual")
     if not 0 <= weight < float("inf"):
         raise ValueError(f"weight {weight} is not a finite number of at least 0")
-
-
-def _job(welcome: Welcome) -> Job:
-    known = {field.name for field in fields(Job)}
-    if unknown := sorted(set(welcome.job) - known):
-        raise ProtocolError(f"the job has unknown fields {unknown}")
-    return Job(**welcome.job)
