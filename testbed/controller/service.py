@@ -15,10 +15,12 @@ import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from math import inf
 from pathlib import Path
 from typing import Any, Literal
 
 from testbed.controller.decision import Decision, Rules, decide
+from testbed.controller.iterations import IterationBook
 from testbed.controller.knowledge import Knowledge
 from testbed.controller.members import MemberServer
 from testbed.controller.rounds import Round, RoundBook
@@ -28,6 +30,7 @@ from testbed.plan import Plan
 from testbed.planning import BoundError, Pair, PhysicalLink, Policy, PolicyError, View, predict
 from testbed.planning.bound import bound
 from testbed.planning.constraints import Constraints
+from testbed.planning.graphs import Breach
 from testbed.protocol import Goodbye, Held, Hello, Prepare, Report, Stop, Welcome
 from testbed.telemetry.store import Records, write_json
 
@@ -69,6 +72,7 @@ class Controller:
         self.failure = ""
         self.swaps: list[Swap] = []
         self.book = RoundBook(spec.members)
+        self.iterations = IterationBook(spec.members, spec.circle.bounds(spec.members)) if spec.circle else None
         self.policy = spec.make_policy()
         self.knowledge = Knowledge(spec.view)
         self.finished = asyncio.Event()
@@ -148,9 +152,14 @@ class Controller:
         self._announce()
 
     def reported(self, report: Report) -> None:
-        done = self.book.add(report)
+        if self.iterations is not None:
+            self._check_gaps(self.iterations.add(report))
+        else:
+            done = self.book.add(report)
         self._rounds_file.append({"at_s": time.time(), **asdict(report)})
-        if done is not None:
+        if self.iterations is not None:
+            self._announce()
+        elif done is not None:
             self._round_done(done)
 
     def held(self, held: Held) -> None:
@@ -168,8 +177,15 @@ class Controller:
         if goodbye.error:
             self.fail(f"{goodbye.member}: {goodbye.error}")
         elif len(self._goodbyes) == len(self.spec.members) and self.state == "running":
+            if self.iterations is not None:
+                self._check_gaps(self.iterations.settle(inf))
             self._end("done")
         self._announce()
+
+    def _check_gaps(self, broken: list[Breach]) -> None:
+        """Members that get further apart than their rules allow do not do what the run is about."""
+        if broken:
+            self.fail(f"the bound on the iteration gap is broken: {broken[0]}")
 
     def died(self, member: str, why: str) -> None:
         self.fail(f"{member}: {why}")
@@ -206,13 +222,13 @@ class Controller:
             "members": list(self.spec.members),
             "joined": sorted(self._joined),
             "left": sorted(self._goodbyes),
-            "round": last.number if last else None,
+            "round": self.iterations.lowest if self.iterations else last.number if last else None,
             "rounds": self.spec.rounds,
             "epoch": self.plan.epoch,
             "pending_epoch": self._pending.plan.epoch if self._pending else None,
             "policy": self.plan.policy,
             "plan": self.plan.to_json(),
-            "round_seconds": last.seconds if last else None,
+            "round_seconds": self.iterations.seconds if self.iterations else last.seconds if last else None,
             "metrics": self._newest_metrics(),
             "edges": [{"from": u, "to": v, **asdict(estimate)} for (u, v), estimate in estimates.items()],
             "swaps": [swap.to_json() for swap in self.swaps],
@@ -266,6 +282,8 @@ class Controller:
         return self.spec.rounds - len(self.book.complete)
 
     def _newest_metrics(self) -> dict[str, float]:
+        if self.iterations is not None:
+            return self.iterations.metrics()
         metrics: dict[str, float] = {}
         for done in self.book.complete[-50:]:
             metrics.update(done.metrics())
@@ -274,7 +292,8 @@ class Controller:
     # Plans
 
     def _ask(self, request: Request) -> None:
-        self._requests.put_nowait(request)
+        if self.iterations is None:  # members without a centre go by no plan
+            self._requests.put_nowait(request)
 
     async def _consider_requests(self) -> None:
         while True:
@@ -401,7 +420,8 @@ class Controller:
         return {
             "state": self.state,
             "failure": self.failure,
-            "rounds": len(self.book.complete),
+            "rounds": self.iterations.lowest if self.iterations else len(self.book.complete),
+            "gaps": self.iterations.to_json() if self.iterations else None,
             "epoch": self.plan.epoch,
             "identical": len(digests) == 1 and "" not in digests and len(self._goodbyes) == len(self.spec.members),
             "lost_updates": sum(done.lost for done in self.book.complete),

@@ -13,6 +13,7 @@ import secrets
 import time
 from collections.abc import Iterable
 from contextlib import ExitStack
+from dataclasses import asdict
 
 from rich.markup import escape
 
@@ -33,6 +34,7 @@ from testbed.run.directory import RunDirectory
 from testbed.run.display import Display
 from testbed.run.errors import RunFailed, TooMuch
 from testbed.run.manifest import Manifest
+from testbed.run.places import Placement
 from testbed.run.service import ControllerProcess
 from testbed.run.training import Outcome, Training
 from testbed.spec.errors import Fault, SpecError
@@ -52,6 +54,8 @@ def check_policy(experiment: Experiment) -> None:
     """Raise SpecError when the experiment's policy does not exist, refuses its options, or has no plan for the
     network as the files declare it: found out by planning, before anything is built."""
     sync, topology = experiment.spec.sync, experiment.topology
+    if sync.decentralized:
+        Placement(experiment)
     states = view.declared_states(topology)
     known = view.view_of(topology, Routes.over(topology), states, experiment.spec.round_bytes, 0.0, "declared")
     try:
@@ -142,10 +146,13 @@ class Run:
         states = view.declared_states(topology)
         known = view.view_of(topology, network.routes, states, spec.round_bytes, time.time(), "measured")
         workers = topology.workers
+        placement = Placement(self.experiment) if spec.sync.decentralized else None
         return ControllerSpec(
             members=tuple(worker.name for worker in workers),
             token=self._token,
-            jobs={worker.name: self._job(worker, index, len(workers)) for index, worker in enumerate(workers)},
+            jobs={
+                worker.name: self._job(worker, index, len(workers), placement) for index, worker in enumerate(workers)
+            },
             view=known,
             policy=spec.sync.policy,
             options=spec.sync.options,
@@ -154,10 +161,12 @@ class Run:
             period_s=spec.controller.period,
             margin=spec.controller.margin,
             dwell_rounds=spec.controller.dwell,
+            circle=placement.circle if placement else None,
         )
 
-    def _job(self, worker: Worker, index: int, count: int) -> Job:
+    def _job(self, worker: Worker, index: int, count: int, placement: Placement | None) -> Job:
         spec = self.experiment.spec
+        slowdown = spec.compute.slowdown
         return Job(
             model=spec.train.model,
             rounds=spec.train.rounds,
@@ -170,7 +179,7 @@ class Run:
             partition=spec.train.partition.kind,
             alpha=spec.train.partition.alpha,
             parameters=spec.train.parameters or 0,
-            step_seconds=spec.compute.step_time / worker.speed,
+            step_seconds=spec.compute.step_seconds(worker),
             device=spec.train.device,
             evaluate_every=spec.train.evaluate_every,
             strategy=spec.sync.strategy,
@@ -182,6 +191,10 @@ class Run:
             outer_momentum=spec.sync.outer.momentum,
             powersgd_rank=spec.sync.powersgd_rank or 0,
             round_timeout_s=spec.sync.round_timeout,
+            slow_factor=slowdown.factor if slowdown else 1.0,
+            slow_probability=slowdown.probability if slowdown else 0.0,
+            speeds=self.experiment.speeds.get(worker.name, ()),
+            place=asdict(placement.place(worker.name)) if placement else {},
         )
 
     def _requests(self, network: Network) -> Iterable[ContainerRequest]:

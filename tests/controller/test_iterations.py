@@ -1,0 +1,98 @@
+"""Decentralized training as the controller follows it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from testbed.controller.iterations import SETTLED_S, IterationBook
+from testbed.controller.spec import Circle
+from testbed.planning.graphs import gap_bounds, ring
+from testbed.protocol import Goodbye, Report
+from tests.controller.fleet import connect
+from tests.controller.test_service import mesh, running, spec_of
+
+pytestmark = pytest.mark.unit
+
+MEMBERS = tuple("abcd")
+
+
+def entered(member: str, iteration: int, at_s: float, **metrics: float) -> Report:
+    return Report(member, iteration, 0, at_s - 0.5, at_s, 0.1, 0.0, 10, 10, 0, 0, metrics=metrics)
+
+
+def book() -> IterationBook:
+    return IterationBook(MEMBERS, gap_bounds(ring(MEMBERS)))
+
+
+def test_reports_that_are_read_in_another_order_break_no_bound() -> None:
+    """a goes two ahead of b only for who looks at reports as they come: b's is older than a's second one."""
+    iterations = book()
+    assert not iterations.add(entered("a", 1, 10.0))
+    assert not iterations.add(entered("a", 2, 10.4))
+    assert not iterations.add(entered("b", 1, 10.2))
+    assert not iterations.add(entered("d", 1, 10.3))
+    assert not iterations.add(entered("c", 1, 10.1))
+    assert iterations.settle(float("inf")) == []
+    assert iterations.lowest == 1 and iterations.to_json()["widest"] == 1
+
+
+def test_a_broken_bound_is_known_when_nothing_older_can_come() -> None:
+    iterations = book()
+    assert not iterations.add(entered("a", 1, 10.0))
+    assert not iterations.add(entered("a", 2, 10.1))
+    (breach, *_) = iterations.add(entered("a", 3, 10.1 + SETTLED_S))
+    assert str(breach) == "a is 2 iterations ahead of b, where the bound is 1"
+    assert iterations.to_json()["breaches"]
+
+
+def test_metrics_are_means_of_the_newest() -> None:
+    iterations = book()
+    assert iterations.lowest is None
+    for iteration in (1, 2):
+        for member, loss in zip(MEMBERS, (1.0, 2.0, 3.0, 6.0), strict=True):
+            iterations.add(entered(member, iteration, 10.0 + iteration, loss=loss * iteration))
+    assert iterations.metrics() == {"loss": 6.0} and iterations.lowest == 2
+    with pytest.raises(ValueError, match="a reported iteration 2 after 2"):
+        iterations.add(entered("a", 2, 14.0))
+
+
+def whole(reports: list[Report], tmp_path: Path) -> dict[str, object]:
+    """What the controller writes at the end of a run with these reports."""
+
+    async def scenario() -> None:
+        view = mesh()
+        edges = tuple(sorted(ring(view.names).edges))
+        spec = spec_of(view, circle=Circle(edges=edges))
+        async with running(spec, tmp_path) as controller:
+            members = {name: await connect(tmp_path / "s", name) for name in view.names}
+            for report in reports:
+                members[report.member].send(report)
+            for name, member in members.items():
+                member.send(Goodbye(name, 3, metrics={"accuracy": 0.9}))
+            async with asyncio.timeout(10):
+                await controller.finished.wait()
+            for member in members.values():
+                member.writer.close()
+
+    asyncio.run(scenario())
+    return dict(json.loads((tmp_path / "out" / "final.json").read_text()))
+
+
+def test_a_run_within_its_bounds_is_done(tmp_path: Path) -> None:
+    names = mesh().names
+    final = whole([entered(name, k, 10.0 + k) for k in (1, 2, 3) for name in names], tmp_path)
+    assert final["state"] == "done" and final["rounds"] == 3
+    assert isinstance(final["gaps"], dict) and final["gaps"]["widest"] == 1 and final["gaps"]["breaches"] == []
+
+
+def test_a_run_that_breaks_a_bound_has_failed(tmp_path: Path) -> None:
+    names = mesh().names
+    reports = [entered(name, k, 10.0 + k) for name in names for k in (1, 2, 3)]
+    reports = [r for r in reports if r.member != names[2]] + [entered(names[2], 1, 30.0)]
+    final = whole(reports, tmp_path)
+    assert final["state"] == "failed"
+    assert f"is 2 iterations ahead of {names[2]}, where the bound is 1" in str(final["failure"])
