@@ -28,6 +28,7 @@ class LocalSteps:
     def __init__(self, model: Learner, job: Job) -> None:
         self._model = model
         self._evaluate_every = job.evaluate_every
+        self._evaluated = -1
         self._slowness = Slowness(job)
         self._pace = Pace(job.step_seconds)
         self._began_s = time.monotonic()
@@ -41,7 +42,8 @@ class LocalSteps:
         began = time.monotonic()
         flat.scatter(parameters, self._model.parameters)
         metrics = self._model.compute()
-        if iteration % self._evaluate_every == 0:
+        if iteration // self._evaluate_every > self._evaluated:  # a leap may pass the very iteration
+            self._evaluated = iteration // self._evaluate_every
             metrics |= self._model.evaluate()
         self._model.apply()
         change = gathered(self._model).sub_(parameters)
