@@ -2,7 +2,8 @@
 
 Each cell is a run of its own (a minute): a graph, whose compute is slow when, a protocol, a seed. The same seed has the
 same steps slow in every protocol, so cells are compared seed by seed. What was measured is kept in
-runs/benchmark-hop.json and not measured again; `--cells 1` measures one more and shows the table so far.
+runs/benchmark-hop.json and not measured again; `--cells 1` measures one more and shows the table so far. `--forks` has
+the workers as processes in the network's hosts, without the minute in which sixteen containers load PyTorch.
 """
 
 from __future__ import annotations
@@ -10,20 +11,29 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
-from math import sqrt
+from math import inf, sqrt
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+import docker
 import yaml
+from rich.console import Console
 from scipy.stats import t as student
 
+from benchmarks.nursery import Nursery, Processes
 from benchmarks.table import Table, arguments, progress, show
-from testbed.run.directory import RUNS
+from testbed.emulation.containers import Fleet
+from testbed.run.conclude import conclude
+from testbed.run.directory import RUNS, RunDirectory
 from testbed.run.display import Display
 from testbed.run.execute import execute
+from testbed.run.run import Run
+from testbed.spec.experiment import Experiment
 from testbed.telemetry.store import read_records, write_json
 
 KEPT = RUNS / "benchmark-hop.json"
@@ -124,11 +134,27 @@ def cells(seeds: int) -> Iterator[Cell]:
         yield from dict.fromkeys(wanted)
 
 
-def measure(cell: Cell) -> dict[str, Any]:
-    """Run a cell; RuntimeError when it did not come to its end."""
+class ForkedRun(Run):
+    """A run whose workers are processes in hosts instead of containers."""
+
+    def __init__(self, experiment: Experiment, directory: RunDirectory, nursery: Nursery) -> None:
+        super().__init__(experiment, directory, Display(Console(quiet=True)))
+        self._nursery = nursery
+
+    def fleet(self, client: docker.DockerClient, image: str, control: Path) -> Fleet:
+        return Processes(client, self.directory.id, image, control, self._nursery)
+
+
+def measure(cell: Cell, nursery: Nursery | None) -> dict[str, Any]:
+    """Run a cell, in containers where there is no nursery; RuntimeError when it did not come to its end."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "experiment.yaml"
         file.write_text(yaml.safe_dump(cell.experiment()))
+        if nursery is not None:
+            experiment, directory = Experiment.load(file), RunDirectory(f"benchmark-hop-{cell.compute}")
+            conclude(experiment, directory, ForkedRun(experiment, directory, nursery).execute())
+            directory.close()
+            return figures_of(directory.path)
         done = execute(file, {}, strict=False, publish=lambda path: path, display=Display())
     if not done.finished:
         raise RuntimeError(f"{cell.key} did not come to its end; see {done.directory}")
@@ -165,7 +191,7 @@ def figures_of(directory: Path) -> dict[str, Any]:
 def interval(values: Sequence[float]) -> tuple[float, float]:
     """The mean, and half of its 95 % interval by Student's t (infinite of one value)."""
     if len(values) < 2:
-        return mean(values), float("inf")
+        return mean(values), inf
     return mean(values), float(student.ppf(0.975, len(values) - 1)) * stdev(values) / sqrt(len(values))
 
 
@@ -184,7 +210,7 @@ def claims_table(found: Mapping[str, Mapping[str, Any]]) -> tuple[Table, dict[st
         got, half = interval(speed)
         figures[claim.name] = {
             "ratio": got,
-            "half_interval": half if half < float("inf") else None,
+            "half_interval": half if half < inf else None,
             "ratios": speed,
             "bar": claim.bar,
             "ratio_to_target_loss": mean(learning) if learning else None,
@@ -234,19 +260,22 @@ def _with_half(values: Sequence[float]) -> str:
     if not values:
         return "-"
     middle, half = interval(values)
-    return f"{middle:.3g}" if half == float("inf") else f"{middle:.3g} ± {half:.2g}"
+    return f"{middle:.3g}" if half == inf else f"{middle:.3g} ± {half:.2g}"
 
 
 def kept() -> dict[str, Any]:
     return dict(json.loads(KEPT.read_text())) if KEPT.exists() else {}
 
 
-def measure_missing(seeds: int, most: int | None, say: Callable[[str], None]) -> None:
-    """Measure at most `most` of the cells that are not kept yet."""
+def measure_missing(seeds: int, most: int | None, until_s: float, nursery: Nursery | None) -> None:
+    """Measure cells that are not kept yet: at most `most`, none begun when the monotonic clock is at `until_s`."""
     missing = [cell for cell in cells(seeds) if cell.key not in kept()]
     for number, cell in enumerate(missing[:most], 1):
-        say(f"{cell.key} ({number} of {len(missing)} that are missing)")
-        write_json(KEPT, {**kept(), cell.key: measure(cell)})
+        if time.monotonic() > until_s:
+            return
+        progress(f"{cell.key} ({number} of {len(missing)} that are missing)")
+        found = measure(cell, nursery)
+        write_json(KEPT, {**kept(), cell.key: {**found, "containers": nursery is None}})
 
 
 def main() -> int:
@@ -254,8 +283,12 @@ def main() -> int:
     parser = arguments(__doc__)
     parser.add_argument("--seeds", type=int, help=f"how many seeds (default {SEEDS}; with --quick {QUICK_SEEDS})")
     parser.add_argument("--cells", type=int, help="measure this many of the missing cells at most")
+    parser.add_argument("--seconds", type=float, default=inf, help="begin no cell later than this")
+    parser.add_argument("--forks", action="store_true", help="processes in hosts instead of containers: starts at once")
     args = parser.parse_args()
-    measure_missing(args.seeds or (QUICK_SEEDS if args.quick else SEEDS), args.cells, progress)
+    until_s = time.monotonic() + args.seconds
+    with Nursery() if args.forks else nullcontext() as nursery:
+        measure_missing(args.seeds or (QUICK_SEEDS if args.quick else SEEDS), args.cells, until_s, nursery)
     found = kept()
     table, figures = claims_table(found)
     repeats = max((len(claim["ratios"]) for claim in figures.values()), default=0)

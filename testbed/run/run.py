@@ -14,7 +14,9 @@ import time
 from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import asdict
+from pathlib import Path
 
+import docker
 from rich.markup import escape
 
 from testbed.controller.spec import ControllerSpec
@@ -104,7 +106,7 @@ class Run:
                 ControllerProcess(self._controller_spec(network), folder, self.directory.path)
             )
             with display.step(f"{len(topology.workers)} workers in containers"):
-                fleet = stack.enter_context(Fleet(client, self.directory.id, image, controller.control))
+                fleet = stack.enter_context(self.fleet(client, image, controller.control))
                 stack.callback(self._save_logs, fleet)
                 try:
                     network.join(fleet.start(self._requests(network)))
@@ -114,6 +116,10 @@ class Run:
                 self._wait_for_members(controller, fleet)
             training = Training(experiment, network, controller, self.directory, manifest, display, fidelity)
             return training.go_on()
+
+    def fleet(self, client: docker.DockerClient, image: str, control: Path) -> Fleet:
+        """Where the workers will run."""
+        return Fleet(client, self.directory.id, image, control)
 
     def _compare_with_budget(self, backend: str, strict: bool) -> None:
         kept = budget.host_budget(backend)
