@@ -7,6 +7,7 @@
              <-----------------------  Prepare   another plan
       Held   ----------------------->            the plan is held: its next hops are connected; or it can't be
       Goodbye ---------------------->            done, with the digest of the parameters
+             <-----------------------  Died      another member is gone (without a centre: the others go on)
              <-----------------------  Stop      leave now (the run was interrupted or another member failed)
 
 A plan takes force without a further message. Every round's chunks carry the successor that their contributors
@@ -232,6 +233,14 @@ class Goodbye(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class Died(Message):
+    """In decentralized training: a member is gone, and the others go on without it."""
+
+    kind: ClassVar[str] = "died"
+    gone: str
+
+
+@dataclass(frozen=True, slots=True)
 class Stop(Message):
     """Leave now."""
 
@@ -239,7 +248,9 @@ class Stop(Message):
     reason: str
 
 
-MESSAGES: dict[str, type[Message]] = {cls.kind: cls for cls in (Hello, Welcome, Prepare, Held, Report, Goodbye, Stop)}
+MESSAGES: dict[str, type[Message]] = {
+    cls.kind: cls for cls in (Hello, Welcome, Prepare, Held, Report, Goodbye, Died, Stop)
+}
 
 M = TypeVar("M", bound=Message)
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping
 from itertools import count
-from math import isfinite
+from math import inf, isfinite
 from typing import Any
 
-from testbed.planning import Pair
+from testbed.controller.spec import Circle
 from testbed.planning.graphs import Breach, GapMonitor
 from testbed.protocol import Report
 
@@ -20,9 +19,12 @@ SETTLED_S = 1.0
 class IterationBook:
     """Follows the members' iterations and gaps. Reports' times are of one clock: that of the host they all run on."""
 
-    def __init__(self, members: tuple[str, ...], bounds: Mapping[Pair, float]) -> None:
-        self._monitor = GapMonitor(members, bounds)
-        self._bounds = bounds
+    def __init__(self, members: tuple[str, ...], circle: Circle) -> None:
+        self._circle = circle
+        self._bounds = circle.bounds(members)
+        self._monitor = GapMonitor(members, self._bounds)
+        self.members = members
+        self.deaths: list[dict[str, Any]] = []
         self._waiting: list[tuple[float, int, str, int]] = []
         self._order = count()
         self._newest: dict[str, Report] = {}
@@ -36,12 +38,26 @@ class IterationBook:
         heapq.heappush(self._waiting, (report.finished_s, next(self._order), report.member, report.round))
         return self.settle(report.finished_s - SETTLED_S)
 
+    def bury(self, member: str, why: str) -> list[Breach]:
+        """A member has died and the others go on; the bounds that were broken before. GraphError when they can't."""
+        circle = self._circle.without(member, self.members)
+        broken = self.settle(inf)
+        last = self._newest.pop(member, None)
+        self._circle = circle
+        self.members = tuple(other for other in self.members if other != member)
+        bounds = circle.bounds(self.members)
+        self._bounds = {**self._bounds, **bounds}
+        self._monitor.forget(member, bounds)
+        self.deaths.append({"member": member, "iteration": last.round if last else 0, "why": why})
+        return broken
+
     def settle(self, until_s: float) -> list[Breach]:
         """Judge what was reported of the time up to `until_s`; the bounds that it breaks."""
         broken: list[Breach] = []
         while self._waiting and self._waiting[0][0] <= until_s:
             _, _, member, iteration = heapq.heappop(self._waiting)
-            broken += self._monitor.advance(member, iteration)
+            if member in self._monitor.iterations:
+                broken += self._monitor.advance(member, iteration)
         return broken
 
     @property
@@ -70,6 +86,7 @@ class IterationBook:
         bounds = {pair: bound if isfinite(bound) else None for pair, bound in self._bounds.items()}
         return {
             "widest": max(widest.values(), default=0),
+            "deaths": self.deaths,
             "breaches": [str(breach) for breach in self._monitor.breaches],
             "pairs": [
                 {"ahead": ahead, "behind": behind, "widest": gap, "bound": bounds[ahead, behind]}

@@ -30,8 +30,8 @@ from testbed.plan import Plan
 from testbed.planning import BoundError, Pair, PhysicalLink, Policy, PolicyError, View, predict
 from testbed.planning.bound import bound
 from testbed.planning.constraints import Constraints
-from testbed.planning.graphs import Breach
-from testbed.protocol import Goodbye, Held, Hello, Prepare, Report, Stop, Welcome
+from testbed.planning.graphs import Breach, GraphError
+from testbed.protocol import Died, Goodbye, Held, Hello, Prepare, Report, Stop, Welcome
 from testbed.telemetry.store import Records, write_json
 
 log = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ class Controller:
         self.failure = ""
         self.swaps: list[Swap] = []
         self.book = RoundBook(spec.members)
-        self.iterations = IterationBook(spec.members, spec.circle.bounds(spec.members)) if spec.circle else None
+        self.iterations = IterationBook(spec.members, spec.circle) if spec.circle else None
         self.policy = spec.make_policy()
         self.knowledge = Knowledge(spec.view)
         self.finished = asyncio.Event()
@@ -176,11 +176,15 @@ class Controller:
         self._goodbyes[goodbye.member] = goodbye
         if goodbye.error:
             self.fail(f"{goodbye.member}: {goodbye.error}")
-        elif len(self._goodbyes) == len(self.spec.members) and self.state == "running":
+        self._end_if_all_left()
+        self._announce()
+
+    def _end_if_all_left(self) -> None:
+        there = self.iterations.members if self.iterations else self.spec.members
+        if self._goodbyes.keys() >= set(there) and self.state == "running":
             if self.iterations is not None:
                 self._check_gaps(self.iterations.settle(inf))
             self._end("done")
-        self._announce()
 
     def _check_gaps(self, broken: list[Breach]) -> None:
         """Members that get further apart than their rules allow do not do what the run is about."""
@@ -188,7 +192,23 @@ class Controller:
             self.fail(f"the bound on the iteration gap is broken: {broken[0]}")
 
     def died(self, member: str, why: str) -> None:
-        self.fail(f"{member}: {why}")
+        circle = self.spec.circle
+        if self.iterations and circle and circle.survives and self.state == "running":
+            self._bury(self.iterations, member, why)
+        else:
+            self.fail(f"{member}: {why}")
+
+    def _bury(self, iterations: IterationBook, member: str, why: str) -> None:
+        """Have the others go on without a member, if they still make a graph."""
+        try:
+            self._check_gaps(iterations.bury(member, why))
+        except GraphError as error:
+            self.fail(f"{member}: {why}; the others can't go on without it: {error}")
+            return
+        log.warning("%s died in iteration %d: %s", member, iterations.deaths[-1]["iteration"], why)
+        self._members.send_all(Died(member))
+        self._end_if_all_left()
+        self._announce()
 
     # What the run asks for
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidat
 
 from testbed.plan import PLAIN_CODEC, Plan
 from testbed.planning import Pair, Policy, View, make_policy
-from testbed.planning.graphs import Graph, gap_bounds
+from testbed.planning.graphs import Graph, GraphError, gap_bounds
 from testbed.planning.sites import with_site_groups
 from testbed.protocol import Job
 
@@ -37,17 +37,25 @@ def _job_json(job: Job) -> dict[str, Any]:
 class Circle(BaseModel):
     """The communication graph of decentralized training, and the rules that bound how far members get apart.
 
-    Without `bounded` nothing does: members exchange whenever they like.
+    Without `bounded` nothing does: members exchange whenever they like. `survives`: when one dies the others go on.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     edges: tuple[tuple[str, str], ...]
     bounded: bool = True
+    survives: bool = False
     max_ig: int | None = None
     backup: int = 0
     staleness: int = 0
     notify_ack: bool = False
+
+    def without(self, gone: str, members: tuple[str, ...]) -> Circle:
+        """What is left when one of `members` has died; GraphError when that is no graph over which others agree."""
+        left = Graph(members, frozenset(self.edges)).without(gone)
+        if len(left.members) < 2:
+            raise GraphError(f"only {', '.join(left.members)} is left; nobody to train with")
+        return self.model_copy(update={"edges": tuple(sorted(left.edges))})
 
     def bounds(self, members: tuple[str, ...]) -> dict[Pair, float]:
         """The most that each (ahead, behind) may be apart; GraphError when the edges make no graph of the members."""

@@ -44,6 +44,7 @@ class Placement:
         return Circle(
             edges=tuple(sorted(self.graph.edges)),
             bounded=self._protocol in SYNCHRONOUS,
+            survives=self._protocol == "hop",
             max_ig=sync.max_ig,
             backup=sync.backup,
             staleness=sync.staleness,

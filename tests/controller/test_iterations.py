@@ -10,7 +10,7 @@ import pytest
 
 from testbed.controller.iterations import SETTLED_S, IterationBook
 from testbed.controller.spec import Circle
-from testbed.planning.graphs import gap_bounds, ring
+from testbed.planning.graphs import GraphError, ring
 from testbed.protocol import Goodbye, Report
 from tests.controller.fleet import connect
 from tests.controller.test_service import mesh, running, spec_of
@@ -24,8 +24,12 @@ def entered(member: str, iteration: int, at_s: float, **metrics: float) -> Repor
     return Report(member, iteration, 0, at_s - 0.5, at_s, 0.1, 0.0, 10, 10, 0, 0, metrics=metrics)
 
 
+def circle(members: tuple[str, ...]) -> Circle:
+    return Circle(edges=tuple(sorted(ring(members).edges)), survives=True)
+
+
 def book() -> IterationBook:
-    return IterationBook(MEMBERS, gap_bounds(ring(MEMBERS)))
+    return IterationBook(MEMBERS, circle(MEMBERS))
 
 
 def test_reports_that_are_read_in_another_order_break_no_bound() -> None:
@@ -60,19 +64,21 @@ def test_metrics_are_means_of_the_newest() -> None:
         iterations.add(entered("a", 2, 14.0))
 
 
-def whole(reports: list[Report], tmp_path: Path) -> dict[str, object]:
+def whole(reports: list[Report], tmp_path: Path, dying: tuple[str, ...] = ()) -> dict[str, object]:
     """What the controller writes at the end of a run with these reports."""
 
     async def scenario() -> None:
         view = mesh()
-        edges = tuple(sorted(ring(view.names).edges))
-        spec = spec_of(view, circle=Circle(edges=edges))
+        spec = spec_of(view, circle=circle(view.names))
         async with running(spec, tmp_path) as controller:
             members = {name: await connect(tmp_path / "s", name) for name in view.names}
             for report in reports:
                 members[report.member].send(report)
+            for name in dying:
+                members[name].writer.close()
             for name, member in members.items():
-                member.send(Goodbye(name, 3, metrics={"accuracy": 0.9}))
+                if name not in dying:
+                    member.send(Goodbye(name, 3, metrics={"accuracy": 0.9}))
             async with asyncio.timeout(10):
                 await controller.finished.wait()
             for member in members.values():
@@ -96,3 +102,33 @@ def test_a_run_that_breaks_a_bound_has_failed(tmp_path: Path) -> None:
     final = whole(reports, tmp_path)
     assert final["state"] == "failed"
     assert f"is 2 iterations ahead of {names[2]}, where the bound is 1" in str(final["failure"])
+
+
+def test_a_member_that_dies_is_followed_no_more_and_the_others_have_longer_ways() -> None:
+    iterations = book()
+    for member in MEMBERS:
+        iterations.add(entered(member, 1, 10.0))
+    assert not iterations.bury("b", "killed")
+    # a is two hops from c over d, where it was over b as well, and three from nobody: b is gone.
+    for number in (2, 3):
+        assert not iterations.add(entered("a", number, 10.1 * number))
+    assert iterations.settle(float("inf")) != []
+    assert iterations.lowest == 1 and iterations.members == ("a", "c", "d")
+    assert iterations.to_json()["deaths"] == [{"member": "b", "iteration": 1, "why": "killed"}]
+    with pytest.raises(GraphError, match="not strongly connected"):
+        iterations.bury("d", "killed")
+
+
+def test_the_others_finish_when_one_dies(tmp_path: Path) -> None:
+    names = mesh().names
+    final = whole([entered(name, 1, 10.0) for name in names], tmp_path, dying=(names[1],))
+    assert final["state"] == "done"
+    assert isinstance(final["gaps"], dict)
+    assert [death["member"] for death in final["gaps"]["deaths"]] == [names[1]]
+
+
+def test_a_run_whose_graph_falls_apart_says_why_it_cannot_go_on(tmp_path: Path) -> None:
+    names = mesh().names
+    final = whole([entered(name, 1, 10.0) for name in names], tmp_path, dying=(names[1], names[3]))
+    assert final["state"] == "failed"
+    assert "the others can't go on without it: not strongly connected" in str(final["failure"])

@@ -18,7 +18,7 @@ from typing import Protocol
 from torch import Tensor
 
 from testbed.sync.decentralized.effects import Advance, Compute, Effect, Party, Send, Step, Until
-from testbed.sync.decentralized.inbox import Arrived, Event, Failed, Gone, Inbox, Sent, Stepped
+from testbed.sync.decentralized.inbox import Arrived, Cut, Event, Failed, Gone, Inbox, Sent, Stepped
 from testbed.sync.decentralized.letters import Done
 from testbed.sync.decentralized.post import Post
 from testbed.sync.errors import SyncError
@@ -52,8 +52,12 @@ class Driver:
         step: LocalStep,
         watch: Watch,
         patience_s: float,
+        survives: bool = False,
     ) -> None:
+        """`survives`: who is gone may be cut out by the controller's word, which is waited for."""
         self.iteration = 0
+        self._survives = survives
+        self._gone: dict[str, str] = {}
         self._party = party
         self._inbox = inbox
         self._post = post
@@ -125,8 +129,9 @@ class Driver:
         while not condition():
             event = self._inbox.take(began + patience_s - time.monotonic())
             if event is None:
+                gone = "".join(f"; {peer} is gone ({why})" for peer, why in self._gone.items())
                 raise SyncError(
-                    f"{self._party.name}, iteration {self.iteration}: waited {patience_s:g} s for {awaited}"
+                    f"{self._party.name}, iteration {self.iteration}: waited {patience_s:g} s for {awaited}{gone}"
                 )
             self._handle(event, awaited)
             if isinstance(event, Arrived) and condition():
@@ -145,12 +150,26 @@ class Driver:
                 self._post.left(peer)
             case Gone(peer, why):
                 self._lost(peer, why, awaited)
+            case Cut(peer):
+                self._cut(peer)
             case Failed(error):
                 raise error
 
     def _lost(self, peer: str, why: str, awaited: str) -> None:
         """A peer's connections have ended: as they should after its `Done`, which may be on its way still."""
-        if peer in self._partners - self._done:
+        if peer not in self._partners - self._done:
+            return
+        self._gone[peer] = why
+        if not self._survives:
             raise SyncError(
                 f"{self._party.name}, iteration {self.iteration}: {peer} is gone ({why}), while waiting for {awaited}"
             )
+
+    def _cut(self, peer: str) -> None:
+        self._gone.pop(peer, None)
+        self._partners.discard(peer)
+        self._post.drop(peer)
+        try:
+            self._party.forget(peer)
+        except ValueError as error:
+            raise SyncError(f"{self._party.name}, iteration {self.iteration}: {error}") from error

@@ -40,6 +40,13 @@ class Gone:
 
 
 @dataclass(frozen=True, slots=True)
+class Cut:
+    """The controller's word that `peer` has died, and that the others go on without it."""
+
+    peer: str
+
+
+@dataclass(frozen=True, slots=True)
 class Failed:
     """This member can't go on."""
 
@@ -61,7 +68,7 @@ class Stepped:
     change: Tensor
 
 
-Event = Arrived | Gone | Failed | Sent | Stepped
+Event = Arrived | Gone | Cut | Failed | Sent | Stepped
 
 
 @dataclass(slots=True)

@@ -10,14 +10,15 @@ from types import TracebackType
 
 from torch import Tensor
 
-from testbed.protocol import Goodbye, Message, Place, ProtocolError, Stop
+from testbed.protocol import Died, Goodbye, Message, Place, ProtocolError, Stop
 from testbed.sync.decentralized.account import Account, StepFigures
 from testbed.sync.decentralized.driver import Driver, LocalStep
-from testbed.sync.decentralized.inbox import Failed, Inbox, Sent
+from testbed.sync.decentralized.hop import HopMember
+from testbed.sync.decentralized.inbox import Cut, Failed, Gone, Inbox, Sent
 from testbed.sync.decentralized.letters import Letters
 from testbed.sync.decentralized.parties import final_parameters, make_party
 from testbed.sync.decentralized.post import Post
-from testbed.sync.errors import Stopped, SyncError
+from testbed.sync.errors import Stopped
 from testbed.sync.listener import CLOSE_S, Listener
 from testbed.sync.meeting import Meeting
 from testbed.sync.sender import Way
@@ -60,7 +61,14 @@ class Membership:
     def train(self, step: LocalStep) -> Tensor:
         """All iterations; the parameters at their end. SyncError, Stopped, or what `step` raises."""
         driver = Driver(
-            self._party, self._partners, self._inbox, self._post, step, self._account, self.job.round_timeout_s
+            self._party,
+            self._partners,
+            self._inbox,
+            self._post,
+            step,
+            self._account,
+            self.job.round_timeout_s,
+            survives=isinstance(self._party, HopMember),
         )
         driver.run()
         return final_parameters(self._party)
@@ -84,7 +92,7 @@ class Membership:
         self._control.join(CLOSE_S)
 
     def _undelivered(self, peer: str, reason: str) -> None:
-        self._inbox.put(Failed(SyncError(f"{self.name}: can't send to {peer}: {reason}")))
+        self._inbox.put(Gone(peer, f"can't send to it: {reason}"))
 
     def _goodbye(self, message: Goodbye) -> None:
         self._finished = True
@@ -98,7 +106,7 @@ class Membership:
             log.warning("%s: the controller did not get a %s: %s", self.name, message.kind, error)
 
     def _obey(self) -> None:
-        """The control thread: waits for a Stop until the channel closes."""
+        """The control thread: does what the controller asks until the channel closes."""
         with suppress(OSError, ValueError):  # closed under us: the membership is being left
             while True:
                 try:
@@ -110,3 +118,5 @@ class Membership:
                     return
                 if isinstance(message, Stop):
                     self._inbox.put(Failed(Stopped(message.reason)))
+                elif isinstance(message, Died):
+                    self._inbox.put(Cut(message.gone))

@@ -47,12 +47,15 @@ class Post:
         self._outbox = Outbox(way, FrameFormat(len(letters.members)), roster, on_failure)
         self._stale = stale
         self._on_sent = on_sent
+        self._dropped: set[str] = set()
         self._waiting: dict[str, deque[Message]] = defaultdict(deque)
         self._under_way: Counter[str] = Counter()
         self._sequence: Counter[str] = Counter()
 
     def send(self, to: str, message: Message) -> None:
         """Have `message` delivered. What is small goes at once, a model when those before it have left."""
+        if to in self._dropped:
+            return
         letter = self._letters.write(message)
         if letter.body:
             self._waiting[to].append(message)
@@ -63,10 +66,12 @@ class Post:
     def left(self, peer: str) -> None:
         """A model has left for the peer: the next may be under way."""
         self._under_way[peer] -= 1
-        self._send_on(peer)
+        if peer not in self._dropped:
+            self._send_on(peer)
 
     def drop(self, peer: str) -> None:
-        """The peer is gone: what waits for it is not sent."""
+        """The peer is gone: nothing is sent to it any more."""
+        self._dropped.add(peer)
         self._waiting.pop(peer, None)
 
     @property

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from testbed.sync.decentralized import Party
 from testbed.sync.decentralized.driver import Driver, LocalStep
-from testbed.sync.decentralized.inbox import Failed, Inbox, Sent
+from testbed.sync.decentralized.inbox import Failed, Gone, Inbox, Sent
 from testbed.sync.decentralized.letters import Letters
 from testbed.sync.decentralized.post import Post
 from testbed.sync.errors import SyncError
@@ -56,6 +56,7 @@ class Node:
         roster: Mapping[str, tuple[str, int]],
         step: LocalStep,
         tell: Callable[[int], None],
+        survives: bool = False,
     ) -> None:
         self.follow = Follow(tell)
         self.post = Post(
@@ -64,10 +65,10 @@ class Node:
             roster,
             party.stale,
             lambda peer: self.inbox.put(Sent(peer)),
-            lambda peer, why: self.inbox.put(Failed(SyncError(f"{peer}: {why}"))),
+            lambda peer, why: self.inbox.put(Gone(peer, why)),
         )
         self._listener = Listener(self._accepting, self._letters.members, "secret", self.inbox)
-        self._driver = Driver(party, partners, self.inbox, self.post, step, self.follow, PATIENCE_S)
+        self._driver = Driver(party, partners, self.inbox, self.post, step, self.follow, PATIENCE_S, survives)
         self._thread = threading.Thread(target=self._run, name=self.name)
         self._thread.start()
 
@@ -97,11 +98,12 @@ def start(
     step: Callable[[str], LocalStep],
     tell: Callable[[str, int], None] = lambda name, iteration: None,
     streams: int = 1,
+    survives: bool = False,
 ) -> dict[str, Node]:
     nodes = {name: Node(name, tuple(parties), elements, streams) for name in parties}
     roster = {name: node.address for name, node in nodes.items()}
     for name, node in nodes.items():
-        node.start(parties[name], partners[name], roster, step(name), lambda k, name=name: tell(name, k))
+        node.start(parties[name], partners[name], roster, step(name), lambda k, name=name: tell(name, k), survives)
     return nodes
 
 

@@ -17,6 +17,7 @@ from testbed.protocol import Place
 from testbed.sync.decentralized import HopMember, HopRules, Party
 from testbed.sync.decentralized.driver import LocalStep
 from testbed.sync.decentralized.hop.messages import Update
+from testbed.sync.decentralized.inbox import Cut
 from testbed.sync.decentralized.parties import final_parameters, make_party
 from testbed.sync.errors import SyncError
 from tests.sync.decentralized.hops import hop_members, monitor_of
@@ -160,6 +161,27 @@ def test_who_is_gone_is_named_with_the_iteration() -> None:
     for name in ("w1", "w3"):
         assert isinstance(nodes[name].error, SyncError)
         assert f"{name}, iteration " in str(nodes[name].error) and "w2 is gone" in str(nodes[name].error)
+
+
+@pytest.mark.parametrize(
+    "rules", [HopRules(), HopRules(max_ig=3, backup=1, max_jump=4), HopRules(max_ig=4, staleness=2)]
+)
+def test_two_members_die_and_the_others_finish(rules: HopRules) -> None:
+    graph = double_ring(tuple(f"w{index}" for index in range(8)))
+    problem = Quadratics(graph.members, Random(1))
+    members = hop_members(graph, rules, 60, problem.start)
+    nodes = start(members, around(graph), 3, of(problem, lambda name, k: 0.003), survives=True)
+    for number, dead in ((10, "w2"), (20, "w5")):
+        while len(nodes[dead].follow.entered) < number:
+            time.sleep(0.005)
+        nodes[dead].kill()
+        nodes[dead].join()
+        for node in nodes.values():
+            node.inbox.put(Cut(dead))
+    for node in nodes.values():
+        node.join()
+    assert {name for name, node in nodes.items() if node.error} == {"w2", "w5"}
+    assert all(members[name].iteration == 60 for name in nodes if name not in ("w2", "w5"))
 
 
 def test_waits_are_counted_for_whom_they_ended_with() -> None:

@@ -51,12 +51,28 @@ class HopMember(Member):
                 for iteration in range(first, last + 1):
                     self.reception.enqueue(Entry(None, iteration, sender))
             case Tokens(count) if self.credits:
-                self.credits.put(sender, count)
+                if sender in self.credits.held:
+                    self.credits.put(sender, count)
             case Ack(iteration):
-                self._acked[sender] = max(self._acked[sender], iteration)
+                if sender in self._acked:
+                    self._acked[sender] = max(self._acked[sender], iteration)
             case _:
                 raise self.unexpected(sender, message)
         return ()
+
+    def forget(self, gone: str) -> None:
+        """A member has died: nothing is sent to it or waited for any more, and its tokens are settled.
+
+        Members whom no other is left to exchange with can't go on: ValueError.
+        """
+        if gone not in {*self._neighbours.sources, *self._neighbours.targets}:
+            return
+        self._neighbours = self._neighbours.without(gone)
+        self.reception.forget(gone)
+        if gone in self._acked:
+            del self._acked[gone]
+        if self.credits and gone in self.credits.held:
+            self.credits.forget(gone)
 
     def program(self) -> Steps[None]:
         yield from self._enter(0)
