@@ -58,7 +58,9 @@ class Job:
     steps for each, the outer optimizer's learning rate and momentum; gradients at rank `powersgd_rank`, or whole (0).
     `streams` connections go to each next hop: on long paths that lose packets, more of them carry more.
     `congestion` names their congestion control (the kernel's default when empty). `reproducible` fixes the order of
-    additions, for the same bits run after run.
+    additions, for the same bits run after run. `sites` names the site of each shard's worker,
+    `steps` says how many local steps each takes to a round, if they are to be evened out; each goes `prox` of the way
+    back to where its round began.
     """
 
     model: str
@@ -87,6 +89,9 @@ class Job:
     streams: int = 1
     congestion: str = ""
     reproducible: bool = False
+    sites: tuple[str, ...] = ()
+    steps: tuple[int, ...] = ()
+    prox: float = 0.0
 
 
 class Tick(NamedTuple):

@@ -36,9 +36,10 @@ class Optimizer(Strict):
 
 
 class Partition(Strict):
-    """How the training data is cut over the workers: evenly at random, by Dirichlet draws over labels, or by label."""
+    """How the training data is cut over the workers: evenly at random, by Dirichlet draws over labels, by label, or by
+    Dirichlet draws for the sites, whose workers share evenly."""
 
-    kind: Literal["iid", "dirichlet", "classes"] = "iid"
+    kind: Literal["iid", "dirichlet", "classes", "sites"] = "iid"
     alpha: float = Field(default=1.0, ge=1e-3, le=1e6)
 
 
@@ -83,16 +84,18 @@ class Outer(Strict):
     momentum: float = Field(default=0.9, ge=0, lt=1)
 
 
-Strategy = Literal["gradients", "local_sgd", "post_local_sgd", "diloco", "hierarchical"]
+Strategy = Literal["gradients", "local_sgd", "post_local_sgd", "diloco", "hierarchical", "hybrid"]
 
 #: The fields of `sync` that belong to some strategies only.
 STRATEGY_FIELDS: Mapping[str, frozenset[Strategy]] = {
-    "every": frozenset(("local_sgd", "post_local_sgd", "diloco", "hierarchical")),
+    "every": frozenset(("local_sgd", "post_local_sgd", "diloco", "hierarchical", "hybrid")),
     "start": frozenset(("post_local_sgd",)),
-    "period": frozenset(("hierarchical",)),
+    "period": frozenset(("hierarchical", "hybrid")),
     "fragments": frozenset(("diloco",)),
     "delay": frozenset(("diloco",)),
-    "outer": frozenset(("diloco",)),
+    "outer": frozenset(("diloco", "hybrid")),
+    "prox": frozenset(("hybrid",)),
+    "normalise": frozenset(("hybrid",)),
     "powersgd_rank": frozenset(("gradients",)),
 }
 
@@ -106,17 +109,20 @@ class Sync(Strict):
     """How members synchronize: by a strategy, over the plans of a policy, through a codec.
 
     `every` local steps to a round; `post_local_sgd` begins with `start` steps by gradients; `hierarchical` reduces
-    inside sites but in every `period`-th round, which is among all; `diloco` may stream the model in `fragments`,
-    with `delay` steps for each to be reduced in.
+    inside sites but in every `period`-th round, which is among all; `hybrid` does so with as many steps as each
+    worker's speed allows, `every` at the fastest, evened out (`normalise`) and held back (`prox`); `diloco` may stream
+    the model in `fragments`, with `delay` steps for each to be reduced in.
     """
 
     strategy: Strategy = "gradients"
     every: int = Field(default=8, ge=1)
     start: int = Field(default=100, ge=1)
-    period: int = Field(default=4, ge=2)
+    period: int = Field(default=4, ge=1)
     fragments: int = Field(default=1, ge=1)
     delay: int = Field(default=0, ge=0)
     outer: Outer = Outer()
+    prox: float = Field(default=0.0, ge=0, lt=1)
+    normalise: bool = True
     powersgd_rank: int | None = Field(default=None, ge=1)
     codec: str = "fp32"
     policy: str = "hierarchical"
