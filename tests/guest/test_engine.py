@@ -71,10 +71,9 @@ def test_a_run_trains_over_netem_and_open_vswitch(client: docker.DockerClient, e
     assert summary["training"]["rounds"] == 4
     assert summary["training"]["identical_parameters"]
     assert summary["verdict"] in ("trusted", "suspect")
-    # A rate below what was asked and a round trip above it are the doing of the guest's one processor, which has the
-    # workers to run as well: on a slow host it was 0.8 ms late.
-    held_against_links = [reason for reason in summary["reasons"] if "->" in reason]
-    assert [why for why in held_against_links if ": rate -" not in why and ": round trip +" not in why] == []
+    # A rate below what was asked is the doing of the guest's one processor, which has the workers to run as well.
+    held_against_links = [reason for reason in summary["reasons"] if "->" in reason and ": rate -" not in reason]
+    assert held_against_links == []
     assert running.left_behind == NOTHING
 
 
