@@ -127,7 +127,8 @@ class Fleet:
             )
         self.round += 1
         self.clock_s = finished + 0.1
-        await asyncio.sleep(0.02)  # the controller reads, decides and prepares
+        # The controller reads, decides and prepares: a real round gives it seconds, and a slow host's took over 20 ms.
+        await asyncio.sleep(0.06)
 
     async def leave(self) -> None:
         for name, member in self.members.items():
