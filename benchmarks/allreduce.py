@@ -29,8 +29,8 @@ from benchmarks.meeting import Meeting
 from benchmarks.reducers import Library, Outcome, Turn
 from benchmarks.table import Table, arguments, progress, show
 from testbed.emulation.label import labelled
+from testbed.emulation.namespace import Namespace
 from testbed.emulation.network import Network
-from testbed.emulation.node import Namespace
 from testbed.emulation.routing import Routes
 from testbed.emulation.shaping import open_shaper
 from testbed.link import Queue

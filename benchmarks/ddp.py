@@ -19,8 +19,8 @@ from typing import Any
 
 from benchmarks.members import meeting
 from benchmarks.table import Table, arguments, progress, show
+from testbed.emulation.namespace import Namespace
 from testbed.emulation.network import Network
-from testbed.emulation.node import Namespace
 from testbed.emulation.shaping import open_shaper
 from testbed.spec.topology import Topology
 

@@ -89,9 +89,7 @@ Beds = Callable[[int, LinkState], AbstractContextManager[Bed]]
 def core(count: int, state: LinkState) -> Iterator[Bed]:
     """The project's core."""
     with pairs(count) as found, UserspaceShaper() as shaper:
-        for pair in found:
-            for port in pair.ports:
-                shaper.attach(port, state)
+        shaper.attach({port: state for pair in found for port in pair.ports})
         yield Bed("core", found, shaper.pid)
 
 

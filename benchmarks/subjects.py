@@ -21,8 +21,8 @@ from mininet.link import TCLink
 from mininet.log import lg
 from mininet.net import Mininet
 
+from testbed.emulation.namespace import Namespace
 from testbed.emulation.network import Network
-from testbed.emulation.node import Namespace
 from testbed.emulation.shaping import LinkCounters, open_shaper
 from testbed.link import LinkState
 from testbed.spec.topology import Topology

@@ -18,8 +18,8 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.table import Table, arguments, progress, show
+from testbed.emulation.namespace import Namespace
 from testbed.emulation.network import Network
-from testbed.emulation.node import Namespace
 from testbed.emulation.shaping import open_shaper
 from testbed.spec.topology import Link, Topology
 

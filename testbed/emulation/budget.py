@@ -20,8 +20,8 @@ from decimal import ROUND_DOWN, ROUND_UP, Context, Decimal
 from pathlib import Path
 
 from testbed.emulation.label import labelled
+from testbed.emulation.namespace import Namespace
 from testbed.emulation.network import Network
-from testbed.emulation.node import Namespace
 from testbed.emulation.shaping import Shaper, open_shaper
 from testbed.spec.experiment import PARAMETERS, Change, Experiment
 from testbed.spec.topology import Topology, Worker

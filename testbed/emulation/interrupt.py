@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -28,17 +27,11 @@ def interruptible() -> Iterator[None]:
     interpreter takes away while it still has to end itself.)
     """
 
-    ours = os.getpid()
-
     def be_patient(*_: object) -> None:
         with suppress(OSError):  # the terminal may have gone
             print("taking everything away; a moment", file=sys.stderr)
 
     def interrupt(number: int, _: object) -> None:
-        if os.getpid() != ours:
-            # A library forked (pyroute2 does, to open a socket in a namespace, and ends its child by SIGTERM): the
-            # child must not take our way back.
-            os._exit(128 + number)
         for each in NUMBERS:
             signal.signal(each, be_patient)
         raise Interrupted(signal.Signals(number).name)

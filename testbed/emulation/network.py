@@ -26,6 +26,7 @@ from dataclasses import dataclass
 
 from mininet.net import Mininet
 
+from testbed.emulation import device
 from testbed.emulation.addressing import Addressing
 from testbed.emulation.difference import Difference
 from testbed.emulation.links import Links, Observer
@@ -35,10 +36,9 @@ from testbed.emulation.shaping.access import limit_rate
 from testbed.emulation.shaping.base import Shaper, distorted_by_offload
 from testbed.emulation.switch import SWITCHES, choose_switch
 from testbed.emulation.wiring import (
+    Wiring,
     access_state,
-    join_routers,
     needs_single_frames,
-    plug_in,
     send_single_frames,
     set_route,
     set_up_router,
@@ -93,15 +93,19 @@ class Network(Mininet):
         """Make the sites and the links between them; workers come with `join`."""
         for site in self.topology.sites:
             self._add_site(site)
+        wiring = Wiring(self.shaper)
         for pair in sorted(self._wanted_pairs(self.topology), key=sorted):
-            self._add_pair(self.topology, pair)
+            self._add_pair(self.topology, pair, wiring)
+        wiring.bring_up()
         self._set_routes(Routes.over(self.topology))
         self.built = True
 
     def join(self, pids: Mapping[str, int]) -> None:
         """Give every worker its place; `pids` maps each to a process in its container."""
+        wiring = Wiring(self.shaper)
         for worker in self.topology.workers:
-            self._add_worker(worker, pids[worker.name], self.topology.lan)
+            self._add_worker(worker, pids[worker.name], self.topology.lan, wiring)
+        wiring.bring_up()
 
     def leave(self, workers: Iterable[str]) -> None:
         """Take workers off the network; their containers stay."""
@@ -116,12 +120,12 @@ class Network(Mininet):
     def _add_site(self, site: str) -> None:
         set_up_router(self.addHost(f"{site}-r", cls=Router), self.addressing.router(site), self.switch)
 
-    def _add_worker(self, worker: Worker, pid: int, lan: Lan) -> None:
+    def _add_worker(self, worker: Worker, pid: int, lan: Lan, wiring: Wiring) -> None:
         host = self.addHost(worker.name, cls=ContainerHost, pid=pid)
         index = int(worker.name.rpartition("-w")[2])
         wire = self.addLink(self.router(worker.site), host, cls=Veth, intfName1=f"w{index}", intfName2="eth0")
         address, gateway = self.addressing.worker(worker.site, index), self.addressing.router(worker.site)
-        plug_in(wire, link_name(worker.site, worker.name), address, gateway, lan, self.shaper)
+        wiring.plug_in(wire, link_name(worker.site, worker.name), address, gateway, lan)
         if not self.offload:
             send_single_frames(host)
 
@@ -131,15 +135,15 @@ class Network(Mininet):
         self.shaper.apply({link_name(worker.site, worker.name): access_state(lan) for worker in workers})
         for worker in workers:
             host = self.container(worker.name)
-            limit_rate(host.netlink, host.interface_index("eth0"), lan.rate)
+            host.netlink.apply(limit_rate(host.interface_index("eth0"), lan.rate))
 
-    def _add_pair(self, topology: Topology, pair: frozenset[str]) -> None:
+    def _add_pair(self, topology: Topology, pair: frozenset[str], wiring: Wiring) -> None:
         a, b = sorted(pair)
         wire = self.addLink(self.router(a), self.router(b), cls=Veth, intfName1=b, intfName2=a)
         self._pairs[pair] = wire
         names = (link_name(a, b), link_name(b, a))
         states = [(name, self.links_in_force.add(topology.links[name])) for name in names]
-        join_routers(wire, (self.addressing.wan(a, b), self.addressing.wan(b, a)), states, self.shaper)
+        wiring.join_routers(wire, (self.addressing.wan(a, b), self.addressing.wan(b, a)), states)
 
     # Asking -------------------------------------------------------------------------------------------------------
 
@@ -223,11 +227,13 @@ class Network(Mininet):
         self.leave(name for name in difference.workers.changed if name in pids)
         if difference.lan:
             self._change_lan(topology.lan, self._there(self.topology))
+        wiring = Wiring(self.shaper)
         for worker in topology.workers:
             if worker.name not in self.nameToNode:
-                self._add_worker(worker, pids[worker.name], topology.lan)
+                self._add_worker(worker, pids[worker.name], topology.lan, wiring)
         for pair in self._wanted_pairs(topology) - self._wanted_pairs(self.topology):
-            self._add_pair(topology, pair)
+            self._add_pair(topology, pair, wiring)
+        wiring.bring_up()
 
     def _go_back(self, old: Topology, difference: Difference, pids: Mapping[str, int]) -> None:
         """Undo what a swap has done that failed before anything was removed. `pids` has the containers that changed
@@ -238,9 +244,11 @@ class Network(Mininet):
         self.links_in_force.configure(old.links[name] for name in difference.links.changed)
         if difference.lan:
             self._change_lan(old.lan, self._there(old))
+        wiring = Wiring(self.shaper)
         for worker in old.workers:
             if worker.name not in self.nameToNode:
-                self._add_worker(worker, pids[worker.name], old.lan)
+                self._add_worker(worker, pids[worker.name], old.lan, wiring)
+        wiring.bring_up()
         self.routes = Routes({})  # some may have moved: all are set again
         self._set_routes(Routes.over(old, self.links_in_force.down))
         for pair in self._pairs.keys() - self._wanted_pairs(old):
@@ -289,7 +297,7 @@ class Network(Mininet):
                 if old.get(target) != hop:
                     set_route(router, self.addressing.lan(target), self.addressing.next_hop(site, hop))
             for target in old.keys() - hops.keys():
-                router.netlink.route("del", dst=str(self.addressing.lan(target)))
+                router.netlink.apply(device.no_route(self.addressing.lan(target)))
         self.routes = routes
 
     # Ending -------------------------------------------------------------------------------------------------------

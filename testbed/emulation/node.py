@@ -7,29 +7,29 @@ comes with the first `cmd()`, so Mininet's prompt and scripts work as ever.
 
 from __future__ import annotations
 
+import errno
 import subprocess
-import time
 from collections.abc import Iterable
 from functools import cached_property
+from ipaddress import IPv4Address, IPv4Interface
 from pathlib import Path
 from typing import Any
 
 from mininet.link import Intf, Link
 from mininet.node import Node
-from pyroute2 import IPRoute
 
-from testbed.emulation.namespace import inside
+from testbed.emulation import device
+from testbed.emulation.namespace import Namespace, inside
+from testbed.emulation.netlink import Netlink
 from testbed.emulation.switch import Switch
-
-NAMESPACE_DEADLINE_S = 5.0
 
 
 class NamespaceNode(Node):
-    """A node that is the network namespace of the process `pid`. Nothing happens in it before it is asked."""
+    """A node that is the network namespace of the process or thread `pid`. Nothing happens in it before it is asked."""
 
     def __init__(self, name: str, pid: int, **params: Any) -> None:
         self._namespace_pid = pid
-        self._netlink: IPRoute | None = None
+        self._netlink: Netlink | None = None
         super().__init__(name, **params)
 
     @property
@@ -38,21 +38,15 @@ class NamespaceNode(Node):
         return Path(f"/proc/{self._namespace_pid}/ns/net")
 
     @property
-    def netlink(self) -> IPRoute:
+    def netlink(self) -> Netlink:
         """A netlink socket in the namespace, opened at first use."""
         if self._netlink is None:
-            self._netlink = IPRoute(netns=str(self.netns))
+            self._netlink = Netlink(self.netns)
         return self._netlink
 
     def interface_index(self, name: str) -> int:
-        """The kernel's index of an interface; KeyError when there is none of this name."""
-        known = self.nameToIntf.get(name)
-        if isinstance(known, Interface):
-            return known.index
-        found = self.netlink.link_lookup(ifname=name)
-        if not found:
-            raise KeyError(f"{self.name} has no interface {name}")
-        return int(found[0])
+        """The kernel's index of an interface; OSError when there is none of this name."""
+        return self.netlink.index(name)
 
     def configure(self, settings: Iterable[str]) -> None:
         """Put kernel settings in force in the namespace, each as sysctl takes it: `net.ipv4.ip_forward=1`.
@@ -121,57 +115,16 @@ def _write_settings(settings: Iterable[str]) -> None:
         Path("/proc/sys", *name.split(".")).write_text(value)
 
 
-class Namespace:
-    """A network namespace, held by a process of its own that the kernel ends together with this one.
-
-    So a killed testbed leaves no namespace behind. Made in the main thread: the kernel takes the holder down when the
-    thread that started it ends.
-    """
-
-    def __init__(self) -> None:
-        """Raises RuntimeError when no namespace can be made."""
-        self._holder = subprocess.Popen(
-            ["setpriv", "--pdeathsig", "KILL", "unshare", "--net", "sleep", "infinity"],
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C in the terminal is for us alone
-        )
-        try:
-            self._wait_until_there()
-        except BaseException:
-            self.close()
-            raise
-
-    @property
-    def pid(self) -> int:
-        """The process that holds it."""
-        return self._holder.pid
-
-    def close(self) -> None:
-        """Let it go, and with it every interface in it."""
-        self._holder.kill()
-        self._holder.wait()
-
-    def _wait_until_there(self) -> None:
-        """Until the holder has left our namespace, a few milliseconds after it started."""
-        ours = Path("/proc/self/ns/net").readlink()
-        theirs = Path(f"/proc/{self.pid}/ns/net")
-        deadline = time.monotonic() + NAMESPACE_DEADLINE_S
-        while theirs.readlink() == ours:
-            if self._holder.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError("no network namespace could be made: `unshare --net` failed; run as root")
-            time.sleep(0.0005)
-
-
 class NamespaceHost(NamespaceNode):
     """A node with a namespace of its own."""
 
     def __init__(self, name: str, **params: Any) -> None:
-        self._holder = Namespace()
-        super().__init__(name, self._holder.pid, **params)
+        self._namespace = Namespace()
+        super().__init__(name, self._namespace.pid, **params)
 
     def terminate(self) -> None:
         super().terminate()
-        self._holder.close()
+        self._namespace.close()
 
 
 class Router(NamespaceHost):
@@ -195,8 +148,7 @@ class Interface(Intf):
     @cached_property
     def index(self) -> int:
         """The kernel's number of it, the same as long as it is there."""
-        (found,) = self.node.netlink.link_lookup(ifname=self.name)
-        return int(found)
+        return int(self.node.netlink.index(self.name))
 
     def config(self, **params: Any) -> dict[str, Any]:
         return {}
@@ -204,7 +156,8 @@ class Interface(Intf):
     def setIP(self, ipstr: str, prefixLen: int | None = None) -> None:
         address, _, length = ipstr.partition("/")
         self.ip, self.prefixLen = address, int(length or prefixLen or 32)
-        self.node.netlink.addr("add", index=self.index, address=self.ip, prefixlen=self.prefixLen)
+        given = IPv4Interface((self.ip, self.prefixLen))
+        self.node.netlink.apply(device.address(self.index, given))
 
     def updateIP(self) -> str | None:
         """What Mininet's prompt puts in the place of a name; it would ask ifconfig."""
@@ -212,17 +165,19 @@ class Interface(Intf):
 
     def up(self) -> None:
         """Bring it up. A link is shaped before this, so no packet ever passes it unshaped."""
-        self.node.netlink.link("set", index=self.index, state="up")
+        self.node.netlink.apply(device.up(self.index))
 
     def know(self, peer: Interface) -> None:
         """Enter the peer as a permanent neighbour."""
-        self.node.netlink.neigh("replace", dst=peer.ip, lladdr=peer.mac, ifindex=self.index, state="permanent")
+        self.node.netlink.apply(device.neighbour(self.index, IPv4Address(peer.ip), peer.mac))
 
     def delete(self) -> None:
         """Remove it, and with it its peer; nothing to do when the peer went first."""
-        found = self.node.netlink.link_lookup(ifname=self.name)
-        if found:
-            self.node.netlink.link("del", index=found[0])
+        try:
+            self.node.netlink.apply(device.gone(self.index))
+        except OSError as error:
+            if error.errno != errno.ENODEV:
+                raise
         self.node.delIntf(self)
         self.link = None
 
@@ -246,5 +201,4 @@ class Veth(Link):
     ) -> None:
         assert node1 is not None
         assert node2 is not None
-        peer = {"ifname": intfname2, "address": addr2, "net_ns_pid": node2.pid}
-        node1.netlink.link("add", ifname=intfname1, address=addr1, kind="veth", peer=peer)
+        node1.netlink.apply(device.veth(intfname1, addr1, intfname2, addr2, node2.pid))

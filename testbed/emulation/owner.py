@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 
 class Teller:
-    """Says how far it is on what was the standard output, which no child inherits: a namespace's holder would keep
+    """Says how far it is on what was the standard output, which no child inherits: the shaping core would keep
     whoever reads it waiting for the end.
     """
 

@@ -97,8 +97,8 @@ def ask(network: str, request: Request) -> dict[str, Any]:
 class Listener:
     """Answers requests one after the other, in a thread of its own; a context manager.
 
-    One thread for all, and no other: the kernel ends the holder of a namespace together with the thread that started
-    it, so the sites that a swap adds live as long as this does.
+    One thread for all, and no other: the kernel ends a switch's daemons together with the thread that started them,
+    so the sites that a swap adds live as long as this does.
     """
 
     def __init__(self, network: str, answer: Callable[[Request], Answer]) -> None:

@@ -18,11 +18,13 @@ import shutil
 import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import ClassVar
 
-from pyroute2 import IPRoute
-
+from testbed.emulation import device
+from testbed.emulation.namespace import Namespace, inside
+from testbed.emulation.netlink import Netlink
 from testbed.spec.topology import SwitchChoice, SwitchName
 
 #: The router's device.
@@ -59,7 +61,7 @@ class Switch(ABC):
     offload: ClassVar[bool] = True
 
     @abstractmethod
-    def __init__(self, netns: Path, netlink: IPRoute, mac: str) -> None:
+    def __init__(self, netns: Path, netlink: Netlink, mac: str) -> None:
         """Make the router's device, with this MAC address, in a namespace. `netlink` is a socket in there."""
 
     @abstractmethod
@@ -78,14 +80,14 @@ class Switch(ABC):
 class Bridge(Switch):
     """A Linux bridge with isolated ports."""
 
-    def __init__(self, netns: Path, netlink: IPRoute, mac: str) -> None:
+    def __init__(self, netns: Path, netlink: Netlink, mac: str) -> None:
         self._netlink = netlink
-        netlink.link("add", ifname=DEVICE, kind="bridge", address=mac)
+        netlink.apply(device.bridge(DEVICE, mac))
+        self._index = netlink.index(DEVICE)
 
     def plug(self, interface: str) -> None:
-        port = self._netlink.link_lookup(ifname=interface)[0]
-        self._netlink.link("set", index=port, master=self._netlink.link_lookup(ifname=DEVICE)[0])
-        self._netlink.brport("set", index=port, isolated=1)
+        port = self._netlink.index(interface)
+        self._netlink.apply(device.plugged(port, self._index), device.isolated(port))
 
     def unplug(self, interface: str) -> None:
         """A bridge forgets a port with its interface."""
@@ -99,7 +101,7 @@ class OpenVSwitch(Switch):
 
     datapath: ClassVar[str] = "system"
 
-    def __init__(self, netns: Path, netlink: IPRoute, mac: str) -> None:
+    def __init__(self, netns: Path, netlink: Netlink, mac: str) -> None:
         """Raises SwitchError when the daemons do not come up."""
         self._daemons: list[subprocess.Popen[bytes]] = []
         try:
@@ -212,7 +214,9 @@ def _complaint(name: SwitchName) -> str | None:
     if name == "openvswitch-user":
         return None if Path("/dev/net/tun").exists() else "there is no /dev/net/tun; modprobe tun"
     # In a scratch namespace, which takes the datapath along. The kernel loads the module for it.
-    trial = subprocess.run(["unshare", "--net", "ovs-dpctl", "add-dp", "trial"], capture_output=True, text=True)
+    with closing(Namespace()) as scratch:
+        command = ["ovs-dpctl", "add-dp", "trial"]
+        trial = inside(scratch.path, lambda: subprocess.run(command, capture_output=True, text=True))
     if trial.returncode == 0:
         return None
     remedy = "modprobe openvswitch, or use a kernel with CONFIG_OPENVSWITCH"

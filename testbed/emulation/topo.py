@@ -28,9 +28,8 @@ from testbed.emulation.routing import Routes
 from testbed.emulation.shaping import Shaper, open_shaper
 from testbed.emulation.switch import choose_switch
 from testbed.emulation.wiring import (
-    join_routers,
+    Wiring,
     needs_single_frames,
-    plug_in,
     send_single_frames,
     set_route,
     set_up_router,
@@ -49,7 +48,8 @@ class WanTopo(Topo):
         for site in topology.sites:
             hops = routes.next_hops(site).items()
             ways = {addressing.lan(target): addressing.next_hop(site, hop) for target, hop in hops}
-            self.addHost(f"{site}-r", cls=_TopoRouter, gateway=addressing.router(site), ways=ways, switch=switch)
+            gateway = addressing.router(site)
+            self.addHost(f"{site}-r", cls=_TopoRouter, gateway=gateway, ways=ways, switch=switch, shaping=shaping)
         for worker in topology.workers:
             self._add_worker(worker, topology.lan, offload, addressing, shaping)
         for link in topology.links.values():
@@ -91,13 +91,21 @@ class _Shaping:
 
     def __init__(self) -> None:
         self._shaper: Shaper | None = None
+        self._wiring: Wiring | None = None
         self._links: set[str] = set()
 
-    def open(self, *links: str) -> Shaper:
-        if self._shaper is None:
+    def wiring(self, *links: str) -> Wiring:
+        """Where these links are to be laid."""
+        if self._shaper is None or self._wiring is None:
             self._shaper = open_shaper()
+            self._wiring = Wiring(self._shaper)
         self._links.update(links)
-        return self._shaper
+        return self._wiring
+
+    def bring_up(self) -> None:
+        """Shape what was laid, and bring it up. What is up already stays as it is."""
+        if self._wiring is not None:
+            self._wiring.bring_up()
 
     def close(self, *links: str) -> None:
         self._links.difference_update(links)
@@ -107,7 +115,7 @@ class _Shaping:
             self._shaper.detach(link)
         if not self._links:
             self._shaper.close()
-            self._shaper = None
+            self._shaper = self._wiring = None
 
 
 class _TopoRouter(Router):
@@ -117,14 +125,16 @@ class _TopoRouter(Router):
         gateway: IPv4Interface,
         ways: Mapping[IPv4Network, IPv4Address],
         switch: SwitchName,
+        shaping: _Shaping,
         **params: Any,
     ) -> None:
         super().__init__(name, **params)
-        self._ways = ways
+        self._ways, self._shaping = ways, shaping
         set_up_router(self, gateway, switch)
 
     def config(self, **_: Any) -> dict[str, Any]:
         """Mininet calls this when all links are there."""
+        self._shaping.bring_up()
         for lan, hop in self._ways.items():
             set_route(self, lan, hop)
         return {}
@@ -149,13 +159,13 @@ class _AccessLink(Veth):
     ) -> None:
         super().__init__(router, host, **params)
         self._name, self._shaping = link_name(router.name.removesuffix("-r"), host.name), shaping
-        plug_in(self, self._name, address, gateway, lan, shaping.open(self._name))
+        shaping.wiring(self._name).plug_in(self, self._name, address, gateway, lan)
         if not offload:
             send_single_frames(host)
 
     def stop(self) -> None:
+        """The interfaces go with their nodes' namespaces."""
         self._shaping.close(self._name)
-        self.delete()
 
 
 class _WanLink(Veth):
@@ -170,8 +180,8 @@ class _WanLink(Veth):
     ) -> None:
         super().__init__(router, other, **params)
         self._names, self._shaping = tuple(states), shaping
-        join_routers(self, addresses, states.items(), shaping.open(*self._names))
+        shaping.wiring(*self._names).join_routers(self, addresses, states.items())
 
     def stop(self) -> None:
+        """The interfaces go with their nodes' namespaces."""
         self._shaping.close(*self._names)
-        self.delete()

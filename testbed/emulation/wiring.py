@@ -1,11 +1,15 @@
-"""How nodes become a WAN, one at a time: a site's router, a worker plugged in, two routers joined by shaped links."""
+"""How nodes become a WAN: a site's router, workers plugged in, routers joined by shaped links.
+
+Wires are laid one by one and come up together: to shape one port takes as long as to shape all of a router's.
+"""
 
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 
+from testbed.emulation import device
 from testbed.emulation.node import Interface, NamespaceNode, Router, Veth
 from testbed.emulation.shaping.access import limit_rate
 from testbed.emulation.shaping.base import Port, Shaper, distorted_by_offload
@@ -45,6 +49,10 @@ SINGLE_FRAMES = ("ethtool", "-K", "eth0", "tso", "off", "gso", "off", "gro", "of
 #: Frames leave with their checksums filled in; then nothing is left to a device to segment either.
 WHOLE_FRAMES = ("ethtool", "-K", "eth0", "tx", "off")
 
+#: The index of every namespace's `lo`.
+LOOPBACK = 1
+EVERYWHERE = IPv4Network("0.0.0.0/0")
+
 #: What a port of a site's switch may hold: a megabyte, 8 ms at 1 Gbit/s, as shallow data-centre switches have.
 LAN_QUEUE = Queue(1e6, "bytes")
 
@@ -52,13 +60,14 @@ LAN_QUEUE = Queue(1e6, "bytes")
 def set_up_router(router: Router, gateway: IPv4Interface, switch: SwitchName) -> None:
     """Make a namespace forward, and give it its site's switch, with the router's address on it. Raises SwitchError."""
     router.configure(ROUTER_SETTINGS)
-    router.netlink.link("set", index=router.interface_index("lo"), state="up")
+    router.netlink.apply(device.up(LOOPBACK))
     # A switch without a MAC address of its own takes the least of its ports': a worker that comes or goes would change
     # it, and the others would send to the old one until they ask again, half a minute later.
     router.switch = SWITCHES[switch](router.netns, router.netlink, _mac(gateway))
     router.configure(LAN_SETTINGS)
-    # Its first interface, so that Mininet takes the address that others can reach for the router's own.
-    lan = Interface(DEVICE, node=router, moveIntfFn=_is_there)
+    # Before all its other interfaces (a Topo counts them from 0), so that Mininet takes the address that others can
+    # reach for the router's own.
+    lan = Interface(DEVICE, node=router, port=-1, moveIntfFn=_is_there)
     lan.setIP(str(gateway))
     lan.up()
 
@@ -73,27 +82,65 @@ def set_route(router: Router, lan: IPv4Network, hop: IPv4Address) -> None:
 
     The router's own packets bear its address on its LAN: no one has a route to the addresses of WAN links.
     """
-    router.netlink.route("replace", dst=str(lan), gateway=str(hop), prefsrc=router.IP())
+    router.netlink.apply(device.route(lan, hop, IPv4Address(router.IP())))
 
 
-def plug_in(wire: Veth, name: str, address: IPv4Interface, gateway: IPv4Interface, lan: Lan, shaper: Shaper) -> None:
-    """Make a wire from a router to a worker the access link of this name, shaped before it comes up."""
-    router, host = wire.intf1.node, wire.intf2.node
-    host.configure(HOST_SETTINGS)
-    router.switch.plug(wire.intf1.name)
-    if not router.switch.offload:
-        _run(host, WHOLE_FRAMES)
-    # Whoever comes to have a worker's address has its MAC address too: the router still knows it of the last one.
-    wire.intf2.mac = _mac(address)
-    host.netlink.link("set", index=host.interface_index("eth0"), address=wire.intf2.mac)
-    wire.intf2.setIP(str(address))
-    access = Port(name, router.netns, wire.intf1.name, bridge=DEVICE, address=str(address.ip))
-    shaper.attach(access, access_state(lan))
-    limit_rate(host.netlink, host.interface_index("eth0"), lan.rate)
-    wire.intf1.up()
-    wire.intf2.up()
-    host.netlink.link("set", index=host.interface_index("lo"), state="up")
-    host.netlink.route("add", dst="default", gateway=str(gateway.ip))
+class Wiring:
+    """Wires that are being laid between nodes. They stay down until `bring_up` has them shaped, all in one batch."""
+
+    def __init__(self, shaper: Shaper) -> None:
+        self._shaper = shaper
+        self._ports: dict[Port, LinkState] = {}
+        self._finish: list[Callable[[], None]] = []
+
+    def plug_in(self, wire: Veth, name: str, address: IPv4Interface, gateway: IPv4Interface, lan: Lan) -> None:
+        """Make a wire from a router to a worker the access link of this name."""
+        router, host, interface = wire.intf1.node, wire.intf2.node, wire.intf2
+        host.configure(HOST_SETTINGS)
+        router.switch.plug(wire.intf1.name)
+        if not router.switch.offload:
+            _run(host, WHOLE_FRAMES)
+        # Whoever comes to have a worker's address has its MAC address too: the router still knows it of the last one.
+        interface.mac = _mac(address)
+        host.netlink.apply(device.mac(interface.index, interface.mac), limit_rate(interface.index, lan.rate))
+        interface.setIP(str(address))
+        access = Port(name, router.netns, wire.intf1.name, bridge=DEVICE, address=str(address.ip))
+        self._ports[access] = access_state(lan)
+
+        def finish() -> None:
+            wire.intf1.up()
+            way_out = device.route(EVERYWHERE, gateway.ip)
+            host.netlink.apply(device.up(interface.index), device.up(LOOPBACK), way_out)
+
+        self._finish.append(finish)
+
+    def join_routers(
+        self, wire: Veth, addresses: Iterable[IPv4Interface], links: Iterable[tuple[str, LinkState]]
+    ) -> None:
+        """Make a wire between two routers a physical pair of links.
+
+        `addresses` and `links` (name and state, in the direction away from it) are of its two ends in order.
+        """
+        ends = (wire.intf1, wire.intf2)
+        for interface, address, (name, state) in zip(ends, addresses, links, strict=True):
+            interface.setIP(str(address))
+            self._ports[Port(name, interface.node.netns, interface.name)] = state
+
+        def finish() -> None:
+            # Permanent neighbours: no address resolution ever delays or joins what is measured.
+            for interface, peer in (ends, ends[::-1]):
+                interface.up()
+                interface.know(peer)
+
+        self._finish.append(finish)
+
+    def bring_up(self) -> None:
+        """Shape every wire that was laid, and only then let packets pass. Raises ShapingError; then all stay down."""
+        if self._ports:
+            self._shaper.attach(self._ports)
+        for finish in self._finish:
+            finish()
+        self._ports, self._finish = {}, []
 
 
 def needs_single_frames(link: Link) -> bool:
@@ -116,23 +163,6 @@ def access_state(lan: Lan) -> LinkState:
     gives the same one-way delay for half the work.
     """
     return LinkState(rate_bps=lan.rate, delay_s=2 * lan.delay, queue=LAN_QUEUE)
-
-
-def join_routers(
-    wire: Veth, addresses: Iterable[IPv4Interface], links: Iterable[tuple[str, LinkState]], shaper: Shaper
-) -> None:
-    """Make a wire between two routers a physical pair of links: shaped both ways, and only then brought up.
-
-    `addresses` and `links` (name and state, in the direction away from it) are of its two ends in order.
-    """
-    ends = (wire.intf1, wire.intf2)
-    for interface, address, (name, state) in zip(ends, addresses, links, strict=True):
-        interface.setIP(str(address))
-        shaper.attach(Port(name, interface.node.netns, interface.name), state)
-    # Permanent neighbours: no address resolution ever delays or joins what is measured.
-    for interface, peer in (ends, ends[::-1]):
-        interface.up()
-        interface.know(peer)
 
 
 def _is_there(*_: object) -> None:

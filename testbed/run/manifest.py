@@ -14,7 +14,7 @@ from testbed.emulation.shaping.base import Shaper
 from testbed.run.directory import RunDirectory
 from testbed.spec.experiment import Experiment
 
-PACKAGES = ("testbed", "docker", "networkx", "numpy", "pydantic", "pyroute2", "scipy", "torch")
+PACKAGES = ("testbed", "docker", "networkx", "numpy", "pydantic", "scipy", "torch")
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 

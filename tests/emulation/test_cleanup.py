@@ -17,7 +17,6 @@ import pytest
 
 from testbed.emulation import containers, engine, label
 from testbed.emulation.cleanup import Cleaned, clean
-from testbed.emulation.node import Namespace
 
 pytestmark = pytest.mark.privileged
 
@@ -29,7 +28,7 @@ Start = Callable[..., tuple[subprocess.Popen[str], list[int]]]
 
 #: A testbed in small: an owner with a network of one link, until it is asked to end or killed.
 OWNER = """
-import os, signal, sys, time
+import signal, sys, time
 from pathlib import Path
 from testbed.emulation import label
 from testbed.emulation.network import Network
@@ -42,13 +41,7 @@ link = {"between": ["quito", "lima"], "rate": "10mbit", "delay": "5ms"}
 topology = Topology.from_value({"name": "two", "sites": sites, "links": [link]}, Path("two.yaml"))
 
 
-ours = os.getpid()
-
-
 def end(*_):
-    # pyroute2 forks to open a socket in a namespace, and ends its child by SIGTERM.
-    if os.getpid() != ours:
-        os._exit(0)
     raise SystemExit
 
 
@@ -173,22 +166,23 @@ def test_what_is_not_ours_survives(client: docker.DockerClient, image: str) -> N
     }
     subprocess.run(["ip", "link", "add", mark, "type", "bridge"], check=True)
     subprocess.run(["ip", "netns", "add", mark], check=True)
-    foreign = Namespace()
+    foreign = subprocess.Popen(["sleep", "60"])
     try:
         with label.labelled("one"):
-            ours = Namespace()
+            ours = subprocess.Popen(["sleep", "60"])
         done = clean(client, "one")
         assert done.containers == (f"{mark}-one",)
         assert done.processes == (ours.pid,)
-        ours.close()
+        assert ours.wait() == -signal.SIGKILL
         assert names(client, mark) == {f"{mark}-two", f"{mark}-theirs"}
         assert clean(client).containers == (f"{mark}-two",)
         assert names(client, mark) == {f"{mark}-theirs"}
         assert Path(f"/sys/class/net/{mark}").exists()
         assert Path(f"/run/netns/{mark}").exists()
-        assert Path(f"/proc/{foreign.pid}").exists()
+        assert foreign.poll() is None
     finally:
-        foreign.close()
+        foreign.kill()
+        foreign.wait()
         subprocess.run(["ip", "netns", "delete", mark], check=False)
         subprocess.run(["ip", "link", "delete", mark], check=False)
         for container in made.values():

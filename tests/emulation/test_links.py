@@ -34,7 +34,7 @@ class Recorder(Shaper):
         self.batches: list[dict[str, LinkState]] = []
         self.broken = False
 
-    def attach(self, port: Port, state: LinkState) -> None: ...
+    def attach(self, ports: Mapping[Port, LinkState]) -> None: ...
 
     def apply(self, states: Mapping[str, LinkState]) -> None:
         if self.broken:

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.emulation.namespace import inside
-from testbed.emulation.node import Namespace
+from testbed.emulation.namespace import Namespace, inside
 
 pytestmark = pytest.mark.privileged
 

@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyroute2 import netns
 
+from testbed.emulation.namespace import Namespace, inside
 from testbed.emulation.network import Network
-from testbed.emulation.node import Namespace
 from testbed.emulation.probe import LinkFidelity, measure_links
 from testbed.emulation.shaping import open_shaper
 from testbed.emulation.wiring import needs_single_frames
@@ -247,26 +246,12 @@ def test_traffic_goes_another_way_while_a_link_is_down_and_comes_back() -> None:
         assert dict(wan.states)["lima->quito"].up
 
 
-def in_namespace(namespace: Path, make: Callable[[], Any]) -> Any:
-    """What a call returns that is made in another network namespace; a socket stays in it."""
-    found: list[Any] = []
-
-    def work() -> None:
-        netns.setns(str(namespace))
-        found.append(make())
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    return found[0]
-
-
 @contextmanager
 def connection(wan: Wan, source: str, target: str) -> Iterator[Callable[[bytes], None]]:
     """A TCP connection; what is yielded sends bytes over it and waits for all of them."""
     address = (wan.address(target), 7000)
-    listener = in_namespace(wan.network.container(target).netns, lambda: socket.create_server(address))
-    client = in_namespace(wan.network.container(source).netns, lambda: socket.create_connection(address, timeout=10))
+    listener = inside(wan.network.container(target).netns, lambda: socket.create_server(address))
+    client = inside(wan.network.container(source).netns, lambda: socket.create_connection(address, timeout=10))
     server, _ = listener.accept()
     server.settimeout(10)
 
@@ -477,9 +462,9 @@ def test_one_site_alone_is_a_network_too() -> None:
 
 
 def namespaces_in_use() -> set[str]:
-    """The network namespace of every process."""
+    """The network namespace of every thread of every process."""
     found = set()
-    for folder in Path("/proc").glob("[0-9]*"):
+    for folder in Path("/proc").glob("[0-9]*/task/[0-9]*"):
         try:
             found.add(str((folder / "ns/net").readlink()))
         except OSError:
@@ -490,12 +475,10 @@ def namespaces_in_use() -> set[str]:
 def test_nothing_is_left() -> None:
     with up(TRIANGLE) as wan:
         nodes = [*map(wan.network.router, TRIANGLE.sites), *(wan.network.container(w.name) for w in TRIANGLE.workers)]
-        pids = [node.pid for node in nodes]
         ours = {str(node.netns.readlink()) for node in nodes}
         wan.network.router("quito").cmd("ip link")  # also Mininet's shell must go
         assert ours <= namespaces_in_use()
         here = {name for _, name in socket.if_nameindex()}
         assert not here & {"quito", "lima", "cuzco", "lan", "w0"}, "an interface in the host's own namespace"
     assert not ours & namespaces_in_use()
-    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
     assert not {name for _, name in socket.if_nameindex()} & {"quito", "lima", "cuzco", "lan", "w0"}

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from testbed.emulation import label
-from testbed.emulation.namespace import inside
+from testbed.emulation.namespace import Namespace, inside
 from testbed.emulation.network import Network
-from testbed.emulation.node import Namespace
 from testbed.emulation.shaping import open_shaper
 from testbed.emulation.switch import SWITCHES, SwitchError, choose_switch
 from testbed.link import link_name

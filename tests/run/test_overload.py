@@ -72,11 +72,11 @@ def summary(running: Running) -> dict[str, Any]:
 
 
 def router(running: Running, interface: str) -> int:
-    """A process in the namespace of the router that has this interface."""
-    for pid, _ in processes(running.directory.name):
-        words = ["nsenter", "-t", str(pid), "-n", "ip", "-o", "link", "show", interface]
+    """A thread in the namespace of the router that has this interface."""
+    for thread in Path(f"/proc/{running.process.pid}/task").iterdir():
+        words = ["nsenter", f"--net={thread}/ns/net", "ip", "-o", "link", "show", interface]
         if subprocess.run(words, capture_output=True, check=False).returncode == 0:
-            return pid
+            return int(thread.name)
     pytest.fail(f"no router has an interface {interface}")
 
 

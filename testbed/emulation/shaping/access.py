@@ -7,7 +7,8 @@ Unlike a WAN link's queue it may stand on the sending host: a real card of this 
 
 from __future__ import annotations
 
-from pyroute2 import IPRoute
+from testbed.emulation.netlink import Request
+from testbed.emulation.shaping import tc
 
 #: The largest packet segmentation offload makes: a smaller bucket would have to cut it up.
 SUPER_PACKET_BYTES = 65536
@@ -16,8 +17,7 @@ SUPER_PACKET_BYTES = 65536
 QUEUE_S = 0.010
 
 
-def limit_rate(netlink: IPRoute, interface: int, rate_bps: float) -> None:
+def limit_rate(interface: int, rate_bps: float) -> Request:
     """Let the interface (by index) send no faster than this; changed in place where it was limited before."""
-    rate = int(rate_bps / 8)
-    limit = SUPER_PACKET_BYTES + max(int(rate * QUEUE_S), 2 * SUPER_PACKET_BYTES)
-    netlink.tc("replace", "tbf", interface, 0x10000, rate=rate, burst=SUPER_PACKET_BYTES, limit=limit)
+    limit = SUPER_PACKET_BYTES + max(int(rate_bps / 8 * QUEUE_S), 2 * SUPER_PACKET_BYTES)
+    return tc.tbf(interface, tc.handle(1), rate_bps, SUPER_PACKET_BYTES, limit)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -77,8 +77,11 @@ class Shaper(ABC):
         return None
 
     @abstractmethod
-    def attach(self, port: Port, state: LinkState) -> None:
-        """Start shaping a port. From here to `detach` nothing passes unshaped. Raises ShapingError."""
+    def attach(self, ports: Mapping[Port, LinkState]) -> None:
+        """Start shaping ports, as one batch. From here to `detach` nothing passes them unshaped.
+
+        Raises ShapingError when one of them cannot be shaped; then none of them is attached.
+        """
 
     @abstractmethod
     def apply(self, states: Mapping[str, LinkState]) -> None:
@@ -86,7 +89,7 @@ class Shaper(ABC):
 
     @abstractmethod
     def detach(self, link: str) -> None:
-        """Stop serving a link. Its port passes nothing until it is attached again. KeyError: not attached."""
+        """Stop serving a link, if it is attached. Its port passes nothing until it is attached again."""
 
     @abstractmethod
     def counters(self) -> dict[str, LinkCounters]:
@@ -117,6 +120,13 @@ def distorted_by_offload(state: LinkState) -> bool:
     packet, single frames are what was asked for.
     """
     return state.loss > 0 or state.queue.unit == "packets" or state.delivery is not None
+
+
+def refuse_attached(ports: Iterable[Port], attached: Container[str]) -> None:
+    """ShapingError when one of the ports is of a link that is attached already."""
+    for port in ports:
+        if port.link in attached:
+            raise ShapingError(f"link {port.link} is attached already; detach it first")
 
 
 def passes(state: LinkState) -> bool:

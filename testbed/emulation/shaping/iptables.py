@@ -14,16 +14,20 @@ without.
 
 from __future__ import annotations
 
+import os
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from testbed.emulation.namespace import inside
 from testbed.emulation.shaping.base import ShapingError
 
 CHAIN = "testbed-shaping"
 JUMP = ("POSTROUTING", "-j", CHAIN)
+BRIDGED = Path("/proc/sys/net/bridge/bridge-nf-call-iptables")
 FORMS = ("iptables-nft", "iptables-legacy", "iptables")
 
 
@@ -73,29 +77,56 @@ def working_form() -> str:
     )
 
 
-def filter_bridged(netns: Path) -> None:
+def filter_bridged(namespaces: Iterable[Path]) -> None:
     """Have what one port of a bridge sends to another pass the rules too, which its frames otherwise go
     round. Loads the kernel's module for that where it is not there yet. Raises ShapingError.
     """
-    switch = ["nsenter", f"--net={netns}", "sysctl", "-qw", "net.bridge.bridge-nf-call-iptables=1"]
-    if _run(switch) is None:
-        return
-    loading = _run(["modprobe", "br_netfilter"])
-    complaint = _run(switch)
-    if complaint is not None:
-        tried = f"{complaint}; modprobe br_netfilter: {loading or 'done'}"
-        raise ShapingError(
-            "what passes a bridge cannot be shaped here. Load the module br_netfilter (modprobe br_netfilter), or use "
-            f"a kernel with CONFIG_BRIDGE_NETFILTER. What was tried: {tried}"
-        )
+    for netns in namespaces:
+        if _switch_on(netns) is None:
+            continue
+        loading = _run(["modprobe", "br_netfilter"])
+        complaint = _switch_on(netns)
+        if complaint is not None:
+            tried = f"{complaint}; modprobe br_netfilter: {loading or 'done'}"
+            raise ShapingError(
+                "what passes a bridge cannot be shaped here. Load the module br_netfilter (modprobe br_netfilter), or "
+                f"use a kernel with CONFIG_BRIDGE_NETFILTER. What was tried: {tried}"
+            )
 
 
-def replace_rules(netns: Path, rules: Iterable[Rule], *, first: bool) -> None:
-    """Make these rules the only ones of our chain in a namespace. Raises ShapingError; then nothing has
-    changed. The `first` time, the jump to the chain is added unless it is there.
+def _switch_on(netns: Path) -> str | None:
+    """None when bridged frames pass the rules of a namespace from now on, else the complaint."""
+    try:
+        inside(netns, lambda: BRIDGED.write_text("1"))
+    except OSError as error:
+        return str(error)
+    return None
+
+
+def replace_rules(rules: Mapping[Path, Collection[Rule]]) -> None:
+    """Make these rules the only ones of our chain in each namespace, several namespaces at a time.
+
+    Raises ShapingError when a namespace has not got its rules.
     """
-    form, there = working_form(), ["nsenter", f"--net={netns}"]
-    missing = first and _run([*there, form, "-t", "mangle", "-C", *JUMP]) is not None
-    complaint = _run([*there, f"{form}-restore", "--noflush"], table_text(rules, jump=missing))
-    if complaint is not None:
-        raise ShapingError(f"cannot set queue rules in {netns}: {complaint}")
+    working_form()  # found out once, not by each thread
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for netns, complaint in zip(rules, pool.map(_replace, rules, rules.values()), strict=True):
+            if complaint is not None:
+                raise ShapingError(f"cannot set queue rules in {netns}: {complaint}")
+
+
+def _replace(netns: Path, rules: Collection[Rule]) -> str | None:
+    """None when the rules are set, and the jump to them is there; else the complaint, and nothing has changed.
+
+    The tools run where the thread that starts them is: in the namespace.
+    """
+    form = working_form()
+
+    def replace() -> str | None:
+        missing = _run([form, "-t", "mangle", "-C", *JUMP]) is not None
+        return _run([f"{form}-restore", "--noflush"], table_text(rules, jump=missing))
+
+    try:
+        return inside(netns, replace)
+    except OSError as error:
+        return str(error)

@@ -30,8 +30,9 @@ from math import ceil
 from pathlib import Path
 from typing import ClassVar
 
+from testbed.emulation.netlink import Request
 from testbed.emulation.shaping import tc
-from testbed.emulation.shaping.base import LinkCounters, Port, Shaper, ShapingError, passes
+from testbed.emulation.shaping.base import LinkCounters, Port, Shaper, ShapingError, passes, refuse_attached
 from testbed.link import MTU_FRAME_BYTES, LinkState
 
 #: A bucket that fills in this time rides out the timer's lateness: 1.25 MB at 10 Gbit/s, two frames at 64
@@ -81,7 +82,7 @@ class _Tree:
         self.allowed_bytes += rate / 8 * (now - self.since)
         self.since = now
 
-    def delay(self, state: LinkState, *, create: bool = False, dead: bool = False) -> tc.Request:
+    def delay(self, state: LinkState, *, create: bool = False, dead: bool = False) -> Request:
         return tc.netem(
             self.index,
             self.root,
@@ -93,13 +94,13 @@ class _Tree:
             create=create,
         )
 
-    def rate(self, state: LinkState, *, create: bool = False) -> tc.Request:
+    def rate(self, state: LinkState, *, create: bool = False) -> Request:
         return tc.htb_class(self.index, _CLASS, _HTB, state.rate_bps, burst_bytes(state.rate_bps), create=create)
 
-    def queue(self, state: LinkState, *, create: bool = False) -> tc.Request:
+    def queue(self, state: LinkState, *, create: bool = False) -> Request:
         return tc.bfifo(self.index, _QUEUE, _CLASS, state.queue_bytes, create=create)
 
-    def build(self) -> list[tc.Request]:
+    def build(self) -> list[Request]:
         """The whole tree in the place of what is there: dead first, alive with the last request."""
         return [
             self.delay(self.state, create=True, dead=True),
@@ -109,7 +110,7 @@ class _Tree:
             self.delay(self.state),
         ]
 
-    def change(self, state: LinkState) -> list[tc.Request]:
+    def change(self, state: LinkState) -> list[Request]:
         """Requests that make the tree behave as the new state says; only those that change something.
 
         The rate of a link that goes down stays, so that what it holds drains.
@@ -135,28 +136,26 @@ class NetemShaper(Shaper):
         self._trees: dict[str, _Tree] = {}
         self._refusal: str | None = None
 
-    def attach(self, port: Port, state: LinkState) -> None:
+    def attach(self, ports: Mapping[Port, LinkState]) -> None:
         with self._lock:
-            if port.link in self._trees:
-                raise ShapingError(f"link {port.link} is attached already; detach it first")
+            refuse_attached(ports, self._trees)
             try:
-                tree = self._plant(port, state)
-            except OSError as error:
-                self._leave(port.netns)
-                raise ShapingError(
-                    f"cannot shape {port.link} on {port.interface} in {port.netns}: {error.strerror}"
-                ) from error
-            self._trees[port.link] = tree
+                for port, state in ports.items():
+                    self._trees[port.link] = self._plant(port, state)
+            except ShapingError:
+                for port in ports:
+                    self.detach(port.link)
+                raise
 
     def apply(self, states: Mapping[str, LinkState]) -> None:
         with self._lock:
-            batches: dict[Path, list[tc.Request]] = {}
+            batches: dict[Path, list[Request]] = {}
             for link, state in states.items():
                 tree = self._trees[link]
                 batches.setdefault(tree.netns, []).extend(tree.change(state))
             for netns, requests in batches.items():
                 try:
-                    self._controls[netns].apply(requests)
+                    self._controls[netns].apply(*requests)
                 except OSError as error:
                     self._refusal = f"the kernel refused to change a link in {netns}: {error.strerror}"
                     raise ShapingError(self._refusal) from error
@@ -167,9 +166,11 @@ class NetemShaper(Shaper):
 
     def detach(self, link: str) -> None:
         with self._lock:
-            tree = self._trees.pop(link)
+            tree = self._trees.pop(link, None)
+            if tree is None:
+                return
             try:
-                tree.control.apply([tree.delay(tree.state, dead=True)])
+                tree.control.apply(tree.delay(tree.state, dead=True))
             except OSError as error:
                 if error.errno not in (errno.ENODEV, errno.ENOENT, errno.EINVAL):  # the interface went first
                     raise ShapingError(f"cannot stop {link}: {error.strerror}") from error
@@ -195,19 +196,25 @@ class NetemShaper(Shaper):
                 self.detach(link)
 
     def _plant(self, port: Port, state: LinkState) -> _Tree:
+        try:
+            return self._planted(port, state)
+        except OSError as error:
+            self._leave(port.netns)
+            why = f"cannot shape {port.link} on {port.interface} in {port.netns}: {error.strerror}"
+            raise ShapingError(why) from error
+
+    def _planted(self, port: Port, state: LinkState) -> _Tree:
         control = self._controls.get(port.netns)
         if control is None:
             control = self._controls[port.netns] = tc.TrafficControl(port.netns)
-        index = control.interfaces().get(port.interface)
-        if index is None:
-            raise OSError(errno.ENODEV, f"no such interface: {port.interface}")
+        index = control.index(port.interface)
         # Another handle than the present root's makes the kernel graft a new tree in one step; the same
         # handle would change the old one. The interface is shaped, or dead, at every moment.
         present = {own for (at, own), (parent, _) in control.qdiscs().items() if at == index and parent == tc.ROOT}
         root = tc.handle(1) if tc.handle(1) not in present else tc.handle(4)
         now = time.monotonic()
         tree = _Tree(control, port.netns, index, root, state, since=now, seen_at=now)
-        control.apply(tree.build())
+        control.apply(*tree.build())
         return tree
 
     def _leave(self, netns: Path) -> None:

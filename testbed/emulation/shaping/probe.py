@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import platform
-import subprocess
-from pathlib import Path
+from contextlib import closing
 from typing import Literal
 
+from testbed.emulation import device
 from testbed.emulation.kernel import package_here
+from testbed.emulation.namespace import Namespace
+from testbed.emulation.netlink import Netlink
 from testbed.emulation.shaping.base import Port, Shaper, ShapingError
 from testbed.emulation.shaping.netem import NetemShaper
 from testbed.emulation.shaping.userspace import UserspaceShaper
@@ -18,18 +20,6 @@ BACKENDS: dict[str, type[Shaper]] = {"netem": NetemShaper, "userspace": Userspac
 
 #: Has every part of a state, so the probe meets what a run will ask for.
 _TRIAL = LinkState(rate_bps=10e6, delay_s=0.01, jitter_s=0.001, loss=0.01)
-
-#: A site in small: a router's way out, and a worker's port on its bridge. `cat` holds the namespace for as long as its
-#: standard input is open: ours.
-_SCRATCH = """
-set -e
-ip link set lo up
-ip link add lan type bridge
-ip link add w0 type veth peer name eth0
-ip link set w0 master lan
-echo ready
-exec cat
-"""
 
 
 def available_backends() -> dict[str, str | None]:
@@ -59,29 +49,26 @@ def _complaint(backend: type[Shaper]) -> str | None:
     """Shape and change two links of a scratch namespace; None if that went well, else the remedy."""
     if os.geteuid() != 0:
         return "shaping links needs root; run it with sudo."
-    with subprocess.Popen(
-        ["unshare", "--net", "sh", "-c", _SCRATCH],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as scratch:
-        assert scratch.stdin and scratch.stdout and scratch.stderr
-        if scratch.stdout.readline().strip() != "ready":
-            why = scratch.stderr.read().strip()
-            return f"no scratch network namespace with a bridge can be made; see that iproute2 is installed: {why}"
-        try:
-            with backend() as shaper:
-                netns = Path(f"/proc/{scratch.pid}/ns/net")
-                shaper.attach(Port("wan", netns, "lo"), _TRIAL)
-                shaper.attach(Port("access", netns, "w0", bridge="lan", address="10.0.0.2"), _TRIAL)
-                shaper.apply({"wan": _TRIAL.scaled(2), "access": _TRIAL.scaled(2)})
-                shaper.counters()
-        except ShapingError as error:
-            return f"{error}. {_kernel_remedy()}" if backend is NetemShaper else str(error)
-        finally:
-            scratch.stdin.close()
+    try:
+        with closing(Namespace()) as scratch, backend() as shaper:
+            _make_site(scratch)
+            wan = Port("wan", scratch.path, "lo")
+            access = Port("access", scratch.path, "w0", bridge="lan", address="10.0.0.2")
+            shaper.attach({wan: _TRIAL, access: _TRIAL})
+            shaper.apply({"wan": _TRIAL.scaled(2), "access": _TRIAL.scaled(2)})
+            shaper.counters()
+    except ShapingError as error:
+        return f"{error}. {_kernel_remedy()}" if backend is NetemShaper else str(error)
+    except (RuntimeError, OSError) as error:
+        return f"no scratch network namespace with a bridge can be made: {error}"
     return None
+
+
+def _make_site(scratch: Namespace) -> None:
+    """A site in small: a router's way out, `lo`, and a worker's port on its bridge."""
+    with closing(Netlink(scratch.path)) as netlink:
+        netlink.apply(device.bridge("lan"), device.veth("w0", None, "eth0", None, scratch.pid))
+        netlink.apply(device.up(netlink.index("lo")), device.plugged(netlink.index("w0"), netlink.index("lan")))
 
 
 def _kernel_remedy() -> str:

@@ -14,18 +14,21 @@ import subprocess
 import threading
 import zlib
 from array import array
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import BinaryIO, ClassVar
 
-from testbed.emulation.shaping.base import LinkCounters, Port, Shaper, ShapingError, passes
+from testbed.emulation.shaping.base import LinkCounters, Port, Shaper, ShapingError, passes, refuse_attached
 from testbed.emulation.shaping.build import build_core
 from testbed.emulation.shaping.iptables import Rule, filter_bridged, replace_rules
 from testbed.link import Delivery, LinkState, Opportunities
 
 ANSWER_BYTES = 1 << 18
 ANSWER_TIMEOUT_S = 10.0
+#: Commands in one message, each of at most 200 bytes: a message may have 256 KiB.
+LINES_AT_ONCE = 1000
 
 
 def encode(state: LinkState) -> str:
@@ -35,6 +38,12 @@ def encode(state: LinkState) -> str:
     chain = (bursts.good, bursts.bad, bursts.p, bursts.r) if bursts else (state.loss, 1.0, 0.0, 1.0)
     times = f"{state.queue_bytes} {state.delay_s!r} {state.jitter_s!r} {int(state.reorder)}"
     return f"{rate!r} {times} {' '.join(map(repr, chain))}"
+
+
+def _attachment(queue: int, port: Port, state: LinkState) -> str:
+    """The command that attaches a port; its link's name is the seed of what is drawn at random."""
+    seed = zlib.crc32(port.link.encode())
+    return f"attach {queue} {seed} {encode(state)} {port.bridge or port.interface} {port.netns}"
 
 
 def moments_file(opportunities: Opportunities) -> BinaryIO:
@@ -71,7 +80,6 @@ class UserspaceShaper(Shaper):
         self._lock = threading.RLock()
         self._numbers = count()
         self._queues: dict[str, int] = {}
-        self._ports: dict[str, Port] = {}
         self._deliveries: dict[str, Delivery] = {}
         self._rules: dict[Path, dict[tuple[str, str | None], Rule]] = {}
         core = build_core()
@@ -97,33 +105,34 @@ class UserspaceShaper(Shaper):
     def realtime(self) -> bool | None:
         return self._core.poll() is None and os.sched_getscheduler(self.pid) == os.SCHED_RR
 
-    def attach(self, port: Port, state: LinkState) -> None:
+    def attach(self, ports: Mapping[Port, LinkState]) -> None:
         with self._lock:
-            if port.link in self._queues:
-                raise ShapingError(f"link {port.link} is attached already; detach it first")
-            if port.bridge is not None:
-                filter_bridged(port.netns)
-            queue = next(self._numbers)
-            # The rule first: from then on the port is dead, until the core listens.
-            self._set_rule(port, queue)
-            seed = zlib.crc32(port.link.encode())
-            self._ask(f"attach {queue} {seed} {encode(state)} {port.bridge or port.interface} {port.netns}")
-            self._queues[port.link] = queue
-            self._ports[port.link] = port
-            self._follow({port.link: state})
+            refuse_attached(ports, self._queues)
+            filter_bridged({port.netns for port in ports if port.bridge is not None})
+            queues = {port.link: next(self._numbers) for port in ports}
+            # The rules first: from then on the ports are dead, until the core listens.
+            self._set_rules({port: queues[port.link] for port in ports})
+            self._queues.update(queues)
+            try:
+                self._tell(_attachment(queues[port.link], port, state) for port, state in ports.items())
+                self._follow({port.link: state for port, state in ports.items()})
+            except ShapingError:
+                for link in queues:
+                    with suppress(ShapingError):  # it was not its turn yet
+                        self.detach(link)
+                raise
 
     def apply(self, states: Mapping[str, LinkState]) -> None:
         with self._lock:
-            lines = [f"set {self._queues[link]} {encode(state)}" for link, state in states.items()]
-            if lines:  # an empty message would read as the end of file
-                self._ask("\n".join(lines))
+            self._tell([f"set {self._queues[link]} {encode(state)}" for link, state in states.items()])
             self._follow(states)
 
     def detach(self, link: str) -> None:
         with self._lock:
-            self._ask(f"detach {self._queues.pop(link)}")
-            del self._ports[link]
             self._deliveries.pop(link, None)
+            queue = self._queues.pop(link, None)
+            if queue is not None:
+                self._ask(f"detach {queue}")
 
     def counters(self) -> dict[str, LinkCounters]:
         with self._lock:
@@ -148,7 +157,6 @@ class UserspaceShaper(Shaper):
                 self._core.kill()
                 self._core.wait()
             self._queues.clear()
-            self._ports.clear()
             self._deliveries.clear()
 
     def _follow(self, states: Mapping[str, LinkState]) -> None:
@@ -166,14 +174,24 @@ class UserspaceShaper(Shaper):
                 self._ask(f"follow {self._queues[link]} {what} /proc/{os.getpid()}/fd/{file.fileno()}")
             self._deliveries[link] = delivery
 
-    def _set_rule(self, port: Port, queue: int) -> None:
+    def _set_rules(self, queues: Mapping[Port, int]) -> None:
         """Rules outlive `detach`, so that a port nobody shapes is dead; a port attached again takes its rule
         over.
         """
-        rules = self._rules.setdefault(port.netns, {})
-        key = (port.bridge or port.interface, port.address)
-        replace_rules(port.netns, ({**rules, key: Rule(*key, queue)}).values(), first=not rules)
-        rules[key] = Rule(*key, queue)
+        changed: dict[Path, dict[tuple[str, str | None], Rule]] = {}
+        for port, queue in queues.items():
+            rules = changed.setdefault(port.netns, dict(self._rules.get(port.netns, {})))
+            key = (port.bridge or port.interface, port.address)
+            rules[key] = Rule(*key, queue)
+        replace_rules({netns: rules.values() for netns, rules in changed.items()})
+        self._rules.update(changed)
+
+    def _tell(self, lines: Iterable[str]) -> None:
+        """Send commands, as many at once as a message holds. Raises what went wrong."""
+        rest = list(lines)
+        while rest:  # an empty message would read as the end of file
+            self._ask("\n".join(rest[:LINES_AT_ONCE]))
+            del rest[:LINES_AT_ONCE]
 
     def _ask(self, batch: str) -> str:
         """Send one batch and return the answer, or raise what went wrong."""

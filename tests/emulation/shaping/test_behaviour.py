@@ -21,8 +21,7 @@ THERE, BACK = "left->right", "right->left"
 
 
 def shape(shaper: Shaper, path: Path, state: LinkState = STATE) -> None:
-    shaper.attach(path.there, state)
-    shaper.attach(path.back, STATE)
+    shaper.attach({path.there: state, path.back: STATE})
 
 
 def test_a_round_trip_takes_the_delay_of_both_links(shaper: Shaper, path: Path) -> None:
@@ -174,7 +173,7 @@ def test_a_port_detached_is_dead_until_attached_again(shaper: Shaper, path: Path
     shaper.detach(THERE)
     assert THERE not in shaper.counters()
     assert path.ping(3, wait_s=0.3) == []
-    shaper.attach(path.there, STATE)
+    shaper.attach({path.there: STATE})
     assert len(path.ping(3)) == 3
 
 
@@ -182,7 +181,7 @@ def test_what_was_not_attached_is_refused(shaper: Shaper, path: Path) -> None:
     with pytest.raises(KeyError):
         shaper.apply({"nowhere": STATE})
     with pytest.raises(ShapingError, match="no-such"):
-        shaper.attach(Port("a->b", path.namespace("left"), "no-such"), STATE)
-    shaper.attach(path.there, STATE)
+        shaper.attach({Port("a->b", path.namespace("left"), "no-such"): STATE})
+    shaper.attach({path.there: STATE})
     with pytest.raises(ShapingError, match="attached already"):
-        shaper.attach(path.there, STATE)
+        shaper.attach({path.there: STATE})

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
-import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,45 +14,47 @@ from testbed.emulation.shaping import available_backends
 
 pytestmark = pytest.mark.privileged
 
-#: In the place of sysctl: knows the switch once the module is loaded.
-SYSCTL = """#!/bin/sh
-[ -e {folder}/loaded ] && exec {sysctl} "$@"
-echo "sysctl: cannot stat /proc/sys/net/bridge/bridge-nf-call-iptables: No such file or directory" >&2
-exit 255
+ROOT = Path(__file__).parents[3]
+
+#: Without its settings the module is not loaded, as far as anyone can see.
+HIDE = "mount -t tmpfs tmpfs /proc/sys/net"
+SHOW = "umount /proc/sys/net"
+
+PROBE = """
+import json
+from testbed.emulation.shaping import available_backends
+print(json.dumps(available_backends()["userspace"]))
 """
-#: In the place of modprobe.
-MODPROBE = """#!/bin/sh
-[ "$*" = br_netfilter ] && {does}
-"""
 
 
-@pytest.fixture
-def without_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A kernel without br_netfilter, as far as the programs that would say so tell."""
-    program(tmp_path / "sysctl", SYSCTL.format(folder=tmp_path, sysctl=shutil.which("sysctl")))
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    return tmp_path
-
-
-def program(path: Path, text: str) -> None:
-    path.write_text(text)
-    path.chmod(0o755)
+def complaint_without_module(folder: Path, modprobe: str) -> str | None:
+    """Of the userspace backend where br_netfilter is not loaded, and asking for it does this."""
+    program = folder / "modprobe"
+    program.write_text(f'#!/bin/sh\n[ "$*" = br_netfilter ] && {modprobe}\n')
+    program.chmod(0o755)
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", f'{HIDE} && exec "$0" -c "$1"', sys.executable, PROBE],
+        env={**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    complaint: str | None = json.loads(done.stdout)
+    return complaint
 
 
 def test_the_userspace_backend_works_here() -> None:
     assert available_backends()["userspace"] is None
 
 
-def test_what_a_workers_port_needs_is_loaded(without_module: Path) -> None:
-    program(without_module / "modprobe", MODPROBE.format(does=f"touch {without_module}/loaded"))
-    assert available_backends()["userspace"] is None
-    assert (without_module / "loaded").exists()
+def test_what_a_workers_port_needs_is_loaded(tmp_path: Path) -> None:
+    assert complaint_without_module(tmp_path, f"{SHOW} && touch {tmp_path}/loaded") is None
+    assert (tmp_path / "loaded").exists()
 
 
-def test_what_cannot_be_loaded_is_found_out_beforehand_and_named(without_module: Path) -> None:
+def test_what_cannot_be_loaded_is_found_out_beforehand_and_named(tmp_path: Path) -> None:
     refusal = "{ echo 'modprobe: FATAL: Module br_netfilter not found.' >&2; exit 1; }"
-    program(without_module / "modprobe", MODPROBE.format(does=refusal))
-    complaint = available_backends()["userspace"]
+    complaint = complaint_without_module(tmp_path, refusal)
     assert complaint is not None
     assert "modprobe br_netfilter" in complaint
     assert "CONFIG_BRIDGE_NETFILTER" in complaint

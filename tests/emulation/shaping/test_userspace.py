@@ -52,7 +52,7 @@ def test_moments_are_a_file_of_64_bit_numbers() -> None:
 def delivered(path: Path, shaper: UserspaceShaper, opportunities: Opportunities, count: int, size: int) -> list[float]:
     """Seconds from the replay's begin at which datagrams of this size, sent at once, arrive over 1 ms of delay."""
     state = LinkState(1e6, 0.001, queue=Queue(400, "packets"))
-    shaper.attach(path.there, state)
+    shaper.attach({path.there: state})
     begin = time.monotonic() + 0.3  # by then the sender has started
     shaper.apply({"left->right": replace(state, delivery=Delivery(opportunities, begin, "stop"))})
     wall = time.time() - time.monotonic() + begin
@@ -90,7 +90,7 @@ def test_a_rate_takes_the_place_of_a_schedule_and_gives_it_back(path: Path) -> N
     state = LinkState(50e6, 0.001)
     delivery = Delivery(Opportunities((10**9,)), time.monotonic())
     with UserspaceShaper() as shaper:
-        shaper.attach(path.there, replace(state, delivery=delivery))
+        shaper.attach({path.there: replace(state, delivery=delivery)})
         assert path.ping(3, wait_s=0.3) == []
         shaper.apply({"left->right": state})
         assert len(path.ping(3)) == 3
@@ -125,7 +125,7 @@ def test_counters_are_read_in_the_order_the_core_writes_them() -> None:
 @pytest.mark.privileged
 def test_when_the_core_dies_its_links_are_dead_and_it_is_said(path: Path) -> None:
     with UserspaceShaper() as shaper:
-        shaper.attach(path.there, STATE)
+        shaper.attach({path.there: STATE})
         assert len(path.ping(3)) == 3
         assert shaper.failure() is None
         assert shaper.realtime
@@ -161,7 +161,7 @@ def test_a_namespace_is_not_kept_alive_by_a_detached_link() -> None:
             while namespace.stat().st_ino == own:
                 time.sleep(0.01)
             inode = namespace.stat().st_ino
-            shaper.attach(Port("a->b", namespace, "lo"), STATE)
+            shaper.attach({Port("a->b", namespace, "lo"): STATE})
             shaper.detach("a->b")
             assert holder.stdin
             holder.stdin.close()
@@ -174,7 +174,7 @@ def test_a_namespace_is_not_kept_alive_by_a_detached_link() -> None:
 @pytest.mark.privileged
 def test_without_ipv6_nothing_goes_round_the_rules(path: Path) -> None:
     with UserspaceShaper() as shaper:
-        shaper.attach(path.there, STATE)
+        shaper.attach({path.there: STATE})
         switch = "/proc/sys/net/ipv6/conf/right/disable_ipv6"
         assert run(*path.command("left", "cat", switch)).strip() == "1"
 
@@ -200,7 +200,7 @@ def test_two_links_of_a_bridge_are_told_apart_by_address(path: Path) -> None:
                 run(*inside, "address", "add", f"{address}/24", "dev", "eth0")
                 run(*inside, "link", "set", "eth0", "up")
                 port = Port(f"{site}->{name}", path.namespace(site), name, bridge="lan", address=address)
-                shaper.attach(port, LinkState(1e9, delay))
+                shaper.attach({port: LinkState(1e9, delay)})
 
             def round_trip(node: str, to: str) -> float:
                 words = ["ping", "-n", "-c", "4", "-i", "0.05", to]
@@ -220,7 +220,7 @@ def test_two_links_of_a_bridge_are_told_apart_by_address(path: Path) -> None:
 @pytest.mark.privileged
 def test_a_super_packet_is_charged_for_the_headers_of_its_frames(path: Path) -> None:
     with UserspaceShaper() as shaper:
-        shaper.attach(path.there, LinkState(100e6, 0.001, queue=Queue(2000, "packets")))
+        shaper.attach({path.there: LinkState(100e6, 0.001, queue=Queue(2000, "packets"))})
         with path.server():
             run(*path.command("source", "iperf3", "--client", TARGET, "--bytes", "4M"))
         seen = shaper.counters()["left->right"]
