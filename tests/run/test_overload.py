@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 import yaml
 
-from testbed.emulation.label import processes
 from testbed.run.verdict import REPLAY_LATE_P99_S
 from tests.run.running import NOTHING, Running
 
