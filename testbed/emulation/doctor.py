@@ -12,9 +12,10 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import cached_property, partial
+from typing import TypeVar
 
 from docker.errors import DockerException
 from rich.console import Console
@@ -24,8 +25,10 @@ from rich.table import Table
 from testbed.emulation import budget, engine, fixes, switch
 from testbed.emulation.fixes import CannotFix
 from testbed.emulation.shaping import available_backends, build
-from testbed.emulation.switch import available_switches, choose_switch
+from testbed.emulation.switch import available_switches
 from testbed.spec.topology import SwitchName
+
+Name = TypeVar("Name", bound=str)
 
 #: Programs the emulation calls, and the Debian package each comes in.
 PROGRAMS = {
@@ -73,22 +76,37 @@ class Finding:
         return not self.remedy
 
 
+class Probes:
+    """What is found out by trying, once for all the checks that want to know."""
+
+    @cached_property
+    def backends(self) -> dict[str, str | None]:
+        """Each shaping backend, and why it does not work here."""
+        return available_backends()
+
+    @cached_property
+    def switches(self) -> dict[SwitchName, str | None]:
+        """Each switch, and why it does not work here."""
+        return available_switches()
+
+
 @dataclass(frozen=True, slots=True)
 class Check:
     """A thing to look at, and what mends it: says what it did, or raises CannotFix."""
 
-    look: Callable[[], Finding]
+    look: Callable[[Probes], Finding]
     fix: Callable[[], str] | None = None
 
-    def finding(self) -> Finding:
+    def finding(self, probes: Probes) -> Finding:
         """What is found now."""
-        found = self.look()
+        found = self.look(probes)
         return replace(found, fixable=self.fix is not None and not found.ok)
 
 
 def examine() -> list[Finding]:
     """Look at everything; takes a second, changes nothing."""
-    return [check.finding() for check in CHECKS]
+    probes = Probes()
+    return [check.finding(probes) for check in CHECKS]
 
 
 def mend() -> list[Finding]:
@@ -102,7 +120,7 @@ def mend() -> list[Finding]:
 
 def _attempt(check: Check) -> str:
     """What a fix did, or why it could not; empty where there was nothing to mend, or nothing that could."""
-    if check.fix is None or check.look().ok:
+    if check.fix is None or check.look(Probes()).ok:  # what was mended before may have changed it
         return ""
     if os.geteuid() != 0:
         return "this needs root; run it with sudo"
@@ -115,7 +133,7 @@ def _attempt(check: Check) -> str:
 # What is looked at -----------------------------------------------------------------------------------------------
 
 
-def _root() -> Finding:
+def _root(_: Probes) -> Finding:
     if os.geteuid() == 0:
         return Finding("root", "yes")
     return Finding("root", "no", "run it with sudo: making networks and containers needs root", blocks=True)
@@ -129,7 +147,7 @@ def _packages_of(programs: Sequence[str]) -> list[str]:
     return sorted({PROGRAMS[name] for name in programs})
 
 
-def _programs() -> Finding:
+def _programs(_: Probes) -> Finding:
     missing = _missing_programs()
     if not missing:
         return Finding("programs", ", ".join(PROGRAMS))
@@ -137,14 +155,14 @@ def _programs() -> Finding:
     return Finding("programs", f"no {', '.join(missing)}", remedy, blocks=True)
 
 
-def _mininet() -> Finding:
+def _mininet(_: Probes) -> Finding:
     if importlib.util.find_spec("mininet") is not None:
         return Finding("mininet", "importable")
     remedy = "apt-get install mininet, and make the environment from Debian's Python: `make setup` does both"
     return Finding("mininet", f"not in this Python ({platform.python_version()})", remedy, blocks=True)
 
 
-def _forwarding() -> Finding:
+def _forwarding(_: Probes) -> Finding:
     """Whether a router can be made, tried in a scratch namespace: where /proc/sys is read-only it cannot."""
     command = ["unshare", "--net", "sysctl", "--quiet", "--write", "net.ipv4.ip_forward=1"]
     try:
@@ -157,24 +175,28 @@ def _forwarding() -> Finding:
     return Finding("forwarding", complaint, "as root: mount -o remount,bind,rw /proc/sys", blocks=True)
 
 
-def _backend(name: str) -> Finding:
-    backends = available_backends()
-    complaint = backends[name]
+def _first_working(complaints: Mapping[Name, str | None]) -> Name | None:
+    """What `auto` takes."""
+    return next((name for name, complaint in complaints.items() if complaint is None), None)
+
+
+def _backend(probes: Probes, name: str) -> Finding:
+    complaint, chosen = probes.backends[name], _first_working(probes.backends)
     if complaint is not None:
-        return Finding(f"shaping: {name}", "no", complaint, blocks=all(backends.values()))
-    chosen = next(each for each, why_not in backends.items() if why_not is None)
+        return Finding(f"shaping: {name}", "no", complaint, blocks=chosen is None)
     return Finding(f"shaping: {name}", "works; this is what `auto` takes" if name == chosen else "works")
 
 
-def _switch(name: SwitchName) -> Finding:
+def _switch(probes: Probes, name: SwitchName) -> Finding:
     """None blocks: the bridge always works."""
-    complaint = available_switches()[name]
+    complaint = probes.switches[name]
     if complaint is not None:
         return Finding(f"switch: {name}", "no", complaint)
-    return Finding(f"switch: {name}", "works; this is what `auto` takes" if name == choose_switch("auto") else "works")
+    chosen = _first_working(probes.switches)
+    return Finding(f"switch: {name}", "works; this is what `auto` takes" if name == chosen else "works")
 
 
-def _engine() -> Finding:
+def _engine(_: Probes) -> Finding:
     try:
         client = engine.connect()
         return Finding("Docker engine", f"{client.version()['Version']} at {engine.address()}")
@@ -182,7 +204,7 @@ def _engine() -> Finding:
         return Finding("Docker engine", "none answers", str(error), blocks=True)
 
 
-def _gpus() -> Finding:
+def _gpus(_: Probes) -> Finding:
     try:
         runtimes = engine.connect().info().get("Runtimes", {})
     except (engine.EngineError, DockerException):
@@ -192,7 +214,7 @@ def _gpus() -> Finding:
     return Finding("GPUs", "none offered; workers compute on processors")
 
 
-def _leftovers() -> Finding:
+def _leftovers(_: Probes) -> Finding:
     stale = fixes.stale_networks()
     if not stale:
         return Finding("leftovers", "none")
@@ -201,13 +223,14 @@ def _leftovers() -> Finding:
 
 def _working_backend() -> str | None:
     """The backend to measure with; None while something that blocks is to be mended first."""
-    if any(check.look().blocks for check in CHECKS if check.look is not _budget):
+    probes = Probes()
+    if any(check.look(probes).blocks for check in CHECKS if check.look is not _budget):
         return None
-    return next(name for name, complaint in available_backends().items() if complaint is None)
+    return _first_working(probes.backends)
 
 
-def _budget() -> Finding:
-    for name, complaint in available_backends().items():
+def _budget(probes: Probes) -> Finding:
+    for name, complaint in probes.backends.items():
         if complaint is None and (kept := budget.host_budget(name)) is not None:
             carries = f"{kept.bits_per_second / 1e6:.0f} Mbit/s over all links on {kept.cores} cores ({name})"
             return Finding("budget", carries)
@@ -234,9 +257,9 @@ CHECKS = (
     Check(_programs, lambda: fixes.install(_packages_of(_missing_programs()))),
     Check(_mininet, lambda: fixes.install(["mininet"])),
     Check(_forwarding, fixes.let_settings_be_written),
-    *(Check(partial(_backend, name), partial(_mend_backend, name)) for name in MODULES),
-    Check(partial(_switch, "bridge")),
-    *(Check(partial(_switch, name), partial(_mend_switch, name)) for name in SWITCH_MODULES),
+    *(Check(partial(_backend, name=name), partial(_mend_backend, name)) for name in MODULES),
+    Check(partial(_switch, name="bridge")),
+    *(Check(partial(_switch, name=name), partial(_mend_switch, name)) for name in SWITCH_MODULES),
     Check(_engine, fixes.start_engine),
     Check(_gpus),
     Check(_leftovers, fixes.take_leftovers_away),
