@@ -20,10 +20,20 @@ def test_it_happens_there_and_nothing_changes_here() -> None:
     before = interfaces()
     namespace = Namespace()
     try:
-        assert inside(Path(f"/proc/{namespace.pid}/ns/net"), interfaces) == ["lo"]
+        assert inside(namespace.path, interfaces) == ["lo"]
     finally:
         namespace.close()
     assert interfaces() == before
+
+
+def test_it_is_let_go_at_once() -> None:
+    namespace = Namespace()
+    before = namespace.path.readlink()
+    namespace.close()
+    namespace.close()
+    with pytest.raises(FileNotFoundError):
+        while namespace.path.readlink() != before:  # the kernel's thread has left it, and is about to end
+            pass
 
 
 def test_what_is_no_namespace_is_refused(tmp_path: Path) -> None:

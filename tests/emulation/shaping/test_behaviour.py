@@ -181,7 +181,9 @@ def test_what_was_not_attached_is_refused(shaper: Shaper, path: Path) -> None:
     with pytest.raises(KeyError):
         shaper.apply({"nowhere": STATE})
     with pytest.raises(ShapingError, match="no-such"):
-        shaper.attach({Port("a->b", path.namespace("left"), "no-such"): STATE})
+        shaper.attach({path.back: STATE, Port("a->b", path.namespace("left"), "no-such"): STATE})
+    assert shaper.counters() == {}, "one that cannot be shaped takes the others of its batch along"
+    shaper.detach("a->b")
     shaper.attach({path.there: STATE})
     with pytest.raises(ShapingError, match="attached already"):
         shaper.attach({path.there: STATE})
