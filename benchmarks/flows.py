@@ -180,10 +180,8 @@ def flowing(subject: Subject, words: list[str]) -> Iterator[None]:
             if _has_begun(subject, client):
                 yield
                 break
-            client.kill()
-            said = client.communicate()[0].decode()
     else:
-        raise FlowFailed(f"iperf3 {' '.join(words)} does not begin over {subject.name}'s {subject.state}: {said}")
+        raise FlowFailed(f"iperf3 {' '.join(words)} does not begin over {subject.name}'s {subject.state}")
     _settle(subject)
 
 

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 from testbed.emulation.netlink import Request
 from testbed.emulation.shaping import tc
-
-#: The largest packet segmentation offload makes: a smaller bucket would have to cut it up.
-SUPER_PACKET_BYTES = 65536
+from testbed.emulation.shaping.base import SUPER_PACKET_BYTES
 
 #: What may wait for the card: ten milliseconds' worth, and never less than two super-packets.
 QUEUE_S = 0.010
 
 
 def limit_rate(interface: int, rate_bps: float) -> Request:
-    """Let the interface (by index) send no faster than this; changed in place where it was limited before."""
+    """Let the interface (by index) send no faster than this; changed in place where it was limited before.
+
+    A super-packet that is longer than the bucket is cut up into single frames, each of which then costs every hop on
+    its way as much as the whole would have: a bucket of 64 KiB sent them all as frames at rates from 500 Mbit/s on.
+    """
     limit = SUPER_PACKET_BYTES + max(int(rate_bps / 8 * QUEUE_S), 2 * SUPER_PACKET_BYTES)
     return tc.tbf(interface, tc.handle(1), rate_bps, SUPER_PACKET_BYTES, limit)

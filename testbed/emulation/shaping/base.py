@@ -9,12 +9,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Self
 
-from testbed.link import LinkState
+from testbed.link import MTU_FRAME_BYTES, TCP_PAYLOAD_BYTES, LinkState
 
 
 class ShapingError(RuntimeError):
     """A link cannot be shaped. The text says what to do about it; the link is dead, never unshaped."""
 
+
+#: The largest packet that segmentation offload makes, 64 KiB of payload, as a qdisc counts it: with the headers that
+#: each of its frames will have, 66 bytes to 1,448.
+SUPER_PACKET_BYTES = 65536 * MTU_FRAME_BYTES // TCP_PAYLOAD_BYTES
 
 #: A rate is told by this much steady time: a few bursts would mostly tell of their ends.
 RATE_KNOWN_S = 1.0

@@ -32,7 +32,16 @@ from typing import ClassVar
 
 from testbed.emulation.netlink import Request
 from testbed.emulation.shaping import tc
-from testbed.emulation.shaping.base import LinkCounters, Port, Shaper, ShapingError, passes, refuse_attached
+from testbed.emulation.shaping.base import (
+    SUPER_PACKET_BYTES,
+    LinkCounters,
+    Port,
+    Shaper,
+    ShapingError,
+    distorted_by_offload,
+    passes,
+    refuse_attached,
+)
 from testbed.link import MTU_FRAME_BYTES, LinkState
 
 #: A bucket that fills in this time rides out the timer's lateness: 1.25 MB at 10 Gbit/s, two frames at 64
@@ -59,6 +68,13 @@ def delay_line_packets(state: LinkState) -> int:
     """
     on_the_way = state.rate_bps / 8 * (state.delay_s + state.jitter_s)
     return ceil((on_the_way + state.queue_bytes) / MIN_FRAME_BYTES) + SPARE_PACKETS
+
+
+def queue_limit(state: LinkState) -> int:
+    """Bytes for the bfifo. It drops whole what does not fit, so one that is shorter than a super-packet would let none
+    through, ever; where hosts send single frames it is as asked.
+    """
+    return state.queue_bytes if distorted_by_offload(state) else max(state.queue_bytes, SUPER_PACKET_BYTES)
 
 
 @dataclass(slots=True)
@@ -98,7 +114,7 @@ class _Tree:
         return tc.htb_class(self.index, _CLASS, _HTB, state.rate_bps, burst_bytes(state.rate_bps), create=create)
 
     def queue(self, state: LinkState, *, create: bool = False) -> Request:
-        return tc.bfifo(self.index, _QUEUE, _CLASS, state.queue_bytes, create=create)
+        return tc.bfifo(self.index, _QUEUE, _CLASS, queue_limit(state), create=create)
 
     def build(self) -> list[Request]:
         """The whole tree in the place of what is there: dead first, alive with the last request."""
@@ -120,7 +136,7 @@ class _Tree:
             requests.append(self.delay(state))
         if state.rate_bps > 0 and state.rate_bps != self.state.rate_bps:
             requests.append(self.rate(state))
-        if state.queue_bytes != self.state.queue_bytes:
+        if queue_limit(state) != queue_limit(self.state):
             requests.append(self.queue(state))
         return requests
 

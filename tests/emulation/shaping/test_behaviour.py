@@ -15,6 +15,7 @@ from testbed.emulation.shaping import Shaper, ShapingError
 from testbed.emulation.shaping.base import Port
 from testbed.link import MTU_FRAME_BYTES, GilbertElliott, LinkState, Queue
 from tests.emulation.shaping.path import TARGET, Path, burst, run
+from tests.emulation.shaping.super_packet import super_packet
 
 STATE = LinkState(rate_bps=50e6, delay_s=0.02)
 THERE, BACK = "left->right", "right->left"
@@ -30,6 +31,13 @@ def test_a_round_trip_takes_the_delay_of_both_links(shaper: Shaper, path: Path) 
     assert len(round_trips) == 30
     assert min(round_trips) >= 40 - 0.1
     assert statistics.median(round_trips) < 40 + 3
+
+
+def test_a_super_packet_longer_than_the_queue_passes(shaper: Shaper, path: Path) -> None:
+    """As with segmentation offload a host hands 40 frames over as one packet of 59 kB."""
+    shape(shaper, path, LinkState(50e6, 0.001, queue=Queue(20e3, "bytes")))
+    assert super_packet(path, 40) == 40
+    assert shaper.counters()[THERE].packets == 40
 
 
 def test_a_burst_leaves_at_the_rate(shaper: Shaper, path: Path) -> None:

@@ -1,0 +1,31 @@
+"""One packet that stands for many frames, as hosts with segmentation offload send them."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import suppress
+
+from testbed.emulation.namespace import inside
+from tests.emulation.shaping.path import PAYLOAD, TARGET, Path
+
+#: From linux/udp.h; the socket module has no name for it. Payload of each datagram that the packet is cut into.
+UDP_SEGMENT = 103
+PORT = 7001
+
+
+def super_packet(path: Path, frames: int) -> int:
+    """Send so many full frames from the source as one packet; how many came to the target."""
+    with inside(path.namespace("target"), _datagrams) as into, inside(path.namespace("source"), _datagrams) as out:
+        into.bind(("0.0.0.0", PORT))
+        into.settimeout(1.0)
+        out.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, PAYLOAD)
+        out.sendto(bytes(frames * PAYLOAD), (TARGET, PORT))
+        came = 0
+        with suppress(TimeoutError):
+            while came < frames:
+                came += len(into.recv(2 * PAYLOAD)) == PAYLOAD
+        return came
+
+
+def _datagrams() -> socket.socket:
+    return socket.socket(socket.AF_INET, socket.SOCK_DGRAM)

@@ -1,0 +1,30 @@
+"""A worker's own interface, limited as a card is."""
+
+from __future__ import annotations
+
+import pytest
+from pyroute2 import NetNS
+
+from testbed.emulation.shaping.access import limit_rate
+from tests.emulation.shaping.path import Path, run
+from tests.emulation.shaping.super_packet import super_packet
+
+pytestmark = pytest.mark.privileged
+
+#: The most that one packet of 64 KiB holds.
+FRAMES = 44
+
+
+@pytest.mark.parametrize("rate_bps", [10e6, 1e9, 10e9])
+def test_a_super_packet_leaves_whole(path: Path, rate_bps: float) -> None:
+    with NetNS(str(path.namespace("source"))) as netlink:
+        (interface,) = netlink.link_lookup(ifname="left")
+        limit_rate(netlink, interface, rate_bps)
+        before = arrived(path)
+        assert super_packet(path, FRAMES) == FRAMES
+        assert arrived(path) == before + 1
+
+
+def arrived(path: Path) -> int:
+    """Packets that came to the first router."""
+    return int(run(*path.command("left", "cat", "/sys/class/net/source/statistics/rx_packets")))
