@@ -154,9 +154,10 @@ def _loss(subject: Subject) -> Figure:
     within = least <= found.lost <= most
     text = f"{found.lost} of {found.sent}"
     reason = f"outside of {least:.0f} to {most:.0f}"
-    if found.queue_full:
-        reason += f"; {found.queue_full} found the link's queue full, as after a pause of the sender"
-    if found.receiver_full:
-        reason += f"; {found.receiver_full} found the receiver's buffer full"
+    if found.random is not None and found.queue_full is not None:
+        elsewhere = found.lost - found.random - found.queue_full
+        reason += (
+            f"; the link lost {found.random} at random and {found.queue_full} to a full queue, {elsewhere} elsewhere"
+        )
     error = found.lost - found.sent * subject.state.loss
     return Figure(error, within, text, None if within else reason, far=not found.lost)

@@ -1,22 +1,21 @@
-"""What a link does to traffic, seen at its two hosts: round trips by ping, floods by iperf3.
+"""What a link does to traffic, seen at its two hosts: round trips by ping, TCP by iperf3, datagrams by our own sender.
 
-What arrives is read from the kernel's counters of the target's interface, not taken from iperf3: its server sees bytes
-in the order they were sent, so that one lost segment holds back, and then releases, all that came after it.
+What arrives is read from the kernel's counters at the target, not taken from iperf3: its server sees bytes in the order
+they were sent, so that one lost segment holds back, and then releases, all that came after it.
 """
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from math import log2
+from math import inf, log2
 from pathlib import Path
-from typing import Any
 
+from benchmarks.datagrams import Pace, Sending, sending
 from benchmarks.subjects import Subject
 from testbed.link import MTU_FRAME_BYTES, TCP_PAYLOAD_BYTES
 from testbed.telemetry.host import CpuMeter
@@ -24,16 +23,18 @@ from testbed.telemetry.host import CpuMeter
 PINGS = 12
 PING_INTERVAL_S = 0.05
 
-#: Frames of UDP: 14 bytes of Ethernet, 20 of IP and 8 of UDP before the payload, of which iperf3 wants 16.
+#: Frames of UDP: 14 bytes of Ethernet, 20 of IP and 8 of UDP before the payload; no frame is shorter than 60.
 UDP_HEADERS_BYTES = 42
-MIN_UDP_PAYLOAD_BYTES = 16
+MIN_UDP_PAYLOAD_BYTES = 18
 #: A rate is told by so many datagrams, each being 0.17 % of them: on slow links they are smaller than a full frame.
 RATE_PACKETS = 600
 #: Offered above the link's rate, so that a sender's pauses do not show, …
 FLOOD_EXCESS = 1.25
-#: … and for loss below it, so that none is the queue's doing, as many a second as one core easily sends.
+#: … and for loss below it, so that none is the queue's doing, as many a second as a slow host easily forwards.
 LOSS_SHARE = 0.8
 LOSS_PACKETS_PER_S = 5000
+#: Sent at once, after a pause of the sender, is at most this part of what may wait for the link.
+BURST_SHARE = 0.5
 
 #: TCP fills a link after doubling from its first ten segments once a round trip, and mends what it then lost.
 TCP_HEADERS_BYTES = MTU_FRAME_BYTES - TCP_PAYLOAD_BYTES
@@ -43,10 +44,8 @@ WARM_UP_S = 0.5
 
 #: More than iperf3 and its server tell each other beforehand: by then the flow itself arrives.
 TALK_BYTES = 5000
-#: That may take some retransmissions over a link that loses. Its first datagram is not sent again when it is lost, so
-#: then the whole is.
-TALK_S, TALK_ROUND_TRIPS = 6.0, 20
-ATTEMPTS = 5
+#: How long that may take on a busy host.
+TALK_S, TALK_ROUND_TRIPS = 12.0, 20
 PORT = 5201
 POLL_S = 0.01
 LISTEN_DEADLINE_S = 20.0
@@ -59,7 +58,7 @@ SILENCE_S = 0.15
 
 
 class FlowFailed(RuntimeError):
-    """iperf3 came to no result, time after time."""
+    """iperf3 did not begin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +130,8 @@ def tcp_rate(subject: Subject, window_s: float) -> Rate:
     round_trip = 2 * state.delay_s
     doublings = max(log2(max(state.rate_bps / 8 * round_trip, 1) / FIRST_WINDOW_BYTES), 0)
     warm_up_s = WARM_UP_S + round_trip * (doublings + MENDING_ROUND_TRIPS)
-    return _rate(subject, warm_up_s, window_s, TCP_HEADERS_BYTES, MTU_FRAME_BYTES, [])
+    with flowing(subject, []):
+        return _rate(subject, warm_up_s, window_s, TCP_HEADERS_BYTES, MTU_FRAME_BYTES)
 
 
 def udp_rate(subject: Subject, window_s: float) -> Rate:
@@ -139,22 +139,20 @@ def udp_rate(subject: Subject, window_s: float) -> Rate:
     state = subject.state
     frame = min(int(state.rate_bps / 8 * window_s / RATE_PACKETS), MTU_FRAME_BYTES)
     payload = max(frame - UDP_HEADERS_BYTES, MIN_UDP_PAYLOAD_BYTES)
-    frame = payload + UDP_HEADERS_BYTES
-    flood_bps = state.rate_bps * payload / frame * FLOOD_EXCESS / (1 - state.loss)
-    words = ["-u", "-l", str(payload), "-b", str(int(flood_bps))]
-    return _rate(subject, WARM_UP_S, window_s, UDP_HEADERS_BYTES, frame, words)
+    with _datagrams(subject, payload, FLOOD_EXCESS / (1 - state.loss)):
+        return _rate(subject, WARM_UP_S + 2 * state.delay_s, window_s, UDP_HEADERS_BYTES, payload + UDP_HEADERS_BYTES)
 
 
-def _rate(subject: Subject, warm_up_s: float, window_s: float, headers: int, frame: int, words: list[str]) -> Rate:
+def _rate(subject: Subject, warm_up_s: float, window_s: float, headers: int, frame: int) -> Rate:
+    """Of what flows already."""
     cpu = CpuMeter()
-    with flowing(subject, words):
-        time.sleep(warm_up_s)
-        cpu.read()
-        counters, before = subject.counters(), look(subject)
-        while time.monotonic() < before.at + window_s:
-            time.sleep(LOOK_S)
-            now = subject.counters()
-        after, busy = look(subject), cpu.read()
+    time.sleep(warm_up_s)
+    cpu.read()
+    counters, before = subject.counters(), look(subject)
+    while time.monotonic() < before.at + window_s:
+        time.sleep(LOOK_S)
+        now = subject.counters()
+    after, busy = look(subject), cpu.read()
     seconds, rate = after.at - before.at, subject.state.rate_bps
     ideal = rate * (frame - headers) / frame
     waiting = (now.busy_s - counters.busy_s) / seconds if now and counters else None
@@ -175,54 +173,56 @@ def _rate(subject: Subject, warm_up_s: float, window_s: float, headers: int, fra
 @contextmanager
 def flowing(subject: Subject, words: list[str]) -> Iterator[None]:
     """iperf3 sends from source to target, and has begun to when this yields; the link is idle after it."""
-    for _ in range(ATTEMPTS):
-        with _server(subject), _client(subject, ["-t", "600", *words]) as client:
-            if _has_begun(subject, client):
-                yield
-                break
-    else:
-        raise FlowFailed(f"iperf3 {' '.join(words)} does not begin over {subject.name}'s {subject.state}")
+    with _server(subject), _client(subject, ["-t", "600", *words]) as client:
+        if not _has_begun(subject, client):
+            raise FlowFailed(f"iperf3 {' '.join(words)} does not begin over {subject.name}'s {subject.state}")
+        yield
+    _settle(subject)
+
+
+@contextmanager
+def _datagrams(subject: Subject, payload: int, share: float, most_per_s: float = inf) -> Iterator[Sending]:
+    """Datagrams flow at a share of the link's rate; the link is idle after it."""
+    frame = payload + UDP_HEADERS_BYTES
+    per_s = min(subject.state.rate_bps * share / 8 / frame, most_per_s)
+    burst = max(int(subject.state.queue_bytes * BURST_SHARE / frame), 1)
+    source, target = (Path(f"/proc/{host.pid}/ns/net") for host in (subject.source, subject.target))
+    with sending(source, target, subject.address, Pace(payload, per_s, burst)) as flow:
+        yield flow
     _settle(subject)
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Datagrams sent and lost. Of those lost `queue_full` found the link's queue full, where its shaper counts that,
-    and `receiver_full` came to a receiver that had not yet taken those before.
+    """Datagrams sent and lost. By the shaper's counters, where it has some, `random` of these were lost at random and
+    `queue_full` found the link's queue full.
     """
 
     sent: int
     lost: int
-    queue_full: int
-    receiver_full: int
+    random: int | None
+    queue_full: int | None
 
 
 def udp_loss(subject: Subject, seconds: float) -> Loss:
-    """What is lost over a link that has room for all, unless the sender pauses and then sends what is due at once."""
-    before, full_before = subject.counters(), _receiver_full(subject)
-    most = int(subject.state.rate_bps * LOSS_SHARE / 8 / LOSS_PACKETS_PER_S)
-    payload = min(max(most - UDP_HEADERS_BYTES, MIN_UDP_PAYLOAD_BYTES), MTU_FRAME_BYTES - UDP_HEADERS_BYTES)
-    per_s = min(subject.state.rate_bps * LOSS_SHARE / 8 / (payload + UDP_HEADERS_BYTES), LOSS_PACKETS_PER_S)
-    words = ["-u", "-l", str(payload), "-b", str(int(per_s * payload * 8)), "-t", f"{seconds:g}", "-J"]
-    for _ in range(ATTEMPTS):
-        with _server(subject), _client(subject, words) as client:
-            try:
-                said, _ = client.communicate(timeout=seconds + _talk_s(subject))
-            except subprocess.TimeoutExpired:
-                continue
-        report: dict[str, Any] = json.loads(said)
-        if "error" not in report:
-            total, after = report["end"]["sum"], subject.counters()
-            full = after.dropped_queue - before.dropped_queue if after and before else 0
-            receiver_full = _receiver_full(subject) - full_before
-            return Loss(int(total["packets"]), int(total["lost_packets"]), full, receiver_full)
-    raise FlowFailed(f"iperf3 {' '.join(words)} came to no result over {subject.name}'s {subject.state}")
+    """What is lost over a link that has room for all."""
+    most = int(subject.state.rate_bps * LOSS_SHARE / 8 / LOSS_PACKETS_PER_S) - UDP_HEADERS_BYTES
+    payload = min(max(most, MIN_UDP_PAYLOAD_BYTES), MTU_FRAME_BYTES - UDP_HEADERS_BYTES)
+    counters, before = subject.counters(), _delivered(subject)
+    with _datagrams(subject, payload, LOSS_SHARE, LOSS_PACKETS_PER_S) as flow:
+        time.sleep(seconds)
+    lost, now = flow.sent - (_delivered(subject) - before), subject.counters()
+    if counters is None or now is None:
+        return Loss(flow.sent, lost, None, None)
+    random, queue_full = now.dropped_loss - counters.dropped_loss, now.dropped_queue - counters.dropped_queue
+    return Loss(flow.sent, lost, random, queue_full)
 
 
-def _receiver_full(subject: Subject) -> int:
+def _delivered(subject: Subject) -> int:
+    """Packets of IPv4 that came to the target whole, whether or not anyone had room for them there."""
     lines = Path(f"/proc/{subject.target.pid}/net/snmp").read_text().splitlines()
-    names, values = (line.split()[1:] for line in lines if line.startswith("Udp:"))
-    return int(dict(zip(names, values, strict=True))["RcvbufErrors"])
+    names, values = (line.split()[1:] for line in lines if line.startswith("Ip:"))
+    return int(dict(zip(names, values, strict=True))["InDelivers"])
 
 
 def _has_begun(subject: Subject, client: subprocess.Popen[bytes]) -> bool:

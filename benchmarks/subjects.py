@@ -127,6 +127,8 @@ class MininetLink(Subject):
         self._link = net.addLink(router, self.target, cls=TCLink, params1={"ip": "10.0.2.1/24"}, **_options(self.state))
         net.start()
         router.cmd("sysctl -w net.ipv4.ip_forward=1")
+        if self.state.loss:  # netem would lose a super-packet of many datagrams as one
+            self.source.popen(["ethtool", "-K", "source-eth0", "tso", "off", "gso", "off"]).wait()
 
     def change(self, state: LinkState) -> None:
         for interface in (self._link.intf1, self._link.intf2):

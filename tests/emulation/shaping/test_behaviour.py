@@ -44,15 +44,16 @@ def test_a_burst_leaves_at_the_rate(shaper: Shaper, path: Path) -> None:
     shape(shaper, path, LinkState(rate_bps=8e6, delay_s=0.01, queue=Queue(400, "packets")))
     arrivals = burst(path, 300)
     assert [number for number, _ in arrivals] == list(range(300))
-    # The first 50 frames may hold what a token bucket had saved.
-    took = arrivals[-1][1] - arrivals[50][1]
-    assert took == pytest.approx(249 * MTU_FRAME_BYTES * 8 / 8e6, rel=0.02)
+    # The first 50 frames may hold what a token bucket had saved, and a pause of the host longer than a bucket (two
+    # frames, 3 ms) lengthens the stretch that it falls into.
+    took = [arrivals[at + 50][1] - arrivals[at][1] for at in range(49, 299, 50)]
+    assert statistics.median(took) == pytest.approx(50 * MTU_FRAME_BYTES * 8 / 8e6, rel=0.02)
 
 
 def test_a_queue_holds_its_limit_and_no_more(shaper: Shaper, path: Path) -> None:
-    shape(shaper, path, LinkState(rate_bps=1e6, delay_s=0.01, queue=Queue(20, "packets")))
+    shape(shaper, path, LinkState(rate_bps=0.25e6, delay_s=0.01, queue=Queue(20, "packets")))
     arrivals = burst(path, 100)
-    # 20 wait, one is being sent, a bucket may let two pass at once and some leave while the rest arrive.
+    # 20 wait, one is being sent, a bucket may let two pass at once and some leave while the rest arrive, one in 48 ms.
     assert 20 <= len(arrivals) <= 26
     assert shaper.counters()[THERE].dropped_queue == 100 - len(arrivals)
 
