@@ -43,8 +43,8 @@ HOST_SETTINGS = (
     "net.ipv4.tcp_retries2=255",
 )
 
-#: Both ways of sending super-packets, and the one of receiving them.
-SINGLE_FRAMES = ("ethtool", "-K", "eth0", "tso", "off", "gso", "off", "gro", "off")
+#: All ways of sending super-packets, those of UDP among them (QUIC has them), and the one of receiving them.
+SINGLE_FRAMES = ("ethtool", "-K", "eth0", "tso", "off", "gso", "off", "tx-udp-segmentation", "off", "gro", "off")
 
 #: Frames leave with their checksums filled in; then nothing is left to a device to segment either.
 WHOLE_FRAMES = ("ethtool", "-K", "eth0", "tx", "off")

@@ -287,7 +287,8 @@ def super_packets(wan: Wan, source: str, target: str) -> bool:
     size, packets = (b - a for a, b in zip(before, received(), strict=True))
     assert size > 100_000
     features = wan.run(source, "ethtool", "-k", "eth0")
-    states = set(re.findall(r"(?:tcp-segmentation|generic-segmentation)-offload: (\w+)", features))
+    ways = "tcp-segmentation-offload|generic-segmentation-offload|tx-udp-segmentation"
+    states = set(re.findall(rf"(?:{ways}): (\w+)", features))
     assert states == {"on" if wan.network.offload else "off"}
     return size / packets > 1514
 
