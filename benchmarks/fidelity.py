@@ -90,7 +90,8 @@ def _measure(parts: Iterable[str], grid: Sequence[Cell]) -> tuple[str, list[Resu
 def _share(results: Iterable[Result], subject: str) -> str:
     """How many of a subject's cells are within tolerance, of all."""
     own = [result for result in results if result.subject == subject]
-    return f"{sum(result.within for result in own)} of {len(own)}"
+    beyond = sum(not result.carried for result in own)
+    return f"{sum(result.within for result in own)} of {len(own)}" + (f", {beyond} beyond this host" if beyond else "")
 
 
 def _cell_tables(results: Sequence[Result], backend: str) -> list[Table]:
@@ -105,7 +106,7 @@ def _cell_tables(results: Sequence[Result], backend: str) -> list[Table]:
     columns = ["asked", "testbed: rate", "round trip", "lost", "Mininet: rate", "round trip", "lost"]
     title = (
         f"A link as asked: rate within {RATE_TOLERANCE[backend]:.0%}, round trip within "
-        f"{RTT_TOLERANCE_S[backend] * 1e3:g} ms, loss in its 99 % interval; ! is outside"
+        f"{RTT_TOLERANCE_S[backend] * 1e3:g} ms, loss in its 99 % interval; ! is outside, host: more than it carries"
     )
     within = (
         f"within tolerance: testbed {_share(results, TestbedLink.name)}, Mininet {_share(results, MininetLink.name)}"

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from math import inf, log2
+from math import log2
 from pathlib import Path
 
 from benchmarks.datagrams import Pace, Sending, sending
@@ -30,6 +30,8 @@ MIN_UDP_PAYLOAD_BYTES = 18
 RATE_PACKETS = 600
 #: Offered above the link's rate, so that a sender's pauses do not show, …
 FLOOD_EXCESS = 1.25
+#: … above what a host must carry to be punctual with it, where the question is what it carries, …
+CEILING_EXCESS = 2.0
 #: … and for loss below it, so that none is the queue's doing, as many a second as a slow host easily forwards.
 LOSS_SHARE = 0.8
 LOSS_PACKETS_PER_S = 5000
@@ -139,8 +141,28 @@ def udp_rate(subject: Subject, window_s: float) -> Rate:
     state = subject.state
     frame = min(int(state.rate_bps / 8 * window_s / RATE_PACKETS), MTU_FRAME_BYTES)
     payload = max(frame - UDP_HEADERS_BYTES, MIN_UDP_PAYLOAD_BYTES)
-    with _datagrams(subject, payload, FLOOD_EXCESS / (1 - state.loss)):
-        return _rate(subject, WARM_UP_S + 2 * state.delay_s, window_s, UDP_HEADERS_BYTES, payload + UDP_HEADERS_BYTES)
+    return _flood(subject, payload, state.rate_bps * FLOOD_EXCESS / (1 - state.loss), window_s)
+
+
+def ceiling_bps(subject: Subject, window_s: float) -> float:
+    """What this host carries from source to target where nothing limits, delays or loses it: bit/s of full frames of
+    one TCP connection or, over a link that loses, of a flood at twice its rate.
+    """
+    asked = subject.state
+    subject.unlimit()
+    if asked.loss:
+        rate = _flood(subject, MTU_FRAME_BYTES - UDP_HEADERS_BYTES, asked.rate_bps * CEILING_EXCESS, window_s)
+    else:
+        rate = tcp_rate(subject, window_s)
+    free_bps = subject.state.rate_bps
+    subject.change(asked)
+    return (1 + rate.error) * free_bps
+
+
+def _flood(subject: Subject, payload: int, bps: float, window_s: float) -> Rate:
+    frame = payload + UDP_HEADERS_BYTES
+    with _datagrams(subject, payload, bps / 8 / frame):
+        return _rate(subject, WARM_UP_S + 2 * subject.state.delay_s, window_s, UDP_HEADERS_BYTES, frame)
 
 
 def _rate(subject: Subject, warm_up_s: float, window_s: float, headers: int, frame: int) -> Rate:
@@ -181,11 +203,9 @@ def flowing(subject: Subject, words: list[str]) -> Iterator[None]:
 
 
 @contextmanager
-def _datagrams(subject: Subject, payload: int, share: float, most_per_s: float = inf) -> Iterator[Sending]:
-    """Datagrams flow at a share of the link's rate; the link is idle after it."""
-    frame = payload + UDP_HEADERS_BYTES
-    per_s = min(subject.state.rate_bps * share / 8 / frame, most_per_s)
-    burst = max(int(subject.state.queue_bytes * BURST_SHARE / frame), 1)
+def _datagrams(subject: Subject, payload: int, per_s: float) -> Iterator[Sending]:
+    """So many datagrams a second flow; the link is idle after it."""
+    burst = max(int(subject.state.queue_bytes * BURST_SHARE / (payload + UDP_HEADERS_BYTES)), 1)
     source, target = (Path(f"/proc/{host.pid}/ns/net") for host in (subject.source, subject.target))
     with sending(source, target, subject.address, Pace(payload, per_s, burst)) as flow:
         yield flow
@@ -208,8 +228,9 @@ def udp_loss(subject: Subject, seconds: float) -> Loss:
     """What is lost over a link that has room for all."""
     most = int(subject.state.rate_bps * LOSS_SHARE / 8 / LOSS_PACKETS_PER_S) - UDP_HEADERS_BYTES
     payload = min(max(most, MIN_UDP_PAYLOAD_BYTES), MTU_FRAME_BYTES - UDP_HEADERS_BYTES)
+    share_per_s = subject.state.rate_bps * LOSS_SHARE / 8 / (payload + UDP_HEADERS_BYTES)
     counters, before = subject.counters(), _delivered(subject)
-    with _datagrams(subject, payload, LOSS_SHARE, LOSS_PACKETS_PER_S) as flow:
+    with _datagrams(subject, payload, min(share_per_s, LOSS_PACKETS_PER_S)) as flow:
         time.sleep(seconds)
     lost, now = flow.sent - (_delivered(subject) - before), subject.counters()
     if counters is None or now is None:

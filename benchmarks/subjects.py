@@ -24,7 +24,7 @@ from mininet.net import Mininet
 from testbed.emulation.namespace import Namespace
 from testbed.emulation.network import Network
 from testbed.emulation.shaping import LinkCounters, open_shaper
-from testbed.link import LinkState
+from testbed.link import LinkState, Queue
 from testbed.spec.topology import Topology
 
 #: What a connection may have on its way, for both hosts' kernels: 500 Mbit/s times 300 ms is 19 MB, the queue is as
@@ -38,6 +38,9 @@ TOPOLOGY = {
     "links": [{"between": ["a", "b"], "rate": "100mbit", "delay": "0ms"}],
     "lan": {"rate": "10gbit", "delay": "0ms"},
 }
+
+#: As good as none: more than any host carries, and no more than the LAN's cards take.
+FREE = LinkState(10e9, 0.0, queue=Queue(25e6, "bytes"))
 
 
 class Subject(ABC):
@@ -76,6 +79,10 @@ class Subject(ABC):
     def change(self, state: LinkState) -> None:
         """Another state, by the means the subject has for it."""
 
+    @abstractmethod
+    def unlimit(self) -> None:
+        """Let all pass at once, without limit, delay or loss, until the next change; `state` says at which rate."""
+
     def counters(self) -> LinkCounters | None:
         """What the shaper has counted on the way from source to target, where it counts."""
         return None
@@ -105,6 +112,9 @@ class TestbedLink(Subject):
         self._network.links_in_force.configure(replace(link, state=state) for link in links)
         self.state = state
 
+    def unlimit(self) -> None:
+        self.change(FREE)
+
     def counters(self) -> LinkCounters | None:
         return self._network.shaper.counters()["a->b"]
 
@@ -128,12 +138,17 @@ class MininetLink(Subject):
         net.start()
         router.cmd("sysctl -w net.ipv4.ip_forward=1")
         if self.state.loss:  # netem would lose a super-packet of many datagrams as one
-            self.source.popen(["ethtool", "-K", "source-eth0", "tso", "off", "gso", "off"]).wait()
+            self.source.popen(["ethtool", "-K", "source-eth0", "tx-udp-segmentation", "off"]).wait()
 
     def change(self, state: LinkState) -> None:
         for interface in (self._link.intf1, self._link.intf2):
             interface.config(**_options(state))
         self.state = state
+
+    def unlimit(self) -> None:
+        for interface in (self._link.intf1, self._link.intf2):
+            interface.tc("%s qdisc delete dev %s root")
+        self.state = FREE
 
 
 def _options(state: LinkState) -> dict[str, Any]:
