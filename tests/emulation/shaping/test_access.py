@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from pyroute2 import NetNS
 
+from testbed.emulation.netlink import Netlink
 from testbed.emulation.shaping.access import limit_rate
 from tests.emulation.shaping.path import Path, run
 from tests.emulation.shaping.super_packet import super_packet
@@ -17,12 +17,12 @@ FRAMES = 44
 
 @pytest.mark.parametrize("rate_bps", [10e6, 1e9, 10e9])
 def test_a_super_packet_leaves_whole(path: Path, rate_bps: float) -> None:
-    with NetNS(str(path.namespace("source"))) as netlink:
-        (interface,) = netlink.link_lookup(ifname="left")
-        limit_rate(netlink, interface, rate_bps)
-        before = arrived(path)
-        assert super_packet(path, FRAMES) == FRAMES
-        assert arrived(path) == before + 1
+    netlink = Netlink(path.namespace("source"))
+    netlink.apply(limit_rate(netlink.index("left"), rate_bps))
+    netlink.close()
+    before = arrived(path)
+    assert super_packet(path, FRAMES) == FRAMES
+    assert arrived(path) == before + 1
 
 
 def arrived(path: Path) -> int:
