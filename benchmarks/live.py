@@ -1,0 +1,187 @@
+"""Members in containers, on an emulated network, that go on reducing while plans and rates change under them.
+
+They are up once for all that is measured, as in a run: the worker's program, the controller and its swaps, the shaped
+links. What changes between two measurements is the network (in place) and the policy in force.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from testbed.controller.client import AdminClient
+from testbed.controller.spec import ControllerSpec
+from testbed.emulation import engine
+from testbed.emulation.containers import ContainerRequest, Fleet
+from testbed.emulation.image import ensure_worker_image
+from testbed.emulation.label import labelled
+from testbed.emulation.network import Network
+from testbed.emulation.shaping import open_shaper
+from testbed.plan import Plan
+from testbed.planning import View, make_policy
+from testbed.protocol import Job
+from testbed.run.service import ControllerProcess
+from testbed.run.view import view_of
+from testbed.spec.topology import Topology
+from testbed.telemetry.store import read_records
+
+POLL_S = 0.1
+
+#: Nine containers import PyTorch side by side; a swap waits for the end of a round, which a star makes long.
+DEADLINE_S = 180.0
+
+#: Longer than any measurement, so that the controller evaluates its policy only when it is asked to.
+NEVER_S = 1e6
+ENDLESS = 2**31 - 1
+
+#: Rounds of a plan that are left out: connections are fresh, windows are found.
+WARM_UP = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """Rounds measured under one plan: the whole time of each, from the end of the one before to its own end.
+
+    `auxiliary_part` is the part of the acknowledged bytes that went by auxiliary routes.
+    """
+
+    plan: Plan
+    seconds: tuple[float, ...]
+    auxiliary_part: float
+
+
+class Live:
+    """What `members_on` yields: a network that is up, and members that reduce on it without a pause."""
+
+    def __init__(self, network: Network, controller: ControllerProcess, out: Path, model_bytes: int) -> None:
+        self.network = network
+        self._controller = controller
+        self._out = out
+        self._model_bytes = model_bytes
+
+    def view(self) -> View:
+        """The network as it is now, down to the physical links."""
+        return _view(self.network, self._model_bytes)
+
+    def become(self, topology: Topology, tell: bool = True) -> None:
+        """Turn the network into another one, in place; routes follow. Unless told, the controller does not know."""
+        self.network.swap(topology)
+        if tell:
+            self.tell()
+
+    def tell(self) -> None:
+        """Let the controller know the network as it is now."""
+        seen = self.view()
+        self._controller.admin.change_network(seen.links, seen.routes)
+
+    @property
+    def plan(self) -> Plan:
+        """The plan in force."""
+        return self._controller.admin.plan()
+
+    def force(self, policy: str, options: Mapping[str, Any]) -> None:
+        """Put a policy's plan in force; return when members go by it."""
+        wanted = make_policy(policy, options).plan(self.view()).shape()
+        self.wait(lambda admin: admin.status()["pending_epoch"] is None)
+        if self.plan.shape() != wanted:
+            self._controller.admin.force(policy, options)
+            self.wait(lambda admin: admin.plan().shape() == wanted)
+
+    def measure(self, count: int, warm_up: int = WARM_UP) -> Rounds:
+        """The next `count` rounds under the plan in force, after some for warming up."""
+        admin = self._controller.admin
+        plan = self.plan
+        first = (admin.status()["round"] or 0) + 1 + warm_up  # the round that is on has begun already
+        self.wait(lambda admin: (admin.status()["round"] or 0) >= first + count)
+        rounds = admin.rounds(first)[: count + 1]
+        if any(done["epoch"] != plan.epoch for done in rounds):
+            raise RuntimeError(f"the plan of epoch {plan.epoch} was swapped while it was measured")
+        ends = [done["finished_s"] for done in rounds]
+        seconds = tuple(after - before for before, after in pairwise(ends))
+        return Rounds(plan, seconds, self._auxiliary_part({done["round"] for done in rounds[1:]}))
+
+    def _auxiliary_part(self, rounds: set[int]) -> float:
+        reports = [report for report in read_records(self._out / "rounds.jsonl") if report["round"] in rounds]
+        samples = [sample for report in reports for sample in report["peers"]]
+        sent = sum(int(sample["bytes"]) for sample in samples)
+        return sum(int(sample["auxiliary_bytes"]) for sample in samples) / max(1, sent)
+
+    def wait(self, condition: Callable[[AdminClient], bool]) -> None:
+        """Until what is asked of the controller holds; RuntimeError when it never does, or members failed."""
+        deadline = time.monotonic() + DEADLINE_S
+        while not condition(self._controller.admin):
+            self._controller.check()
+            if failure := self._controller.admin.status()["failure"]:
+                raise RuntimeError(failure)
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"members did not come as far within {DEADLINE_S:g} s")
+            time.sleep(POLL_S)
+
+
+@contextmanager
+def members_on(name: str, topology: Topology, parameters: int) -> Iterator[Live]:
+    """The topology's workers, reducing gradients of so many parameters over it; all gone afterwards."""
+    with ExitStack() as stack:
+        client = engine.connect()
+        image = ensure_worker_image(client, lambda _: None)
+        folder = stack.enter_context(labelled(name))
+        out = Path(stack.enter_context(TemporaryDirectory(prefix=f"{name}-")))
+        (out / "logs").mkdir()
+        shaper = stack.enter_context(open_shaper())
+        network = Network(name, topology, shaper, lambda *_: None)
+        stack.callback(network.stop)
+        network.build()
+        token = secrets.token_hex(16)
+        spec = _spec(network, token, parameters)
+        controller = stack.enter_context(ControllerProcess(spec, folder, out))
+        fleet = stack.enter_context(Fleet(client, name, image, controller.control))
+        network.join(fleet.start(_requests(network, token)))
+        live = Live(network, controller, out, 4 * parameters)
+        live.wait(lambda admin: admin.status()["round"] is not None)
+        yield live
+
+
+def _spec(network: Network, token: str, parameters: int) -> ControllerSpec:
+    workers = network.topology.workers
+    jobs = {
+        worker.name: Job(
+            "synthetic",
+            rounds=ENDLESS,
+            batch=1,
+            optimizer="sgd",
+            learning_rate=0.1,
+            seed=0,
+            shard=shard,
+            shards=len(workers),
+            parameters=parameters,
+            evaluate_every=ENDLESS,
+        )
+        for shard, worker in enumerate(workers)
+    }
+    return ControllerSpec(
+        members=tuple(jobs),
+        token=token,
+        jobs=jobs,
+        view=_view(network, 4 * parameters),
+        policy="netstorm",
+        period_s=NEVER_S,
+    )
+
+
+def _view(network: Network, model_bytes: int) -> View:
+    states = network.links_in_force.states()
+    return view_of(network.topology, network.routes, states, model_bytes, time.time(), "oracle")
+
+
+def _requests(network: Network, token: str) -> Iterator[ContainerRequest]:
+    for worker in network.topology.workers:
+        where = ("--control", "unix:/run/testbed/control.sock", "--address", network.address(worker))
+        command = ("--name", worker.name, *where, "--patience", str(2 * DEADLINE_S))
+        yield ContainerRequest(worker, command, {"TESTBED_TOKEN": token})

@@ -1,0 +1,293 @@
+"""Policies against each other and against the bound, emulated: NetStorm's nine data centres, nine containers.
+
+One network stays up, and its members never stop reducing. For each seed its 26 links get the rates that their traces
+(topologies/netstorm9.yaml) have in that draw, each route follows by inverse rate, and one policy after the other is
+put in force live: so all of them are measured on the same network, and ratios are paired. A round's time is whole:
+from the end of the one before to its own, the worker's step included.
+
+Synchronous policies take the same steps, so they share one loss trajectory; the time to any loss is in the ratio of
+the seconds of a round. A star's server stands where the simulator puts the median of the nine places (and the best
+and the worst). Beside each policy: the bound, what the simulator says of the same plan on the same network, and
+NetStorm's ablations: one root, no auxiliary routes, and without awareness, where the plan is that of the draw before.
+
+Figures are kept (`--out`), a seed and policy at a time; the tables show all that are there for this scale and size.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from math import ceil
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from benchmarks.live import Live, Rounds, members_on
+from benchmarks.paired import CONFIDENCE, Ratio, ratio
+from benchmarks.table import Table, arguments, progress, show
+from testbed.planning import View, make_policy, predict, simulate
+from testbed.planning.bound import bound
+from testbed.spec.topology import Link, Topology
+
+TOPOLOGY = Path(__file__).parents[1] / "topologies" / "netstorm9.yaml"
+OUT = Path("runs") / "policies.json"
+
+#: 4 to 31 Mbit/s a link, and 2.4 MB: what two cores carry with nine containers on them.
+SCALE, PARAMETERS = 0.2, 600_000
+
+#: Rounds of a policy on a seed: as many as take so long, within these limits.
+MEASURED_S, FEWEST, MOST = 6.0, 2, 6
+
+#: Policies and their options, in the order in which they are measured.
+POLICIES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "packing": ("packing", {}),
+    "netstorm": ("netstorm", {}),
+    "netstorm, 1 root": ("netstorm", {"roots": 1}),
+    "netstorm, no auxiliary": ("netstorm", {"auxiliary": False}),
+    "netstorm, unaware": ("netstorm", {}),
+    "mst": ("mst", {}),
+    "mlnet": ("mlnet", {}),
+    "tsengine": ("tsengine", {}),
+    "ring": ("ring", {}),
+}
+UNAWARE = "netstorm, unaware"
+
+#: Stars by keys, and the ranks of their places among nine by the simulator.
+KEYS = ("alexnet", "one", "overlapped")
+RANKS = {"median": 4, "best": 0, "worst": 8}
+STARS = {f"star {keys}, {rank}": (keys, rank) for rank in RANKS for keys in KEYS}
+
+QUICK = ("packing", "netstorm", "star alexnet, median")
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The first policy is at least this many times as fast as the second."""
+
+    policy: str
+    against: str
+    least: float
+
+
+CLAIMS = (
+    Claim("netstorm", "star alexnet, median", 5.0),
+    Claim("packing", "star alexnet, median", 7.0),
+    Claim("netstorm", "star one, median", 6.0),
+    Claim("packing", "star one, median", 9.5),
+    Claim("netstorm", "mlnet", 1.0),
+    Claim("netstorm", "tsengine", 1.0),
+    Claim("netstorm", "mst", 1.0),
+    Claim("packing", "netstorm", 1.4),
+    Claim("netstorm", "netstorm, 1 root", 1.0),
+    Claim("netstorm", "netstorm, no auxiliary", 1.0),
+    Claim("netstorm", "netstorm, unaware", 1.0),
+)
+
+#: Packing takes at most this many times the bound; each policy takes what the simulator says, within this part.
+NEAR_BOUND, NEAR_SIMULATED = 1.2, 0.15
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A policy on a seed: whole seconds of each round, and what was expected of the plan."""
+
+    policy: str
+    seed: int
+    scale: float
+    parameters: int
+    seconds: tuple[float, ...]
+    bound_s: float
+    simulated_s: float
+    predicted_s: float
+    trees: int
+    chunk_bytes: int
+    auxiliary_part: float
+    at: str
+
+    @property
+    def mean_s(self) -> float:
+        return mean(self.seconds)
+
+
+def drawn(topology: Topology, seed: int) -> Topology:
+    """The network with the rates that its traces have in draw number `seed` (from 1 on, then again)."""
+
+    def still(link: Link) -> Link:
+        assert link.trace is not None
+        row = link.trace.rows[(seed - 1) % len(link.trace.rows)]
+        return replace(link, state=row.over(link.state), trace=None)
+
+    return replace(topology, links={name: still(link) for name, link in topology.links.items()})
+
+
+def options(name: str, view: View) -> tuple[str, Mapping[str, Any]]:
+    """A policy of the benchmark, with the place of its server on this network where it has one."""
+    if name in POLICIES:
+        return POLICIES[name]
+    keys, rank = STARS[name]
+    seconds = {
+        server: simulate(make_policy("star", {"keys": keys, "server": server}).plan(view), view).seconds
+        for server in view.names
+    }
+    return "star", {"keys": keys, "server": sorted(seconds, key=seconds.__getitem__)[RANKS[rank]]}
+
+
+def measure(live: Live, name: str, seed: int, topology: Topology) -> Measured:
+    """One policy on one seed's network."""
+    if name == UNAWARE:
+        live.become(drawn(topology, seed - 1))
+        live.force(*POLICIES[name])
+    live.become(drawn(topology, seed), tell=name != UNAWARE)
+    view = live.view()
+    if name != UNAWARE:
+        live.force(*options(name, view))
+    expected = simulate(live.plan, view).seconds
+    rounds = live.measure(min(MOST, max(FEWEST, ceil(MEASURED_S / expected))))
+    return _measured(name, seed, view, rounds)
+
+
+def _measured(name: str, seed: int, view: View, rounds: Rounds) -> Measured:
+    return Measured(
+        policy=name,
+        seed=seed,
+        scale=SCALE,
+        parameters=PARAMETERS,
+        seconds=rounds.seconds,
+        bound_s=bound(view).seconds,
+        simulated_s=simulate(rounds.plan, view).seconds,
+        predicted_s=predict(rounds.plan, view).seconds,
+        trees=len(rounds.plan.trees),
+        chunk_bytes=rounds.plan.chunk_bytes,
+        auxiliary_part=rounds.auxiliary_part,
+        at=time.strftime("%Y-%m-%d %H:%M:%S"),
+    )
+
+
+def load(file: Path) -> dict[tuple[str, int], Measured]:
+    """What was measured so far at this scale and size."""
+    if not file.exists():
+        return {}
+    kept = (Measured(**{**value, "seconds": tuple(value["seconds"])}) for value in json.loads(file.read_text()))
+    return {(one.policy, one.seed): one for one in kept if (one.scale, one.parameters) == (SCALE, PARAMETERS)}
+
+
+def save(file: Path, kept: Mapping[tuple[str, int], Measured]) -> None:
+    """Replace the file by all that is kept."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    fresh = file.with_suffix(".new")
+    fresh.write_text(json.dumps([asdict(one) for one in kept.values()], indent=1))
+    fresh.replace(file)
+
+
+def by_policy(kept: Mapping[tuple[str, int], Measured]) -> dict[str, dict[int, Measured]]:
+    """Policy → seed → what was measured, in the benchmark's order."""
+    return {
+        name: seeds
+        for name in (*POLICIES, *STARS)
+        if (seeds := {seed: one for (policy, seed), one in sorted(kept.items()) if policy == name})
+    }
+
+
+def versus(found: Mapping[str, Mapping[int, Measured]], slow: str, fast: str) -> Ratio | None:
+    """How many times as fast `fast` is as `slow`."""
+    seconds = [{seed: one.mean_s for seed, one in found.get(name, {}).items()} for name in (slow, fast)]
+    return ratio(*seconds)
+
+
+def tables(found: Mapping[str, Mapping[int, Measured]]) -> list[Table]:
+    """What was measured of each policy, and what is claimed."""
+    rows = [(name, *_row(list(seeds.values()))) for name, seeds in found.items()]
+    columns = ("", "seeds", "s a round", "of the bound", "simulated", "of simulated", "furthest", "auxiliary", "trees")
+    title = f"Nine data centres × {SCALE:g}, {PARAMETERS * 4 / 1e6:g} MB, emulated"
+    notes = (
+        f"[…]: {CONFIDENCE:.0%} interval over seeds. Simulated: the simulator's seconds, as a multiple of the bound.",
+        "Furthest: the seed where the emulation differs most from the simulator. Auxiliary: part of the bytes.",
+    )
+    claims = [
+        (f"{claim.policy} : {claim.against}", str(times), f"≥ {claim.least:g}", _word(times.value >= claim.least))
+        for claim in CLAIMS
+        if (times := versus(found, claim.against, claim.policy)) is not None
+    ]
+    if "packing" in found:
+        packed = mean(one.mean_s / one.bound_s for one in found["packing"].values())
+        claims.append(("packing's time : the bound", f"{packed:.2f}", f"≤ {NEAR_BOUND:g}", _word(packed <= NEAR_BOUND)))
+    off = {name: abs(mean(one.mean_s / one.simulated_s for one in seeds.values()) - 1) for name, seeds in found.items()}
+    if off:
+        worst = max(off, key=off.__getitem__)
+        word = _word(off[worst] <= NEAR_SIMULATED)
+        claims.append((f"off the simulator: {worst}", f"{off[worst]:.0%}", f"≤ {NEAR_SIMULATED:.0%}", word))
+    return [
+        Table(title, columns, rows, notes),
+        Table("Times as fast", ("", "measured", "claimed", "held"), claims),
+    ]
+
+
+def _row(ones: Sequence[Measured]) -> tuple[str, ...]:
+    by_seed = {one.seed: one for one in ones}
+    of_simulated = {seed: one.mean_s / one.simulated_s for seed, one in by_seed.items()}
+    furthest = max(of_simulated, key=lambda seed: abs(of_simulated[seed] - 1))
+    return (
+        str(len(ones)),
+        f"{mean(one.mean_s for one in ones):.2f}",
+        _times(by_seed, lambda one: one.bound_s),
+        f"{mean(one.simulated_s / one.bound_s for one in ones):.2f}",
+        _times(by_seed, lambda one: one.simulated_s),
+        f"{of_simulated[furthest]:.2f}",
+        f"{mean(one.auxiliary_part for one in ones):.0%}",
+        f"{mean(one.trees for one in ones):.0f} × {mean(one.chunk_bytes for one in ones) / 1024:.0f} KiB",
+    )
+
+
+def _times(seeds: Mapping[int, Measured], of: Callable[[Measured], float]) -> str:
+    whole = {seed: one.mean_s for seed, one in seeds.items()}
+    return str(ratio(whole, {seed: of(one) for seed, one in seeds.items()}))
+
+
+def _word(held: bool) -> str:
+    return "yes" if held else "NO"
+
+
+def as_json(found: Mapping[str, Mapping[int, Measured]]) -> dict[str, Any]:
+    """Everything, with the ratios."""
+    ratios = {f"{claim.policy} : {claim.against}": versus(found, claim.against, claim.policy) for claim in CLAIMS}
+    return {
+        "repeats": max((len(seeds) for seeds in found.values()), default=0),
+        "scale": SCALE,
+        "model_bytes": 4 * PARAMETERS,
+        "measured": {name: [asdict(one) for one in seeds.values()] for name, seeds in found.items()},
+        "ratios": {name: asdict(times) for name, times in ratios.items() if times is not None},
+    }
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Measure what is asked for, and show all that was measured so far."""
+    parser = arguments(__doc__)
+    parser.add_argument("--seeds", default="1,2,3,4,5", help="draws of the traces, by number")
+    parser.add_argument("--policies", action="append", choices=(*POLICIES, *STARS), help="only this one; repeatable")
+    parser.add_argument("--missing", action="store_true", help="only what was not measured yet")
+    parser.add_argument("--show", action="store_true", help="measure nothing")
+    parser.add_argument("--out", type=Path, default=OUT, help="where figures are kept")
+    asked = parser.parse_args(words)
+    names = asked.policies or (QUICK if asked.quick else (*POLICIES, *STARS))
+    seeds = [1] if asked.quick else [int(seed) for seed in asked.seeds.split(",")]
+    kept = load(asked.out)
+    wanted = [(name, seed) for seed in seeds for name in names if not (asked.missing and (name, seed) in kept)]
+    backend = None
+    if wanted and not asked.show:
+        topology = Topology.load(TOPOLOGY).scaled(SCALE)
+        with members_on(f"policies-{os.getpid()}", drawn(topology, seeds[0]), PARAMETERS) as live:
+            backend = live.network.shaper.name
+            for name, seed in wanted:
+                one = kept[name, seed] = measure(live, name, seed, topology)
+                save(asked.out, kept)
+                ratios = f"{one.mean_s / one.bound_s:.2f} of the bound, {one.mean_s / one.simulated_s:.2f} of simulated"
+                progress(f"seed {seed}, {name}: {one.mean_s:.2f} s a round, {ratios}")
+    found = by_policy(kept)
+    show(tables(found), as_json(found), as_json=asked.json, backend=backend)
+
+
+if __name__ == "__main__":
+    main()
