@@ -12,6 +12,7 @@ large for it is `cost.predict`: the same model with chunks that vanish.
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import count, pairwise
@@ -38,39 +39,53 @@ class SimulationError(ValueError):
 
 
 class Chunk(NamedTuple):
-    """A chunk on its way, ordered as senders order them: by its place in its slice first.
+    """A chunk on its way, ordered as senders order them: by its round, then by its place in its slice.
 
-    `way` is what it still has to pass, its end included.
+    `way` is what it still has to pass, its end included; `aside` when it goes by an auxiliary route.
     """
 
+    round: int
     place: int
     kind: int
     tree: int
     order: int
     way: tuple[str, ...]
+    aside: bool = False
+
+    @property
+    def lane(self) -> int:
+        """The connection it takes to the first of its way: auxiliary routes have their own, by what is left of them."""
+        return len(self.way) if self.aside else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """`seconds` until the last member has the mean of everything; `finished_s` of each; bytes by overlay edge."""
+    """`seconds` of a round until the last member has the mean of everything, a mean over rounds that follow another.
+
+    `finished_s` is when each member had the first round's; `edge_bytes` are all rounds', by overlay edge.
+    """
 
     seconds: float
     finished_s: Mapping[str, float]
     edge_bytes: Mapping[Pair, float]
 
 
-def simulate(plan: Plan, view: View, ready_s: Mapping[str, float] | None = None) -> Simulated:
+def simulate(plan: Plan, view: View, ready_s: Mapping[str, float] | None = None, rounds: int = 1) -> Simulated:
     """A round among all members under `plan`, each beginning at its `ready_s` (0 by default).
 
-    SimulationError when an edge is missing. About 50 µs a chunk and hop.
+    Of several `rounds`, which a member begins one after the other as it is done with them, the time is that of those
+    after the first: who is done early sends ahead, so they are shorter. SimulationError when an edge is missing. About
+    50 µs a chunk and hop.
     """
-    return _Round(plan, view, ready_s or {}).run()
+    return _Rounds(plan, view, ready_s or {}, rounds).run()
 
 
 @dataclass(slots=True)
 class _Flow:
-    """What waits for one next hop. `left` of what is being sent is kept in an array over all flows."""
+    """What waits for one connection to a next hop. `left` of what is being sent is kept in an array over all flows."""
 
+    source: str
+    target: str
     delay_s: float
     queue: list[Chunk] = field(default_factory=list)
     sending: Chunk | None = None
@@ -78,59 +93,64 @@ class _Flow:
 
 @dataclass(slots=True)
 class _Slice:
-    """A tree's chunks: their bytes, the key of each, and how many of each key's are not reduced yet."""
+    """A tree's chunks: their bytes, and the key of each."""
 
     sizes: list[float]
     key: list[int]
-    open: list[int]
 
 
-class _Round:
-    def __init__(self, plan: Plan, view: View, ready_s: Mapping[str, float]) -> None:
+class _Open:
+    """What is not done yet of a round: by tree, contributions each member awaits of each chunk, and chunks of each
+    key that the root has not reduced; by member, means that have not come."""
+
+    def __init__(self, plan: Plan, slices: list[_Slice]) -> None:
+        self.awaited = [
+            {m: [len(tree.children(m, tree.reduce)) + 1] * len(part.sizes) for m in plan.members}
+            for tree, part in zip(plan.trees, slices, strict=True)
+        ]
+        self.keyed = [Counter(part.key) for part in slices]
+        self.missing = dict.fromkeys(plan.members, sum(len(part.sizes) for part in slices))
+        self.finished_s: dict[str, float] = {}
+
+
+class _Rounds:
+    def __init__(self, plan: Plan, view: View, ready_s: Mapping[str, float], rounds: int) -> None:
         self._plan = plan
         self._ready_s = ready_s
         self._now = 0.0
         self._order = count()
         self._slices = _cut(plan, view.model_bytes // ELEMENT_BYTES)
         self._build_flows(view)
-        self._children = [
-            [{m: tree.children(m, of) for m in plan.members} for of in (tree.broadcast, tree.reduce)]
-            for tree in plan.trees
-        ]
-        self._awaited = [
-            {m: [len(children[PARTIAL][m]) + 1] * len(part.sizes) for m in plan.members}
-            for children, part in zip(self._children, self._slices, strict=True)
-        ]
-        self._missing = dict.fromkeys(plan.members, sum(len(part.sizes) for part in self._slices))
-        self._finished_s = {member: 0.0 for member, missing in self._missing.items() if not missing}
-        self._arrivals: list[tuple[float, int, str, Chunk | None]] = []  # None: the member itself is ready
+        self._mean_to = [{m: tree.children(m, tree.broadcast) for m in plan.members} for tree in plan.trees]
+        self._open = [_Open(plan, self._slices) for _ in range(rounds)]
+        self._arrivals: list[tuple[float, int, str, Chunk | int]] = []  # a number: the member begins that round
 
     def _build_flows(self, view: View) -> None:
         limits = Constraints.of(view)
-        pairs = {(source, target) for source, target, _ in self._plan.edges()}
+        hops = {(source, target, 0) for source, target, _ in self._plan.edges()}
         self._beside: dict[Pair, list[tuple[str, ...]]] = {}
         self._relieved_by: dict[Pair, list[Pair]] = {}  # an auxiliary route's first edge → the edges it is for
         for route in self._plan.auxiliary:
             way = (route.source, *route.via, route.target)
-            pairs.update(pairwise(way))
+            hops.update((a, b, len(way) - 1 - i) for i, (a, b) in enumerate(pairwise(way)))
             self._beside.setdefault((route.source, route.target), []).append(way[1:])
             self._relieved_by.setdefault((way[0], way[1]), []).append((route.source, route.target))
-        if missing := sorted(pairs - limits.drawn.keys()):
+        pairs = sorted({(source, target) for source, target, _ in hops})
+        if missing := [pair for pair in pairs if pair not in limits.drawn]:
             raise SimulationError(f"the plan sends from {missing[0][0]} to {missing[0][1]}, and no edge is there")
-        self._pairs = sorted(pairs)
-        self._number = {pair: i for i, pair in enumerate(self._pairs)}
-        self._flows = [_Flow(view.edge_delay(*pair)) for pair in self._pairs]
-        names = sorted({name for pair in self._pairs for name in limits.drawn[pair]})
+        self._number = {hop: i for i, hop in enumerate(sorted(hops))}
+        self._flows = [_Flow(a, b, view.edge_delay(a, b)) for a, b, _ in self._number]
+        names = sorted({name for pair in pairs for name in limits.drawn[pair]})
         index = {name: i for i, name in enumerate(names)}
-        routes = [[index[name] for name in limits.drawn[pair]] for pair in self._pairs]
+        routes = [[index[name] for name in limits.drawn[a, b]] for a, b, _ in self._number]
         self._fair = Fair([limits.goodput_bps[name] / 8 for name in names], routes)
-        self._left = np.full(len(self._pairs), np.inf)
-        self._sent = np.zeros(len(self._pairs))
+        self._left = np.full(len(self._flows), np.inf)
+        self._sent = np.zeros(len(self._flows))
         self._changed = True
 
     def run(self) -> Simulated:
         for member in self._plan.members:
-            self._arrive_at(self._ready_s.get(member, 0.0), member, None)
+            self._arrive_at(self._ready_s.get(member, 0.0), member, 0)
         busy, rates = np.zeros(0, dtype=np.int64), np.zeros(0)
         while True:
             if self._changed:
@@ -150,98 +170,115 @@ class _Round:
             for number in busy[needed <= step * (1 + SAME)]:
                 self._end_sending(int(number))
             while self._arrivals and self._arrivals[0][0] <= self._now:
-                _, _, member, chunk = heapq.heappop(self._arrivals)
-                self._arrive(member, chunk)
-        seconds = max(self._finished_s.values())
-        sent = {pair: float(self._sent[i]) for i, pair in enumerate(self._pairs)}
-        return Simulated(seconds, self._finished_s, sent)
+                _, _, member, what = heapq.heappop(self._arrivals)
+                self._arrive(member, what)
+        return self._simulated()
 
-    def _arrive_at(self, time_s: float, member: str, chunk: Chunk | None) -> None:
-        heapq.heappush(self._arrivals, (time_s, next(self._order), member, chunk))
+    def _simulated(self) -> Simulated:
+        ends = [max(one.finished_s.values()) for one in self._open]
+        seconds = ends[0] if len(ends) == 1 else (ends[-1] - ends[0]) / (len(ends) - 1)
+        sent: dict[Pair, float] = {}
+        for flow, size in zip(self._flows, self._sent.tolist(), strict=True):
+            sent[flow.source, flow.target] = sent.get((flow.source, flow.target), 0.0) + size
+        return Simulated(seconds, self._open[0].finished_s, sent)
 
-    def _arrive(self, member: str, chunk: Chunk | None) -> None:
-        if chunk is None:
-            for tree, part in enumerate(self._slices):
-                for index in range(len(part.sizes)):
-                    self._add(member, tree, index)
-        elif len(chunk.way) > 1:
-            self._put((member, chunk.way[1]), chunk._replace(way=chunk.way[1:]))
-        elif chunk.kind == PARTIAL:
-            self._add(member, chunk.tree, chunk.place)
+    def _arrive_at(self, time_s: float, member: str, what: Chunk | int) -> None:
+        heapq.heappush(self._arrivals, (time_s, next(self._order), member, what))
+
+    def _arrive(self, member: str, what: Chunk | int) -> None:
+        if isinstance(what, int):
+            self._begin(member, what)
+        elif len(what.way) > 1:
+            self._put(member, what._replace(way=what.way[1:]))
+        elif what.kind == PARTIAL:
+            self._add(what.round, member, what.tree, what.place)
         else:
-            self._accept(member, chunk.tree, chunk.place)
+            self._accept(what.round, member, what.tree, what.place)
 
-    def _add(self, member: str, tree: int, index: int) -> None:
+    def _begin(self, member: str, number: int) -> None:
+        """A member enters a round, and adds its own."""
+        if not self._open[number].missing[member]:  # a model without elements
+            self._finish(number, member)
+        for tree, part in enumerate(self._slices):
+            for index in range(len(part.sizes)):
+                self._add(number, member, tree, index)
+
+    def _add(self, number: int, member: str, tree: int, index: int) -> None:
         """One more contribution to a member's partial sum."""
-        awaited = self._awaited[tree][member]
+        now = self._open[number]
+        awaited = now.awaited[tree][member]
         awaited[index] -= 1
         if awaited[index]:
             return
         parent = self._plan.trees[tree].reduce.get(member)
         if parent is not None:
-            self._send(member, parent, tree, index, PARTIAL)
+            self._send(number, member, parent, tree, index, PARTIAL)
             return
-        part = self._slices[tree]
-        key = part.key[index]
-        part.open[key] -= 1
-        if part.open[key] == 0:
-            for whole in (i for i, its in enumerate(part.key) if its == key):
-                self._accept(member, tree, whole)
+        keys = self._slices[tree].key
+        key = keys[index]
+        now.keyed[tree][key] -= 1
+        if now.keyed[tree][key] == 0:
+            for whole in (i for i, its in enumerate(keys) if its == key):
+                self._accept(number, member, tree, whole)
 
-    def _accept(self, member: str, tree: int, index: int) -> None:
+    def _accept(self, number: int, member: str, tree: int, index: int) -> None:
         """A member has the mean of a chunk."""
-        self._missing[member] -= 1
-        if not self._missing[member]:
-            self._finished_s[member] = self._now
-        for child in self._children[tree][MEAN][member]:
-            self._send(member, child, tree, index, MEAN)
+        missing = self._open[number].missing
+        missing[member] -= 1
+        for child in self._mean_to[tree][member]:
+            self._send(number, member, child, tree, index, MEAN)
+        if not missing[member]:
+            self._finish(number, member)
 
-    def _send(self, source: str, target: str, tree: int, index: int, kind: int) -> None:
-        self._put((source, target), Chunk(index, kind, tree, next(self._order), (target,)))
+    def _finish(self, number: int, member: str) -> None:
+        """A member has the mean of everything, and goes on."""
+        self._open[number].finished_s[member] = self._now
+        if number + 1 < len(self._open):
+            self._arrive_at(self._now, member, number + 1)
 
-    def _put(self, pair: Pair, chunk: Chunk) -> None:
-        number = self._number[pair]
+    def _send(self, number: int, source: str, target: str, tree: int, index: int, kind: int) -> None:
+        self._put(source, Chunk(number, index, kind, tree, next(self._order), (target,)))
+
+    def _put(self, source: str, chunk: Chunk) -> None:
+        number = self._number[source, chunk.way[0], chunk.lane]
         flow = self._flows[number]
         heapq.heappush(flow.queue, chunk)
         if flow.sending is None:
             self._begin_sending(number)
-        elif len(chunk.way) == 1:
-            self._relieve(pair)
+        elif not chunk.lane:
+            self._relieve((source, chunk.way[0]))
 
     def _begin_sending(self, number: int) -> None:
         flow = self._flows[number]
         chunk = flow.sending = heapq.heappop(flow.queue)
+        self._changed |= not np.isfinite(self._left[number])
         self._left[number] = self._slices[chunk.tree].sizes[chunk.place]
         self._sent[number] += self._left[number]
-        self._changed = True
 
     def _end_sending(self, number: int) -> None:
         flow = self._flows[number]
         assert flow.sending is not None
-        source, target = self._pairs[number]
-        self._arrive_at(self._now + flow.delay_s, target, flow.sending)
+        self._arrive_at(self._now + flow.delay_s, flow.target, flow.sending)
         if flow.queue:
-            chunk = flow.sending = heapq.heappop(flow.queue)
-            self._left[number] = self._slices[chunk.tree].sizes[chunk.place]
-            self._sent[number] += self._left[number]
+            self._begin_sending(number)
         else:
             flow.sending = None
             self._left[number] = np.inf
             self._changed = True
-        for pair in self._relieved_by.get((source, target), ()):
+        for pair in self._relieved_by.get((flow.source, flow.target), ()):
             self._relieve(pair)
 
     def _relieve(self, pair: Pair) -> None:
-        """Move the last of what waits for an edge to auxiliary routes whose first queue is short enough."""
-        primary = self._flows[self._number[pair]]
+        """Move the first of what waits for an edge to auxiliary routes whose first hop has nothing waiting."""
+        primary = self._flows[self._number[*pair, 0]]
         for way in self._beside.get(pair, ()):
-            first = self._flows[self._number[pair[0], way[0]]]
-            waiting = [chunk for chunk in primary.queue if len(chunk.way) == 1]
-            if len(waiting) > 2 * AUXILIARY_QUEUE and len(first.queue) < AUXILIARY_QUEUE:
-                last = max(waiting)
-                primary.queue.remove(last)
-                heapq.heapify(primary.queue)
-                self._put((pair[0], way[0]), last._replace(way=way))
+            direct = self._number.get((pair[0], way[0], 0))
+            waiting = len(self._flows[direct].queue) if direct is not None else 0
+            lane = self._flows[self._number[pair[0], way[0], len(way)]]
+            short = waiting < AUXILIARY_QUEUE and len(lane.queue) < AUXILIARY_QUEUE
+            if len(primary.queue) > 2 * AUXILIARY_QUEUE and short:
+                chunk = heapq.heappop(primary.queue)
+                self._put(pair[0], chunk._replace(way=way, aside=True))
 
 
 def _cut(plan: Plan, elements: int) -> list[_Slice]:
@@ -254,10 +291,7 @@ def _cut(plan: Plan, elements: int) -> list[_Slice]:
         keys: list[int] = []
         for key, (start, stop) in enumerate(pairwise(ends)):
             for at in range(start, stop, step):
-                sizes.append(float(min(step, stop - at) * ELEMENT_BYTES))
                 keys.append(key if tree.keys else len(keys))
-        open_ = [0] * (max(keys, default=-1) + 1)
-        for key in keys:
-            open_[key] += 1
-        slices.append(_Slice(sizes, keys, open_))
+                sizes.append(float(min(step, stop - at) * ELEMENT_BYTES))
+        slices.append(_Slice(sizes, keys))
     return slices

@@ -1,0 +1,158 @@
+"""Auxiliary routes when a primary hop is throttled in the middle of a run, before any plan follows.
+
+NetStorm's nine data centres as `benchmarks.policies` has them; NetStorm's plan with its auxiliary routes, and the same
+trees without. On each seed one link falls to a tenth of its rate while members go on by the plan they have, and comes
+back afterwards. The link is the one that, by the simulator, makes a round without auxiliary routes the longest.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from statistics import mean
+from typing import Any
+
+from benchmarks.live import Live, members_on
+from benchmarks.paired import Ratio, ratio
+from benchmarks.policies import PARAMETERS, SCALE, TOPOLOGY, drawn
+from benchmarks.table import Table, arguments, progress, show
+from testbed.plan import Plan
+from testbed.planning import View, make_policy, simulate
+from testbed.spec.experiment import Change
+from testbed.spec.topology import Topology
+
+#: What is left of the throttled link's rate.
+LEFT = 0.1
+
+ROUNDS = 3
+
+#: What is claimed: the part of the bytes on auxiliary routes, and how many times as fast rounds are with them.
+PART, TIMES = 0.05, 1.3
+
+
+@dataclass(frozen=True, slots=True)
+class Throttled:
+    """A seed's rounds, in mean seconds: with auxiliary routes and without, before and after the link fell.
+
+    `simulated_s` and `simulated_without_s` are what the simulator says of those after.
+    """
+
+    seed: int
+    link: str
+    before_s: float
+    after_s: float
+    before_without_s: float
+    after_without_s: float
+    part_before: float
+    part_after: float
+    simulated_s: float
+    simulated_without_s: float
+
+
+def throttled(view: View, link: str) -> View:
+    """The view with a link at what is left of its rate. The overlay's edges stay: routers do not see rates."""
+    state = view.links[link]
+    links = {**view.links, link: replace(state, rate_bps=state.rate_bps * LEFT)}
+    bare = replace(view, links=links, edges={})
+    return replace(bare, edges=bare.edges_of_links())
+
+
+def worst_link(plan: Plan, view: View) -> str:
+    """The WAN link without whose rate a round lasts longest."""
+    access = {name for member in view.members for name in (member.uplink, member.downlink)}
+    wan = [name for name in view.links if name not in access]
+    return max(wan, key=lambda name: simulate(plan, throttled(view, name)).seconds)
+
+
+def measure(live: Live, seed: int, topology: Topology) -> Throttled:
+    """Both plans on one seed's network."""
+    live.become(drawn(topology, seed))
+    view = live.view()
+    plain = make_policy("netstorm", {"auxiliary": False}).plan(view)
+    link = worst_link(plain, view)
+    seconds: dict[tuple[bool, bool], float] = {}
+    parts: dict[tuple[bool, bool], float] = {}
+    simulated: dict[bool, float] = {}
+    for auxiliary in (True, False):
+        live.force("netstorm", {"auxiliary": auxiliary})
+        for fallen in (False, True):
+            if fallen:
+                live.network.links_in_force.change(Change(link=link, rate=view.links[link].rate_bps * LEFT))
+                simulated[auxiliary] = simulate(live.plan, throttled(view, link), rounds=ROUNDS).seconds
+            rounds = live.measure(ROUNDS)
+            seconds[auxiliary, fallen], parts[auxiliary, fallen] = mean(rounds.seconds), rounds.auxiliary_part
+        live.network.links_in_force.change(Change(link=link, rate=view.links[link].rate_bps))
+    return Throttled(
+        seed=seed,
+        link=link,
+        before_s=seconds[True, False],
+        after_s=seconds[True, True],
+        before_without_s=seconds[False, False],
+        after_without_s=seconds[False, True],
+        part_before=parts[True, False],
+        part_after=parts[True, True],
+        simulated_s=simulated[True],
+        simulated_without_s=simulated[False],
+    )
+
+
+def recovered(found: Sequence[Throttled]) -> Ratio | None:
+    """How many times as fast rounds over a throttled hop are with auxiliary routes."""
+    return ratio({one.seed: one.after_without_s for one in found}, {one.seed: one.after_s for one in found})
+
+
+def table(found: Sequence[Throttled]) -> Table:
+    rows = [
+        (
+            f"{one.seed}, {one.link}",
+            f"{one.before_s:.2f}",
+            f"{one.before_without_s:.2f}",
+            f"{one.after_s:.2f}",
+            f"{one.after_without_s:.2f}",
+            f"{one.after_without_s / one.after_s:.2f}",
+            f"{one.simulated_without_s / one.simulated_s:.2f}",
+            f"{one.part_before:.0%}",
+            f"{one.part_after:.0%}",
+        )
+        for one in found
+    ]
+    columns = ("seed", "s before", "without", "s after", "without", "times", "simulated", "aside before", "after")
+    least = min(one.part_after for one in found)
+    notes = (
+        f"Times as fast with auxiliary routes: {recovered(found)} (claimed ≥ {TIMES:g}). "
+        f"Least part of the bytes on them: {least:.0%} (claimed ≥ {PART:.0%}).",
+    )
+    return Table(f"A link at {LEFT:.0%} of its rate, no other plan", columns, rows, notes)
+
+
+def as_json(found: Sequence[Throttled]) -> Mapping[str, Any]:
+    times = recovered(found)
+    return {
+        "repeats": len(found),
+        "scale": SCALE,
+        "model_bytes": 4 * PARAMETERS,
+        "recovered": asdict(times) if times else None,
+        "auxiliary_part": min(one.part_after for one in found),
+        "seeds": [asdict(one) for one in found],
+    }
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Measure and show."""
+    parser = arguments(__doc__)
+    parser.add_argument("--seeds", default="1,2,3", help="draws of the rates, by number")
+    asked = parser.parse_args(words)
+    seeds = [1] if asked.quick else [int(seed) for seed in asked.seeds.split(",")]
+    topology = Topology.load(TOPOLOGY)
+    found = []
+    with members_on(f"auxiliary-{os.getpid()}", drawn(topology, seeds[0]), PARAMETERS) as live:
+        for seed in seeds:
+            found.append(measure(live, seed, topology))
+            progress(f"seed {seed}: {found[-1]}")
+        backend = live.network.shaper.name
+    show([table(found)], as_json(found), as_json=asked.json, backend=backend)
+
+
+if __name__ == "__main__":
+    main()
