@@ -34,6 +34,12 @@ LAN_SETTINGS = (
     f"net.ipv4.conf.{DEVICE}.send_redirects=0",
     "net.ipv4.conf.all.send_redirects=0",
 )
+#: Hosts, where the kernel has it (since 5.18): a super-packet is what a flow sends in a millisecond, however short its
+#: round trip. Else TCP fills super-packets of up to 64 KiB where the round trip is below 0.5 ms, as on links without
+#: delay: over 10 Mbit/s they had 16 to 48 KiB, of which each link on the way waits for the last byte (13 to 39 ms),
+#: where a real one forwards the first frame after 1.2 ms. Measured: BBR's mean round trip fell from 30 to 17 ms.
+SHORT_SUPER_PACKETS = ("net.ipv4.tcp_tso_rtt_log=0",) if Path("/proc/sys/net/ipv4/tcp_tso_rtt_log").exists() else ()
+
 #: Hosts: a least round trip is remembered for ten seconds, not five minutes, so that it follows a network swap.
 HOST_SETTINGS = (
     "net.ipv6.conf.all.disable_ipv6=1",
@@ -42,14 +48,8 @@ HOST_SETTINGS = (
     # How long a connection outlives an outage is for the library to say, by its own time limit, not for a count of
     # retransmissions.
     "net.ipv4.tcp_retries2=255",
+    *SHORT_SUPER_PACKETS,
 )
-#: Hosts, where the kernel has it (since 5.18): a super-packet is what a flow sends in a millisecond, however short its
-#: round trip. Else TCP fills super-packets of up to 64 KiB where the round trip is below 0.5 ms, as on links without
-#: delay: over 10 Mbit/s they had 16 to 48 KiB, of which each link on the way waits for the last byte (13 to 39 ms),
-#: where a real one forwards the first frame after 1.2 ms. Measured: BBR's mean round trip fell from 30 to 17 ms.
-SHORT_SUPER_PACKETS = "net.ipv4.tcp_tso_rtt_log=0"
-_TSO_RTT_LOG = Path("/proc/sys/net/ipv4/tcp_tso_rtt_log")
-
 #: All ways of sending super-packets, those of UDP among them (QUIC has them), and the one of receiving them.
 SINGLE_FRAMES = ("ethtool", "-K", "eth0", "tso", "off", "gso", "off", "tx-udp-segmentation", "off", "gro", "off")
 
@@ -104,8 +104,6 @@ class Wiring:
         """Make a wire from a router to a worker the access link of this name."""
         router, host, interface = wire.intf1.node, wire.intf2.node, wire.intf2
         host.configure(HOST_SETTINGS)
-        if _TSO_RTT_LOG.exists():
-            host.configure((SHORT_SUPER_PACKETS,))
         router.switch.plug(wire.intf1.name)
         if not router.switch.offload:
             _run(host, WHOLE_FRAMES)
