@@ -9,6 +9,14 @@
       Goodbye ---------------------->            done, with the digest of the parameters
              <-----------------------  Stop      leave now (the run was interrupted or another member failed)
 
+Where the run is elastic (a Welcome with a lease) there is more:
+
+      Renew  ----------------------->            still there; who says nothing for a lease is gone
+      Lost   ----------------------->            a peer's connection broke, or it is waited for in vain
+             <-----------------------  Halt      a member is gone: let nothing more become final
+      Holding ---------------------->            how far this member is, and which elements it holds final
+             <-----------------------  Resume    a plan without the one that is gone, and what to do about the round
+
 A plan takes force without a further message. Every round's chunks carry the successor that their contributors
 hold: the epoch of the plan they were last asked for, or the round's own until they hold that one. Contributors that
 say different ones make it the round's own; what came of it comes back with the mean, so after round k all members
@@ -98,6 +106,16 @@ class PeerSample:
     auxiliary_bytes: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """The elements [start, stop) of a round, the `members` that their mean is over, and the sum of their weights."""
+
+    start: int
+    stop: int
+    members: tuple[str, ...]
+    weight: float
+
+
 class Message:
     """Base of the messages: `kind` on the wire names the class."""
 
@@ -107,7 +125,11 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Hello(Message):
-    """A member is there and listens for peers at `address` (host, port)."""
+    """A member is there and listens for peers at `address` (host, port).
+
+    Who was there before, and lost the controller alone, says where it stands: the `plan` it goes by, the `roster`,
+    the last `round` it finished, and whether it is `halted`. A controller that was started anew has it from there.
+    """
 
     kind: ClassVar[str] = "hello"
     member: str
@@ -115,6 +137,7 @@ class Hello(Message):
     device: str = "cpu"
     token: str = ""
     version: int = PROTOCOL_VERSION
+    standing: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +145,9 @@ class Welcome(Message):
     """All members are there: work begins under `plan`. `roster` maps each member to its address.
 
     `secret` is the run's own: members greet each other with it, so that a stranger's bytes reach no round.
+
+    With a `lease_s` the run is elastic, and members renew their lease within that time. Who comes while the others
+    train already has a `source`: the member that hands it the state after the last round without it.
     """
 
     kind: ClassVar[str] = "welcome"
@@ -129,14 +155,21 @@ class Welcome(Message):
     roster: Mapping[str, tuple[str, int]]
     plan: Mapping[str, Any]
     secret: str = ""
+    lease_s: float = 0.0
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Prepare(Message):
-    """Another plan, to be held beside the one in force, instead of any that was asked for and is not in force."""
+    """Another plan, to be held beside the one in force, instead of any that was asked for and is not in force.
+
+    One with a member more comes with the whole `roster`, and names the `source` that hands it the state.
+    """
 
     kind: ClassVar[str] = "prepare"
     plan: Mapping[str, Any]
+    roster: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +191,8 @@ class Report(Message):
     `lost` and `duplicated` count updates that the plan asked for and the result did not hold, or held twice.
     `metrics` has loss, and accuracy when the round was evaluated. `send_s`, `receive_s` and `add_s` are what the
     round's connections spent in sending and in receiving chunks, and what was spent in adding them up: each is a sum
-    over threads, which work at the same time.
+    over threads, which work at the same time. `slices` says whose updates the means are of, where a member was lost
+    in the middle of the round and they are not all the same.
     """
 
     kind: ClassVar[str] = "report"
@@ -180,6 +214,69 @@ class Report(Message):
     send_s: float = 0.0
     receive_s: float = 0.0
     add_s: float = 0.0
+    slices: tuple[Slice, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Renew(Message):
+    """A member is still there."""
+
+    kind: ClassVar[str] = "renew"
+    member: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lost(Message):
+    """A member has lost `peer`: its connection is `broken`, or it owes something for longer than a round takes."""
+
+    kind: ClassVar[str] = "lost"
+    member: str
+    peer: str
+    why: str
+    broken: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Halt(Message):
+    """A member is gone: nothing becomes final any more, until a Resume of `epoch` or a later one."""
+
+    kind: ClassVar[str] = "halt"
+    epoch: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Holding(Message):
+    """The answer to the Halt of `epoch`. `round` is the one this member is in, or the last one that is over for it.
+
+    Not over, `final` are the elements, of `elements`, that hold their mean: [start, stop) in order.
+    """
+
+    kind: ClassVar[str] = "holding"
+    member: str
+    epoch: int
+    round: int
+    over: bool
+    elements: int = 0
+    final: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Resume(Message):
+    """Go on under `plan`, whose members are those that are left, by the rule of atomic rounds.
+
+    `round` is the first one that is not over everywhere. Where it is not over for this member, `fetch` says which of
+    its elements others hold final, and who: (member, start, stop). `left` are those that nobody holds, to be reduced
+    among all members of the plan; with `anew` that is the whole round, as if it had never begun.
+    """
+
+    kind: ClassVar[str] = "resume"
+    plan: Mapping[str, Any]
+    roster: Mapping[str, tuple[str, int]]
+    round: int
+    anew: bool
+    left: tuple[tuple[int, int], ...] = ()
+    fetch: tuple[tuple[str, int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +299,9 @@ class Stop(Message):
     reason: str
 
 
-MESSAGES: dict[str, type[Message]] = {cls.kind: cls for cls in (Hello, Welcome, Prepare, Held, Report, Goodbye, Stop)}
+MESSAGES: dict[str, type[Message]] = {
+    cls.kind: cls for cls in (Hello, Welcome, Prepare, Held, Report, Renew, Lost, Halt, Holding, Resume, Goodbye, Stop)
+}
 
 M = TypeVar("M", bound=Message)
 
@@ -232,7 +331,7 @@ def decode(line: bytes) -> Message:
 
 
 #: What JSON may hold for a field of this annotation.
-_PLAIN: dict[str, type | tuple[type, ...]] = {"int": int, "float": (int, float), "str": str}
+_PLAIN: dict[str, type | tuple[type, ...]] = {"int": int, "float": (int, float), "str": str, "bool": bool}
 
 
 def _check_plain(cls: type, body: Mapping[str, Any]) -> None:
@@ -248,16 +347,35 @@ def _revive(cls: type[Message], body: dict[str, Any]) -> dict[str, Any]:
     _check_plain(cls, body)
     if cls is Hello and "address" in body:
         body["address"] = _address(body["address"])
-    if cls is Welcome and "roster" in body:
+    if cls in (Welcome, Prepare, Resume) and "roster" in body:
         body["roster"] = {name: _address(address) for name, address in dict(body["roster"]).items()}
     if cls is Report and "peers" in body:
         body["peers"] = tuple(_sample(sample) for sample in body["peers"])
+    if cls is Report and "slices" in body:
+        body["slices"] = tuple(slice_of(value) for value in body["slices"])
+    if cls in (Holding, Resume):
+        body |= {name: tuple(_span(span) for span in body[name]) for name in ("final", "left") if name in body}
+    if cls is Resume and "fetch" in body:
+        body["fetch"] = tuple((str(peer), *_span(span)) for peer, *span in body["fetch"])
     return body
 
 
 def _sample(value: Mapping[str, Any]) -> PeerSample:
     _check_plain(PeerSample, value)
     return PeerSample(**value)
+
+
+def slice_of(value: Mapping[str, Any]) -> Slice:
+    """The slice that JSON has; TypeError or ValueError when it is none."""
+    start, stop = _span((value["start"], value["stop"]))
+    return Slice(start, stop, tuple(str(member) for member in value["members"]), float(value["weight"]))
+
+
+def _span(value: Any) -> tuple[int, int]:
+    start, stop = value
+    if not (isinstance(start, int) and isinstance(stop, int) and 0 <= start < stop):
+        raise ValueError(f"[{start!r}, {stop!r}) are no elements")
+    return start, stop
 
 
 def _address(value: Any) -> tuple[str, int]:

@@ -12,19 +12,20 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import torch
 from torch.profiler import record_function
 
 from testbed.plan import Plan, PlanError
-from testbed.protocol import PeerSample
+from testbed.protocol import PeerSample, Slice
 from testbed.sync import payload, sockets
 from testbed.sync.buffers import Alternating
 from testbed.sync.codecs import Residual
 from testbed.sync.duty import Role, role_in
-from testbed.sync.errors import FrameError, SyncError
-from testbed.sync.frame import Frame, FrameFormat
+from testbed.sync.errors import FrameError, OutOfTime, SyncError
+from testbed.sync.frame import Frame, FrameFormat, Greeting
 from testbed.sync.layout import Layout
 from testbed.sync.outbox import Outbox
 from testbed.sync.reduction import Share
@@ -32,10 +33,22 @@ from testbed.sync.round import Delivery, Round
 from testbed.sync.sender import Way
 
 
+class Loss(NamedTuple):
+    """A peer that is lost: its connection is `broken`, or it is only waited for."""
+
+    peer: str
+    why: str
+    broken: bool = True
+
+
 class Exchange:
     """One member's data plane, whose next round is the one `after_round`. `roster` maps members to where they listen.
 
     `reproducible` fixes the order of additions. SyncError when the congestion control that `way` names can't be had.
+
+    With `on_lost`, a lost peer is told there, as is one waited for longer than `suspect_s` in a round, and waiting
+    goes on: others decide what becomes of the round. Unless it is `started`, it begins with `start`; until then
+    frames wait.
 
     Threads: `run` belongs to one caller; `keep`, `reach`, `admit`, `come`, `gone` and `fail` may be called from any.
     """
@@ -47,6 +60,8 @@ class Exchange:
         roster: Mapping[str, tuple[str, int]],
         after_round: int = 0,
         reproducible: bool = False,
+        on_lost: Callable[[Loss], None] | None = None,
+        started: bool = True,
     ) -> None:
         if way.congestion:
             sockets.check_congestion(way.congestion)
@@ -71,7 +86,14 @@ class Exchange:
         self._ended: Counter[str] = Counter()
         self._gone: dict[str, str] = {}
         self._failure: SyncError | None = None
-        self._outbox = Outbox(way, FrameFormat(len(plan.members)), roster, self._undelivered)
+        self._on_lost = on_lost
+        self._started = threading.Event()
+        if started:
+            self._started.set()
+        self.era = way.era
+        self.suspect_s = float("inf")
+        self.wire = FrameFormat(len(plan.members))
+        self._outbox = Outbox(way, self.wire, roster, self._undelivered)
         self._outbox.connect(plan)
         self._outbox.follow(plan)
 
@@ -110,6 +132,33 @@ class Exchange:
         with self._changed:
             if plan.epoch == max(self._plans):
                 self._successor = plan.epoch
+
+    def promise(self, epoch: int) -> None:
+        """Say that this member is ready to go by `epoch`, the first of another era; PlanError as `keep`."""
+        with self._changed:
+            if epoch <= max(self._plans):
+                raise PlanError(f"epoch {epoch} is not newer than {max(self._plans)}, which is held")
+            self._successor = epoch
+
+    @property
+    def agreed(self) -> int:
+        """The epoch that the next round goes by."""
+        return self._agreed
+
+    def start(self, after_round: int) -> None:
+        """Begin with the round that follows `after_round`."""
+        with self._changed:
+            self._number = after_round
+        self._started.set()
+
+    def freeze(self, error: SyncError) -> tuple[int, list[Slice]]:
+        """End with `error`, and let nothing more become final; the round that is on or was last, and what is there."""
+        self.fail(error)
+        with self._changed:
+            for opened in self._rounds.values():
+                opened.freeze()
+            current = self._rounds.get(self._number)
+            return self._number, current.freeze() if current is not None else []
 
     # -- rounds --------------------------------------------------------------------------------------------------
 
@@ -215,14 +264,26 @@ class Exchange:
             self._changed.notify_all()
 
     def _wait(self, current: Round, deadline: float) -> None:
+        suspect_at = time.monotonic() + self.suspect_s
         with self._changed:
             while not current.over:
                 if self._failure is not None:
                     raise self._failure
-                self._check_gone(current)
+                if self._on_lost is None:
+                    self._check_gone(current)
                 if (left := deadline - time.monotonic()) <= 0:
-                    raise SyncError(f"{current}: out of time, waiting for {_listed(current.awaited())}")
-                self._changed.wait(left)
+                    awaited = current.awaited()
+                    raise OutOfTime(f"{current}: out of time, waiting for {_listed(awaited)}", awaited)
+                if time.monotonic() >= suspect_at:
+                    suspect_at = float("inf")
+                    self._suspect(current)
+                self._changed.wait(min(left, max(suspect_at - time.monotonic(), 0)))
+
+    def _suspect(self, current: Round) -> None:
+        """Say who is waited for, longer than a round should take."""
+        for peer, owed in current.awaited().items():
+            if self._on_lost is not None:
+                self._on_lost(Loss(peer, f"{current}: it owes {owed}", broken=False))
 
     def _await_previous(self, current: Round, deadline: float) -> None:
         """Wait until the round before has left the senders' queues, so that the round after may have its room.
@@ -230,7 +291,7 @@ class Exchange:
         After a round among all this is so: each member that took part in it is done with the one before.
         """
         before = self._rounds.get(current.number - 1)
-        if before is not None and not before.await_sent(deadline - time.monotonic()):
+        if before is not None and self._failure is None and not before.await_sent(deadline - time.monotonic()):
             raise SyncError(f"{before}: out of time, its means can't be sent")
 
     def _check_gone(self, current: Round) -> None:
@@ -247,8 +308,15 @@ class Exchange:
 
     # -- chunks --------------------------------------------------------------------------------------------------
 
+    def receiver(self, hello: Greeting) -> Exchange:
+        """Itself, for who is a member; FrameError for who is not."""
+        if hello.member not in self.members or hello.era != self.era:
+            raise FrameError(f"{hello.member!r} is no member in era {hello.era}")
+        return self
+
     def admit(self, peer: str, lane: int, head: Frame) -> Delivery:
         """What becomes of a frame that came from `peer`; waits until this member is ready to take it."""
+        self._started.wait()
         if (head.left + 1 if head.route else 0) != lane:
             raise FrameError(f"a frame with {head.left} members to go in lane {lane}")
         plan = self._plan_of(head)
@@ -316,7 +384,10 @@ class Exchange:
                 self._ended[peer] += 1
                 if error or self._ended[peer] == self._streams:
                     self._gone[peer] = error or "closed its connection"
+            lost = self._gone.get(peer) if self._failure is None else None
             self._changed.notify_all()
+        if lost and self._on_lost is not None:
+            self._on_lost(Loss(peer, lost))
 
     def fail(self, error: SyncError) -> None:
         """End the round that is on, and every later one, with an error; the first one counts."""
@@ -326,7 +397,15 @@ class Exchange:
             self._changed.notify_all()
 
     def _undelivered(self, peer: str, reason: str) -> None:
+        if self._on_lost is not None:
+            if self._failure is None:
+                self._on_lost(Loss(peer, f"can't send to it: {reason}"))
+            return
         self.fail(SyncError(f"round {self._number}, epoch {self._agreed}: can't send to {peer}: {reason}"))
+
+    def means_of(self, number: int) -> Callable[[int, int], torch.Tensor]:
+        """What copies means of a round that is over. The round's sums stay until the one after the next begins."""
+        return self._rounds[number].reduction.means
 
     def samples(self) -> tuple[PeerSample, ...]:
         """What each next hop's path did since the last call."""
@@ -348,6 +427,7 @@ class Exchange:
     def close(self) -> None:
         """Close the connections to peers at once, and let go of who waits."""
         self.fail(SyncError("the session is closed"))
+        self._started.set()
         self._outbox.close()
 
 

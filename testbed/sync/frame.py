@@ -1,6 +1,6 @@
 """The wire format between members: a greeting, then frames, each a head and a chunk's elements.
 
-    greeting   magic  version  lane  stream  length of the name  secret (digest)  name          once, by who connects
+    greeting   magic  version  lane  stream  length of the name  era  secret (digest)  name     once, by who connects
     frame      magic  version  kind  dtype  left  tree  route  epoch  successor  round  length  elements  offset
                weight  scale  contributors (a bit a member)  checksum of the elements  CRC-32 of all before it
                elements...
@@ -22,12 +22,15 @@ from testbed.sync.checksum import checksum
 from testbed.sync.errors import FrameError
 
 MAGIC: Final = b"TBDS"
-VERSION: Final = 2
+VERSION: Final = 3
 
-GREETING: Final = struct.Struct("<4sBBBB16s")
+GREETING: Final = struct.Struct("<4sBBBBI16s")
 #: The answer to a greeting in a lane for auxiliary routes: who forwards will wait for what comes there. A member
 #: that is leaving does not answer, and nothing is lost with it.
 WELCOME: Final = b"+"
+
+#: The lane of a connection that brings no frames but asks for something: see fetch.py.
+FETCH_LANE: Final = 255
 
 #: A member's name is a host's name, and those end at 64 characters.
 MAX_NAME_BYTES: Final = 64
@@ -147,23 +150,28 @@ def verify(frame: Frame, payload: memoryview) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Greeting:
-    """Who connects, in which lane (see Outbox), and the how-manieth connection of that lane it is."""
+    """Who connects, in which lane (see Outbox), and the how-manieth connection of that lane it is.
+
+    Members come and go: the `era` is the epoch of the first plan among those that are there (see Eras).
+    """
 
     member: str
     lane: int = 0
     stream: int = 0
+    era: int = 0
 
     def pack(self, secret: str) -> bytes:
         """What a member says first on a connection to a peer."""
         encoded = self.member.encode()
         if not 0 < len(encoded) <= MAX_NAME_BYTES:
             raise FrameError(f"the name {self.member!r} must have 1 to {MAX_NAME_BYTES} bytes")
-        return GREETING.pack(MAGIC, VERSION, self.lane, self.stream, len(encoded), _digest(secret)) + encoded
+        head = GREETING.pack(MAGIC, VERSION, self.lane, self.stream, len(encoded), self.era, _digest(secret))
+        return head + encoded
 
 
 def name_length(head: bytes | memoryview, secret: str) -> int:
     """How many bytes of name follow a greeting's fixed part; FrameError when it is not from one of us."""
-    magic, version, _, _, length, digest = GREETING.unpack(head)
+    magic, version, _, _, length, _, digest = GREETING.unpack(head)
     if magic != MAGIC or version != VERSION:
         raise FrameError(f"not a greeting: {bytes(head[:5])!r}")
     if digest != _digest(secret):
@@ -175,8 +183,8 @@ def name_length(head: bytes | memoryview, secret: str) -> int:
 
 def greeted(head: bytes | memoryview, name: bytes | memoryview) -> Greeting:
     """The greeting of a fixed part that `name_length` took and the name after it."""
-    _, _, lane, stream, _, _ = GREETING.unpack(head)
-    return Greeting(bytes(name).decode(errors="replace"), lane, stream)
+    _, _, lane, stream, _, era, _ = GREETING.unpack(head)
+    return Greeting(bytes(name).decode(errors="replace"), lane, stream, era)
 
 
 def _digest(secret: str) -> bytes:

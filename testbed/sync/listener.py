@@ -25,6 +25,8 @@ GREETING_S = 60.0
 class Receiver(Protocol):
     """What frames are handed to. `admit` and what it returns may raise FrameError, which ends the connection."""
 
+    wire: frame.FrameFormat
+
     def come(self, lane: int) -> bool:
         """Whether a peer may send frames in a lane from now on."""
 
@@ -35,25 +37,27 @@ class Receiver(Protocol):
         """A connection of the peer ended: between two frames as it should (no `error`), or else."""
 
 
+class Door(Protocol):
+    """Who knows whom connections are for."""
+
+    def receiver(self, hello: frame.Greeting) -> Receiver:
+        """Who takes the frames of a peer; waits where that is not known yet. SyncError when nobody does."""
+
+    def serve(self, connection: socket.socket) -> None:
+        """Answer a peer that asks for something."""
+
+
 class Listener:
     """Reads frames from whoever greets with the run's secret and a member's name.
 
     What comes from elsewhere, or is no frame, ends its own connection and nothing else; `refused` counts those.
     """
 
-    def __init__(
-        self,
-        accepting: socket.socket,
-        members: tuple[str, ...],
-        secret: str,
-        receiver: Receiver,
-    ) -> None:
+    def __init__(self, accepting: socket.socket, secret: str, door: Door) -> None:
         self.refused = 0
         self._accepting = accepting
-        self._members = members
-        self._format = frame.FrameFormat(len(members))
         self._secret = secret
-        self._receiver = receiver
+        self._door = door
         self._guard = threading.Lock()
         self._strangers: set[socket.socket] = set()
         self._known: dict[frame.Greeting, socket.socket] = {}
@@ -105,22 +109,31 @@ class Listener:
     def _serve(self, connection: socket.socket) -> None:
         try:
             hello = self._greeted(connection)
+            threading.current_thread().name = f"from {hello.member}, {hello.lane}.{hello.stream}"
+            if hello.lane == frame.FETCH_LANE:
+                with connection:
+                    self._door.serve(connection)
+                return
+            receiver = self._door.receiver(hello)
+            self._know(hello, connection)
         except (OSError, SyncError):
             self._refuse(connection)
             return
-        threading.current_thread().name = f"from {hello.member}, {hello.lane}.{hello.stream}"
-        if not self._receiver.come(hello.lane):
+        finally:
+            with self._guard:
+                self._strangers.discard(connection)
+        if not receiver.come(hello.lane):
             self._forget(hello, connection)
             return
         reason = ""
         try:
             if hello.lane:
                 connection.sendall(frame.WELCOME)
-            self._read(hello, connection)
+            self._read(receiver, hello, connection)
         except (OSError, SyncError) as error:
             reason = str(error) or repr(error)
         self._forget(hello, connection)
-        self._receiver.gone(hello.member, hello.lane, reason)
+        receiver.gone(hello.member, hello.lane, reason)
 
     def _forget(self, hello: frame.Greeting, connection: socket.socket) -> None:
         with self._guard:
@@ -130,34 +143,32 @@ class Listener:
     def _refuse(self, connection: socket.socket) -> None:
         with self._guard:
             self.refused += 1
-            self._strangers.discard(connection)
         sockets.close_now(connection)
 
     def _greeted(self, connection: socket.socket) -> frame.Greeting:
-        """Who it is that connected; FrameError when it is nobody we know or somebody who is here already."""
+        """Who it is that connected; FrameError when it does not greet as one of us."""
         connection.settimeout(GREETING_S)
         head = memoryview(bytearray(frame.GREETING.size))
         sockets.receive(connection, head)
         name = memoryview(bytearray(frame.name_length(head, self._secret)))
         sockets.receive(connection, name)
         connection.settimeout(None)
-        hello = frame.greeted(head, name)
+        return frame.greeted(head, name)
+
+    def _know(self, hello: frame.Greeting, connection: socket.socket) -> None:
+        """FrameError when such a connection is here already."""
         with self._guard:
-            if hello.member not in self._members:
-                raise FrameError(f"{hello.member!r} is not a member")
             if hello in self._known:
                 raise FrameError(f"{hello.member} is connected already")
-            self._strangers.discard(connection)
             self._known[hello] = connection
-        return hello
 
-    def _read(self, hello: frame.Greeting, connection: socket.socket) -> None:
+    def _read(self, receiver: Receiver, hello: frame.Greeting, connection: socket.socket) -> None:
         """Hand on frames until the peer closes between two of them."""
-        raw = memoryview(bytearray(self._format.size))
+        raw = memoryview(bytearray(receiver.wire.size))
         scratch = Scratch()
         while sockets.receive_or_end(connection, raw):
-            head = self._format.unpack(raw)
-            delivery = self._receiver.admit(hello.member, hello.lane, head)
+            head = receiver.wire.unpack(raw)
+            delivery = receiver.admit(hello.member, hello.lane, head)
             payload = scratch.room(head.length) if delivery.into is None else delivery.into
             sockets.receive(connection, payload)
             frame.verify(head, payload)

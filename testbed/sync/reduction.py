@@ -12,14 +12,16 @@ is copied over the values, which until then are what this member contributed.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 
+from testbed.protocol import Slice
 from testbed.sync.buffers import Sums
 from testbed.sync.duty import Duty, Role
 from testbed.sync.errors import FrameError, SyncError
-from testbed.sync.layout import Layout
+from testbed.sync.layout import Chunk, Layout
 
 
 class Part(NamedTuple):
@@ -189,6 +191,28 @@ class Reduction:
         if self._summed[number]:
             return None
         return self.share._replace(values=self._values(number))
+
+    def finals(self) -> list[Slice]:
+        """The elements whose mean is there, in order, and whose updates it is of."""
+        found: list[Slice] = []
+        for number, chunk in enumerate(self.layout.chunks):
+            if not self._final[number]:
+                continue
+            part = self.part(number)
+            made = tuple(self.names(part.contributors)), part.weight
+            if found and found[-1].stop == chunk.start and (found[-1].members, found[-1].weight) == made:
+                found[-1] = replace(found[-1], stop=chunk.stop)
+            else:
+                found.append(Slice(chunk.start, chunk.stop, *made))
+        return found
+
+    def means(self, start: int, stop: int) -> torch.Tensor:
+        """A copy of the means of the elements [start, stop), all of them final."""
+        chunks = (chunk for chunk in self.layout.chunks if chunk.start < stop and start < chunk.stop)
+        return torch.cat([self._mean(chunk)[max(start - chunk.start, 0) : stop - chunk.start] for chunk in chunks])
+
+    def _mean(self, chunk: Chunk) -> torch.Tensor:
+        return self._sums.placed(chunk.start, chunk.stop)
 
     def awaited(self) -> dict[str, str]:
         """The peers that this member waits for, each with what it owes."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import torch
 
 from testbed.plan import Plan
+from testbed.protocol import Slice
 from testbed.sync import payload
 from testbed.sync.buffers import CODES, DTYPES, Sums, bytes_of
 from testbed.sync.codecs import PLAIN, Codec, Residual
@@ -80,6 +81,7 @@ class Round:
         self._outbox = outbox
         self._on_over = on_over
         self._residual: Residual | None = None
+        self._frozen = False
         self._guard = threading.Lock()
         self._unsettled = len(layout.chunks)
         self._unsent = 0
@@ -117,6 +119,12 @@ class Round:
         """Wait until nothing of this round is queued any more; False when `timeout_s` have passed before."""
         with self._all_sent:
             return self._all_sent.wait_for(lambda: not self._unsent, max(timeout_s, 0))
+
+    def freeze(self) -> list[Slice]:
+        """Let nothing more become final here; the elements that are."""
+        with self._guard:
+            self._frozen = True
+            return self.reduction.finals()
 
     def leave(self) -> None:
         """The round is over: the values are their owner's again."""
@@ -174,6 +182,8 @@ class Round:
         part = Part(head.contributors, head.weight, head.successor)
         with self._guard:
             arrived = self._arrived(peer, len(data), began)
+            if self._frozen:
+                return
             fresh = self.reduction.land(number, peer)
             if fresh and not plain:
                 self.reduction.view(number).copy_(payload.decode(head.dtype, data, len(chunk)))
@@ -210,6 +220,8 @@ class Round:
         frame, data = self._packed(number, Kind.MEAN, part, codec)
         frame = frame.sealed(data)
         with self._guard:
+            if self._frozen:
+                return
             self.reduction.accept(number, part)
         self._broadcast(number, frame, data)
 

@@ -22,7 +22,7 @@ CLOSE_S = 5.0
 class Way:
     """How connections to peers are made: greeted with `secret`, given up after `patience_s`, `streams` to each peer.
 
-    `congestion` names the congestion control; the kernel's default when it is empty.
+    `congestion` names the congestion control; the kernel's default when it is empty. `era`: see Greeting.
     """
 
     member: str
@@ -30,6 +30,7 @@ class Way:
     patience_s: float
     streams: int = 1
     congestion: str = ""
+    era: int = 0
 
 
 class Sender:
@@ -62,7 +63,10 @@ class Sender:
         self._last: list[TcpInfo] = [tcpinfo.NOTHING] * way.streams
         self._threads = [
             threading.Thread(
-                target=self._run, args=(Greeting(way.member, lane, i),), name=f"to {peer}, {lane}.{i}", daemon=True
+                target=self._run,
+                args=(Greeting(way.member, lane, i, way.era),),
+                name=f"to {peer}, {lane}.{i}",
+                daemon=True,
             )
             for i in range(way.streams)
         ]

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -16,15 +16,30 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from testbed.plan import Plan, PlanError
-from testbed.protocol import Goodbye, Held, Hello, Job, Message, Prepare, ProtocolError, Report, Stop, Welcome
-from testbed.sync import checkpoint
+from testbed.protocol import (
+    Goodbye,
+    Halt,
+    Held,
+    Hello,
+    Job,
+    Message,
+    Prepare,
+    ProtocolError,
+    Report,
+    Resume,
+    Slice,
+    Stop,
+    Welcome,
+)
+from testbed.sync import catchup, checkpoint
 from testbed.sync.buffers import CODES, Staging
 from testbed.sync.checkpoint import Stateful
 from testbed.sync.codecs import Residual
 from testbed.sync.control import Channel
+from testbed.sync.eras import Eras
 from testbed.sync.errors import Stopped, SyncError
-from testbed.sync.exchange import Exchange
 from testbed.sync.later import Later, Work
+from testbed.sync.line import Line
 from testbed.sync.listener import CLOSE_S, Listener
 from testbed.sync.round import Tally
 from testbed.sync.sender import Way
@@ -44,6 +59,7 @@ class RoundResult:
     """What `allreduce` did: `tensor` holds the mean. Times in seconds since 1970.
 
     `whole` says that the mean is all members'; a plan with groups has rounds in which each group has its own.
+    `slices` say whose updates the mean is of: one, unless a member was lost in the middle of the round.
     """
 
     tensor: torch.Tensor
@@ -54,6 +70,7 @@ class RoundResult:
     finished_s: float
     lost: int
     duplicated: int
+    slices: tuple[Slice, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,26 +86,30 @@ class _Done:
 class Session(Offers):
     """One member among `members`, made by `join`. A context manager; leaving it says goodbye.
 
-    For one caller at a time. `rounds` is the number of the last one that is over.
+    For one caller at a time.
+
+    In an elastic run members may be lost, and come, while others train. A member that comes calls `share` before its
+    first round, and gets the state of another there.
     """
 
     def __init__(
         self,
         name: str,
-        channel: Channel,
+        line: Line,
         welcome: Welcome,
-        exchange: Exchange,
+        eras: Eras,
         listener: Listener,
-        after_round: int,
     ) -> None:
         self.name = name
         self.job = _job(welcome)
-        self.members = exchange.members
-        self._channel = channel
-        self._exchange = exchange
+        self._line = line
+        self._eras = eras
         self._listener = listener
         self._staging = Staging()
-        self.rounds = after_round
+        self._elastic = welcome.lease_s > 0
+        self._source = welcome.source
+        self._shared: dict[str, Stateful] = {}
+        self._released = threading.Event()
         self._later = Later(f"{name}: rounds")
         self._untold: list[_Done] = []
         self._telling = threading.Lock()
@@ -96,6 +117,36 @@ class Session(Offers):
         self._holding: list[threading.Thread] = []
         self._control = threading.Thread(target=self._obey, name="control", daemon=True)
         self._control.start()
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """Those who take part now."""
+        return self._eras.members
+
+    @property
+    def rounds(self) -> int:
+        """The last round that is over."""
+        return self._eras.finished
+
+    def share(self, **parts: Stateful) -> int:
+        """Name what a member that comes later begins from, say `model=model, optimizer=optimizer, strategy=strategy`.
+
+        Who comes later itself gets the state of another member, put into its own parts, and goes on with the round
+        that follows the one that this returns: the last one that is over. SyncError when it can't be had.
+
+        Strategies hand the state over after a step. Who reduces without one says `step_done` when it has used a round.
+        """
+        self._shared = parts
+        if self._source:
+            answer = self._eras.ask_state(self._source, catchup.MOST_BYTES)
+            self._source = ""
+            self._eras.start(catchup.unpack(answer, parts))
+        return self.rounds
+
+    def step_done(self) -> None:
+        """The last round has been used: members that are between two steps now hold the same."""
+        if self._eras.wanted is not None:
+            self._eras.offer(catchup.packed(self.rounds, self._shared))
 
     def allreduce(self, tensor: torch.Tensor, weight: float = 1.0, residual: Residual | None = None) -> RoundResult:
         """Replace a contiguous tensor, in place, by the members' mean, weighted by their `weight`s.
@@ -134,12 +185,14 @@ class Session(Offers):
         self._tell_rounds()
         flat = tensor.detach().view(-1)
         started, began = time.time(), time.monotonic()
-        sending_s = self._exchange.sending_s()
+        sending_s = self._eras.sending_s()
         values = self._staging.fetch(flat) if flat.is_cuda else flat
+        if self._source:
+            raise SyncError(f"{self.name} came while others train: call share() before its first round")
         try:
-            done = self._exchange.run(values, weight, self.job.round_timeout_s, residual)
+            done = self._eras.run(values, weight, residual)
         except SyncError as error:
-            self._exchange.fail(error)  # rounds that were asked for already must not wait once more
+            self._eras.fail(error)  # rounds that were asked for already must not wait once more
             raise
         if values is not flat:
             flat.copy_(values)
@@ -150,18 +203,18 @@ class Session(Offers):
             whole=done.among_all,
             started_s=started,
             finished_s=started + time.monotonic() - began,
-            lost=done.reduction.lost.bit_count(),
-            duplicated=done.reduction.duplicated.bit_count(),
+            lost=done.lost,
+            duplicated=done.duplicated,
+            slices=done.slices,
         )
         waited = {peer: max(at - began, 0.0) for peer, at in dict(done.tally.arrived).items()}
-        self._untold.append(_Done(result, done.tally, waited, self._exchange.sending_s() - sending_s))
-        self.rounds = done.number
+        self._untold.append(_Done(result, done.tally, waited, self._eras.sending_s() - sending_s))
         return result
 
     @property
     def plan(self) -> Plan:
         """The plan that the next round goes by."""
-        return self._exchange.plan
+        return self._eras.plan
 
     def save(self, path: Path, **parts: Stateful) -> None:
         """Write a checkpoint of what is given, say `model=model, optimizer=optimizer, strategy=strategy`.
@@ -208,8 +261,9 @@ class Session(Offers):
                     lost=done.result.lost,
                     duplicated=done.result.duplicated,
                     waited=done.waited,
-                    peers=self._exchange.samples() if last else (),
+                    peers=self._eras.samples() if last else (),
                     metrics=dict(metrics) if last else {},
+                    slices=done.result.slices if len(done.result.slices) > 1 else (),
                 )
             )
         return bool(untold)
@@ -219,8 +273,14 @@ class Session(Offers):
         read all that was sent to them. Leaving the session without an error does so too."""
         self._later.close()
         self._tell_rounds()
-        self._exchange.drain(self.job.round_timeout_s)
-        self._goodbye(Goodbye(self.name, self.rounds, digest, metrics or {}))
+        goodbye = Goodbye(self.name, self.rounds, digest, metrics or {})
+        if self._elastic:
+            self._goodbye(goodbye)
+            self._released.wait(self.job.round_timeout_s)  # a member that was lost may have left others short of means
+            self._eras.drain()
+        else:
+            self._eras.drain()
+            self._goodbye(goodbye)
 
     def __enter__(self) -> Session:
         return self
@@ -233,10 +293,11 @@ class Session(Offers):
             self.finish()
         elif not self._finished:
             self._goodbye(Goodbye(self.name, self.rounds, error=f"{kind.__name__ if kind else ''}: {error}"))
-        self._exchange.close()
+        self._released.set()
+        self._eras.close()
         self._later.close()
         self._listener.close()
-        self._channel.close()
+        self._line.close()
         for thread in (self._control, *self._holding):
             thread.join(CLOSE_S)
 
@@ -247,7 +308,7 @@ class Session(Offers):
     def _tell(self, message: Message) -> None:
         """Send what the controller should know. Training does not need the controller, so it goes on without."""
         try:
-            self._channel.send(message)
+            self._line.send(message)
         except OSError as error:
             log.warning("%s: the controller did not get a %s: %s", self.name, message.kind, error)
 
@@ -255,15 +316,24 @@ class Session(Offers):
         """The control thread: does what the controller asks until the channel closes."""
         with suppress(OSError, ValueError):  # closed under us: the session is being left
             while (message := self._next_message()) is not None:
-                if isinstance(message, Stop):
-                    self._exchange.fail(Stopped(message.reason))
-                elif isinstance(message, Prepare):
-                    self._prepare(message)
+                match message:
+                    case Stop() if self._finished:
+                        self._released.set()
+                    case Stop():
+                        self._eras.fail(Stopped(message.reason))
+                    case Prepare():
+                        self._prepare(message)
+                    case Halt():
+                        self._eras.halt(message)
+                    case Resume():
+                        self._resume(message)
+        if self._finished:
+            self._released.set()
 
     def _next_message(self) -> Message | None:
         while True:
             try:
-                return self._channel.receive()
+                return self._line.receive()
             except ProtocolError as error:
                 log.warning("%s: ignored what the controller said: %s", self.name, error)
 
@@ -271,18 +341,29 @@ class Session(Offers):
         """Keep the plan at once, so that epochs are kept in their order; connect without holding up the channel."""
         try:
             plan = Plan.from_json(message.plan)
-            self._exchange.keep(plan)
+            if plan.members == self.members or not message.roster:
+                self._eras.keep(plan)
         except PlanError as error:
             self._refuse(message.plan.get("epoch"), error)
             return
-        thread = threading.Thread(target=self._hold, args=(plan,), name=f"hold {plan.epoch}", daemon=True)
+        hold = (plan, message.roster, message.source)
+        thread = threading.Thread(target=self._hold, args=hold, name=f"hold {plan.epoch}", daemon=True)
         self._holding = [holding for holding in self._holding if holding.is_alive()] + [thread]
         thread.start()
 
-    def _hold(self, plan: Plan) -> None:
+    def _resume(self, message: Resume) -> None:
         try:
-            self._exchange.reach(plan)
-        except SyncError as error:
+            self._eras.resume(message)
+        except (PlanError, SyncError) as error:
+            self._eras.fail(SyncError(f"the controller's plan for those who are left: {error}"))
+
+    def _hold(self, plan: Plan, roster: Mapping[str, tuple[str, int]], source: str) -> None:
+        try:
+            if plan.members == self.members:
+                self._eras.reach(plan)
+            else:
+                self._eras.prepare(plan, roster, source)
+        except (PlanError, SyncError) as error:
             self._refuse(plan.epoch, error)
         else:
             self._tell(Held(self.name, plan.epoch))
@@ -313,16 +394,33 @@ def join(
     """
     accepting = open_listener(listen, patience_s)
     channel = Channel(control, patience_s)
-    channel.send(Hello(name, accepting.getsockname(), device, token))
+    hello = Hello(name, accepting.getsockname(), device, token)
+    channel.send(hello)
     welcome = channel.await_welcome(patience_s)
     plan = Plan.from_json(welcome.plan)
     if missing := set(plan.members) - set(welcome.roster):
         raise SyncError(f"nobody said where {sorted(missing)} listen")
     work = _job(welcome)
+    line = Line(control, channel, name, lambda: replace(hello, standing=eras.standing()), welcome.lease_s)
+
+    def tell(message: Message) -> None:
+        try:
+            line.send(message)
+        except OSError as error:
+            log.warning("%s: the controller did not get a %s: %s", name, message.kind, error)
+
     way = Way(name, welcome.secret, work.round_timeout_s, work.streams, work.congestion)
-    exchange = Exchange(plan, way, welcome.roster, after_round, work.reproducible)
-    listener = Listener(accepting, plan.members, welcome.secret, exchange)
-    return Session(name, channel, welcome, exchange, listener, after_round)
+    eras = Eras(
+        plan,
+        way,
+        welcome.roster,
+        tell,
+        after_round,
+        work.reproducible,
+        elastic=welcome.lease_s > 0,
+        started=not welcome.source,
+    )
+    return Session(name, line, welcome, eras, Listener(accepting, welcome.secret, eras))
 
 
 def _check(tensor: torch.Tensor, weight: float, residual: Residual | None) -> None:

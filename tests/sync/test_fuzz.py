@@ -99,12 +99,25 @@ def test_ten_thousand_frames_are_taken_or_refused_in_bounded_memory(root: Exchan
     assert set(root._rounds) == {1} and set(root._plans) == {3}
 
 
+class Door:
+    """Everything is for one exchange."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+
+    def receiver(self, hello: Greeting) -> Exchange:
+        return self._exchange
+
+    def serve(self, connection: socket.socket) -> None:
+        raise FrameError("nobody asks")
+
+
 def test_frames_over_a_socket_end_their_connection_alone(root: Exchange) -> None:
     """Truncated, lying about their length, or of no round: each time the next connection is heard."""
     draw, wire = random.Random(2), FrameFormat(len(MEMBERS))
     payload = bytearray(CHUNK)
     accepting = socket.create_server(("127.0.0.1", 0))
-    listener = Listener(accepting, MEMBERS, "secret", root)
+    listener = Listener(accepting, "secret", Door(root))
     try:
         for _ in range(200):
             with socket.create_connection(accepting.getsockname()) as connection:

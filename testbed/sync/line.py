@@ -1,0 +1,84 @@
+"""A member's line to the controller: renewed while it lives, and made anew when the controller was away."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from testbed.protocol import Hello, Message, Renew
+from testbed.sync.control import Channel
+from testbed.sync.errors import SyncError
+
+#: Renewals within a lease: one may be late, and one lost with a connection.
+RENEWALS = 3
+#: Between two attempts to find the controller.
+RETRY_S = 0.5
+
+log = logging.getLogger(__name__)
+
+
+class Line:
+    """Messages to and from the controller. With a `lease_s` it renews the lease, and outlives the controller:
+
+    when the connection ends it tries again until there is one, says `hello`, and `receive` goes on. What is sent
+    meanwhile is lost, and OSError says so. `send` may be called from any thread, `receive` from one.
+    """
+
+    def __init__(self, address: str, channel: Channel, member: str, hello: Callable[[], Hello], lease_s: float) -> None:
+        self._address = address
+        self._member = member
+        self._channel = channel
+        self._hello = hello
+        self._lease_s = lease_s
+        self._closed = threading.Event()
+        self._renewing = threading.Thread(target=self._renew, name="renew", daemon=True)
+        if lease_s:
+            self._renewing.start()
+
+    def send(self, message: Message) -> None:
+        """Send a message; OSError when the controller is gone."""
+        self._channel.send(message)
+
+    def receive(self) -> Message | None:
+        """The next message; None when there will be none any more. ProtocolError when it is none of ours."""
+        while True:
+            try:
+                message = self._channel.receive()
+            except (OSError, ValueError) as error:  # ValueError: closed under us
+                if not self._lease_s or self._closed.is_set() or not isinstance(error, OSError):
+                    raise
+                message = None
+            if message is not None or not self._lease_s or not self._again():
+                return message
+
+    def close(self) -> None:
+        """End the line, also for a thread that waits in `receive`."""
+        self._closed.set()
+        self._channel.close()
+        if self._renewing.is_alive():
+            self._renewing.join(RETRY_S)
+
+    def _again(self) -> bool:
+        """Find the controller again; False when the line was closed meanwhile."""
+        if not self._closed.is_set():
+            log.warning("%s: the controller is away", self._member)
+        self._channel.close()
+        while not self._closed.wait(RETRY_S):
+            try:
+                channel = Channel(self._address, 0)
+                channel.send(self._hello())
+            except (OSError, SyncError):
+                continue
+            self._channel = channel
+            if self._closed.is_set():
+                channel.close()
+            return not self._closed.is_set()
+        return False
+
+    def _renew(self) -> None:
+        while not self._closed.wait(self._lease_s / RENEWALS):
+            try:
+                self._channel.send(Renew(self._member))
+            except OSError:
+                continue  # `receive` finds out as well, and finds the controller again

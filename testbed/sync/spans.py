@@ -1,0 +1,59 @@
+"""Sets of elements, as runs [start, stop) in order that neither touch nor overlap. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+Span = tuple[int, int]
+Spans = tuple[Span, ...]
+
+
+def union(spans: Iterable[Span]) -> Spans:
+    """All elements that are in any of them."""
+    merged: list[Span] = []
+    for start, stop in sorted(spans):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(merged[-1][1], stop)
+        else:
+            merged.append((start, stop))
+    return tuple(merged)
+
+
+def minus(spans: Iterable[Span], others: Iterable[Span]) -> Spans:
+    """The elements of `spans` that are in none of `others`."""
+    left = list(union(spans))
+    for start, stop in union(others):
+        left = [piece for span in left for piece in _outside(span, start, stop)]
+    return tuple(left)
+
+
+def both(spans: Iterable[Span], others: Iterable[Span]) -> Spans:
+    """The elements that are in both."""
+    spans = tuple(spans)
+    return minus(spans, minus(spans, others))
+
+
+def count(spans: Iterable[Span]) -> int:
+    """How many elements they are."""
+    return sum(stop - start for start, stop in spans)
+
+
+def unpack(spans: Spans, packed: Iterable[Span]) -> Iterator[tuple[Span, Span]]:
+    """Where the elements of `packed` stand, when those of `spans` were put one after the other.
+
+    Pairs of runs of one length: in the packed ones, and where they come from.
+    """
+    for first, last in packed:
+        at = 0
+        for start, stop in spans:
+            low, high = max(first, at), min(last, at + stop - start)
+            if low < high:
+                yield (low, high), (start + low - at, start + high - at)
+            at += stop - start
+
+
+def _outside(span: Span, start: int, stop: int) -> Iterator[Span]:
+    if span[0] < min(span[1], start):
+        yield span[0], min(span[1], start)
+    if max(span[0], stop) < span[1]:
+        yield max(span[0], stop), span[1]
