@@ -263,20 +263,15 @@ class Holding(Message):
 
 @dataclass(frozen=True, slots=True)
 class Resume(Message):
-    """Go on under `plan`, whose members are those that are left, by the rule of atomic rounds.
+    """Go on under `plan`, whose members are those that are left and said what they hold.
 
-    `round` is the first one that is not over everywhere. Where it is not over for this member, `fetch` says which of
-    its elements others hold final, and who: (member, start, stop). `left` are those that nobody holds, to be reduced
-    among all members of the plan; with `anew` that is the whole round, as if it had never begun.
+    From their `holdings` all reckon what to do about the round that was on: testbed.sync.recovery has the rule.
     """
 
     kind: ClassVar[str] = "resume"
     plan: Mapping[str, Any]
     roster: Mapping[str, tuple[str, int]]
-    round: int
-    anew: bool
-    left: tuple[tuple[int, int], ...] = ()
-    fetch: tuple[tuple[str, int, int], ...] = ()
+    holdings: tuple[Holding, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,10 +348,10 @@ def _revive(cls: type[Message], body: dict[str, Any]) -> dict[str, Any]:
         body["peers"] = tuple(_sample(sample) for sample in body["peers"])
     if cls is Report and "slices" in body:
         body["slices"] = tuple(slice_of(value) for value in body["slices"])
-    if cls in (Holding, Resume):
-        body |= {name: tuple(_span(span) for span in body[name]) for name in ("final", "left") if name in body}
-    if cls is Resume and "fetch" in body:
-        body["fetch"] = tuple((str(peer), *_span(span)) for peer, *span in body["fetch"])
+    if cls is Holding and "final" in body:
+        body["final"] = tuple(_span(span) for span in body["final"])
+    if cls is Resume and "holdings" in body:
+        body["holdings"] = tuple(Holding(**_revive(Holding, dict(value))) for value in body["holdings"])
     return body
 
 

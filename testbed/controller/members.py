@@ -14,8 +14,11 @@ from testbed.protocol import (
     Goodbye,
     Held,
     Hello,
+    Holding,
+    Lost,
     Message,
     ProtocolError,
+    Renew,
     Report,
     Stop,
     decode,
@@ -41,6 +44,15 @@ class Listener(Protocol):
     def held(self, held: Held) -> None:
         """A member holds a plan."""
 
+    def renewed(self, renew: Renew) -> None:
+        """A member is still there."""
+
+    def lost(self, lost: Lost) -> None:
+        """A member lost a peer."""
+
+    def holding(self, holding: Holding) -> None:
+        """A member says what it holds."""
+
     def left(self, goodbye: Goodbye) -> None:
         """A member is done."""
 
@@ -49,7 +61,10 @@ class Listener(Protocol):
 
 
 class MemberServer:
-    """Accepts the named members, each once, and passes on what they say: at a Unix socket, and over TCP if asked to."""
+    """Accepts the named members and passes on what they say: at a Unix socket, and over TCP if asked to.
+
+    Each is let in once, or, where they are `elastic`, whenever it comes.
+    """
 
     def __init__(
         self,
@@ -58,7 +73,9 @@ class MemberServer:
         token: str,
         listener: Listener,
         tcp: tuple[str, int] | None = None,
+        elastic: bool = False,
     ) -> None:
+        self._elastic = elastic
         self._path = path
         self._tcp = tcp
         self._members = members
@@ -111,7 +128,7 @@ class MemberServer:
             hello = await _read(reader)
             member = self._admit(hello, writer)
             why = await self._listen(member, reader)
-            if why is not None:
+            if why is not None and self._writers.get(member) is writer:
                 self._listener.died(member, why)
         except Refused as refusal:
             log.warning("refused a member: %s", refusal)
@@ -119,8 +136,8 @@ class MemberServer:
         except (ProtocolError, OSError) as error:  # before the Hello: nobody's connection
             log.warning("hung up on a stranger: %s", error)
         finally:
-            if member is not None:
-                self._writers.pop(member, None)
+            if member is not None and self._writers.get(member) is writer:
+                del self._writers[member]
             writer.close()
 
     def _admit(self, hello: Message | None, writer: asyncio.StreamWriter) -> str:
@@ -132,7 +149,7 @@ class MemberServer:
             raise Refused(f"{hello.member!r} has another token than this run's")
         if hello.member not in self._members:
             raise Refused(f"{hello.member!r} is not a member of this run: {', '.join(self._members)}")
-        if hello.member in self._known:
+        if hello.member in self._known and not self._elastic:
             raise Refused(f"{hello.member!r} is there already")
         self._known.add(hello.member)
         self._writers[hello.member] = writer
@@ -140,7 +157,11 @@ class MemberServer:
         return hello.member
 
     async def _listen(self, member: str, reader: asyncio.StreamReader) -> str | None:
-        """Pass on a member's messages until it ends; None after its Goodbye, else what went wrong."""
+        """Pass on a member's messages until it ends; None after its Goodbye, else what went wrong.
+
+        Where they are elastic it stays after that: what it holds may still be asked for.
+        """
+        done = False
         try:
             while message := await _read(reader):
                 speaker = getattr(message, "member", None)
@@ -151,14 +172,22 @@ class MemberServer:
                         self._listener.reported(message)
                     case Held():
                         self._listener.held(message)
+                    case Renew():
+                        self._listener.renewed(message)
+                    case Lost():
+                        self._listener.lost(message)
+                    case Holding():
+                        self._listener.holding(message)
                     case Goodbye():
                         self._listener.left(message)
-                        return None
+                        done = True
+                        if not self._elastic:
+                            return None
                     case _:
                         return f"an unexpected {message.kind}"
         except (ValueError, OSError) as error:
-            return str(error)
-        return "its connection ended before its goodbye"
+            return None if done else str(error)
+        return None if done else "its connection ended before its goodbye"
 
 
 async def _read(reader: asyncio.StreamReader) -> Message | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,22 +74,35 @@ class Round:
 
 
 class RoundBook:
-    """Gathers reports into rounds."""
+    """Gathers reports into rounds; `expected` says who takes part under the plan of an epoch, and is still there."""
 
-    def __init__(self, members: tuple[str, ...]) -> None:
-        self._members = frozenset(members)
+    def __init__(self, expected: Callable[[int], frozenset[str]]) -> None:
+        self._expected = expected
         self._open: dict[int, dict[str, Report]] = {}
         self.complete: list[Round] = []
 
     def add(self, report: Report) -> Round | None:
         """Take a report; the round, when it was the last one of it. ValueError when the member reported it before."""
-        reports = self._open.setdefault(report.round, {})
-        if report.member in reports or any(report.round == done.number for done in self.complete[-8:]):
+        past = next((done for done in self.complete[-8:] if done.number == report.round), None)
+        known = past.reports if past is not None else self._open.get(report.round, {})
+        if report.member in known:
             raise ValueError(f"{report.member} reported round {report.round} twice")
-        reports[report.member] = report
-        if reports.keys() != self._members:
+        if past is not None:
+            return None  # it was not expected any more
+        self._open.setdefault(report.round, {})[report.member] = report
+        return self._completed(report.round)
+
+    def recheck(self) -> list[Round]:
+        """Fewer are expected now: the rounds that lacked nobody else."""
+        return [done for number in sorted(self._open) if (done := self._completed(number)) is not None]
+
+    def _completed(self, number: int) -> Round | None:
+        """The round, if all have reported it. Older ones, whose reports a controller missed, are given up then."""
+        reports = self._open.get(number)
+        if reports is None or not self._expected(max(report.epoch for report in reports.values())) <= reports.keys():
             return None
-        done = Round(report.round, self._open.pop(report.round))
+        done = Round(number, reports)
+        self._open = {other: reports for other, reports in self._open.items() if other > number}
         self.complete.append(done)
         return done
 

@@ -10,8 +10,8 @@ dropped because a member can't hold it. What is in force is for the members to s
 from __future__ import annotations
 
 import asyncio
+import hmac
 import logging
-import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -21,14 +21,27 @@ from typing import Any, Literal
 from testbed.controller.decision import Decision, Rules, decide
 from testbed.controller.knowledge import Knowledge
 from testbed.controller.members import MemberServer
+from testbed.controller.membership import Membership
 from testbed.controller.rounds import Round, RoundBook
-from testbed.controller.spec import ControllerSpec
+from testbed.controller.spec import ControllerSpec, Elastic
 from testbed.controller.swaps import Swap
 from testbed.plan import Plan
-from testbed.planning import BoundError, Pair, PhysicalLink, Policy, PolicyError, View, predict
+from testbed.planning import BoundError, Pair, PhysicalLink, Policy, PolicyError, View, make_policy, predict
 from testbed.planning.bound import bound
 from testbed.planning.constraints import Constraints
-from testbed.protocol import Goodbye, Held, Hello, Prepare, Report, Stop, Welcome
+from testbed.protocol import (
+    Goodbye,
+    Held,
+    Hello,
+    Holding,
+    Lost,
+    Message,
+    Prepare,
+    Renew,
+    Report,
+    Stop,
+    Welcome,
+)
 from testbed.telemetry.store import Records, write_json
 
 log = logging.getLogger(__name__)
@@ -36,7 +49,7 @@ log = logging.getLogger(__name__)
 State = Literal["waiting", "running", "done", "failed"]
 
 #: What a swap under way makes wait: a request gives way only to one that counts at least as much.
-RANKS = {"period": 0, "network": 1, "forced": 2}
+RANKS = {"period": 0, "network": 1, "forced": 2, "member": 3}
 
 #: How long a member may take to accept its last message.
 FLUSH_S = 2.0
@@ -45,16 +58,25 @@ FLUSH_S = 2.0
 HOLD_MARGIN_S = 10.0
 
 
+#: A run that is not elastic ends with the first member that is gone.
+NOT_ELASTIC = Elastic(quorum=1)
+
+#: What plans for those who are left when the run's own policy has none: it needs nothing but that they reach another.
+LAST_RESORT = "mst"
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """Why a plan is considered: `period`, `network` (it was changed) or `forced` (by `policy`, whatever it saves).
 
-    `dropped` asks for nothing: it puts on record `why` a plan that was adopted will not come into force.
+    `member`: the plan is for one `joins` more. `dropped` asks for nothing: it puts on record `why` a plan that was
+    adopted will not come into force.
     """
 
-    reason: Literal["period", "network", "forced", "dropped"]
+    reason: Literal["period", "network", "forced", "member", "dropped"]
     policy: Policy | None = None
     why: str = ""
+    joins: str = ""
 
 
 class Controller:
@@ -68,7 +90,7 @@ class Controller:
         self.state: State = "waiting"
         self.failure = ""
         self.swaps: list[Swap] = []
-        self.book = RoundBook(spec.members)
+        self.book = RoundBook(self._expected)
         self.policy = spec.make_policy()
         self.knowledge = Knowledge(spec.view)
         self.finished = asyncio.Event()
@@ -76,8 +98,12 @@ class Controller:
         self.closed = False
         self.plan: Plan
         self._out = out
-        self._secret = secrets.token_hex(16)
-        self._members = MemberServer(socket, spec.members, spec.token, self, tcp)
+        # A controller that is started anew must say the same.
+        self._secret = hmac.digest(spec.token.encode(), b"between members", "sha256").hex()
+        self._elastic = spec.elastic
+        self.members = Membership(spec.members, spec.elastic or NOT_ELASTIC, self)
+        self._server = MemberServer(socket, spec.members, spec.token, self, tcp, spec.elastic is not None)
+        self._by_epoch: dict[int, frozenset[str]] = {}
         self._joined: dict[str, Hello] = {}
         self._goodbyes: dict[str, Goodbye] = {}
         self._requests: asyncio.Queue[Request] = asyncio.Queue()
@@ -99,12 +125,12 @@ class Controller:
         How long to wait for members is for the controller's owner to say: it knows when they were started.
         """
         now = time.time()
-        view = self.knowledge.view(now)
+        view = self._view(now)
         self.plan = self._plan(self.policy, view)
         self._store_plan(self.plan)
         first = Decision(True, "the first plan", None, predict(self.plan, view).seconds)
         await self._record(Request("period"), view, first, self.plan)
-        await self._members.start()
+        await self._server.start()
         self._considering = asyncio.create_task(self._consider_requests())
         self._considering.add_done_callback(self._considering_ended)
         log.info("waiting for %d members", len(self.spec.members))
@@ -113,10 +139,11 @@ class Controller:
         """Stop the members that are still there, and leave the run's directory complete."""
         if self.state in ("waiting", "running"):
             self.fail("the controller was ended")
+        self.members.end()
         self._considering.cancel()
         await asyncio.gather(self._considering, return_exceptions=True)
-        await self._members.flush(FLUSH_S)
-        await self._members.close()
+        await self._server.flush(FLUSH_S)
+        await self._server.close()
         self.closed = True
         self._announce()
         self._rounds_file.close()
@@ -137,17 +164,33 @@ class Controller:
     # What members say
 
     def joined(self, hello: Hello) -> None:
+        if hello.standing:
+            self._came_back(hello)
+        elif self.state == "running":
+            self._comes(hello)
         self._joined[hello.member] = hello
         log.info("%s joined (%d of %d)", hello.member, len(self._joined), len(self.spec.members))
         if len(self._joined) == len(self.spec.members) and self.state == "waiting":
             self.state = "running"
-            roster = {member: one.address for member, one in self._joined.items()}
+            self.members.roster = {member: one.address for member, one in self._joined.items()}
             for member in self.spec.members:
-                job = asdict(self.spec.jobs[member])
-                self._members.send(member, Welcome(job, roster, self.plan.to_json(), self._secret))
+                self.send(member, self._welcome(member, self.plan))
+            if self._elastic is not None:
+                self.members.begin()
         self._announce()
 
+    def renewed(self, renew: Renew) -> None:
+        self.members.renewed(renew.member)
+
+    def lost(self, lost: Lost) -> None:
+        if self.state == "running":
+            self.members.lost(lost)
+
+    def holding(self, holding: Holding) -> None:
+        self.members.holding(holding)
+
     def reported(self, report: Report) -> None:
+        self.members.advanced(report.member)
         done = self.book.add(report)
         self._rounds_file.append({"at_s": time.time(), **asdict(report)})
         if done is not None:
@@ -164,15 +207,130 @@ class Controller:
         self._announce()
 
     def left(self, goodbye: Goodbye) -> None:
+        if goodbye.error and self._elastic is not None and self.state == "running":
+            self.members.lose({goodbye.member: goodbye.error})
+            self._announce()
+            return
         self._goodbyes[goodbye.member] = goodbye
+        self.members.done(goodbye.member)
         if goodbye.error:
             self.fail(f"{goodbye.member}: {goodbye.error}")
-        elif len(self._goodbyes) == len(self.spec.members) and self.state == "running":
-            self._end("done")
+        self._end_if_done()
         self._announce()
 
     def died(self, member: str, why: str) -> None:
-        self.fail(f"{member}: {why}")
+        if self._elastic is None or self.state != "running":
+            self.fail(f"{member}: {why}")
+        elif self._pending is not None and self._pending.joins == member:
+            self._drop(self._pending, f"{member}: {why}")
+        else:
+            self.members.hung_up(member)
+
+    # Members that go and come
+
+    def send(self, member: str, message: Message) -> None:
+        """Send to a member that is there."""
+        self._server.send(member, message)
+
+    def next_epoch(self) -> int:
+        """One that no plan has."""
+        self._newest += 1
+        return self._newest
+
+    def last_round(self) -> int | None:
+        """The newest that all have reported."""
+        return self.book.last.number if self.book.last else None
+
+    async def plan_for(self, members: frozenset[str], epoch: int) -> Plan:
+        """The policy's plan for these, or another's where it has none. PolicyError when they can't reach another."""
+        view = self._view(time.time()).among(members)
+        try:
+            plan = await asyncio.to_thread(self._plan, self.policy, view)
+        except PolicyError as error:
+            log.warning("no plan of %s for %s: %s", self.policy.name, sorted(members), error)
+            plan = self._plan(make_policy(LAST_RESORT, {}), view)
+        return plan.with_epoch(epoch)
+
+    def losing(self, gone: Mapping[str, str]) -> None:
+        """Plans under way are given up, and rounds are complete without who is gone."""
+        if self._pending is not None:
+            self._drop(self._pending, "; ".join(f"{member} is gone" for member in gone))
+        for member in gone:
+            self._goodbyes.pop(member, None)
+        self._by_epoch = {epoch: members - gone.keys() for epoch, members in self._by_epoch.items()}
+        for done in self.book.recheck():
+            self._round_done(done)
+        self._end_if_done()
+
+    def resumed(self, plan: Plan, why: str) -> None:
+        """The plan is in force: those who are left had nothing to agree on."""
+        self._store_plan(plan)
+        swap = Swap(plan, why, time.time(), self.last_round() or 0, set(plan.members), time.time())
+        self._prepared = {plan.epoch: swap}
+        self.plan = plan
+        self.swaps.append(swap)
+        log.info("epoch %d: %s", plan.epoch, why)
+        if self._deferred is not None:
+            self._ask(self._deferred)
+            self._deferred = None
+        self._announce()
+
+    def _came_back(self, hello: Hello) -> None:
+        """It found its controller again; this one may have been started anew, and learns from it who there is."""
+        plan = Plan.from_json(hello.standing["plan"])
+        self._newest = max(self._newest, int(hello.standing["newest"]))
+        if self.state == "waiting":
+            self.state = "running"
+            self.plan = plan
+            self.members.recover(plan, roster_of(hello.standing["roster"]))
+            self.members.begin()
+        if plan.epoch > self.plan.epoch:
+            self.plan = plan
+        self._by_epoch[plan.epoch] = frozenset(plan.members)
+        self.members.came_back(hello)
+
+    def _comes(self, hello: Hello) -> None:
+        """A member, which may have been there before, wants to take part from now on."""
+        if hello.member in self.members.present:
+            self.members.lose({hello.member: "it was started anew"})
+        self.members.roster[hello.member] = hello.address
+        self._ask(Request("member", joins=hello.member))
+
+    def _welcome(self, member: str, plan: Plan, source: str = "") -> Welcome:
+        lease_s = self._elastic.lease_s if self._elastic else 0.0
+        job = asdict(self.spec.jobs[member])
+        roster = {name: self.members.roster[name] for name in plan.members}
+        return Welcome(job, roster, plan.to_json(), self._secret, lease_s, source)
+
+    def _prepare(self, swap: Swap) -> None:
+        """Have the members hold a plan; one that comes with it begins from its nearest neighbour's state."""
+        plan, joins = swap.plan, swap.joins
+        if not joins:
+            self._server.send_all(Prepare(plan.to_json()))
+            return
+        edges = self.knowledge.view(time.time()).edges
+        rates = {source: edge.rate_bps for (source, to), edge in edges.items() if to == joins}
+        source = max(sorted(self.members.present), key=lambda member: rates.get(member, 0.0))
+        swap.holders.add(joins)
+        self.send(joins, self._welcome(joins, plan, source))
+        roster = {name: self.members.roster[name] for name in plan.members}
+        for member in self.members.present:
+            self.send(member, Prepare(plan.to_json(), roster, source))
+
+    def _expected(self, epoch: int) -> frozenset[str]:
+        return self._by_epoch.get(epoch, self.members.present)
+
+    def _view(self, now: float, joins: str = "") -> View:
+        """What is known of the network, as far as it is that of those who are there."""
+        view = self.knowledge.view(now)
+        names = self.members.present | ({joins} if joins else set())
+        return view if names == set(view.names) else view.among(names)
+
+    def _end_if_done(self) -> None:
+        if self.state == "running" and self._goodbyes.keys() >= self.members.present:
+            if self._elastic is not None:
+                self._server.send_all(Stop("done"))
+            self._end("done")
 
     # What the run asks for
 
@@ -182,7 +340,7 @@ class Controller:
             return
         self.failure = reason
         log.error("failed: %s", reason)
-        self._members.send_all(Stop(reason))
+        self._server.send_all(Stop(reason))
         self._end("failed")
 
     def change_network(self, links: Mapping[str, PhysicalLink], routes: Mapping[Pair, tuple[str, ...]]) -> None:
@@ -206,6 +364,7 @@ class Controller:
             "members": list(self.spec.members),
             "joined": sorted(self._joined),
             "left": sorted(self._goodbyes),
+            "passages": [asdict(passage) for passage in self.members.passages],
             "round": last.number if last else None,
             "rounds": self.spec.rounds,
             "epoch": self.plan.epoch,
@@ -236,21 +395,25 @@ class Controller:
         self._prepared = {epoch: other for epoch, other in self._prepared.items() if epoch > swap.plan.epoch}
         swap.activate(self.book.complete)
         log.info("epoch %d in force since round %d, pause %s ms", swap.plan.epoch, done.number, swap.pause_ms)
+        if swap.joins:
+            self.members.admit(swap.joins, swap.plan)
         if swap is self._pending:
             self._settle()
-        else:
+        elif swap not in self.swaps:
             self.swaps = sorted([*self.swaps, swap], key=lambda one: one.plan.epoch)
 
     def _drop(self, swap: Swap, why: str) -> None:
         """Give up a plan that can't be held everywhere. The next Prepare takes it back from who holds it."""
         log.warning("epoch %d dropped: %s", swap.plan.epoch, why)
         self.swaps.remove(swap)
+        if swap.joins:
+            self.send(swap.joins, Stop(f"could not be let in: {why}; join again"))
         self._ask(Request("dropped", why=f"epoch {swap.plan.epoch} was dropped: {why}"))
         self._settle()
 
     def _drop_late(self, swap: Swap) -> None:
         if swap is self._pending and swap.held_s is None and self.state == "running":
-            missing = sorted(set(self.spec.members) - swap.holders)
+            missing = sorted(set(swap.plan.members) - swap.holders)
             self._drop(swap, f"{', '.join(missing)} did not say in time whether they hold it")
             self._announce()
 
@@ -281,7 +444,7 @@ class Controller:
             request = await self._requests.get()
             if request.reason == "dropped":
                 await self._record_dropped(request)
-            elif self._pending is not None:
+            elif self._pending is not None or self.members.changing:
                 self._defer(request)
             elif self.state in ("waiting", "running"):
                 await self._consider(request)
@@ -294,7 +457,7 @@ class Controller:
     def _plan(self, policy: Policy, view: View) -> Plan:
         return self.spec.dress(policy.plan(view), view)
 
-    async def _propose(self, policy: Policy) -> tuple[View, Plan | PolicyError]:
+    async def _propose(self, policy: Policy, joins: str = "") -> tuple[View, Plan | PolicyError]:
         """The policy's plan, or why it has none, and the view it was made by: that of the newest declaration.
 
         The network may change while the policy thinks; what it thought of is of no use then.
@@ -302,7 +465,7 @@ class Controller:
         while True:
             declarations = self._declarations
             now = self._considered_s = time.time()
-            view = self.knowledge.view(now)
+            view = self._view(now, joins)
             try:
                 proposed: Plan | PolicyError = await asyncio.to_thread(self._plan, policy, view)
             except PolicyError as error:
@@ -311,7 +474,9 @@ class Controller:
                 return view, proposed
 
     async def _consider(self, request: Request) -> None:
-        view, proposed = await self._propose(request.policy or self.policy)
+        view, proposed = await self._propose(request.policy or self.policy, request.joins)
+        if self.members.changing or set(proposed_members(proposed)) - self.members.present - {request.joins}:
+            return  # a member was lost meanwhile
         if isinstance(proposed, PolicyError):
             log.warning("no other plan: %s", proposed)
             await self._record(request, view, Decision(False, str(proposed), None, float("inf")), None)
@@ -322,12 +487,15 @@ class Controller:
         if request.reason == "forced":
             same = self.plan.shape() == proposed.shape()
             decision = Decision(not same, "forced", decision.current_s, decision.proposed_s)
+        if request.joins:
+            decision = Decision(True, f"{request.joins} comes", decision.current_s, decision.proposed_s)
         plan = None
         if decision.adopt and self.state in ("waiting", "running"):
-            plan = self._adopt(proposed, request.reason if request.policy else f"{request.reason}: {decision.why}")
+            reason = request.reason if request.policy else f"{request.reason}: {decision.why}"
+            plan = self._adopt(proposed, reason, request.joins)
         await self._record(request, view, decision, plan)
 
-    def _adopt(self, plan: Plan, reason: str) -> Plan:
+    def _adopt(self, plan: Plan, reason: str, joins: str = "") -> Plan:
         """Number `plan` and have the members prepare for it; until they are there it is simply the first plan."""
         if self.state == "running":
             self._newest += 1
@@ -337,17 +505,17 @@ class Controller:
         if self.state == "waiting":
             self.plan = plan
         else:
-            swap = Swap(plan, reason, time.time(), self.book.last.number if self.book.last else 0)
+            swap = Swap(plan, reason, time.time(), self.last_round() or 0, joins=joins)
             self._pending = self._prepared[plan.epoch] = swap
             self.swaps.append(swap)
-            self._members.send_all(Prepare(plan.to_json()))
+            self._prepare(swap)
             answered_s = max(job.round_timeout_s for job in self.spec.jobs.values()) + HOLD_MARGIN_S
             asyncio.get_running_loop().call_later(answered_s, self._drop_late, swap)
         self._announce()
         return plan
 
     async def _record_dropped(self, request: Request) -> None:
-        view = self.knowledge.view(time.time())
+        view = self._view(time.time())
         seconds = predict(self.plan, view).seconds
         current_s = None if seconds == float("inf") else seconds
         await self._record(request, view, Decision(False, request.why, current_s, float("inf")), None)
@@ -386,12 +554,14 @@ class Controller:
         return self._bound[1]
 
     def _store_plan(self, plan: Plan) -> None:
+        self._by_epoch[plan.epoch] = frozenset(plan.members)
         write_json(self._out / f"plans/{plan.epoch:04d}.json", plan.to_json())
 
     # The end
 
     def _end(self, state: Literal["done", "failed"]) -> None:
         self.state = state
+        self.members.end()
         write_json(self._out / "final.json", self._final())
         self.finished.set()
         self._announce()
@@ -403,7 +573,8 @@ class Controller:
             "failure": self.failure,
             "rounds": len(self.book.complete),
             "epoch": self.plan.epoch,
-            "identical": len(digests) == 1 and "" not in digests and len(self._goodbyes) == len(self.spec.members),
+            "identical": len(digests) == 1 and "" not in digests and self._goodbyes.keys() >= self.members.present,
+            "passages": [asdict(passage) for passage in self.members.passages],
             "lost_updates": sum(done.lost for done in self.book.complete),
             "duplicated_updates": sum(done.duplicated for done in self.book.complete),
             "members": {
@@ -424,3 +595,13 @@ class Controller:
         self.changes += 1
         self._changed.set()
         self._changed = asyncio.Event()
+
+
+def proposed_members(proposed: Plan | PolicyError) -> tuple[str, ...]:
+    """Whom a plan is for; nobody where there is none."""
+    return proposed.members if isinstance(proposed, Plan) else ()
+
+
+def roster_of(value: Mapping[str, Any]) -> dict[str, tuple[str, int]]:
+    """Members and where they listen, as JSON has them."""
+    return {str(member): (str(host), int(port)) for member, (host, port) in value.items()}

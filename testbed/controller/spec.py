@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator, model_validator
 
 from testbed.plan import PLAIN_CODEC, Plan
-from testbed.planning import Policy, View, make_policy
+from testbed.planning import Policy, PolicyError, View, make_policy
 from testbed.planning.sites import with_site_groups
 from testbed.protocol import Job
 
@@ -31,6 +31,18 @@ def _job_json(job: Job) -> dict[str, Any]:
     return {name: getattr(job, name) for name in Job.__slots__}
 
 
+class Elastic(BaseModel):
+    """Members may go and come while others train, as long as `quorum` of them are left.
+
+    Who does not renew its lease for `lease_s` is gone.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    quorum: int = Field(ge=1)
+    lease_s: float = Field(default=5.0, gt=0)
+
+
 class ControllerSpec(BaseModel):
     """Members, their jobs, what is known of the network at first, and how plans are chosen.
 
@@ -43,6 +55,8 @@ class ControllerSpec(BaseModel):
     POST /network; a `measured` one starts from the declared rates and is corrected by the members' transfers.
     `period_s`: the least time between two evaluations of the policy. `margin`: the part of the predicted round
     that another plan must save. `dwell_rounds`: how many rounds a plan stands before another may follow.
+
+    Unless it is `elastic`, a member that dies ends the run.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
@@ -58,6 +72,7 @@ class ControllerSpec(BaseModel):
     period_s: float = Field(default=5.0, ge=0)
     margin: float = Field(default=0.1, ge=0, lt=1)
     dwell_rounds: int = Field(default=3, ge=0)
+    elastic: Elastic | None = None
 
     @model_validator(mode="after")
     def _agrees(self) -> ControllerSpec:
@@ -65,6 +80,10 @@ class ControllerSpec(BaseModel):
             raise ValueError(f"members {list(self.members)} are not those of the view, {list(self.view.names)}")
         if set(self.jobs) != set(self.members):
             raise ValueError(f"jobs must be those of the members: {sorted(set(self.jobs) ^ set(self.members))}")
+        if self.elastic is not None and self.elastic.quorum > len(self.members):
+            raise ValueError(f"the quorum is {self.elastic.quorum}, and there are {len(self.members)} members")
+        if self.elastic is not None and self.period > 1:
+            raise ValueError("an elastic run has no groups: a member lost in a group's round can't be mended yet")
         self.make_policy()
         return self
 
@@ -75,6 +94,8 @@ class ControllerSpec(BaseModel):
     def dress(self, plan: Plan, view: View) -> Plan:
         """A policy's plan with what is not the policy's business; PolicyError when a site's members do not meet."""
         plan = replace(plan, codec=self.codec)
+        if self.elastic is not None and plan.groups:
+            raise PolicyError(f"{plan.policy}: its plans have groups, and an elastic run has none")
         return plan if self.period == 1 or plan.groups else with_site_groups(plan, view, self.period)
 
     @property

@@ -22,6 +22,7 @@ class Swap:
 
     `active_s`: when the first round under the plan began. `pause_ms`: by how much that round was longer than those
     before it. `lost_updates` and `duplicated_updates`: those of the rounds from the request to the first under it.
+    `joins` names a member that comes with the plan.
     """
 
     plan: Plan
@@ -35,6 +36,7 @@ class Swap:
     pause_ms: float | None = None
     lost_updates: int = 0
     duplicated_updates: int = 0
+    joins: str = ""
 
     def hold(self, member: str, now_s: float) -> None:
         """`member` holds the plan."""

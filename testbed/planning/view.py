@@ -10,7 +10,7 @@ storey is empty and an edge's rate is all there is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, cast, get_args
 
@@ -121,6 +121,15 @@ class View:
         """A view whose edges follow from the links: one where both directions of a pair have a route that is up."""
         bare = cls(tuple(members), dict(links), dict(routes), {}, model_bytes, at_s, knowledge)
         return replace(bare, edges=bare.edges_of_links())
+
+    def among(self, names: Collection[str]) -> View:
+        """The view of these members alone."""
+        return replace(
+            self,
+            members=tuple(member for member in self.members if member.name in names),
+            routes={pair: route for pair, route in self.routes.items() if set(pair) <= set(names)},
+            edges={pair: edge for pair, edge in self.edges.items() if set(pair) <= set(names)},
+        )
 
     def edges_of_links(self) -> dict[Pair, Edge]:
         """The edges that links and routes give, without any measurement."""

@@ -32,6 +32,7 @@ from testbed.sync.exchange import Exchange, Loss
 from testbed.sync.fetch import Answer, Ask, What, fetch, receive_ask, refusal, send_answer
 from testbed.sync.frame import Greeting
 from testbed.sync.patience import Patience
+from testbed.sync.recovery import Orders, orders_for
 from testbed.sync.round import Round, Tally
 from testbed.sync.sender import CLOSE_S, Way
 
@@ -86,7 +87,7 @@ class Eras:
         self._roster = dict(roster)
         self._lost: set[tuple[int, str, bool]] = set()
         self._halted: Halt | None = None
-        self._orders: Resume | None = None
+        self._orders: Orders | None = None
         self._attempt: Attempt | None = None
         self._past: Past | None = None
         self._finished = after_round
@@ -125,6 +126,7 @@ class Eras:
                 "roster": dict(self._roster),
                 "round": self._finished,
                 "halted": self._halted is not None,
+                "newest": max(self._exchange.newest, self._halted.epoch if self._halted else 0, *self._next, 0),
             }
 
     def keep(self, plan: Plan) -> None:
@@ -181,16 +183,16 @@ class Eras:
         self._patience.note(time.monotonic() - began)
         return result
 
-    def _try(self, exchange: Exchange, orders: Resume | None, attempt: Attempt, residual: Residual | None) -> Reduced:
+    def _try(self, exchange: Exchange, orders: Orders | None, attempt: Attempt, residual: Residual | None) -> Reduced:
         if attempt.whole or (orders is not None and orders.round == attempt.number and not orders.anew):
             return self._mend(exchange, orders, attempt)
         exchange.suspect_s = self._patience.seconds
         done = exchange.run(attempt.values, attempt.weight, self._way.patience_s, residual)
-        part = done.reduction.part(0)
+        part = done.reduction.made_of(0)
         contributors = tuple(done.reduction.names(part.contributors))
         return _reduced(done, (Slice(0, attempt.elements, contributors, part.weight),))
 
-    def _mend(self, exchange: Exchange, orders: Resume | None, attempt: Attempt) -> Reduced:
+    def _mend(self, exchange: Exchange, orders: Orders | None, attempt: Attempt) -> Reduced:
         """Fetch what others hold final of a round, and reduce among those who are left what nobody holds."""
         done = None
         if orders is not None and not attempt.whole:
@@ -229,7 +231,7 @@ class Eras:
         way = self._way
         return fetch(self._roster[peer], way.secret, way.member, ask, most_bytes, way.patience_s)
 
-    def _await_exchange(self, attempt: Attempt, barred: int) -> tuple[Exchange, Resume | None]:
+    def _await_exchange(self, attempt: Attempt, barred: int) -> tuple[Exchange, Orders | None]:
         """The exchange in force, of another era than `barred`, and what the controller said when it began."""
         with self._changed:
             ready = self._changed.wait_for(
@@ -292,8 +294,8 @@ class Eras:
     def resume(self, message: Resume) -> None:
         """Go on among those who are left. PlanError when the plan is none."""
         plan = Plan.from_json(message.plan)
-        reduces = message.anew or bool(message.left)
-        exchange = self._make(plan, message.roster, message.round - reduces, started=True)
+        orders = orders_for(self._way.member, message.holdings)
+        exchange = self._make(plan, message.roster, orders.round - orders.reduces, started=True)
         with self._changed:
             if self._halted is None or self._halted.epoch > plan.epoch:
                 old = [exchange]  # another member was lost meanwhile
@@ -303,7 +305,7 @@ class Eras:
                 self._before = None
                 self._next = {}
                 self._exchange, self._era = exchange, plan.epoch
-                self._orders, self._halted = message, None
+                self._orders, self._halted = orders, None
                 self._roster = dict(message.roster)
             self._changed.notify_all()
         for one in old:

@@ -145,6 +145,12 @@ class Exchange:
         """The epoch that the next round goes by."""
         return self._agreed
 
+    @property
+    def newest(self) -> int:
+        """The newest epoch that this member has heard of."""
+        with self._changed:
+            return max(*self._plans, self._successor)
+
     def start(self, after_round: int) -> None:
         """Begin with the round that follows `after_round`."""
         with self._changed:

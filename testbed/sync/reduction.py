@@ -74,6 +74,7 @@ class Reduction:
         self._parts: list[Part | None] = [None] * chunks
         self._summed = bytearray(chunks)
         self._final = bytearray(chunks)
+        self._made: list[Part | None] = [None] * chunks
         self._unfinished = [len(key) for key in layout.keys]
         self._agreed: int | None = None
 
@@ -177,6 +178,7 @@ class Reduction:
             raise FrameError(f"means disagree on the epoch to use next: {self._agreed} and {part.successor}")
         self.lost |= self.role.everybody & ~part.contributors
         self._final[number] = 1
+        self._made[number] = part
         chunk = self.layout.chunks[number]
         self._values(number).copy_(self._sums.placed(chunk.start, chunk.stop))
 
@@ -196,15 +198,21 @@ class Reduction:
         """The elements whose mean is there, in order, and whose updates it is of."""
         found: list[Slice] = []
         for number, chunk in enumerate(self.layout.chunks):
-            if not self._final[number]:
+            part = self._made[number]
+            if part is None:
                 continue
-            part = self.part(number)
             made = tuple(self.names(part.contributors)), part.weight
             if found and found[-1].stop == chunk.start and (found[-1].members, found[-1].weight) == made:
                 found[-1] = replace(found[-1], stop=chunk.stop)
             else:
                 found.append(Slice(chunk.start, chunk.stop, *made))
         return found
+
+    def made_of(self, number: int) -> Part:
+        """What the mean of a chunk is made of; for when it is there."""
+        part = self._made[number]
+        assert part is not None
+        return part
 
     def means(self, start: int, stop: int) -> torch.Tensor:
         """A copy of the means of the elements [start, stop), all of them final."""
