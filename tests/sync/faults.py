@@ -274,7 +274,10 @@ class Cluster:
         log = (self.folder / "controller.log").read_text().splitlines()[-25:]
         return "\n".join([f"rounds {rounds}", f"alive {alive}", *log])
 
-    def kill(self, name: str, phase: str, comes_back: bool = True) -> Kill:
+    def ended(self, name: str) -> bool:
+        return not self._members[name].is_alive()
+
+    def kill(self, name: str, phase: str, comes_back: bool = True, mended: bool = True) -> Kill | None:
         """Have a member die in a round's phase; back once it has been in a round again."""
         note = self.folder / f"{name}.died"
         note.unlink(missing_ok=True)
@@ -283,6 +286,8 @@ class Cluster:
         (self.folder / f"{name}.orders.new").replace(self.folder / f"{name}.orders")
         process = self._members[name]
         self.until(lambda: not process.is_alive())
+        if not mended:
+            return None
         died_s, before = float(note.read_text()), self.last_round(name)
         self.await_round(before + 2, others)
         after = [record for record in self.records(others[0]) if record["round"] > before]
@@ -296,11 +301,11 @@ class Cluster:
         first = next(record for record in after if record["at_s"] > died_s)
         return Kill(name, phase, first["at_s"] - died_s, back_s, slices)
 
-    def end(self) -> dict[str, Any]:
+    def end(self, left_out: Sequence[str] = ()) -> dict[str, Any]:
         """Let all finish; the controller's last word."""
         (self.folder / "end").touch()
-        self.until(lambda: not any(process.is_alive() for process in self._members.values()))
-        codes = {name: process.exitcode for name, process in self._members.items()}
+        self.until(lambda: all(self.ended(name) for name in self.names))
+        codes = {name: its.exitcode for name, its in self._members.items() if name not in left_out}
         assert set(codes.values()) == {0}, f"{codes}\n{self.state()}"
         final: dict[str, Any] = json.loads((self.folder / "out" / "final.json").read_text())
         return final
@@ -344,8 +349,10 @@ def main() -> int:
         cases = [(name, phase) for phase in PHASES for name in made.names]
         random.Random(arguments.seed).shuffle(cases)
         for name, phase in cases:
-            kills.append(made.kill(name, phase))
-            print(f"{name} died as {phase}: mended in {kills[-1].mended_s:.2f} s, back in {kills[-1].back_s:.2f} s")
+            killed = made.kill(name, phase)
+            assert killed is not None
+            kills.append(killed)
+            print(f"{name} died as {phase}: mended in {killed.mended_s:.2f} s, back in {killed.back_s:.2f} s")
         before = made.last_round("m0")
         made.kill_controller()
         time.sleep(arguments.away)

@@ -1,0 +1,82 @@
+"""Who counts as gone: pure, by a clock that the test turns."""
+
+from __future__ import annotations
+
+import pytest
+
+from testbed.controller.leases import Leases
+
+pytestmark = pytest.mark.unit
+
+MEMBERS = ("a", "b", "c", "d")
+
+
+def leases() -> Leases:
+    made = Leases(8.0)
+    made.begin(MEMBERS, 0.0)
+    return made
+
+
+def renewed(made: Leases, now: float, *members: str) -> dict[str, str]:
+    for member in members:
+        made.renew(member, now)
+    return made.gone(now)
+
+
+def test_who_does_not_renew_is_gone_after_a_lease() -> None:
+    made = leases()
+    assert not renewed(made, 5.0, "a", "b", "c")
+    assert renewed(made, 8.5, "a", "b", "c") == {"d": "it did not renew its lease for 8 s"}
+
+
+def test_a_look_that_comes_late_blames_nobody() -> None:
+    made = leases()
+    assert not made.gone(30.0) and not made.gone(37.0)
+    assert made.gone(38.5).keys() == set(MEMBERS)
+
+
+def test_a_connection_that_broke_needs_two_witnesses() -> None:
+    made = leases()
+    made.lose("a", "d", "reset", True, 1.0)
+    assert not made.gone(1.0)
+    made.hang_up("d")
+    assert made.gone(1.0) == {"d": "a lost it: reset"}
+
+
+def test_who_hung_up_may_come_back() -> None:
+    made = leases()
+    made.hang_up("d")
+    assert not made.gone(1.0)
+    made.renew("d", 2.0)
+    made.lose("a", "d", "reset", True, 2.0)
+    assert not made.gone(2.0)
+
+
+def test_most_of_the_others_are_believed() -> None:
+    made = leases()
+    made.lose("a", "d", "reset", True, 1.0)
+    made.lose("d", "a", "reset", True, 1.0)  # the path between the two, as far as anyone knows
+    assert not made.gone(1.0)
+    made.lose("b", "d", "reset", True, 1.0)
+    assert made.gone(1.0).keys() == {"d"}
+
+
+def test_who_is_waited_for_is_gone_unless_it_waits_itself() -> None:
+    made = leases()
+    made.lose("a", "c", "the mean", False, 1.0)
+    made.lose("c", "d", "its partial sum", False, 1.0)
+    assert not renewed(made, 5.0, *MEMBERS)
+    assert renewed(made, 9.5, *MEMBERS) == {"d": "c waits for it in vain: its partial sum"}
+    made.advance("c")
+    made.advance("a")
+    assert not renewed(made, 10.0, *MEMBERS)
+
+
+def test_what_strangers_say_or_is_said_of_them_counts_nothing() -> None:
+    made = leases()
+    made.end("d")
+    for member in (*MEMBERS, "x"):
+        made.lose(member, "d", "reset", True, 1.0)
+        made.lose("x", member, "reset", True, 1.0)
+    made.hang_up("d")
+    assert not made.gone(1.0)

@@ -1,0 +1,56 @@
+"""Members that die, freeze and come back, and a controller that is away: real processes over loopback.
+
+tests/sync/faults.py has every member in every phase; here each member dies once, in one phase after the other.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+
+import pytest
+
+from tests.sync.faults import PHASES, cluster, reported
+
+pytestmark = pytest.mark.unit
+
+MEMBERS = 5
+
+
+def test_each_member_dies_and_comes_back_and_all_end_with_the_same_bits() -> None:
+    with cluster(MEMBERS, 0.02) as made:
+        for name, phase in zip(made.names, PHASES, strict=False):
+            made.kill(name, phase)
+        before = made.last_round("m0")
+        made.kill_controller()
+        made.await_round(before + 20)
+        made.start_controller()
+        made.until(lambda: bool(reported(made)))
+        made.kill("m1", list(PHASES)[-1], comes_back=False)
+        final = made.end(left_out=["m1"])
+        made.check()
+    assert final["state"] == "done" and final["identical"]
+    assert [(passage["kind"], passage["member"]) for passage in final["passages"]] == [("left", "m1")]
+
+
+def test_who_freezes_loses_its_lease_and_is_told_so_when_it_wakes() -> None:
+    with cluster(3, 0.02, lease_s=1.0) as made:
+        made.signal("m2", signal.SIGSTOP)
+        before = made.last_round("m2")
+        made.await_round(before + 5, ["m0", "m1"])
+        made.signal("m2", signal.SIGCONT)
+        made.until(lambda: made.ended("m2"))
+        final = made.end(left_out=["m2"])
+        made.check()
+    assert final["identical"]
+    (left,) = final["passages"]
+    assert left["member"] == "m2" and "did not renew its lease" in left["why"]
+
+
+def test_below_the_quorum_the_run_stops_with_the_reason() -> None:
+    with cluster(3, 0.02, quorum=3) as made:
+        made.kill("m1", list(PHASES)[0], comes_back=False, mended=False)
+        made.until(lambda: all(made.ended(name) for name in made.names))
+        final = json.loads((made.folder / "out" / "final.json").read_text())
+    assert final["state"] == "failed"
+    assert "m1 is gone" in final["failure"] and "2 members are left, and the quorum is 3" in final["failure"]
