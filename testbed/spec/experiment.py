@@ -154,6 +154,18 @@ class Controller(Strict):
     dwell: int = Field(default=3, ge=1)
 
 
+class Elastic(Strict):
+    """Members may be lost while the others train, as long as `quorum` of them are left.
+
+    A worker whose container died is started anew and comes back (`lost: restart`), or stays away (`leave`). One that
+    does not renew its lease for `lease` counts as lost as well.
+    """
+
+    quorum: int = Field(ge=1)
+    lost: Literal["restart", "leave"] = "restart"
+    lease: Duration = Field(default=5.0, ge=0.5)
+
+
 class Change(Strict):
     """New values for a directed link; what is left out stays."""
 
@@ -186,7 +198,7 @@ class Event(Strict):
     """Something that happens, at a time after training began or when a round is complete: exactly one thing.
 
     `change` a directed link's values; take a physical pair `down` or `up` (`paris-tokyo` as two names);
-    `swap` the network for that of another topology file.
+    `swap` the network for that of another topology file; `kill` a worker's container, where the run is elastic.
     """
 
     at: Duration | None = None
@@ -195,14 +207,15 @@ class Event(Strict):
     down: Pair[str] | None = None
     up: Pair[str] | None = None
     swap: str | None = Field(default=None, min_length=1)
+    kill: str | None = None
 
     @model_validator(mode="after")
     def _one_moment_one_thing(self) -> Self:
         if (self.at is None) == (self.round is None):
             raise ValueError("needs one moment | either `at: 30s` or `round: 40`")
-        things = [name for name in ("change", "down", "up", "swap") if getattr(self, name) is not None]
+        things = [name for name in ("change", "down", "up", "swap", "kill") if getattr(self, name) is not None]
         if len(things) != 1:
-            raise ValueError(f"does {' and '.join(things) or 'nothing'} | one of change, down, up, swap")
+            raise ValueError(f"does {' and '.join(things) or 'nothing'} | one of change, down, up, swap, kill")
         return self
 
 
@@ -217,6 +230,7 @@ class ExperimentFile(Strict):
     compute: Compute = Compute()
     sync: Sync = Sync()
     controller: Controller = Controller()
+    elastic: Elastic | None = None
     events: list[Event] = Field(default_factory=list)
     seed: int = Field(default=1, ge=0, lt=2**32)
 
@@ -249,7 +263,7 @@ class Experiment:
         topology = _scaled(Topology.load(file.parent / spec.topology), spec.scale, file)
         swaps = [event.swap for event in spec.events if event.swap]
         networks = {swap: _scaled(Topology.load(file.parent / swap), spec.scale, file) for swap in swaps}
-        if faults := _check_events(spec, topology, networks):
+        if faults := [*_check_elastic(spec, topology), *_check_events(spec, topology, networks)]:
             raise SpecError(file, faults)
         return cls(spec, topology, networks, file)
 
@@ -314,6 +328,29 @@ def _check_events(spec: ExperimentFile, topology: Topology, networks: Mapping[st
     return faults
 
 
+#: Strategies whose members can be lost and come between any two steps.
+ELASTIC_STRATEGIES = ("gradients", "local_sgd", "diloco")
+
+
+def _check_elastic(spec: ExperimentFile, topology: Topology) -> list[Fault]:
+    """What of an elastic experiment can't be."""
+    if spec.elastic is None:
+        return []
+    faults = []
+    count = len(topology.workers)
+    if spec.elastic.quorum > count:
+        rule = f"{spec.elastic.quorum} are more than the {count} workers of {topology.file}"
+        faults.append(Fault("elastic.quorum", rule, f"from 1 to {count}"))
+    sync = spec.sync
+    if sync.strategy not in ELASTIC_STRATEGIES:
+        rule = f"with the strategy {sync.strategy} a lost member can't be made up for"
+        faults.append(Fault("elastic", rule, f"`strategy:` one of {', '.join(ELASTIC_STRATEGIES)}"))
+    if sync.powersgd_rank is not None or sync.delay:
+        rule = "a step with two rounds, or rounds with a delay, leaves no moment to come back at"
+        faults.append(Fault("elastic", rule, "no `powersgd_rank` and no `delay`"))
+    return faults
+
+
 def _links_at(event: Event, spec: ExperimentFile, topology: Topology, networks: Mapping[str, Topology]) -> set[str]:
     """The links of the network in force when a timed event happens; its own swap is not yet."""
     earlier = [e for e in spec.events if e.swap and e.at is not None and e.at < (event.at or 0.0)]
@@ -335,6 +372,12 @@ def _check_event(
     if event.change and event.change.rate and not _can_be(rate := event.change.rate * spec.scale):
         rule = f"is {rate:g} bit/s at the experiment's scale"
         faults.append(Fault(f"{field}.change.rate", rule, f"what leaves it {RATES_IN_WORDS}"))
+    if event.kill is not None:
+        workers = {worker.name for worker in topology.workers}
+        if spec.elastic is None:
+            faults.append(Fault(f"{field}.kill", "ends a run that is not elastic", "`elastic: {quorum: 2}` beside it"))
+        if event.kill not in workers:
+            faults.append(Fault(f"{field}.kill", f"no worker {event.kill!r} is there", _some(workers)))
     for kind in ("down", "up"):
         pair = getattr(event, kind)
         if pair and "->".join(pair) not in known:

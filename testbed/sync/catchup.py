@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 
 from testbed.sync.checkpoint import Stateful
 from testbed.sync.errors import SyncError
 from testbed.sync.fetch import Answer
+from testbed.sync.strategies.strategy import Strategy
 
 #: A state larger than this is no state: who sets aside room for it must be sure. 64 GiB.
 MOST_BYTES = 1 << 36
@@ -18,8 +20,13 @@ MOST_BYTES = 1 << 36
 def packed(round_number: int, parts: Mapping[str, Stateful]) -> Answer:
     """The parts' states after a round, as another member may have them."""
     file = io.BytesIO()
-    torch.save({name: part.state_dict() for name, part in parts.items()}, file)
+    torch.save({name: _handed_over(part) for name, part in parts.items()}, file)
     return Answer({"round": round_number, "parts": sorted(parts)}, file.getbuffer())
+
+
+def _handed_over(part: Stateful) -> dict[str, Any]:
+    """A strategy hands over less than a checkpoint of it holds."""
+    return part.handover() if isinstance(part, Strategy) else part.state_dict()
 
 
 def unpack(answer: Answer, parts: Mapping[str, Stateful]) -> int:

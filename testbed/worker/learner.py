@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -42,8 +42,35 @@ class Learner(Protocol):
     def digest(self) -> str:
         """SHA-256 of all that must be the same at every member."""
 
+    def state_dict(self) -> dict[str, Any]:
+        """Parameters and optimizer, as a member that comes later begins from them."""
 
-class Supervised:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Begin from there."""
+
+
+class Trained:
+    """What all learners have: parameters in one flat tensor, and the optimizer that moves them."""
+
+    _parameters: torch.Tensor
+    _optimizer: optimizer.Optimizer
+
+    def state_dict(self) -> dict[str, Any]:
+        """The parameters and the optimizer's own."""
+        return {"parameters": self._parameters, "optimizer": self._optimizer.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Begin from there."""
+        self._parameters.copy_(state["parameters"])
+        device = self._parameters.device
+        moved = {
+            name: value.to(device) if isinstance(value, torch.Tensor) else value
+            for name, value in state["optimizer"].items()
+        }
+        self._optimizer.load_state_dict(moved)
+
+
+class Supervised(Trained):
     """A model, and the shard of a data set that this member learns from."""
 
     def __init__(self, job: Job, folder: Path, device: torch.device) -> None:
@@ -89,7 +116,7 @@ class Supervised:
         return functional.cross_entropy(scores.flatten(0, -2), targets.flatten()), scores
 
 
-class Synthetic:
+class Synthetic(Trained):
     """As many numbers as the job says and nothing to learn: exercises communication alone.
 
     Each step's gradient is the same random draw, scaled by a number of the step's, because drawing afresh would

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -39,17 +40,21 @@ def train(session: sync.Session, model: Learner) -> dict[str, float]:
     The first member evaluates for all, after rounds, when all hold the same bits (or nearly, where fragments are
     streamed). What is done between two rounds counts towards the declared steps, so that an evaluation hides in the
     time that is slept; what the rounds take does not.
+
+    A member that comes while the others train begins with the step that they are at.
     """
     job = session.job
-    evaluates = session.name == session.members[0]
     metrics: dict[str, float] = {}
     model.compute()  # PyTorch sets up its kernels at the first step, which would then be late
     strategy = strategies.make(job, session, model.parameters)
     last = strategies.steps(job)
     pace = Pace(job.step_seconds)
     spent = Spent()
-    evaluated = 0
-    for number in range(1, last + 1):
+    steps = Steps()
+    session.share(learner=model, strategy=strategy, steps=steps)
+    evaluated = session.rounds // job.evaluate_every
+    while steps.taken < last:
+        number = steps.taken + 1
         with spent.computing():
             metrics = model.compute()
         spent.add(pace.reach())
@@ -62,12 +67,30 @@ def train(session: sync.Session, model: Learner) -> dict[str, float]:
             strategy.after_step()
             if number == last:
                 strategy.settle()
+        steps.taken = number
+        session.step_done()
+        evaluates = session.name == session.members[0]
         if evaluates and (session.rounds // job.evaluate_every > evaluated or number == last):
             evaluated = session.rounds // job.evaluate_every
             metrics |= model.evaluate()
         if session.report(metrics, spent.compute_s, spent.slept_s, spent.late_s):
             spent = Spent()
     return metrics
+
+
+@dataclass
+class Steps:
+    """How many steps were taken; the same for all members."""
+
+    taken: int = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """The count."""
+        return {"taken": self.taken}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there."""
+        self.taken = int(state["taken"])
 
 
 @dataclass

@@ -6,7 +6,8 @@ that start on few cores. Over one vector a step is also a handful of operations,
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 import torch
 
@@ -16,6 +17,12 @@ class Optimizer(Protocol):
 
     def step(self, parameters: torch.Tensor, gradient: torch.Tensor) -> None:
         """One step; both flat and of one length."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the next step depends on, beside the parameters."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there."""
 
 
 class Sgd:
@@ -27,6 +34,13 @@ class Sgd:
     def step(self, parameters: torch.Tensor, gradient: torch.Tensor) -> None:
         """One step."""
         parameters.add_(gradient, alpha=-self._learning_rate)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """There is nothing to go on from."""
 
 
 class Adam:
@@ -53,6 +67,14 @@ class Adam:
         size = self._learning_rate / (1 - self.BETA1**self._steps)
         spread = (self._square / (1 - self.BETA2**self._steps)).sqrt_().add_(self.EPSILON)
         parameters.addcdiv_(self._mean, spread, value=-size)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The count of steps and both moments."""
+        return {"steps": self._steps, "mean": self._mean, "square": self._square}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there."""
+        self._steps, self._mean, self._square = int(state["steps"]), state["mean"], state["square"]
 
 
 #: What torch.optim.AdamW takes by default.

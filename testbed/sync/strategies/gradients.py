@@ -50,6 +50,10 @@ class Gradients(Strategy):
         powersgd = self._powersgd.state_dict() if self._powersgd else None
         return {"residual": self._residual.state(), "powersgd": powersgd}
 
+    def handover(self) -> dict[str, Any]:
+        """Nothing is owed yet by who begins."""
+        return {**self.state_dict(), "residual": None}
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Owe it again."""
         self._residual.restore(state["residual"])

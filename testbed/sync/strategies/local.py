@@ -156,6 +156,11 @@ class LocalSgd(Strategy):
         self._finish_all()
         return {"steps": self._steps, "fragments": [fragment.state_dict() for fragment in self._fragments]}
 
+    def handover(self) -> dict[str, Any]:
+        """Nothing is owed yet by who begins. For a strategy without delay: nothing is under way between two steps."""
+        state = self.state_dict()
+        return {**state, "fragments": [{**its, "residual": None} for its in state["fragments"]]}
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` returned."""
         self._steps = int(state["steps"])

@@ -89,6 +89,10 @@ class Strategy(ABC):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` returned, with model and optimizer restored already."""
 
+    def handover(self) -> dict[str, Any]:
+        """`state_dict` for another member, that begins where this one is. What codecs left out stays this one's."""
+        return self.state_dict()
+
     def __enter__(self) -> Self:
         if self._optimizer is not None:
             self._handles = [
