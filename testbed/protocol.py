@@ -288,10 +288,11 @@ class Goodbye(Message):
 
 @dataclass(frozen=True, slots=True)
 class Stop(Message):
-    """Leave now."""
+    """Leave now. Who is told so `again` may come back as a member that knows nothing: the others train on."""
 
     kind: ClassVar[str] = "stop"
     reason: str
+    again: bool = False
 
 
 MESSAGES: dict[str, type[Message]] = {

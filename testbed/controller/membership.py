@@ -132,7 +132,7 @@ class Membership:
     def came_back(self, hello: Hello) -> None:
         """A member that never left found the controller again. It goes unless the others went on without it."""
         if hello.member not in self.present:
-            self._host.send(hello.member, Stop("the others went on without this member: join again as a new one"))
+            self._host.send(hello.member, Stop("the others went on without this member", again=True))
             return
         self._away.discard(hello.member)
         self._halted |= bool(hello.standing["halted"])
@@ -161,7 +161,7 @@ class Membership:
             log.warning("%s is gone: %s", member, why)
             self._leases.end(member)
             self._away.discard(member)
-            self._host.send(member, Stop(f"the others go on without this member: {why}"))
+            self._host.send(member, Stop(f"the others go on without this member: {why}", again=True))
         self._host.losing(gone)
         if len(self.present) < self._elastic.quorum:
             self._host.fail(f"{reason}; {len(self.present)} members are left, and the quorum is {self._elastic.quorum}")

@@ -407,7 +407,7 @@ class Controller:
         log.warning("epoch %d dropped: %s", swap.plan.epoch, why)
         self.swaps.remove(swap)
         if swap.joins:
-            self.send(swap.joins, Stop(f"could not be let in: {why}; join again"))
+            self.send(swap.joins, Stop(f"could not be let in: {why}", again=True))
         self._ask(Request("dropped", why=f"epoch {swap.plan.epoch} was dropped: {why}"))
         self._settle()
 

@@ -125,6 +125,22 @@ class Fleet:
         for container in aside.values():
             _remove(container)
 
+    def kill(self, worker: str) -> None:
+        """End a worker's program at once."""
+        self._containers[worker].kill()
+
+    def exit_code(self, worker: str) -> int:
+        """That of a worker's program, which has ended."""
+        container = self._containers[worker]
+        container.reload()
+        return int(container.attrs["State"]["ExitCode"])
+
+    def restart(self, request: ContainerRequest) -> int:
+        """Another container in the place of a worker's own, which has ended; the pid of its first process."""
+        name = request.worker.name
+        _remove(self._containers.pop(name))
+        return self.start([request])[name]
+
     def logs(self, worker: str) -> bytes:
         """What the worker has printed."""
         return bytes(self._containers[worker].logs())

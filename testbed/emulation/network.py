@@ -107,6 +107,12 @@ class Network(Mininet):
             self._add_worker(worker, pids[worker.name], self.topology.lan, wiring)
         wiring.bring_up()
 
+    def replace_worker(self, name: str, pid: int) -> None:
+        """Give a worker's place to the process `pid` in another container of its; the one before has ended."""
+        self.leave([name])
+        worker = next(worker for worker in self.topology.workers if worker.name == name)
+        self._add_worker(worker, pid, self.topology.lan)
+
     def leave(self, workers: Iterable[str]) -> None:
         """Take workers off the network; their containers stay."""
         for name in workers:

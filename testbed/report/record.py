@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from testbed.plan import Plan
 from testbed.protocol import ProtocolError, Report, decode
-from testbed.run.summary import RoundFigures, rounds_of
+from testbed.run.summary import RoundFigures, fewest, rounds_of
 
 #: Workers are named after their site: `paris-w0`.
 WORKER_NAME = re.compile(r"(?P<site>.+)-w\d+")
@@ -123,8 +123,9 @@ class RunRecord:
 
     @cached_property
     def rounds(self) -> tuple[RoundFigures, ...]:
-        """The rounds that all members reported. Their times are Unix seconds; see `since`."""
-        return tuple(rounds_of([asdict(report) for report in self.reports], len(self.members)))
+        """The rounds that all members reported that were there. Their times are Unix seconds; see `since`."""
+        members = fewest(len(self.members), self.manifest.get("passages") or [])
+        return tuple(rounds_of([asdict(report) for report in self.reports], members))
 
     def since(self, unix_s: float) -> float:
         """Seconds since training began."""

@@ -27,7 +27,8 @@ def conclude(experiment: Experiment, directory: RunDirectory, outcome: Outcome) 
     """Write `summary.json` and return it."""
     reports = directory.read("rounds.jsonl")
     traffic = directory.read("traffic.jsonl")
-    rounds = summary.rounds_of(reports, len(experiment.topology.workers))
+    members = len(experiment.topology.workers)
+    rounds = summary.rounds_of(reports, summary.fewest(members, outcome.status["passages"]))
     began = outcome.training_started_s
     identical = _identical(directory)
     states = directory.read("links.jsonl")

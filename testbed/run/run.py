@@ -13,10 +13,11 @@ import secrets
 import time
 from collections.abc import Iterable
 from contextlib import ExitStack
+from functools import partial
 
 from rich.markup import escape
 
-from testbed.controller.spec import ControllerSpec
+from testbed.controller.spec import ControllerSpec, Elastic
 from testbed.emulation import budget, engine
 from testbed.emulation.containers import ContainerDied, ContainerRequest, Fleet
 from testbed.emulation.image import ensure_worker_image
@@ -35,6 +36,7 @@ from testbed.run.errors import RunFailed, TooMuch
 from testbed.run.manifest import Manifest
 from testbed.run.service import ControllerProcess
 from testbed.run.training import Outcome, Training
+from testbed.run.workers import Workers
 from testbed.spec.errors import Fault, SpecError
 from testbed.spec.experiment import Experiment
 from testbed.spec.topology import Worker
@@ -108,7 +110,9 @@ class Run:
                     raise RunFailed(str(error)) from error
             with display.step("workers loaded and joined"):
                 self._wait_for_members(controller, fleet)
-            training = Training(experiment, network, controller, self.directory, manifest, display, fidelity)
+            requests = self._requests(network)
+            workers = Workers(fleet, network, requests, experiment.spec.elastic, partial(self._save_log, fleet))
+            training = Training(experiment, network, controller, self.directory, manifest, display, fidelity, workers)
             return training.go_on()
 
     def _compare_with_budget(self, backend: str, strict: bool) -> None:
@@ -154,6 +158,7 @@ class Run:
             period_s=spec.controller.period,
             margin=spec.controller.margin,
             dwell_rounds=spec.controller.dwell,
+            elastic=None if spec.elastic is None else Elastic(quorum=spec.elastic.quorum, lease_s=spec.elastic.lease),
         )
 
     def _job(self, worker: Worker, index: int, count: int) -> Job:
@@ -211,4 +216,9 @@ class Run:
 
     def _save_logs(self, fleet: Fleet) -> None:
         for worker in fleet.running():
-            (self.directory.path / "logs" / f"{worker}.log").write_bytes(fleet.logs(worker))
+            self._save_log(fleet, worker)
+
+    def _save_log(self, fleet: Fleet, worker: str) -> None:
+        """Those of a worker's earlier containers stand before it."""
+        with (self.directory.path / "logs" / f"{worker}.log").open("ab") as file:
+            file.write(fleet.logs(worker))

@@ -23,15 +23,17 @@ class Script:
         network: Network,
         clock: ReplayClock,
         controller: AdminClient,
+        kill: Callable[[str], None],
         tell: Callable[[str, str], None],
         before_routes: Callable[[set[str]], None],
     ) -> None:
-        """`tell` hears what happens (kind, target); `before_routes` is called in a swap when its new links, which it
-        is given, are built and nothing passes them yet."""
+        """`kill` ends a worker; `tell` hears what happens (kind, target); `before_routes` is called in a swap when its
+        new links, which it is given, are built and nothing passes them yet."""
         self._experiment = experiment
         self._network = network
         self._clock = clock
         self._controller = controller
+        self._kill = kill
         self._tell = tell
         self._before_routes = before_routes
         self._waiting = list(experiment.spec.events)
@@ -63,6 +65,9 @@ class Script:
                 self._network.take(*pair, up=kind == "up")
                 self._tell(kind, "-".join(pair))
                 self._inform()
+        if event.kill:
+            self._kill(event.kill)
+            self._tell("kill", event.kill)
         if event.swap:
             self._swap(event.swap)
 
@@ -97,4 +102,6 @@ def _words(event: Event) -> str:
     for kind in ("down", "up"):
         if pair := getattr(event, kind):
             return f"{kind} {'-'.join(pair)} {moment}"
+    if event.kill:
+        return f"kill {event.kill} {moment}"
     return f"change of {event.change.link} {moment}" if event.change else f"swap to {event.swap} {moment}"

@@ -31,7 +31,7 @@ class RoundFigures:
 
 
 def rounds_of(reports: Sequence[Record], members: int) -> list[RoundFigures]:
-    """The rounds that all members have reported, in order."""
+    """The rounds that at least `members` members have reported, in order."""
     by_round: dict[int, list[Record]] = {}
     for report in reports:
         by_round.setdefault(report["round"], []).append(report)
@@ -45,8 +45,16 @@ def rounds_of(reports: Sequence[Record], members: int) -> list[RoundFigures]:
             duplicated=sum(r["duplicated"] for r in found),
         )
         for number, found in sorted(by_round.items())
-        if len(found) == members
+        if len(found) >= members
     ]
+
+
+def fewest(members: int, passages: Sequence[Record]) -> int:
+    """The least number of `members` that were there at a time: who was lost reports no round."""
+    there = [members]
+    for passage in passages:
+        there.append(there[-1] + (1 if passage["kind"] == "came" else -1))
+    return min(there)
 
 
 def percentile(values: Sequence[float], percent: int) -> float | None:

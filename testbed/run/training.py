@@ -21,6 +21,7 @@ from testbed.run.manifest import Manifest
 from testbed.run.sampler import Sampler
 from testbed.run.script import Script
 from testbed.run.service import ControllerProcess
+from testbed.run.workers import Workers
 from testbed.spec.experiment import Experiment
 
 #: How often the run looks at its parts while training goes on; events are on time to within it.
@@ -56,7 +57,10 @@ class Training:
         manifest: Manifest,
         display: Display,
         fidelity: dict[str, LinkFidelity],
+        workers: Workers,
     ) -> None:
+        self._workers = workers
+        self._passages_told = 0
         self._experiment = experiment
         self._network = network
         self._controller = controller
@@ -67,7 +71,15 @@ class Training:
         self._clock = ReplayClock(network.links_in_force.replay)
         network.links_in_force.follow(self._clock)
         self._sampler = Sampler(network, self._sampled)
-        self._script = Script(experiment, network, self._clock, controller.admin, self._happened, self._network_changes)
+        self._script = Script(
+            experiment,
+            network,
+            self._clock,
+            controller.admin,
+            workers.kill,
+            self._happened,
+            self._network_changes,
+        )
         self._samples: list[dict[str, Any]] = []
         self._told: list[str] = []
         self._status: dict[str, Any] = {}
@@ -87,11 +99,13 @@ class Training:
             while self._status.get("state", "running") == "running":
                 time.sleep(POLL_S)
                 self._script.play(self._clock.elapsed_s, self._status.get("round") or 0)
+                for name in self._workers.look():
+                    self._happened("restart", name)
                 if time.monotonic() - asked >= STATUS_S:
                     asked = time.monotonic()
                     self._look()
         ended = time.time()
-        self._manifest.add(ended_s=ended, offload=self._network.offload)
+        self._manifest.add(ended_s=ended, offload=self._network.offload, passages=self._status.get("passages", []))
         if self._status["state"] == "failed":
             raise RunFailed(f"training stopped: {self._status['failure']}")
         self._keep_rate_errors()
@@ -133,6 +147,9 @@ class Training:
             self._swaps_told += 1
             why = escape(swap["reason"])
             self._told.append(f"plan {swap['epoch']} in force from round {swap['active_round']}: {why}")
+        for passage in self._status["passages"][self._passages_told :]:
+            self._passages_told += 1
+            self._happened(passage["kind"], passage["member"], passage["at_s"])
         self._display.show(self._snapshot())
 
     def _snapshot(self) -> Snapshot:
@@ -162,6 +179,7 @@ class Training:
         self._samples.append(sample)
         self._directory.append("traffic.jsonl", sample)
 
-    def _happened(self, kind: str, target: str) -> None:
+    def _happened(self, kind: str, target: str, at_s: float | None = None) -> None:
         self._told.append(f"{kind} {target}")
-        self._directory.append("events.jsonl", {"at_s": time.time(), "kind": kind, "target": target})
+        record = {"at_s": time.time() if at_s is None else at_s, "kind": kind, "target": target}
+        self._directory.append("events.jsonl", record)

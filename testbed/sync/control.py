@@ -47,7 +47,7 @@ class Channel:
             raise SyncError(f"the other members were not there within {patience_s:.0f} s") from None
         self._connection.settimeout(None)
         if isinstance(message, Stop):
-            raise Stopped(message.reason)
+            raise Stopped(message.reason, message.again)
         if not isinstance(message, Welcome):
             raise SyncError(f"the controller answered {message.kind if message else 'nothing'} instead of welcome")
         return message

@@ -10,7 +10,11 @@ class SyncError(RuntimeError):
 
 
 class Stopped(SyncError):
-    """The controller asked this member to leave."""
+    """The controller asked this member to leave; with `again` it may join once more, while the others train on."""
+
+    def __init__(self, reason: str, again: bool = False) -> None:
+        super().__init__(reason)
+        self.again = again
 
 
 class CheckpointError(SyncError):

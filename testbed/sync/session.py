@@ -320,7 +320,7 @@ class Session(Offers):
                     case Stop() if self._finished:
                         self._released.set()
                     case Stop():
-                        self._eras.fail(Stopped(message.reason))
+                        self._eras.fail(Stopped(message.reason, message.again))
                     case Prepare():
                         self._prepare(message)
                     case Halt():

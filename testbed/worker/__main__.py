@@ -19,7 +19,7 @@ TOKEN = "TESTBED_TOKEN"
 
 
 def main() -> int:
-    """Parse the arguments and train."""
+    """Parse the arguments and train, again where the others went on without this member."""
     # First of all: a container's first process ignores a signal that it has no handler for, and importing PyTorch
     # takes seconds.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
@@ -33,6 +33,19 @@ def main() -> int:
     arguments = parser.parse_args()
 
     from testbed import sync
+
+    try:
+        while _stopped(arguments):
+            pass
+    except (sync.SyncError, ValueError, OSError) as error:
+        print(f"{arguments.name}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _stopped(arguments: argparse.Namespace) -> bool:
+    """Train; whether the others go on without this member, which may come back."""
+    from testbed import sync
     from testbed.worker.loop import device, work
 
     try:
@@ -42,10 +55,8 @@ def main() -> int:
             work(session, arguments.data)
     except sync.Stopped as stopped:
         print(f"{arguments.name}: asked to stop: {stopped}", file=sys.stderr)
-    except (sync.SyncError, ValueError, OSError) as error:
-        print(f"{arguments.name}: {error}", file=sys.stderr)
-        return 1
-    return 0
+        return stopped.again
+    return False
 
 
 if __name__ == "__main__":

@@ -67,6 +67,7 @@ def script(folder: Path, *events: dict[str, Any], scale: float = 1.0) -> tuple[S
         recorder,  # type: ignore[arg-type]
         recorder,  # type: ignore[arg-type]
         recorder,  # type: ignore[arg-type]
+        lambda worker: recorder.said.append(("kill", worker)),
         recorder.tell,
         lambda added: recorder.said.append(("measure", *added)),
     )

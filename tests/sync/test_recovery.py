@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 
 import pytest
 import torch
@@ -38,7 +39,7 @@ def test_sets_of_elements(one: spans.Spans, other: spans.Spans) -> None:
     assert spans.count(one) == len(a)
     for found in (spans.union([*one, *other]), spans.minus(one, other), spans.both(one, other)):
         assert all(start < stop for start, stop in found)
-        assert all(before[1] < after[0] for before, after in zip(found, found[1:], strict=False))
+        assert all(before[1] < after[0] for before, after in pairwise(found))
 
 
 @given(runs, runs)
