@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from testbed.protocol import (
     MAX_LINE_BYTES,
     Goodbye,
+    Halt,
     Held,
     Hello,
+    Holding,
+    Lost,
     Message,
     PeerSample,
     Prepare,
     ProtocolError,
+    Renew,
     Report,
+    Resume,
+    Slice,
     Stop,
     Welcome,
     decode,
@@ -46,11 +54,21 @@ REPORT = Report(
     [
         Hello("a", ("10.0.0.2", 4000), "cuda", "token"),
         Welcome({"model": "cnn"}, {"a": ("10.0.0.2", 4000)}, {"epoch": 0}, "secret"),
+        Hello("a", ("10.0.0.2", 4000), standing={"round": 3, "halted": False}),
+        Welcome({"model": "cnn"}, {"a": ("10.0.0.2", 4000)}, {"epoch": 0}, "secret", 5.0, "b"),
         Prepare({"epoch": 1}),
+        Prepare({"epoch": 1}, {"a": ("10.0.0.2", 4000)}, "b"),
+        Renew("a"),
+        Lost("a", "b", "reset"),
+        Halt(4, "b is gone"),
+        Holding("a", 4, 7, False, 100, ((0, 10), (20, 100))),
+        Resume({"epoch": 4}, {"a": ("10.0.0.2", 4000)}, (Holding("a", 4, 7, False, 9, ((0, 9),)),)),
+        replace(REPORT, slices=(Slice(0, 5, ("a", "b"), 2.0), Slice(5, 9, ("a",), 1.0))),
         Held("a", 1),
         REPORT,
         Goodbye("a", 7, "digest", {"accuracy": 0.97}),
         Stop("interrupted"),
+        Stop("the others went on", again=True),
     ],
     ids=lambda message: message.kind,
 )
@@ -74,6 +92,14 @@ def test_what_is_sent_arrives(message: Message) -> None:
         (b'{"kind": "hello", "member": "a", "address": ["h"]}', "hello"),
         (b'{"kind": "report", "peers": [{"peer": "b", "oops": 1}]}', "report"),
         (b'{"kind": "welcome", "roster": 3}', "welcome"),
+        (b'{"kind": "stop", "reason": "r", "again": 3}', "stop: again"),
+        (
+            b'{"kind": "holding", "member": "a", "epoch": 1, "round": 1, "over": false, "final": [[3, 3]]}',
+            "no elements",
+        ),
+        (b'{"kind": "resume", "plan": {}, "roster": {}, "holdings": [{"member": "a"}]}', "resume"),
+        (b'{"kind": "resume", "plan": {}, "roster": {}, "holdings": 3}', "resume"),
+        (b'{"kind": "report", "slices": [{"start": 0, "stop": 1, "members": 3, "weight": 1}]}', "report"),
         (b" " * (MAX_LINE_BYTES + 1), "at most"),
     ],
 )

@@ -96,6 +96,7 @@ class Membership:
 
     def end(self) -> None:
         """The run is over: nobody is looked after any more."""
+        self._change = None
         for task in self._tasks:
             task.cancel()
 

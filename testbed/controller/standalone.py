@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from testbed.controller.serve import Endpoints, serve
-from testbed.controller.spec import ControllerSpec
+from testbed.controller.spec import ControllerSpec, Elastic
 from testbed.planning import Edge, Member, PolicyError, View
 from testbed.protocol import Job
 
@@ -28,7 +28,13 @@ ENDLESS = 1_000_000_000
 
 
 def spec_of(
-    members: Sequence[str], token: str, model_bytes: int, policy: str, codec: str, timeout_s: float
+    members: Sequence[str],
+    token: str,
+    model_bytes: int,
+    policy: str,
+    codec: str,
+    timeout_s: float,
+    quorum: int | None = None,
 ) -> ControllerSpec:
     """The spec of a run of one member a site, which trains what it likes. ValueError or PolicyError when it is none."""
     names = tuple(members)
@@ -44,6 +50,7 @@ def spec_of(
         view=View(known, {}, {}, edges, model_bytes, time.time(), "measured"),
         policy=policy,
         codec=codec,
+        elastic=None if quorum is None else Elastic(quorum=quorum),
     )
 
 
@@ -57,13 +64,15 @@ def main() -> int:
     parser.add_argument("--policy", default="mst", help="how plans are made")
     parser.add_argument("--codec", default="fp32", help="what strategies' tensors become on their way")
     parser.add_argument("--round-timeout", type=float, default=120.0, metavar="S", help="when a round has failed")
+    parser.add_argument("--quorum", type=int, metavar="N", help="let members go and come while N are left")
     parser.add_argument("--http", type=int, metavar="PORT", help="the dashboard on 127.0.0.1")
     parser.add_argument("--out", type=Path, required=True, help="a directory for what happens")
     args = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     try:
         names = args.members.split(",")
-        spec = spec_of(names, _token(args.token_file), args.model_bytes, args.policy, args.codec, args.round_timeout)
+        token = _token(args.token_file)
+        spec = spec_of(names, token, args.model_bytes, args.policy, args.codec, args.round_timeout, args.quorum)
         args.out.mkdir(parents=True, exist_ok=True)
         endpoints = Endpoints(args.out / "control.sock", args.out / "admin.sock", _address(args.listen), args.http)
         asyncio.run(serve(spec, endpoints, args.out))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 
 class SyncError(RuntimeError):
     """A round could not be finished, or a session not begun."""
@@ -19,14 +17,6 @@ class Stopped(SyncError):
 
 class CheckpointError(SyncError):
     """A file that is no checkpoint, or one of something else."""
-
-
-class OutOfTime(SyncError):
-    """A round took longer than it may; `awaited` says what each peer that was waited for owes."""
-
-    def __init__(self, text: str, awaited: Mapping[str, str]) -> None:
-        super().__init__(text)
-        self.awaited = awaited
 
 
 class Halted(SyncError):

@@ -24,7 +24,7 @@ from testbed.sync import payload, sockets
 from testbed.sync.buffers import Alternating
 from testbed.sync.codecs import Residual
 from testbed.sync.duty import Role, role_in
-from testbed.sync.errors import FrameError, OutOfTime, SyncError
+from testbed.sync.errors import FrameError, SyncError
 from testbed.sync.frame import Frame, FrameFormat, Greeting
 from testbed.sync.layout import Layout
 from testbed.sync.outbox import Outbox
@@ -278,8 +278,7 @@ class Exchange:
                 if self._on_lost is None:
                     self._check_gone(current)
                 if (left := deadline - time.monotonic()) <= 0:
-                    awaited = current.awaited()
-                    raise OutOfTime(f"{current}: out of time, waiting for {_listed(awaited)}", awaited)
+                    raise SyncError(f"{current}: out of time, waiting for {_listed(current.awaited())}")
                 if time.monotonic() >= suspect_at:
                     suspect_at = float("inf")
                     self._suspect(current)

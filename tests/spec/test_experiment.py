@@ -196,3 +196,25 @@ def test_a_round_that_never_comes_is_refused(tmp_path: Path) -> None:
     event = {"round": EXPERIMENT["train"]["rounds"] + 1, "down": ["paris", "tokyo"]}
     with pytest.raises(SpecError, match=r"events\.0\.round: round \d+ never comes"):
         Experiment.load(write(tmp_path, experiment=EXPERIMENT | {"events": [event]}))
+
+
+@pytest.mark.parametrize(
+    ("more", "field", "said"),
+    [
+        ({"elastic": {"quorum": 99}}, "elastic.quorum", "more than the"),
+        ({"elastic": {"quorum": 0}}, "elastic.quorum", "1"),
+        ({"elastic": {"quorum": 1, "lost": "mourn"}}, "elastic.lost", "restart"),
+        ({"elastic": {"quorum": 1}, "sync": {"strategy": "hierarchical"}}, "elastic", "gradients, local_sgd, diloco"),
+        ({"elastic": {"quorum": 1}, "sync": {"powersgd_rank": 2}}, "elastic", "no `powersgd_rank`"),
+        ({"elastic": {"quorum": 1}, "sync": {"strategy": "diloco", "delay": 1}}, "elastic", "no `delay`"),
+        ({"events": [{"at": "1s", "kill": "paris-w0"}]}, "events.0.kill", "not elastic"),
+        (
+            {"elastic": {"quorum": 1}, "events": [{"at": "1s", "kill": "rome-w0"}]},
+            "events.0.kill",
+            "no worker 'rome-w0'",
+        ),
+    ],
+)
+def test_what_an_elastic_run_can_not_have(more: dict[str, Any], field: str, said: str, tmp_path: Path) -> None:
+    text = refused(tmp_path, EXPERIMENT | more)
+    assert field in text and said in text
