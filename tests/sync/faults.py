@@ -341,6 +341,7 @@ def main() -> int:
     parser.add_argument("--members", type=int, default=9)
     parser.add_argument("--step", type=float, default=0.2, metavar="S", help="a step's time")
     parser.add_argument("--away", type=float, default=20.0, metavar="S", help="how long the controller is away")
+    parser.add_argument("--kills", type=int, metavar="N", help="how many; by default each member in each phase")
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     kills = []
@@ -348,11 +349,13 @@ def main() -> int:
         usual_s = round_seconds(made)
         cases = [(name, phase) for phase in PHASES for name in made.names]
         random.Random(arguments.seed).shuffle(cases)
-        for name, phase in cases:
+        for name, phase in cases[: arguments.kills]:
             killed = made.kill(name, phase)
             assert killed is not None
             kills.append(killed)
-            print(f"{name} died as {phase}: mended in {killed.mended_s:.2f} s, back in {killed.back_s:.2f} s")
+            print(
+                f"{name} died as {phase}: mended in {killed.mended_s:.2f} s, back in {killed.back_s:.2f} s", flush=True
+            )
         before = made.last_round("m0")
         made.kill_controller()
         time.sleep(arguments.away)
