@@ -45,6 +45,7 @@ class Exchange:
     """One member's data plane, whose next round is the one `after_round`. `roster` maps members to where they listen.
 
     `reproducible` fixes the order of additions. SyncError when the congestion control that `way` names can't be had.
+    What is sent goes through what `make_outbox` makes, which takes what Outbox does.
 
     With `on_lost`, a lost peer is told there, as is one waited for longer than `suspect_s` in a round, and waiting
     goes on: others decide what becomes of the round. Unless it is `started`, it begins with `start`; until then
@@ -62,6 +63,7 @@ class Exchange:
         reproducible: bool = False,
         on_lost: Callable[[Loss], None] | None = None,
         started: bool = True,
+        make_outbox: Callable[..., Outbox] = Outbox,
     ) -> None:
         if way.congestion:
             sockets.check_congestion(way.congestion)
@@ -93,7 +95,7 @@ class Exchange:
         self.era = way.era
         self.suspect_s = float("inf")
         self.wire = FrameFormat(len(plan.members))
-        self._outbox = Outbox(way, self.wire, roster, self._undelivered)
+        self._outbox = make_outbox(way, self.wire, roster, self._undelivered)
         self._outbox.connect(plan)
         self._outbox.follow(plan)
 
@@ -102,6 +104,11 @@ class Exchange:
         """The plan that the next round goes by."""
         with self._changed:
             return self._plans[self._agreed]
+
+    @property
+    def number(self) -> int:
+        """The round that is on, or was last."""
+        return self._number
 
     # -- plans ---------------------------------------------------------------------------------------------------
 

@@ -74,3 +74,36 @@ def two_level(groups: list[tuple[str, ...]]) -> Tree:
     parents = {member: group[0] for group in groups for member in group[1:]}
     parents |= {group[0]: root for group in groups[1:]}
     return Tree(root, parents, dict(parents))
+
+
+def random_graph(draw: random.Random, members: tuple[str, ...]) -> dict[str, set[str]]:
+    """Who is whose neighbour: connected, a random tree and up to as many pairs more."""
+    graph: dict[str, set[str]] = {member: set() for member in members}
+    order = draw.sample(members, len(members))
+    pairs = [(member, draw.choice(order[:i])) for i, member in enumerate(order) if i]
+    pairs += [tuple(draw.sample(order, 2)) for _ in range(draw.randint(0, len(pairs)))]
+    for one, other in pairs:
+        graph[one].add(other)
+        graph[other].add(one)
+    return graph
+
+
+def spanning(draw: random.Random, graph: dict[str, set[str]], root: str) -> dict[str, str]:
+    """A random tree over the graph's edges: each member's parent."""
+    parents: dict[str, str] = {}
+    while len(parents) < len(graph) - 1:
+        reached = [root, *parents]
+        leaving = sorted((member, new) for member in reached for new in graph[member] - set(reached))
+        parent, child = draw.choice(leaving)
+        parents[child] = parent
+    return parents
+
+
+def plan_over_graph(draw: random.Random, members: tuple[str, ...], epoch: int) -> Plan:
+    """One to four trees of a random connected graph, the way up and the way down drawn apart."""
+    graph = random_graph(draw, members)
+    trees = []
+    for share in random_shares(draw, 4):
+        root = draw.choice(members)
+        trees.append(Tree(root, spanning(draw, graph, root), spanning(draw, graph, root), share))
+    return Plan(epoch, members, tuple(trees), draw.choice([1024, 2048, 8192]))

@@ -148,39 +148,6 @@ def test_tensors_of_changing_shape(tmp_path: Path) -> None:
             assert (result[k] - expected).abs().max() <= 1e-6  # type: ignore[index]
 
 
-def test_two_hundred_swaps_lose_and_double_nothing(tmp_path: Path) -> None:
-    """Plans are prepared at any moment, at members one after the other, sometimes several at once."""
-    members, swaps, elements = names(5), 200, 3000
-    weights = dict.fromkeys(members, 1.0)
-    draw = random.Random(7)
-    over = threading.Event()
-
-    def swap(controller: Controller) -> None:
-        controller.await_messages(Hello, len(members))
-        for epoch in range(1, swaps + 1):
-            plan = random_plan(draw, members, epoch, draw.choice([1024, 2048, 8192]))
-            for member in draw.sample(members, len(members)):
-                controller.prepare(plan, only=[member])
-            if draw.random() < 0.7:
-                in_force = epoch
-                controller.await_condition(lambda: any(r.epoch == in_force for r in controller.reports()))  # noqa: B023
-        over.set()
-
-    with Controller(tmp_path, random_plan(draw, members, 0), job()) as controller:
-        thread = threading.Thread(target=swap, args=(controller,))
-        thread.start()
-        results = run_with(controller, reducing_until(swaps, elements))
-        thread.join()
-    assert over.is_set()
-    rounds = len(results["m0"])  # type: ignore[arg-type]
-    check_exact(results, rounds, elements, weights)
-    reports = controller.reports()
-    assert {(r.lost, r.duplicated) for r in reports} == {(0, 0)}
-    for k in range(1, rounds + 1):
-        assert len({r.epoch for r in reports if r.round == k}) == 1
-    assert len({r.epoch for r in reports}) > 100
-
-
 def test_a_plan_that_one_member_does_not_hold_stays_out_of_force(tmp_path: Path) -> None:
     members = names(3)
     with Controller(tmp_path, Plan(0, members, (chain(members),)), job()) as controller:

@@ -1,0 +1,163 @@
+"""A transport inside one process that delays and reorders what members send to each other."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from testbed.plan import Plan
+from testbed.sync import frame
+from testbed.sync.backlog import Priority, nothing
+from testbed.sync.errors import SyncError
+from testbed.sync.exchange import Exchange
+from testbed.sync.outbox import Outbox
+from testbed.sync.sender import CLOSE_S, Sender, Way
+
+#: Carriers from each member to each other one. One may be held up while the other brings what was sent later.
+CARRIERS = 2
+#: Most letters arrive at once; one of so many takes its time.
+SLOW_ONE_OF, SLOW_S = 40, 0.003
+
+
+class Letter(NamedTuple):
+    """A frame on its way, as bytes, and what to call when its elements may change again."""
+
+    round: int
+    head: bytes
+    payload: memoryview
+    sent: Callable[[], None]
+
+
+class Carrier:
+    """Brings one letter after the other from `source` to a member: any of the oldest round's that are there."""
+
+    def __init__(self, source: str, target: Exchange, wire: frame.FrameFormat, draw: random.Random) -> None:
+        self._source = source
+        self._target = target
+        self._wire = wire
+        self._draw = draw
+        self._filled = threading.Condition()
+        self._letters: list[Letter] = []
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name=f"carrier of {source}", daemon=True)
+        self._thread.start()
+
+    def put(self, letter: Letter) -> None:
+        with self._filled:
+            self._letters.append(letter)
+            self._filled.notify()
+
+    def close(self) -> None:
+        with self._filled:
+            self._closed = True
+            self._filled.notify()
+
+    def join(self) -> None:
+        self._thread.join(CLOSE_S)
+
+    def _run(self) -> None:
+        while (letter := self._next()) is not None:
+            if not self._draw.randrange(SLOW_ONE_OF):
+                time.sleep(self._draw.uniform(0, SLOW_S))
+            try:
+                self._bring(letter)
+            except SyncError as error:
+                self._target.fail(error)
+                return
+
+    def _next(self) -> Letter | None:
+        with self._filled:
+            self._filled.wait_for(lambda: self._letters or self._closed)
+            if self._closed:
+                return None
+            oldest = min(letter.round for letter in self._letters)
+            chosen = self._draw.choice([i for i, letter in enumerate(self._letters) if letter.round == oldest])
+            return self._letters.pop(chosen)
+
+    def _bring(self, letter: Letter) -> None:
+        """What a listener does with what it reads."""
+        head = self._wire.unpack(memoryview(letter.head))
+        delivery = self._target.admit(self._source, 0, head)
+        room = memoryview(bytearray(head.length)) if delivery.into is None else delivery.into
+        room[:] = letter.payload
+        letter.sent()
+        frame.verify(head, room)
+        delivery.take(room)
+
+
+class Post:
+    """All carriers among members. `outbox` is what an exchange's `make_outbox` takes."""
+
+    def __init__(self, seed: int) -> None:
+        self._draw = random.Random(seed)
+        self._guard = threading.Lock()
+        self._members: dict[str, Exchange] = {}
+        self._carriers: dict[tuple[str, str], list[Carrier]] = {}
+
+    def admit(self, exchange: Exchange) -> None:
+        """From now on it gets its letters."""
+        self._members[exchange.member] = exchange
+
+    def outbox(
+        self,
+        way: Way,
+        wire: frame.FrameFormat,
+        roster: Mapping[str, tuple[str, int]],
+        on_failure: Callable[[str, str], None],
+    ) -> Outbox:
+        return _Letterbox(self, way, wire, roster, on_failure)
+
+    def send(self, source: str, target: str, wire: frame.FrameFormat, letter: Letter) -> None:
+        with self._guard:
+            carriers = self._carriers.setdefault((source, target), [])
+            if not carriers:
+                draws = [random.Random(self._draw.random()) for _ in range(CARRIERS)]
+                carriers += [Carrier(source, self._members[target], wire, draw) for draw in draws]
+            carrier = self._draw.choice(carriers)
+        carrier.put(letter)
+
+    def close(self) -> None:
+        """Bring nothing more."""
+        carriers = [carrier for carriers in self._carriers.values() for carrier in carriers]
+        for carrier in carriers:
+            carrier.close()
+        for carrier in carriers:
+            carrier.join()
+
+
+class _Letterbox(Outbox):
+    """What a member sends, by post."""
+
+    def __init__(
+        self,
+        post: Post,
+        way: Way,
+        wire: frame.FrameFormat,
+        roster: Mapping[str, tuple[str, int]],
+        on_failure: Callable[[str, str], None],
+    ) -> None:
+        super().__init__(way, wire, roster, on_failure)
+        self._post = post
+        self._me = way.member
+        self._format = wire
+
+    def connect(self, plan: Plan) -> list[Sender]:
+        return []
+
+    def follow(self, plan: Plan) -> None:
+        return
+
+    def put(
+        self,
+        peer: str,
+        priority: Priority,
+        frame: frame.Frame,
+        payload: memoryview,
+        sent: Callable[[], None] = nothing,
+        spills: bool = False,
+    ) -> None:
+        letter = Letter(frame.round, self._format.pack(frame.sealed(payload)), payload, sent)
+        self._post.send(self._me, peer, self._format, letter)

@@ -1,0 +1,72 @@
+"""Proxies before members that delay what comes to them, each connection by itself."""
+
+from __future__ import annotations
+
+import random
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+
+from testbed.sync.sender import CLOSE_S
+from testbed.sync.sockets import close_now
+
+#: Read at once; most pieces go on at once, one of so many takes its time.
+PIECE_BYTES = 4096
+SLOW_ONE_OF, SLOW_S = 40, 0.003
+
+
+class Proxy:
+    """Listens at `address` and passes on to `target()`."""
+
+    def __init__(self, target: Callable[[], tuple[str, int]], seed: int) -> None:
+        self._target = target
+        self._draw = random.Random(seed)
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
+        self._sockets: list[socket.socket] = []
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+        self._threads[0].start()
+
+    @property
+    def address(self) -> tuple[str, int]:
+        host, port = self._listener.getsockname()
+        return host, port
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for connection in (self._listener, *self._sockets):
+            close_now(connection)
+        for thread in self._threads:
+            thread.join(CLOSE_S)
+
+    def _accept(self) -> None:
+        with suppress(OSError):  # how a closed listener tells us
+            while True:
+                connection, _ = self._listener.accept()
+                onward = socket.create_connection(self._target())
+                onward.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                self._sockets += [connection, onward]
+                draw = random.Random(self._draw.random())
+                thread = threading.Thread(target=_pass_on, args=(connection, onward, draw), daemon=True)
+                self._threads.append(thread)
+                thread.start()
+
+
+def _pass_on(source: socket.socket, target: socket.socket, draw: random.Random) -> None:
+    """Until the source ends; then until the target has read all and closed."""
+    with suppress(OSError):
+        while data := source.recv(PIECE_BYTES):
+            if not draw.randrange(SLOW_ONE_OF):
+                time.sleep(draw.uniform(0, SLOW_S))
+            target.sendall(data)
+        target.shutdown(socket.SHUT_WR)
+        target.recv(1)
+    close_now(source)
+    close_now(target)

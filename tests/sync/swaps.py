@@ -1,0 +1,234 @@
+"""Plans swapped at random among members that reduce all the while: `python -m tests.sync.swaps --count 2000`.
+
+Plans are trees over random connected graphs. They are prepared at any moment, at one member after the other, and at
+times another one before the last is in force; what members send is delayed and reordered at random, by a transport
+inside the process (`post`), or over TCP by proxies before the members (`sockets`). What members contribute tells from
+the mean alone whose updates are in it: member i adds d · 4^i to each element, d from 1 to 3 by member and round, so in
+base 4 the sum's i-th digit is what i contributed, and float32 holds it exactly. `--seed N` replays a case that failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from testbed import sync
+from testbed.plan import Plan
+from testbed.sync.exchange import Exchange
+from testbed.sync.sender import Way
+from tests.sync.controller import Controller, job
+from tests.sync.plans import names, plan_over_graph
+from tests.sync.post import Post
+from tests.sync.proxy import Proxy
+
+#: The plan in whose first round all members end.
+LAST = 1_000_000
+ELEMENTS = 1500
+TIMEOUT_S = 30.0
+#: Plans in force among the same members. Then others meet, as many as may be.
+SWAPS_A_MEETING = 50
+LEAST_MEMBERS, MOST_MEMBERS = 3, 8
+#: How many of the plans are overtaken by the next before all hold them.
+OVERTAKEN = 0.2
+
+
+class Ledger:
+    """What came out of each round at each member. Any thread may call."""
+
+    def __init__(self, members: tuple[str, ...]) -> None:
+        self.in_force: set[int] = set()
+        self.rounds = 0
+        self.wrong: list[str] = []
+        self._members = members
+        self._changed = threading.Condition()
+        self._open: dict[int, list[tuple[int, torch.Tensor]]] = {}
+
+    def contribution(self, member: str, number: int) -> torch.Tensor:
+        """What a member adds in a round."""
+        return torch.full((ELEMENTS,), float(self._share(self._members.index(member), number)))
+
+    def note(self, number: int, epoch: int, mean: torch.Tensor, lost: int, duplicated: int) -> None:
+        """A member is done with a round."""
+        expected = sum(self._share(index, number) for index in range(len(self._members)))
+        sums = (mean.double() * len(self._members)).round()
+        with self._changed:
+            if lost or duplicated or not torch.all(sums == expected):
+                self.wrong.append(f"round {number}, epoch {epoch}: sums {set(sums.tolist())}, not {expected}")
+            seen = self._open.setdefault(number, [])
+            seen.append((epoch, mean))
+            if seen[0][0] != epoch or not torch.equal(seen[0][1], mean):
+                self.wrong.append(f"round {number}: members differ in epoch or bits")
+            if len(seen) == len(self._members):
+                del self._open[number]
+            self.rounds = max(self.rounds, number)
+            self.in_force.add(epoch)
+            self._changed.notify_all()
+
+    def await_epoch(self, epoch: int) -> None:
+        """Wait until a round went by a plan. TimeoutError when none does."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: epoch in self.in_force or self.wrong, TIMEOUT_S):
+                raise TimeoutError(f"epoch {epoch} did not come into force")
+
+    def check(self, swaps: int) -> None:
+        """AssertionError unless all was right."""
+        assert not self.wrong, self.wrong[:3]
+        assert not self._open, f"rounds {sorted(self._open)} are not over at all members"
+        assert len(self.in_force - {0, LAST}) >= swaps
+
+    @staticmethod
+    def _share(index: int, number: int) -> int:
+        return ((index + number) % 3 + 1) << 2 * index
+
+
+def plans(draw: random.Random, members: tuple[str, ...], swaps: int) -> Iterator[tuple[Plan, bool]]:
+    """Plans to prepare, the last one included, and whether to wait until each is in force."""
+    epoch = 0
+    while swaps:
+        epoch += 1
+        waits = draw.random() >= OVERTAKEN
+        swaps -= waits
+        yield plan_over_graph(draw, members, epoch), waits
+    yield plan_over_graph(draw, members, LAST), True
+
+
+def by_post(seed: int, swaps: int) -> Ledger:
+    """A meeting whose members are threads, and what they send goes through no socket."""
+    draw = random.Random(seed)
+    members = names(draw.randint(LEAST_MEMBERS, MOST_MEMBERS))
+    first, ledger, post = plan_over_graph(draw, members, 0), Ledger(members), Post(seed)
+    roster = dict.fromkeys(members, ("", 0))
+    exchanges = {
+        member: Exchange(first, Way(member, "", TIMEOUT_S), roster, make_outbox=post.outbox) for member in members
+    }
+    for exchange in exchanges.values():
+        post.admit(exchange)
+
+    def train(member: str) -> None:
+        epoch = 0
+        while epoch != LAST:
+            values = ledger.contribution(member, (number := exchanges[member].number + 1))
+            done = exchanges[member].run(values, 1.0, TIMEOUT_S)
+            epoch = done.epoch
+            ledger.note(number, epoch, values, done.reduction.lost, done.reduction.duplicated)
+
+    def prepare(plan: Plan) -> None:
+        for member in draw.sample(members, len(members)):
+            exchanges[member].keep(plan)
+            time.sleep(draw.choice([0, draw.uniform(0, 1e-3)]))
+        for member in draw.sample(members, len(members)):
+            exchanges[member].reach(plan)
+
+    try:
+        _meet(members, train, draw, swaps, prepare, ledger)
+    finally:
+        for exchange in exchanges.values():
+            exchange.close()
+        post.close()
+    return ledger
+
+
+def over_sockets(seed: int, swaps: int) -> Ledger:
+    """A meeting of sessions over TCP, with two connections to each peer and a proxy before each member."""
+    draw = random.Random(seed)
+    members = names(draw.randint(LEAST_MEMBERS, MOST_MEMBERS))
+    first, ledger = plan_over_graph(draw, members, 0), Ledger(members)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="swaps-")))
+        controller = stack.enter_context(Controller(folder, first, job(streams=2, round_timeout_s=TIMEOUT_S)))
+        proxies = {
+            member: stack.enter_context(Proxy(partial(controller.roster.__getitem__, member), draw.randrange(2**32)))
+            for member in members
+        }
+        controller.misled = {
+            member: {peer: proxy.address for peer, proxy in proxies.items() if peer != member} for member in members
+        }
+
+        def train(member: str) -> None:
+            with sync.join(controller.address, member, "127.0.0.1", patience_s=TIMEOUT_S) as session:
+                epoch = 0
+                while epoch != LAST:
+                    values = ledger.contribution(member, session.rounds + 1)
+                    done = session.allreduce(values)
+                    epoch = done.epoch
+                    ledger.note(done.round, epoch, values, done.lost, done.duplicated)
+
+        def prepare(plan: Plan) -> None:
+            for member in draw.sample(members, len(members)):
+                controller.prepare(plan, only=[member])
+
+        _meet(members, train, draw, swaps, prepare, ledger)
+    return ledger
+
+
+def _meet(
+    members: tuple[str, ...],
+    train: Callable[[str], None],
+    draw: random.Random,
+    swaps: int,
+    prepare: Callable[[Plan], None],
+    ledger: Ledger,
+) -> None:
+    """Members train while plans are swapped."""
+    with ThreadPoolExecutor(len(members)) as pool:
+        training = [pool.submit(train, member) for member in members]
+        try:
+            ledger.await_epoch(0)
+            for plan, waits in plans(draw, members, swaps):
+                prepare(plan)
+                if waits:
+                    ledger.await_epoch(plan.epoch)
+        finally:
+            for future in training:
+                future.result(TIMEOUT_S * 2)
+
+
+TRANSPORTS: dict[str, Callable[[int, int], Ledger]] = {"post": by_post, "sockets": over_sockets}
+
+
+def campaign(transport: str, count: int, seed: int, say: Callable[[str], None] = lambda _: None) -> int:
+    """As many swaps, in meetings of ever other members; how many rounds there were. AssertionError names the seed."""
+    rounds = 0
+    for first in range(0, count, SWAPS_A_MEETING):
+        swaps = min(SWAPS_A_MEETING, count - first)
+        case = seed + first // SWAPS_A_MEETING
+        try:
+            ledger = TRANSPORTS[transport](case, swaps)
+            ledger.check(swaps)
+        except Exception as error:
+            raise AssertionError(f"{transport}, --seed {case} --count {swaps}: {error}") from error
+        rounds += ledger.rounds
+        say(f"{transport}: {first + swaps} swaps in {rounds} rounds")
+    return rounds
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=2000, help="plans put in force, over each transport")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--transport", choices=TRANSPORTS, action="append", help="only this one")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    for transport in args.transport or TRANSPORTS:
+        began = time.monotonic()
+        rounds = campaign(transport, args.count, args.seed, lambda said: print(said, file=sys.stderr, flush=True))
+        print(
+            f"{transport}: {args.count} swaps in {rounds} rounds, nothing lost or doubled, "
+            f"all members the same bits; {time.monotonic() - began:.0f} s"
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
