@@ -7,6 +7,7 @@
              <-----------------------  Prepare   another plan
       Held   ----------------------->            the plan is held: its next hops are connected; or it can't be
       Goodbye ---------------------->            done, with the digest of the parameters
+             <-----------------------  Probe     send something to a peer, to find out what the path there carries
              <-----------------------  Stop      leave now (the run was interrupted or another member failed)
 
 Where the run is elastic (a Welcome with a lease) there is more:
@@ -33,9 +34,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 PROTOCOL_VERSION = 1
+
+#: Seconds of a tick, in which members count what they sent. Short enough for a round of a few tenths of a second, long
+#: enough that acknowledgements, which come in bursts, say what a path carries.
+TICK_S = 0.05
 
 #: A line longer than this is refused: a plan of 1,000 members with 1,000 trees would not come this way.
 MAX_LINE_BYTES = 16 * 1024 * 1024
@@ -84,6 +89,17 @@ class Job:
     reproducible: bool = False
 
 
+class Tick(NamedTuple):
+    """What a peer acknowledged from `number` · TICK_S on, for TICK_S (Unix time), over all connections to it.
+
+    `busy_ms` is how long a connection had something to send or unacknowledged, and the receiver took it.
+    """
+
+    number: int
+    bytes: int
+    busy_ms: int
+
+
 @dataclass(frozen=True, slots=True)
 class PeerSample:
     """One path to a next hop over one round, measured by the sender's own socket.
@@ -93,7 +109,8 @@ class PeerSample:
     `delivery_bytes_s` is the kernel's own estimate, over the last round trip that was limited by the path; it needs
     less data than bytes/busy_s, which a slow start and the last acknowledgement's way back weigh on. `queued_s` is
     the mean time that a frame waited before it was sent; `auxiliary_bytes` are those of `bytes` that travelled on
-    auxiliary routes, of which this hop is one.
+    auxiliary routes, of which this hop is one. `ticks` are those that ended since the last sample, in order, without
+    those in which nothing happened.
     """
 
     peer: str
@@ -104,6 +121,7 @@ class PeerSample:
     delivery_bytes_s: float = 0.0
     queued_s: float = 0.0
     auxiliary_bytes: int = 0
+    ticks: tuple[Tick, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,6 +305,16 @@ class Goodbye(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class Probe(Message):
+    """Find out what the path to `peer` carries: send there for `seconds`, but at most `bytes`. They mean nothing."""
+
+    kind: ClassVar[str] = "probe"
+    peer: str
+    bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Stop(Message):
     """Leave now. Who is told so `again` may come back as a member that knows nothing: the others train on."""
 
@@ -296,7 +324,8 @@ class Stop(Message):
 
 
 MESSAGES: dict[str, type[Message]] = {
-    cls.kind: cls for cls in (Hello, Welcome, Prepare, Held, Report, Renew, Lost, Halt, Holding, Resume, Goodbye, Stop)
+    cls.kind: cls
+    for cls in (Hello, Welcome, Prepare, Held, Report, Renew, Lost, Halt, Holding, Resume, Goodbye, Probe, Stop)
 }
 
 M = TypeVar("M", bound=Message)
@@ -358,7 +387,8 @@ def _revive(cls: type[Message], body: dict[str, Any]) -> dict[str, Any]:
 
 def _sample(value: Mapping[str, Any]) -> PeerSample:
     _check_plain(PeerSample, value)
-    return PeerSample(**value)
+    ticks = tuple(Tick(*map(int, tick)) for tick in value.get("ticks", ()))
+    return PeerSample(**{**value, "ticks": ticks})
 
 
 def slice_of(value: Mapping[str, Any]) -> Slice:

@@ -111,7 +111,9 @@ class Network(Mininet):
         """Give a worker's place to the process `pid` in another container of its; the one before has ended."""
         self.leave([name])
         worker = next(worker for worker in self.topology.workers if worker.name == name)
-        self._add_worker(worker, pid, self.topology.lan)
+        wiring = Wiring(self.shaper)
+        self._add_worker(worker, pid, self.topology.lan, wiring)
+        wiring.bring_up()
 
     def leave(self, workers: Iterable[str]) -> None:
         """Take workers off the network; their containers stay."""

@@ -407,6 +407,10 @@ class Eras:
         """What each next hop's path did since the last call."""
         return self._exchange.samples()
 
+    def probe(self, peer: str, most: int, seconds: float) -> None:
+        """Send a peer what means nothing for `seconds`, at most `most` bytes; returns at once."""
+        self._exchange.probe(peer, most, seconds)
+
     def sending_s(self) -> float:
         """Seconds that all connections together have spent in sending since they began."""
         return self._exchange.sending_s()

@@ -25,9 +25,10 @@ from testbed.sync.buffers import Alternating
 from testbed.sync.codecs import Residual
 from testbed.sync.duty import Role, role_in
 from testbed.sync.errors import FrameError, SyncError
-from testbed.sync.frame import Frame, FrameFormat, Greeting
+from testbed.sync.frame import Frame, FrameFormat, Greeting, Kind
 from testbed.sync.layout import Layout
 from testbed.sync.outbox import Outbox
+from testbed.sync.probe import check_probe
 from testbed.sync.reduction import Share
 from testbed.sync.round import Delivery, Round
 from testbed.sync.sender import Way
@@ -328,6 +329,9 @@ class Exchange:
 
     def admit(self, peer: str, lane: int, head: Frame) -> Delivery:
         """What becomes of a frame that came from `peer`; waits until this member is ready to take it."""
+        if head.kind is Kind.PROBE:
+            check_probe(head, lane)
+            return Delivery(None, lambda _: None)
         self._started.wait()
         if (head.left + 1 if head.route else 0) != lane:
             raise FrameError(f"a frame with {head.left} members to go in lane {lane}")
@@ -422,6 +426,11 @@ class Exchange:
     def samples(self) -> tuple[PeerSample, ...]:
         """What each next hop's path did since the last call."""
         return self._outbox.samples()
+
+    def probe(self, peer: str, most: int, seconds: float) -> None:
+        """Send a peer what means nothing for `seconds`, at most `most` bytes; returns at once."""
+        if peer in self.members and peer != self.member:
+            self._outbox.probe(peer, most, seconds)
 
     def sending_s(self) -> float:
         """Seconds that all connections together have spent in sending since they began."""

@@ -40,10 +40,11 @@ _CRC: Final = struct.Struct("<I")
 
 
 class Kind(IntEnum):
-    """Which way a chunk travels."""
+    """Which way a chunk travels; a probe's frame is of no round (see probe.py)."""
 
     PARTIAL = 0
     MEAN = 1
+    PROBE = 2
 
 
 class Frame(NamedTuple):
@@ -119,7 +120,7 @@ class FrameFormat:
             raise FrameError(f"frame version {version} is not {VERSION}")
         if _CRC.unpack_from(head, self._head.size)[0] != zlib.crc32(head[: self._head.size]):
             raise FrameError("the checksum of a frame's head is wrong")
-        if kind not in (Kind.PARTIAL, Kind.MEAN):
+        if kind not in (Kind.PARTIAL, Kind.MEAN, Kind.PROBE):
             raise FrameError(f"no such kind of frame: {kind}")
         if not (0 <= weight < float("inf") and 0 <= scale < float("inf")):
             raise FrameError(f"weight {weight} and scale {scale} must be finite numbers of at least 0")

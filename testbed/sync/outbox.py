@@ -16,12 +16,16 @@ import time
 from collections.abc import Callable, Mapping
 
 from testbed.plan import Plan, Route
-from testbed.protocol import PeerSample
+from testbed.protocol import PeerSample, Tick
 from testbed.sync import tcpinfo
 from testbed.sync.backlog import Backlog, Feed, Priority, nothing
 from testbed.sync.errors import FrameError
 from testbed.sync.frame import Frame, FrameFormat
+from testbed.sync.meter import Line, Meter
+from testbed.sync.probe import LANE as PROBE_LANE
+from testbed.sync.probe import send_probe
 from testbed.sync.sender import Sender, Way
+from testbed.sync.tcpinfo import TcpInfo
 
 #: Enough that a lane has its next frame at hand while one arrives.
 FORWARD_CHUNKS = 2
@@ -47,6 +51,7 @@ class Outbox:
         self._on_failure = on_failure
         self._guard = threading.Lock()
         self._senders: dict[Hop, Sender] = {}
+        self._meter = Meter(self._look)
 
     def connect(self, plan: Plan) -> list[Sender]:
         """The senders to all that this member sends to under `plan`, new ones among them already connecting."""
@@ -115,11 +120,21 @@ class Outbox:
         """What each next hop's path did since the last call."""
         with self._guard:
             senders = dict(self._senders)
-        return tuple(
-            sample
-            for peer in sorted({peer for peer, _ in senders})
-            if (sample := _sample(peer, {lane: sender for (to, lane), sender in senders.items() if to == peer}))
-        )
+        ticks = self._meter.take()
+        lanes: dict[str, dict[int, Sender]] = {}
+        for (peer, lane), sender in sorted(senders.items()):
+            lanes.setdefault(peer, {})[lane] = sender
+        found = (_sample(peer, its, ticks.get(peer, ())) for peer, its in lanes.items())
+        return tuple(sample for sample in found if sample is not None)
+
+    def _look(self) -> dict[Line, TcpInfo]:
+        with self._guard:
+            senders = list(self._senders.items())
+        return {(peer, lane, i): info for (peer, lane), sender in senders for i, info in sender.look().items()}
+
+    def probe(self, peer: str, most: int, seconds: float) -> None:
+        """Send `peer` what means nothing for `seconds`, at most `most` bytes; returns at once."""
+        send_probe(self._sender((peer, PROBE_LANE)).backlog, most, seconds)
 
     def sending_s(self) -> float:
         """Seconds that all connections together have spent in sending since they began."""
@@ -133,6 +148,11 @@ class Outbox:
         lane n - 1. Peers learn that this member is gone from lane 0, which closes last.
         """
         deadline = time.monotonic() + timeout_s
+        with self._guard:
+            probing = [self._senders.pop(hop) for hop in list(self._senders) if hop[1] == PROBE_LANE]
+        for sender in probing:
+            sender.abort()
+            sender.join(0)
         for lane in sorted({lane for _, lane in self._hops()}, reverse=True):
             if lane:
                 await_lane(lane + 1, deadline - time.monotonic())
@@ -145,6 +165,7 @@ class Outbox:
 
     def close(self) -> None:
         """Close the connections to peers at once."""
+        self._meter.stop()
         with self._guard:
             senders = list(self._senders.values())
         for sender in senders:
@@ -163,13 +184,17 @@ class Outbox:
             if sender is None or (sender.failure and not sender.connected):
                 beside = self._senders.get((peer, 0))
                 backlog = Backlog(beside.backlog if lane and beside else None)
-                on_failure = self._on_failure
+                on_failure = self._on_failure if lane != PROBE_LANE else _unmissed
                 sender = Sender(peer, self._roster[peer], self._way, self._wire, on_failure, lane, backlog)
                 self._senders[hop] = sender
             return sender
 
 
-def _sample(peer: str, lanes: Mapping[int, Sender]) -> PeerSample | None:
+def _unmissed(_peer: str, _reason: str) -> None:
+    """A probe that can't be sent has found out enough."""
+
+
+def _sample(peer: str, lanes: Mapping[int, Sender], ticks: tuple[Tick, ...]) -> PeerSample | None:
     grown = {lane: info for lane, sender in lanes.items() if (info := sender.sample()) is not None}
     waits = [sender.backlog.queued() for sender in lanes.values()]
     if not grown:
@@ -184,5 +209,6 @@ def _sample(peer: str, lanes: Mapping[int, Sender]) -> PeerSample | None:
         retransmits=path.retransmits,
         delivery_bytes_s=path.delivery_bytes_s,
         queued_s=sum(waited for waited, _ in waits) / frames if frames else 0.0,
-        auxiliary_bytes=sum(info.bytes_acked for lane, info in grown.items() if lane),
+        auxiliary_bytes=sum(info.bytes_acked for lane, info in grown.items() if 0 < lane < PROBE_LANE),
+        ticks=ticks,
     )

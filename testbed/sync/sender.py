@@ -76,13 +76,19 @@ class Sender:
     def sample(self) -> TcpInfo | None:
         """What the path did since the last sample, over all connections; None when nothing was acknowledged."""
         grown = []
-        for i, connection in enumerate(tuple(self._connections)):
-            with suppress(OSError):
-                now = tcpinfo.read(connection)
-                grown.append(now.since(self._last[i]))
-                self._last[i] = now
+        for i, now in self.look().items():
+            grown.append(now.since(self._last[i]))
+            self._last[i] = now
         whole = tcpinfo.together(grown)
         return whole if whole.bytes_acked else None
+
+    def look(self) -> dict[int, TcpInfo]:
+        """Each connection's counters since it began, by its number; those that are closed have none."""
+        found = {}
+        for i, connection in enumerate(tuple(self._connections)):
+            with suppress(OSError):
+                found[i] = tcpinfo.read(connection)
+        return found
 
     @property
     def connected(self) -> bool:

@@ -24,6 +24,7 @@ from testbed.protocol import (
     Job,
     Message,
     Prepare,
+    Probe,
     ProtocolError,
     Report,
     Resume,
@@ -323,6 +324,8 @@ class Session(Offers):
                         self._eras.fail(Stopped(message.reason, message.again))
                     case Prepare():
                         self._prepare(message)
+                    case Probe():
+                        self._eras.probe(message.peer, message.bytes, message.seconds)
                     case Halt():
                         self._eras.halt(message)
                     case Resume():

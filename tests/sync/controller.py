@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 
 from testbed.plan import Plan
-from testbed.protocol import Goodbye, Hello, Job, Message, Prepare, Report, Stop, Welcome, decode, encode
+from testbed.protocol import Goodbye, Hello, Job, Message, Prepare, Probe, Report, Stop, Welcome, decode, encode
 
 
 def job(**changes: object) -> Job:
@@ -44,6 +44,9 @@ class Controller:
     def prepare(self, plan: Plan, only: Iterable[str] | None = None) -> None:
         for member in self.plan.members if only is None else only:
             self._connections[member].sendall(encode(Prepare(plan.to_json())))
+
+    def probe(self, member: str, peer: str, most: int, seconds: float) -> None:
+        self._connections[member].sendall(encode(Probe(peer, most, seconds)))
 
     def stop(self, member: str, reason: str) -> None:
         self._connections[member].sendall(encode(Stop(reason)))

@@ -1,0 +1,87 @@
+"""What each next hop acknowledged, tick by tick: from it the controller tells what paths carry.
+
+A thread reads the sockets' own counters about once a tick. Nothing is sent for it, and no clock is shared but the
+time of day, which says which ticks of two members fall together.
+
+    readings     |-----------|------------------|---------|        late when the host has no time
+    ticks        |     |     |     |     |     |     |     |       what grew is spread evenly over those in between
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+from testbed.protocol import TICK_S, Tick
+from testbed.sync.tcpinfo import TcpInfo
+
+#: A connection: the peer, the lane to it, and the how-manieth connection of that lane.
+Line = tuple[str, int, int]
+
+#: Ticks that are kept for each peer until somebody takes them: a minute's. Of a longer round the end says enough.
+KEPT = round(60 / TICK_S)
+
+
+class Meter:
+    """Reads what `look` returns, from a thread of its own, until `stop`. `take` hands out what is complete."""
+
+    def __init__(self, look: Callable[[], Mapping[Line, TcpInfo]]) -> None:
+        self._look = look
+        self._guard = threading.Lock()
+        self._last: dict[Line, TcpInfo] = {}
+        self._read_s = 0.0
+        self._peers: dict[str, dict[int, list[float]]] = {}
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="meter", daemon=True)
+        self._thread.start()
+
+    def take(self) -> dict[str, tuple[Tick, ...]]:
+        """Each peer's ticks that are over and were not taken before, those in which nothing happened left out."""
+        with self._guard:
+            now = int(self._read_s / TICK_S)
+            taken = {peer: _ticks(found, now) for peer, found in self._peers.items()}
+            for found in self._peers.values():
+                for number in [number for number in found if number < now]:
+                    del found[number]
+        return taken
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stopped.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(TICK_S - time.time() % TICK_S):
+            self.read(time.time(), self._look())
+
+    def read(self, at_s: float, counters: Mapping[Line, TcpInfo]) -> None:
+        """Take a reading made at `at_s` (Unix time)."""
+        with self._guard:
+            for line, now in counters.items():
+                before = self._last.get(line)
+                if before is not None and at_s > self._read_s and now.bytes_acked >= before.bytes_acked:
+                    self._spread(line[0], now.since(before), self._read_s, at_s)
+            self._last, self._read_s = dict(counters), at_s
+
+    def _spread(self, peer: str, grown: TcpInfo, began_s: float, ended_s: float) -> None:
+        """Share what a connection did between two readings evenly among the ticks in between."""
+        if not grown.bytes_acked and not grown.busy_s:
+            return
+        ticks = self._peers.setdefault(peer, {})
+        for number in range(int(began_s / TICK_S), int(ended_s / TICK_S) + 1):
+            part = (min(ended_s, (number + 1) * TICK_S) - max(began_s, number * TICK_S)) / (ended_s - began_s)
+            if part > 0:
+                tick = ticks.setdefault(number, [0.0, 0.0])
+                tick[0] += part * grown.bytes_acked
+                tick[1] += part * grown.busy_s
+        while len(ticks) > KEPT:
+            del ticks[next(iter(ticks))]
+
+
+def _ticks(found: Mapping[int, list[float]], until: int) -> tuple[Tick, ...]:
+    return tuple(
+        Tick(number, round(sent), min(round(1e3 * busy_s), round(1e3 * TICK_S)))
+        for number, (sent, busy_s) in sorted(found.items())
+        if number < until
+    )
