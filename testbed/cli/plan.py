@@ -39,13 +39,15 @@ def plan(
     seen = _recorded(view, model_bytes) if view else _declared(topology, model_bytes)
     try:
         asked = Variant.parse(policy)
-        made = make_policy(asked.policy, asked.options).plan(seen)
+        chosen = make_policy(asked.policy, asked.options)
+        made = chosen.plan(seen)
         least = bound(seen)
     except (PolicyError, BoundError, ValueError) as error:
         raise fail(BAD_INPUT, error) from None
     figures = _figures(seen, made) | {
         "bound_seconds": least.seconds,
         "bound_gap": least.gap,
+        "why": chosen.explain(seen, made),
     }
     figures["ratio_to_bound"] = figures["predicted_seconds"] / least.seconds if least.seconds else None
     if json_:

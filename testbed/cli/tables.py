@@ -17,7 +17,7 @@ from testbed.report import text
 PIPE_WIDTH = 160
 
 #: Columns of words.
-LEFT = ("host", "link", "address", "root")
+LEFT = ("host", "link", "address", "root", "group")
 
 #: A smaller gap of the bound is the program's tolerance.
 SHOWN_GAP = 1e-3
@@ -108,6 +108,30 @@ def print_plan(plan: Plan, figures: Mapping[str, Any]) -> None:
     )
     if figures["simulated_seconds"] is not None:
         console.print(f"simulated chunk by chunk: {figures['simulated_seconds']:.3f} s")
+    if figures["why"]:
+        _print_reasons(figures["why"])
+
+
+def _print_reasons(why: Mapping[str, Any]) -> None:
+    """The groups that a grouping policy chose, and its cost term by term; milliseconds of a round or an exchange."""
+    titles = ("steps", "period", "phase", "compute", "ring", "round trip", "bytes", "ms a step", "skew", "stale")
+    table = _table("group", *titles)
+    for group in why["groups"]:
+        steps = sorted(set(group["steps"].values()))
+        table.add_row(
+            ", ".join(f"[{name}]" if name in group["leaders"] else name for name in group["members"]),
+            f"{steps[0]}-{steps[-1]}" if len(steps) > 1 else str(steps[0]),
+            *(str(group[name]) for name in ("period", "phase")),
+            *(f"{1e3 * group[name]:.0f}" for name in ("compute_s", "ring_s", "rtt_s", "transfer_s", "s_per_step")),
+            *(f"{group[name]:.2f}" for name in ("skew_bits", "stale_rounds")),
+        )
+    console.print(table, markup=False)
+    terms = " + ".join(f"{value:.3f} {name}" for name, value in why["factor"].items())
+    console.print(
+        f"cost {1e3 * why['cost_s_per_step']:.1f} ms a step = {1e3 * why['slowest_s_per_step']:.1f} ms at the slowest "
+        f"group · (1 + {terms}); [name] is who exchanges for a group",
+        markup=False,
+    )
 
 
 def _depth(parents: Mapping[str, str]) -> int:
@@ -154,9 +178,7 @@ def _links(links: Mapping[str, Mapping[str, Any]]) -> Table:
 def _table(*titles: str) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 1))
     for title in titles:
-        table.add_column(
-            title, justify="left" if title in ("host", "link", "address", "root") else "right", no_wrap=True
-        )
+        table.add_column(title, justify="left" if title in LEFT else "right", no_wrap=True)
     return table
 
 

@@ -6,6 +6,7 @@
 # Importing a policy's module enters it into the registry.
 from testbed.planning import (
     blueconnect,
+    cpn,
     hierarchical,
     hips,
     mlnet,
@@ -38,6 +39,7 @@ __all__ = [
     "View",
     "ViewError",
     "blueconnect",
+    "cpn",
     "hierarchical",
     "hips",
     "make_policy",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from testbed.plan import Plan, Tree
@@ -27,19 +28,23 @@ class BlueConnect(Policy):
         check_choice(self, "order", self.order, ORDERS)
 
     def plan(self, view: View) -> Plan:
-        sites = list(view.sites().values())
-        slices = max(len(members) for members in sites)
-        trees: list[Tree] = []
-        for j in range(slices):
-            leads = {members[j % len(members)]: members for members in sites}
-            local = [_to(members, lead) for lead, members in leads.items()]
-            for across in ring_trees(ordered(view, tuple(leads), self.order)):
-                reduce, broadcast = dict(across.reduce), dict(across.broadcast)
-                for tree in local:
-                    reduce.update(tree.reduce)
-                    broadcast.update(tree.broadcast)
-                trees.append(replace(across, reduce=reduce, broadcast=broadcast, share=across.share / slices))
-        return self._plan(view, trees)
+        return self._plan(view, nested_rings(view, list(view.sites().values()), self.order))
+
+
+def nested_rings(view: View, groups: Sequence[tuple[str, ...]], order: str) -> list[Tree]:
+    """The trees of rings inside `groups` and among them; `order` is that of the rings among."""
+    slices = max(len(members) for members in groups)
+    trees: list[Tree] = []
+    for j in range(slices):
+        leads = {members[j % len(members)]: members for members in groups}
+        local = [_to(members, lead) for lead, members in leads.items()]
+        for across in ring_trees(ordered(view, tuple(leads), order)):
+            reduce, broadcast = dict(across.reduce), dict(across.broadcast)
+            for tree in local:
+                reduce.update(tree.reduce)
+                broadcast.update(tree.broadcast)
+            trees.append(replace(across, reduce=reduce, broadcast=broadcast, share=across.share / slices))
+    return trees
 
 
 def _to(members: tuple[str, ...], lead: str) -> Tree:

@@ -29,6 +29,10 @@ class Policy(ABC):
         """The plan for `view` when `last` is in force: the same as `plan`, unless the policy can begin from it."""
         return self.plan(view)
 
+    def explain(self, view: View, plan: Plan) -> dict[str, Any]:
+        """Why this plan for `view`, in figures; empty where the plan says it all."""
+        return {}
+
     def _plan(
         self,
         view: View,
