@@ -198,7 +198,7 @@ def state_values(state: LinkState) -> dict[str, Any]:
 
 
 def _host(kind: str, site: str, address: str, pid: int) -> dict[str, Any]:
-    """`pid` is the process that holds its namespace: of a worker, its container's first."""
+    """`pid` is what holds its namespace: of a worker, its container's first process; of a router, a thread of ours."""
     return {"kind": kind, "site": site, "address": address, "pid": pid, "running": Path(f"/proc/{pid}").exists()}
 
 
