@@ -13,6 +13,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from functools import partial
 from itertools import product
 
 from benchmarks.cells import Cell, Figure, Result, measure
@@ -157,9 +158,8 @@ def _toggle_table(toggled: Iterable[Toggled]) -> Table:
 
 def _in_guest(words: Sequence[str]) -> int:
     """This benchmark, run in the guest kernel; its exit status."""
-    result = run_in_guest([sys.executable, "-m", "benchmarks.fidelity", *words], limit_s=GUEST_LIMIT_S)
-    print(result.console.rstrip())
-    return result.status
+    command = [sys.executable, "-m", "benchmarks.fidelity", *words]
+    return run_in_guest(command, limit_s=GUEST_LIMIT_S, follow=partial(print, flush=True)).status
 
 
 if __name__ == "__main__":

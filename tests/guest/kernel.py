@@ -21,7 +21,9 @@ import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,10 +123,16 @@ def test_in_guest(arguments: Sequence[str], *, limit_s: float, disk: Path | None
 test_in_guest.__test__ = False  # type: ignore[attr-defined]
 
 
-def run_in_guest(command: Sequence[str], *, limit_s: float, disk: Path | None = None) -> GuestResult:
+def run_in_guest(
+    command: Sequence[str],
+    *,
+    limit_s: float,
+    disk: Path | None = None,
+    follow: Callable[[str], object] = lambda _: None,
+) -> GuestResult:
     """Run a command in the guest. Raises GuestError: not there, crashed, or out of time.
 
-    `disk` is an ext4 file with a Docker engine's data.
+    `disk` is an ext4 file with a Docker engine's data. `follow` gets each line of the console as it comes.
     """
     kernel = shutil.which(KERNEL)
     if kernel is None or not MODULES.is_dir():
@@ -151,6 +159,7 @@ def run_in_guest(command: Sequence[str], *, limit_s: float, disk: Path | None = 
                 *(f"{name}={NARROW[name]}" for name in INIT_NARROW),
             ],
             limit_s,
+            follow,
         )
         status, junit = exchange / "status", exchange / "junit.xml"
         if not status.exists():
@@ -184,10 +193,11 @@ def _runc_script() -> str:
     return RUNC.format(variables=variables)
 
 
-def _boot(command: list[str], limit_s: float) -> str:
+def _boot(command: list[str], limit_s: float, follow: Callable[[str], object]) -> str:
     """Run the kernel in a process group of its own and return its console; past the limit the whole group is
     killed.
     """
+    lines = []
     with subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -198,17 +208,22 @@ def _boot(command: list[str], limit_s: float) -> str:
         start_new_session=True,
         preexec_fn=_as_a_guest,
     ) as guest:
+        assert guest.stdout
+        deadline = time.monotonic() + limit_s
+        limit = threading.Timer(limit_s, os.killpg, (guest.pid, signal.SIGKILL))
+        limit.start()
         try:
-            console, _ = guest.communicate(timeout=limit_s)
-        except subprocess.TimeoutExpired:
-            os.killpg(guest.pid, signal.SIGKILL)
-            console, _ = guest.communicate()
-            raise GuestError(
-                f"the guest was killed, still running after {limit_s:g} s. Its console:\n{console[-8000:]}"
-            ) from None
+            for line in guest.stdout:
+                lines.append(line)
+                follow(line.rstrip("\n"))
         except BaseException:
             os.killpg(guest.pid, signal.SIGKILL)
             raise
+        finally:
+            limit.cancel()
+    console = "".join(lines)
+    if time.monotonic() >= deadline:
+        raise GuestError(f"the guest was killed, still running after {limit_s:g} s. Its console:\n{console[-8000:]}")
     return console
 
 
