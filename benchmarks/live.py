@@ -21,6 +21,7 @@ from testbed.controller.spec import ControllerSpec
 from testbed.emulation import engine
 from testbed.emulation.containers import ContainerRequest, Fleet
 from testbed.emulation.image import ensure_worker_image
+from testbed.emulation.interrupt import interruptible
 from testbed.emulation.label import labelled
 from testbed.emulation.network import Network
 from testbed.emulation.shaping import open_shaper
@@ -128,7 +129,7 @@ class Live:
 @contextmanager
 def members_on(name: str, topology: Topology, parameters: int) -> Iterator[Live]:
     """The topology's workers, reducing gradients of so many parameters over it; all gone afterwards."""
-    with ExitStack() as stack:
+    with interruptible(), ExitStack() as stack:
         client = engine.connect()
         image = ensure_worker_image(client, lambda _: None)
         folder = stack.enter_context(labelled(name))

@@ -66,6 +66,20 @@ def test_who_begins_late_ends_the_round_late() -> None:
     assert simulate(plan, view, {"b-w0": 5.0}).seconds == pytest.approx(simulate(plan, view).seconds + 5.0)
 
 
+def test_who_is_done_early_sends_ahead() -> None:
+    """A star whose model is one key: b has its mean long before c, and pushes the next round while c still pulls."""
+    view = view_of(sites(("a", "b", 40), ("a", "c", 10), delay=0.0), {}, model_bytes=8 * CHUNK)
+    plan = Plan(0, view.names, (star(view.names, "a-w0", keys=(1.0,)),), CHUNK)
+    alone, several = simulate(plan, view), simulate(plan, view, rounds=4)
+    assert several.finished_s == alone.finished_s
+    assert several.edge_bytes == {pair: 4 * size for pair, size in alone.edge_bytes.items()}
+    # c pushes and pulls over a link of its own, one after the other: nothing of that overlaps.
+    assert several.seconds == pytest.approx(alone.seconds, rel=1e-6)
+    shared = view_of(sites(("a", "b", 40), ("b", "c", 20), ("b", "d", 10), delay=0.0), {}, model_bytes=8 * CHUNK)
+    plan = Plan(0, shared.names, (star(shared.names, "a-w0", keys=(1.0,)),), CHUNK)
+    assert simulate(plan, shared, rounds=4).seconds < 0.99 * simulate(plan, shared).seconds
+
+
 def test_an_auxiliary_route_takes_over_what_waits() -> None:
     graph = sites(("a", "b", 2), ("a", "c", 20), ("c", "b", 20), delay=0.0)
     graph["a"]["b"]["delay"] = 0.0
