@@ -16,7 +16,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from testbed.controller.client import AdminClient
 from testbed.controller.spec import ControllerSpec
 from testbed.emulation import engine
 from testbed.emulation.containers import ContainerRequest, Fleet
@@ -33,7 +32,8 @@ from testbed.run.view import view_of
 from testbed.spec.topology import Topology
 from testbed.telemetry.store import read_records
 
-POLL_S = 0.1
+#: Asking the controller costs it some 10 ms, on the processors that the members share.
+POLL_S = 0.5
 
 #: Nine containers import PyTorch side by side; a swap waits for the end of a round, which a star makes long.
 DEADLINE_S = 180.0
@@ -90,17 +90,17 @@ class Live:
     def force(self, policy: str, options: Mapping[str, Any]) -> None:
         """Put a policy's plan in force; return when members go by it."""
         wanted = make_policy(policy, options).plan(self.view()).shape()
-        self.wait(lambda admin: admin.status()["pending_epoch"] is None)
+        self.wait(lambda status: status["pending_epoch"] is None)
         if self.plan.shape() != wanted:
             self._controller.admin.force(policy, options)
-            self.wait(lambda admin: admin.plan().shape() == wanted)
+            self.wait(lambda status: Plan.from_json(status["plan"]).shape() == wanted)
 
     def measure(self, count: int, warm_up: int = WARM_UP) -> Rounds:
         """The next `count` rounds under the plan in force, after some for warming up."""
         admin = self._controller.admin
         plan = self.plan
         first = (admin.status()["round"] or 0) + 1 + warm_up  # the round that is on has begun already
-        self.wait(lambda admin: (admin.status()["round"] or 0) >= first + count)
+        self.wait(lambda status: (status["round"] or 0) >= first + count)
         rounds = admin.rounds(first)[: count + 1]
         if any(done["epoch"] != plan.epoch for done in rounds):
             raise RuntimeError(f"the plan of epoch {plan.epoch} was swapped while it was measured")
@@ -114,13 +114,13 @@ class Live:
         sent = sum(int(sample["bytes"]) for sample in samples)
         return sum(int(sample["auxiliary_bytes"]) for sample in samples) / max(1, sent)
 
-    def wait(self, condition: Callable[[AdminClient], bool]) -> None:
-        """Until what is asked of the controller holds; RuntimeError when it never does, or members failed."""
+    def wait(self, condition: Callable[[Mapping[str, Any]], bool]) -> None:
+        """Until what is asked of the controller's status holds; RuntimeError when it never does, or members failed."""
         deadline = time.monotonic() + DEADLINE_S
-        while not condition(self._controller.admin):
+        while not condition(status := self._controller.admin.status()):
             self._controller.check()
-            if failure := self._controller.admin.status()["failure"]:
-                raise RuntimeError(failure)
+            if status["failure"]:
+                raise RuntimeError(status["failure"])
             if time.monotonic() > deadline:
                 raise RuntimeError(f"members did not come as far within {DEADLINE_S:g} s")
             time.sleep(POLL_S)
@@ -145,7 +145,7 @@ def members_on(name: str, topology: Topology, parameters: int) -> Iterator[Live]
         fleet = stack.enter_context(Fleet(client, name, image, controller.control))
         network.join(fleet.start(_requests(network, token)))
         live = Live(network, controller, out, 4 * parameters)
-        live.wait(lambda admin: admin.status()["round"] is not None)
+        live.wait(lambda status: status["round"] is not None)
         yield live
 
 

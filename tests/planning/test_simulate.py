@@ -71,8 +71,8 @@ def test_who_is_done_early_sends_ahead() -> None:
     view = view_of(sites(("a", "b", 40), ("a", "c", 10), delay=0.0), {}, model_bytes=8 * CHUNK)
     plan = Plan(0, view.names, (star(view.names, "a-w0", keys=(1.0,)),), CHUNK)
     alone, several = simulate(plan, view), simulate(plan, view, rounds=4)
-    assert several.finished_s == alone.finished_s
-    assert several.edge_bytes == {pair: 4 * size for pair, size in alone.edge_bytes.items()}
+    assert several.finished_s == pytest.approx(alone.finished_s)
+    assert several.edge_bytes == pytest.approx({pair: 4 * size for pair, size in alone.edge_bytes.items()})
     # c pushes and pulls over a link of its own, one after the other: nothing of that overlaps.
     assert several.seconds == pytest.approx(alone.seconds, rel=1e-6)
     shared = view_of(sites(("a", "b", 40), ("b", "c", 20), ("b", "d", 10), delay=0.0), {}, model_bytes=8 * CHUNK)
