@@ -113,6 +113,10 @@ class MemberServer:
         for member in self._writers:
             self.send(member, message)
 
+    def connected(self, member: str) -> bool:
+        """Whether it is there."""
+        return member in self._writers
+
     async def flush(self, timeout_s: float) -> None:
         """Wait until what was sent is with the kernel, at most `timeout_s`: a stuck member must not hold us."""
         drains = [writer.drain() for writer in self._writers.values()]

@@ -9,16 +9,17 @@ Another member that goes meanwhile begins the first of these anew, under a newer
 from __future__ import annotations
 
 import asyncio
+import hmac
 import logging
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 from testbed.controller.leases import Leases
 from testbed.controller.spec import Elastic
 from testbed.plan import Plan
-from testbed.protocol import Halt, Hello, Holding, Lost, Message, Resume, Stop
+from testbed.protocol import Halt, Hello, Holding, Job, Lost, Message, Prepare, Resume, Stop, Welcome
 
 log = logging.getLogger(__name__)
 
@@ -68,17 +69,23 @@ class Host(Protocol):
     def resumed(self, plan: Plan, why: str) -> None:
         """The plan is in force."""
 
+    def not_come(self, member: str, why: str) -> None:
+        """It was to come with a plan that is on its way, and is gone."""
+
 
 class Membership:
     """The members that are `present`, their leases, and what happens when one is gone. For one event loop."""
 
-    def __init__(self, members: Iterable[str], elastic: Elastic, host: Host) -> None:
+    def __init__(self, members: Iterable[str], token: str, elastic: Elastic | None, host: Host) -> None:
         self.present = frozenset(members)
         self.roster: dict[str, tuple[str, int]] = {}
         self.passages: list[Passage] = []
-        self._elastic = elastic
+        # A controller that is started anew must say the same.
+        self._secret = hmac.digest(token.encode(), b"between members", "sha256").hex()
+        self._quorum = elastic.quorum if elastic else len(self.present)
+        self._lease_s = elastic.lease_s if elastic else 0.0
         self._host = host
-        self._leases = Leases(elastic.lease_s)
+        self._leases = Leases(self._lease_s)
         self._change: Change | None = None
         self._away: set[str] = set()
         self._halted = False
@@ -90,7 +97,9 @@ class Membership:
         return self._change is not None
 
     def begin(self) -> None:
-        """All present are there: from now on they have leases. To be called on the event loop."""
+        """All present are there: from now on they have leases, if the run is elastic."""
+        if not self._lease_s:
+            return
         self._leases.begin(self.present, time.monotonic())
         self._start(self._look())
 
@@ -141,7 +150,7 @@ class Membership:
         if self._change is not None:
             self._host.send(hello.member, Halt(self._change.epoch, self._change.why))
         elif self._halted and not self._away:
-            self._halt("the controller was away when a member was lost")
+            self._halt(self._host.next_epoch(), "the controller was away when a member was lost")
 
     def recover(self, plan: Plan, roster: Mapping[str, tuple[str, int]]) -> None:
         """The controller was started anew, and hears from a member of whom there are."""
@@ -149,10 +158,29 @@ class Membership:
         self._away = set(self.present)
         self.roster = dict(roster)
 
+    def welcome(self, member: str, job: Job, plan: Plan, source: str = "") -> Welcome:
+        """What a member is told that is let in; who comes while the others train, and its `source` of the state."""
+        lease_s = self._lease_s
+        return Welcome(asdict(job), self._roster_of(plan), plan.to_json(), self._secret, lease_s, source)
+
+    def prepare(self, plan: Plan, joins: str, job: Job, rates: Mapping[str, float]) -> None:
+        """Have the members hold a plan with which one `joins`, and let it begin from a neighbour's state.
+
+        `rates` to the new member say who is its nearest.
+        """
+        source = max(sorted(self.present), key=lambda member: rates.get(member, 0.0))
+        self._leases.begin([joins], time.monotonic())
+        self._host.send(joins, self.welcome(joins, job, plan, source))
+        for member in sorted(self.present):
+            self._host.send(member, Prepare(plan.to_json(), self._roster_of(plan), source))
+
     # Changes
 
     def lose(self, gone: Mapping[str, str]) -> None:
         """These members are gone; the others go on, if they are enough."""
+        for member in gone.keys() - self.present:
+            self._leases.end(member)
+            self._host.not_come(member, gone[member])
         gone = {member: why for member, why in gone.items() if member in self.present}
         if not gone:
             return
@@ -164,27 +192,30 @@ class Membership:
             self._away.discard(member)
             self._host.send(member, Stop(f"the others go on without this member: {why}", again=True))
         self._host.losing(gone)
-        if len(self.present) < self._elastic.quorum:
-            self._host.fail(f"{reason}; {len(self.present)} members are left, and the quorum is {self._elastic.quorum}")
-            return
-        epoch = self._halt(reason)
-        now, after = time.time(), self._host.last_round()
+        epoch, now, after = self._host.next_epoch(), time.time(), self._host.last_round()
         self.passages += [Passage("left", member, now, after, epoch, why) for member, why in gone.items()]
+        if len(self.present) < self._quorum:
+            self._host.fail(f"{reason}; {len(self.present)} members are left, and the quorum is {self._quorum}")
+            return
+        self._halt(epoch, reason)
+
+    def regroup(self, why: str) -> None:
+        """Have those who are present go on without a member that was to come: they may have agreed on its plan."""
+        if self._change is None:
+            self._halt(self._host.next_epoch(), why)
 
     def admit(self, member: str, plan: Plan) -> None:
         """A member takes part, from the first round under `plan`."""
         self.present |= {member}
         self.passages.append(Passage("came", member, time.time(), self._host.last_round(), plan.epoch, ""))
-        self._leases.begin([member], time.monotonic())
 
-    def _halt(self, why: str) -> int:
-        change = self._change = Change(self._host.next_epoch(), why)
+    def _halt(self, epoch: int, why: str) -> None:
+        change = self._change = Change(epoch, why)
         self._halted = False
         self._leases.begin(self.present, time.monotonic())
         for member in sorted(self.present):
             self._host.send(member, Halt(change.epoch, why))
-        asyncio.get_running_loop().call_later(self._elastic.lease_s, self._lose_silent, change)
-        return change.epoch
+        asyncio.get_running_loop().call_later(self._lease_s, self._lose_silent, change)
 
     def _lose_silent(self, change: Change) -> None:
         if change is self._change and (silent := self.present - change.holdings.keys()):
@@ -196,11 +227,13 @@ class Membership:
         if change is not self._change or members != self.present:
             return
         self._change = None
-        roster = {member: self.roster[member] for member in plan.members}
         holdings = tuple(change.holdings[member] for member in plan.members)
         for member in plan.members:
-            self._host.send(member, Resume(plan.to_json(), roster, holdings))
+            self._host.send(member, Resume(plan.to_json(), self._roster_of(plan), holdings))
         self._host.resumed(plan, change.why)
+
+    def _roster_of(self, plan: Plan) -> dict[str, tuple[str, int]]:
+        return {member: self.roster[member] for member in plan.members}
 
     def _lose_gone(self) -> None:
         self.lose(self._leases.gone(time.monotonic()))

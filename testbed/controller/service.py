@@ -10,7 +10,6 @@ dropped because a member can't hold it. What is in force is for the members to s
 from __future__ import annotations
 
 import asyncio
-import hmac
 import logging
 import time
 from collections.abc import Mapping
@@ -20,10 +19,10 @@ from typing import Any, Literal
 
 from testbed.controller.decision import Decision, Rules, decide
 from testbed.controller.knowledge import Knowledge
-from testbed.controller.members import MemberServer
+from testbed.controller.members import MemberServer, Refused
 from testbed.controller.membership import Membership
 from testbed.controller.rounds import Round, RoundBook
-from testbed.controller.spec import ControllerSpec, Elastic
+from testbed.controller.spec import ControllerSpec
 from testbed.controller.swaps import Swap
 from testbed.plan import Plan
 from testbed.planning import BoundError, Pair, PhysicalLink, Policy, PolicyError, View, make_policy, predict
@@ -40,7 +39,6 @@ from testbed.protocol import (
     Renew,
     Report,
     Stop,
-    Welcome,
 )
 from testbed.telemetry.store import Records, write_json
 
@@ -49,7 +47,7 @@ log = logging.getLogger(__name__)
 State = Literal["waiting", "running", "done", "failed"]
 
 #: What a swap under way makes wait: a request gives way only to one that counts at least as much.
-RANKS = {"period": 0, "network": 1, "forced": 2, "member": 3}
+RANKS = {"period": 0, "network": 1, "forced": 2}
 
 #: How long a member may take to accept its last message.
 FLUSH_S = 2.0
@@ -57,9 +55,6 @@ FLUSH_S = 2.0
 #: Members say within the round's timeout whether they hold a plan; who says nothing for so much longer never will.
 HOLD_MARGIN_S = 10.0
 
-
-#: A run that is not elastic ends with the first member that is gone.
-NOT_ELASTIC = Elastic(quorum=1)
 
 #: What plans for those who are left when the run's own policy has none: it needs nothing but that they reach another.
 LAST_RESORT = "mst"
@@ -98,16 +93,15 @@ class Controller:
         self.closed = False
         self.plan: Plan
         self._out = out
-        # A controller that is started anew must say the same.
-        self._secret = hmac.digest(spec.token.encode(), b"between members", "sha256").hex()
-        self._elastic = spec.elastic
-        self.members = Membership(spec.members, spec.elastic or NOT_ELASTIC, self)
+        self._elastic = spec.elastic is not None
+        self.members = Membership(spec.members, spec.token, spec.elastic, self)
         self._server = MemberServer(socket, spec.members, spec.token, self, tcp, spec.elastic is not None)
         self._by_epoch: dict[int, frozenset[str]] = {}
         self._joined: dict[str, Hello] = {}
         self._goodbyes: dict[str, Goodbye] = {}
         self._requests: asyncio.Queue[Request] = asyncio.Queue()
         self._deferred: Request | None = None
+        self._comers: list[str] = []
         self._pending: Swap | None = None
         self._prepared: dict[int, Swap] = {}  # epochs newer than the one in force, the dropped ones too
         self._newest = 0
@@ -174,9 +168,8 @@ class Controller:
             self.state = "running"
             self.members.roster = {member: one.address for member, one in self._joined.items()}
             for member in self.spec.members:
-                self.send(member, self._welcome(member, self.plan))
-            if self._elastic is not None:
-                self.members.begin()
+                self.send(member, self.members.welcome(member, self.spec.jobs[member], self.plan))
+            self.members.begin()
         self._announce()
 
     def renewed(self, renew: Renew) -> None:
@@ -201,13 +194,13 @@ class Controller:
         if swap is None or swap.plan.epoch != held.epoch:
             return  # dropped meanwhile
         if held.refusal:
-            self._drop(swap, f"{held.member} can't hold it: {held.refusal}")
+            self._give_up(swap, f"{held.member} can't hold it: {held.refusal}")
         else:
             swap.hold(held.member, time.time())
         self._announce()
 
     def left(self, goodbye: Goodbye) -> None:
-        if goodbye.error and self._elastic is not None and self.state == "running":
+        if goodbye.error and self._elastic and self.state == "running":
             self.members.lose({goodbye.member: goodbye.error})
             self._announce()
             return
@@ -219,12 +212,11 @@ class Controller:
         self._announce()
 
     def died(self, member: str, why: str) -> None:
-        if self._elastic is None or self.state != "running":
+        if not self._elastic or self.state != "running":
             self.fail(f"{member}: {why}")
-        elif self._pending is not None and self._pending.joins == member:
-            self._drop(self._pending, f"{member}: {why}")
-        else:
-            self.members.hung_up(member)
+            return
+        self.members.hung_up(member)
+        self.not_come(member, why)
 
     # Members that go and come
 
@@ -270,24 +262,32 @@ class Controller:
         self.plan = plan
         self.swaps.append(swap)
         log.info("epoch %d: %s", plan.epoch, why)
-        if self._deferred is not None:
-            self._ask(self._deferred)
-            self._deferred = None
+        self._ask_deferred()
         self._announce()
 
     def _came_back(self, hello: Hello) -> None:
         """It found its controller again; this one may have been started anew, and learns from it who there is."""
-        plan = Plan.from_json(hello.standing["plan"])
-        self._newest = max(self._newest, int(hello.standing["newest"]))
+        try:
+            plan = Plan.from_json(hello.standing["plan"])
+            roster = roster_of(hello.standing["roster"])
+            self._newest = max(self._newest, int(hello.standing["newest"]))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise Refused(f"{hello.member!r} does not say where it stands: {error!r}") from error
         if self.state == "waiting":
             self.state = "running"
             self.plan = plan
-            self.members.recover(plan, roster_of(hello.standing["roster"]))
+            self.members.recover(plan, roster)
             self.members.begin()
         if plan.epoch > self.plan.epoch:
             self.plan = plan
         self._by_epoch[plan.epoch] = frozenset(plan.members)
         self.members.came_back(hello)
+
+    def not_come(self, member: str, why: str) -> None:
+        """It was to come, and is gone."""
+        self._comers = [comer for comer in self._comers if comer != member]
+        if self._pending is not None and self._pending.joins == member:
+            self._give_up(self._pending, f"{member}: {why}")
 
     def _comes(self, hello: Hello) -> None:
         """A member, which may have been there before, wants to take part from now on."""
@@ -296,26 +296,16 @@ class Controller:
         self.members.roster[hello.member] = hello.address
         self._ask(Request("member", joins=hello.member))
 
-    def _welcome(self, member: str, plan: Plan, source: str = "") -> Welcome:
-        lease_s = self._elastic.lease_s if self._elastic else 0.0
-        job = asdict(self.spec.jobs[member])
-        roster = {name: self.members.roster[name] for name in plan.members}
-        return Welcome(job, roster, plan.to_json(), self._secret, lease_s, source)
-
     def _prepare(self, swap: Swap) -> None:
-        """Have the members hold a plan; one that comes with it begins from its nearest neighbour's state."""
+        """Have the members hold a plan; with one that joins, see Membership."""
         plan, joins = swap.plan, swap.joins
         if not joins:
             self._server.send_all(Prepare(plan.to_json()))
             return
         edges = self.knowledge.view(time.time()).edges
-        rates = {source: edge.rate_bps for (source, to), edge in edges.items() if to == joins}
-        source = max(sorted(self.members.present), key=lambda member: rates.get(member, 0.0))
         swap.holders.add(joins)
-        self.send(joins, self._welcome(joins, plan, source))
-        roster = {name: self.members.roster[name] for name in plan.members}
-        for member in self.members.present:
-            self.send(member, Prepare(plan.to_json(), roster, source))
+        rates = {source: edge.rate_bps for (source, to), edge in edges.items() if to == joins}
+        self.members.prepare(plan, joins, self.spec.jobs[joins], rates)
 
     def _expected(self, epoch: int) -> frozenset[str]:
         return self._by_epoch.get(epoch, self.members.present)
@@ -328,7 +318,7 @@ class Controller:
 
     def _end_if_done(self) -> None:
         if self.state == "running" and self._goodbyes.keys() >= self.members.present:
-            if self._elastic is not None:
+            if self._elastic:
                 self._server.send_all(Stop("done"))
             self._end("done")
 
@@ -403,26 +393,39 @@ class Controller:
             self.swaps = sorted([*self.swaps, swap], key=lambda one: one.plan.epoch)
 
     def _drop(self, swap: Swap, why: str) -> None:
-        """Give up a plan that can't be held everywhere. The next Prepare takes it back from who holds it."""
+        """Give up a plan that can't be held everywhere. The next Prepare takes it back from who holds it, or a Halt."""
         log.warning("epoch %d dropped: %s", swap.plan.epoch, why)
         self.swaps.remove(swap)
         if swap.joins:
+            self.members.done(swap.joins)
             self.send(swap.joins, Stop(f"could not be let in: {why}", again=True))
         self._ask(Request("dropped", why=f"epoch {swap.plan.epoch} was dropped: {why}"))
         self._settle()
 
+    def _give_up(self, swap: Swap, why: str) -> None:
+        """Drop a plan; one with a member more may be agreed on already, by members that would wait for that one."""
+        self._drop(swap, why)
+        if swap.joins:
+            self.members.regroup(f"{swap.joins} does not come: {why}")
+
     def _drop_late(self, swap: Swap) -> None:
         if swap is self._pending and swap.held_s is None and self.state == "running":
             missing = sorted(set(swap.plan.members) - swap.holders)
-            self._drop(swap, f"{', '.join(missing)} did not say in time whether they hold it")
+            self._give_up(swap, f"{', '.join(missing)} did not say in time whether they hold it")
             self._announce()
 
     def _settle(self) -> None:
         """No swap is under way any more: go on with what waited for that."""
         self._pending = None
+        self._ask_deferred()
+
+    def _ask_deferred(self) -> None:
         if self._deferred is not None:
             self._ask(self._deferred)
             self._deferred = None
+        comers, self._comers = self._comers, []
+        for member in comers:
+            self._ask(Request("member", joins=member))
 
     def _left(self) -> int:
         """Rounds still to come, as the jobs have it."""
@@ -451,7 +454,9 @@ class Controller:
 
     def _defer(self, request: Request) -> None:
         """Have it wait for the swap under way. It will be judged by the view of that time, so one is enough."""
-        if self._deferred is None or RANKS[request.reason] >= RANKS[self._deferred.reason]:
+        if request.joins:
+            self._comers.append(request.joins)
+        elif self._deferred is None or RANKS[request.reason] >= RANKS[self._deferred.reason]:
             self._deferred = request
 
     def _plan(self, policy: Policy, view: View) -> Plan:
@@ -474,9 +479,12 @@ class Controller:
                 return view, proposed
 
     async def _consider(self, request: Request) -> None:
+        if request.joins and (not self._server.connected(request.joins) or request.joins in self.members.present):
+            return  # it went before its turn
         view, proposed = await self._propose(request.policy or self.policy, request.joins)
-        if self.members.changing or set(proposed_members(proposed)) - self.members.present - {request.joins}:
-            return  # a member was lost meanwhile
+        if self.members.changing or set(view.names) != self.members.present | ({request.joins} - {""}):
+            self._defer(request)  # a member was lost meanwhile
+            return
         if isinstance(proposed, PolicyError):
             log.warning("no other plan: %s", proposed)
             await self._record(request, view, Decision(False, str(proposed), None, float("inf")), None)
@@ -595,11 +603,6 @@ class Controller:
         self.changes += 1
         self._changed.set()
         self._changed = asyncio.Event()
-
-
-def proposed_members(proposed: Plan | PolicyError) -> tuple[str, ...]:
-    """Whom a plan is for; nobody where there is none."""
-    return proposed.members if isinstance(proposed, Plan) else ()
 
 
 def roster_of(value: Mapping[str, Any]) -> dict[str, tuple[str, int]]:

@@ -21,6 +21,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -126,11 +127,19 @@ def error_of(result: sync.RoundResult) -> float:
     return worst
 
 
-def member(folder: Path, name: str, step_s: float, token: str, orders: Path) -> None:
+def end_with(process: int) -> None:
+    """Watch who started this cluster: without it a member would train on for good, as it should."""
+    while Path(f"/proc/{process}").exists():
+        time.sleep(1.0)
+    os._exit(1)
+
+
+def member(folder: Path, name: str, step_s: float, token: str, orders: Path, owner: int) -> None:
     """A member's life: rounds until all were asked to end. What each round came to goes into a file, a line each.
 
     `orders` may come to hold a phase: it then dies there, in the round that follows.
     """
+    threading.Thread(target=end_with, args=(owner,), daemon=True).start()
     torch.set_num_threads(1)
     parameters = Parameters()
     with sync.join(f"unix:{folder}/control.sock", name, "127.0.0.1", patience_s=60, token=token) as session:
@@ -208,7 +217,7 @@ class Cluster:
             elastic=Elastic(quorum=quorum, lease_s=lease_s),
         )
         self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(["torch", "testbed.sync", "tests.sync.faults"])
+        self._context.set_forkserver_preload(["torch", "testbed.sync"])
         self._members: dict[str, Any] = {}
         self._controller: subprocess.Popen[bytes] | None = None
 
@@ -239,7 +248,7 @@ class Cluster:
         self._controller.wait()
 
     def start(self, name: str) -> None:
-        arguments = (self.folder, name, self._step_s, self._token, self.folder / f"{name}.orders")
+        arguments = (self.folder, name, self._step_s, self._token, self.folder / f"{name}.orders", os.getpid())
         self._members[name] = self._context.Process(target=member, args=arguments, name=name)
         self._members[name].start()
 
@@ -344,8 +353,10 @@ def main() -> int:
     parser.add_argument("--kills", type=int, metavar="N", help="how many; by default each member in each phase")
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # all that was started ends as well
     kills = []
     with cluster(arguments.members, arguments.step, arguments.seed) as made:
+        made.await_round(8)
         usual_s = round_seconds(made)
         cases = [(name, phase) for phase in PHASES for name in made.names]
         random.Random(arguments.seed).shuffle(cases)
