@@ -10,7 +10,7 @@ import signal
 
 import pytest
 
-from tests.sync.faults import PHASES, cluster, reported
+from tests.sync.cluster import PHASES, cluster, reported
 
 pytestmark = pytest.mark.unit
 

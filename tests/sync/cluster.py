@@ -1,0 +1,348 @@
+"""Members and a controller as processes, over loopback; members die where they are told to, and come back.
+
+Every member checks every mean by the slices that the round says it is made of: its error against those members'
+values in float64, and that the slices cover the tensor. Whoever has a round has the same bits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+import os
+import random
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+from testbed import sync
+from testbed.controller.client import AdminClient, AdminError
+from testbed.controller.spec import ControllerSpec, Elastic
+from testbed.planning import Edge, View
+from testbed.planning import Member as Site
+from testbed.protocol import Job
+from testbed.sync.round import Round
+
+ELEMENTS = 60_000
+CHUNK_ELEMENTS = 16 * 1024
+#: float32 sums of nine numbers around 1.
+TOLERANCE = 1e-5
+
+
+def wrapped(name: str, count: int) -> Callable[[Callable[[], None]], None]:
+    """Have a step of Round followed by something, when it was done for the `count`-th time in a round."""
+
+    def arm(then: Callable[[], None]) -> None:
+        original = getattr(Round, name)
+        done: dict[int, int] = {}
+
+        def step(self: Round, *values: Any) -> Any:
+            result = original(self, *values)
+            done[self.number] = done.get(self.number, 0) + 1
+            if done[self.number] == count:
+                then()
+            return result
+
+        setattr(Round, name, step)
+
+    return arm
+
+
+#: Where in a round a member dies.
+PHASES: dict[str, Callable[[Callable[[], None]], None]] = {
+    "its first chunk is on its way": wrapped("_pass_on", 1),
+    "it has added a partial sum": wrapped("_add", 2),
+    "it has released a mean as a root": wrapped("_release", 1),
+    "it has taken and passed on a mean": wrapped("_accept", 1),
+    "it has taken and passed on several means": wrapped("_accept", 5),
+    "the round is over for it": wrapped("leave", 1),
+}
+
+
+class Parameters:
+    """What a member trains: a number an element, moved by every mean."""
+
+    def __init__(self) -> None:
+        self.values = torch.zeros(ELEMENTS)
+        self.momentum = torch.zeros(ELEMENTS)
+
+    def step(self, mean: torch.Tensor) -> None:
+        self.momentum.mul_(0.9).add_(mean)
+        self.values.sub_(self.momentum, alpha=0.1)
+
+    def digest(self) -> str:
+        return hashlib.sha256(self.values.numpy().tobytes() + self.momentum.numpy().tobytes()).hexdigest()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"values": self.values, "momentum": self.momentum}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.values.copy_(state["values"])
+        self.momentum.copy_(state["momentum"])
+
+
+def contribution(member: str, round_number: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(int(member[1:]) * 100_003 + round_number)
+    values = torch.randn(ELEMENTS, generator=generator)
+    values[0] = 0  # where members say that they have been asked to end
+    return values
+
+
+def weight(member: str) -> float:
+    return 1.0 + int(member[1:]) % 3
+
+
+def error_of(result: sync.RoundResult) -> float:
+    """The largest error of a mean, by the slices it says it is made of. AssertionError when those have gaps."""
+    cuts = [0, *(part.stop for part in result.slices)]
+    assert [part.start for part in result.slices] == cuts[:-1] and cuts[-1] == ELEMENTS, result.slices
+    worst = 0.0
+    for part in result.slices:
+        assert abs(part.weight - sum(weight(member) for member in part.members)) < 1e-9, part
+        total = torch.zeros(part.stop - part.start, dtype=torch.float64)
+        for member in part.members:
+            values = contribution(member, result.round)[part.start : part.stop]
+            total += values.double() * weight(member)
+        got = result.tensor[part.start : part.stop].double()
+        skip = 1 if part.start == 0 else 0
+        worst = max(worst, (got - total / part.weight)[skip:].abs().max().item())
+    return worst
+
+
+def end_with(process: int) -> None:
+    """Watch who started this cluster: without it a member would train on for good, as it should."""
+    while Path(f"/proc/{process}").exists():
+        time.sleep(1.0)
+    os._exit(1)
+
+
+def member(folder: Path, name: str, step_s: float, token: str, orders: Path, owner: int) -> None:
+    """A member's life: rounds until all were asked to end. What each round came to goes into a file, a line each.
+
+    `orders` may come to hold a phase: it then dies there, in the round that follows.
+    """
+    threading.Thread(target=end_with, args=(owner,), daemon=True).start()
+    torch.set_num_threads(1)
+    parameters = Parameters()
+    with sync.join(f"unix:{folder}/control.sock", name, "127.0.0.1", patience_s=60, token=token) as session:
+        session.share(parameters=parameters)
+        with (folder / f"{name}.jsonl").open("a", buffering=1) as log:
+            while True:
+                time.sleep(step_s)
+                if orders.exists():
+                    PHASES[orders.read_text()](lambda: die(folder / f"{name}.died"))
+                    orders.unlink()
+                values = contribution(name, session.rounds + 1)
+                values[0] = float((folder / "end").exists())
+                result = session.allreduce(values, weight(name))
+                ending = values[0].item() > 0
+                parameters.step(result.tensor)
+                session.step_done()
+                session.report()
+                record = {
+                    "round": result.round,
+                    "epoch": result.epoch,
+                    "at_s": time.time(),
+                    "digest": parameters.digest(),
+                    "error": error_of(result),
+                    "slices": [[part.start, part.stop, len(part.members)] for part in result.slices],
+                }
+                log.write(json.dumps(record) + "\n")
+                if ending:
+                    break
+        session.finish(parameters.digest())
+
+
+def die(note: Path) -> None:
+    note.write_text(str(time.time()))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def view_of(names: Sequence[str], seed: int) -> View:
+    """A full mesh of uneven rates, so that plans have relays."""
+    draw = random.Random(seed)
+    edges = {(a, b): Edge(draw.uniform(5e6, 155e6), 0.001) for a in names for b in names if a != b}
+    sites = tuple(Site(name, site=name, speed=1.0, uplink="", downlink="") for name in names)
+    return View(sites, {}, {}, edges, 4 * ELEMENTS, time.time(), "declared")
+
+
+@dataclass
+class Kill:
+    """One member that was killed: how long until the others had that round, and until it was in one again."""
+
+    member: str
+    phase: str
+    mended_s: float
+    back_s: float
+    slices: int
+
+
+class Cluster:
+    """Members and a controller, as processes; a context manager."""
+
+    def __init__(self, folder: Path, count: int, step_s: float, seed: int, quorum: int = 2, lease_s: float = 4.0):
+        self.folder = folder
+        self.names = tuple(f"m{i}" for i in range(count))
+        self.admin = AdminClient(folder / "admin.sock")
+        self._step_s = step_s
+        self._token = secrets.token_hex(8)
+        jobs = {
+            name: Job("own", 10**9, 1, "own", 0.0, 0, i, count, round_timeout_s=30.0)
+            for i, name in enumerate(self.names)
+        }
+        self._spec = ControllerSpec(
+            members=self.names,
+            token=self._token,
+            jobs=jobs,
+            view=view_of(self.names, seed),
+            policy="netstorm",
+            elastic=Elastic(quorum=quorum, lease_s=lease_s),
+        )
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(["torch", "testbed.sync", "tests.sync.cluster"])
+        self._members: dict[str, Any] = {}
+        self._controller: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Cluster:
+        (self.folder / "spec.json").write_text(self._spec.model_dump_json())
+        self.start_controller()
+        for name in self.names:
+            self.start(name)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._members.values():
+            process.kill()
+            process.join()
+        self.kill_controller()
+
+    def start_controller(self) -> None:
+        paths = ["--socket", self.folder / "control.sock", "--admin", self.folder / "admin.sock"]
+        more = ["--spec", self.folder / "spec.json", "--out", self.folder / "out"]
+        with (self.folder / "controller.log").open("ab") as log:
+            self._controller = subprocess.Popen(
+                [sys.executable, "-m", "testbed.controller", *map(str, (*paths, *more))], stderr=log
+            )
+
+    def kill_controller(self) -> None:
+        assert self._controller is not None
+        self._controller.kill()
+        self._controller.wait()
+
+    def start(self, name: str) -> None:
+        arguments = (self.folder, name, self._step_s, self._token, self.folder / f"{name}.orders", os.getpid())
+        self._members[name] = self._context.Process(target=member, args=arguments, name=name)
+        self._members[name].start()
+
+    def signal(self, name: str, number: signal.Signals) -> None:
+        os.kill(self._members[name].pid, number)
+
+    def records(self, name: str) -> list[dict[str, Any]]:
+        path = self.folder / f"{name}.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        found = []
+        for line in lines:
+            with suppress(ValueError):  # one that is being written
+                found.append(json.loads(line))
+        return found
+
+    def last_round(self, name: str) -> int:
+        records = self.records(name)
+        return int(records[-1]["round"]) if records else 0
+
+    def await_round(self, number: int, names: Sequence[str] | None = None, timeout_s: float = 60.0) -> None:
+        self.until(lambda: all(self.last_round(name) >= number for name in names or self.names), timeout_s)
+
+    def until(self, holds: Callable[[], bool], timeout_s: float = 60.0) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not holds():
+            assert time.monotonic() < deadline, self.state()
+            time.sleep(0.01)
+
+    def state(self) -> str:
+        rounds = {name: self.last_round(name) for name in self.names}
+        alive = {name: process.is_alive() for name, process in self._members.items()}
+        log = (self.folder / "controller.log").read_text().splitlines()[-25:]
+        return "\n".join([f"rounds {rounds}", f"alive {alive}", *log])
+
+    def ended(self, name: str) -> bool:
+        return not self._members[name].is_alive()
+
+    def kill(self, name: str, phase: str, comes_back: bool = True, mended: bool = True) -> Kill | None:
+        """Have a member die in a round's phase; back once it has been in a round again."""
+        note = self.folder / f"{name}.died"
+        note.unlink(missing_ok=True)
+        others = [other for other in self.names if other != name]
+        (self.folder / f"{name}.orders.new").write_text(phase)
+        (self.folder / f"{name}.orders.new").replace(self.folder / f"{name}.orders")
+        process = self._members[name]
+        self.until(lambda: not process.is_alive())
+        if not mended:
+            return None
+        died_s, before = float(note.read_text()), self.last_round(name)
+        self.await_round(before + 2, others)
+        after = [record for record in self.records(others[0]) if record["round"] > before]
+        back_s = 0.0
+        if comes_back:
+            began = time.time()
+            self.start(name)
+            self.until(lambda: self.last_round(name) > before + 1)
+            back_s = time.time() - began
+        slices = max(len(record["slices"]) for record in after[:2])
+        first = next(record for record in after if record["at_s"] > died_s)
+        return Kill(name, phase, first["at_s"] - died_s, back_s, slices)
+
+    def end(self, left_out: Sequence[str] = ()) -> dict[str, Any]:
+        """Let all finish; the controller's last word."""
+        (self.folder / "end").touch()
+        self.until(lambda: all(self.ended(name) for name in self.names))
+        codes = {name: its.exitcode for name, its in self._members.items() if name not in left_out}
+        assert set(codes.values()) == {0}, f"{codes}\n{self.state()}"
+        final: dict[str, Any] = json.loads((self.folder / "out" / "final.json").read_text())
+        return final
+
+    def check(self) -> int:
+        """That whoever has a round has the same bits, of the right mean, none left out; how many rounds there were."""
+        seen: dict[int, tuple[str, str]] = {}
+        for name in self.names:
+            records = self.records(name)
+            assert all(after["round"] > before["round"] for before, after in pairwise(records)), name
+            for record in records:
+                assert record["error"] <= TOLERANCE, (name, record)
+                held = record["digest"], json.dumps(record["slices"])
+                assert seen.setdefault(record["round"], held) == held, (name, record)
+        assert set(seen) == set(range(1, max(seen) + 1))
+        return len(seen)
+
+
+@contextmanager
+def cluster(count: int, step_s: float, seed: int = 1, **settings: Any) -> Iterator[Cluster]:
+    with tempfile.TemporaryDirectory() as folder, Cluster(Path(folder), count, step_s, seed, **settings) as made:
+        made.await_round(3)
+        yield made
+
+
+def round_seconds(made: Cluster) -> float:
+    at = [record["at_s"] for record in made.records(made.names[0])]
+    return median(after - before for before, after in pairwise(at))
+
+
+def reported(made: Cluster) -> list[dict[str, Any]]:
+    """The rounds that the controller has seen since it was started."""
+    try:
+        return made.admin.rounds()
+    except AdminError:
+        return []
