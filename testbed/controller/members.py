@@ -36,7 +36,7 @@ class Listener(Protocol):
     """Who hears of the members. Called from the event loop, one message at a time."""
 
     def joined(self, hello: Hello) -> None:
-        """A member is there."""
+        """A member is there. Refused when it comes too late, or says of itself what can't be."""
 
     def reported(self, report: Report) -> None:
         """A member finished a round. ValueError when the report contradicts earlier ones."""
@@ -157,7 +157,11 @@ class MemberServer:
             raise Refused(f"{hello.member!r} is there already")
         self._known.add(hello.member)
         self._writers[hello.member] = writer
-        self._listener.joined(hello)
+        try:
+            self._listener.joined(hello)
+        except Refused:
+            del self._writers[hello.member]
+            raise
         return hello.member
 
     async def _listen(self, member: str, reader: asyncio.StreamReader) -> str | None:

@@ -158,6 +158,8 @@ class Controller:
     # What members say
 
     def joined(self, hello: Hello) -> None:
+        if self.state in ("done", "failed"):
+            raise Refused(f"{hello.member!r} comes when the run is over: {self.failure or 'done'}")
         if hello.standing:
             self._came_back(hello)
         elif self.state == "running":
