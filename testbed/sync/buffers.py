@@ -65,35 +65,51 @@ class Sums:
             self.placed(start, stop).copy_(self.view(start, stop).to(self.dtype))
 
 
-class Alternating:
-    """Two rooms that rounds take in turns, by the parity of their number.
+class Rooms:
+    """Room for the rounds that are on.
 
-    Round k+1 may begin to fill while this member is still in round k, so two are needed. Two are enough, once what
-    round k put into the senders' queues has left: so it has when round k+1 is over here, if that was among all whom
-    round k sent to; if it was among a group, whoever opens round k+2 waits for it.
+    Round k+1 may begin to fill while this member is still in round k, so two are needed; a third where rounds overlap
+    (see Exchange), and k+1 has begun here when k+2 begins to fill. A room is free again once what its round put into
+    the senders' queues has left: so it has when the next round is over here, if that was among all whom the round sent
+    to; if it was among a group, whoever opens the round after that waits for it.
     """
 
     def __init__(self) -> None:
-        self._rooms = Scratch(), Scratch()
-        self._pair: list[Sums | None] = [None, None]
+        self._rooms: list[Scratch] = []
+        self._users: list[int] = []
+        self._sums: list[Sums | None] = []
 
-    def take(self, round_number: int, elements: int, dtype: torch.dtype) -> Sums:
-        """The room of a round."""
-        turn = round_number % 2
-        sums = self._pair[turn]
+    def take(self, round_number: int, finished: int, elements: int, dtype: torch.dtype) -> Sums:
+        """The room of a round; all up to `finished` are over."""
+        last = min(finished, round_number - 2)
+        room = next((i for i, user in enumerate(self._users) if user <= last), len(self._rooms))
+        if room == len(self._rooms):
+            self._rooms.append(Scratch())
+            self._users.append(round_number)
+            self._sums.append(None)
+        self._users[room] = round_number
+        sums = self._sums[room]
         if sums is None or (sums.elements, sums.dtype) != (elements, dtype):
-            sums = self._pair[turn] = Sums(elements, dtype, self._rooms[turn])
+            sums = self._sums[room] = Sums(elements, dtype, self._rooms[room])
         return sums
 
 
 class Staging:
-    """Host memory that a device's tensors are copied through, page-locked so that the copies run at full speed."""
+    """Host memory that a device's tensors are copied through, page-locked so that the copies run at full speed.
+
+    As much as there were tensors in it at once; page-locking takes longer than the copies, so it is kept.
+    """
 
     def __init__(self) -> None:
-        self._host: torch.Tensor | None = None
+        self._free: list[torch.Tensor] = []
 
     def fetch(self, values: torch.Tensor) -> torch.Tensor:
-        """A copy of `values` in host memory."""
-        if self._host is None or self._host.shape != values.shape or self._host.dtype != values.dtype:
-            self._host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
-        return self._host.copy_(values)
+        """A copy of `values` in host memory, until it is `put_back`."""
+        for i, host in enumerate(self._free):
+            if (host.shape, host.dtype) == (values.shape, values.dtype):
+                return self._free.pop(i).copy_(values)
+        return torch.empty(values.shape, dtype=values.dtype, pin_memory=True).copy_(values)
+
+    def put_back(self, host: torch.Tensor) -> None:
+        """The copy is not needed any more."""
+        self._free.append(host)

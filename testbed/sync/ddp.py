@@ -9,8 +9,9 @@ import torch
 from torch.distributed import GradBucket  # type: ignore[attr-defined]  # public, but not said to be
 
 from testbed.sync.codecs import Residual
+from testbed.sync.errors import SyncError
 from testbed.sync.later import Work
-from testbed.sync.strategies.strategy import Reducer
+from testbed.sync.strategies.strategy import Reduced, Reducer
 
 Hook = Callable[[object, GradBucket], torch.futures.Future[torch.Tensor]]
 
@@ -18,10 +19,11 @@ Hook = Callable[[object, GradBucket], torch.futures.Future[torch.Tensor]]
 def hook_of(reducer: Reducer) -> Hook:
     """A hook for `register_comm_hook`, which replaces each bucket's gradients by all members' mean.
 
-    Each member's process group has a world size of 1, DDP itself thus sends nothing. Buckets are reduced one after
-    the other, in the order in which backward fills them; that follows from the model, so it is every member's. A
-    round that fails makes `backward` raise a RuntimeError with the SyncError's text. What codecs leave out is kept
-    for each bucket; when DDP arranges its buckets anew, after the first step, that of the old ones is dropped.
+    Each member's process group has a world size of 1, DDP itself thus sends nothing. Buckets are reduced in the order
+    in which backward fills them; that follows from the model, so it is every member's. Two of them overlap once DDP's
+    buckets have the sizes that they keep. A round that fails makes `backward` raise a RuntimeError with the
+    SyncError's text; so does one that is not among all, as DDP's copies of the model would part. What codecs leave
+    out is kept for each bucket; when DDP arranges its buckets anew, after the first step, that of the old is dropped.
     """
     residuals: dict[int, tuple[int, Residual]] = {}
 
@@ -35,9 +37,9 @@ def hook_of(reducer: Reducer) -> Hook:
             devices=[values.device] if values.is_cuda else None
         )
 
-        def settle(work: Work[object]) -> None:
+        def settle(work: Work[Reduced]) -> None:
             try:
-                work.wait()
+                _check_whole(work.wait())
             except Exception as error:  # whatever it is, it must come out where DDP waits
                 future.set_exception(error)  # type: ignore[arg-type]  # PyTorch's own annotation is wrong
             else:
@@ -47,3 +49,11 @@ def hook_of(reducer: Reducer) -> Hook:
         return future
 
     return session_hook
+
+
+def _check_whole(reduced: Reduced) -> None:
+    if not reduced.whole:
+        raise SyncError(
+            f"round {reduced.round}, epoch {reduced.epoch}: the plan has groups, whose members differ between rounds "
+            "among all; DistributedDataParallel needs a plan without, or train with session.local_sgd"
+        )

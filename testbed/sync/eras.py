@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 
@@ -58,6 +59,15 @@ class Reduced:
     slices: tuple[Slice, ...]
 
 
+class Begun(NamedTuple):
+    """What is to be reduced, and the round if it is on already."""
+
+    values: torch.Tensor
+    weight: float
+    residual: Residual | None
+    round: Round | None
+
+
 class Eras:
     """A member's exchanges, the one in force among them, and the round that it is in.
 
@@ -65,7 +75,7 @@ class Eras:
     is lost ends no round: the controller is told, and what it says is waited for. `started` is False for a member that
     comes while the others train; it begins with `start`.
 
-    Threads: `run` and `start` belong to one caller; the rest may be called from any.
+    Threads: `begin` and `end`, and `start`, belong to one caller each; the rest may be called from any.
     """
 
     def __init__(
@@ -160,13 +170,26 @@ class Eras:
 
     # -- rounds ----------------------------------------------------------------------------------------------------
 
-    def run(self, values: torch.Tensor, weight: float, residual: Residual | None = None) -> Reduced:
-        """Replace `values` (flat, CPU) by the weighted mean of those who take part.
+    def begin(self, values: torch.Tensor, weight: float, residual: Residual | None = None) -> Begun:
+        """Have `values` (flat, CPU) replaced by the weighted mean of those who take part, by when `end` returns.
 
-        SyncError when that can't be: it names the peers that were waited for, the epoch and the round.
+        SyncError when that can't be, also from `end`: it names the peers that were waited for, the epoch and the
+        round. In an elastic run all is left to `end`, so that one round is on at a time.
         """
+        begun = None if self._elastic else self._exchange.begin(values, weight, self._way.patience_s, residual)
+        return Begun(values, weight, residual, begun)
+
+    def end(self, begun: Begun) -> Reduced:
+        """Wait until a round that was begun is over. In the order in which they were."""
+        if begun.round is None:
+            return self._run(begun.values, begun.weight, begun.residual)
+        done = self._exchange.end(begun.round, self._way.patience_s)
+        self._finished = done.number
+        return _reduced(done, _of_all(done))
+
+    def _run(self, values: torch.Tensor, weight: float, residual: Residual | None) -> Reduced:
         began = time.monotonic()
-        attempt = Attempt(self._finished + 1, values, weight, residual if self._elastic else None)
+        attempt = Attempt(self._finished + 1, values, weight, residual)
         with self._changed:
             self._attempt = attempt
         barred, result = -1, None
@@ -188,9 +211,7 @@ class Eras:
             return self._mend(exchange, orders, attempt)
         exchange.suspect_s = self._patience.seconds
         done = exchange.run(attempt.values, attempt.weight, self._way.patience_s, residual)
-        part = done.reduction.made_of(0)
-        contributors = tuple(done.reduction.names(part.contributors))
-        return _reduced(done, (Slice(0, attempt.elements, contributors, part.weight),))
+        return _reduced(done, _of_all(done))
 
     def _mend(self, exchange: Exchange, orders: Orders | None, attempt: Attempt) -> Reduced:
         """Fetch what others hold final of a round, and reduce among those who are left what nobody holds."""
@@ -460,6 +481,11 @@ def _reduced(done: Round, slices: tuple[Slice, ...]) -> Reduced:
     reduction = done.reduction
     lost, duplicated = reduction.lost.bit_count(), reduction.duplicated.bit_count()
     return Reduced(done.number, done.epoch, done.among_all, lost, duplicated, done.tally, slices)
+
+
+def _of_all(done: Round) -> tuple[Slice, ...]:
+    part = done.reduction.made_of(0)
+    return (Slice(0, done.shape[0], tuple(done.reduction.names(part.contributors)), part.weight),)
 
 
 def _plain(part: Slice) -> dict[str, object]:

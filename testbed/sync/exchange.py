@@ -1,10 +1,20 @@
-"""All-reduce over plans: rounds one after the other, and the plans they go by.
+"""All-reduce over plans: the rounds that are on, at most two, and the plans they go by.
 
-The caller's thread adds this member's values; a thread per connection adds what peers send, and passes it on. A peer
-may be one round ahead. Its chunks are then added to the next round's sums before this member has even begun it,
-if the tensor has the shape it had; if not, the connection waits. Waiting is safe: what a peer owes the round that
-is on was queued before what it sends for the next. Where members are in groups, one group may be further ahead of
-another, up to the next round among all, for which its connections to the other's members wait in the same way.
+The caller's thread adds this member's values; a thread per connection adds what peers send, and passes it on.
+
+    round k      own values ----- sums ----- means ------- over
+    round k+1                     |     own values ----- sums ...      begins with the first mean of round k,
+    round k+2                            before it is over: |          and once round k-1 is over
+                                                            not yet
+
+The first mean of round k tells by which epoch round k+1 goes, and that every member has begun round k. So a peer is at
+most one round ahead, and its chunks are added to the next round's sums before this member has even begun it, if it has
+had a tensor of that shape; if not, the connection waits. Waiting must be safe, that is, what a peer owes the rounds
+that are on was queued before what waits. It is when a round begins only after the last one is over. Hence a round
+begins before that only if all members have had its shape, and take its frames at once: if an earlier round had it.
+
+Where members are in groups, one group may be further ahead of another, up to the next round among all, for which its
+connections to the other's members wait in the same way; there rounds do not overlap.
 """
 
 from __future__ import annotations
@@ -21,7 +31,7 @@ from torch.profiler import record_function
 from testbed.plan import Plan, PlanError
 from testbed.protocol import PeerSample, Slice
 from testbed.sync import payload, sockets
-from testbed.sync.buffers import Alternating
+from testbed.sync.buffers import Rooms
 from testbed.sync.codecs import Residual
 from testbed.sync.duty import Role, role_in
 from testbed.sync.errors import FrameError, SyncError
@@ -52,7 +62,8 @@ class Exchange:
     goes on: others decide what becomes of the round. Unless it is `started`, it begins with `start`; until then
     frames wait.
 
-    Threads: `run` belongs to one caller; `keep`, `reach`, `admit`, `come`, `gone` and `fail` may be called from any.
+    Threads: `run`, or `begin` and `end`, belong to one caller each; `keep`, `reach`, `admit`, `come`, `gone` and `fail`
+    may be called from any.
     """
 
     def __init__(
@@ -79,10 +90,11 @@ class Exchange:
         self._successor = plan.epoch
         self._oldest = plan.epoch
         self._number = after_round
+        self._finished = after_round
         self._rounds: dict[int, Round] = {}
-        self._shape: tuple[int, torch.dtype] | None = None
+        self._shapes: set[tuple[int, torch.dtype]] = set()
         self._layout: tuple[tuple[int, bool], Layout] | None = None
-        self._buffers = Alternating()
+        self._rooms = Rooms()
         self._lanes: dict[int, int] = {}
         self._drained: set[int] = set()
         self._streams = way.streams
@@ -105,11 +117,6 @@ class Exchange:
         """The plan that the next round goes by."""
         with self._changed:
             return self._plans[self._agreed]
-
-    @property
-    def number(self) -> int:
-        """The round that is on, or was last."""
-        return self._number
 
     # -- plans ---------------------------------------------------------------------------------------------------
 
@@ -162,7 +169,7 @@ class Exchange:
     def start(self, after_round: int) -> None:
         """Begin with the round that follows `after_round`."""
         with self._changed:
-            self._number = after_round
+            self._number = self._finished = after_round
         self._started.set()
 
     def freeze(self, error: SyncError) -> tuple[int, list[Slice]]:
@@ -184,20 +191,32 @@ class Exchange:
         SyncError when it can't be finished: it names the peers that were waited for, the epoch and the round. Values
         of chunks that were not final by then are as they were.
         """
-        deadline = time.monotonic() + timeout_s
         with record_function("sync.round"):
-            current, successor = self._begin(values)
-            if residual is not None:
-                residual = self._open_residual(current, residual)
-            with record_function("sync.add_own"):
-                current.enter(Share(values, weight, successor), residual)
-            with record_function("sync.wait"):
-                self._wait(current, deadline)
-                self._await_previous(current, deadline)
-        if current.among_all:
-            self._agreed = current.reduction.agreed
-            self._oldest = current.epoch
-        current.leave()
+            return self.end(self.begin(values, weight, timeout_s, residual), timeout_s)
+
+    def begin(self, values: torch.Tensor, weight: float, timeout_s: float, residual: Residual | None = None) -> Round:
+        """The first half of `run`: returns as soon as `values` are on their way. Rounds end in their order."""
+        current, successor = self._begin(values, time.monotonic() + timeout_s)
+        if residual is not None:
+            residual = self._open_residual(current, residual)
+        with record_function("sync.add_own"):
+            current.enter(Share(values, weight, successor), residual)
+        return current
+
+    def end(self, current: Round, timeout_s: float) -> Round:
+        """The second half of `run`: wait until a round that was begun is over."""
+        deadline = time.monotonic() + timeout_s
+        with record_function("sync.wait"):
+            self._wait(current, deadline)
+            self._await_previous(current, deadline)
+        with self._changed:
+            if current.among_all:
+                assert current.reduction.agreed is not None
+                self._agreed = current.reduction.agreed
+                self._oldest = current.epoch
+            self._finished = current.number
+            current.leave()
+            self._changed.notify_all()
         return current
 
     def _open_residual(self, current: Round, residual: Residual) -> Residual | None:
@@ -206,23 +225,22 @@ class Exchange:
         residual.open(current.shape[0])
         return residual
 
-    def _begin(self, values: torch.Tensor) -> tuple[Round, int]:
+    def _begin(self, values: torch.Tensor, deadline: float) -> tuple[Round, int]:
         """Enter the next round; it, and the epoch that this member is ready to go by after it.
 
         Epochs change in rounds among all, so in those alone a successor is agreed on.
         """
         with self._changed:
-            if self._failure is not None:
-                raise self._failure
+            epoch = self._await_turn((len(values), values.dtype), deadline)
             number = self._number + 1
             current = self._rounds.get(number)
             if current is None:
-                current = self._open(number, self._agreed, len(values), values.dtype)
+                current = self._open(number, epoch, len(values), values.dtype)
             else:
-                self._check_same(current, values)
+                self._check_same(current, epoch, values)
             followed = self._rounds.get(self._number)
             self._number = number
-            self._shape = current.shape
+            self._shapes.add(current.shape)
             self._forget(current)
             self._changed.notify_all()
             successor = max(self._successor, current.epoch) if current.among_all else current.epoch
@@ -230,12 +248,32 @@ class Exchange:
             self._outbox.follow(current.plan)
         return current, successor
 
-    def _check_same(self, current: Round, values: torch.Tensor) -> None:
-        if (current.epoch, *current.shape) != (self._agreed, len(values), values.dtype):
+    def _await_turn(self, shape: tuple[int, torch.dtype], deadline: float) -> int:
+        """Wait until the next round may begin; the epoch it goes by."""
+        while True:
+            if self._failure is not None:
+                raise self._failure
+            if self._number == self._finished:
+                return self._agreed
+            current = self._rounds[self._number]
+            if self._number == self._finished + 1 and shape in self._shapes and (plan := self._beside(current)):
+                return plan.epoch
+            if (left := deadline - time.monotonic()) <= 0:
+                raise SyncError(f"{current}: out of time, waiting for {_listed(current.awaited())}")
+            self._changed.wait(left)
+
+    def _beside(self, current: Round) -> Plan | None:
+        """The plan of the round that may begin while `current` is on; None when none may."""
+        agreed = current.reduction.agreed
+        following = None if agreed is None else self._plans.get(agreed)
+        return None if following is None or following.groups or current.plan.groups else following
+
+    def _check_same(self, current: Round, epoch: int, values: torch.Tensor) -> None:
+        if (current.epoch, *current.shape) != (epoch, len(values), values.dtype):
             elements, dtype = current.shape
             raise SyncError(
                 f"{current}: peers began it with {elements} elements of {dtype}, "
-                f"this member has {len(values)} of {values.dtype} and goes by epoch {self._agreed}"
+                f"this member has {len(values)} of {values.dtype} and goes by epoch {epoch}"
             )
 
     def _open(self, number: int, epoch: int, elements: int, dtype: torch.dtype) -> Round:
@@ -243,10 +281,10 @@ class Exchange:
         among_all = plan.among_all(number)
         role = self._roles[epoch, among_all]
         layout = self._layout_of(plan, role, among_all, elements, dtype)
-        sums = self._buffers.take(number, elements, dtype)
+        sums = self._rooms.take(number, self._finished, elements, dtype)
         before = self._rounds.get(number - 1)
-        steady = before is not None and before.among_all and among_all and self._shape == (elements, dtype)
-        opened = Round(number, plan, role, layout, sums, self._outbox, self._over, steady, self._reproducible)
+        steady = before is not None and before.among_all and among_all and (elements, dtype) in self._shapes
+        opened = Round(number, plan, role, layout, sums, self._outbox, self._stepped, steady, self._reproducible)
         self._rounds[number] = opened
         return opened
 
@@ -266,14 +304,14 @@ class Exchange:
 
         A member that is done with a round may still have to forward that round's frames.
         """
-        for number in [n for n in self._rounds if n < current.number - 1]:
+        for number in [n for n in self._rounds if n < min(current.number - 1, self._finished)]:
             del self._rounds[number]
         for epoch in [e for e in self._plans if e < self._oldest]:
             del self._plans[epoch]
             self._roles.pop((epoch, False), None)
             del self._roles[epoch, True]
 
-    def _over(self) -> None:
+    def _stepped(self) -> None:
         with self._changed:
             self._changed.notify_all()
 
@@ -359,7 +397,7 @@ class Exchange:
     def _round_of(self, head: Frame, plan: Plan) -> Round:
         with self._changed:
             latest = (self._number // plan.period + 1) * plan.period  # the next among all: nobody gets past that
-            if not max(self._number, 1) <= head.round <= latest:
+            if not max(min(self._number, self._finished + 1), 1) <= head.round <= latest:
                 raise FrameError(f"round {head.round}: {self._number} is on, and {latest} the last to begin meanwhile")
             while head.round > self._number and not self._may_begin(head):
                 if self._failure is not None:
@@ -369,16 +407,15 @@ class Exchange:
             if target is None:
                 if head.round < self._number or head.epoch not in self._plans:
                     raise FrameError(f"round {head.round} is over")
-                assert self._shape is not None
-                target = self._open(head.round, head.epoch, *self._shape)
+                target = self._open(head.round, head.epoch, *_shape(head))
             return target
 
     def _may_begin(self, head: Frame) -> bool:
-        """Whether a peer's frame may open the round after this one: only with a tensor of the shape we know.
+        """Whether a peer's frame may open the round after this one: only with a tensor of a shape that there was.
 
         So a frame makes nobody set aside more than what training needs anyway.
         """
-        return head.round == self._number + 1 and self._shape == (head.elements, payload.element_type(head.dtype))
+        return head.round == self._number + 1 and _shape(head) in self._shapes
 
     # -- ends ----------------------------------------------------------------------------------------------------
 
@@ -459,6 +496,14 @@ def _roles(plan: Plan, member: str) -> dict[tuple[int, bool], Role]:
         if member in group.members:
             roles[plan.epoch, False] = role_in(plan, group, member)
     return roles
+
+
+def _shape(head: Frame) -> tuple[int, torch.dtype]:
+    """That of the tensor which a frame is of; FrameError when there is no such type."""
+    dtype = payload.element_type(head.dtype)
+    if dtype is None:
+        raise FrameError(f"round {head.round}: no such type of elements: {head.dtype}")
+    return head.elements, dtype
 
 
 def _listed(awaited: Mapping[str, str]) -> str:

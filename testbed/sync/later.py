@@ -1,4 +1,4 @@
-"""Rounds that go on while their caller does something else: one thread, one after the other, in the order asked for."""
+"""Rounds that go on while their caller does something else, in the order asked for: one starts while one ends."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Generic, TypeVar
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -25,20 +26,25 @@ class Work(Generic[T]):
 
 
 class Later:
-    """Runs what it is given on a thread of its own, which exists from the first `begin` on. For one caller."""
+    """Starts what it is given on one thread and ends it on another, which exist from the first `begin` on.
+
+    So the second may start while the first ends, and both do one after the other. For one caller.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._pool: ThreadPoolExecutor | None = None
+        self._pools: tuple[ThreadPoolExecutor, ThreadPoolExecutor] | None = None
         self._last: Future[Any] | None = None
 
-    def begin(self, run: Callable[[], T]) -> Work[T]:
-        """Have `run` called after all that was begun before."""
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(1, thread_name_prefix=self._name)
-        future = self._pool.submit(run)
-        self._last = future
-        return Work(future)
+    def begin(self, start: Callable[[], S], end: Callable[[S], T]) -> Work[T]:
+        """Have `start` called after all that was begun before was started, and `end` after all that was ended."""
+        if self._pools is None:
+            starts, ends = (ThreadPoolExecutor(1, thread_name_prefix=f"{self._name} {part}") for part in ("on", "off"))
+            self._pools = starts, ends
+        starting, ending = self._pools
+        started = starting.submit(start)
+        self._last = ending.submit(lambda: end(started.result()))
+        return Work(self._last)
 
     @property
     def busy(self) -> bool:
@@ -46,6 +52,7 @@ class Later:
         return self._last is not None and not self._last.done()
 
     def close(self) -> None:
-        """End the thread; what has not begun never will."""
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
+        """End the threads, once what was started is ended; what was not started never will be."""
+        if self._pools is not None:
+            for pool in self._pools:
+                pool.shutdown(cancel_futures=pool is self._pools[0])

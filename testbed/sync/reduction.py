@@ -85,9 +85,8 @@ class Reduction:
         return self._share
 
     @property
-    def agreed(self) -> int:
-        """The epoch to use next: every member was ready for it when the round began. For when the round is done."""
-        assert self._agreed is not None
+    def agreed(self) -> int | None:
+        """The epoch to use next: every member was ready for it when the round began. None until a mean is there."""
         return self._agreed
 
     def view(self, number: int) -> torch.Tensor:

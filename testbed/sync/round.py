@@ -54,9 +54,10 @@ class Round:
     """A round that is on, or that a peer began before us. Every thread that receives calls `deliver`, one `enter`.
 
     A round is over when the mean of each chunk is there and was queued for all whom this member passes it on to; not
-    when the last mean is there: else a frame of the next round could come to stand before it. `on_over` is called
-    then. `steady` says that all whom frames may pass have begun the round before this one, with a tensor of this
-    shape: they take its frames at once, so those may go by auxiliary routes.
+    when the last mean is there: else a frame of the next round could come to stand before it. `on_step` is called
+    then, and when the first mean has told the epoch to go by next. `steady` says that all whom frames may pass have
+    begun the round before this one, and have had a tensor of this shape: they take its frames at once, so those may
+    go by auxiliary routes.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class Round:
         layout: Layout,
         sums: Sums,
         outbox: Outbox,
-        on_over: Callable[[], None],
+        on_step: Callable[[], None],
         steady: bool,
         in_order: bool,
     ) -> None:
@@ -79,7 +80,7 @@ class Round:
         self._sums = sums
         self._layout = layout
         self._outbox = outbox
-        self._on_over = on_over
+        self._on_step = on_step
         self._residual: Residual | None = None
         self._frozen = False
         self._guard = threading.Lock()
@@ -187,12 +188,20 @@ class Round:
             fresh = self.reduction.land(number, peer)
             if fresh and not plain:
                 self.reduction.view(number).copy_(payload.decode(head.dtype, data, len(chunk)))
-            self.reduction.accept(number, part)
+            first = self._accepted(number, part)
             self.tally.add_s += time.monotonic() - arrived
+        if first:
+            self._on_step()
         if fresh:
             encoded = not plain and bool(self.reduction.duty(number).mean_to)
             kept = memoryview(bytearray(data)) if encoded else self._sums.place(chunk.start, chunk.stop)
             self._broadcast(number, head._replace(route=0, left=0), kept)
+
+    def _accepted(self, number: int, part: Part) -> bool:
+        """A mean is in its place; whether it is the first, which tells the epoch to go by next."""
+        first = self.reduction.agreed is None
+        self.reduction.accept(number, part)
+        return first
 
     def _arrived(self, peer: str, length: int, began: float) -> float:
         now = time.monotonic()
@@ -222,7 +231,9 @@ class Round:
         with self._guard:
             if self._frozen:
                 return
-            self.reduction.accept(number, part)
+            first = self._accepted(number, part)
+        if first:
+            self._on_step()
         self._broadcast(number, frame, data)
 
     def _broadcast(self, number: int, frame: Frame, data: memoryview) -> None:
@@ -232,7 +243,7 @@ class Round:
             self._unsettled -= 1
             over = not self._unsettled
         if over:
-            self._on_over()
+            self._on_step()
 
     def _send(self, number: int, peer: str, frame: Frame, data: memoryview) -> None:
         chunk = self._layout.chunks[number]

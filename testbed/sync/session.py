@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -37,7 +37,7 @@ from testbed.sync.buffers import CODES, Staging
 from testbed.sync.checkpoint import Stateful
 from testbed.sync.codecs import Residual
 from testbed.sync.control import Channel
-from testbed.sync.eras import Eras
+from testbed.sync.eras import Begun, Eras
 from testbed.sync.errors import Stopped, SyncError
 from testbed.sync.later import Later, Work
 from testbed.sync.line import Line
@@ -72,6 +72,18 @@ class RoundResult:
     lost: int
     duplicated: int
     slices: tuple[Slice, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """A round that is on. `values` are the tensor, flat, or a copy of it on the host; `began` is in monotonic time."""
+
+    round: Begun
+    tensor: torch.Tensor
+    values: torch.Tensor
+    started_s: float
+    began: float
+    sending_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,17 +175,19 @@ class Session(Offers):
         _check(tensor, weight, residual)
         if self._later.busy:
             return self.allreduce_later(tensor, weight, residual).wait()
-        return self._reduce(tensor, weight, residual)
+        return self._end(self._start(tensor, weight, residual))
 
     def allreduce_later(
         self, tensor: torch.Tensor, weight: float = 1.0, residual: Residual | None = None
     ) -> Work[RoundResult]:
         """Begin an `allreduce` and go on; the tensor may be used again once the work was waited for.
 
-        Rounds are done one after the other, in the order in which they were asked for, at every member the same.
+        Rounds are done in the order in which they were asked for, at every member the same. One begins when the first
+        means of the one before are there (if there was a tensor of its shape before), so that two are on at a time,
+        unless the run is elastic: there a member that is lost would leave two to be mended.
         """
         _check(tensor, weight, residual)
-        return self._later.begin(lambda: self._reduce(tensor, weight, residual))
+        return self._later.begin(lambda: self._start(tensor, weight, residual), self._end)
 
     @cached_property
     def ddp_hook(self) -> Hook:
@@ -182,35 +196,47 @@ class Session(Offers):
 
         return hook_of(self)
 
-    def _reduce(self, tensor: torch.Tensor, weight: float, residual: Residual | None) -> RoundResult:
+    def _start(self, tensor: torch.Tensor, weight: float, residual: Residual | None) -> _Begun:
         self._tell_rounds()
         flat = tensor.detach().view(-1)
-        started, began = time.time(), time.monotonic()
-        sending_s = self._eras.sending_s()
-        values = self._staging.fetch(flat) if flat.is_cuda else flat
+        started, began, sending_s = time.time(), time.monotonic(), self._eras.sending_s()
         if self._source:
             raise SyncError(f"{self.name} came while others train: call share() before its first round")
-        try:
-            done = self._eras.run(values, weight, residual)
-        except SyncError as error:
-            self._eras.fail(error)  # rounds that were asked for already must not wait once more
-            raise
-        if values is not flat:
-            flat.copy_(values)
+        values = self._staging.fetch(flat) if flat.is_cuda else flat
+        with self._failing():
+            current = self._eras.begin(values, weight, residual)
+        return _Begun(current, tensor, values, started, began, sending_s)
+
+    def _end(self, begun: _Begun) -> RoundResult:
+        with self._failing():
+            done = self._eras.end(begun.round)
+        if begun.values.device != begun.tensor.device:
+            begun.tensor.detach().view(-1).copy_(begun.values)
+            self._staging.put_back(begun.values)
         result = RoundResult(
-            tensor=tensor,
+            tensor=begun.tensor,
             round=done.number,
             epoch=done.epoch,
             whole=done.among_all,
-            started_s=started,
-            finished_s=started + time.monotonic() - began,
+            started_s=begun.started_s,
+            finished_s=begun.started_s + time.monotonic() - begun.began,
             lost=done.lost,
             duplicated=done.duplicated,
             slices=done.slices,
         )
-        waited = {peer: max(at - began, 0.0) for peer, at in dict(done.tally.arrived).items()}
-        self._untold.append(_Done(result, done.tally, waited, self._eras.sending_s() - sending_s))
+        waited = {peer: max(at - begun.began, 0.0) for peer, at in dict(done.tally.arrived).items()}
+        with self._telling:
+            self._untold.append(_Done(result, done.tally, waited, self._eras.sending_s() - begun.sending_s))
         return result
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        """An error in a round is the session's: rounds that were asked for already must not wait once more."""
+        try:
+            yield
+        except SyncError as error:
+            self._eras.fail(error)
+            raise
 
     @property
     def plan(self) -> Plan:

@@ -15,26 +15,32 @@ import sys
 import tempfile
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from testbed import sync
 from testbed.plan import Plan
 from testbed.sync.exchange import Exchange
+from testbed.sync.later import Later, Work
+from testbed.sync.round import Round
 from testbed.sync.sender import Way
 from tests.sync.controller import Controller, job
 from tests.sync.plans import names, plan_over_graph
 from tests.sync.post import Post
 from tests.sync.proxy import Proxy
 
-#: The plan in whose first round all members end.
+#: The plan after whose first round all members end.
 LAST = 1_000_000
-ELEMENTS = 1500
+#: Of the tensors that are reduced in turns, as a model's buckets are.
+ELEMENTS = (1500, 400, 900)
 TIMEOUT_S = 30.0
 #: Plans in force among the same members. Then others meet, as many as may be.
 SWAPS_A_MEETING = 50
@@ -50,18 +56,19 @@ class Ledger:
         self.in_force: set[int] = set()
         self.rounds = 0
         self.wrong: list[str] = []
-        self._members = members
+        self.members = members
         self._changed = threading.Condition()
         self._open: dict[int, list[tuple[int, torch.Tensor]]] = {}
 
     def contribution(self, member: str, number: int) -> torch.Tensor:
         """What a member adds in a round."""
-        return torch.full((ELEMENTS,), float(self._share(self._members.index(member), number)))
+        elements = ELEMENTS[number % len(ELEMENTS)]
+        return torch.full((elements,), float(self._share(self.members.index(member), number)))
 
     def note(self, number: int, epoch: int, mean: torch.Tensor, lost: int, duplicated: int) -> None:
         """A member is done with a round."""
-        expected = sum(self._share(index, number) for index in range(len(self._members)))
-        sums = (mean.double() * len(self._members)).round()
+        expected = sum(self._share(index, number) for index in range(len(self.members)))
+        sums = (mean.double() * len(self.members)).round()
         with self._changed:
             if lost or duplicated or not torch.all(sums == expected):
                 self.wrong.append(f"round {number}, epoch {epoch}: sums {set(sums.tolist())}, not {expected}")
@@ -69,7 +76,7 @@ class Ledger:
             seen.append((epoch, mean))
             if seen[0][0] != epoch or not torch.equal(seen[0][1], mean):
                 self.wrong.append(f"round {number}: members differ in epoch or bits")
-            if len(seen) == len(self._members):
+            if len(seen) == len(self.members):
                 del self._open[number]
             self.rounds = max(self.rounds, number)
             self.in_force.add(epoch)
@@ -103,6 +110,33 @@ def plans(draw: random.Random, members: tuple[str, ...], swaps: int) -> Iterator
     yield plan_over_graph(draw, members, LAST), True
 
 
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What a round was; a session's RoundResult says so too."""
+
+    epoch: int
+    lost: int
+    duplicated: int
+
+
+def _train(ledger: Ledger, member: str, reduce: Callable[[torch.Tensor], Work[Any]]) -> None:
+    """Rounds until the one after the first under the last plan. Every other member has two on at a time."""
+    ahead = ledger.members.index(member) % 2
+    begun: deque[tuple[torch.Tensor, Work[Any]]] = deque()
+    asked, over, last = 0, 0, sys.maxsize
+    while over < last:
+        while asked < last and len(begun) <= ahead:
+            asked += 1
+            values = ledger.contribution(member, asked)
+            begun.append((values, reduce(values)))
+        values, work = begun.popleft()
+        done = work.wait()
+        over += 1
+        ledger.note(over, done.epoch, values, done.lost, done.duplicated)
+        if done.epoch == LAST:
+            last = min(last, over + 1)
+
+
 def by_post(seed: int, swaps: int) -> Ledger:
     """A meeting whose members are threads, and what they send goes through no socket."""
     draw = random.Random(seed)
@@ -116,12 +150,19 @@ def by_post(seed: int, swaps: int) -> Ledger:
         post.admit(exchange)
 
     def train(member: str) -> None:
-        epoch = 0
-        while epoch != LAST:
-            values = ledger.contribution(member, (number := exchanges[member].number + 1))
-            done = exchanges[member].run(values, 1.0, TIMEOUT_S)
-            epoch = done.epoch
-            ledger.note(number, epoch, values, done.reduction.lost, done.reduction.duplicated)
+        exchange, later = exchanges[member], Later(member)
+
+        def reduce(values: torch.Tensor) -> Work[Done]:
+            return later.begin(lambda: exchange.begin(values, 1.0, TIMEOUT_S), finish)
+
+        def finish(current: Round) -> Done:
+            exchange.end(current, TIMEOUT_S)
+            return Done(current.epoch, current.reduction.lost, current.reduction.duplicated)
+
+        try:
+            _train(ledger, member, reduce)
+        finally:
+            later.close()
 
     def prepare(plan: Plan) -> None:
         for member in draw.sample(members, len(members)):
@@ -157,12 +198,7 @@ def over_sockets(seed: int, swaps: int) -> Ledger:
 
         def train(member: str) -> None:
             with sync.join(controller.address, member, "127.0.0.1", patience_s=TIMEOUT_S) as session:
-                epoch = 0
-                while epoch != LAST:
-                    values = ledger.contribution(member, session.rounds + 1)
-                    done = session.allreduce(values)
-                    epoch = done.epoch
-                    ledger.note(done.round, epoch, values, done.lost, done.duplicated)
+                _train(ledger, member, session.allreduce_later)
 
         def prepare(plan: Plan) -> None:
             for member in draw.sample(members, len(members)):

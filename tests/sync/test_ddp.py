@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.plan import Plan
+from testbed.plan import Group, Plan
 from testbed.protocol import Goodbye
 from tests.sync.controller import Controller, job
 from tests.sync.plans import chain, names
@@ -74,6 +74,14 @@ def test_an_ordinary_loop_trains_on_all_members_data(tmp_path: Path) -> None:
     expected = by_hand_gradients(5, dict.fromkeys(MEMBERS, 1.0)).tolist()
     assert json.loads(parameters) == pytest.approx(expected, abs=1e-6)
     assert int(rounds) > 5, "more than one bucket a step"
+
+
+def test_a_plan_with_groups_is_refused(tmp_path: Path) -> None:
+    groups = tuple(Group((member,), (chain((member,)),)) for member in MEMBERS)
+    plan = Plan(0, MEMBERS, (chain(MEMBERS),), groups=groups, period=2)
+    for code, _, errors in run(tmp_path, plan, "to the end"):
+        assert code == 1
+        assert "round 1, epoch 0: the plan has groups" in errors and "local_sgd" in errors
 
 
 def test_a_failing_round_comes_out_of_backward(tmp_path: Path) -> None:

@@ -1,0 +1,91 @@
+"""Two rounds on at a time: one begins when the first means of the one before are there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from testbed import sync
+from testbed.plan import Group, Plan
+from testbed.sync.errors import SyncError
+from testbed.sync.exchange import Exchange
+from testbed.sync.sender import Way
+from tests.sync import sessions
+from tests.sync.plans import chain, names, star
+from tests.sync.post import Post
+
+pytestmark = pytest.mark.unit
+
+MEMBERS = names(3)
+PLAN = Plan(0, MEMBERS, (star(MEMBERS, "m0"),), 1024)
+HALVES = tuple(Group(part, (chain(part),)) for part in (MEMBERS[:1], MEMBERS[1:]))
+TIMEOUT_S = 20.0
+
+
+@contextmanager
+def exchanges(plan: Plan) -> Iterator[list[Exchange]]:
+    post = Post(seed=1)
+    roster = dict.fromkeys(plan.members, ("", 0))
+    made = [Exchange(plan, Way(member, "", TIMEOUT_S), roster, make_outbox=post.outbox) for member in plan.members]
+    for exchange in made:
+        post.admit(exchange)
+    try:
+        yield made
+    finally:
+        for exchange in made:
+            exchange.close()
+        post.close()
+
+
+def at_once(made: list[Exchange], work: Callable[[Exchange], object]) -> list[object]:
+    with ThreadPoolExecutor(len(made)) as pool:
+        return list(pool.map(work, made))
+
+
+def begins_beside(exchange: Exchange, elements: int) -> tuple[float, float]:
+    """Two rounds that are both on before either ends; what came out of each."""
+    first, second = torch.ones(1000), torch.full((elements,), 2.0)
+    exchange.run(torch.ones(1000), 1.0, TIMEOUT_S)
+    rounds = [exchange.begin(first, 1.0, TIMEOUT_S), exchange.begin(second, 1.0, 1.0)]
+    for current in rounds:
+        exchange.end(current, TIMEOUT_S)
+    return first.sum().item(), second.sum().item()
+
+
+def test_a_round_begins_before_the_one_before_has_ended() -> None:
+    with exchanges(PLAN) as made:
+        assert at_once(made, lambda exchange: begins_beside(exchange, 1000)) == [(1000, 2000)] * 3
+
+
+def test_a_round_of_a_new_shape_waits() -> None:
+    """A peer that has not had the shape would not take its frames, and with them hold up others."""
+    with exchanges(PLAN) as made, pytest.raises(SyncError, match="round 2, epoch 0: out of time"):
+        at_once(made, lambda exchange: begins_beside(exchange, 999))
+
+
+def test_rounds_of_groups_wait() -> None:
+    with exchanges(replace(PLAN, groups=HALVES, period=2)) as made, pytest.raises(SyncError, match="out of time"):
+        at_once(made, lambda exchange: begins_beside(exchange, 1000))
+
+
+def test_who_waits_for_each_round_gets_on_with_who_does_not(tmp_path: Path) -> None:
+    """Whether rounds overlap is a member's own affair."""
+
+    def work(session: sync.Session) -> list[float]:
+        tensors = [torch.full((5000 if number % 3 else 700,), float(number)) for number in range(30)]
+        if session.name == "m1":
+            for tensor in tensors:
+                session.allreduce(tensor)
+        else:
+            for each in [session.allreduce_later(tensor) for tensor in tensors]:
+                each.wait()
+        return [tensor.mean().item() for tensor in tensors]
+
+    results = sessions.run(tmp_path, PLAN, work)
+    assert all(result == [float(number) for number in range(30)] for result in results.values())
