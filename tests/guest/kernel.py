@@ -24,7 +24,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -228,27 +227,10 @@ def _boot(command: list[str], limit_s: float, follow: Callable[[str], object]) -
 
 
 def _as_a_guest() -> None:
-    """Before the kernel is executed: it ends with us, however we end, has a processor of the host's, and leaves wide
-    registers alone.
-    """
+    """Before the kernel is executed: it ends with us, however we end, and leaves wide registers alone."""
     end_with_parent = 1
     ctypes.CDLL(None, use_errno=True).prctl(end_with_parent, signal.SIGKILL, 0, 0, 0)
-    take_a_processor()
     hide_wide_registers()
-
-
-def take_a_processor() -> None:
-    """Keep to one of the host's processors, and come before all ordinary programs there.
-
-    The guest is two processes that take turns, its kernel and the program that runs in it: a system call is a switch
-    there and one back. On one processor and first in line, each turn begins when the other ends. Measured beside 30
-    busy processes on two processors: 58,000 system calls a second; 17,600 on one processor without the priority, 1,800
-    with the priority alone, 16,800 with neither. And what waits for the host misses the moments at which packets are
-    due: of sleeps of 1 ms 99 % took up to 1.9 ms, with neither 16 ms.
-    """
-    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-    with suppress(PermissionError):  # slower, and as right
-        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
 
 
 def hide_wide_registers() -> None:
