@@ -106,7 +106,7 @@ class HybridRules:
     def weight(self, number: int, late: int) -> float:
         """What a group's move counts in the global model when it is `late` rounds behind."""
         team = self.teams[number]
-        alpha = self.alpha * self._part(team) * (1 + late) ** -self.decay
+        alpha: float = self.alpha * self._part(team) * (1 + late) ** -self.decay
         if not self.normalise:
             return alpha
         everybody = tuple(self.samples)
