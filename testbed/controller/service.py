@@ -17,17 +17,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from testbed.controller.decision import Decision, Rules, decide
+from testbed.controller.decision import Decision, Standing
+from testbed.controller.explore import Explorer
 from testbed.controller.knowledge import Knowledge
+from testbed.controller.ledger import Ledger
 from testbed.controller.members import MemberServer, Refused
 from testbed.controller.membership import Membership
+from testbed.controller.proposal import Proposal, propose
 from testbed.controller.rounds import Round, RoundBook
 from testbed.controller.spec import ControllerSpec
 from testbed.controller.swaps import Swap
 from testbed.plan import Plan
-from testbed.planning import BoundError, Pair, PhysicalLink, Policy, PolicyError, View, make_policy, predict
-from testbed.planning.bound import bound
-from testbed.planning.constraints import Constraints
+from testbed.planning import Pair, PhysicalLink, Policy, PolicyError, View, make_policy, predict
 from testbed.protocol import (
     Goodbye,
     Held,
@@ -88,6 +89,7 @@ class Controller:
         self.book = RoundBook(self._expected)
         self.policy = spec.make_policy()
         self.knowledge = Knowledge(spec.view)
+        self._explorer = Explorer()
         self.finished = asyncio.Event()
         self.changes = 1
         self.closed = False
@@ -107,10 +109,10 @@ class Controller:
         self._newest = 0
         self._declarations = 0
         self._considered_s = 0.0
-        self._views = 0
-        self._bound: tuple[Constraints, float | None] | None = None
+        self._promising = False
+        self._busy = False
         self._rounds_file = Records(out / "rounds.jsonl")
-        self._decisions_file = Records(out / "decisions.jsonl")
+        self._ledger = Ledger(out)
         self._changed = asyncio.Event()
 
     async def start(self) -> None:
@@ -123,7 +125,7 @@ class Controller:
         self.plan = self._plan(self.policy, view)
         self._store_plan(self.plan)
         first = Decision(True, "the first plan", None, predict(self.plan, view).seconds)
-        await self._record(Request("period"), view, first, self.plan)
+        await self._record(Request("period"), view, first, None, self.plan)
         await self._server.start()
         self._considering = asyncio.create_task(self._consider_requests())
         self._considering.add_done_callback(self._considering_ended)
@@ -141,7 +143,7 @@ class Controller:
         self.closed = True
         self._announce()
         self._rounds_file.close()
-        self._decisions_file.close()
+        self._ledger.close()
 
     async def wait_change(self, seen: int) -> int:
         """Wait until something changed since `seen` (what this returned before; 0 at first); the newest number."""
@@ -154,6 +156,11 @@ class Controller:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("the controller broke", exc_info=error)
             self.fail(f"the controller broke: {error!r}")
+
+    @property
+    def considering(self) -> bool:
+        """Whether a plan is being considered."""
+        return self._busy or not self._requests.empty()
 
     # What members say
 
@@ -365,7 +372,7 @@ class Controller:
             "plan": self.plan.to_json(),
             "round_seconds": last.seconds if last else None,
             "metrics": self._newest_metrics(),
-            "edges": [{"from": u, "to": v, **asdict(estimate)} for (u, v), estimate in estimates.items()],
+            "estimates": {name: asdict(estimate) for name, estimate in estimates.items()},
             "swaps": [swap.to_json() for swap in self.swaps],
         }
 
@@ -375,11 +382,25 @@ class Controller:
         now = time.time()
         if (swap := self._prepared.get(done.epoch)) is not None:
             self._activate(swap, done)
-        self.knowledge.observe(self.plan, done.samples(), now)
+        self.knowledge.observe(done.samples(), now)
+        self._explore(now)
         due = now - self._considered_s >= self.spec.period_s
         if due and self._pending is None and self._requests.empty() and self._left() >= self.spec.dwell_rounds:
             self._ask(Request("period"))
         self._announce()
+
+    def _explore(self, now: float) -> None:
+        """Have members probe what is unknown, if there will be another plan to profit from it."""
+        if self._left() < self.spec.dwell_rounds:
+            return
+        present = self.members.present
+        unknown = {
+            name: [pair for pair in pairs if present.issuperset(pair)]
+            for name, pairs in self.knowledge.unknown(now).items()
+        }
+        probes = self._explorer.probes(unknown, self.knowledge.route, now)
+        for member, probe in probes.items():
+            self._server.send(member, probe)
 
     def _activate(self, swap: Swap, done: Round) -> None:
         """The members go by a plan; perhaps one that was dropped when it was too late to take it back."""
@@ -446,7 +467,9 @@ class Controller:
 
     async def _consider_requests(self) -> None:
         while True:
+            self._busy = False
             request = await self._requests.get()
+            self._busy = True
             if request.reason == "dropped":
                 await self._record_dropped(request)
             elif self._pending is not None or self.members.changing:
@@ -464,46 +487,42 @@ class Controller:
     def _plan(self, policy: Policy, view: View) -> Plan:
         return self.spec.dress(policy.plan(view), view)
 
-    async def _propose(self, policy: Policy, joins: str = "") -> tuple[View, Plan | PolicyError]:
-        """The policy's plan, or why it has none, and the view it was made by: that of the newest declaration.
+    async def _propose(self, request: Request) -> Proposal:
+        """What comes of the request, by the view of the newest declaration.
 
         The network may change while the policy thinks; what it thought of is of no use then.
         """
         while True:
             declarations = self._declarations
             now = self._considered_s = time.time()
-            view = self._view(now, joins)
-            try:
-                proposed: Plan | PolicyError = await asyncio.to_thread(self._plan, policy, view)
-            except PolicyError as error:
-                proposed = error
+            view = self._view(now, request.joins)
+            policy, changed = request.policy or self.policy, request.reason == "network"
+            anyway = f"{request.joins} comes" if request.joins else "forced" if request.reason == "forced" else ""
+            asked = (policy, self.spec, view, self.plan, self._standing(), changed, anyway)
+            proposal = await asyncio.to_thread(propose, *asked)
             if declarations == self._declarations:
-                return view, proposed
+                return proposal
+
+    def _standing(self) -> Standing:
+        under = [done for done in self.book.complete if done.epoch == self.plan.epoch]
+        return Standing(len(under), under[-1].seconds if under else None, self._promising)
 
     async def _consider(self, request: Request) -> None:
         if request.joins and (not self._server.connected(request.joins) or request.joins in self.members.present):
             return  # it went before its turn
-        view, proposed = await self._propose(request.policy or self.policy, request.joins)
+        last = self.plan
+        proposal = await self._propose(request)
+        view, decision, plan = proposal.view, proposal.decision, None
         if self.members.changing or set(view.names) != self.members.present | ({request.joins} - {""}):
             self._defer(request)  # a member was lost meanwhile
             return
-        if isinstance(proposed, PolicyError):
-            log.warning("no other plan: %s", proposed)
-            await self._record(request, view, Decision(False, str(proposed), None, float("inf")), None)
-            return
-        rules = Rules(self.spec.margin, self.spec.dwell_rounds)
-        stood = sum(done.epoch == self.plan.epoch for done in self.book.complete)
-        decision = decide(self.plan, proposed, view, stood, rules, request.reason == "network")
-        if request.reason == "forced":
-            same = self.plan.shape() == proposed.shape()
-            decision = Decision(not same, "forced", decision.current_s, decision.proposed_s)
-        if request.joins:
-            decision = Decision(True, f"{request.joins} comes", decision.current_s, decision.proposed_s)
-        plan = None
-        if decision.adopt and self.state in ("waiting", "running"):
+        self._promising = decision.promising and not decision.adopt
+        if proposal.plan is None:
+            log.warning("no other plan: %s", decision.why)
+        elif decision.adopt and self.state in ("waiting", "running"):
             reason = request.reason if request.policy else f"{request.reason}: {decision.why}"
-            plan = self._adopt(proposed, reason, request.joins)
-        await self._record(request, view, decision, plan)
+            plan = self._adopt(proposal.plan, reason, request.joins)
+        await self._record(request, view, decision, last, plan)
 
     def _adopt(self, plan: Plan, reason: str, joins: str = "") -> Plan:
         """Number `plan` and have the members prepare for it; until they are there it is simply the first plan."""
@@ -528,44 +547,19 @@ class Controller:
         view = self._view(time.time())
         seconds = predict(self.plan, view).seconds
         current_s = None if seconds == float("inf") else seconds
-        await self._record(request, view, Decision(False, request.why, current_s, float("inf")), None)
+        await self._record(request, view, Decision(False, request.why, current_s, float("inf")), self.plan, None)
 
-    async def _record(self, request: Request, view: View, decision: Decision, plan: Plan | None) -> None:
-        """Store the view and the decision made by it."""
-        name = f"views/{self._views:04d}.json"
-        self._views += 1
-        write_json(self._out / name, view.to_json())
-        self._decisions_file.append(
-            {
-                "at_s": view.at_s,
-                "round": self.book.last.number if self.book.last else None,
-                "reason": request.reason,
-                "view": name,
-                "policy": (request.policy or self.policy).name,
-                "options": asdict(request.policy or self.policy),  # type: ignore[call-overload]
-                "adopted": decision.adopt,
-                "why": decision.why,
-                "epoch": plan.epoch if plan else None,
-                "current_s": decision.current_s,
-                "proposed_s": decision.proposed_s if decision.proposed_s != float("inf") else None,
-                "bound_s": await self._bound_of(view),
-            }
-        )
-
-    async def _bound_of(self, view: View) -> float | None:
-        """The bound's seconds; solved again only when a capacity changed. None when the view has no plan."""
-        limits = Constraints.of(view)
-        if self._bound is None or self._bound[0] != limits:
-            try:
-                seconds: float | None = (await asyncio.to_thread(bound, view)).seconds
-            except BoundError:
-                seconds = None
-            self._bound = limits, seconds
-        return self._bound[1]
+    async def _record(
+        self, request: Request, view: View, decision: Decision, last: Plan | None, adopted: Plan | None
+    ) -> None:
+        """Keep what was decided by the view while `last` was in force."""
+        done = self.book.last.number if self.book.last else None
+        policy = request.policy or self.policy
+        await self._ledger.record(view, policy, decision, request.reason, done, last, adopted)
 
     def _store_plan(self, plan: Plan) -> None:
         self._by_epoch[plan.epoch] = frozenset(plan.members)
-        write_json(self._out / f"plans/{plan.epoch:04d}.json", plan.to_json())
+        self._ledger.store(plan)
 
     # The end
 

@@ -23,7 +23,8 @@ Pair = tuple[str, str]
 #: `oracle`: what the emulator does at the moment.
 Knowledge = Literal["declared", "measured", "oracle"]
 
-Source = Literal["declared", "measured"]
+#: Where an edge's rate comes from; `unknown`: from a measurement too long ago to go by.
+Source = Literal["declared", "measured", "unknown"]
 
 
 class ViewError(ValueError):

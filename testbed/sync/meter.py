@@ -23,37 +23,24 @@ Line = tuple[str, int, int]
 KEPT = round(60 / TICK_S)
 
 
-class Meter:
-    """Reads what `look` returns, from a thread of its own, until `stop`. `take` hands out what is complete."""
+class Ticks:
+    """Turns readings into ticks. Any thread may call."""
 
-    def __init__(self, look: Callable[[], Mapping[Line, TcpInfo]]) -> None:
-        self._look = look
+    def __init__(self) -> None:
         self._guard = threading.Lock()
         self._last: dict[Line, TcpInfo] = {}
         self._read_s = 0.0
         self._peers: dict[str, dict[int, list[float]]] = {}
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="meter", daemon=True)
-        self._thread.start()
 
     def take(self) -> dict[str, tuple[Tick, ...]]:
         """Each peer's ticks that are over and were not taken before, those in which nothing happened left out."""
         with self._guard:
             now = int(self._read_s / TICK_S)
-            taken = {peer: _ticks(found, now) for peer, found in self._peers.items()}
+            taken = {peer: _over(found, now) for peer, found in self._peers.items()}
             for found in self._peers.values():
                 for number in [number for number in found if number < now]:
                     del found[number]
         return taken
-
-    def stop(self) -> None:
-        """End the thread."""
-        self._stopped.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._stopped.wait(TICK_S - time.time() % TICK_S):
-            self.read(time.time(), self._look())
 
     def read(self, at_s: float, counters: Mapping[Line, TcpInfo]) -> None:
         """Take a reading made at `at_s` (Unix time)."""
@@ -79,9 +66,34 @@ class Meter:
             del ticks[next(iter(ticks))]
 
 
-def _ticks(found: Mapping[int, list[float]], until: int) -> tuple[Tick, ...]:
+class Meter:
+    """Reads what `look` returns into ticks, from a thread of its own, until `stop`."""
+
+    def __init__(self, look: Callable[[], Mapping[Line, TcpInfo]]) -> None:
+        self._look = look
+        self._ticks = Ticks()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="meter", daemon=True)
+        self._thread.start()
+
+    def take(self) -> dict[str, tuple[Tick, ...]]:
+        """Each peer's ticks since the last call."""
+        return self._ticks.take()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stopped.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(TICK_S - time.time() % TICK_S):
+            self._ticks.read(time.time(), self._look())
+
+
+def _over(found: Mapping[int, list[float]], now: int) -> tuple[Tick, ...]:
+    """The ticks before tick `now`."""
     return tuple(
         Tick(number, round(sent), min(round(1e3 * busy_s), round(1e3 * TICK_S)))
         for number, (sent, busy_s) in sorted(found.items())
-        if number < until
+        if number < now
     )

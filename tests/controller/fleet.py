@@ -1,37 +1,47 @@
 """Members that speak the real protocol over the real socket, and transfer over a network that is only reckoned.
 
-A round takes what the cost model says of the true network; an edge is busy while it, or what feeds it, drains,
-and for some round trips more. So relays look busy behind a slow link, as TCP's own accounts have it.
+A round takes what the cost model says of the true network. Its edges all begin at once, share capacities max-min
+fairly, and send what the plan puts on them; ticks are a little off, as acknowledgements come.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from testbed.plan import Plan, Tree
+import numpy as np
+
+from testbed.controller.explore import PROBE_BYTES
+from testbed.plan import Plan
 from testbed.planning import CostModel, Pair, View
 from testbed.planning.constraints import Constraints
+from testbed.planning.fair import Fair
 from testbed.protocol import (
     MAX_LINE_BYTES,
+    TICK_S,
     Goodbye,
     Held,
     Hello,
     Message,
     PeerSample,
     Prepare,
+    Probe,
     Report,
     Stop,
+    Tick,
     Welcome,
     decode,
     encode,
 )
+from testbed.sync.meter import Ticks
+from testbed.sync.tcpinfo import TcpInfo
 
-#: Round trips that an edge stays busy beyond draining, and how much longer than reckoned a transfer may take.
+#: Round trips that an edge stays busy beyond draining, and the part of a tick's bytes that is seen in it.
 OVERHEAD_RTTS = 3
-NOISE = 0.15
+NOISE = (0.85, 1.1)
 
 
 @dataclass(slots=True)
@@ -45,6 +55,7 @@ class Member:
     successor: int = 0
     answer: str | None = ""  # to a Prepare: held, or refused with this text, or nothing at all
     stopped: str | None = None
+    probes: set[Pair] = field(default_factory=set)
 
     def send(self, message: Message) -> None:
         self.writer.write(encode(message))
@@ -62,6 +73,8 @@ class Member:
                     self.plans[plan.epoch] = plan
                 case Prepare():
                     self.prepare(Plan.from_json(message.plan))
+                case Probe():
+                    self.probes.add((self.name, message.peer))
                 case Stop():
                     self.stopped = message.reason
 
@@ -83,15 +96,20 @@ async def connect(socket: Path, name: str, token: str = "secret") -> Member:
 
 
 class Fleet:
-    """All members of a view; `network` is what really is, and may be replaced at any time."""
+    """All members of a view; `network` is what really is, and may be replaced at any time.
 
-    def __init__(self, socket: Path, network: View, seed: int = 1) -> None:
+    After a round it waits as long as the controller `thinks`.
+    """
+
+    def __init__(self, socket: Path, network: View, seed: int = 1, thinks: Callable[[], bool] = lambda: False) -> None:
         self.network = network
         self.members: dict[str, Member] = {}
         self.round = 0
         self.clock_s = 1_000.0
         self.epochs: list[int] = []
+        self.probed: set[Pair] = set()
         self._socket = socket
+        self._thinks = thinks
         self._random = random.Random(seed)
         self._listening: list[asyncio.Task[None]] = []
 
@@ -118,7 +136,7 @@ class Fleet:
         self.epochs.append(epoch)
         seconds = CostModel(self.network).predict(plan).seconds
         started, finished = self.clock_s, self.clock_s + seconds
-        samples = transfers(self.network, plan, self._random)
+        samples = transfers(self.network, plan, self._random, started, self._take_probes())
         for name, member in self.members.items():
             peers = tuple(sample for (source, _), sample in samples.items() if source == name)
             sent = sum(sample.bytes for sample in peers)
@@ -127,8 +145,16 @@ class Fleet:
             )
         self.round += 1
         self.clock_s = finished + 0.1
-        # The controller reads, decides and prepares: a real round gives it seconds, and a slow host's took over 20 ms.
-        await asyncio.sleep(0.06)
+        await asyncio.sleep(0.01)  # the controller reads ...
+        await self.until(lambda: not self._thinks())  # ... decides, which real rounds leave time for ...
+        await asyncio.sleep(0.01)  # ... and prepares
+
+    def _take_probes(self) -> set[Pair]:
+        taken = set().union(*(member.probes for member in self.members.values()))
+        self.probed |= taken
+        for member in self.members.values():
+            member.probes.clear()
+        return taken
 
     async def leave(self) -> None:
         for name, member in self.members.items():
@@ -141,40 +167,57 @@ class Fleet:
         await asyncio.gather(*self._listening, return_exceptions=True)
 
 
-def transfers(network: View, plan: Plan, chance: random.Random) -> dict[Pair, PeerSample]:
-    """What each edge's sender sees in a round of `plan` over `network`."""
-    drains = CostModel(network).drains(plan)
-    drawn = Constraints.of(network).drawn
-    own = {(u, v): max(drains[name] for name in drawn[u, v]) for u, v, _ in plan.edges()}
-    busy: dict[Pair, float] = {}
+def transfers(
+    network: View, plan: Plan, chance: random.Random, at_s: float = 0.0, probes: Collection[Pair] = ()
+) -> dict[Pair, PeerSample]:
+    """What each edge's sender sees in a round of `plan` over `network` that begins at `at_s`, and of `probes` in it."""
     sent: dict[Pair, float] = {}
-    for tree in plan.trees:
-        for pair, seconds in _busy(tree, own).items():
-            busy[pair] = max(busy.get(pair, 0.0), seconds)
-            sent[pair] = sent.get(pair, 0.0) + tree.share * network.model_bytes
+    for source, target, tree in plan.edges():
+        share = plan.trees[tree].share * network.model_bytes
+        sent[source, target] = sent.get((source, target), 0.0) + share
+    for pair in probes:
+        sent[pair] = sent.get(pair, 0.0) + PROBE_BYTES
+    busy, ticks = _drain(network, sent, at_s)
     samples = {}
-    for pair, seconds in busy.items():
+    for pair in sent:
         rtt = network.edges[pair].rtt_s
-        took = (seconds + OVERHEAD_RTTS * rtt) * chance.uniform(1, 1 + NOISE)
-        samples[pair] = PeerSample(pair[1], int(sent[pair]), took, rtt, 0)
+        noisy = tuple(
+            tick._replace(bytes=round(tick.bytes * chance.uniform(*NOISE))) for tick in ticks[pair[0]][pair[1]]
+        )
+        samples[pair] = PeerSample(pair[1], int(sent[pair]), busy[pair] + OVERHEAD_RTTS * rtt, rtt, 0, ticks=noisy)
     return samples
 
 
-def _busy(tree: Tree, own: dict[Pair, float]) -> dict[Pair, float]:
-    """Seconds each edge of a tree has something to send: as long as itself or anything that feeds it drains."""
+def _drain(
+    network: View, sent: dict[Pair, float], at_s: float
+) -> tuple[dict[Pair, float], dict[str, dict[str, tuple[Tick, ...]]]]:
+    """Seconds until each edge has sent its bytes, all beginning at once; and the ticks of each sender by peer."""
+    limits = Constraints.of(network)
+    pairs = sorted(sent)
+    number = {name: i for i, name in enumerate(limits.goodput_bps)}
+    capacities = [rate / 8 for rate in limits.goodput_bps.values()]
+    fair = Fair(capacities, [[number[name] for name in limits.drawn[pair]] for pair in pairs])
+    left = np.array([sent[pair] for pair in pairs])
+    taken, busy = np.zeros(len(pairs)), np.zeros(len(pairs))
+    counts = {pair: Ticks() for pair in pairs}
+    now = 0.0
 
-    def up(member: str) -> float:
-        return max([own[member, tree.reduce[member]], *(up(child) for child in tree.children(member, tree.reduce))])
+    def read() -> None:
+        for i, pair in enumerate(pairs):
+            counts[pair].read(at_s + now, {(pair[1], 0, 0): TcpInfo(int(taken[i]), busy[i], 0.01, 0, 0)})
 
-    def down(member: str) -> float:
-        parent = tree.broadcast[member]
-        before = reduced if parent == tree.root else down(parent)
-        return max(own[parent, member], before)
-
-    reduced = max((up(child) for child in tree.children(tree.root, tree.reduce)), default=0.0)
-    busy: dict[Pair, float] = {}
-    for child, parent in tree.reduce.items():
-        busy[child, parent] = up(child)
-    for child, parent in tree.broadcast.items():
-        busy[parent, child] = max(busy.get((parent, child), 0.0), down(child))
-    return busy
+    read()
+    while len(going := np.flatnonzero(left > 1)):
+        rates = np.minimum(fair.rates(going), 1e12)
+        step = float((left[going] / rates).min())
+        left[going] -= rates * step
+        taken[going] += rates * step
+        busy[going] += step
+        now += step
+        read()
+    now += 2 * TICK_S
+    read()
+    ticks: dict[str, dict[str, tuple[Tick, ...]]] = {}
+    for source, target in pairs:
+        ticks.setdefault(source, {})[target] = counts[source, target].take().get(target, ())
+    return dict(zip(pairs, busy, strict=True)), ticks

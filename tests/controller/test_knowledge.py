@@ -9,11 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from testbed.controller import knowledge
-from testbed.controller.knowledge import SILENCE_S, Knowledge
-from testbed.plan import Plan, Tree
-from testbed.planning import Edge, View, make_policy, policy_names
+from testbed.controller.knowledge import FORGOTTEN_S, Knowledge
+from testbed.plan import Plan
+from testbed.planning import Edge, Pair, View, make_policy, policy_names, predict
 from testbed.planning.star import star
 from testbed.protocol import PeerSample
+from testbed.telemetry.estimate import SILENCE_S
 from tests.controller.fleet import transfers
 from tests.planning.networks import sites, view_of, views
 
@@ -32,100 +33,99 @@ def with_rate(view: View, name: str, factor: float) -> View:
 def observe(known: Knowledge, plan: Plan, network: View, first: int, rounds: int, every_s: float = 1.0) -> None:
     chance = random.Random(first)
     for i in range(first, first + rounds):
-        known.observe(plan, transfers(network, plan, chance), i * every_s)
+        known.observe(transfers(network, plan, chance, i * every_s), i * every_s)
 
 
 def corrected(known: Knowledge, declared: View, now_s: float) -> dict[str, float]:
-    """The links that are believed to differ, with their believed part of the declared rate."""
+    """The links that are far from what was declared, with their part of the declared rate."""
     links = known.view(now_s).links
-    return {
-        name: links[name].rate_bps / link.rate_bps
-        for name, link in declared.links.items()
-        if links[name].rate_bps != link.rate_bps
-    }
+    parts = {name: links[name].rate_bps / link.rate_bps for name, link in declared.links.items()}
+    return {name: part for name, part in parts.items() if not 0.85 < part < 1.15}
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(views(max_sites=4, max_per_site=2), st.sampled_from(policy_names()))
-def test_nothing_is_concluded_from_a_constant_network(view: View, name: str) -> None:
+def test_a_network_as_declared_stays_as_declared(view: View, name: str) -> None:
     view = replace(view, knowledge="measured")
-    known = Knowledge(view)
-    observe(known, make_policy(name).plan(view), view, 0, 20)
-    assert corrected(known, view, 20.0) == {}
-
-
-@settings(max_examples=30, deadline=None)
-@given(views(max_sites=4, max_per_site=2), st.sampled_from(policy_names()), st.floats(2.5, 6))
-def test_a_drop_of_the_bottleneck_is_believed_about_right(view: View, name: str, factor: float) -> None:
-    view = replace(view, knowledge="measured", model_bytes=20_000_000)
     plan = make_policy(name).plan(view)
-    before = knowledge.CostModel(view).predict(plan)
-    slower = with_rate(view, before.bottleneck, 1 / factor) if before.bottleneck else view
+    view = lasting(view, plan, 0.5)
     known = Knowledge(view)
     observe(known, plan, view, 0, 6)
-    observe(known, plan, slower, 6, 4)
-    real, believed = (knowledge.CostModel(v).predict(plan).drain_s for v in (slower, known.view(10.0)))
-    # below the threshold nothing need be noticed; above it the round is explained
-    assert believed == before.drain_s or believed == pytest.approx(real, rel=0.35)
-    assert believed > before.drain_s or real < knowledge.SLOWER * (before.seconds + 4) * 1.2
+    assert corrected(known, view, 6.0) == {}
 
 
-def test_a_link_that_two_members_share_is_blamed_for_both() -> None:
+@settings(max_examples=10, deadline=None)
+@given(views(max_sites=4, max_per_site=2), st.sampled_from(policy_names()), st.floats(2, 6))
+def test_a_drop_of_the_bottleneck_is_measured_within_two_rounds(view: View, name: str, factor: float) -> None:
+    view = replace(view, knowledge="measured")
+    plan = make_policy(name).plan(view)
+    view = lasting(view, plan, 1.0)
+    bottleneck = filled_most(plan, view)
+    if bottleneck is None:
+        return
+    slower = with_rate(view, bottleneck, 1 / factor)
+    known = Knowledge(view)
+    observe(known, plan, view, 0, 4)
+    observe(known, plan, slower, 4, 2)
+    real_s, believed_s = (predict(plan, seen).drain_s for seen in (slower, known.view(6.0)))
+    assert believed_s == pytest.approx(real_s, rel=0.2)
+
+
+def lasting(view: View, plan: Plan, seconds: float) -> View:
+    """The view with a model of such a size that a round of the plan lasts about so long."""
+    drain_s = predict(plan, view).drain_s
+    return replace(view, model_bytes=max(int(view.model_bytes * seconds / drain_s), 1)) if drain_s else view
+
+
+def filled_most(plan: Plan, view: View) -> str | None:
+    """The link between sites that the plan fills most; None where another kind of link is."""
+    name = predict(plan, view).bottleneck
+    access = {link for member in view.members for link in (member.uplink, member.downlink)}
+    return name if name and name not in access else None
+
+
+def test_a_link_that_two_members_share_is_measured_by_both() -> None:
     view = measured(sites(("a", "b", 40), ("b", "c", 40)), a=2)
     plan = Plan(0, view.names, (star(view.names, "c-w0"),))
     known = Knowledge(view)
-    observe(known, plan, view, 0, 6)
-    observe(known, plan, with_rate(view, "a->b", 0.3), 6, 4)
-    assert corrected(known, view, 10.0) == {"a->b": pytest.approx(0.3, rel=0.2)}
+    observe(known, plan, with_rate(view, "a->b", 0.3), 0, 4)
+    assert corrected(known, view, 4.0) == {"a->b": pytest.approx(0.3, rel=0.1)}
 
 
-def test_a_relay_is_not_blamed_for_what_feeds_it() -> None:
-    view = measured(sites(("a", "b", 40), ("b", "c", 40), ("c", "d", 40)))
-    parents = {"a-w0": "b-w0", "b-w0": "c-w0", "c-w0": "d-w0"}
-    plan = Plan(0, view.names, (Tree("d-w0", parents, parents),))
+def test_what_is_not_used_is_unknown_and_so_is_what_was_not_used_for_long() -> None:
+    view = measured(sites(("a", "b", 40), ("b", "c", 40)))
+    plan = Plan(0, view.names, (star(view.names, "b-w0"),))
     known = Knowledge(view)
-    observe(known, plan, view, 0, 6)
-    observe(known, plan, with_rate(view, "a->b", 0.3), 6, 4)
-    assert corrected(known, view, 10.0) == {"a->b": pytest.approx(0.3, rel=0.2)}
+    assert known.unknown(0.0).keys() == {"a->b", "b->a", "b->c", "c->b"}
+    assert set(known.unknown(0.0)["a->b"]) == {("a-w0", "b-w0"), ("a-w0", "c-w0")}
+    observe(known, plan, view, 0, 3)
+    assert known.unknown(3.0) == {}
+    edges = known.view(7.0).edges
+    assert edges["a-w0", "b-w0"].source == "measured" and edges["a-w0", "b-w0"].age_s == 5.0
+    assert known.unknown(3.0 + SILENCE_S).keys() == {"a->b", "b->a", "b->c", "c->b"}
+    edges = known.view(3.0 + SILENCE_S).edges
+    assert edges["a-w0", "b-w0"].source == "unknown" and edges["a-w0", "b-w0"].age_s == 1.0 + SILENCE_S
 
 
-def test_a_link_slow_from_the_beginning_is_found_out() -> None:
+def test_what_was_measured_stands_in_for_a_while_and_then_what_was_declared() -> None:
     view = measured(sites(("a", "b", 40)))
-    plan = make_policy("star").plan(view)
     known = Knowledge(view)
-    observe(known, plan, with_rate(view, "a->b", 0.25), 0, 5)
-    assert corrected(known, view, 5.0) == {"a->b": pytest.approx(0.25, rel=0.35)}
+    observe(known, make_policy("star").plan(view), with_rate(view, "a->b", 0.25), 0, 5)
+    assert corrected(known, view, 4 + FORGOTTEN_S).keys() == {"a->b"}
+    assert corrected(known, view, 5 + FORGOTTEN_S) == {}
+    assert known.view(5 + FORGOTTEN_S).edges["a-w0", "b-w0"] == view.edges["a-w0", "b-w0"]
 
 
-def test_a_single_slow_round_is_noise() -> None:
-    view = measured(sites(("a", "b", 40)))
-    plan = make_policy("star").plan(view)
-    known = Knowledge(view)
-    for i in range(20):
-        network = with_rate(view, "a->b", 0.2) if i % 3 == 0 else view
-        observe(known, plan, network, i, 1)
-    assert corrected(known, view, 20.0) == {}
-
-
-def test_a_belief_that_is_not_borne_out_expires_and_later_with_more_patience() -> None:
-    view = measured(sites(("a", "b", 40)))
-    plan = make_policy("star").plan(view)
-    slow = with_rate(view, "a->b", 0.25)
-    known = Knowledge(view)
-    observe(known, plan, slow, 0, 5)
-    assert corrected(known, view, 4 + SILENCE_S)
-    assert not corrected(known, view, 5 + SILENCE_S)
-    observe(known, plan, slow, 100, 5)
-    assert corrected(known, view, 104 + 2 * SILENCE_S)
-    assert not corrected(known, view, 105 + 2 * SILENCE_S)
-
-
-def test_a_belief_in_a_link_in_use_does_not_expire() -> None:
-    view = measured(sites(("a", "b", 40)))
-    plan = make_policy("star").plan(view)
-    known = Knowledge(view)
-    observe(known, plan, with_rate(view, "a->b", 0.25), 0, 200)
-    assert corrected(known, view, 200.0)
+def test_a_link_carries_at_least_what_it_was_seen_to_carry() -> None:
+    view = measured(sites(("a", "b", 40)), a=1, b=1)
+    faster = {**view.links, "a->b": replace(view.links["a->b"], rate_bps=4000e6)}
+    network = View.of_network(view.members, faster, view.routes, view.model_bytes, knowledge="measured")
+    slow_access = {**view.links, "a-w0->a": replace(view.links["a-w0->a"], rate_bps=20e6)}
+    declared = View.of_network(view.members, slow_access, view.routes, 200_000_000, knowledge="measured")
+    known = Knowledge(declared)
+    observe(known, make_policy("star").plan(view), replace(network, model_bytes=200_000_000), 0, 3)
+    assert known.view(3.0).links["a-w0->a"].rate_bps > 900e6  # 1 Gbit/s in truth
+    assert known.view(3.0).links["a->b"].rate_bps > 900e6
 
 
 def test_another_network_makes_it_forget_what_changed_and_nothing_else() -> None:
@@ -133,14 +133,13 @@ def test_another_network_makes_it_forget_what_changed_and_nothing_else() -> None
     plan = Plan(0, view.names, (star(view.names, "b-w0"),))
     slow = with_rate(with_rate(view, "a->b", 0.25), "c->b", 0.1)
     known = Knowledge(view)
-    observe(known, plan, view, 0, 6)
-    observe(known, plan, slow, 6, 8)
-    assert "a->b" in corrected(known, view, 14.0) and "c->b" in corrected(known, view, 14.0)
+    observe(known, plan, slow, 0, 8)
+    assert "a->b" in corrected(known, view, 8.0) and "c->b" in corrected(known, view, 8.0)
     other = {**view.links, "a->b": replace(view.links["a->b"], rate_bps=50e6)}
-    known.redeclare(other, view.routes, 14.0)
-    assert known.view(14.0).links["a->b"].rate_bps == 50e6
-    assert known.view(14.0).links["c->b"].rate_bps < 20e6
-    assert ("a-w0", "b-w0") not in known.estimates(14.0) and ("c-w0", "b-w0") in known.estimates(14.0)
+    known.redeclare(other, view.routes, 8.0)
+    assert known.view(8.0).links["a->b"].rate_bps == 50e6
+    assert known.view(8.0).links["c->b"].rate_bps < 20e6
+    assert "a->b" not in known.estimates(8.0) and "c->b" in known.estimates(8.0)
 
 
 def test_the_round_trip_of_the_path_before_is_not_that_of_the_new_one() -> None:
@@ -161,34 +160,37 @@ def test_the_round_trip_of_the_path_before_is_not_that_of_the_new_one() -> None:
     assert known.view(late + 12.0).edges["a-w0", "b-w0"].rtt_s == pytest.approx(before)
 
 
-def test_the_view_tells_which_edges_were_measured_and_when() -> None:
-    view = measured(sites(("a", "b", 40), ("b", "c", 40)))
-    plan = Plan(0, view.names, (star(view.names, "b-w0"),))
-    known = Knowledge(view)
-    observe(known, plan, view, 0, 3)
-    edges = known.view(7.0).edges
-    assert edges["a-w0", "b-w0"].source == "measured" and edges["a-w0", "b-w0"].age_s == 5.0
-    assert edges["a-w0", "c-w0"].source == "declared" and edges["a-w0", "c-w0"].age_s is None
-
-
-def test_without_routes_an_edge_itself_is_corrected() -> None:
+def test_without_routes_an_edge_itself_is_measured() -> None:
     routed = measured(sites(("a", "b", 40)))
-    edges = {pair: Edge(40e6, 0.02) for pair in routed.edges}
+    edges: dict[Pair, Edge] = {pair: Edge(40e6, 0.02) for pair in routed.edges}
     view = View(routed.members, {}, {}, edges, routed.model_bytes, knowledge="measured")
     slow = replace(view, edges={**edges, ("b-w0", "a-w0"): Edge(10e6, 0.02)})
     plan = Plan(0, view.names, (star(view.names, "a-w0"),))
     known = Knowledge(view)
-    observe(known, plan, view, 0, 6)
-    observe(known, plan, slow, 6, 4)
-    believed = known.view(10.0).edges
-    assert believed["b-w0", "a-w0"].rate_bps == pytest.approx(10e6, rel=0.2)
-    assert believed["a-w0", "b-w0"].rate_bps == 40e6
+    assert known.unknown(0.0) == {"a-w0=>b-w0": [("a-w0", "b-w0")], "b-w0=>a-w0": [("b-w0", "a-w0")]}
+    observe(known, plan, slow, 0, 4)
+    believed = known.view(4.0).edges
+    assert believed["b-w0", "a-w0"].rate_bps == pytest.approx(10e6, rel=0.1)
+    assert believed["a-w0", "b-w0"].rate_bps == pytest.approx(40e6, rel=0.1)
 
 
-def test_a_small_part_of_the_slice_says_nothing() -> None:
-    view = measured(sites(("a", "b", 40)))
-    plan = Plan(0, view.names, (star(view.names, "a-w0"),))
+def test_a_transfer_too_short_to_be_timed_says_nothing() -> None:
+    view = measured(sites(("a", "b", 40)), model_bytes=100_000)
     known = Knowledge(view)
-    for i in range(10):
-        known.observe(plan, {("b-w0", "a-w0"): PeerSample("a-w0", view.model_bytes // 4, 30.0, 0.02, 0)}, float(i))
-    assert corrected(known, view, 10.0) == {}
+    observe(known, make_policy("star").plan(view), with_rate(view, "a->b", 0.5), 0, 10)
+    assert known.view(10.0).links == view.links
+
+
+def test_what_was_declared_is_not_corrected_and_nothing_is_explored_then() -> None:
+    view = replace(measured(sites(("a", "b", 40))), knowledge="declared")
+    known = Knowledge(view)
+    observe(known, make_policy("star").plan(view), with_rate(view, "a->b", 0.25), 0, 5)
+    assert known.view(5.0).links == view.links and known.unknown(50.0) == {}
+    assert known.estimates(5.0)["a->b"].rate_bps == pytest.approx(10e6, rel=0.1)  # shown all the same
+
+
+def test_samples_of_edges_that_are_not_there_any_more_are_passed_over() -> None:
+    view = measured(sites(("a", "b", 40)))
+    known = Knowledge(view)
+    known.observe({("a-w0", "z-w0"): PeerSample("z-w0", 10**6, 1.0, 0.01, 0)}, 1.0)
+    assert known.estimates(1.0) == {}

@@ -60,7 +60,7 @@ async def running(spec: ControllerSpec, tmp_path: Path) -> AsyncIterator[Control
 @asynccontextmanager
 async def training(spec: ControllerSpec, tmp_path: Path, network: View) -> AsyncIterator[tuple[Controller, Fleet]]:
     async with running(spec, tmp_path) as controller:
-        fleet = Fleet(tmp_path / "s", network)
+        fleet = Fleet(tmp_path / "s", network, thinks=lambda: controller.considering)
         await fleet.join()
         try:
             yield controller, fleet
@@ -92,10 +92,8 @@ def test_a_whole_run_is_followed_and_recorded(tmp_path: Path) -> None:
     assert 0 < first["bound_s"] <= first["proposed_s"]
 
 
-# Both directions drop, but one explains the round's whole delay, so the other is found out when the first no longer
-# hides it: a policy whose trees may differ by direction moves them one after the other.
-@pytest.mark.parametrize(("policy", "swaps"), [("star", 1), ("mst", 1), ("hierarchical", 2)])
-def test_a_drop_of_a_link_in_use_makes_it_swap_within_a_few_rounds(tmp_path: Path, policy: str, swaps: int) -> None:
+@pytest.mark.parametrize("policy", ["star", "mst", "hierarchical", "packing"])
+def test_a_drop_of_a_link_in_use_makes_it_swap_within_three_rounds(tmp_path: Path, policy: str) -> None:
     async def scene() -> None:
         view = mesh()
         async with training(spec_of(view, policy=policy), tmp_path, view) as (controller, fleet):
@@ -105,14 +103,14 @@ def test_a_drop_of_a_link_in_use_makes_it_swap_within_a_few_rounds(tmp_path: Pat
             dropped = sorted(used)[0]
             fleet.network = mesh(**{dropped: 3})
             await fleet.run(6)
-            assert len(controller.swaps) == swaps
             swap = controller.swaps[0]
-            assert swap.active_round is not None and swap.active_round <= 8 + 4
+            assert swap.active_round is not None and swap.active_round <= 8 + 3
             assert dropped not in {u[0] + "_" + v[0] for u, v, _ in controller.plan.edges()}
             assert swap.lost_updates == 0 == swap.duplicated_updates
             assert swap.pause_ms is not None and swap.pause_ms < 1
+            swaps = len(controller.swaps)
             await fleet.run(40)
-            assert len(controller.swaps) == swaps
+            assert len(controller.swaps) == swaps <= 2
 
     asyncio.run(scene())
 
@@ -142,10 +140,11 @@ def test_a_link_that_recovers_while_in_use_is_believed_again(tmp_path: Path) -> 
             await fleet.run(6)
             believed = controller.knowledge.view(0.0).links
             assert min(believed["a->b"].rate_bps, believed["b->a"].rate_bps) < 20e6
-            assert believed["b->c"].rate_bps == 40e6 == believed["c->b"].rate_bps
+            assert min(believed["b->c"].rate_bps, believed["c->b"].rate_bps) > 36e6
             fleet.network = view
             await fleet.run(8)
-            assert controller.knowledge.view(0.0).links == view.links
+            believed = controller.knowledge.view(0.0).links
+            assert all(believed[name].rate_bps == pytest.approx(40e6, rel=0.1) for name in ("a->b", "b->a"))
 
     asyncio.run(scene())
 
@@ -158,7 +157,7 @@ def test_a_declared_view_is_not_corrected(tmp_path: Path) -> None:
             fleet.network = mesh(a_c=5, a_b=5)
             await fleet.run(10)
             assert controller.swaps == []
-            assert controller.status()["edges"]  # measured and shown all the same
+            assert controller.status()["estimates"]  # measured and shown all the same
 
     asyncio.run(scene())
 
@@ -257,7 +256,7 @@ class Slow:
         self.begun: list[View] = []
         self.go_on = threading.Event()
 
-    def plan(self, view: View) -> Plan:
+    def replan(self, view: View, last: Plan) -> Plan:
         self.begun.append(view)
         assert self.go_on.wait(10)
         return make_policy("mst").plan(view)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.protocol import TICK_S
-from testbed.sync.meter import KEPT, Meter
+from testbed.sync.meter import KEPT, Ticks
 from testbed.sync.tcpinfo import TcpInfo
 
 pytestmark = pytest.mark.unit
@@ -18,16 +18,13 @@ def counters(sent: int, busy_s: float) -> TcpInfo:
 
 
 @pytest.fixture
-def meter():
-    still = Meter(dict)  # its own readings find nothing
-    still.stop()
-    yield still
+def meter() -> Ticks:
+    return Ticks()
 
 
 @given(st.lists(st.tuples(st.floats(0.01, 0.3), st.integers(0, 10**6), st.floats(0, 1)), min_size=1, max_size=30))
 def test_ticks_hold_all_that_grew_up_to_the_last_whole_one(steps: list[tuple[float, int, float]]) -> None:
-    meter = Meter(dict)
-    meter.stop()
+    meter = Ticks()
     now, sent, busy_s = 1e9 + 0.013, 0, 0.0
     meter.read(now, {LINE: counters(0, 0.0)})
     for seconds, grown, part in steps:
@@ -41,13 +38,13 @@ def test_ticks_hold_all_that_grew_up_to_the_last_whole_one(steps: list[tuple[flo
     assert all(1e9 <= tick.number * TICK_S < now and tick.busy_ms <= 1e3 * TICK_S for tick in ticks)
 
 
-def test_a_late_reading_is_spread_over_the_ticks_in_between(meter: Meter) -> None:
+def test_a_late_reading_is_spread_over_the_ticks_in_between(meter: Ticks) -> None:
     meter.read(100.0, {LINE: counters(0, 0.0)})
     meter.read(100.0 + 4 * TICK_S, {LINE: counters(4000, 4 * TICK_S)})
     assert [(tick.bytes, tick.busy_ms) for tick in meter.take()["b"]] == [(1000, round(1e3 * TICK_S))] * 4
 
 
-def test_connections_to_one_peer_add_up_and_what_was_taken_does_not_come_again(meter: Meter) -> None:
+def test_connections_to_one_peer_add_up_and_what_was_taken_does_not_come_again(meter: Ticks) -> None:
     meter.read(100.0, {LINE: counters(0, 0.0), ("b", 2, 0): counters(0, 0.0)})
     meter.read(100.0 + TICK_S, {LINE: counters(100, TICK_S / 2), ("b", 2, 0): counters(300, TICK_S)})
     meter.read(100.0 + 2 * TICK_S, {LINE: counters(100, TICK_S / 2), ("b", 2, 0): counters(300, TICK_S)})
@@ -56,13 +53,13 @@ def test_connections_to_one_peer_add_up_and_what_was_taken_does_not_come_again(m
     assert not meter.take()["b"]
 
 
-def test_a_new_connection_counts_from_its_second_reading(meter: Meter) -> None:
+def test_a_new_connection_counts_from_its_second_reading(meter: Ticks) -> None:
     meter.read(100.0, {LINE: counters(5000, 1.0)})
     meter.read(100.0 + TICK_S, {LINE: counters(10, 0.01)})  # another one of that number: it counts afresh
     assert meter.take() == {}
 
 
-def test_what_nobody_takes_does_not_grow_without_end(meter: Meter) -> None:
+def test_what_nobody_takes_does_not_grow_without_end(meter: Ticks) -> None:
     for i in range(2 * KEPT):
         meter.read(100.0 + i * TICK_S, {LINE: counters(1000 * i, i * TICK_S)})
     assert len(meter.take()["b"]) <= KEPT

@@ -1,75 +1,93 @@
 from __future__ import annotations
 
+import random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.protocol import PeerSample
-from testbed.telemetry.estimate import EdgeEstimator
+from testbed.telemetry.estimate import CHANGE, QUANTILE, ROUNDS, SILENCE_S, STEADY, Estimate, RateEstimator, quantile
 
 pytestmark = pytest.mark.unit
 
 
-def sample(mbps: float, rtt_s: float = 0.1) -> PeerSample:
-    """A megabyte of payload at so many Mbit/s of frames."""
-    return PeerSample("b", 1_000_000, 8 / (mbps * 1448 / 1514), rtt_s, 0)
-
-
-def estimated(estimator: EdgeEstimator, now_s: float) -> float:
+def estimated(estimator: RateEstimator, now_s: float) -> float:
     estimate = estimator.estimate(now_s)
     assert estimate is not None
-    return estimate.rate_bps / 1e6
+    return estimate.rate_bps
+
+
+def trains(rate: float, chance: random.Random) -> list[float]:
+    """Trains over a link of `rate`: mostly full, some not, some a burst of acknowledgements."""
+    return [rate * chance.choice((0.6, 0.85, 0.95, 0.98, 1.0, 1.0, 1.02, 1.05)) for _ in range(12)]
 
 
 def test_nothing_is_known_at_first() -> None:
-    assert EdgeEstimator().estimate(0.0) is None
+    assert RateEstimator().estimate(0.0) is None
 
 
-@given(st.lists(st.floats(40, 60), min_size=1, max_size=50))
-def test_an_estimate_lies_among_its_samples(rates: list[float]) -> None:
-    estimator = EdgeEstimator()
-    for i, rate in enumerate(rates):
-        estimator.add(sample(rate), i)
-    assert min(rates) - 1e-6 <= estimated(estimator, len(rates)) <= max(rates) + 1e-6
+@given(st.lists(st.lists(st.floats(1e6, 1e9), min_size=1, max_size=20), min_size=1, max_size=30))
+def test_an_estimate_lies_among_the_trains_of_the_last_rounds(rounds: list[list[float]]) -> None:
+    estimator = RateEstimator()
+    for i, rates in enumerate(rounds):
+        estimator.add(rates, i)
+    recent = [rate for rates in rounds[-ROUNDS:] for rate in rates]
+    assert min(recent) * (1 - STEADY) <= estimated(estimator, len(rounds)) <= max(recent) * (1 + STEADY) ** 2
 
 
-def test_a_single_outlier_changes_nothing_and_two_are_followed_at_once() -> None:
-    estimator = EdgeEstimator()
-    for i in range(5):
-        estimator.add(sample(50), i)
-    estimator.add(sample(10), 5)
-    assert estimated(estimator, 5) == pytest.approx(50)
-    estimator.add(sample(12), 6)
-    assert estimated(estimator, 6) == pytest.approx(11)
+@given(st.integers(), st.floats(1e5, 1e9))
+def test_a_constant_link_is_met_within_a_tenth_and_the_estimate_settles(seed: int, rate: float) -> None:
+    chance = random.Random(seed)
+    estimator = RateEstimator()
+    shown = []
+    for i in range(40):
+        estimator.add(trains(rate, chance), i)
+        shown.append(estimated(estimator, i))
+    assert all(abs(each / rate - 1) < 0.1 for each in shown[4:])
+    assert len(set(shown[10:])) <= 3
 
 
-def test_outliers_on_both_sides_are_noise() -> None:
-    estimator = EdgeEstimator()
-    for i, rate in enumerate((50, 10, 200, 10, 200)):
-        estimator.add(sample(rate), i)
-    assert estimated(estimator, 5) == pytest.approx(50)
+@given(st.integers(), st.floats(1.4, 10), st.booleans())
+def test_a_step_shows_within_two_rounds(seed: int, factor: float, down: bool) -> None:
+    chance = random.Random(seed)
+    estimator = RateEstimator()
+    for i in range(10):
+        estimator.add(trains(50e6, chance), i)
+    rate = 50e6 / factor if down else 50e6 * factor
+    for i in (10, 11):
+        estimator.add(trains(rate, chance), i)
+    assert estimated(estimator, 11) == pytest.approx(rate, rel=0.15)
 
 
-def test_it_ages_and_is_unknown_after_silence() -> None:
-    estimator = EdgeEstimator(silence_s=10)
-    estimator.add(sample(50), 100.0)
-    assert estimator.estimate(104.0).age_s == 4.0
-    assert estimator.estimate(111.0) is None
-    estimator.add(sample(5, rtt_s=0.3), 120.0)  # the time before is forgotten
-    assert estimated(estimator, 120.0) == pytest.approx(5)
-    assert estimator.estimate(120.0).rtt_s == 0.3
+def test_one_round_that_is_off_is_held_for_noise_and_a_second_one_is_not() -> None:
+    estimator = RateEstimator()
+    for i in range(ROUNDS):
+        estimator.add([50e6] * 5, i)
+    estimator.add([50e6 * CHANGE * 1.05] * 5, ROUNDS)
+    assert estimated(estimator, ROUNDS) == 50e6
+    estimator.add([50e6 * CHANGE * 1.1] * 5, ROUNDS + 1)
+    assert estimated(estimator, ROUNDS + 1) == pytest.approx(50e6 * CHANGE * 1.1)
 
 
-def test_the_round_trip_is_the_least_of_the_last_ten() -> None:
-    estimator = EdgeEstimator()
-    for i, rtt in enumerate([0.05, *[0.2] * 9]):
-        estimator.add(sample(50, rtt), i)
-    assert estimator.estimate(10).rtt_s == 0.05
-    estimator.add(sample(50, 0.2), 10)
-    assert estimator.estimate(10).rtt_s == 0.2
+def test_confidence_decays_and_after_silence_the_time_before_is_forgotten() -> None:
+    estimator = RateEstimator()
+    estimator.add([50e6], 100.0)
+    fresh, old = estimator.estimate(101.0), estimator.estimate(100.0 + 2 * SILENCE_S)
+    assert fresh is not None and old is not None
+    assert fresh.known and not old.known
+    assert fresh.confidence > 0.9 > 0.3 > old.confidence and old.confidence == pytest.approx(0.25)
+    estimator.add([48e6], 100.0 + 3 * SILENCE_S)
+    assert estimator.estimate(100.0 + 3 * SILENCE_S) == Estimate(50e6, 0.0)  # no more than STEADY off: it stays
+    estimator.add([20e6], 100.0 + 5 * SILENCE_S)
+    assert estimated(estimator, 200.0) == 20e6
 
 
-def test_a_sample_that_was_never_busy_says_nothing() -> None:
-    estimator = EdgeEstimator()
-    estimator.add(PeerSample("b", 0, 0.0, 0.1, 0), 1.0)
+def test_what_carried_nothing_says_nothing() -> None:
+    estimator = RateEstimator()
+    estimator.add([0.0], 1.0)
     assert estimator.estimate(1.0) is None
+
+
+def test_the_quantile_of_a_few_is_one_of_them() -> None:
+    assert quantile([3.0]) == 3.0
+    assert quantile([float(i) for i in range(10)]) == 10 * QUANTILE

@@ -1,0 +1,100 @@
+"""Which capacity held an edge up, and what it carried then.
+
+An edge that always has something to send is held up somewhere on its route: TCP takes what it can get. The links of
+a route that the same edges share carry the same, so nothing tells them apart and the slowest of them is named. Where
+edges part or meet, the link that holds an edge up is full whenever the edge is busy, whoever else is; so what it
+carries is steady, while what a link with room to spare carries goes up and down with the other edges. Of links that
+are about as steady, the one is named that is nearest to what it was believed to carry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from testbed.protocol import Tick
+from testbed.telemetry.trains import load, rate_bps, trains
+
+#: The ordered pair of an overlay edge.
+Pair = tuple[str, str]
+
+#: What another link carries must be this much steadier for that to decide. Of a full link that is all its own TCP gets
+#: within a quarter, while its share of one with others goes up and down with them; but the sum of nine edges, each held
+#: up elsewhere, is three times as steady as each of them, and more by accident.
+STEADIER = 0.25
+
+#: Trains that it takes to tell what is steady.
+ENOUGH = 8
+
+
+@dataclass(frozen=True, slots=True)
+class _Segment:
+    """The links of a route that the same edges share: the slowest as believed, and the rate of each train."""
+
+    links: tuple[str, ...]
+    slowest: str
+    rates: tuple[float, ...]
+    believed_bps: float
+
+    @property
+    def filled(self) -> float:
+        """The part of what the slowest is believed to carry."""
+        return median(self.rates) / self.believed_bps
+
+    def steadier(self, than: _Segment) -> bool:
+        """Whether what it carries is so much steadier that this can be no accident."""
+        return len(self.rates) >= ENOUGH and spread(self.rates) < STEADIER * spread(than.rates)
+
+
+def bottlenecks(
+    ticks: Mapping[Pair, Sequence[Tick]],
+    routes: Mapping[Pair, Sequence[str]],
+    believed_bps: Mapping[str, float],
+    trusted: Collection[str] = (),
+) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+    """What links carried in the trains of edges that they held up, and of those that they did not: at least that.
+
+    Rates in bit/s of frames, by link. `trusted` links are named only when they are much steadier than all others.
+    """
+    users: dict[str, set[Pair]] = {}
+    for pair in ticks:
+        for link in routes[pair]:
+            users.setdefault(link, set()).add(pair)
+    carried = {of: load(ticks[pair] for pair in of) for of in {frozenset(found) for found in users.values()}}
+    held: dict[str, list[float]] = {}
+    passed: dict[str, list[float]] = {}
+    for pair, its in ticks.items():
+        if not (found := trains(its)):
+            continue
+        parts: dict[frozenset[Pair], list[str]] = {}
+        for link in routes[pair]:
+            parts.setdefault(frozenset(users[link]), []).append(link)
+        segments = []
+        for of, links in parts.items():
+            rates = tuple(rate_bps(train, carried[of]) for train in found)
+            slowest = min(links, key=lambda link: (link in trusted, believed_bps[link]))
+            segments.append(_Segment(tuple(links), slowest, rates, believed_bps[slowest]))
+        named = _named(segments, trusted)
+        for segment in segments:
+            for link in segment.links:
+                (held if link == named else passed).setdefault(link, []).extend(segment.rates)
+    return held, passed
+
+
+def _named(segments: Sequence[_Segment], trusted: Collection[str]) -> str:
+    """The link that held up the edge of these segments."""
+    doubted = [segment for segment in segments if segment.slowest not in trusted]
+    candidates = doubted or segments
+    steady = [one for one in candidates if not any(other.steadier(one) for other in candidates)]
+    chosen = max(steady, key=lambda segment: segment.filled)
+    for segment in segments:
+        if segment not in candidates and segment.steadier(chosen):
+            chosen = segment
+    return chosen.slowest
+
+
+def spread(rates: Sequence[float]) -> float:
+    """How far the rates lie apart: their median distance from their median, as a part of it."""
+    middle = median(rates)
+    return median(abs(rate - middle) for rate in rates) / middle if middle else float("inf")
