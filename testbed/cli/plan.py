@@ -31,16 +31,20 @@ def plan(
         int | None, typer.Option(min=1, metavar="N", help="bytes of a round; a view's own by default")
     ] = None,
     view: Annotated[Path | None, typer.Option(help="a recorded view: runs/ID/views/…")] = None,
+    last: Annotated[Path | None, typer.Option(help="the plan that was in force: runs/ID/plans/…")] = None,
     json_: Annotated[bool, typer.Option("--json", help="one JSON object")] = False,
 ) -> None:
-    """Plan a network's synchronization, or replay a recorded decision: the plan, its predicted seconds, the bound."""
+    """Plan a network's synchronization, or replay a recorded decision: the plan, its predicted seconds, the bound.
+
+    A decision in decisions.jsonl names its view, and by epoch the plan in force, from which some policies begin.
+    """
     from testbed.run.compare import Variant
 
     seen = _recorded(view, model_bytes) if view else _declared(topology, model_bytes)
     try:
         asked = Variant.parse(policy)
         chosen = make_policy(asked.policy, asked.options)
-        made = chosen.plan(seen)
+        made = chosen.replan(seen, _in_force(last)) if last else chosen.plan(seen)
         least = bound(seen)
     except (PolicyError, BoundError, ValueError) as error:
         raise fail(BAD_INPUT, error) from None
@@ -65,6 +69,14 @@ def _recorded(file: Path, model_bytes: int | None) -> View:
         remedy = "a view that a run recorded, such as runs/latest/views/0.json"
         raise fail(BAD_INPUT, f"{file}: is no view: {error}\n    write instead: {remedy}") from None
     return view if model_bytes is None else replace(view, model_bytes=model_bytes)
+
+
+def _in_force(file: Path) -> Plan:
+    try:
+        return Plan.from_json(json.loads(file.read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:  # PlanError and JSON's are ValueErrors
+        remedy = "a plan that a run recorded, such as runs/latest/plans/0000.json"
+        raise fail(BAD_INPUT, f"{file}: is no plan: {error}\n    write instead: {remedy}") from None
 
 
 def _declared(file: Path | None, model_bytes: int | None) -> View:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from testbed.plan import Plan
 from testbed.planning import BoundError, Policy, View
 from testbed.planning.bound import bound
 from testbed.planning.constraints import Constraints
+from testbed.telemetry.estimate import Estimate
 from testbed.telemetry.store import Records, write_json
 
 
@@ -40,8 +42,9 @@ class Ledger:
         after_round: int | None,
         last: Plan | None,
         adopted: Plan | None,
+        estimates: Mapping[str, Estimate],
     ) -> None:
-        """Keep the view and what was decided by it, with the bound of the view."""
+        """Keep the view and what was decided by it, with the bound of the view and what was measured."""
         name = f"views/{self._views:04d}.json"
         self._views += 1
         write_json(self._out / name, view.to_json())
@@ -60,6 +63,7 @@ class Ledger:
                 "current_s": decision.current_s,
                 "proposed_s": decision.proposed_s if decision.proposed_s != float("inf") else None,
                 "bound_s": await self._bound_of(view),
+                "estimates": {name: asdict(estimate) for name, estimate in estimates.items()},
             }
         )
 

@@ -555,7 +555,8 @@ class Controller:
         """Keep what was decided by the view while `last` was in force."""
         done = self.book.last.number if self.book.last else None
         policy = request.policy or self.policy
-        await self._ledger.record(view, policy, decision, request.reason, done, last, adopted)
+        estimates = self.knowledge.estimates(view.at_s)
+        await self._ledger.record(view, policy, decision, request.reason, done, last, adopted, estimates)
 
     def _store_plan(self, plan: Plan) -> None:
         self._by_epoch[plan.epoch] = frozenset(plan.members)

@@ -9,6 +9,7 @@ from statistics import median
 from typing import Any, Literal
 
 from testbed.report import text
+from testbed.report.estimates import estimate_errors
 from testbed.report.record import RunRecord, site_of
 from testbed.report.series import backlogged
 from testbed.run.summary import percentile, wan_bytes
@@ -159,6 +160,7 @@ def links(record: RunRecord) -> Table | None:
     if not record.states:
         return None
     errors = record.section("links")
+    believed = estimate_errors(record)
     carried = _carried(record)
     backend = str(record.manifest.get("backend"))
     rate_limit, rtt_limit = RATE_TOLERANCE.get(backend), RTT_TOLERANCE_S.get(backend)
@@ -174,6 +176,7 @@ def links(record: RunRecord) -> Table | None:
                 f"{states[-1].delay_s * 1e3:.3g}",
                 text.size(carried.get(link)),
                 text.UNKNOWN if busy != busy else text.percent(busy),
+                f"{median(map(abs, believed[link])) * 100:.1f}" if link in believed else text.UNKNOWN,
                 _error(found.get("rate_error_pct"), rate_limit and rate_limit * 100, "{:+.2f}"),
                 _error(found.get("rtt_error_ms"), rtt_limit and rtt_limit * 1e3, "{:+.2f}"),
                 _error(found.get("replay_late_ms_p99"), REPLAY_LATE_P99_S * 1e3, "{:.2f}"),
@@ -185,6 +188,7 @@ def links(record: RunRecord) -> Table | None:
         "delay, ms",
         "carried",
         "backlogged",
+        "estimate off, % (median)",
         f"rate error, % (≤ {rate_limit * 100:g})" if rate_limit else "rate error, %",
         f"round trip error, ms (≤ {rtt_limit * 1e3:g})" if rtt_limit else "round trip error, ms",
         f"replay late p99, ms (≤ {REPLAY_LATE_P99_S * 1e3:g})",

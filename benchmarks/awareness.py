@@ -1,0 +1,169 @@
+"""What the controller knows of NetStorm's nine sites, and what it does about it, against the emulator's truth.
+
+Two runs, nine containers each: one whose links are drawn anew every REDRAW_S seconds, one whose links stay. Of the
+first: how far estimates are off for links used in the last ten seconds (each time that a plan is considered), how long
+links that nothing was known of stay unknown, and how many rounds go by from a redraw to the first round under another
+plan. Of the second: the swaps after the first SETTLING rounds, and how far estimates are off.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import yaml
+
+from benchmarks.table import Table, arguments, progress, show
+from testbed.report.estimates import estimate_errors
+from testbed.report.record import RunRecord
+from testbed.run.display import Display
+from testbed.run.execute import execute
+from testbed.telemetry.estimate import SILENCE_S
+from testbed.trace.csv import write_csv
+from testbed.trace.generate import UniformRedraw
+
+HERE = Path(__file__).parents[1]
+DYNAMIC, STATIC = (HERE / "experiments" / f"netstorm9-{kind}.yaml" for kind in ("dynamic", "static"))
+
+#: NetStorm's rates; redrawn faster than its 180 s, so that a short run has several draws.
+LEAST_BPS, MOST_BPS = 20e6, 155e6
+REDRAW_S = 45
+
+ROUNDS, QUICK_ROUNDS = 100, 60
+SETTLING = 8
+WATCHED = 50
+
+#: What must be met.
+WITHIN, EXPLORED_S, SWAPPED_ROUNDS = 0.10, 30.0, 3
+
+
+@dataclass(frozen=True, slots=True)
+class Redraw:
+    """A redraw, and the rounds until one under another plan; None when none followed before the next redraw."""
+
+    at_s: float
+    rounds: int | None
+
+
+def redrawn(folder: Path, seed: int) -> Path:
+    """The dynamic experiment with traces of its own; its file, in `folder`."""
+    topology = yaml.safe_load((HERE / "topologies" / "netstorm9.yaml").read_text())
+    for number, link in enumerate(topology["links"]):
+        for way in ("forward", "backward"):
+            name = f"{number}-{way}.csv"
+            trace_seed = 1000 * seed + 2 * number + (way == "backward")
+            write_csv(folder / name, UniformRedraw(LEAST_BPS, MOST_BPS, REDRAW_S, 1800, trace_seed).trace())
+            link[way] = {"trace": {"file": name}}
+    (folder / "topology.yaml").write_text(yaml.safe_dump(topology))
+    experiment = yaml.safe_load(DYNAMIC.read_text()) | {"topology": "topology.yaml"}
+    file = folder / "experiment.yaml"
+    file.write_text(yaml.safe_dump(experiment))
+    return file
+
+
+def run(file: Path, rounds: int, policy: str) -> RunRecord:
+    """Run the experiment; what it recorded."""
+    overrides = {"train.rounds": str(rounds), "sync.policy": policy}
+    executed = execute(file, overrides, False, lambda path: path, Display())
+    if not executed.finished:
+        sys.exit(f"{executed.directory} did not come to its end")
+    return RunRecord.read(executed.directory)
+
+
+def redraws(record: RunRecord) -> list[Redraw]:
+    """What followed each redraw that another one, or 20 s of training, came after."""
+    at = sorted({round(state.at_s) for states in record.states.values() for state in states if state.at_s > 1})
+    swaps = [swap for swap in record.summary["swaps"] if swap["active_round"] is not None]
+    found = []
+    for began, ended in zip(at, [*at[1:], record.end_s], strict=True):
+        if ended - began < min(REDRAW_S / 2, 20):
+            continue
+        before = max((r.number for r in record.rounds if record.since(r.finished_s) <= began), default=0)
+        after = [swap["active_round"] for swap in swaps if began < swap["active_s"] < ended]
+        found.append(Redraw(began, min(after) - before - 1 if after else None))
+    return found
+
+
+def unknown_s(record: RunRecord) -> list[float]:
+    """Seconds that links which were known some time stayed unknown, each time that they were."""
+    spells: list[float] = []
+    known_until: dict[str, float] = {}
+    links = {link for decision in record.decisions for link in decision["estimates"] if link in record.states}
+    for decision in record.decisions:
+        for link in links:
+            estimate = decision["estimates"].get(link)
+            if estimate is None or estimate["age_s"] > SILENCE_S:
+                continue
+            measured = decision["at_s"] - estimate["age_s"]
+            if measured > known_until.get(link, 0.0):
+                spells.append(measured - known_until.get(link, 0.0))
+            known_until[link] = measured + SILENCE_S
+    return spells
+
+
+def main() -> int:
+    """Measure and show; the exit code says whether what must be met was."""
+    parser = arguments(__doc__)
+    parser.add_argument("--policy", default="netstorm", help="how plans are made")
+    parser.add_argument("--seed", type=int, default=1, help="of the draws")
+    args = parser.parse_args()
+    rounds = QUICK_ROUNDS if args.quick else ROUNDS
+    with tempfile.TemporaryDirectory() as folder:
+        progress(f"links that change, {rounds} rounds")
+        dynamic = run(redrawn(Path(folder), args.seed), rounds, args.policy)
+    progress(f"links that stay, {SETTLING + WATCHED} rounds")
+    static = run(STATIC, SETTLING + WATCHED, args.policy)
+    figures = figures_of(dynamic, static)
+    show([_table(figures)], figures, as_json=args.json, backend=str(dynamic.manifest.get("backend")))
+    return 0 if all(figures["met"].values()) else 1
+
+
+def figures_of(dynamic: RunRecord, static: RunRecord) -> dict[str, Any]:
+    """All that is printed."""
+    off = {
+        name: [abs(error) for errors in estimate_errors(record).values() for error in errors]
+        for name, record in (("dynamic", dynamic), ("static", static))
+    }
+    spells = unknown_s(dynamic)
+    steps = [redraw.rounds for redraw in redraws(dynamic)]
+    churn = sum((swap["active_round"] or 0) > SETTLING for swap in static.summary["swaps"])
+    figures: dict[str, Any] = {
+        "repeats": 1,
+        "error_median": median(off["dynamic"]),
+        "error_p90": sorted(off["dynamic"])[int(0.9 * len(off["dynamic"]))],
+        "error_median_static": median(off["static"]),
+        "estimates": len(off["dynamic"]),
+        "unknown_s_max": max(spells, default=0.0),
+        "unknown_s_median": median(spells) if spells else 0.0,
+        "rounds_to_swap": steps,
+        "swaps_static": churn,
+        "verdicts": [record.summary["verdict"] for record in (dynamic, static)],
+    }
+    figures["met"] = {
+        "error": figures["error_median"] <= WITHIN,
+        "explored": figures["unknown_s_max"] <= EXPLORED_S,
+        "swapped": all(step <= SWAPPED_ROUNDS for step in steps if step is not None),
+        "no churn": churn == 0,
+    }
+    return figures
+
+
+def _table(figures: dict[str, Any]) -> Table:
+    steps = ", ".join("none" if step is None else str(step) for step in figures["rounds_to_swap"]) or "no redraw"
+    rows = [
+        ("estimates off, median", f"{figures['error_median']:.1%}", f"{WITHIN:.0%}"),
+        ("estimates off, 90th percentile", f"{figures['error_p90']:.1%}", ""),
+        ("estimates off, median, links that stay", f"{figures['error_median_static']:.1%}", f"{WITHIN:.0%}"),
+        ("seconds unknown, at most", f"{figures['unknown_s_max']:.1f}", f"{EXPLORED_S:g}"),
+        ("rounds from each redraw to the swap", steps, str(SWAPPED_ROUNDS)),
+        (f"swaps in {WATCHED} rounds, links that stay", str(figures["swaps_static"]), "0"),
+    ]
+    return Table("Awareness", ("", "measured", "at most"), rows, [f"{figures['estimates']} estimates"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
