@@ -10,6 +10,7 @@ from typer.testing import CliRunner, Result
 
 from testbed.cli import BAD_INPUT, app
 from testbed.plan import Plan
+from testbed.planning import make_policy
 from tests.planning.networks import sites, view_of
 
 pytestmark = pytest.mark.unit
@@ -45,6 +46,15 @@ def test_a_recorded_view_is_replayed(tmp_path: Path) -> None:
     assert (figures["model_bytes"], figures["knowledge"], figures["members"]) == (123_456, "measured", 2)
 
 
+def test_a_recorded_decision_begins_from_the_plan_that_was_in_force(tmp_path: Path) -> None:
+    view = view_of(sites(("a", "b", 50), ("b", "c", 20), ("a", "c", 30)), {}, model_bytes=3_000_000)
+    last = make_policy("packing").plan(view)
+    for name, value in (("view", view.to_json()), ("plan", last.to_json())):
+        (tmp_path / f"{name}.json").write_text(json.dumps(value))
+    words = ("--policy", "packing", "--view", tmp_path / "view.json", "--last", tmp_path / "plan.json", "--json")
+    assert json.loads(plan(*words).stdout)["plan"] == make_policy("packing").replan(view, last).to_json()
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -53,6 +63,7 @@ def test_a_recorded_view_is_replayed(tmp_path: Path) -> None:
         (("--policy", "ring:order=last", "--model-bytes", "9"), "none of naive, nearest, two-opt"),
         (("--policy", "ring"), "--model-bytes are needed, or --view"),
         (("--policy", "ring", "--view", "nowhere.json"), "nowhere.json: is no view"),
+        (("--policy", "ring", "--model-bytes", "9", "--last", "nowhere.json"), "nowhere.json: is no plan"),
     ],
 )
 def test_what_is_wrong_is_said_with_a_remedy(words: tuple[str, ...], said: str) -> None:

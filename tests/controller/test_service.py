@@ -85,11 +85,36 @@ def test_a_whole_run_is_followed_and_recorded(tmp_path: Path) -> None:
     final = json.loads((out / "final.json").read_text())
     assert final["state"] == "done" and final["identical"] and final["rounds"] == 5
     assert final["members"]["a-w0"]["metrics"] == {"accuracy": 0.97}
-    first = next(read_records(out / "decisions.jsonl"))
+    first, *later = read_records(out / "decisions.jsonl")
     view = View.from_json(json.loads((out / first["view"]).read_text()))
+    assert first["last"] is None
     replayed = make_policy(first["policy"], first["options"]).plan(view)
     assert replayed.to_json() == json.loads((out / "plans/0000.json").read_text())
     assert 0 < first["bound_s"] <= first["proposed_s"]
+    assert later and all(decision["last"] == 0 and decision["estimates"] for decision in later)
+
+
+def test_every_swap_can_be_decided_again_from_what_was_stored(tmp_path: Path) -> None:
+    async def scene() -> None:
+        view = mesh()
+        async with training(spec_of(view, policy="packing"), tmp_path, view) as (controller, fleet):
+            await fleet.run(5)
+            for slow in ("a_b", "a_c"):
+                fleet.network = mesh(**{slow: 4})
+                await fleet.run(6)
+            assert len(controller.swaps) >= 2
+
+    asyncio.run(scene())
+    out = tmp_path / "out"
+    for decision in read_records(out / "decisions.jsonl"):
+        if decision["adopted"] and decision["last"] is not None:
+            view = View.from_json(json.loads((out / decision["view"]).read_text()))
+            last, adopted = (
+                Plan.from_json(json.loads((out / f"plans/{decision[of]:04d}.json").read_text()))
+                for of in ("last", "epoch")
+            )
+            again = make_policy(decision["policy"], decision["options"]).replan(view, last)
+            assert again.with_epoch(adopted.epoch) == adopted
 
 
 @pytest.mark.parametrize("policy", ["star", "mst", "hierarchical", "packing"])
