@@ -63,7 +63,7 @@ class Ledger:
                 "current_s": decision.current_s,
                 "proposed_s": decision.proposed_s if decision.proposed_s != float("inf") else None,
                 "bound_s": await self._bound_of(view),
-                "estimates": {name: asdict(estimate) for name, estimate in estimates.items()},
+                "estimates": {name: estimate.to_json() for name, estimate in estimates.items()},
             }
         )
 

@@ -354,7 +354,7 @@ class Controller:
         self._ask(Request("forced", policy))
 
     def status(self) -> dict[str, Any]:
-        """The state in short; times are Unix seconds, rates bit/s of frames as each edge's own flow got them."""
+        """The state in short; times are Unix seconds, rates bit/s of frames as links were measured."""
         last = self.book.last
         estimates = self.knowledge.estimates(time.time())
         return {
@@ -372,7 +372,7 @@ class Controller:
             "plan": self.plan.to_json(),
             "round_seconds": last.seconds if last else None,
             "metrics": self._newest_metrics(),
-            "estimates": {name: asdict(estimate) for name, estimate in estimates.items()},
+            "estimates": {name: estimate.to_json() for name, estimate in estimates.items()},
             "swaps": [swap.to_json() for swap in self.swaps],
         }
 

@@ -45,6 +45,10 @@ class Estimate:
         """In (0, 1]: halves every SILENCE_S."""
         return float(0.5 ** (self.age_s / SILENCE_S))
 
+    def to_json(self) -> dict[str, float]:
+        """Plain values for JSON."""
+        return {"rate_bps": self.rate_bps, "age_s": self.age_s, "confidence": self.confidence}
+
 
 @dataclass(slots=True)
 class RateEstimator:
