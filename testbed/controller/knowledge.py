@@ -4,7 +4,8 @@
 
 A link is known while trains over it are recent. After that it is unknown: the last estimate stands in for it, and
 after FORGOTTEN_S what was declared. Links that no train ever filled carry what was declared, or what they were seen to
-carry if that is more. Where routes are not known, each edge is a capacity of its own.
+carry if that is more; members' access links are such where a route has others too. Where routes are not known, each
+edge is a capacity of its own.
 """
 
 from __future__ import annotations

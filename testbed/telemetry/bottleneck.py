@@ -55,7 +55,7 @@ def bottlenecks(
 ) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
     """What links carried in the trains of edges that they held up, and of those that they did not: at least that.
 
-    Rates in bit/s of frames, by link. `trusted` links are named only when they are much steadier than all others.
+    Rates in bit/s of frames, by link. `trusted` links are named only when a route has no others.
     """
     users: dict[str, set[Pair]] = {}
     for pair in ticks:
@@ -87,11 +87,7 @@ def _named(segments: Sequence[_Segment], trusted: Collection[str]) -> str:
     doubted = [segment for segment in segments if segment.slowest not in trusted]
     candidates = doubted or segments
     steady = [one for one in candidates if not any(other.steadier(one) for other in candidates)]
-    chosen = max(steady, key=lambda segment: segment.filled)
-    for segment in segments:
-        if segment not in candidates and segment.steadier(chosen):
-            chosen = segment
-    return chosen.slowest
+    return max(steady, key=lambda segment: segment.filled).slowest
 
 
 def spread(rates: Sequence[float]) -> float:
