@@ -19,13 +19,12 @@ from testbed.telemetry.trains import load, rate_bps, trains
 #: The ordered pair of an overlay edge.
 Pair = tuple[str, str]
 
-#: What another link carries must be this much steadier for that to decide. Of a full link that is all its own TCP gets
-#: within a quarter, while its share of one with others goes up and down with them; but the sum of nine edges, each held
-#: up elsewhere, is three times as steady as each of them, and more by accident.
-STEADIER = 0.25
+#: What another link carries must be this much steadier for that to decide: what TCP gets of a full link that is all
+#: its own is within a quarter of it, its share of one with others goes up and down with them.
+STEADIER = 0.5
 
 #: Trains that it takes to tell what is steady.
-ENOUGH = 8
+ENOUGH = 5
 
 
 @dataclass(frozen=True, slots=True)
