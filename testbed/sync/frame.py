@@ -29,8 +29,10 @@ GREETING: Final = struct.Struct("<4sBBBBI16s")
 #: that is leaving does not answer, and nothing is lost with it.
 WELCOME: Final = b"+"
 
-#: The lane of a connection that brings no frames but asks for something: see fetch.py.
+#: Lanes that auxiliary routes leave free: none has so many hops. A connection in the first asks for something instead
+#: of bringing frames (see fetch.py); in the other come probes.
 FETCH_LANE: Final = 255
+PROBE_LANE: Final = 254
 
 #: A member's name is a host's name, and those end at 64 characters.
 MAX_NAME_BYTES: Final = 64

@@ -20,9 +20,8 @@ from testbed.protocol import PeerSample, Tick
 from testbed.sync import tcpinfo
 from testbed.sync.backlog import Backlog, Feed, Priority, nothing
 from testbed.sync.errors import FrameError
-from testbed.sync.frame import Frame, FrameFormat
+from testbed.sync.frame import PROBE_LANE, Frame, FrameFormat
 from testbed.sync.meter import Line, Meter
-from testbed.sync.probe import LANE as PROBE_LANE
 from testbed.sync.probe import send_probe
 from testbed.sync.sender import Sender, Way
 from testbed.sync.tcpinfo import TcpInfo

@@ -10,10 +10,7 @@ from typing import Final
 
 from testbed.sync.backlog import Backlog, Priority
 from testbed.sync.errors import FrameError
-from testbed.sync.frame import Frame, Kind
-
-#: The lane that probes have for themselves: no auxiliary route has so many hops.
-LANE: Final = 255
+from testbed.sync.frame import PROBE_LANE, Frame, Kind
 
 #: A probe's frame. Small, for it ends its probe late by as much.
 FRAME_BYTES: Final = 32 * 1024
@@ -45,5 +42,5 @@ def send_probe(backlog: Backlog, most: int, seconds: float) -> None:
 
 def check_probe(head: Frame, lane: int) -> None:
     """FrameError unless a probe's frame came in the lane for probes, and no longer than they are."""
-    if lane != LANE or head.length > FRAME_BYTES:
+    if lane != PROBE_LANE or head.length > FRAME_BYTES:
         raise FrameError(f"a probe's frame of {head.length} bytes in lane {lane}")

@@ -10,8 +10,8 @@ import torch
 from testbed import sync
 from testbed.plan import Plan
 from testbed.sync.errors import FrameError
-from testbed.sync.frame import Frame, Kind
-from testbed.sync.probe import FRAME_BYTES, LANE, check_probe
+from testbed.sync.frame import FETCH_LANE, PROBE_LANE, Frame, Kind
+from testbed.sync.probe import FRAME_BYTES, check_probe
 from tests.sync.controller import Controller, job
 from tests.sync.plans import chain, names
 
@@ -39,7 +39,7 @@ def reduce_until_swapped(controller: Controller, member: str) -> torch.Tensor:
 
 def test_a_probe_reaches_a_peer_that_no_plan_sends_to_and_disturbs_no_round(tmp_path: Path) -> None:
     source, target = MEMBERS[0], MEMBERS[2]  # both ends of the chain
-    with Controller(tmp_path, PLAN, job()) as controller, ThreadPoolExecutor(len(MEMBERS)) as pool:
+    with ThreadPoolExecutor(len(MEMBERS)) as pool, Controller(tmp_path, PLAN, job()) as controller:
         results = [pool.submit(reduce_until_swapped, controller, member) for member in MEMBERS]
         controller.await_condition(lambda: bool(controller.reports()))
         controller.probe(source, target, MOST, 20.0)
@@ -53,7 +53,9 @@ def test_a_probe_reaches_a_peer_that_no_plan_sends_to_and_disturbs_no_round(tmp_
         assert not any(goodbye.error for goodbye in controller.goodbyes())
 
 
-@pytest.mark.parametrize(("lane", "length"), [(0, FRAME_BYTES), (1, FRAME_BYTES), (LANE, FRAME_BYTES + 1)])
+@pytest.mark.parametrize(
+    ("lane", "length"), [(0, FRAME_BYTES), (1, FRAME_BYTES), (FETCH_LANE, FRAME_BYTES), (PROBE_LANE, FRAME_BYTES + 1)]
+)
 def test_a_probe_keeps_to_its_lane_and_length(lane: int, length: int) -> None:
     with pytest.raises(FrameError, match="probe"):
         check_probe(Frame(Kind.PROBE, 0, 0, 0, 0, 0, 0, 0, length, 0.0, 0), lane)

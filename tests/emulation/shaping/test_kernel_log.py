@@ -18,7 +18,7 @@ def test_no_rate_makes_the_kernel_complain(path: Path) -> None:
     with open_shaper("netem") as shaper:
         before = complaints()
         for rate in RATES:
-            shaper.attach(path.there, LinkState(rate, 0.001))
+            shaper.attach({path.there: LinkState(rate, 0.001)})
             assert len(path.ping(3)) == 3
             for other in RATES:
                 shaper.apply({path.there.link: LinkState(other, 0.001)})
