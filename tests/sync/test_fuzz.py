@@ -42,7 +42,7 @@ def root() -> Iterator[Exchange]:
     with socket.create_server(("127.0.0.1", 0)) as nobody:
         roster = dict.fromkeys(MEMBERS, nobody.getsockname())
         exchange = Exchange(PLAN, Way("m0", "secret", 0.5), roster)
-        exchange._begin(torch.zeros(ELEMENTS))  # what `run` does before it waits
+        exchange.begin(torch.zeros(ELEMENTS), 1.0, 1.0)
         yield exchange
         exchange.close()
 
