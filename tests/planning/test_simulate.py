@@ -75,9 +75,14 @@ def test_who_is_done_early_sends_ahead() -> None:
     assert several.edge_bytes == pytest.approx({pair: 4 * size for pair, size in alone.edge_bytes.items()})
     # c pushes and pulls over a link of its own, one after the other: nothing of that overlaps.
     assert several.seconds == pytest.approx(alone.seconds, rel=1e-6)
-    shared = view_of(sites(("a", "b", 40), ("b", "c", 20), ("b", "d", 10), delay=0.0), {}, model_bytes=8 * CHUNK)
+    # Three push over 12 Mbit/s (a third of the rate each), then d pulls over 4: in that time b and c push, and d's next
+    # push has the 12 Mbit/s for itself. 2 + 2 becomes 2 + 2/3.
+    graph = sites(("a", "b", 12), ("b", "c", 40), ("b", "d", 40), delay=0.0)
+    graph["a"]["b"]["rates"], graph["b"]["d"]["rates"] = (40e6, 12e6), (4e6, 40e6)
+    shared = view_of(graph, {}, model_bytes=8 * CHUNK)
     plan = Plan(0, shared.names, (star(shared.names, "a-w0", keys=(1.0,)),), CHUNK)
-    assert simulate(plan, shared, rounds=4).seconds < 0.99 * simulate(plan, shared).seconds
+    ratio = simulate(plan, shared, rounds=4).seconds / simulate(plan, shared).seconds
+    assert ratio == pytest.approx(2 / 3, abs=0.05)
 
 
 def test_an_auxiliary_route_takes_over_what_waits() -> None:
