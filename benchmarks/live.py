@@ -25,7 +25,7 @@ from testbed.emulation.label import labelled
 from testbed.emulation.network import Network
 from testbed.emulation.shaping import open_shaper
 from testbed.plan import Plan
-from testbed.planning import View, make_policy
+from testbed.planning import View
 from testbed.protocol import Job
 from testbed.run.service import ControllerProcess
 from testbed.run.view import view_of
@@ -42,8 +42,8 @@ DEADLINE_S = 180.0
 NEVER_S = 1e6
 ENDLESS = 2**31 - 1
 
-#: Rounds of a plan that are left out: connections are fresh, windows are found.
-WARM_UP = 1
+#: Rounds of a plan that are left out beside the one that is on: its first has gone by when it is known to be in force.
+WARM_UP = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +89,16 @@ class Live:
 
     def force(self, policy: str, options: Mapping[str, Any]) -> None:
         """Put a policy's plan in force; return when members go by it."""
-        wanted = make_policy(policy, options).plan(self.view()).shape()
-        self.wait(lambda status: status["pending_epoch"] is None)
-        if self.plan.shape() != wanted:
-            self._controller.admin.force(policy, options)
-            self.wait(lambda status: Plan.from_json(status["plan"]).shape() == wanted)
+        before = len(self._forced())
+        self._controller.admin.force(policy, options)
+        self.wait(lambda _: len(self._forced()) > before)
+        decision = self._forced()[-1]
+        if decision["adopted"]:
+            self.wait(lambda status: status["epoch"] >= decision["epoch"])
+
+    def _forced(self) -> list[dict[str, Any]]:
+        """The controller's decisions on plans that were forced: one that is in force already is not adopted."""
+        return [one for one in read_records(self._out / "decisions.jsonl") if one["reason"] == "forced"]
 
     def measure(self, count: int, warm_up: int = WARM_UP) -> Rounds:
         """The next `count` rounds under the plan in force, after some for warming up."""
