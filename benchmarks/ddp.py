@@ -26,7 +26,9 @@ from testbed.spec.topology import Topology
 
 #: DDP arranges its buckets in the first step; the second has them cold.
 WARM_UP = 3
-BUCKETS_MB = {"overlap": 0.5, "no overlap": 1000.0}
+OVERLAP, NONE = "overlap", "no overlap"
+#: Holds all gradients.
+ONE_BUCKET_MIB = 1000.0
 
 
 @contextmanager
@@ -76,24 +78,32 @@ def main() -> int:
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--steps", type=int, default=25)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--bucket", type=float, default=0.5, help="MiB of gradients in a bucket that overlaps")
     args = parser.parse_args()
+    bucket_sizes = {OVERLAP: args.bucket, NONE: ONE_BUCKET_MIB}
     repeats = 1 if args.quick else args.repeats
-    times: dict[str, list[float]] = {mode: [] for mode in BUCKETS_MB}
+    times: dict[str, list[float]] = {mode: [] for mode in bucket_sizes}
     buckets: dict[str, float] = {}
     with two_sites(args.rate, args.delay) as network:
         backend = network.shaper.name
         for number in range(repeats):
-            for mode, bucket_mb in BUCKETS_MB.items():
+            for mode, bucket_mb in bucket_sizes.items():
                 printed = train(network, args.model, args.batch, bucket_mb, WARM_UP + args.steps)
                 times[mode] += printed["seconds"][WARM_UP:]
                 buckets[mode] = printed["rounds"] / (WARM_UP + args.steps)
                 progress(f"{number + 1} of {repeats}, {mode}: {median(times[mode]) * 1e3:.0f} ms a step")
     steps = {mode: median(found) for mode, found in times.items()}
-    ratio = steps["overlap"] / steps["no overlap"]
-    rows = [[mode, f"{buckets[mode]:.1f}", f"{steps[mode] * 1e3:.0f} ms"] for mode in BUCKETS_MB]
+    ratio = steps[OVERLAP] / steps[NONE]
+    rows = [[mode, f"{buckets[mode]:.1f}", f"{steps[mode] * 1e3:.0f} ms"] for mode in bucket_sizes]
     title = f"DDP across two sites, {args.rate}, {args.delay} one way, {args.model}, batch {args.batch}"
     note = f"with overlap {ratio:.2f} of the time without"
-    figures = {"repeats": repeats, "steps": args.steps, "seconds_per_step": steps, "overlap_to_none": ratio}
+    figures = {
+        "bucket_mib": args.bucket,
+        "repeats": repeats,
+        "steps": args.steps,
+        "seconds_per_step": steps,
+        "overlap_to_none": ratio,
+    }
     show(
         [Table(title, ("", "buckets a step", "median step"), rows, [note])],
         {**figures, "rate": args.rate, "delay": args.delay, "model": args.model, "batch": args.batch},

@@ -46,8 +46,9 @@ class Elastic(BaseModel):
 class ControllerSpec(BaseModel):
     """Members, their jobs, what is known of the network at first, and how plans are chosen.
 
-    Every plan is given the `codec`, and with a `period` above 1 the members' sites as groups, which reduce among
-    themselves in all rounds but each `period`-th; a policy that makes groups itself has its own way.
+    Every plan is given the `codec`, for some overlay edges (`a->b`) another of `link_codecs`, and with a `period` above
+    1 the members' sites as groups, which reduce among themselves in all rounds but each `period`-th; a policy that
+    makes groups itself has its own way.
 
     `token` is what members show to be let in: the socket is open to every user of the machine.
 
@@ -68,6 +69,7 @@ class ControllerSpec(BaseModel):
     policy: str
     options: dict[str, Any] = {}
     codec: str = PLAIN_CODEC
+    link_codecs: dict[str, str] = {}
     period: int = Field(default=1, ge=1)
     period_s: float = Field(default=5.0, ge=0)
     margin: float = Field(default=0.1, ge=0, lt=1)
@@ -93,7 +95,9 @@ class ControllerSpec(BaseModel):
 
     def dress(self, plan: Plan, view: View) -> Plan:
         """A policy's plan with what is not the policy's business; PolicyError when a site's members do not meet."""
-        plan = replace(plan, codec=self.codec)
+        known = set(plan.members)
+        links = {edge: codec for edge, codec in self.link_codecs.items() if set(edge.split("->")) <= known}
+        plan = replace(plan, codec=self.codec, link_codecs=links)
         if self.elastic is not None and plan.groups:
             raise PolicyError(f"{plan.policy}: its plans have groups, and an elastic run has none")
         return plan if self.period == 1 or plan.groups else with_site_groups(plan, view, self.period)

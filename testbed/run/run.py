@@ -154,6 +154,7 @@ class Run:
             policy=spec.sync.policy,
             options=spec.sync.options,
             codec=spec.sync.codec,
+            link_codecs=self.experiment.link_codecs,
             period=spec.sync.period if spec.sync.strategy == "hierarchical" else 1,
             period_s=spec.controller.period,
             margin=spec.controller.margin,
@@ -187,6 +188,8 @@ class Run:
             outer_momentum=spec.sync.outer.momentum,
             powersgd_rank=spec.sync.powersgd_rank or 0,
             round_timeout_s=spec.sync.round_timeout,
+            streams=spec.sync.streams,
+            congestion=spec.sync.congestion,
         )
 
     def _requests(self, network: Network) -> Iterable[ContainerRequest]:

@@ -96,6 +96,9 @@ STRATEGY_FIELDS: Mapping[str, frozenset[Strategy]] = {
     "powersgd_rank": frozenset(("gradients",)),
 }
 
+#: Each stream costs both ends a thread; on paths that lose packets little is gained beyond eight.
+MOST_STREAMS = 16
+
 #: Bytes that codecs make of a float32's four. `topk:SHARE` takes six for each value that it keeps.
 CODEC_BYTES = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "int8": 1 + 4 / 256}
 TOPK = re.compile(r"topk:(0?\.\d+)")
@@ -108,6 +111,9 @@ class Sync(Strict):
     `every` local steps to a round; `post_local_sgd` begins with `start` steps by gradients; `hierarchical` reduces
     inside sites but in every `period`-th round, which is among all; `diloco` may stream the model in `fragments`,
     with `delay` steps for each to be reduced in.
+
+    `link_codecs` are those of what members of one site send to another's, by `paris->tokyo`. `streams` connections go
+    to each next hop, under the `congestion` control of that name, or the kernel's default.
     """
 
     strategy: Strategy = "gradients"
@@ -119,6 +125,9 @@ class Sync(Strict):
     outer: Outer = Outer()
     powersgd_rank: int | None = Field(default=None, ge=1)
     codec: str = "fp32"
+    link_codecs: dict[str, str] = Field(default_factory=dict)
+    streams: int = Field(default=1, ge=1, le=MOST_STREAMS)
+    congestion: str = Field(default="", pattern=r"^[a-z0-9_]*$")
     policy: str = "hierarchical"
     options: dict[str, Any] = Field(default_factory=dict)
     round_timeout: Duration = Field(default=120.0, ge=1)
@@ -132,10 +141,11 @@ class Sync(Strict):
             raise misfit("fragments", f"{self.fragments} do not divide {self.every} steps evenly", "a divisor of every")
         if self.delay >= self.every:
             raise misfit("delay", f"{self.delay} steps are not over before the next round", f"below {self.every}")
-        if self.codec not in CODEC_BYTES and not TOPK.fullmatch(self.codec):
-            raise misfit("codec", f"no such codec: {self.codec!r}", f"{', '.join(CODEC_BYTES)} or topk:0.01")
-        if self.codec != "fp32" and self.powersgd_rank is not None:
-            raise misfit("codec", "PowerSGD's factors travel as they are", "one of the two")
+        for field, codec in (("codec", self.codec), *((f"link_codecs.{at}", c) for at, c in self.link_codecs.items())):
+            if codec not in CODEC_BYTES and not TOPK.fullmatch(codec):
+                raise misfit(field, f"no such codec: {codec!r}", f"{', '.join(CODEC_BYTES)} or topk:0.01")
+            if codec != "fp32" and self.powersgd_rank is not None:
+                raise misfit(field, "PowerSGD's factors travel as they are", "one of the two")
         return self
 
     @property
@@ -263,13 +273,25 @@ class Experiment:
         topology = _scaled(Topology.load(file.parent / spec.topology), spec.scale, file)
         swaps = [event.swap for event in spec.events if event.swap]
         networks = {swap: _scaled(Topology.load(file.parent / swap), spec.scale, file) for swap in swaps}
-        if faults := [*_check_elastic(spec, topology), *_check_events(spec, topology, networks)]:
+        faults = [*_check_elastic(spec, topology), *_check_link_codecs(spec, topology)]
+        if faults := [*faults, *_check_events(spec, topology, networks)]:
             raise SpecError(file, faults)
         return cls(spec, topology, networks, file)
 
     @property
     def name(self) -> str:
         return self.spec.name
+
+    @property
+    def link_codecs(self) -> dict[str, str]:
+        """The codecs that differ from `sync.codec`, by overlay edge, `paris-w0->tokyo-w1`."""
+        named = self.spec.sync.link_codecs
+        return {
+            f"{source.name}->{target.name}": named[sites]
+            for source in self.topology.workers
+            for target in self.topology.workers
+            if (sites := f"{source.site}->{target.site}") in named
+        }
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -348,6 +370,17 @@ def _check_elastic(spec: ExperimentFile, topology: Topology) -> list[Fault]:
     if sync.powersgd_rank is not None or sync.delay:
         rule = "a step with two rounds, or rounds with a delay, leaves no moment to come back at"
         faults.append(Fault("elastic", rule, "no `powersgd_rank` and no `delay`"))
+    return faults
+
+
+def _check_link_codecs(spec: ExperimentFile, topology: Topology) -> list[Fault]:
+    """Sites that do not exist: members send to members of any other site, whether a link joins the two or not."""
+    faults = []
+    for name in spec.sync.link_codecs:
+        source, _, target = name.partition("->")
+        if source == target or not {source, target} <= topology.sites.keys():
+            rule = f"{name!r} does not lead from one site of {topology.file} to another"
+            faults.append(Fault(f"sync.link_codecs.{name}", rule, f"`a->b` with two of {', '.join(topology.sites)}"))
     return faults
 
 

@@ -58,6 +58,16 @@ def test_codecs_and_fragments_make_rounds_smaller(sync: dict[str, Any], numbers:
     assert Experiment.load(write(tmp_path, experiment=value)).spec.round_bytes == round(10_000 * numbers)
 
 
+def test_a_link_s_codec_is_that_of_all_who_send_from_site_to_site(tmp_path: Path) -> None:
+    value = EXPERIMENT | {"sync": {"link_codecs": {"paris->tokyo": "int8", "tokyo->dallas": "topk:0.01"}}}
+    experiment = Experiment.load(write(tmp_path, experiment=value))
+    assert experiment.link_codecs == {
+        "paris-w0->tokyo-w0": "int8",
+        "paris-w1->tokyo-w0": "int8",
+        "tokyo-w0->dallas-w0": "topk:0.01",
+    }
+
+
 def test_an_override_is_yaml_at_a_path(tmp_path: Path) -> None:
     file = write(tmp_path)
     overrides = {"train.rounds": "7", "sync.policy": "star", "compute.step_time": "10ms", "events": "[]"}
@@ -113,6 +123,20 @@ def test_an_override_obeys_the_file_s_rules(key: str, text: str, said: str, tmp_
         (EXPERIMENT | {"sync": {"strategy": "diloco", "delay": 8}}, "sync.delay", "not over", "below 8"),
         (EXPERIMENT | {"sync": {"codec": "int4"}}, "sync.codec", "no such codec: 'int4'", "int8"),
         (EXPERIMENT | {"sync": {"codec": "int8", "powersgd_rank": 2}}, "sync.codec", "as they are", "one of the two"),
+        (
+            EXPERIMENT | {"sync": {"link_codecs": {"paris->tokyo": "int4"}}},
+            "sync.link_codecs.paris->tokyo",
+            "'int4'",
+            "int8",
+        ),
+        (
+            EXPERIMENT | {"sync": {"link_codecs": {"paris->rome": "int8"}}},
+            "sync.link_codecs.paris->rome",
+            "from one site",
+            "tokyo",
+        ),
+        (EXPERIMENT | {"sync": {"streams": 0}}, "sync.streams", "0", "at least 1"),
+        (EXPERIMENT | {"sync": {"congestion": "reno; rm"}}, "sync.congestion", "reno; rm", ""),
         (EXPERIMENT | {"events": [{"at": "1s"}]}, "events.0", "does nothing", "one of change"),
         (EXPERIMENT | {"events": [{"down": ["paris", "tokyo"]}]}, "events.0", "needs one moment", "at: 30s"),
         (EXPERIMENT | {"events": [{"at": "1s", "down": ["paris", "rome"]}]}, "events.0.down", "rome", "paris->tokyo"),
