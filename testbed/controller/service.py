@@ -514,7 +514,7 @@ class Controller:
         proposal = await self._propose(request)
         view, decision, plan = proposal.view, proposal.decision, None
         if self.members.changing or set(view.names) != self.members.present | ({request.joins} - {""}):
-            self._defer(request)  # a member was lost meanwhile
+            self._ask(request)  # a member was lost meanwhile, and that may be mended already
             return
         self._promising = decision.promising and not decision.adopt
         if proposal.plan is None:

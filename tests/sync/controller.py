@@ -29,6 +29,7 @@ class Controller:
         self.roster: dict[str, tuple[str, int]] = {}
         self.misled: dict[str, dict[str, tuple[str, int]]] = {}  # member → addresses it is told instead
         self.messages: list[Message] = []
+        self.in_force: set[int] = set()  # epochs that rounds went by
         self.changed = threading.Condition()  # a reentrant lock, so conditions may ask what was said
         self._path = directory / "control.sock"
         self._connections: dict[str, socket.socket] = {}
@@ -97,6 +98,8 @@ class Controller:
     def _take(self, connection: socket.socket, message: Message) -> None:
         with self.changed:
             self.messages.append(message)
+            if isinstance(message, Report):
+                self.in_force.add(message.epoch)
             if isinstance(message, Hello):
                 self.roster[message.member] = message.address
                 self._connections[message.member] = connection

@@ -135,8 +135,7 @@ def test_swaps_between_plans_with_auxiliary_routes(tmp_path: Path) -> None:
         controller.await_condition(lambda: len(controller.roster) == len(members))
         for epoch in range(1, swaps + 1):
             controller.prepare(plan(epoch))
-            in_force = epoch
-            controller.await_condition(lambda: any(r.epoch == in_force for r in controller.reports()))  # noqa: B023
+            controller.await_condition(lambda: epoch in controller.in_force)  # noqa: B023
 
     with Controller(tmp_path, plan(0), job()) as controller:
         thread = threading.Thread(target=swap, args=(controller,))

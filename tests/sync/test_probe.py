@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,8 @@ pytestmark = pytest.mark.unit
 MEMBERS = names(3)
 PLAN = Plan(0, MEMBERS, (chain(MEMBERS),))
 MOST = 10 * FRAME_BYTES
+#: Between rounds: who asks all reports about each one that comes must be done before the next.
+PAUSE_S = 0.01
 
 
 def probed_bytes(controller: Controller, source: str, target: str) -> int:
@@ -33,6 +36,7 @@ def reduce_until_swapped(controller: Controller, member: str) -> torch.Tensor:
         while True:
             done = session.allreduce(torch.full((5,), float(MEMBERS.index(member))))
             session.report()
+            time.sleep(PAUSE_S)
             if done.epoch:
                 return done.tensor
 
@@ -41,11 +45,13 @@ def test_a_probe_reaches_a_peer_that_no_plan_sends_to_and_disturbs_no_round(tmp_
     source, target = MEMBERS[0], MEMBERS[2]  # both ends of the chain
     with ThreadPoolExecutor(len(MEMBERS)) as pool, Controller(tmp_path, PLAN, job()) as controller:
         results = [pool.submit(reduce_until_swapped, controller, member) for member in MEMBERS]
-        controller.await_condition(lambda: bool(controller.reports()))
-        controller.probe(source, target, MOST, 20.0)
-        controller.probe(source, "nobody", MOST, 20.0)
-        controller.await_condition(lambda: probed_bytes(controller, source, target) >= MOST)
-        controller.prepare(replace(PLAN, epoch=1))
+        try:
+            controller.await_condition(lambda: bool(controller.reports()))
+            controller.probe(source, target, MOST, 20.0)
+            controller.probe(source, "nobody", MOST, 20.0)
+            controller.await_condition(lambda: probed_bytes(controller, source, target) >= MOST)
+        finally:
+            controller.prepare(replace(PLAN, epoch=1))  # else the rounds would never end
         assert all(torch.equal(result.result(20), torch.ones(5)) for result in results)
         sent = probed_bytes(controller, source, target)
         assert sent <= MOST + 20 * 200  # heads and a greeting
