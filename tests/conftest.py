@@ -5,6 +5,11 @@ from __future__ import annotations
 import os
 
 import pytest
+from hypothesis import settings
+
+# No example is held to a time: a busy host takes ten times as long as an idle one.
+settings.register_profile("testbed", deadline=None)
+settings.load_profile("testbed")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

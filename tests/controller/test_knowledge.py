@@ -43,7 +43,7 @@ def corrected(known: Knowledge, declared: View, now_s: float) -> dict[str, float
     return {name: part for name, part in parts.items() if not 0.85 < part < 1.15}
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(views(max_sites=4, max_per_site=2), st.sampled_from(policy_names()))
 def test_a_network_as_declared_stays_as_declared(view: View, name: str) -> None:
     view = replace(view, knowledge="measured")
@@ -54,7 +54,7 @@ def test_a_network_as_declared_stays_as_declared(view: View, name: str) -> None:
     assert corrected(known, view, 6.0) == {}
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(views(max_sites=4, max_per_site=2), st.sampled_from(policy_names()), st.floats(2, 6))
 def test_a_drop_of_the_bottleneck_is_measured_within_two_rounds(view: View, name: str, factor: float) -> None:
     view = replace(view, knowledge="measured")

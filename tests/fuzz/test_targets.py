@@ -64,7 +64,7 @@ def disturbed(draw: st.DrawFn, seeds: list[bytes]) -> bytes:
 def test_a_spoilt_file_is_right_or_wrong_and_no_traceback(workspace: Path, name: str) -> None:
     target = TARGETS[name]
 
-    @settings(max_examples=60, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=60, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
     @given(disturbed(list(target.seeds.values())))
     def feed(data: bytes) -> None:
         target.feed(workspace, data)

@@ -64,7 +64,7 @@ def flow_rate(view: View) -> float:
     return -solution.fun * 1e6
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(views(max_sites=3, max_per_site=1) | views(max_sites=2, max_per_site=2))
 def test_it_is_the_optimum_of_the_flow_formulation(view: View) -> None:
     if len(view.members) == 1:
@@ -79,7 +79,7 @@ def test_it_is_the_optimum_of_the_flow_formulation_where_four_sites_are_meshed()
     assert bound(view).rate_bps == pytest.approx(flow_rate(view), rel=2 * EXACT)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(views(), st.sampled_from(policy_names()))
 def test_no_policy_is_predicted_to_beat_it(view: View, name: str) -> None:
     assert predict(make_policy(name).plan(view), view).seconds >= bound(view).seconds * (1 - 1e-9)

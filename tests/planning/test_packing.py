@@ -28,7 +28,7 @@ AS_FAST = 1.25
 SEVERAL_CHUNKS = 1_000_000
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=25, derandomize=True)
 @given(views())
 def test_it_is_predicted_to_be_as_fast_as_any_other(view: View) -> None:
     view = replace(view, model_bytes=SEVERAL_CHUNKS + view.model_bytes)
@@ -36,7 +36,7 @@ def test_it_is_predicted_to_be_as_fast_as_any_other(view: View) -> None:
     assert predict(make_policy("packing").plan(view), view).seconds <= AS_FAST * min(others)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(views())
 def test_where_the_model_is_large_it_drains_at_nearly_the_bound(view: View) -> None:
     large = replace(view, model_bytes=10**12)
@@ -44,7 +44,7 @@ def test_where_the_model_is_large_it_drains_at_nearly_the_bound(view: View) -> N
     assert drain <= bound(large).seconds * (1 + TOLERANCE) * (1 + FEWER) * (1 + EXACT)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(views())
 def test_its_rates_fit_into_the_capacities(view: View) -> None:
     if len(view.members) == 1:

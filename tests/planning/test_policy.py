@@ -22,7 +22,6 @@ def test_every_policy_plans_for_every_connected_view(view: View, name: str) -> N
     assert predict(plan, view).seconds < float("inf")
 
 
-@settings(deadline=None)
 @given(views(max_sites=4), st.sampled_from(policy_names()))
 def test_a_policy_is_a_function(view: View, name: str) -> None:
     again = View.from_json(view.to_json())

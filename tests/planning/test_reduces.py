@@ -31,7 +31,7 @@ ELEMENTS = 700
 
 
 @pytest.mark.parametrize(("name", "options"), ASKED, ids=str)
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(view=views(max_sites=4, max_per_site=3), seed=st.integers(0, 2**32))
 def test_a_plan_gives_everybody_the_mean(name: str, options: dict[str, object], view: View, seed: int) -> None:
     plan = make_policy(name, options).plan(view)

@@ -115,7 +115,7 @@ def test_an_edge_that_is_not_there_is_an_error() -> None:
         simulate(plan, replace(view, edges={}))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(views(max_sites=4, max_per_site=2), st.sampled_from(policy_names()))
 def test_no_round_is_shorter_than_the_bound(view: View, name: str) -> None:
     view = replace(view, model_bytes=4 * (1 + view.model_bytes % 100_000))

@@ -126,7 +126,7 @@ def test_what_makes_no_topology_is_refused_and_not_written(tmp_path: Path) -> No
 
 
 @given(st.text(st.characters() | st.sampled_from('[]<>/"= \nedgnoligraph0123'), max_size=80), st.booleans())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_any_text_is_a_graph_or_refused(text: str, framed: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:
         for suffix, frame in ((".gml", "graph [\n{}\n]"), (".graphml", "<graphml><graph>{}</graph></graphml>")):

@@ -19,7 +19,7 @@ from tests.spec.files import EXPERIMENT, TOPOLOGY, write
 
 pytestmark = pytest.mark.unit
 
-fuzz = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=150)
+fuzz = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
 
 WORDS = st.sampled_from(
     ["paris", "tokyo", "50mbit", "10ms", "0.1%", "mst", "cnn", "name", "sites", "links", "..", "1e999", "\0"]

@@ -94,7 +94,7 @@ def traces(draw: st.DrawFn) -> Trace:
     return Trace(tuple(rows))
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(trace=traces())
 def test_what_is_written_is_read_back(trace: Trace, tmp_path: Path) -> None:
     if all(getattr(row, field) is None for row in trace.rows for field, _, _ in COLUMNS.values()):

@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.trace.generate import Diurnal, Drop, Generator, Markov, OrnsteinUhlenbeck, Outages, UniformRedraw
@@ -107,7 +107,6 @@ def test_a_day_without_noise_is_least_at_its_ends_and_most_at_noon() -> None:
 
 
 @given(SEEDS, st.floats(1, 100), st.floats(1, 100))
-@settings(deadline=None)
 def test_outages_lose_everything_or_nothing_in_turn(seed: int, up_s: float, down_s: float) -> None:
     trace = replace(BREAKS, seed=seed, up_s=up_s, down_s=down_s).trace()
     assert trace.duration_s == pytest.approx(600)

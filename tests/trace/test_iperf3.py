@@ -92,7 +92,7 @@ def tried(text: str) -> None:
 
 
 @given(st.text(st.characters() | st.sampled_from('{}[]":,0123456789'), max_size=60))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_any_text_is_a_measurement_or_refused(text: str) -> None:
     tried(text)
 

@@ -50,7 +50,7 @@ def test_a_broken_rule_is_named_with_its_line(lines: list[str], said: str) -> No
 
 
 @given(st.text(st.characters() | st.sampled_from("0123456789-.\n"), max_size=60), st.floats(0.001, 100))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_any_text_is_a_schedule_or_refused(text: str, step_s: float) -> None:
     try:
         assert parse_mahimahi(text.splitlines()).resampled(step_s).trace.rows

@@ -67,7 +67,7 @@ def test_a_fault_is_named_with_the_file(name: str, text: str, step_s: float | No
 
 
 @given(content=st.binary(max_size=60), name=st.sampled_from(["a", "a.csv", "a.json", "a.down"]))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_file_is_a_trace_or_refused(content: bytes, name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(content)
     try:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.trace.resample import LEAST_BPS, LEAST_STEP_S, MOST_ROWS, resample
@@ -24,7 +24,6 @@ def volumes(draw: st.DrawFn) -> Volume:
 
 
 @given(volumes(), STEPS)
-@settings(deadline=None)
 def test_the_sum_is_kept_and_no_step_is_below_the_least(volume: Volume, step_s: float) -> None:
     resampled = resample(volume, step_s)
     assert resampled.drift == pytest.approx(0, abs=1e-9)
@@ -34,7 +33,6 @@ def test_the_sum_is_kept_and_no_step_is_below_the_least(volume: Volume, step_s: 
 
 
 @given(volumes(), STEPS)
-@settings(deadline=None)
 def test_a_step_delivers_what_was_delivered_where_no_step_is_below_the_least(volume: Volume, step_s: float) -> None:
     lifted = [each + 1.01 * volume.duration_s * LEAST_BPS / 8 for each in _differences(volume)]
     steady = Volume.of_steps([i * step_s for i in range(len(lifted) + 1)], [each * step_s + 1e6 for each in lifted])

@@ -31,7 +31,7 @@ def test_every_bound_holds_and_every_finite_one_is_attained() -> None:
     assert run_cases(range(200)).missing() == []
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(10_000, 2**32))
 def test_no_case_deadlocks_or_breaks_a_bound(seed: int) -> None:
     Case.of(seed).run()

@@ -102,7 +102,7 @@ def test_members_come_near_the_common_optimum(protocol: str) -> None:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(seed=SEEDS)
 def test_everyone_ends_whatever_the_delays(protocol: str, seed: int) -> None:
     problem = Quadratics(UNEVEN.members if protocol == "push-sum" else MEMBERS, Random(1))
@@ -131,7 +131,7 @@ class MassOfShares(Watcher):
         return torch.stack(numerators).sum(0), sum(mass for _, mass in held) + sum(share.mass for share in shares)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(SEEDS)
 def test_push_sum_conserves_mass_at_every_step_and_agrees_on_the_plain_mean(seed: int) -> None:
     problem = Quadratics(UNEVEN.members, Random(seed))
@@ -159,7 +159,7 @@ class SumOfModels(Watcher):
         return torch.stack([*models(self._simulation.members).values(), *(-half for half in flying)]).sum(0)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(SEEDS)
 def test_ad_psgd_averages_atomically(seed: int) -> None:
     parties = ad_psgd(Quadratics(MEMBERS, Random(seed)), 20)

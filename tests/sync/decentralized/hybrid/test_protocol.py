@@ -59,7 +59,7 @@ class Ahead(Watcher):
                 assert due is None or due > wanted or reached >= wanted, f"{member} is ahead of {other}"
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.integers(0, 2**32))
 def test_all_end_with_the_same_parameters(seed: int) -> None:
     draw = Random(seed)
