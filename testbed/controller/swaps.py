@@ -77,11 +77,15 @@ def pause_ms(finished_s: Sequence[float], first: int, last: int | None = None) -
     `finished_s` has the time at which the last member finished each round. A round's whole time runs from the end of
     the one before to its own, since a swap is paid for inside a round: connections are fresh and begin slowly. The
     longest of the rounds that felt the swap, `first` to `last` (indices; by default only the first), is compared with
-    the median of the COMPARED before; None when there are not so many.
+    the median of the COMPARED before; None when there are not so many. Where as many came after, with theirs if they
+    took longer: a plan or a network that is slower for good is no pause.
     """
     wholes = [after - before for before, after in pairwise(finished_s)]  # the first round has none
-    felt = wholes[max(first - 1, 0) : first if last is None else last]
+    end = first if last is None else last
+    felt = wholes[max(first - 1, 0) : end]
     before = wholes[max(first - 1 - COMPARED, 0) : max(first - 1, 0)]
     if not felt or len(before) < COMPARED:
         return None
-    return max(0.0, max(felt) - median(before)) * 1e3
+    after = wholes[end : end + COMPARED]
+    usual = max(median(before), median(after) if len(after) == COMPARED else 0.0)
+    return max(0.0, max(felt) - usual) * 1e3

@@ -149,15 +149,20 @@ def _link(link: LinkEvidence) -> dict[str, float | None]:
 
 def _swaps(outcome: Outcome, rounds: Sequence[RoundFigures]) -> list[dict[str, Any]]:
     """Plan swaps and network swaps in the order they were asked for; times from the begin of training."""
-    swaps = [{**swap, "kind": "plan"} for swap in outcome.status["swaps"] if swap["active_s"] is not None]
+    swaps = [
+        {**swap, "kind": "plan", "pause_ms": summary.pause_at(rounds, swap["active_round"])}
+        for swap in outcome.status["swaps"]
+        if swap["active_s"] is not None
+    ]
     for swap in outcome.network_swaps:
         lost, duplicated = summary.updates_around(rounds, swap["requested_s"], swap["active_s"])
         pause = summary.pause_around(rounds, swap["requested_s"], swap["active_s"])
         figures = {"pause_ms": pause, "lost_updates": lost, "duplicated_updates": duplicated, "epoch": None}
         swaps.append({**swap, **figures})
     for swap in swaps:
-        swap["requested_s"] -= outcome.training_started_s
-        swap["active_s"] -= outcome.training_started_s
+        for moment in ("requested_s", "held_s", "active_s"):
+            if swap.get(moment) is not None:
+                swap[moment] -= outcome.training_started_s
     return sorted(swaps, key=lambda swap: swap["requested_s"])
 
 

@@ -72,6 +72,11 @@ def pause_around(rounds: Sequence[RoundFigures], began_s: float, ended_s: float)
     return pause_ms(finished, bisect_left(finished, began_s), bisect_left(finished, ended_s))
 
 
+def pause_at(rounds: Sequence[RoundFigures], number: int) -> float | None:
+    """Milliseconds by which round `number` was longer for being the first under its plan, as `pause_ms` has it."""
+    return pause_ms([r.finished_s for r in rounds], bisect_left([r.number for r in rounds], number))
+
+
 def updates_around(rounds: Sequence[RoundFigures], began_s: float, ended_s: float) -> tuple[int, int]:
     """(lost, duplicated) updates in the rounds that overlap [began_s, ended_s], and in the one after them."""
     touched = [r for r in rounds if r.finished_s >= began_s and r.entered_s <= ended_s]

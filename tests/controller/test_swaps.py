@@ -19,6 +19,9 @@ def test_a_pause_is_the_excess_of_the_first_round_s_whole_time() -> None:
     assert pause_ms(ends(1, 2, 1, 1, 4, 9), 5) == 3000.0  # a later round's slowness is not its
     assert pause_ms(ends(1, 2, 1, 1, 4, 9), 5, 6) == 8000.0
     assert pause_ms(ends(1, 2, 1, 1, 0.5), 5) == 0.0
+    # What is slower for good is no pause, but for what the first round took beyond it.
+    assert pause_ms(ends(1, 1, 1, 1, 5, 4, 9, 4), 5) == 1000.0
+    assert pause_ms(ends(1, 1, 1, 1, 5, 6, 0.5, 0.5), 5) == 4000.0
 
 
 def test_a_swap_away_from_a_slow_network_is_compared_with_the_slow_rounds() -> None:

@@ -49,8 +49,8 @@ signal.signal(signal.SIGTERM, signal.SIG_IGN if "deaf" in sys.argv else end)
 with label.labelled(sys.argv[3]), open_shaper() as shaper:
     network = Network(sys.argv[3], topology, shaper, lambda *_: None)
     network.build()
-    print(*(network.router(site).pid for site in sites), flush=True)
     try:
+        print(*(network.router(site).pid for site in sites), flush=True)
         time.sleep(60)
     finally:
         network.stop()
