@@ -8,6 +8,7 @@
       Held   ----------------------->            the plan is held: its next hops are connected; or it can't be
       Goodbye ---------------------->            done, with the digest of the parameters
              <-----------------------  Probe     send something to a peer, to find out what the path there carries
+             <-----------------------  Died      another member is gone (without a centre: the others go on)
              <-----------------------  Stop      leave now (the run was interrupted or another member failed)
 
 Where the run is elastic (a Welcome with a lease) there is more:
@@ -59,6 +60,10 @@ class Job:
     `streams` connections go to each next hop: on long paths that lose packets, more of them carry more.
     `congestion` names their congestion control (the kernel's default when empty). `reproducible` fixes the order of
     additions, for the same bits run after run.
+
+    A step takes `slow_factor` times its `step_seconds` with the probability `slow_probability`, drawn anew for each
+    step, and the time over a speed that changes: `speeds` are (seconds since training began, speed), over and over.
+    In decentralized training `rounds` are iterations, and `place` is this member's `Place`.
     """
 
     model: str
@@ -87,6 +92,39 @@ class Job:
     streams: int = 1
     congestion: str = ""
     reproducible: bool = False
+    slow_factor: float = 1.0
+    slow_probability: float = 0.0
+    speeds: tuple[tuple[float, float], ...] = ()
+    place: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a member stands in decentralized training, and by which protocol: what a Job's `place` holds.
+
+    protocol    hop, sgp, adpsgd, prague or netmax
+    sources     who sends to it in the communication graph, itself left out; `targets`, to whom it sends
+    weights     of averaging what comes, by source, its own name among them
+    partners    all who may send it anything; it stays until they are done
+    rules       what the protocol takes: Hop's rules, Prague's `group` (how many) and `generator` (the member with
+                whom it lives), AD-PSGD's `active`
+    """
+
+    protocol: str
+    sources: tuple[str, ...]
+    targets: tuple[str, ...]
+    weights: Mapping[str, float]
+    partners: tuple[str, ...]
+    rules: Mapping[str, Any]
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Place:
+        """The place that a mapping says; ValueError when it says none."""
+        try:
+            listed = {name: tuple(value[name]) for name in ("sources", "targets", "partners")}
+            return cls(**{**value, **listed})
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"not a place in decentralized training: {error!r}") from error
 
 
 class Tick(NamedTuple):
@@ -315,6 +353,14 @@ class Probe(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class Died(Message):
+    """In decentralized training: a member is gone, and the others go on without it."""
+
+    kind: ClassVar[str] = "died"
+    gone: str
+
+
+@dataclass(frozen=True, slots=True)
 class Stop(Message):
     """Leave now. Who is told so `again` may come back as a member that knows nothing: the others train on."""
 
@@ -325,7 +371,7 @@ class Stop(Message):
 
 MESSAGES: dict[str, type[Message]] = {
     cls.kind: cls
-    for cls in (Hello, Welcome, Prepare, Held, Report, Renew, Lost, Halt, Holding, Resume, Goodbye, Probe, Stop)
+    for cls in (Hello, Welcome, Prepare, Held, Report, Renew, Lost, Halt, Holding, Resume, Goodbye, Probe, Died, Stop)
 }
 
 M = TypeVar("M", bound=Message)

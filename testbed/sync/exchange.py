@@ -370,6 +370,8 @@ class Exchange:
         if head.kind is Kind.PROBE:
             check_probe(head, lane)
             return Delivery(None, lambda _: None)
+        if head.kind is Kind.MESSAGE:
+            raise FrameError("a message of decentralized training, where members reduce")
         self._started.wait()
         if (head.left + 1 if head.route else 0) != lane:
             raise FrameError(f"a frame with {head.left} members to go in lane {lane}")

@@ -42,11 +42,13 @@ _CRC: Final = struct.Struct("<I")
 
 
 class Kind(IntEnum):
-    """Which way a chunk travels; a probe's frame is of no round (see probe.py)."""
+    """Which way a chunk travels; a probe's frame is of no round (see probe.py), a message's of no all-reduce (see
+    decentralized/letters.py)."""
 
     PARTIAL = 0
     MEAN = 1
     PROBE = 2
+    MESSAGE = 3
 
 
 class Frame(NamedTuple):
@@ -122,7 +124,7 @@ class FrameFormat:
             raise FrameError(f"frame version {version} is not {VERSION}")
         if _CRC.unpack_from(head, self._head.size)[0] != zlib.crc32(head[: self._head.size]):
             raise FrameError("the checksum of a frame's head is wrong")
-        if kind not in (Kind.PARTIAL, Kind.MEAN, Kind.PROBE):
+        if kind not in tuple(Kind):
             raise FrameError(f"no such kind of frame: {kind}")
         if not (0 <= weight < float("inf") and 0 <= scale < float("inf")):
             raise FrameError(f"weight {weight} and scale {scale} must be finite numbers of at least 0")

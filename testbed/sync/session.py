@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -16,35 +16,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from testbed.plan import Plan, PlanError
-from testbed.protocol import (
-    Goodbye,
-    Halt,
-    Held,
-    Hello,
-    Job,
-    Message,
-    Prepare,
-    Probe,
-    ProtocolError,
-    Report,
-    Resume,
-    Slice,
-    Stop,
-    Welcome,
-)
+from testbed.protocol import Goodbye, Halt, Held, Message, Prepare, Probe, ProtocolError, Report, Resume, Slice, Stop
 from testbed.sync import catchup, checkpoint
 from testbed.sync.buffers import CODES, Staging
 from testbed.sync.checkpoint import Stateful
 from testbed.sync.codecs import Residual
-from testbed.sync.control import Channel
 from testbed.sync.eras import Begun, Eras
 from testbed.sync.errors import Stopped, SyncError
 from testbed.sync.later import Later, Work
 from testbed.sync.line import Line
 from testbed.sync.listener import CLOSE_S, Listener
+from testbed.sync.meeting import Meeting, meet
 from testbed.sync.round import Tally
 from testbed.sync.sender import Way
-from testbed.sync.sockets import listen as open_listener
 from testbed.sync.strategies.offer import Offers
 
 if TYPE_CHECKING:
@@ -107,23 +91,22 @@ class Session(Offers):
 
     def __init__(
         self,
-        name: str,
+        meeting: Meeting,
         line: Line,
-        welcome: Welcome,
         eras: Eras,
         listener: Listener,
     ) -> None:
-        self.name = name
-        self.job = _job(welcome)
+        self.name = meeting.name
+        self.job = meeting.job
         self._line = line
         self._eras = eras
         self._listener = listener
         self._staging = Staging()
-        self._elastic = welcome.lease_s > 0
-        self._source = welcome.source
+        self._elastic = meeting.welcome.lease_s > 0
+        self._source = meeting.welcome.source
         self._shared: dict[str, Stateful] = {}
         self._released = threading.Event()
-        self._later = Later(f"{name}: rounds")
+        self._later = Later(f"{self.name}: rounds")
         self._untold: list[_Done] = []
         self._telling = threading.Lock()
         self._finished = False
@@ -421,16 +404,16 @@ def join(
     Returns when all members are there. SyncError when the address, the controller or the others are not there within
     `patience_s` seconds each.
     """
-    accepting = open_listener(listen, patience_s)
-    channel = Channel(control, patience_s)
-    hello = Hello(name, accepting.getsockname(), device, token)
-    channel.send(hello)
-    welcome = channel.await_welcome(patience_s)
+    return session_of(meet(control, name, listen, device, patience_s, token), after_round)
+
+
+def session_of(meeting: Meeting, after_round: int = 0) -> Session:
+    """The session of a member that has met the others."""
+    welcome, work, name = meeting.welcome, meeting.job, meeting.name
     plan = Plan.from_json(welcome.plan)
     if missing := set(plan.members) - set(welcome.roster):
         raise SyncError(f"nobody said where {sorted(missing)} listen")
-    work = _job(welcome)
-    line = Line(control, channel, name, lambda: replace(hello, standing=eras.standing()), welcome.lease_s)
+    line = meeting.line(lambda: eras.standing())
 
     def tell(message: Message) -> None:
         try:
@@ -449,7 +432,7 @@ def join(
         elastic=welcome.lease_s > 0,
         started=not welcome.source,
     )
-    return Session(name, line, welcome, eras, Listener(accepting, welcome.secret, eras))
+    return Session(meeting, line, eras, Listener(meeting.accepting, welcome.secret, eras))
 
 
 def _check(tensor: torch.Tensor, weight: float, residual: Residual | None) -> None:
@@ -459,10 +442,3 @@ def _check(tensor: torch.Tensor, weight: float, residual: Residual | None) -> No
         raise ValueError(f"codecs are for float32; reduce a tensor of {tensor.dtype} without a residual")
     if not 0 <= weight < float("inf"):
         raise ValueError(f"weight {weight} is not a finite number of at least 0")
-
-
-def _job(welcome: Welcome) -> Job:
-    known = {field.name for field in fields(Job)}
-    if unknown := sorted(set(welcome.job) - known):
-        raise ProtocolError(f"the job has unknown fields {unknown}")
-    return Job(**welcome.job)

@@ -46,13 +46,14 @@ def main() -> int:
 def _stopped(arguments: argparse.Namespace) -> bool:
     """Train; whether the others go on without this member, which may come back."""
     from testbed import sync
-    from testbed.worker.loop import device, work
+    from testbed.sync.meeting import meet
+    from testbed.worker.loop import device, work_at
 
     try:
-        with sync.join(
+        meeting = meet(
             arguments.control, arguments.name, arguments.address, device(), arguments.patience, arguments.token
-        ) as session:
-            work(session, arguments.data)
+        )
+        work_at(meeting, arguments.data)
     except sync.Stopped as stopped:
         print(f"{arguments.name}: asked to stop: {stopped}", file=sys.stderr)
         return stopped.again

@@ -10,7 +10,6 @@ from typing import Any, Protocol
 
 import torch
 from torch import nn
-from torch.nn import functional
 
 from testbed.protocol import Job
 from testbed.sync.buffers import bytes_of
@@ -74,7 +73,7 @@ class Supervised(Trained):
     """A model, and the shard of a data set that this member learns from."""
 
     def __init__(self, job: Job, folder: Path, device: torch.device) -> None:
-        samples = data.digits(folder) if job.model == "cnn" else data.text()
+        samples = data.digits(folder) if job.model in ("cnn", "svm") else data.text()
         shards = partition(samples.labels, job.shards, job.partition, job.alpha, job.seed)
         self._model = models.build(job.model, samples.classes, data.CONTEXT, job.seed).to(device)
         self._parameters, self.gradient = flatten(self._model)
@@ -113,7 +112,7 @@ class Supervised(Trained):
 
     def _loss(self, inputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         scores = self._model(inputs)
-        return functional.cross_entropy(scores.flatten(0, -2), targets.flatten()), scores
+        return models.loss(self._model, scores, targets), scores
 
 
 class Synthetic(Trained):

@@ -12,14 +12,26 @@ from typing import Any
 import torch
 
 from testbed import sync
-from testbed.worker import learner, strategies
+from testbed.sync.meeting import Meeting
+from testbed.sync.session import session_of
+from testbed.worker import decentralized, learner, strategies
 from testbed.worker.learner import Learner
 from testbed.worker.pace import Pace, Paced
+from testbed.worker.slowness import Slowness
 
 
 def device() -> str:
     """What this worker can compute on: `cuda` or `cpu`."""
     return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def work_at(meeting: Meeting, folder: Path) -> None:
+    """Do the job that a member was told when it met the others: over a session, or without a centre."""
+    if meeting.job.place:
+        decentralized.work(meeting, folder, chosen_device(meeting.job.device))
+        return
+    with session_of(meeting) as session:
+        work(session, folder)
 
 
 def work(session: sync.Session, folder: Path) -> None:
@@ -29,7 +41,7 @@ def work(session: sync.Session, folder: Path) -> None:
     what does not exist.
     """
     torch.set_num_threads(1)
-    model = learner.make(session.job, folder, _device(session.job.device))
+    model = learner.make(session.job, folder, chosen_device(session.job.device))
     metrics = train(session, model)
     session.finish(model.digest(), metrics)
 
@@ -48,7 +60,7 @@ def train(session: sync.Session, model: Learner) -> dict[str, float]:
     model.compute()  # PyTorch sets up its kernels at the first step, which would then be late
     strategy = strategies.make(job, session, model.parameters)
     last = strategies.steps(job)
-    pace = Pace(job.step_seconds)
+    pace, slowness, began = Pace(job.step_seconds), Slowness(job), time.monotonic()
     spent = Spent()
     steps = Steps()
     session.share(learner=model, strategy=strategy, steps=steps)
@@ -57,7 +69,7 @@ def train(session: sync.Session, model: Learner) -> dict[str, float]:
         number = steps.taken + 1
         with spent.computing():
             metrics = model.compute()
-        spent.add(pace.reach())
+        spent.add(pace.reach(slowness.factor(number, time.monotonic() - began)))
         pace.begin()
         with pace.aside():
             strategy.before_step()
@@ -114,5 +126,6 @@ class Spent:
         self.late_s = max(self.late_s, paced.late_s)
 
 
-def _device(wanted: str) -> torch.device:
+def chosen_device(wanted: str) -> torch.device:
+    """The device that a job names; `auto` is the best there is."""
     return torch.device(device() if wanted == "auto" else wanted)

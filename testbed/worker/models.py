@@ -30,6 +30,22 @@ class Cnn(nn.Module):
         return result
 
 
+class Svm(nn.Module):
+    """A linear support vector machine over 8 × 8 images (N, 1, 8, 8): 650 parameters for 10 classes."""
+
+    #: What the squared weights cost beside the hinge loss.
+    PENALTY = 1e-3
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.plane = nn.Linear(64, classes)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Scores (N, classes)."""
+        result: torch.Tensor = self.plane(images.flatten(1))
+        return result
+
+
 class Block(nn.Module):
     """Causal self-attention and a two-layer network, each behind a norm and beside the stream."""
 
@@ -83,6 +99,17 @@ def build(name: str, classes: int, context: int, seed: int) -> nn.Module:
     torch.manual_seed(seed)
     if name == "cnn":
         return Cnn(classes)
+    if name == "svm":
+        return Svm(classes)
     if name in GPT_SIZES:
         return Gpt(classes, context, *GPT_SIZES[name])
-    raise ValueError(f"no such model: {name!r}; there are cnn, synthetic, {', '.join(GPT_SIZES)}")
+    raise ValueError(f"no such model: {name!r}; there are cnn, svm, synthetic, {', '.join(GPT_SIZES)}")
+
+
+def loss(model: nn.Module, scores: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """The mean loss of scores (…, classes): cross-entropy; of an SVM the multi-class hinge loss (Crammer and Singer
+    2001) with its penalty."""
+    scores, targets = scores.flatten(0, -2), targets.flatten()
+    if isinstance(model, Svm):
+        return functional.multi_margin_loss(scores, targets) + Svm.PENALTY / 2 * model.plane.weight.square().sum()
+    return functional.cross_entropy(scores, targets)

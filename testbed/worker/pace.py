@@ -45,11 +45,11 @@ class Pace:
         yield
         self._began += self._clock() - entered
 
-    def reach(self) -> Paced:
-        """Wait for the step's declared end."""
+    def reach(self, factor: float = 1.0) -> Paced:
+        """Wait for the step's declared end; this step's declared time is `factor` times the others'."""
         if not self._step_s:
             return Paced(0.0, 0.0)
-        left = self._began + self._step_s - self._clock()
+        left = self._began + self._step_s * factor - self._clock()
         if left <= 0:
             return Paced(0.0, -left)
         self._sleep(left)

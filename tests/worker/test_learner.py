@@ -18,8 +18,8 @@ pytestmark = pytest.mark.unit
 
 @pytest.mark.parametrize(
     ("name", "classes", "least", "most"),
-    [("cnn", 10, 151_306, 151_306), ("gpt-small", 103, 0.1e6, 0.13e6), ("gpt", 103, 0.8e6, 0.85e6),
-     ("gpt-medium", 103, 2.6e6, 2.8e6)],
+    [("cnn", 10, 151_306, 151_306), ("svm", 10, 650, 650), ("gpt-small", 103, 0.1e6, 0.13e6),
+     ("gpt", 103, 0.8e6, 0.85e6), ("gpt-medium", 103, 2.6e6, 2.8e6)],
 )  # fmt: skip
 def test_models_have_the_size_they_say(name: str, classes: int, least: float, most: float) -> None:
     model = models.build(name, classes, 64, seed=1)

@@ -16,7 +16,7 @@ Step done only while the program waits, then looks at the condition again.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -101,6 +101,14 @@ class Party(ABC):
     @abstractmethod
     def receive(self, sender: str, message: Message) -> Iterable[Send]:
         """Takes a message in and says what to send at once in answer; goes on after the program has ended."""
+
+    def forget(self, gone: str) -> None:
+        """A party has died: go on without it. ValueError when the protocol, or this party, can't."""
+        raise ValueError(f"{self.name} can't go on without {gone}: its protocol counts on everybody")
+
+    def stale(self, to: str, message: Message, later: Sequence[Message]) -> bool:
+        """Whether a message that has waited for its turn is of no use to `to` any more; `later` ones wait behind it."""
+        return False
 
 
 class Member(Party):

@@ -18,6 +18,15 @@ class Neighbours:
     targets: tuple[str, ...]
     weights: Mapping[str, float]
 
+    def without(self, gone: str) -> Neighbours:
+        """The same place in the graph that `gone` has left; ValueError when that leaves nobody."""
+        return Neighbours(
+            self.member,
+            tuple(source for source in self.sources if source != gone),
+            tuple(target for target in self.targets if target != gone),
+            {name: weight for name, weight in self.weights.items() if name != gone},
+        )
+
     def __post_init__(self) -> None:
         if not self.sources or not self.targets:
             raise ValueError(f"{self.member} has nobody to hear from or nobody to send to; train it alone instead")

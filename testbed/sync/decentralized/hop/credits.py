@@ -29,6 +29,10 @@ class Credits:
         """Tokens have come from `giver`."""
         self._held[giver] += count
 
+    def forget(self, giver: str) -> None:
+        """`giver` gives none any more, and none of it are needed: its queue is settled."""
+        del self._held[giver]
+
     @property
     def least(self) -> int:
         """How many iterations could be entered at once: the tokens of the out-neighbour that gave fewest."""

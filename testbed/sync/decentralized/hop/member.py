@@ -12,7 +12,7 @@ that skipped.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from torch import Tensor
 
@@ -51,12 +51,28 @@ class HopMember(Member):
                 for iteration in range(first, last + 1):
                     self.reception.enqueue(Entry(None, iteration, sender))
             case Tokens(count) if self.credits:
-                self.credits.put(sender, count)
+                if sender in self.credits.held:
+                    self.credits.put(sender, count)
             case Ack(iteration):
-                self._acked[sender] = max(self._acked[sender], iteration)
+                if sender in self._acked:
+                    self._acked[sender] = max(self._acked[sender], iteration)
             case _:
                 raise self.unexpected(sender, message)
         return ()
+
+    def forget(self, gone: str) -> None:
+        """A member has died: nothing is sent to it or waited for any more, and its tokens are settled.
+
+        Members whom no other is left to exchange with can't go on: ValueError.
+        """
+        if gone not in {*self._neighbours.sources, *self._neighbours.targets}:
+            return
+        self._neighbours = self._neighbours.without(gone)
+        self.reception.forget(gone)
+        if gone in self._acked:
+            del self._acked[gone]
+        if self.credits and gone in self.credits.held:
+            self.credits.forget(gone)
 
     def program(self) -> Steps[None]:
         yield from self._enter(0)
@@ -78,12 +94,21 @@ class HopMember(Member):
             last = self.iteration - 1
             yield Until(lambda: min(self._acked.values()) >= last, f"acknowledgements of iteration {last}")
         for target in self._neighbours.targets:
-            if self._is_of_use_to(target):
+            if self._is_of_use_to(target, self.iteration):
                 yield Send(target, Update(self.iteration, self.parameters))
 
-    def _is_of_use_to(self, target: str) -> bool:
-        """False when the target's tokens show it to be so far ahead that it would drop this iteration's update."""
-        return self.credits is None or self.credits.lead(target) <= self._rules.slack
+    def stale(self, to: str, message: Message, later: Sequence[Message]) -> bool:
+        """An update that `to` would drop; under staleness also one that a newer update is about to replace."""
+        if not isinstance(message, Update):
+            return False
+        superseded = bool(self._rules.staleness) and any(isinstance(other, Update) for other in later)
+        return superseded or not self._is_of_use_to(to, message.iteration)
+
+    def _is_of_use_to(self, target: str, iteration: int) -> bool:
+        """False when the target's tokens show it to be so far ahead that it would drop that iteration's update."""
+        if self.credits is None:
+            return True
+        return self.credits.lead(target) + self.iteration - iteration <= self._rules.slack
 
     def _learn(self) -> Steps[None]:
         step: Step = yield Compute(self.parameters, self.iteration)

@@ -21,6 +21,13 @@ class Reception(ABC):
         self.queue = UpdateQueue(None if rules.max_ig is None else (1 + rules.max_ig) * around)
         self.oldest = 0
         self._neighbours = neighbours
+        self._weights = dict(neighbours.weights)
+
+    def forget(self, gone: str) -> None:
+        """Nothing of `gone` is waited for any more; what has come of it still counts."""
+        weight = self._neighbours.weights.get(gone, 0.0)
+        self._neighbours = self._neighbours.without(gone)
+        self._weights[gone] = weight
 
     @abstractmethod
     def enqueue(self, entry: Entry) -> None:
@@ -39,7 +46,7 @@ class Reception(ABC):
         """The furthest iteration that a leap may end in, as far as arrivals bound it; None where they do not."""
 
     def _weight(self, entry: Entry) -> float:
-        return self._neighbours.weights[entry.sender]
+        return self._weights[entry.sender]
 
 
 class Backup(Reception):
@@ -50,7 +57,7 @@ class Backup(Reception):
 
     def __init__(self, neighbours: Neighbours, rules: HopRules) -> None:
         super().__init__(neighbours, rules)
-        self._needed = len(neighbours.sources) - rules.backup
+        self._spare = rules.backup
 
     def enqueue(self, entry: Entry) -> None:
         if entry.iteration >= self.oldest:
@@ -59,12 +66,34 @@ class Backup(Reception):
     def average(self, own: Entry, iteration: int) -> Steps[Tensor]:
         average = Average()
         self._count(average, [own])
-        for _ in range(self._needed):
+        counted: set[str] = set()
+        while not self._enough(counted):
             # One by one as they come: the queue's capacity has no room for an iteration before the member's own,
             # which is what one that leaps waits for.
-            self._count(average, (yield from self.queue.dequeue(1, iteration)))
-        self._count(average, (yield from self.queue.dequeue(self.queue.size(iteration), iteration)))
+            yield self._one_more(counted, iteration)
+            counted |= yield from self._take(average, iteration)
+        yield from self._take(average, iteration)
         return average.value
+
+    def _one_more(self, counted: set[str], iteration: int) -> Until:
+        """Until there is another update, or it turns out that enough are counted."""
+        missing = self._missing(counted)
+        return Until(
+            lambda: self.queue.size(iteration) > 0 or self._enough(counted),
+            f"updates of iteration {iteration} from {len(missing) - self._spare} of {', '.join(missing)}",
+        )
+
+    def _take(self, average: Average, iteration: int) -> Steps[set[str]]:
+        """Counts what there is of `iteration`; whose it was."""
+        entries = yield from self.queue.dequeue(self.queue.size(iteration), iteration)
+        self._count(average, entries)
+        return {entry.sender for entry in entries}
+
+    def _missing(self, counted: set[str]) -> list[str]:
+        return [source for source in self._neighbours.sources if source not in counted]
+
+    def _enough(self, counted: set[str]) -> bool:
+        return len(self._missing(counted)) <= self._spare
 
     def begin(self, iteration: int) -> None:
         self.oldest = iteration
@@ -103,7 +132,8 @@ class Stale(Reception):
         self._count(average, own, max(own.iteration - first + 1, 1))
         for sender in self._neighbours.sources:
             entry = yield from self._within(sender, first)
-            self._count(average, entry, entry.iteration - first + 1)
+            if entry is not None:
+                self._count(average, entry, entry.iteration - first + 1)
         return average.value
 
     def begin(self, iteration: int) -> None:
@@ -115,11 +145,13 @@ class Stale(Reception):
         oldest = min(entry.iteration if entry else -1 for entry in newest)
         return oldest + self._staleness + 1
 
-    def _within(self, sender: str, first: int) -> Steps[Entry]:
-        yield Until(lambda: self._is_within(sender, first), f"an update of iteration {first} or later from {sender}")
-        entry = self._newest(sender)
-        assert entry is not None
-        return entry
+    def _within(self, sender: str, first: int) -> Steps[Entry | None]:
+        """The sender's newest, once it is of `first` or later; None of one that has gone before that."""
+        yield Until(
+            lambda: self._is_within(sender, first) or sender not in self._neighbours.sources,
+            f"an update of iteration {first} or later from {sender}",
+        )
+        return self._newest(sender) if self._is_within(sender, first) else None
 
     def _is_within(self, sender: str, first: int) -> bool:
         entry = self._newest(sender)

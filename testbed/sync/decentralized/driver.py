@@ -1,0 +1,175 @@
+"""Carries out a party's effects over sockets and in real time: the protocol code is the one that simulations run.
+
+program (this thread)          others
+  Send      -> Post            a thread for each connection sends and receives frames
+  Compute   -> Stepper         a thread makes the local step
+  Until     <- Inbox           what came meanwhile is handed over, then the condition looked at again
+  Advance   -> Watch           told before anything else is sent, so that nobody learns of it earlier
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+from concurrent.futures import Future, ThreadPoolExecutor
+from math import inf
+from typing import Protocol
+
+from torch import Tensor
+
+from testbed.sync.decentralized.effects import Advance, Compute, Effect, Party, Send, Step, Until
+from testbed.sync.decentralized.inbox import Arrived, Cut, Event, Failed, Gone, Inbox, Sent, Stepped
+from testbed.sync.decentralized.letters import Done
+from testbed.sync.decentralized.post import Post
+from testbed.sync.errors import SyncError
+
+#: Makes the local step of an iteration: the change to the parameters, which it must not write to.
+LocalStep = Callable[[Tensor, int], Tensor]
+
+
+class Watch(Protocol):
+    """Who follows a member."""
+
+    def advanced(self, iteration: int) -> None:
+        """It has entered `iteration`."""
+
+    def waited(self, seconds: float, peer: str) -> None:
+        """It has waited for so long until a message of `peer` let it go on."""
+
+
+class Driver:
+    """Drives `party`; `partners` are all who may send it anything.
+
+    A party whose program has ended still answers, until all of its partners have said that theirs has.
+    """
+
+    def __init__(
+        self,
+        party: Party,
+        partners: Collection[str],
+        inbox: Inbox,
+        post: Post,
+        step: LocalStep,
+        watch: Watch,
+        patience_s: float,
+        survives: bool = False,
+    ) -> None:
+        """`survives`: who is gone may be cut out by the controller's word, which is waited for."""
+        self.iteration = 0
+        self._survives = survives
+        self._gone: dict[str, str] = {}
+        self._party = party
+        self._inbox = inbox
+        self._post = post
+        self._local_step = step
+        self._watch = watch
+        self._patience_s = patience_s
+        self._stepping = ThreadPoolExecutor(1, thread_name_prefix=f"{party.name}: steps")
+        self._partners = set(partners)
+        self._done: set[str] = set()
+
+    def run(self) -> None:
+        """Runs the program to its end, and answers until the partners have come to theirs.
+
+        SyncError names who is gone, or what was waited for in vain, and the iteration; what a local step raises
+        comes out as it is.
+        """
+        try:
+            self._run_program()
+            for partner in sorted(self._partners):
+                self._post.send(partner, Done())
+            # As long as the slowest takes: who dies meanwhile is noticed, and the controller can end the wait.
+            self._wait(lambda: self._done >= self._partners and self._post.idle, "its partners' end", inf)
+        finally:
+            self._stepping.shutdown(wait=True, cancel_futures=True)
+
+    def _run_program(self) -> None:
+        program, answer = self._party.program(), None
+        try:
+            while True:
+                answer = self._carry_out(program.send(answer))
+        except StopIteration:
+            return
+
+    def _carry_out(self, effect: Effect) -> Step | None:
+        match effect:
+            case Send(to, message):
+                self._send(Send(to, message))
+            case Compute(parameters, iteration):
+                return self._begin(parameters, iteration)
+            case Until(condition, awaited):
+                self._wait(condition, awaited, self._patience_s)
+            case Advance(iteration):
+                self.iteration = iteration
+                self._watch.advanced(iteration)
+        return None
+
+    def _send(self, send: Send) -> None:
+        if send.to == self._party.name:
+            self._inbox.put(Arrived(send.to, send.message, time.monotonic()))
+        else:
+            self._post.send(send.to, send.message)
+
+    def _begin(self, parameters: Tensor, iteration: int) -> Step:
+        step = Step()
+
+        def finish(future: Future[Tensor]) -> None:
+            if future.cancelled():
+                return
+            if (error := future.exception()) is not None:
+                self._inbox.put(Failed(error))
+            else:
+                self._inbox.put(Stepped(step, future.result()))
+
+        self._stepping.submit(self._local_step, parameters, iteration).add_done_callback(finish)
+        return step
+
+    def _wait(self, condition: Callable[[], bool], awaited: str, patience_s: float) -> None:
+        began = time.monotonic()
+        while not condition():
+            event = self._inbox.take(began + patience_s - time.monotonic())
+            if event is None:
+                gone = "".join(f"; {peer} is gone ({why})" for peer, why in self._gone.items())
+                raise SyncError(
+                    f"{self._party.name}, iteration {self.iteration}: waited {patience_s:g} s for {awaited}{gone}"
+                )
+            self._handle(event, awaited)
+            if isinstance(event, Arrived) and condition():
+                self._watch.waited(max(event.at_s - began, 0.0), event.sender)
+
+    def _handle(self, event: Event, awaited: str) -> None:
+        match event:
+            case Arrived(sender, Done()):
+                self._done.add(sender)
+            case Arrived(sender, message):
+                for answer in self._party.receive(sender, message):
+                    self._send(answer)
+            case Stepped(step, change):
+                step.finish(change)
+            case Sent(peer):
+                self._post.left(peer)
+            case Gone(peer, why):
+                self._lost(peer, why, awaited)
+            case Cut(peer):
+                self._cut(peer)
+            case Failed(error):
+                raise error
+
+    def _lost(self, peer: str, why: str, awaited: str) -> None:
+        """A peer's connections have ended: as they should after its `Done`, which may be on its way still."""
+        if peer not in self._partners - self._done:
+            return
+        self._gone[peer] = why
+        if not self._survives:
+            raise SyncError(
+                f"{self._party.name}, iteration {self.iteration}: {peer} is gone ({why}), while waiting for {awaited}"
+            )
+
+    def _cut(self, peer: str) -> None:
+        self._gone.pop(peer, None)
+        self._partners.discard(peer)
+        self._post.drop(peer)
+        try:
+            self._party.forget(peer)
+        except ValueError as error:
+            raise SyncError(f"{self._party.name}, iteration {self.iteration}: {error}") from error

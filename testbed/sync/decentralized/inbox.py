@@ -1,0 +1,161 @@
+"""What comes to a member: frames that make up letters, steps that are done, peers that are gone."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from math import inf
+from queue import Empty, SimpleQueue
+
+from torch import Tensor
+
+from testbed.sync.decentralized.effects import Message, Step
+from testbed.sync.decentralized.letters import Letter, Letters
+from testbed.sync.errors import FrameError
+from testbed.sync.frame import Frame, FrameFormat, Greeting, Kind
+from testbed.sync.round import Delivery
+
+#: Letters of one peer that may be half there. Chunks of a letter leave in order, so over one connection it is one;
+#: over several, what is on its way in one of them keeps letters open that the others have brought the rest of.
+OPEN_LETTERS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """A message from `sender`, whole since `at_s` (monotonic clock)."""
+
+    sender: str
+    message: Message
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """All connections from `peer` have ended, or one of them by an error."""
+
+    peer: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The controller's word that `peer` has died, and that the others go on without it."""
+
+    peer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """This member can't go on."""
+
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A model has left for `peer`: there is room for the next."""
+
+    peer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """A local step is done: `change` is what it makes of the parameters."""
+
+    step: Step
+    change: Tensor
+
+
+Event = Arrived | Gone | Cut | Failed | Sent | Stepped
+
+
+@dataclass(slots=True)
+class _Open:
+    """A letter that is not whole yet: `left` of its bytes are to come."""
+
+    body: bytearray
+    left: int
+
+
+class Inbox:
+    """The receiving end that a Listener hands frames to; whoever drives the member takes `Event`s out.
+
+    A frame says how long its letter is before a byte of it is taken, and nothing longer than a model is: so what a
+    peer makes this member set aside is bounded, whatever the frames claim.
+    """
+
+    def __init__(self, letters: Letters, streams: int = 1) -> None:
+        self.wire = FrameFormat(len(letters.members))
+        self.received_bytes: Counter[str] = Counter()
+        self._letters = letters
+        self._streams = streams
+        self._events: SimpleQueue[Event] = SimpleQueue()
+        self._guard = threading.Lock()
+        self._open: dict[str, dict[int, _Open]] = defaultdict(dict)
+        self._ended: Counter[str] = Counter()
+
+    def put(self, event: Event) -> None:
+        """Have the event taken; any thread may."""
+        self._events.put(event)
+
+    def take(self, timeout_s: float) -> Event | None:
+        """The next event; None when none comes within `timeout_s`, which may be infinite."""
+        try:
+            return self._events.get(timeout=None if timeout_s == inf else max(timeout_s, 0.0))
+        except Empty:
+            return None
+
+    # -- what a Listener calls, from a thread for each connection
+
+    def receiver(self, hello: Greeting) -> Inbox:
+        """Itself, for who is a member; FrameError for who is not."""
+        if hello.member not in self._letters.members:
+            raise FrameError(f"{hello.member!r} is no member")
+        return self
+
+    def serve(self, connection: socket.socket) -> None:
+        """Nothing can be fetched here: FrameError."""
+        raise FrameError("members without a centre hand nothing over but messages")
+
+    def come(self, lane: int) -> bool:
+        """Messages travel directly, in lane 0."""
+        return lane == 0
+
+    def admit(self, peer: str, lane: int, head: Frame) -> Delivery:
+        """Where a frame's bytes belong; FrameError when it can't be part of a letter."""
+        if head.kind is not Kind.MESSAGE:
+            raise FrameError(f"a {head.kind.name} frame of an all-reduce, where members exchange messages")
+        if head.elements > self._letters.most_bytes or head.offset + head.length > head.elements:
+            raise FrameError(f"bytes {head.offset} to {head.offset + head.length} of a letter of {head.elements}")
+        with self._guard:
+            opened = self._open[peer]
+            letter = opened.setdefault(head.epoch, _Open(bytearray(head.elements), head.elements))
+            if len(letter.body) != head.elements:
+                raise FrameError(
+                    f"letter {head.epoch} has {len(letter.body)} bytes, and in another frame another number"
+                )
+            if len(opened) > OPEN_LETTERS * self._streams:
+                raise FrameError(f"{len(opened)} letters half there at once")
+        into = memoryview(letter.body)[head.offset : head.offset + head.length]
+        return Delivery(into, lambda payload: self._take(peer, head, letter))
+
+    def _take(self, peer: str, head: Frame, letter: _Open) -> None:
+        with self._guard:
+            self.received_bytes[peer] += head.length
+            letter.left -= head.length
+            if letter.left > 0:
+                return
+            self._open[peer].pop(head.epoch, None)
+        whole = Letter(head.tree, head.round, head.successor, head.weight, head.contributors, memoryview(letter.body))
+        self.put(Arrived(peer, self._letters.read(whole), time.monotonic()))
+
+    def gone(self, peer: str, lane: int, error: str) -> None:
+        """A connection of the peer ended. One that ended well may have ended before others to the same peer."""
+        with self._guard:
+            self._ended[peer] += 1
+            last = self._ended[peer] == self._streams
+        if error or last:
+            self.put(Gone(peer, error or "closed its connection"))

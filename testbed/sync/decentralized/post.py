@@ -1,0 +1,136 @@
+"""What a member sends: each peer's letters one after the other, those that became useless on the way left out."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from testbed.protocol import PeerSample
+from testbed.sync.backlog import Priority
+from testbed.sync.decentralized.effects import Message
+from testbed.sync.decentralized.letters import Letter, Letters
+from testbed.sync.frame import Frame, FrameFormat, Kind
+from testbed.sync.outbox import Outbox
+from testbed.sync.sender import Way
+
+#: Tokens and acknowledgements overtake a model between two of its frames: at 20 Mbit/s they wait for 26 ms at most.
+CHUNK_BYTES = 64 * 1024
+
+#: Models on their way to a peer at once: one leaves while the next is at hand. Those behind wait here, where what
+#: has become useless meanwhile can still be left out.
+UNDER_WAY = 2
+
+#: (to, message, later ones that wait for the same peer): whether nobody needs the message any more.
+Stale = Callable[[str, Message, Sequence[Message]], bool]
+
+
+class Post:
+    """Sends messages to peers; all methods belong to one thread.
+
+    `on_sent(peer)` is told, from another thread, that a model has left: `left` is to be called then. So is
+    `on_failure(peer, reason)`, that a peer can't be reached. `suppressed` counts the messages that were left out.
+    """
+
+    def __init__(
+        self,
+        way: Way,
+        letters: Letters,
+        roster: Mapping[str, tuple[str, int]],
+        stale: Stale,
+        on_sent: Callable[[str], None],
+        on_failure: Callable[[str, str], None],
+    ) -> None:
+        self.sent_bytes: Counter[str] = Counter()
+        self.suppressed = 0
+        self._letters = letters
+        self._outbox = Outbox(way, FrameFormat(len(letters.members)), roster, on_failure)
+        self._stale = stale
+        self._on_sent = on_sent
+        self._dropped: set[str] = set()
+        self._waiting: dict[str, deque[Message]] = defaultdict(deque)
+        self._under_way: Counter[str] = Counter()
+        self._sequence: Counter[str] = Counter()
+
+    def send(self, to: str, message: Message) -> None:
+        """Have `message` delivered. What is small goes at once, a model when those before it have left."""
+        if to in self._dropped:
+            return
+        letter = self._letters.write(message)
+        if letter.body:
+            self._waiting[to].append(message)
+            self._send_on(to)
+        else:
+            self._hand_over(to, letter)
+
+    def left(self, peer: str) -> None:
+        """A model has left for the peer: the next may be under way."""
+        self._under_way[peer] -= 1
+        if peer not in self._dropped:
+            self._send_on(peer)
+
+    def drop(self, peer: str) -> None:
+        """The peer is gone: nothing is sent to it any more."""
+        self._dropped.add(peer)
+        self._waiting.pop(peer, None)
+
+    @property
+    def idle(self) -> bool:
+        """Whether all models are under way."""
+        return not any(self._waiting.values())
+
+    def samples(self) -> tuple[PeerSample, ...]:
+        """What each peer's path did since the last call."""
+        return self._outbox.samples()
+
+    def sending_s(self) -> float:
+        """Seconds that all connections together have spent in sending since they began."""
+        return self._outbox.sending_s()
+
+    def drain(self, timeout_s: float) -> None:
+        """Wait until the peers have read all that was sent, then close the connections to them."""
+        self._outbox.drain(timeout_s, lambda lane, seconds: None)
+
+    def close(self) -> None:
+        """Close the connections at once."""
+        self._outbox.close()
+
+    def _send_on(self, to: str) -> None:
+        waiting = self._waiting[to]
+        while waiting and self._under_way[to] < UNDER_WAY:
+            message = waiting.popleft()
+            if self._stale(to, message, waiting):
+                self.suppressed += 1
+            else:
+                self._under_way[to] += 1
+                self._hand_over(to, self._letters.write(message))
+
+    def _hand_over(self, to: str, letter: Letter) -> None:
+        number = self._sequence[to]
+        self._sequence[to] = (number + 1) % 2**32
+        size = len(letter.body)
+        self.sent_bytes[to] += size
+        frame = Frame(
+            kind=Kind.MESSAGE,
+            dtype=0,
+            tree=letter.code,
+            epoch=number,
+            successor=letter.amount,
+            round=letter.number,
+            elements=size,
+            offset=0,
+            length=0,
+            weight=letter.weight,
+            contributors=letter.names,
+        )
+        for start in range(0, max(size, 1), CHUNK_BYTES):
+            part = letter.body[start : start + CHUNK_BYTES]
+            priority: Priority = (1 if size else 0, number, start, 0)
+            last = size and start + CHUNK_BYTES >= size
+            sent = partial(self._gone_out, letter.kept, to if last else None)
+            self._outbox.put(to, priority, frame._replace(offset=start, length=len(part)), part, sent)
+
+    def _gone_out(self, kept: object, to: str | None) -> None:
+        """A part has left; until it is called, the call itself holds on to the memory that is being sent."""
+        if to is not None:
+            self._on_sent(to)

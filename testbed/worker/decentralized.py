@@ -1,0 +1,83 @@
+"""Decentralized training: a local step wherever the protocol asks for one, from the parameters that it names."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from testbed.protocol import Goodbye, Job
+from testbed.sync import flat
+from testbed.sync.decentralized.account import StepFigures
+from testbed.sync.decentralized.membership import Membership
+from testbed.sync.meeting import Meeting
+from testbed.worker import learner
+from testbed.worker.learner import Learner
+from testbed.worker.pace import Pace
+from testbed.worker.slowness import Slowness
+
+
+class LocalSteps:
+    """Steps of a learner from parameters that are given, each paced to its declared time.
+
+    Every member evaluates its own model, which is nobody else's, in the time that its step leaves.
+    """
+
+    def __init__(self, model: Learner, job: Job) -> None:
+        self._model = model
+        self._evaluate_every = job.evaluate_every
+        self._evaluated = -1
+        self._slowness = Slowness(job)
+        self._pace = Pace(job.step_seconds)
+        self._began_s = time.monotonic()
+        self._figures = StepFigures()
+        model.compute()  # PyTorch sets up its kernels at the first step, which would then be late
+
+    def __call__(self, parameters: Tensor, iteration: int) -> Tensor:
+        """The change that the optimizer makes to `parameters` by the next batch's gradient; both flat, on the host."""
+        self._pace.begin()
+        factor = self._slowness.factor(iteration, time.monotonic() - self._began_s)
+        began = time.monotonic()
+        flat.scatter(parameters, self._model.parameters)
+        metrics = self._model.compute()
+        if iteration // self._evaluate_every > self._evaluated:  # a leap may pass the very iteration
+            self._evaluated = iteration // self._evaluate_every
+            metrics |= self._model.evaluate()
+        self._model.apply()
+        change = gathered(self._model).sub_(parameters)
+        computed_s = time.monotonic() - began
+        paced = self._pace.reach(factor)
+        late_s = max(self._figures.late_s, paced.late_s)
+        self._figures = StepFigures(
+            self._figures.compute_s + computed_s, self._figures.paced_s + paced.slept_s, late_s, metrics
+        )
+        return change
+
+    def figures(self) -> StepFigures:
+        """What the steps since the last call took."""
+        figures, self._figures = self._figures, StepFigures()
+        return figures
+
+
+def gathered(model: Learner) -> Tensor:
+    """The learner's parameters as one flat tensor of its own, on the host."""
+    return flat.gather(model.parameters, flat.room(model.parameters)).cpu()
+
+
+def work(meeting: Meeting, folder: Path, device: torch.device) -> None:
+    """Do the job to its end. SyncError when the member can't go on, Stopped when the controller said so, ValueError
+    when the job asks for what does not exist."""
+    torch.set_num_threads(1)
+    job = meeting.job
+    try:
+        model = learner.make(job, folder, device)
+    except ValueError as error:
+        meeting.channel.send(Goodbye(meeting.name, 0, error=str(error)))
+        raise
+    start = gathered(model)
+    steps = LocalSteps(model, job)
+    with Membership(meeting, start, steps.figures) as membership:
+        flat.scatter(membership.train(steps), model.parameters)
+        membership.finish(model.digest(), model.evaluate())

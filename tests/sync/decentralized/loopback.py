@@ -1,0 +1,114 @@
+"""Parties in threads that exchange real frames over loopback, each with its own listener and connections."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from testbed.sync.decentralized import Party
+from testbed.sync.decentralized.driver import Driver, LocalStep
+from testbed.sync.decentralized.inbox import Failed, Gone, Inbox, Sent
+from testbed.sync.decentralized.letters import Letters
+from testbed.sync.decentralized.post import Post
+from testbed.sync.errors import SyncError
+from testbed.sync.listener import Listener
+from testbed.sync.sender import Way
+from testbed.sync.sockets import listen
+
+PATIENCE_S = 20.0
+
+
+@dataclass
+class Follow:
+    """Keeps what a driver tells of its member; `advanced` is passed on, as it happens."""
+
+    tell: Callable[[int], None]
+    entered: list[int] = field(default_factory=list)
+    waits: list[tuple[float, str]] = field(default_factory=list)
+
+    def advanced(self, iteration: int) -> None:
+        self.entered.append(iteration)
+        self.tell(iteration)
+
+    def waited(self, seconds: float, peer: str) -> None:
+        self.waits.append((seconds, peer))
+
+
+class Node:
+    """One party with all that it needs, and the thread that drives it."""
+
+    def __init__(self, name: str, members: tuple[str, ...], elements: int, streams: int = 1) -> None:
+        self.name = name
+        self.error: BaseException | None = None
+        self._streams = streams
+        self._letters = Letters(members, elements)
+        self._accepting = listen("127.0.0.1", PATIENCE_S)
+        self.address: tuple[str, int] = self._accepting.getsockname()
+        self.inbox = Inbox(self._letters, streams)
+
+    def start(
+        self,
+        party: Party,
+        partners: tuple[str, ...],
+        roster: Mapping[str, tuple[str, int]],
+        step: LocalStep,
+        tell: Callable[[int], None],
+        survives: bool = False,
+    ) -> None:
+        self.follow = Follow(tell)
+        self.post = Post(
+            Way(self.name, "secret", PATIENCE_S, self._streams),
+            self._letters,
+            roster,
+            party.stale,
+            lambda peer: self.inbox.put(Sent(peer)),
+            lambda peer, why: self.inbox.put(Gone(peer, why)),
+        )
+        self._listener = Listener(self._accepting, "secret", self.inbox)
+        self._driver = Driver(party, partners, self.inbox, self.post, step, self.follow, PATIENCE_S, survives)
+        self._thread = threading.Thread(target=self._run, name=self.name)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._driver.run()
+            self.post.drain(PATIENCE_S)
+        except BaseException as error:
+            self.error = error
+        finally:
+            self.post.close()
+            self._listener.close()
+
+    def kill(self) -> None:
+        """End at once, in the middle of whatever it does."""
+        self.inbox.put(Failed(SyncError("killed")))
+
+    def join(self) -> None:
+        self._thread.join(2 * PATIENCE_S)
+        assert not self._thread.is_alive(), f"{self.name} did not end"
+
+
+def start(
+    parties: Mapping[str, Party],
+    partners: Mapping[str, tuple[str, ...]],
+    elements: int,
+    step: Callable[[str], LocalStep],
+    tell: Callable[[str, int], None] = lambda name, iteration: None,
+    streams: int = 1,
+    survives: bool = False,
+) -> dict[str, Node]:
+    nodes = {name: Node(name, tuple(parties), elements, streams) for name in parties}
+    roster = {name: node.address for name, node in nodes.items()}
+    for name, node in nodes.items():
+        node.start(parties[name], partners[name], roster, step(name), lambda k, name=name: tell(name, k), survives)
+    return nodes
+
+
+def no_change(name: str) -> LocalStep:
+    def step(parameters: Tensor, iteration: int) -> Tensor:
+        return parameters * 0
+
+    return step

@@ -1,0 +1,212 @@
+"""The same protocol objects as in simulated time, over sockets: results, bounds, errors, what is left out."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from random import Random
+
+import pytest
+import torch
+from torch import Tensor
+
+from testbed.planning.graphs import Graph, complete, double_ring, gap_bounds, metropolis, ring, uniform
+from testbed.planning.graphs.monitor import GapMonitor
+from testbed.protocol import Place
+from testbed.sync.decentralized import HopMember, HopRules, Party
+from testbed.sync.decentralized.driver import LocalStep
+from testbed.sync.decentralized.hop.messages import Update
+from testbed.sync.decentralized.inbox import Cut
+from testbed.sync.decentralized.parties import final_parameters, make_party
+from testbed.sync.errors import SyncError
+from tests.sync.decentralized.hops import hop_members, monitor_of
+from tests.sync.decentralized.loopback import Node, no_change, start
+from tests.sync.decentralized.quadratic import Quadratics
+
+pytestmark = [pytest.mark.unit, pytest.mark.timeout(60)]
+
+MEMBERS = tuple(f"w{index}" for index in range(6))
+
+
+def around(graph: Graph) -> dict[str, tuple[str, ...]]:
+    return {name: tuple({*graph.sources(name), *graph.targets(name)}) for name in graph.members}
+
+
+def run(nodes: dict[str, Node]) -> None:
+    for node in nodes.values():
+        node.join()
+    errors = {name: node.error for name, node in nodes.items() if node.error}
+    assert not errors
+
+
+def of(problem: Quadratics, seconds: Callable[[str, int], float] = lambda name, k: 0.0) -> Callable[[str], LocalStep]:
+    def step_of(name: str) -> LocalStep:
+        def step(parameters: Tensor, iteration: int) -> Tensor:
+            time.sleep(seconds(name, iteration))
+            return problem.change(name, iteration, parameters)
+
+        return step
+
+    return step_of
+
+
+@pytest.mark.parametrize("streams", [1, 3])
+@pytest.mark.parametrize("rules", [HopRules(), HopRules(max_ig=2), HopRules(notify_ack=True, parallel=True)])
+def test_modes_that_wait_for_all_average_as_the_matrix_does(rules: HopRules, streams: int) -> None:
+    graph = ring(MEMBERS)
+    problem, weights = Quadratics(graph.members, Random(1)), metropolis(graph)
+    expected = dict(problem.start)
+    for k in range(10):
+        expected = {
+            member: sum((weight * expected[other] for other, weight in weights[member].items()), torch.zeros(3))
+            + problem.change(member, k, expected[member])
+            for member in graph.members
+        }
+    members = hop_members(graph, rules, 10, problem.start, weights)
+    run(start(members, around(graph), 3, of(problem), streams=streams))
+    for name, member in members.items():
+        assert torch.allclose(member.parameters, expected[name], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        HopRules(),
+        HopRules(notify_ack=True),
+        HopRules(max_ig=3, backup=1),
+        HopRules(max_ig=4, staleness=2),
+        HopRules(max_ig=4, backup=1, max_jump=4, quantile=0.5),
+        HopRules(max_ig=4, staleness=3, max_jump=4, parallel=True),
+    ],
+)
+def test_bounds_hold_as_members_enter_their_iterations(rules: HopRules) -> None:
+    """What a member tells of its iterations before it sends on is in the order in which things happened."""
+    graph = double_ring(tuple(f"w{index}" for index in range(8)))
+    monitor, guard, draws = monitor_of(graph, rules), threading.Lock(), Random(3)
+    slow = {(name, k) for name in graph.members for k in range(40) if draws.random() < 0.1}
+
+    def tell(name: str, iteration: int) -> None:
+        with guard:
+            monitor.advance(name, iteration)
+
+    def seconds(name: str, k: int) -> float:
+        return 0.02 if (name, k) in slow or name == "w3" else 0.002
+
+    problem = Quadratics(graph.members, Random(1))
+    members = hop_members(graph, rules, 40, problem.start)
+    run(start(members, around(graph), 3, of(problem, seconds), tell))
+    assert monitor.breaches == ()
+    assert set(monitor.iterations.values()) == {40}
+    assert max(monitor.widest.values()) >= 1
+
+
+def test_the_monitor_tells_a_member_that_takes_tokens_it_was_not_given() -> None:
+    graph, rules = ring(MEMBERS[:4]), HopRules(max_ig=1, backup=1)
+    monitor = GapMonitor(graph.members, gap_bounds(graph, max_ig=1, backup=1))
+    guard = threading.Lock()
+
+    def tell(name: str, iteration: int) -> None:
+        with guard:
+            monitor.advance(name, iteration)
+
+    members = hop_members(graph, rules, 20)
+    credits = members["w0"].credits
+    assert credits
+    for giver in credits.held:
+        credits.put(giver, 100)
+    step = of(Quadratics(graph.members, Random(1)), lambda name, k: 0.0 if name in ("w0", "w1") else 0.01)
+    for member in members.values():
+        member.parameters = torch.zeros(3)
+    run(start(members, around(graph), 3, step, tell))
+    assert any(breach.ahead == "w0" for breach in monitor.breaches)
+
+
+@pytest.mark.parametrize("protocol", ["sgp", "adpsgd", "prague", "netmax"])
+def test_other_protocols_come_near_the_common_optimum(protocol: str) -> None:
+    graph = complete(MEMBERS) if protocol in ("prague", "netmax") else ring(MEMBERS)
+    problem, weights = Quadratics(graph.members, Random(1)), uniform(graph)
+    active = graph.sides()[0] if protocol == "adpsgd" else ()
+    parties: dict[str, Party] = {}
+    for name in graph.members:
+        rules = {"active": name in active, "group": 3, "generator": "w0"}
+        place = Place(protocol, graph.sources(name), graph.targets(name), weights[name], around(graph)[name], rules)
+        parties[name] = make_party(name, graph.members, place, problem.start[name], 150, seed=1)
+    run(start(parties, around(graph), 3, of(problem, lambda name, k: 0.003)))
+    apart = max(problem.distance(one) for one in problem.start.values())
+    assert max(problem.distance(final_parameters(party)) for party in parties.values()) < 0.15 * apart
+
+
+def test_a_model_of_many_frames_arrives_whole_and_tokens_overtake_it() -> None:
+    graph, elements = ring(MEMBERS[:4]), 200_000
+    begin = {name: torch.randn(elements, generator=torch.Generator().manual_seed(i)) for i, name in enumerate("abcd")}
+    begin = dict(zip(graph.members, begin.values(), strict=True))
+    members = hop_members(graph, HopRules(max_ig=2), 60, begin, metropolis(graph))
+    nodes = start(members, around(graph), elements, no_change, streams=2)
+    run(nodes)
+    mean = torch.stack(list(begin.values())).mean(0)
+    assert all(torch.allclose(member.parameters, mean, atol=1e-5) for member in members.values())
+    assert nodes["w0"].post.sent_bytes == {"w1": 60 * 4 * elements, "w3": 60 * 4 * elements}
+
+
+def test_who_is_gone_is_named_with_the_iteration() -> None:
+    graph = ring(MEMBERS[:4])
+    members = hop_members(graph, HopRules(), 10_000)
+    nodes = start(members, around(graph), 1, no_change)
+    while len(nodes["w0"].follow.entered) < 5:
+        time.sleep(0.01)
+    nodes["w2"].kill()
+    for node in nodes.values():
+        node.join()
+    for name in ("w1", "w3"):
+        assert isinstance(nodes[name].error, SyncError)
+        assert f"{name}, iteration " in str(nodes[name].error) and "w2 is gone" in str(nodes[name].error)
+
+
+@pytest.mark.parametrize(
+    "rules", [HopRules(), HopRules(max_ig=3, backup=1, max_jump=4), HopRules(max_ig=4, staleness=2)]
+)
+def test_two_members_die_and_the_others_finish(rules: HopRules) -> None:
+    graph = double_ring(tuple(f"w{index}" for index in range(8)))
+    problem = Quadratics(graph.members, Random(1))
+    members = hop_members(graph, rules, 60, problem.start)
+    nodes = start(members, around(graph), 3, of(problem, lambda name, k: 0.003), survives=True)
+    for number, dead in ((10, "w2"), (20, "w5")):
+        while len(nodes[dead].follow.entered) < number:
+            time.sleep(0.005)
+        nodes[dead].kill()
+        nodes[dead].join()
+        for node in nodes.values():
+            node.inbox.put(Cut(dead))
+    for node in nodes.values():
+        node.join()
+    assert {name for name, node in nodes.items() if node.error} == {"w2", "w5"}
+    assert all(members[name].iteration == 60 for name in nodes if name not in ("w2", "w5"))
+
+
+def test_waits_are_counted_for_whom_they_ended_with() -> None:
+    graph = ring(MEMBERS[:4])
+    members = hop_members(graph, HopRules(), 20)
+    problem = Quadratics(graph.members, Random(1))
+    for name, member in members.items():
+        member.parameters = problem.start[name]
+    nodes = start(members, around(graph), 3, of(problem, lambda name, k: 0.02 if name == "w0" else 0.0))
+    run(nodes)
+    waited = {peer: sum(s for s, by in nodes["w1"].follow.waits if by == peer) for peer in ("w0", "w2")}
+    assert waited["w0"] > 0.2 > waited["w2"]
+
+
+def test_an_update_that_waits_for_a_slow_path_is_left_out_when_a_newer_one_makes_it_useless() -> None:
+    member: HopMember = hop_members(ring(MEMBERS), HopRules(max_ig=5, staleness=2), 10)["w0"]
+    update = Update(3, torch.zeros(1))
+    assert member.stale("w1", update, [Update(4, torch.zeros(1))])
+    assert not member.stale("w1", update, [])
+
+
+def test_an_update_that_waits_for_a_slow_path_is_left_out_when_its_receiver_has_gone_on() -> None:
+    member: HopMember = hop_members(ring(MEMBERS), HopRules(max_ig=5, backup=1), 10)["w0"]
+    member.iteration = 4
+    assert member.credits
+    member.credits.put("w1", 2)  # 6 of 5 are w1's: it is one ahead, in iteration 5
+    assert member.stale("w1", Update(4, torch.zeros(1)), [])
+    assert not member.stale("w5", Update(4, torch.zeros(1)), [])
