@@ -14,11 +14,13 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from math import inf
 from pathlib import Path
 from typing import Any, Literal
 
 from testbed.controller.decision import Decision, Standing
 from testbed.controller.explore import Explorer
+from testbed.controller.iterations import IterationBook
 from testbed.controller.knowledge import Knowledge
 from testbed.controller.ledger import Ledger
 from testbed.controller.members import MemberServer, Refused
@@ -29,7 +31,9 @@ from testbed.controller.spec import ControllerSpec
 from testbed.controller.swaps import Swap
 from testbed.plan import Plan
 from testbed.planning import Pair, PhysicalLink, Policy, PolicyError, View, make_policy, predict
+from testbed.planning.graphs import Breach, GraphError
 from testbed.protocol import (
+    Died,
     Goodbye,
     Held,
     Hello,
@@ -87,6 +91,7 @@ class Controller:
         self.failure = ""
         self.swaps: list[Swap] = []
         self.book = RoundBook(self._expected)
+        self.iterations = IterationBook(spec.members, spec.circle) if spec.circle else None
         self.policy = spec.make_policy()
         self.knowledge = Knowledge(spec.view)
         self._explorer = Explorer()
@@ -193,9 +198,15 @@ class Controller:
 
     def reported(self, report: Report) -> None:
         self.members.advanced(report.member)
-        done = self.book.add(report)
+        done = None
+        if self.iterations is not None:
+            self._check_gaps(self.iterations.add(report))
+        else:
+            done = self.book.add(report)
         self._rounds_file.append({"at_s": time.time(), **asdict(report)})
-        if done is not None:
+        if self.iterations is not None:
+            self._announce()
+        elif done is not None:
             self._round_done(done)
 
     def held(self, held: Held) -> None:
@@ -220,12 +231,33 @@ class Controller:
         self._end_if_done()
         self._announce()
 
+    def _check_gaps(self, broken: list[Breach]) -> None:
+        """Members that get further apart than their rules allow do not do what the run is about."""
+        if broken:
+            self.fail(f"the bound on the iteration gap is broken: {broken[0]}")
+
     def died(self, member: str, why: str) -> None:
+        circle = self.spec.circle
+        if self.iterations and circle and circle.survives and self.state == "running":
+            self._bury(self.iterations, member, why)
+            return
         if not self._elastic or self.state != "running":
             self.fail(f"{member}: {why}")
             return
         self.members.hung_up(member)
         self.not_come(member, why)
+
+    def _bury(self, iterations: IterationBook, member: str, why: str) -> None:
+        """Have the others go on without a member, if they still make a graph."""
+        try:
+            self._check_gaps(iterations.bury(member, why))
+        except GraphError as error:
+            self.fail(f"{member}: {why}; the others can't go on without it: {error}")
+            return
+        log.warning("%s died in iteration %d: %s", member, iterations.deaths[-1]["iteration"], why)
+        self._server.send_all(Died(member))
+        self._end_if_done()
+        self._announce()
 
     # Members that go and come
 
@@ -316,6 +348,11 @@ class Controller:
         rates = {source: edge.rate_bps for (source, to), edge in edges.items() if to == joins}
         self.members.prepare(plan, joins, self.spec.jobs[joins], rates)
 
+    @property
+    def _there(self) -> frozenset[str]:
+        """Who takes part: those that were buried do not."""
+        return frozenset(self.iterations.members) if self.iterations else self.members.present
+
     def _expected(self, epoch: int) -> frozenset[str]:
         return self._by_epoch.get(epoch, self.members.present)
 
@@ -326,7 +363,9 @@ class Controller:
         return view if names == set(view.names) else view.among(names)
 
     def _end_if_done(self) -> None:
-        if self.state == "running" and self._goodbyes.keys() >= self.members.present:
+        if self.state == "running" and self._goodbyes.keys() >= self._there:
+            if self.iterations is not None:
+                self._check_gaps(self.iterations.settle(inf))
             if self._elastic:
                 self._server.send_all(Stop("done"))
             self._end("done")
@@ -364,13 +403,13 @@ class Controller:
             "joined": sorted(self._joined),
             "left": sorted(self._goodbyes),
             "passages": [asdict(passage) for passage in self.members.passages],
-            "round": last.number if last else None,
+            "round": self.iterations.lowest if self.iterations else last.number if last else None,
             "rounds": self.spec.rounds,
             "epoch": self.plan.epoch,
             "pending_epoch": self._pending.plan.epoch if self._pending else None,
             "policy": self.plan.policy,
             "plan": self.plan.to_json(),
-            "round_seconds": last.seconds if last else None,
+            "round_seconds": self.iterations.seconds if self.iterations else last.seconds if last else None,
             "metrics": self._newest_metrics(),
             "estimates": {name: estimate.to_json() for name, estimate in estimates.items()},
             "swaps": [swap.to_json() for swap in self.swaps],
@@ -455,6 +494,8 @@ class Controller:
         return self.spec.rounds - len(self.book.complete)
 
     def _newest_metrics(self) -> dict[str, float]:
+        if self.iterations is not None:
+            return self.iterations.metrics()
         metrics: dict[str, float] = {}
         for done in self.book.complete[-50:]:
             metrics.update(done.metrics())
@@ -463,7 +504,8 @@ class Controller:
     # Plans
 
     def _ask(self, request: Request) -> None:
-        self._requests.put_nowait(request)
+        if self.iterations is None:  # members without a centre go by no plan
+            self._requests.put_nowait(request)
 
     async def _consider_requests(self) -> None:
         while True:
@@ -576,7 +618,8 @@ class Controller:
         return {
             "state": self.state,
             "failure": self.failure,
-            "rounds": len(self.book.complete),
+            "rounds": self.iterations.lowest if self.iterations else len(self.book.complete),
+            "gaps": self.iterations.to_json() if self.iterations else None,
             "epoch": self.plan.epoch,
             "identical": len(digests) == 1 and "" not in digests and self._goodbyes.keys() >= self.members.present,
             "passages": [asdict(passage) for passage in self.members.passages],

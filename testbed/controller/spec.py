@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import permutations
+from math import inf
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator, model_validator
 
 from testbed.plan import PLAIN_CODEC, Plan
-from testbed.planning import Policy, PolicyError, View, make_policy
+from testbed.planning import Pair, Policy, PolicyError, View, make_policy
+from testbed.planning.graphs import Graph, GraphError, gap_bounds
 from testbed.planning.sites import with_site_groups
 from testbed.protocol import Job
 
@@ -43,6 +46,37 @@ class Elastic(BaseModel):
     lease_s: float = Field(default=5.0, gt=0)
 
 
+class Circle(BaseModel):
+    """The communication graph of decentralized training, and the rules that bound how far members get apart.
+
+    Without `bounded` nothing does: members exchange whenever they like. `survives`: when one dies the others go on.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    edges: tuple[tuple[str, str], ...]
+    bounded: bool = True
+    survives: bool = False
+    max_ig: int | None = None
+    backup: int = 0
+    staleness: int = 0
+    notify_ack: bool = False
+
+    def without(self, gone: str, members: tuple[str, ...]) -> Circle:
+        """What is left when one of `members` has died; GraphError when that is no graph over which others agree."""
+        left = Graph(members, frozenset(self.edges)).without(gone)
+        if len(left.members) < 2:
+            raise GraphError(f"only {', '.join(left.members)} is left; nobody to train with")
+        return self.model_copy(update={"edges": tuple(sorted(left.edges))})
+
+    def bounds(self, members: tuple[str, ...]) -> dict[Pair, float]:
+        """The most that each (ahead, behind) may be apart; GraphError when the edges make no graph of the members."""
+        if not self.bounded:
+            return dict.fromkeys(permutations(members, 2), inf)
+        rules = self.model_dump(include={"max_ig", "backup", "staleness", "notify_ack"})
+        return dict(gap_bounds(Graph(members, frozenset(self.edges)), **rules))
+
+
 class ControllerSpec(BaseModel):
     """Members, their jobs, what is known of the network at first, and how plans are chosen.
 
@@ -54,6 +88,9 @@ class ControllerSpec(BaseModel):
 
     `view.knowledge` says where the controller's knowledge comes from: `declared` and `oracle` views change only by
     POST /network; a `measured` one starts from the declared rates and is corrected by the members' transfers.
+    With a `circle` members train without a centre: the plan is of no use to them, and their iterations are followed
+    instead of rounds.
+
     `period_s`: the least time between two evaluations of the policy. `margin`: the part of the predicted round
     that another plan must save. `dwell_rounds`: how many rounds a plan stands before another may follow.
 
@@ -75,6 +112,7 @@ class ControllerSpec(BaseModel):
     margin: float = Field(default=0.1, ge=0, lt=1)
     dwell_rounds: int = Field(default=3, ge=0)
     elastic: Elastic | None = None
+    circle: Circle | None = None
 
     @model_validator(mode="after")
     def _agrees(self) -> ControllerSpec:
@@ -87,6 +125,8 @@ class ControllerSpec(BaseModel):
         if self.elastic is not None and self.period > 1:
             raise ValueError("an elastic run has no groups: a member lost in a group's round can't be mended yet")
         self.make_policy()
+        if self.circle:
+            self.circle.bounds(self.members)
         return self
 
     def make_policy(self) -> Policy:

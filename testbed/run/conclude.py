@@ -10,7 +10,7 @@ from typing import Any
 from testbed.emulation.routing import Routes
 from testbed.link import LinkState
 from testbed.planning.bound import BoundError, bound
-from testbed.run import summary, view
+from testbed.run import iterations, summary, view
 from testbed.run.directory import RunDirectory
 from testbed.run.passed import excess
 from testbed.run.summary import RoundFigures
@@ -34,10 +34,11 @@ def conclude(experiment: Experiment, directory: RunDirectory, outcome: Outcome) 
     states = directory.read("links.jsonl")
     evidence = _evidence(experiment, outcome, reports, traffic, states, rounds, identical)
     verdict = judge(evidence)
-    bounds = _bounds(experiment, states, outcome, rounds)
+    centred = not experiment.spec.sync.decentralized
+    bounds = _bounds(experiment, states, outcome, rounds) if centred else {}
     ratios = [r.seconds / bounds[r.number] for r in rounds if bounds.get(r.number)]
     seconds = [r.seconds for r in rounds]
-    value = {
+    value: dict[str, Any] = {
         **_verdict(verdict),
         "training": {
             "rounds": len(rounds),
@@ -62,6 +63,10 @@ def conclude(experiment: Experiment, directory: RunDirectory, outcome: Outcome) 
         ],
         "links": {name: _link(link) for name, link in evidence.links.items()},
     }
+    if not centred:
+        final = directory.read_whole("final.json") or {}
+        value["training"] |= iterations.training(final, reports)
+        value["sync"] |= {"policy": None, **iterations.sync(final, reports)}
     directory.write("summary.json", value)
     return value
 
@@ -123,7 +128,7 @@ def _evidence(
             traced=name in traced,
             rate_resolution=worst[1],
         )
-    declared = {w.name: experiment.spec.compute.step_time / w.speed for w in experiment.topology.workers}
+    declared = {w.name: experiment.spec.compute.step_seconds(w) for w in experiment.topology.workers}
     return Evidence(
         backend=outcome.backend,
         links=links,
@@ -133,6 +138,7 @@ def _evidence(
         duplicated_updates=sum(r.duplicated for r in rounds),
         identical_parameters=identical,
         missed_events=outcome.missed_events,
+        alike=not experiment.spec.sync.decentralized,
     )
 
 

@@ -98,9 +98,13 @@ def _in_words(summary: Mapping[str, Any]) -> list[str]:
     ratio = f", {sync['ratio_to_bound']:.2f} times the bound" if sync["ratio_to_bound"] is not None else ""
     lost = sum(swap["lost_updates"] + swap["duplicated_updates"] for swap in swaps)
     kinds = [swap["kind"] for swap in swaps]
-    same = "all workers hold the same bits" if training["identical_parameters"] else "the workers' parameters DIFFER"
+    unit, end = "round", "the workers' parameters DIFFER"
+    if gap := sync.get("gap"):
+        unit, end = "iteration", f"no two workers were more than {gap['widest']} apart"
+    elif training["identical_parameters"]:
+        end = "all workers hold the same bits"
     return [
-        "; ".join([f"{training['rounds']} rounds in {training['wall_seconds']:.0f} s", *learned, same]),
-        f"a round {seconds['p50']:.2f} s at the median, {seconds['p95']:.2f} s at the 95th percentile{ratio}",
+        "; ".join([f"{training['rounds']} {unit}s in {training['wall_seconds']:.0f} s", *learned, end]),
+        f"{unit}: {seconds['p50']:.2f} s at the median, {seconds['p95']:.2f} s at the 95th percentile{ratio}",
         f"{kinds.count('plan')} plan swaps, {kinds.count('network')} network swaps, {lost} updates lost or doubled",
     ]

@@ -13,8 +13,11 @@ import secrets
 import time
 from collections.abc import Iterable
 from contextlib import ExitStack
+from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 
+import docker
 from rich.markup import escape
 
 from testbed.controller.spec import ControllerSpec, Elastic
@@ -34,6 +37,7 @@ from testbed.run.directory import RunDirectory
 from testbed.run.display import Display
 from testbed.run.errors import RunFailed, TooMuch
 from testbed.run.manifest import Manifest
+from testbed.run.places import Placement
 from testbed.run.service import ControllerProcess
 from testbed.run.training import Outcome, Training
 from testbed.run.workers import Workers
@@ -54,6 +58,8 @@ def check_policy(experiment: Experiment) -> None:
     """Raise SpecError when the experiment's policy does not exist, refuses its options, or has no plan for the
     network as the files declare it: found out by planning, before anything is built."""
     sync, topology = experiment.spec.sync, experiment.topology
+    if sync.decentralized:
+        Placement(experiment)
     states = view.declared_states(topology)
     known = view.view_of(topology, Routes.over(topology), states, experiment.spec.round_bytes, 0.0, "declared")
     try:
@@ -102,7 +108,7 @@ class Run:
                 ControllerProcess(self._controller_spec(network), folder, self.directory.path)
             )
             with display.step(f"{len(topology.workers)} workers in containers"):
-                fleet = stack.enter_context(Fleet(client, self.directory.id, image, controller.control))
+                fleet = stack.enter_context(self.fleet(client, image, controller.control))
                 stack.callback(self._save_logs, fleet)
                 try:
                     network.join(fleet.start(self._requests(network)))
@@ -114,6 +120,10 @@ class Run:
             workers = Workers(fleet, network, requests, experiment.spec.elastic, partial(self._save_log, fleet))
             training = Training(experiment, network, controller, self.directory, manifest, display, fidelity, workers)
             return training.go_on()
+
+    def fleet(self, client: docker.DockerClient, image: str, control: Path) -> Fleet:
+        """Where the workers will run."""
+        return Fleet(client, self.directory.id, image, control)
 
     def _compare_with_budget(self, backend: str, strict: bool) -> None:
         kept = budget.host_budget(backend)
@@ -146,10 +156,13 @@ class Run:
         states = view.declared_states(topology)
         known = view.view_of(topology, network.routes, states, spec.round_bytes, time.time(), "measured")
         workers = topology.workers
+        placement = Placement(self.experiment) if spec.sync.decentralized else None
         return ControllerSpec(
             members=tuple(worker.name for worker in workers),
             token=self._token,
-            jobs={worker.name: self._job(worker, index, len(workers)) for index, worker in enumerate(workers)},
+            jobs={
+                worker.name: self._job(worker, index, len(workers), placement) for index, worker in enumerate(workers)
+            },
             view=known,
             policy=spec.sync.policy,
             options=spec.sync.options,
@@ -160,10 +173,12 @@ class Run:
             margin=spec.controller.margin,
             dwell_rounds=spec.controller.dwell,
             elastic=None if spec.elastic is None else Elastic(quorum=spec.elastic.quorum, lease_s=spec.elastic.lease),
+            circle=placement.circle if placement else None,
         )
 
-    def _job(self, worker: Worker, index: int, count: int) -> Job:
+    def _job(self, worker: Worker, index: int, count: int, placement: Placement | None) -> Job:
         spec = self.experiment.spec
+        slowdown = spec.compute.slowdown
         return Job(
             model=spec.train.model,
             rounds=spec.train.rounds,
@@ -176,7 +191,7 @@ class Run:
             partition=spec.train.partition.kind,
             alpha=spec.train.partition.alpha,
             parameters=spec.train.parameters or 0,
-            step_seconds=spec.compute.step_time / worker.speed,
+            step_seconds=spec.compute.step_seconds(worker),
             device=spec.train.device,
             evaluate_every=spec.train.evaluate_every,
             strategy=spec.sync.strategy,
@@ -190,6 +205,10 @@ class Run:
             round_timeout_s=spec.sync.round_timeout,
             streams=spec.sync.streams,
             congestion=spec.sync.congestion,
+            slow_factor=slowdown.factor if slowdown else 1.0,
+            slow_probability=slowdown.probability if slowdown else 0.0,
+            speeds=self.experiment.speeds.get(worker.name, ()),
+            place=asdict(placement.place(worker.name)) if placement else {},
         )
 
     def _requests(self, network: Network) -> Iterable[ContainerRequest]:

@@ -47,6 +47,7 @@ class Evidence:
     """All that the verdict is judged by.
 
     `cpu` holds the host's busy share second by second, `overruns` each step's real over declared time (1 is on time).
+    `identical_parameters` is what was found where members are `alike` at the end; without a centre they are not.
     What breaks the emulation itself, a dead shaper or a replay that stopped, ends the run before it comes to this.
     """
 
@@ -58,6 +59,7 @@ class Evidence:
     duplicated_updates: int
     identical_parameters: bool | None
     missed_events: Sequence[str]
+    alike: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ def judge(evidence: Evidence) -> Verdict:
     reasons += _host(evidence)
     if evidence.lost_updates or evidence.duplicated_updates:
         reasons.append(f"{evidence.lost_updates} updates lost, {evidence.duplicated_updates} counted twice")
-    if evidence.identical_parameters is not True:
+    if evidence.alike and evidence.identical_parameters is not True:
         reasons.append("the workers' parameters differ after the last round")
     reasons += [f"the event {event} never happened: training had ended" for event in evidence.missed_events]
     return Verdict("suspect" if reasons else "trusted", tuple(reasons))

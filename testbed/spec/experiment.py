@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -12,19 +12,29 @@ import yaml
 from pydantic import Field, model_validator
 
 from testbed.link import LinkState
+from testbed.spec.compute import Compute
+from testbed.spec.decentralized import DECENTRALIZED, DECENTRALIZED_FIELDS, SURVIVING, Decentralized, DecentralizedSync
 from testbed.spec.errors import Fault, SpecError
 from testbed.spec.load import Pair, Strict, misfit, parse_yaml, read_yaml, validate
 from testbed.spec.topology import MAX_SCALE, MIN_SCALE, Topology
 from testbed.spec.units import Delay, Duration, Loss, Rate
+from testbed.trace.speed import Speeds
 from testbed.trace.trace import LEAST_RATE_BPS, MOST_RATE_BPS, TraceError
 
-Model = Literal["cnn", "gpt-small", "gpt", "gpt-medium", "synthetic"]
+Model = Literal["cnn", "svm", "gpt-small", "gpt", "gpt-medium", "synthetic"]
 
 #: What each model learns from; a data set that does not fit its model is an error.
-DATASETS = {"cnn": "digits", "gpt-small": "text", "gpt": "text", "gpt-medium": "text", "synthetic": "none"}
+DATASETS = {
+    "cnn": "digits",
+    "svm": "digits",
+    "gpt-small": "text",
+    "gpt": "text",
+    "gpt-medium": "text",
+    "synthetic": "none",
+}
 
 #: Parameters of the models that have a size of their own; planning knows a round's bytes by it before it begins.
-PARAMETERS = {"cnn": 151_306, "gpt-small": 116_864, "gpt": 825_856, "gpt-medium": 2_719_872}
+PARAMETERS = {"cnn": 151_306, "svm": 650, "gpt-small": 116_864, "gpt": 825_856, "gpt-medium": 2_719_872}
 
 
 RATES_IN_WORDS = f"from {LEAST_RATE_BPS:g} to {MOST_RATE_BPS:g} bit/s"
@@ -70,12 +80,6 @@ class Train(Strict):
         return 4 * (self.parameters or PARAMETERS[self.model])
 
 
-class Compute(Strict):
-    """Declared compute: a step takes `step_time` at speed 1; workers compute for real, then wait until then."""
-
-    step_time: Duration = 0.0
-
-
 class Outer(Strict):
     """DiLoCo's outer optimizer: SGD with Nesterov momentum on the members' mean change."""
 
@@ -83,10 +87,17 @@ class Outer(Strict):
     momentum: float = Field(default=0.9, ge=0, lt=1)
 
 
-Strategy = Literal["gradients", "local_sgd", "post_local_sgd", "diloco", "hierarchical"]
+Reduction = Literal["gradients", "local_sgd", "post_local_sgd", "diloco", "hierarchical"]
+Strategy = Literal[Reduction, Decentralized]
+REDUCTIONS: frozenset[str] = frozenset(Reduction.__args__)  # type: ignore[attr-defined]
 
 #: The fields of `sync` that belong to some strategies only.
-STRATEGY_FIELDS: Mapping[str, frozenset[Strategy]] = {
+STRATEGY_FIELDS: Mapping[str, frozenset[str]] = {
+    "policy": REDUCTIONS,
+    "options": REDUCTIONS,
+    "codec": REDUCTIONS,
+    "link_codecs": REDUCTIONS,
+    **DECENTRALIZED_FIELDS,
     "every": frozenset(("local_sgd", "post_local_sgd", "diloco", "hierarchical")),
     "start": frozenset(("post_local_sgd",)),
     "period": frozenset(("hierarchical",)),
@@ -105,8 +116,8 @@ TOPK = re.compile(r"topk:(0?\.\d+)")
 TOPK_BYTES = 6
 
 
-class Sync(Strict):
-    """How members synchronize: by a strategy, over the plans of a policy, through a codec.
+class Sync(DecentralizedSync):
+    """How members synchronize: by a strategy, over the plans of a policy, through a codec; or without a centre.
 
     `every` local steps to a round; `post_local_sgd` begins with `start` steps by gradients; `hierarchical` reduces
     inside sites but in every `period`-th round, which is among all; `diloco` may stream the model in `fragments`,
@@ -147,6 +158,11 @@ class Sync(Strict):
             if codec != "fp32" and self.powersgd_rank is not None:
                 raise misfit(field, "PowerSGD's factors travel as they are", "one of the two")
         return self
+
+    @property
+    def decentralized(self) -> bool:
+        """Whether members train without a centre."""
+        return self.strategy in DECENTRALIZED
 
     @property
     def bytes_per_value(self) -> float:
@@ -255,13 +271,14 @@ class ExperimentFile(Strict):
 class Experiment:
     """A validated experiment: the file's values, its network at the experiment's scale, and the networks it swaps to.
 
-    `networks` maps each `swap` event's path, as written, to its topology.
+    `networks` maps each `swap` event's path, as written, to its topology, `speeds` workers to the traces of theirs.
     """
 
     spec: ExperimentFile
     topology: Topology
     networks: Mapping[str, Topology]
     file: Path
+    speeds: Mapping[str, Speeds] = field(default_factory=dict)
 
     @classmethod
     def load(cls, file: Path, overrides: Mapping[str, str] | None = None) -> Experiment:
@@ -274,9 +291,10 @@ class Experiment:
         swaps = [event.swap for event in spec.events if event.swap]
         networks = {swap: _scaled(Topology.load(file.parent / swap), spec.scale, file) for swap in swaps}
         faults = [*_check_elastic(spec, topology), *_check_link_codecs(spec, topology)]
-        if faults := [*faults, *_check_events(spec, topology, networks)]:
+        faults += [*_check_events(spec, topology, networks), *spec.compute.check(topology)]
+        if faults:
             raise SpecError(file, faults)
-        return cls(spec, topology, networks, file)
+        return cls(spec, topology, networks, file, spec.compute.read_speeds(topology, file))
 
     @property
     def name(self) -> str:
@@ -297,7 +315,8 @@ class Experiment:
     def files(self) -> tuple[Path, ...]:
         """Every file it is made of, the traces included."""
         topologies = (self.topology, *self.networks.values())
-        return (self.file, *(file for topology in topologies for file in (topology.file, *topology.trace_files)))
+        networks = (file for topology in topologies for file in (topology.file, *topology.trace_files))
+        return (self.file, *networks, *(self.file.parent / name for name in self.spec.compute.speeds.values()))
 
 
 def _override(value: dict[str, Any], key: str, text: str, file: Path) -> None:
@@ -407,8 +426,9 @@ def _check_event(
         faults.append(Fault(f"{field}.change.rate", rule, f"what leaves it {RATES_IN_WORDS}"))
     if event.kill is not None:
         workers = {worker.name for worker in topology.workers}
-        if spec.elastic is None:
-            faults.append(Fault(f"{field}.kill", "ends a run that is not elastic", "`elastic: {quorum: 2}` beside it"))
+        if spec.elastic is None and spec.sync.strategy not in SURVIVING:
+            rule = f"ends a run that is not elastic, unless its strategy is {' or '.join(SURVIVING)}"
+            faults.append(Fault(f"{field}.kill", rule, "`elastic: {quorum: 2}` beside it"))
         if event.kill not in workers:
             faults.append(Fault(f"{field}.kill", f"no worker {event.kill!r} is there", _some(workers)))
     for kind in ("down", "up"):

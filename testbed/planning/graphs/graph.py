@@ -72,6 +72,11 @@ class Graph:
         """Whether every edge has its reverse."""
         return all((target, source) in self.edges for source, target in self.edges)
 
+    def without(self, gone: str) -> Graph:
+        """The graph that is left of this one; GraphError when it falls apart."""
+        left = tuple(member for member in self.members if member != gone)
+        return Graph(left, frozenset(edge for edge in self.edges if gone not in edge))
+
     def sources(self, member: str) -> tuple[str, ...]:
         """Who sends to `member`, itself left out, in the members' order."""
         return tuple(other for other in self.members if (other, member) in self.edges)

@@ -49,6 +49,11 @@ class GapMonitor:
         self._breaches += broken
         return broken
 
+    def forget(self, gone: str, bounds: Mapping[Pair, float]) -> None:
+        """A member has died: it is followed no more, and the others go by `bounds` from now on."""
+        del self._iteration[gone]
+        self._bounds = {**self._bounds, **bounds}
+
     @property
     def iterations(self) -> Mapping[str, int]:
         """Where each member is."""

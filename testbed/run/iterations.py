@@ -1,0 +1,56 @@
+"""What a decentralized run comes to, from its members' reports and the controller's last word. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from testbed.run.summary import percentile
+
+Record = Mapping[str, Any]
+
+
+def seconds_per_iteration(reports: Sequence[Record]) -> list[float]:
+    """How long each member's each iteration took; one that leapt over others shares its time with them."""
+    entered: dict[str, int] = {}
+    seconds: list[float] = []
+    for report in sorted(reports, key=lambda one: int(one["round"])):
+        made = report["round"] - entered.get(report["member"], 0)
+        entered[report["member"]] = report["round"]
+        seconds += [(report["finished_s"] - report["started_s"]) / made] * made
+    return seconds
+
+
+def training(final: Record, reports: Sequence[Record]) -> dict[str, Any]:
+    """What the summary's `training` says otherwise: means over the members' own models, which differ."""
+    newest = {report["member"]: report["metrics"].get("loss") for report in reports}
+    return {
+        "rounds": final["rounds"],
+        "final_loss": _mean(newest.values()),
+        "final_test_loss": _mean(member["metrics"].get("test_loss") for member in final["members"].values()),
+        "final_accuracy": _mean(member["metrics"].get("accuracy") for member in final["members"].values()),
+        "identical_parameters": None,
+    }
+
+
+def sync(final: Record, reports: Sequence[Record]) -> dict[str, Any]:
+    """What the summary's `sync` says in place of rounds and their bound.
+
+    `iterations_per_second` is a member's, up to the slowest's end; `gap` the widest iteration gaps and their bounds.
+    """
+    seconds = seconds_per_iteration(reports)
+    ended = {report["member"]: report["finished_s"] for report in reports}
+    began = min((report["started_s"] for report in reports), default=0.0)
+    took = max(ended.values(), default=0.0) - began
+    return {
+        "seconds_per_round": {"p50": percentile(seconds, 50), "p95": percentile(seconds, 95)},
+        "iterations_per_second": final["rounds"] / took if took > 0 else None,
+        "gap": final["gaps"],
+        "bound_seconds": None,
+        "ratio_to_bound": None,
+    }
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None

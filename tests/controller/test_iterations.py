@@ -1,0 +1,136 @@
+"""Decentralized training as the controller follows it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from testbed.controller.iterations import SETTLED_S, IterationBook
+from testbed.controller.spec import Circle
+from testbed.planning.graphs import GraphError, ring
+from testbed.protocol import Goodbye, Report, Welcome
+from tests.controller.fleet import connect
+from tests.controller.test_service import mesh, running, spec_of
+
+pytestmark = pytest.mark.unit
+
+MEMBERS = tuple("abcd")
+
+
+def entered(member: str, iteration: int, at_s: float, **metrics: float) -> Report:
+    return Report(member, iteration, 0, at_s - 0.5, at_s, 0.1, 0.0, 10, 10, 0, 0, metrics=metrics)
+
+
+def circle(members: tuple[str, ...]) -> Circle:
+    return Circle(edges=tuple(sorted(ring(members).edges)), survives=True)
+
+
+def book() -> IterationBook:
+    return IterationBook(MEMBERS, circle(MEMBERS))
+
+
+def test_reports_that_are_read_in_another_order_break_no_bound() -> None:
+    """a goes two ahead of b only for who looks at reports as they come: b's is older than a's second one."""
+    iterations = book()
+    assert not iterations.add(entered("a", 1, 10.0))
+    assert not iterations.add(entered("a", 2, 10.4))
+    assert not iterations.add(entered("b", 1, 10.2))
+    assert not iterations.add(entered("d", 1, 10.3))
+    assert not iterations.add(entered("c", 1, 10.1))
+    assert iterations.settle(float("inf")) == []
+    assert iterations.lowest == 1 and iterations.to_json()["widest"] == 1
+
+
+def test_a_broken_bound_is_known_when_nothing_older_can_come() -> None:
+    iterations = book()
+    assert not iterations.add(entered("a", 1, 10.0))
+    assert not iterations.add(entered("a", 2, 10.1))
+    (breach, *_) = iterations.add(entered("a", 3, 10.1 + SETTLED_S))
+    assert str(breach) == "a is 2 iterations ahead of b, where the bound is 1"
+    assert iterations.to_json()["breaches"]
+
+
+def test_metrics_are_means_of_the_newest() -> None:
+    iterations = book()
+    assert iterations.lowest is None
+    for iteration in (1, 2):
+        for member, loss in zip(MEMBERS, (1.0, 2.0, 3.0, 6.0), strict=True):
+            iterations.add(entered(member, iteration, 10.0 + iteration, loss=loss * iteration))
+    assert iterations.metrics() == {"loss": 6.0} and iterations.lowest == 2
+    with pytest.raises(ValueError, match="a reported iteration 2 after 2"):
+        iterations.add(entered("a", 2, 14.0))
+
+
+def whole(reports: list[Report], tmp_path: Path, dying: tuple[str, ...] = ()) -> dict[str, object]:
+    """What the controller writes at the end of a run with these reports."""
+
+    async def scenario() -> None:
+        view = mesh()
+        spec = spec_of(view, circle=circle(view.names))
+        async with running(spec, tmp_path) as controller:
+            members = {name: await connect(tmp_path / "s", name) for name in view.names}
+            for member in members.values():
+                assert isinstance(await member.receive(), Welcome)  # who dies before all are there ends the run
+            for report in reports:
+                members[report.member].send(report)
+            for name in dying:
+                members[name].writer.close()
+            for name, member in members.items():
+                if name not in dying:
+                    member.send(Goodbye(name, 3, metrics={"accuracy": 0.9}))
+            async with asyncio.timeout(10):
+                await controller.finished.wait()
+            for member in members.values():
+                member.writer.close()
+
+    asyncio.run(scenario())
+    return dict(json.loads((tmp_path / "out" / "final.json").read_text()))
+
+
+def test_a_run_within_its_bounds_is_done(tmp_path: Path) -> None:
+    names = mesh().names
+    final = whole([entered(name, k, 10.0 + k / 10) for name in names for k in (1, 2, 3)], tmp_path)
+    assert final["state"] == "done" and final["rounds"] == 3
+    assert isinstance(final["gaps"], dict) and final["gaps"]["widest"] == 1 and final["gaps"]["breaches"] == []
+
+
+def test_a_run_that_breaks_a_bound_has_failed(tmp_path: Path) -> None:
+    names = mesh().names
+    reports = [entered(name, k, 10.0 + k / 10) for name in names for k in (1, 2, 3) if name != names[2] or k == 1]
+    reports[-1:] = [entered(names[-1], 3, 13.0)]
+    final = whole(reports, tmp_path)
+    assert final["state"] == "failed"
+    assert f"is 2 iterations ahead of {names[2]}, where the bound is 1" in str(final["failure"])
+
+
+def test_a_member_that_dies_is_followed_no_more_and_the_others_have_longer_ways() -> None:
+    iterations = book()
+    for member in MEMBERS:
+        iterations.add(entered(member, 1, 10.0))
+    assert not iterations.bury("b", "killed")
+    # a is two hops from c over d, where it was over b as well, and three from nobody: b is gone.
+    for number in (2, 3):
+        assert not iterations.add(entered("a", number, 10.1 * number))
+    assert iterations.settle(float("inf")) != []
+    assert iterations.lowest == 1 and iterations.members == ("a", "c", "d")
+    assert iterations.to_json()["deaths"] == [{"member": "b", "iteration": 1, "why": "killed"}]
+    with pytest.raises(GraphError, match="not strongly connected"):
+        iterations.bury("d", "killed")
+
+
+def test_the_others_finish_when_one_dies(tmp_path: Path) -> None:
+    names = mesh().names
+    final = whole([entered(name, 1, 10.0) for name in names], tmp_path, dying=(names[1],))
+    assert final["state"] == "done"
+    assert isinstance(final["gaps"], dict)
+    assert [death["member"] for death in final["gaps"]["deaths"]] == [names[1]]
+
+
+def test_a_run_whose_graph_falls_apart_says_why_it_cannot_go_on(tmp_path: Path) -> None:
+    names = mesh().names
+    final = whole([entered(name, 1, 10.0) for name in names], tmp_path, dying=(names[1], names[3]))
+    assert final["state"] == "failed"
+    assert "the others can't go on without it: not strongly connected" in str(final["failure"])

@@ -1,0 +1,86 @@
+"""From an experiment's graph and rules to what each worker and the controller are told."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from testbed.protocol import Place
+from testbed.run.places import Placement
+from testbed.spec.errors import SpecError
+from testbed.spec.experiment import Experiment
+from testbed.sync.decentralized import ActiveMember, HopMember, HopRules, PassiveMember
+from testbed.sync.decentralized.parties import make_party
+from tests.spec.files import EXPERIMENT, write
+
+pytestmark = pytest.mark.unit
+
+
+def placed(folder: Path, sync: dict[str, Any]) -> Placement:
+    return Placement(Experiment.load(write(folder, experiment=EXPERIMENT | {"sync": sync})))
+
+
+@pytest.mark.parametrize(
+    "sync",
+    [
+        {"strategy": "hop", "backup": 1, "max_ig": 4, "skip": {"jump": 10, "rule": 0.75}, "form": "parallel"},
+        {"strategy": "hop", "mode": "notify_ack", "graph": "complete"},
+        {"strategy": "dpsgd", "graph": "network"},
+        {"strategy": "sgp", "graph": "exponential"},
+        {"strategy": "adpsgd"},
+        {"strategy": "netmax", "graph": "complete"},
+        {"strategy": "prague"},
+    ],
+)
+def test_every_place_makes_a_party(sync: dict[str, Any], tmp_path: Path) -> None:
+    placement = placed(tmp_path, sync)
+    members = placement.graph.members
+    for member in members:
+        place = Place.from_json(asdict(placement.place(member)))
+        party = make_party(member, members, place, torch.zeros(3), 5, seed=1)
+        assert party.name == member
+        assert set(place.partners) <= set(members) - {member}
+    bounds = placement.circle.bounds(members)
+    assert (max(bounds.values()) < float("inf")) == (sync["strategy"] in ("hop", "dpsgd", "sgp"))
+
+
+def test_rules_come_through(tmp_path: Path) -> None:
+    sync = {"strategy": "hop", "backup": 1, "max_ig": 4, "skip": {"jump": 10, "rule": 0.75}, "form": "parallel"}
+    place = placed(tmp_path, sync).place("paris-w0")
+    assert HopRules(**place.rules) == HopRules(max_ig=4, backup=1, max_jump=10, quantile=0.75, parallel=True)
+
+
+def test_d_psgd_is_hops_standard_mode_with_metropolis_weights(tmp_path: Path) -> None:
+    placement = placed(tmp_path, {"strategy": "dpsgd"})
+    place = placement.place("paris-w0")
+    party = make_party("paris-w0", placement.graph.members, place, torch.zeros(3), 5, seed=1)
+    assert isinstance(party, HopMember) and HopRules(**place.rules) == HopRules()
+    assert sum(place.weights.values()) == pytest.approx(1)
+
+
+def test_ad_psgd_has_two_sides(tmp_path: Path) -> None:
+    placement = placed(tmp_path, {"strategy": "adpsgd"})
+    members = placement.graph.members
+    kinds = [
+        type(make_party(member, members, placement.place(member), torch.zeros(3), 5, seed=1)) for member in members
+    ]
+    assert kinds == [ActiveMember, PassiveMember, ActiveMember, PassiveMember]
+
+
+@pytest.mark.parametrize(
+    ("sync", "said"),
+    [
+        ({"strategy": "adpsgd", "graph": "complete"}, "sync.graph: a circle of odd length"),
+        ({"strategy": "dpsgd", "graph": "exponential"}, "sync.graph: Metropolis weights need both directions"),
+        ({"strategy": "hop", "backup": 3, "max_ig": 4}, "sync.backup: 3, where some member has 2 in-neighbours"),
+        ({"strategy": "prague", "group": 5}, "sync.group: 5, where there are 4 workers"),
+    ],
+)
+def test_what_the_workers_do_not_make_is_refused(sync: dict[str, Any], said: str, tmp_path: Path) -> None:
+    with pytest.raises(SpecError) as caught:
+        placed(tmp_path, sync)
+    assert said in str(caught.value) and "write instead" in str(caught.value)

@@ -1,0 +1,88 @@
+"""Training without a centre in an experiment file, and compute that is slow at times: what is refused and taken."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from testbed.spec.errors import SpecError
+from testbed.spec.experiment import Experiment
+from tests.spec.files import EXPERIMENT, write
+
+pytestmark = pytest.mark.unit
+
+SPEEDS = "# measured\ntime_s,speed\n0,1\n20,0.25\n30,1\n"
+
+
+def load(folder: Path, sync: dict[str, Any], compute: dict[str, Any] | None = None) -> Experiment:
+    (folder / "speed.csv").write_text(SPEEDS)
+    return Experiment.load(write(folder, experiment=EXPERIMENT | {"sync": sync, "compute": compute or {}}))
+
+
+@pytest.mark.parametrize(
+    "sync",
+    [
+        {"strategy": "hop", "graph": "ring-based", "backup": 1, "max_ig": 4, "skip": {"jump": 10, "rule": 0.75}},
+        {"strategy": "hop", "mode": "notify_ack", "form": "parallel"},
+        {"strategy": "hop", "staleness": 3, "max_ig": 4, "skip": {"jump": 2}, "graph": "network", "degree": 2},
+        {"strategy": "dpsgd", "graph": "torus"},
+        {"strategy": "prague", "group": 2},
+        {"strategy": "sgp", "graph": "exponential"},
+    ],
+)
+def test_strategies_without_a_centre(sync: dict[str, Any], tmp_path: Path) -> None:
+    assert load(tmp_path, sync).spec.sync.decentralized
+
+
+@pytest.mark.parametrize(
+    ("sync", "said"),
+    [
+        ({"strategy": "hop", "backup": 1}, "sync.backup: nothing would bound what comes to a slow member"),
+        ({"strategy": "hop", "backup": 1, "staleness": 1, "max_ig": 2}, "sync.staleness: backup says"),
+        ({"strategy": "hop", "mode": "notify_ack", "max_ig": 4}, "sync.mode: notify_ack holds members back by itself"),
+        ({"strategy": "hop", "max_ig": 4, "skip": {"jump": 2}}, "sync.skip: without tokens"),
+        ({"strategy": "hop", "max_ig": 4, "backup": 1, "skip": {"jump": 2, "rule": 2.0}}, "sync.skip.rule: is 2.0"),
+        ({"strategy": "hop", "degree": 4}, "sync.degree: the graph ring has degrees of its own"),
+        ({"strategy": "dpsgd", "backup": 1, "max_ig": 4}, "sync.backup: the strategy dpsgd has none"),
+        ({"strategy": "hop", "policy": "mst"}, "sync.policy: the strategy hop has none"),
+        ({"strategy": "gradients", "graph": "ring"}, "sync.graph: the strategy gradients has none"),
+        ({"strategy": "prague", "graph": "ring"}, "sync.graph: the strategy prague has none"),
+    ],
+)
+def test_rules_that_disagree_are_named(sync: dict[str, Any], said: str, tmp_path: Path) -> None:
+    with pytest.raises(SpecError) as caught:
+        load(tmp_path, sync)
+    assert said in str(caught.value) and "write instead" in str(caught.value)
+
+
+def test_slow_workers_have_their_times(tmp_path: Path) -> None:
+    compute = {
+        "step_time": "60ms",
+        "slowdown": {"factor": 6, "probability": 0.0625},
+        "stragglers": {"paris-w1": 4},
+        "speeds": {"paris": "speed.csv", "tokyo-w0": "speed.csv"},
+    }
+    experiment = load(tmp_path, {"strategy": "hop"}, compute)
+    seconds = {w.name: experiment.spec.compute.step_seconds(w) for w in experiment.topology.workers}
+    assert seconds == {"paris-w0": 0.06, "paris-w1": 0.24, "tokyo-w0": 0.06, "dallas-w0": 0.06}
+    assert experiment.speeds.keys() == {"paris-w0", "paris-w1", "tokyo-w0"}
+    assert experiment.speeds["tokyo-w0"] == ((0.0, 1.0), (20.0, 0.25), (30.0, 1.0))
+    assert tmp_path / "speed.csv" in experiment.files
+
+
+@pytest.mark.parametrize(
+    ("compute", "said"),
+    [
+        ({"slowdown": {"probability": 0.1}}, "compute.step_time: without it `slowdown` has nothing to change"),
+        ({"step_time": "1s", "stragglers": {"paris-w9": 4}}, "compute.stragglers.paris-w9: is no worker"),
+        ({"step_time": "1s", "stragglers": {"paris-w0": 0}}, "compute.stragglers.paris-w0: is 0"),
+        ({"step_time": "1s", "speeds": {"rome": "speed.csv"}}, "compute.speeds.rome: is no worker or site"),
+        ({"step_time": "1s", "speeds": {"paris": "none.csv"}}, "compute.speeds.paris: "),
+    ],
+)
+def test_slow_workers_that_cannot_be(compute: dict[str, Any], said: str, tmp_path: Path) -> None:
+    with pytest.raises(SpecError) as caught:
+        load(tmp_path, {"strategy": "hop"}, compute)
+    assert said in str(caught.value)
