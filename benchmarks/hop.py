@@ -1,0 +1,301 @@
+"""Hop against standard decentralized training and AD-PSGD: sixteen containers on one LAN, some of them slow at times.
+
+Each cell is a run of its own (a minute): a graph, whose compute is slow when, a protocol, a seed. The same seed has the
+same steps slow in every protocol, so cells are compared seed by seed. What was measured is kept in
+runs/benchmark-hop.json and not measured again; `--cells 1` measures one more and shows the table so far. `--forks` has
+the workers as processes in the network's hosts, without the minute in which sixteen containers load PyTorch.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from math import inf, sqrt
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import docker
+import yaml
+from rich.console import Console
+from scipy.stats import t as student
+
+from benchmarks.nursery import Nursery, Processes
+from benchmarks.table import Table, arguments, progress, show
+from testbed.emulation.containers import Fleet
+from testbed.run.conclude import conclude
+from testbed.run.directory import RUNS, RunDirectory
+from testbed.run.display import Display
+from testbed.run.execute import execute
+from testbed.run.run import Run
+from testbed.spec.experiment import Experiment
+from testbed.telemetry.store import read_records, write_json
+
+KEPT = RUNS / "benchmark-hop.json"
+TOPOLOGY = Path(__file__).parents[1] / "topologies" / "hop16.yaml"
+SEEDS, QUICK_SEEDS = 5, 1
+
+#: A local step takes 100 ms, so that sixteen workers' own work leaves a host of two cores time to spare.
+EXPERIMENT: Mapping[str, Any] = {
+    "name": "benchmark-hop",
+    "topology": str(TOPOLOGY),
+    "train": {
+        "model": "svm",
+        "batch": 16,
+        "optimizer": {"name": "sgd", "learning_rate": 0.05},
+        "rounds": 120,
+        "evaluate_every": 5,
+    },
+}
+STEP = {"step_time": "100ms"}
+COMPUTE: Mapping[str, Mapping[str, Any]] = {
+    "random": {**STEP, "slowdown": {"factor": 6, "probability": 1 / 16}},
+    "one": {**STEP, "stragglers": {"rack-w0": 4}},
+    # Two pairs of neighbours: the minimum over out-neighbours finds no lag where one of them is as slow.
+    "four": {**STEP, "stragglers": {f"rack-w{i}": 4 for i in (0, 1, 8, 9)}},
+}
+
+BACKUP = {"strategy": "hop", "backup": 1, "max_ig": 4}
+PROTOCOLS: Mapping[str, Mapping[str, Any]] = {
+    "standard": {"strategy": "hop"},
+    "backup": BACKUP,
+    "jump 2": {**BACKUP, "skip": {"jump": 2}},
+    "jump 10": {**BACKUP, "skip": {"jump": 10}},
+    "quantile": {**BACKUP, "skip": {"jump": 10, "rule": 0.75}},
+    "notify-ack": {"strategy": "hop", "mode": "notify_ack"},
+    "AD-PSGD": {"strategy": "adpsgd"},
+    "all-reduce": {"strategy": "gradients", "policy": "ring"},
+}
+
+#: Mean test loss over the members that counts as learned.
+TARGET_LOSS = 0.35
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One run. All-reduce has no graph."""
+
+    compute: str
+    graph: str
+    protocol: str
+    seed: int
+
+    @property
+    def key(self) -> str:
+        return f"{self.compute}/{self.graph}/{self.protocol}/{self.seed}"
+
+    def experiment(self) -> dict[str, Any]:
+        """The experiment file's value."""
+        sync = dict(PROTOCOLS[self.protocol])
+        graph = {} if self.protocol == "all-reduce" else {"graph": self.graph}
+        return {**EXPERIMENT, "compute": COMPUTE[self.compute], "sync": {**sync, **graph}, "seed": self.seed}
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """`better` against `than` under the same compute, graph and seed: the ratio of `figure`, and the bar for it."""
+
+    name: str
+    compute: str
+    graph: str
+    better: str
+    than: str
+    figure: str
+    bar: float | None
+
+    def cells(self, seed: int) -> list[Cell]:
+        return [Cell(self.compute, self.graph, protocol, seed) for protocol in (self.than, self.better)]
+
+
+GRAPHS = ("ring", "ring-based", "double-ring")
+CLAIMS = (
+    *(Claim(f"random slowdown, {g}", "random", g, "backup", "standard", "seconds", 1.2) for g in GRAPHS),
+    Claim("random slowdown, ring, AD-PSGD", "random", "ring", "backup", "AD-PSGD", "seconds", None),
+    Claim("random slowdown, all-reduce", "random", "ring", "backup", "all-reduce", "seconds", None),
+    Claim("one straggler, jump <= 2", "one", "ring-based", "jump 2", "standard", "seconds", 1.8),
+    Claim("one straggler, jump <= 10", "one", "ring-based", "jump 10", "standard", "seconds", 3.0),
+    Claim("one straggler, AD-PSGD", "one", "ring", "jump 10", "AD-PSGD", "seconds", None),
+    Claim("four stragglers, quantile over min", "four", "ring", "quantile", "jump 10", "seconds", 1.0),
+)
+#: Modes that wait for all learn what all-reduce does: their loss at the last iteration is compared.
+SYNCHRONOUS = ("standard", "notify-ack")
+
+
+def cells(seeds: int) -> Iterator[Cell]:
+    """All cells, seed by seed, each once."""
+    for seed in range(1, seeds + 1):
+        wanted = [cell for claim in CLAIMS for cell in claim.cells(seed)]
+        wanted += [Cell("random", "ring", protocol, seed) for protocol in SYNCHRONOUS]
+        yield from dict.fromkeys(wanted)
+
+
+class ForkedRun(Run):
+    """A run whose workers are processes in hosts instead of containers."""
+
+    def __init__(self, experiment: Experiment, directory: RunDirectory, nursery: Nursery) -> None:
+        super().__init__(experiment, directory, Display(Console(quiet=True)))
+        self._nursery = nursery
+
+    def fleet(self, client: docker.DockerClient, image: str, control: Path) -> Fleet:
+        return Processes(client, self.directory.id, image, control, self._nursery)
+
+
+def measure(cell: Cell, nursery: Nursery | None) -> dict[str, Any]:
+    """Run a cell, in containers where there is no nursery; RuntimeError when it did not come to its end."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "experiment.yaml"
+        file.write_text(yaml.safe_dump(cell.experiment()))
+        if nursery is not None:
+            experiment, directory = Experiment.load(file), RunDirectory(f"benchmark-hop-{cell.compute}")
+            conclude(experiment, directory, ForkedRun(experiment, directory, nursery).execute())
+            directory.close()
+            return figures_of(directory.path)
+        done = execute(file, {}, strict=False, publish=lambda path: path, display=Display())
+    if not done.finished:
+        raise RuntimeError(f"{cell.key} did not come to its end; see {done.directory}")
+    return figures_of(done.directory)
+
+
+def figures_of(directory: Path) -> dict[str, Any]:
+    """What a run's records say. `curve` has (seconds, least iteration, mean test loss of the members' models)."""
+    reports = sorted(read_records(directory / "rounds.jsonl"), key=lambda report: float(report["finished_s"]))
+    summary = json.loads((directory / "summary.json").read_text())
+    began = min(report["started_s"] for report in reports)
+    loss: dict[str, float] = {}
+    iteration: dict[str, int] = {}
+    curve = []
+    for report in reports:
+        iteration[report["member"]] = report["round"]
+        if (test_loss := report["metrics"].get("test_loss")) is not None:
+            loss[report["member"]] = test_loss
+            curve.append((report["finished_s"] - began, min(iteration.values()), mean(loss.values())))
+    learned = [at for at, _, value in curve if value <= TARGET_LOSS]
+    return {
+        "seconds": reports[-1]["finished_s"] - began,
+        "iterations": summary["training"]["rounds"],
+        "final_loss": curve[-1][2],
+        "final_accuracy": summary["training"]["final_accuracy"],
+        "seconds_to_target": learned[0] if learned else None,
+        "widest_gap": (summary["sync"].get("gap") or {}).get("widest"),
+        "verdict": summary["verdict"],
+        "reasons": summary["reasons"],
+        "curve": curve,
+    }
+
+
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """The mean, and half of its 95 % interval by Student's t (infinite of one value)."""
+    if len(values) < 2:
+        return mean(values), inf
+    return mean(values), float(student.ppf(0.975, len(values) - 1)) * stdev(values) / sqrt(len(values))
+
+
+def ratios(claim: Claim, found: Mapping[str, Mapping[str, Any]], figure: str) -> list[float]:
+    """Seed by seed, for those seeds of which both cells are there and have the figure."""
+    pairs = [[found.get(cell.key, {}).get(figure) for cell in claim.cells(seed)] for seed in range(1, SEEDS + 1)]
+    return [than / better for than, better in pairs if than and better]
+
+
+def claims_table(found: Mapping[str, Mapping[str, Any]]) -> tuple[Table, dict[str, Any]]:
+    rows, figures = [], {}
+    for claim in CLAIMS:
+        speed, learning = ratios(claim, found, "seconds"), ratios(claim, found, "seconds_to_target")
+        if not speed:
+            continue
+        got, half = interval(speed)
+        figures[claim.name] = {
+            "ratio": got,
+            "half_interval": half if half < inf else None,
+            "ratios": speed,
+            "bar": claim.bar,
+            "ratio_to_target_loss": mean(learning) if learning else None,
+        }
+        bar = "-" if claim.bar is None else f"{claim.bar:g}"
+        reached = "" if claim.bar is None else "yes" if got >= claim.bar else "NO"
+        rows.append(
+            [
+                claim.name,
+                f"{claim.better} / {claim.than}",
+                _with_half(speed),
+                bar,
+                reached,
+                _with_half(learning),
+                str(len(speed)),
+            ]
+        )
+    columns = ["", "faster / than", "finishes x faster", "bar", "reached", f"x faster to loss {TARGET_LOSS}", "seeds"]
+    notes = ["mean over paired seeds ± half of the 95 % interval; to the loss only where both came to it"]
+    return Table("Time to finish 120 iterations, 16 members", columns, rows, notes), figures
+
+
+def runs_table(found: Mapping[str, Mapping[str, Any]]) -> Table:
+    """Each kind of cell by itself."""
+    rows = []
+    for kind in dict.fromkeys(key.rpartition("/")[0] for key in found):
+        runs = [value for key, value in found.items() if key.rpartition("/")[0] == kind]
+        targets = [run["seconds_to_target"] for run in runs if run["seconds_to_target"] is not None]
+        gaps = [run["widest_gap"] for run in runs if run["widest_gap"] is not None]
+        rows.append(
+            [
+                kind,
+                _with_half([run["seconds"] for run in runs]),
+                _with_half([run["iterations"] / run["seconds"] for run in runs]),
+                _with_half([run["final_loss"] for run in runs]),
+                _with_half([run["final_accuracy"] for run in runs]),
+                _with_half(targets),
+                str(max(gaps)) if gaps else "-",
+                str(len(runs)),
+            ]
+        )
+    columns = ["compute/graph/protocol", "s", "iterations/s", "test loss", "accuracy", "s to target", "gap", "seeds"]
+    return Table("Runs", columns, rows, [f"target: mean test loss {TARGET_LOSS}; gap: the widest, in iterations"])
+
+
+def _with_half(values: Sequence[float]) -> str:
+    if not values:
+        return "-"
+    middle, half = interval(values)
+    return f"{middle:.3g}" if half == inf else f"{middle:.3g} ± {half:.2g}"
+
+
+def kept() -> dict[str, Any]:
+    return dict(json.loads(KEPT.read_text())) if KEPT.exists() else {}
+
+
+def measure_missing(seeds: int, most: int | None, until_s: float, nursery: Nursery | None) -> None:
+    """Measure cells that are not kept yet: at most `most`, none begun when the monotonic clock is at `until_s`."""
+    missing = [cell for cell in cells(seeds) if cell.key not in kept()]
+    for number, cell in enumerate(missing[:most], 1):
+        if time.monotonic() > until_s:
+            return
+        progress(f"{cell.key} ({number} of {len(missing)} that are missing)")
+        found = measure(cell, nursery)
+        write_json(KEPT, {**kept(), cell.key: {**found, "containers": nursery is None}})
+
+
+def main() -> int:
+    """Measure what is missing and show all; the exit code."""
+    parser = arguments(__doc__)
+    parser.add_argument("--seeds", type=int, help=f"how many seeds (default {SEEDS}; with --quick {QUICK_SEEDS})")
+    parser.add_argument("--cells", type=int, help="measure this many of the missing cells at most")
+    parser.add_argument("--seconds", type=float, default=inf, help="begin no cell later than this")
+    parser.add_argument("--forks", action="store_true", help="processes in hosts instead of containers: starts at once")
+    args = parser.parse_args()
+    until_s = time.monotonic() + args.seconds
+    with Nursery() if args.forks else nullcontext() as nursery:
+        measure_missing(args.seeds or (QUICK_SEEDS if args.quick else SEEDS), args.cells, until_s, nursery)
+    found = kept()
+    table, figures = claims_table(found)
+    repeats = max((len(claim["ratios"]) for claim in figures.values()), default=0)
+    runs = {key: {name: value for name, value in run.items() if name != "curve"} for key, run in found.items()}
+    show([table, runs_table(found)], {"repeats": repeats, "claims": figures, "runs": runs}, as_json=args.json)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

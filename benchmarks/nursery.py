@@ -1,0 +1,141 @@
+"""Workers as processes in network namespaces of their own, born of one that has PyTorch loaded already.
+
+In place of containers where many short runs are to be measured: sixteen containers take a minute of two cores to load
+PyTorch, sixteen forks a second. What they do on the network is the same.
+
+    benchmark --a line of JSON for each worker--> nursery --fork--> worker: own namespace, own log, then its program
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import docker
+
+from containers.digits import bake
+from testbed.emulation.containers import ContainerRequest, Fleet
+
+_CLONE_NEWNET = 0x40000000
+_PR_SET_PDEATHSIG = 1
+
+
+class Nursery:
+    """The process that workers are forked from. A context manager; they end with it."""
+
+    def __enter__(self) -> Nursery:
+        self._folder = tempfile.TemporaryDirectory(prefix="testbed-nursery-")
+        bake(self.folder / "digits")
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.nursery"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # Ctrl-C in the terminal is for us alone
+        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._folder.cleanup()
+
+    @property
+    def folder(self) -> Path:
+        """Where data and logs lie."""
+        return Path(self._folder.name)
+
+    def bear(self, arguments: list[str], environment: Mapping[str, str], log: Path) -> int:
+        """The pid of a new worker, in its namespace already."""
+        assert self._process.stdin and self._process.stdout
+        order = {"arguments": arguments, "environment": dict(environment), "log": str(log)}
+        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.flush()
+        return int(self._process.stdout.readline())
+
+
+class Processes(Fleet):
+    """Stands in for a fleet of containers."""
+
+    def __init__(self, client: docker.DockerClient, network: str, image: str, control: Path, nursery: Nursery) -> None:
+        super().__init__(client, network, image, control)
+        self._socket = control / "control.sock"
+        self._nursery = nursery
+        self._pids: dict[str, int] = {}
+
+    def start(self, requests: Iterable[ContainerRequest]) -> Mapping[str, int]:
+        for request in requests:
+            name = request.worker.name
+            places = ["--control", f"unix:{self._socket}", "--data", str(self._nursery.folder)]
+            log = self._log(name)
+            self._pids[name] = self._nursery.bear([*request.command, *places], request.environment, log)
+        return dict(self._pids)
+
+    def logs(self, worker: str) -> bytes:
+        return self._log(worker).read_bytes()
+
+    def running(self) -> dict[str, bool]:
+        return {name: Path(f"/proc/{pid}").exists() for name, pid in self._pids.items()}
+
+    def remove(self) -> None:
+        for name, runs in self.running().items():
+            if runs:
+                os.kill(self._pids[name], signal.SIGKILL)
+
+    def _log(self, worker: str) -> Path:
+        return self._nursery.folder / f"{worker}.log"
+
+
+def _serve() -> None:
+    """The nursery's program: a fork for each line of its input."""
+    import testbed.worker.loop  # noqa: F401 (what the children need, loaded once)
+
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel forgets children that end
+    libc = ctypes.CDLL(None, use_errno=True)
+    for line in sys.stdin:
+        order = json.loads(line)
+        here, there = os.pipe()
+        if pid := os.fork():
+            os.close(there)
+            os.read(here, 1)
+            os.close(here)
+            print(pid, flush=True)
+            continue
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if libc.unshare(_CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), "no network namespace; run as root")
+        _redirect(order["log"])
+        os.write(there, b"+")
+        os.close(there)
+        os.environ.update(order["environment"])
+        sys.argv = ["testbed.worker", *order["arguments"]]
+        _work()
+
+
+def _redirect(log: str) -> None:
+    nothing, output = os.open(os.devnull, os.O_RDONLY), os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    for old, new in ((nothing, 0), (output, 1), (output, 2)):
+        os.dup2(old, new)
+
+
+def _work() -> None:
+    from testbed.worker.__main__ import main
+
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    try:
+        code = main()
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else 1
+    sys.stderr.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    _serve()
