@@ -13,7 +13,7 @@ from random import Random
 
 from torch import Tensor
 
-from testbed.sync.decentralized.effects import Advance, Compute, Member, Message, Send, Step, Steps, Until
+from testbed.sync.decentralized.effects import Advance, Member, Message, Send, Steps, Until
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +46,8 @@ class PassiveMember(Member):
 
     def program(self) -> Steps[None]:
         for iteration in range(self._iterations):
-            yield Advance(iteration)
-            step: Step = yield Compute(self.parameters, iteration)
-            yield from self.finished(step, iteration)
-            self.parameters = self.parameters + step.change
+            change = yield from self.local_step(iteration)
+            self.parameters = self.parameters + change
         yield Advance(self._iterations)
 
 
@@ -74,11 +72,10 @@ class ActiveMember(Member):
 
     def program(self) -> Steps[None]:
         for iteration in range(self._iterations):
-            yield Advance(iteration)
-            step: Step = yield Compute(self.parameters, iteration)
+            step = yield from self.begin(iteration)
             self._asked = self._random.choice(self._targets)
             yield Send(self._asked, Exchange(self.parameters))
             yield Until(lambda: not self._asked, "the answer of its passive neighbour")
-            yield from self.finished(step, iteration)
-            self.parameters = self.parameters + step.change
+            change = yield from self.finished(step, iteration)
+            self.parameters = self.parameters + change
         yield Advance(self._iterations)

@@ -118,9 +118,21 @@ class Member(Party):
         self.name = name
         self.parameters = parameters
 
-    def finished(self, step: Step, iteration: int) -> Steps[None]:
-        """Waits for a step begun earlier."""
+    def begin(self, iteration: int) -> Steps[Step]:
+        """Enters `iteration` and begins its local step."""
+        yield Advance(iteration)
+        step: Step = yield Compute(self.parameters, iteration)
+        return step
+
+    def finished(self, step: Step, iteration: int) -> Steps[Tensor]:
+        """Waits for a step begun earlier; the change that it makes."""
         yield Until(lambda: step.done, f"its own step of iteration {iteration}")
+        return step.change
+
+    def local_step(self, iteration: int) -> Steps[Tensor]:
+        """Enters `iteration` and makes its local step, at rest; the change that it makes."""
+        step = yield from self.begin(iteration)
+        return (yield from self.finished(step, iteration))
 
     def unexpected(self, sender: str, message: Message) -> TypeError:
         """The error for a message that this protocol does not have."""

@@ -12,7 +12,7 @@ from random import Random
 
 from torch import Tensor
 
-from testbed.sync.decentralized.effects import Advance, Compute, Member, Message, Send, Step, Steps, Until
+from testbed.sync.decentralized.effects import Advance, Member, Message, Send, Steps, Until
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,15 +86,14 @@ class NetMaxMember(Member):
 
     def program(self) -> Steps[None]:
         for iteration in range(self._iterations):
-            yield Advance(iteration)
-            step: Step = yield Compute(self.parameters, iteration)
+            step = yield from self.begin(iteration)
             peers, odds = zip(*self.probabilities.items(), strict=True)
             (peer,) = self._random.choices(peers, odds)
             share = self._pull / self.probabilities[peer]
             yield Send(peer, Pull())
             yield Until(lambda: self._pulled is not None, f"the model of {peer}")
-            yield from self.finished(step, iteration)
+            change = yield from self.finished(step, iteration)
             pulled, self._pulled = self._pulled, None
             assert pulled is not None
-            self.parameters = self.parameters + step.change - share * (self.parameters - pulled)
+            self.parameters = self.parameters + change - share * (self.parameters - pulled)
         yield Advance(self._iterations)

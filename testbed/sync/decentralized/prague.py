@@ -15,7 +15,7 @@ from random import Random
 from torch import Tensor
 
 from testbed.sync.decentralized.average import Average
-from testbed.sync.decentralized.effects import Advance, Compute, Member, Message, Party, Send, Step, Steps, Until
+from testbed.sync.decentralized.effects import Advance, Member, Message, Party, Send, Steps, Until
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +121,8 @@ class PragueMember(Member):
 
     def program(self) -> Steps[None]:
         for iteration in range(self._iterations):
-            yield Advance(iteration)
-            step: Step = yield Compute(self.parameters, iteration)
-            yield from self.finished(step, iteration)
-            self.parameters = self.parameters + step.change
+            change = yield from self.local_step(iteration)
+            self.parameters = self.parameters + change
             yield from self._average_in(Ready())
         yield Advance(self._iterations)
         yield from self._average_in(Leaving())

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from testbed.sync.decentralized.effects import Advance, Compute, Member, Message, Send, Step, Steps, Until
+from testbed.sync.decentralized.effects import Advance, Member, Message, Send, Steps, Until
 from testbed.sync.decentralized.neighbours import Neighbours
 
 
@@ -52,10 +52,8 @@ class PushSumMember(Member):
 
     def program(self) -> Steps[None]:
         for iteration in range(self._iterations):
-            yield Advance(iteration)
-            step: Step = yield Compute(self.parameters, iteration)
-            yield from self.finished(step, iteration)
-            self._numerator = self._numerator + step.change
+            change = yield from self.local_step(iteration)
+            self._numerator = self._numerator + change
             yield from self._push(iteration)
             yield from self._gather(iteration)
         yield Advance(self._iterations)

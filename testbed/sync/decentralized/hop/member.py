@@ -119,8 +119,8 @@ class HopMember(Member):
         if self._rules.notify_ack:
             for source in self._neighbours.sources:
                 yield Send(source, Ack(self.iteration))
-        yield from self.finished(step, self.iteration)
-        self.parameters = mean + step.change
+        change = yield from self.finished(step, self.iteration)
+        self.parameters = mean + change
 
     def _advance(self) -> Steps[None]:
         now = self.iteration
