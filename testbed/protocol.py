@@ -97,6 +97,15 @@ class Job:
     speeds: tuple[tuple[float, float], ...] = ()
     place: Mapping[str, Any] = field(default_factory=dict)
 
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Job:
+        """The job that a mapping says; ProtocolError when it says none."""
+        try:
+            speeds = tuple((float(at_s), float(speed)) for at_s, speed in value.get("speeds", ()))
+            return cls(**{**value, "speeds": speeds})
+        except (TypeError, ValueError) as error:
+            raise ProtocolError(f"not a job: {error}") from error
+
 
 @dataclass(frozen=True, slots=True)
 class Place:

@@ -22,12 +22,7 @@ def _view(value: Any) -> View:
 
 
 def _job(value: Any) -> Job:
-    if isinstance(value, Job):
-        return value
-    try:
-        return Job(**value)
-    except TypeError as error:
-        raise ValueError(f"not a job: {error}") from error
+    return value if isinstance(value, Job) else Job.from_json(value)
 
 
 def _job_json(job: Job) -> dict[str, Any]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from testbed.protocol import Hello, Job, ProtocolError, Welcome
+from testbed.protocol import Hello, Job, Welcome
 from testbed.sync.control import Channel
 from testbed.sync.line import Line
 from testbed.sync.sockets import listen as open_listener
@@ -45,11 +45,4 @@ def meet(control: str, name: str, listen: str, device: str, patience_s: float, t
     hello = Hello(name, accepting.getsockname(), device, token)
     channel.send(hello)
     welcome = channel.await_welcome(patience_s)
-    return Meeting(control, accepting, channel, hello, welcome, _job(welcome))
-
-
-def _job(welcome: Welcome) -> Job:
-    known = {field.name for field in fields(Job)}
-    if unknown := sorted(set(welcome.job) - known):
-        raise ProtocolError(f"the job has unknown fields {unknown}")
-    return Job(**welcome.job)
+    return Meeting(control, accepting, channel, hello, welcome, Job.from_json(welcome.job))

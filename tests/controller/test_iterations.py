@@ -73,7 +73,7 @@ def whole(reports: list[Report], tmp_path: Path, dying: tuple[str, ...] = ()) ->
         async with running(spec, tmp_path) as controller:
             members = {name: await connect(tmp_path / "s", name) for name in view.names}
             for member in members.values():
-                assert isinstance(await member.receive(), Welcome)  # who dies before all are there ends the run
+                assert isinstance(await member.read(), Welcome)  # who dies before all are there ends the run
             for report in reports:
                 members[report.member].send(report)
             for name in dying:
