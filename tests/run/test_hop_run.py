@@ -1,0 +1,45 @@
+"""A run without a centre in which two workers' containers die: the others go on over the graph that is left."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.run.running import NOTHING, Running, interfaces
+
+pytestmark = [pytest.mark.privileged, pytest.mark.timeout(240)]
+
+#: A double ring stays connected without any two of its members.
+EXPERIMENT = {
+    "name": "two-die",
+    "topology": "rack.yaml",
+    "train": {
+        "model": "svm",
+        "batch": 16,
+        "optimizer": {"name": "sgd", "learning_rate": 0.05},
+        "rounds": 60,
+        "evaluate_every": 20,
+    },
+    "compute": {"step_time": "100ms"},
+    "sync": {"strategy": "hop", "graph": "double-ring", "backup": 1, "max_ig": 4},
+    "events": [{"at": "1s", "kill": "rack-w2"}, {"at": "2s", "kill": "rack-w5"}],
+}
+TOPOLOGY = {"name": "rack", "sites": {"rack": {"workers": 8}}, "lan": {"rate": "1gbit", "delay": "0.1ms"}}
+
+
+def test_the_others_finish_when_two_die(tmp_path: Path) -> None:
+    before = interfaces()
+    (tmp_path / "rack.yaml").write_text(yaml.safe_dump(TOPOLOGY))
+    (tmp_path / "two-die.yaml").write_text(yaml.safe_dump(EXPERIMENT))
+    with Running(tmp_path, str(tmp_path / "two-die.yaml")) as running:
+        assert running.end() == 0, running.output
+    assert running.left_behind == NOTHING and interfaces() == before
+    summary = json.loads((running.directory / "summary.json").read_text())
+    gap = summary["sync"]["gap"]
+    assert [death["member"] for death in gap["deaths"]] == ["rack-w2", "rack-w5"]
+    assert all(0 < death["iteration"] < 60 for death in gap["deaths"]) and gap["breaches"] == []
+    assert summary["training"]["rounds"] == 60
+    assert [event["target"] for event in summary["events"] if event["kind"] == "kill"] == ["rack-w2", "rack-w5"]
