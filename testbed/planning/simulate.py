@@ -1,9 +1,10 @@
 """A round of a plan, chunk by chunk: the time it takes on a network, without the network.
 
-Members send chunks as the sync library does: one flow to each next hop, on which the front of every slice goes first
-and a mean before a partial sum; a relay adds a chunk to its own and forwards it once it is complete; the root sends
-the mean back, with keys once their key is complete. Flows share capacities max-min fairly, and a chunk arrives a
-one-way delay after its last byte was sent. What waits for a busy edge takes an auxiliary route where there is one.
+Members send chunks as the sync library does: one flow to each next hop, on which all slices advance alike, by parts
+of their length, and a mean goes before a partial sum; a relay adds a chunk to its own and forwards it once it is
+complete; the root sends the mean back, with keys once their key is complete. Flows share capacities max-min fairly,
+and a chunk arrives a one-way delay after its last byte was sent. What waits for a busy edge takes an auxiliary route
+where there is one.
 
 What it leaves out: TCP's slow start and losses, and the time that hosts take. The fluid shortcut for networks too
 large for it is `cost.predict`: the same model with chunks that vanish.
@@ -39,16 +40,18 @@ class SimulationError(ValueError):
 
 
 class Chunk(NamedTuple):
-    """A chunk on its way, ordered as senders order them: by its round, then by its place in its slice.
+    """A chunk on its way, ordered as senders order them: by its round, then by how far behind its slice's `front`.
 
-    `way` is what it still has to pass, its end included; `aside` when it goes by an auxiliary route.
+    `place` is its number in its slice, `way` what it still has to pass, its end included; `aside` when it goes by an
+    auxiliary route.
     """
 
     round: int
-    place: int
+    front: float
     kind: int
     tree: int
     order: int
+    place: int
     way: tuple[str, ...]
     aside: bool = False
 
@@ -93,10 +96,11 @@ class _Flow:
 
 @dataclass(slots=True)
 class _Slice:
-    """A tree's chunks: their bytes, and the key of each."""
+    """A tree's chunks: their bytes, the key of each, and the part of the slice that comes before it."""
 
     sizes: list[float]
     key: list[int]
+    front: list[float]
 
 
 class _Open:
@@ -237,7 +241,8 @@ class _Rounds:
             self._arrive_at(self._now, member, number + 1)
 
     def _send(self, number: int, source: str, target: str, tree: int, index: int, kind: int) -> None:
-        self._put(source, Chunk(number, index, kind, tree, next(self._order), (target,)))
+        front = self._slices[tree].front[index]
+        self._put(source, Chunk(number, front, kind, tree, next(self._order), index, (target,)))
 
     def _put(self, source: str, chunk: Chunk) -> None:
         number = self._number[source, chunk.way[0], chunk.lane]
@@ -289,9 +294,11 @@ def _cut(plan: Plan, elements: int) -> list[_Slice]:
         ends = cut(tree.keys or (1.0,), part.start, part.stop)
         sizes: list[float] = []
         keys: list[int] = []
+        front: list[float] = []
         for key, (start, stop) in enumerate(pairwise(ends)):
             for at in range(start, stop, step):
                 keys.append(key if tree.keys else len(keys))
                 sizes.append(float(min(step, stop - at) * ELEMENT_BYTES))
-        slices.append(_Slice(sizes, keys))
+                front.append((at - part.start) / (part.stop - part.start))
+        slices.append(_Slice(sizes, keys, front))
     return slices

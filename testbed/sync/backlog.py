@@ -11,9 +11,11 @@ from typing import NamedTuple
 
 from testbed.sync.frame import Frame
 
-#: (round, index of the chunk in its slice, 0 for a mean and 1 for a partial sum, tree): least goes first. Older
-#: rounds, then the front of the tensor; a mean before a partial sum, since it is further on its way.
-Priority = tuple[int, int, int, int]
+#: (round, part of the slice before the chunk, 0 for a mean and 1 for a partial sum, tree): least goes first. Older
+#: rounds, then the front of each slice; a mean before a partial sum, since it is further on its way. Parts, not
+#: numbers of chunks: slices of unequal length advance alike, as their shares were made for. By numbers the short ones
+#: were over early, and the rest of a long one was left to its own edges.
+Priority = tuple[int, float, int, int]
 
 #: L of NetStorm's rule for auxiliary routes, in chunks: one takes over what waits for the direct way when more than
 #: 2 L chunks do, and fewer than L wait for its own first hop.

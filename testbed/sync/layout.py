@@ -11,13 +11,13 @@ from testbed.sync.errors import FrameError
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """The elements [start, stop) of the flat tensor, the `index`-th chunk of the tree's slice.
+    """The elements [start, stop) of the flat tensor; a part `front` of the tree's slice comes before them.
 
     `key` is the number of the key whose elements they are; None where every chunk is one of its own.
     """
 
     tree: int
-    index: int
+    front: float
     start: int
     stop: int
     key: int | None = None
@@ -37,19 +37,18 @@ class Layout:
         #: The chunks of each key; keys are numbered through all trees.
         self.keys: list[list[int]] = []
         for whole in party.slices(elements):
-            index = 0
             shares = party.trees[whole.tree].keys
             cuts = cut(shares or (1.0,), whole.start, whole.stop)
             for start, stop in pairwise(cuts):
                 key = len(self.keys) if shares else None
                 first = len(self.chunks)
                 for at in range(start, stop, step):
-                    self.chunks.append(Chunk(whole.tree, index, at, min(at + step, stop), key))
-                    index += 1
+                    front = (at - whole.start) / (whole.stop - whole.start)
+                    self.chunks.append(Chunk(whole.tree, front, at, min(at + step, stop), key))
                 if shares:
                     self.keys.append(list(range(first, len(self.chunks))))
         #: Chunk numbers, the front of every slice before the rest of any: how a member begins a round.
-        self.front_first = sorted(range(len(self.chunks)), key=lambda number: self.chunks[number].index)
+        self.front_first = sorted(range(len(self.chunks)), key=lambda number: self.chunks[number].front)
         self._numbers = {(chunk.tree, chunk.start): number for number, chunk in enumerate(self.chunks)}
 
     def find(self, tree: int, offset: int) -> int:

@@ -250,7 +250,7 @@ class Round:
         with self._guard:
             self.tally.sent_bytes += self._outbox.head_bytes + len(data)
             self._unsent += 1
-        priority = (self.number, chunk.index, int(frame.kind is Kind.PARTIAL), chunk.tree)
+        priority = (self.number, chunk.front, int(frame.kind is Kind.PARTIAL), chunk.tree)
         self._outbox.put(peer, priority, frame, data, self._sent, self.steady)
 
     def _sent(self) -> None:

@@ -243,3 +243,11 @@ def test_a_layout_finds_its_chunks_and_no_others(seed: int, elements: int, items
         for wrong in ((chunk.tree, chunk.start + 1 if len(chunk) > 1 else elements), (chunk.tree, elements), (99, 0)):
             with pytest.raises(FrameError):
                 layout.find(*wrong)
+
+
+def test_slices_of_unequal_length_advance_alike() -> None:
+    """Six chunks to two: the short slice's second comes when the long one is half over, not second."""
+    of = names(3)
+    plan = Plan(0, of, (replace(star(of, "m0"), share=0.75), replace(star(of, "m1"), share=0.25)), 1024)
+    layout = Layout(plan.whole, plan.chunk_bytes, 8 * 256, 4)
+    assert [layout.chunks[number].tree for number in layout.front_first] == [0, 1, 0, 0, 0, 1, 0, 0]
