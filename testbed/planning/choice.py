@@ -7,7 +7,9 @@ cheapest arborescences and the shortest-path trees at
     π_e · M + μ · (delay_e + chunk / rate_e)         π: the optimum's prices, μ: what depth is worth, in EXCHANGE
 
 For limits on the depth, the program over the pool's pairs (reduce tree, broadcast tree) within the limit is solved
-again, and again on its largest shares only. The best predicted time wins, of nearly equal ones the fewest trees.
+again, and again on its largest shares only. The best predicted times are in the choice; where that is not too much
+work they are simulated, since trees with the same loads may still wait for each other: of NetStorm's nine sites up to
+a tenth of a round lay between plans that were predicted alike. Of nearly equal ones the fewest trees win.
 """
 
 from __future__ import annotations
@@ -30,6 +32,13 @@ from testbed.planning.view import View
 #: Of plans whose predicted times differ by less than this part, the one with the fewest trees is taken: each tree has
 #: its own slice, and small slices make small chunks.
 FEWER = 0.01
+
+#: Plans whose predicted times differ by less than this part are in the choice, so many of them.
+ALIKE = 0.05
+MOST = 5
+
+#: Decimals to which the rates of a plan are compared with those of another, in units of the overlay's.
+SAME_RATES = 6
 
 #: How many trees are tried. Nine sites want some 20 for the optimum, and reach 99 % of it with 8.
 COUNTS = (64, 32, 16, 8, 6, 4, 3, 2, 1)
@@ -61,7 +70,7 @@ class _Pair:
 
 
 class Choice:
-    """What there is to choose from, made once; `best` chooses."""
+    """What there is to choose from, made once; `good` has the best of it."""
 
     def __init__(self, view: View, limits: Constraints, packed: Packed) -> None:
         self._overlay = packed.overlay
@@ -70,8 +79,8 @@ class Choice:
         self._pool = list({(p.into.root, p.into.parents, p.out.parents): p for p in self._candidates(packed)}.values())
         self._uses = self._matrix()
 
-    def best(self) -> list[Tree]:
-        """The trees of the plan predicted to be the fastest.
+    def good(self) -> list[list[Tree]]:
+        """The trees of the plans that are predicted to be the fastest, at most MOST: the fewest of near FEWER first.
 
         From the deepest pool to the shallowest, and from many trees to few, the drain only gets longer: once it alone
         takes longer than the best round, what follows is not looked at.
@@ -81,14 +90,16 @@ class Choice:
         for depth in self._depths():
             before = len(found)
             for drain_s, fill_s, rates in self._solutions(depth):
-                if drain_s > fastest * (1 + FEWER):
+                if drain_s > fastest * (1 + ALIKE):
                     break
                 found.append((drain_s + fill_s, rates))
                 fastest = min(fastest, drain_s + fill_s)
             if len(found) == before:
                 break
-        good = [rates for seconds, rates in found if seconds <= fastest * (1 + FEWER)]
-        return self._trees(min(good, key=np.count_nonzero))
+        alike = [(seconds, rates) for seconds, rates in found if seconds <= fastest * (1 + ALIKE)]
+        alike.sort(key=lambda one: (one[0] > fastest * (1 + FEWER), np.count_nonzero(one[1])))
+        distinct = {rates.round(SAME_RATES).tobytes(): rates for _, rates in alike}
+        return [self._trees(rates) for rates in list(distinct.values())[:MOST]]
 
     def _hops(self, view: View, limits: Constraints) -> Floats:
         """Seconds of a small chunk over each edge: its delay, and its transmission when alone."""

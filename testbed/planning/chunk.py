@@ -17,7 +17,7 @@ SIZES = (256 * 1024, 128 * 1024, 64 * 1024, 32 * 1024, 16 * 1024)
 
 #: How much of a round the chunks' own transmission may add (optimal packing of 10.9 MB over nine sites: 31 % at
 #: 256 KiB, 9 % at 64 KiB, 5 % at 32 KiB).
-TOLERATED = 0.05
+TOLERATED = 0.03
 
 
 def choose_chunk(view: View, trees: Sequence[Tree]) -> int:
