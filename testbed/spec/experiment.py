@@ -152,11 +152,12 @@ class Sync(DecentralizedSync):
             raise misfit("fragments", f"{self.fragments} do not divide {self.every} steps evenly", "a divisor of every")
         if self.delay >= self.every:
             raise misfit("delay", f"{self.delay} steps are not over before the next round", f"below {self.every}")
-        for field, codec in (("codec", self.codec), *((f"link_codecs.{at}", c) for at, c in self.link_codecs.items())):
+        codecs = {"codec": self.codec, **{f"link_codecs.{at}": codec for at, codec in self.link_codecs.items()}}
+        for at, codec in codecs.items():
             if codec not in CODEC_BYTES and not TOPK.fullmatch(codec):
-                raise misfit(field, f"no such codec: {codec!r}", f"{', '.join(CODEC_BYTES)} or topk:0.01")
+                raise misfit(at, f"no such codec: {codec!r}", f"{', '.join(CODEC_BYTES)} or topk:0.01")
             if codec != "fp32" and self.powersgd_rank is not None:
-                raise misfit(field, "PowerSGD's factors travel as they are", "one of the two")
+                raise misfit(at, "PowerSGD's factors travel as they are", "one of the two")
         return self
 
     @property
