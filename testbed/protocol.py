@@ -59,7 +59,9 @@ class Job:
     steps for each, the outer optimizer's learning rate and momentum; gradients at rank `powersgd_rank`, or whole (0).
     `streams` connections go to each next hop: on long paths that lose packets, more of them carry more.
     `congestion` names their congestion control (the kernel's default when empty). `reproducible` fixes the order of
-    additions, for the same bits run after run.
+    additions, for the same bits run after run. `sites` names the site of each shard's worker,
+    `steps` says how many local steps each takes to a round, if they are to be evened out; each goes `prox` of the way
+    back to where its round began.
 
     A step takes `slow_factor` times its `step_seconds` with the probability `slow_probability`, drawn anew for each
     step, and the time over a speed that changes: `speeds` are (seconds since training began, speed), over and over.
@@ -96,6 +98,9 @@ class Job:
     slow_probability: float = 0.0
     speeds: tuple[tuple[float, float], ...] = ()
     place: Mapping[str, Any] = field(default_factory=dict)
+    sites: tuple[str, ...] = ()
+    steps: tuple[int, ...] = ()
+    prox: float = 0.0
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Job:

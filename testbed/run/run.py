@@ -32,7 +32,7 @@ from testbed.emulation.shaping import open_shaper
 from testbed.link import LinkState
 from testbed.planning import PolicyError, make_policy
 from testbed.protocol import Job
-from testbed.run import view
+from testbed.run import hybrid, view
 from testbed.run.directory import RunDirectory
 from testbed.run.display import Display
 from testbed.run.errors import RunFailed, TooMuch
@@ -63,7 +63,7 @@ def check_policy(experiment: Experiment) -> None:
     states = view.declared_states(topology)
     known = view.view_of(topology, Routes.over(topology), states, experiment.spec.round_bytes, 0.0, "declared")
     try:
-        make_policy(sync.policy, sync.options).plan(known)
+        make_policy(sync.policy, hybrid.options_of(experiment.spec)).plan(known)
     except (PolicyError, TypeError, ValueError) as error:
         fault = Fault("sync.policy", str(error), "a policy and options as docs/experiment.md lists them")
         raise SpecError(experiment.file, [fault]) from None
@@ -165,10 +165,10 @@ class Run:
             },
             view=known,
             policy=spec.sync.policy,
-            options=spec.sync.options,
+            options=hybrid.options_of(spec),
             codec=spec.sync.codec,
             link_codecs=self.experiment.link_codecs,
-            period=spec.sync.period if spec.sync.strategy == "hierarchical" else 1,
+            period=hybrid.period_of(spec),
             period_s=spec.controller.period,
             margin=spec.controller.margin,
             dwell_rounds=spec.controller.dwell,
@@ -179,6 +179,8 @@ class Run:
     def _job(self, worker: Worker, index: int, count: int, placement: Placement | None) -> Job:
         spec = self.experiment.spec
         slowdown = spec.compute.slowdown
+        unequal = spec.sync.strategy == "hybrid"
+        steps = hybrid.steps_of(self.experiment.topology.workers, spec.sync.every)
         return Job(
             model=spec.train.model,
             rounds=spec.train.rounds,
@@ -190,12 +192,15 @@ class Run:
             shards=count,
             partition=spec.train.partition.kind,
             alpha=spec.train.partition.alpha,
+            sites=tuple(other.site for other in self.experiment.topology.workers),
             parameters=spec.train.parameters or 0,
             step_seconds=spec.compute.step_seconds(worker),
             device=spec.train.device,
             evaluate_every=spec.train.evaluate_every,
             strategy=spec.sync.strategy,
-            every=spec.sync.every,
+            every=steps[index] if unequal else spec.sync.every,
+            steps=steps if unequal and spec.sync.normalise else (),
+            prox=spec.sync.prox,
             start=spec.sync.start,
             fragments=spec.sync.fragments,
             delay=spec.sync.delay,

@@ -46,9 +46,10 @@ class Optimizer(Strict):
 
 
 class Partition(Strict):
-    """How the training data is cut over the workers: evenly at random, by Dirichlet draws over labels, or by label."""
+    """How the training data is cut over the workers: evenly at random, by Dirichlet draws over labels, by label, or by
+    Dirichlet draws for the sites, whose workers share evenly."""
 
-    kind: Literal["iid", "dirichlet", "classes"] = "iid"
+    kind: Literal["iid", "dirichlet", "classes", "sites"] = "iid"
     alpha: float = Field(default=1.0, ge=1e-3, le=1e6)
 
 
@@ -87,7 +88,7 @@ class Outer(Strict):
     momentum: float = Field(default=0.9, ge=0, lt=1)
 
 
-Reduction = Literal["gradients", "local_sgd", "post_local_sgd", "diloco", "hierarchical"]
+Reduction = Literal["gradients", "local_sgd", "post_local_sgd", "diloco", "hierarchical", "hybrid"]
 Strategy = Literal[Reduction, Decentralized]
 REDUCTIONS: frozenset[str] = frozenset(Reduction.__args__)  # type: ignore[attr-defined]
 
@@ -98,12 +99,14 @@ STRATEGY_FIELDS: Mapping[str, frozenset[str]] = {
     "codec": REDUCTIONS,
     "link_codecs": REDUCTIONS,
     **DECENTRALIZED_FIELDS,
-    "every": frozenset(("local_sgd", "post_local_sgd", "diloco", "hierarchical")),
+    "every": frozenset(("local_sgd", "post_local_sgd", "diloco", "hierarchical", "hybrid")),
     "start": frozenset(("post_local_sgd",)),
-    "period": frozenset(("hierarchical",)),
+    "period": frozenset(("hierarchical", "hybrid")),
     "fragments": frozenset(("diloco",)),
     "delay": frozenset(("diloco",)),
-    "outer": frozenset(("diloco",)),
+    "outer": frozenset(("diloco", "hybrid")),
+    "prox": frozenset(("hybrid",)),
+    "normalise": frozenset(("hybrid",)),
     "powersgd_rank": frozenset(("gradients",)),
 }
 
@@ -120,8 +123,9 @@ class Sync(DecentralizedSync):
     """How members synchronize: by a strategy, over the plans of a policy, through a codec; or without a centre.
 
     `every` local steps to a round; `post_local_sgd` begins with `start` steps by gradients; `hierarchical` reduces
-    inside sites but in every `period`-th round, which is among all; `diloco` may stream the model in `fragments`,
-    with `delay` steps for each to be reduced in.
+    inside sites but in every `period`-th round, which is among all; `hybrid` does so with as many steps as each
+    worker's speed allows, `every` at the fastest, evened out (`normalise`) and held back (`prox`); `diloco` may stream
+    the model in `fragments`, with `delay` steps for each to be reduced in.
 
     `link_codecs` are those of what members of one site send to another's, by `paris->tokyo`. `streams` connections go
     to each next hop, under the `congestion` control of that name, or the kernel's default.
@@ -130,10 +134,12 @@ class Sync(DecentralizedSync):
     strategy: Strategy = "gradients"
     every: int = Field(default=8, ge=1)
     start: int = Field(default=100, ge=1)
-    period: int = Field(default=4, ge=2)
+    period: int = Field(default=4, ge=1)
     fragments: int = Field(default=1, ge=1)
     delay: int = Field(default=0, ge=0)
     outer: Outer = Outer()
+    prox: float = Field(default=0.0, ge=0, lt=1)
+    normalise: bool = True
     powersgd_rank: int | None = Field(default=None, ge=1)
     codec: str = "fp32"
     link_codecs: dict[str, str] = Field(default_factory=dict)

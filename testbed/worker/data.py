@@ -11,7 +11,7 @@ import torch
 
 #: Every fifth image: 360 of 1,797.
 DIGITS_TEST_SHARE = 0.2
-#: The end of the text: its subjects are in alphabetical order, so the test's are none that training saw.
+#: The end of each of the text's parts: mostly subjects that training did not see, of every part some.
 TEXT_TEST_SHARE = 0.1
 #: Characters that the text model looks back on.
 CONTEXT = 64
@@ -24,13 +24,17 @@ _SPLIT_SEED = 0
 
 @dataclass(frozen=True)
 class DataSet:
-    """Samples along the first dimension. `labels` is for sharing out, `classes` the number of outputs."""
+    """Samples along the first dimension. `labels` is for sharing out, `classes` the number of outputs.
+
+    `test_labels` says the same of the test samples, so that each can count as much as a site has of its kind.
+    """
 
     inputs: torch.Tensor
     targets: torch.Tensor
     labels: list[int]
     test_inputs: torch.Tensor
     test_targets: torch.Tensor
+    test_labels: list[int]
     classes: int
 
     def to(self, device: torch.device) -> DataSet:
@@ -41,6 +45,7 @@ class DataSet:
             self.labels,
             self.test_inputs.to(device),
             self.test_targets.to(device),
+            self.test_labels,
             self.classes,
         )
 
@@ -56,7 +61,10 @@ def digits(folder: Path) -> DataSet:
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(_SPLIT_SEED))
     held_out = math.ceil(DIGITS_TEST_SHARE * len(images))
     test, train = order[:held_out], order[held_out:]
-    return DataSet(images[train], labels[train], labels[train].tolist(), images[test], labels[test], 10)
+    train_labels, test_labels = labels[train], labels[test]
+    return DataSet(
+        images[train], train_labels, train_labels.tolist(), images[test], test_labels, test_labels.tolist(), 10
+    )
 
 
 def text(context: int = CONTEXT) -> DataSet:
@@ -66,11 +74,20 @@ def text(context: int = CONTEXT) -> DataSet:
     whole = "".join(topics[name] for name in sorted(topics))
     numbers = {character: i for i, character in enumerate(sorted(set(whole)))}
     characters = torch.tensor([numbers[character] for character in whole])
-    cut = round(len(whole) * (1 - TEXT_TEST_SHARE))
-    inputs, targets = _windows(characters[:cut], context)
-    test_inputs, test_targets = _windows(characters[cut:], context)
-    labels = [i * TEXT_LABELS // len(inputs) for i in range(len(inputs))]
-    return DataSet(inputs, targets, labels, test_inputs, test_targets, len(numbers))
+    train, test = [], []
+    for part in characters.chunk(TEXT_LABELS):
+        cut = round(len(part) * (1 - TEXT_TEST_SHARE))
+        train.append(_windows(part[:cut], context))
+        test.append(_windows(part[cut:], context))
+    inputs, targets, labels = _joined(train)
+    test_inputs, test_targets, test_labels = _joined(test)
+    return DataSet(inputs, targets, labels, test_inputs, test_targets, test_labels, len(numbers))
+
+
+def _joined(parts: list[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
+    """The parts' windows one after the other, each labelled with its part."""
+    inputs, targets = (torch.cat(each) for each in zip(*parts, strict=True))
+    return inputs, targets, [label for label, (part, _) in enumerate(parts) for _ in part]
 
 
 def _windows(characters: torch.Tensor, context: int) -> tuple[torch.Tensor, torch.Tensor]:

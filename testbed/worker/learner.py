@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,6 +16,7 @@ from testbed.protocol import Job
 from testbed.sync.buffers import bytes_of
 from testbed.worker import data, models, optimizer
 from testbed.worker.partition import partition
+from testbed.worker.sites import Scores, Sites, histogram
 
 #: Test samples at a time: bounds the memory of an evaluation.
 TEST_BATCH = 128
@@ -37,6 +39,9 @@ class Learner(Protocol):
 
     def evaluate(self) -> dict[str, float]:
         """Metrics over the held-out test set."""
+
+    def describe(self) -> dict[str, float]:
+        """What this member learns from, in figures."""
 
     def digest(self) -> str:
         """SHA-256 of all that must be the same at every member."""
@@ -74,7 +79,9 @@ class Supervised(Trained):
 
     def __init__(self, job: Job, folder: Path, device: torch.device) -> None:
         samples = data.digits(folder) if job.model in ("cnn", "svm") else data.text()
-        shards = partition(samples.labels, job.shards, job.partition, job.alpha, job.seed)
+        shards = partition(samples.labels, job.shards, job.partition, job.alpha, job.seed, job.sites)
+        self._sites = Sites(samples.labels, shards, job.sites)
+        self._histogram = histogram(samples.labels, shards[job.shard])
         self._model = models.build(job.model, samples.classes, data.CONTEXT, job.seed).to(device)
         self._parameters, self.gradient = flatten(self._model)
         self.parameters: list[torch.Tensor] = list(self._model.parameters())
@@ -95,16 +102,32 @@ class Supervised(Trained):
         self._optimizer.step(self._parameters, self.gradient)
 
     def evaluate(self) -> dict[str, float]:
-        """Loss and accuracy over the test set."""
+        """Loss and accuracy over the test set, and as each site has the labels."""
+        by_label = {label: self._scores(label) for label in sorted(set(self._data.test_labels))}
+        counts = Counter(self._data.test_labels)
+        total = len(self._data.test_labels)
+        return {
+            "test_loss": sum(counts[label] * scores.loss for label, scores in by_label.items()) / total,
+            "accuracy": sum(counts[label] * scores.accuracy for label, scores in by_label.items()) / total,
+            **self._sites.metrics(by_label),
+        }
+
+    def describe(self) -> dict[str, float]:
+        """How many samples of which label this member has."""
+        return self._histogram
+
+    def _scores(self, label: int) -> Scores:
+        """Over the test samples of a label."""
+        chosen = torch.tensor([i for i, its in enumerate(self._data.test_labels) if its == label])
         loss = right = 0.0
-        inputs, targets = self._data.test_inputs, self._data.test_targets
         with torch.inference_mode():
-            for start in range(0, len(inputs), TEST_BATCH):
-                wanted = targets[start : start + TEST_BATCH]
-                part, scores = self._loss(inputs[start : start + TEST_BATCH], wanted)
-                loss += part.item() * wanted.numel()
+            for part in torch.split(chosen.to(self._data.test_inputs.device), TEST_BATCH):
+                wanted = self._data.test_targets[part]
+                mean, scores = self._loss(self._data.test_inputs[part], wanted)
+                loss += mean.item() * wanted.numel()
                 right += (scores.argmax(-1) == wanted).sum().item()
-        return {"test_loss": loss / targets.numel(), "accuracy": right / targets.numel()}
+        count = self._data.test_targets[chosen].numel()
+        return Scores(loss / count, right / count)
 
     def digest(self) -> str:
         """SHA-256 over the parameters and buffers."""
@@ -144,6 +167,10 @@ class Synthetic(Trained):
 
     def evaluate(self) -> dict[str, float]:
         """Nothing is learned."""
+        return {}
+
+    def describe(self) -> dict[str, float]:
+        """Nor is there anything to learn from."""
         return {}
 
     def digest(self) -> str:

@@ -61,7 +61,7 @@ def train(session: sync.Session, model: Learner) -> dict[str, float]:
     strategy = strategies.make(job, session, model.parameters)
     last = strategies.steps(job)
     pace, slowness, began = Pace(job.step_seconds), Slowness(job), time.monotonic()
-    spent = Spent()
+    spent, described = Spent(), model.describe()
     steps = Steps()
     session.share(learner=model, strategy=strategy, steps=steps)
     evaluated = session.rounds // job.evaluate_every
@@ -85,8 +85,8 @@ def train(session: sync.Session, model: Learner) -> dict[str, float]:
         if evaluates and (session.rounds // job.evaluate_every > evaluated or number == last):
             evaluated = session.rounds // job.evaluate_every
             metrics |= model.evaluate()
-        if session.report(metrics, spent.compute_s, spent.slept_s, spent.late_s):
-            spent = Spent()
+        if session.report(metrics | described | spent.rate(job.batch), spent.compute_s, spent.slept_s, spent.late_s):
+            spent, described = Spent(), {}
     return metrics
 
 
@@ -112,6 +112,7 @@ class Spent:
     compute_s: float = 0.0
     slept_s: float = 0.0
     late_s: float = 0.0
+    steps: int = 0
 
     @contextmanager
     def computing(self) -> Iterator[None]:
@@ -122,8 +123,14 @@ class Spent:
 
     def add(self, paced: Paced) -> None:
         """A step's end."""
+        self.steps += 1
         self.slept_s += paced.slept_s
         self.late_s = max(self.late_s, paced.late_s)
+
+    def rate(self, batch: int) -> dict[str, float]:
+        """Samples per second of the steps so far, as a metric: measured, whatever was declared."""
+        seconds = self.compute_s + self.slept_s
+        return {"samples_per_s": batch * self.steps / seconds} if seconds else {}
 
 
 def chosen_device(wanted: str) -> torch.device:

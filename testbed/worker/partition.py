@@ -6,13 +6,17 @@ import random
 from collections.abc import Sequence
 
 
-def partition(labels: Sequence[int], shards: int, kind: str, alpha: float, seed: int) -> list[list[int]]:
+def partition(
+    labels: Sequence[int], shards: int, kind: str, alpha: float, seed: int, sites: Sequence[str] = ()
+) -> list[list[int]]:
     """`shards` lists of sample numbers, which together hold each number below len(labels) exactly once.
 
     `iid`: shuffled, then dealt. `dirichlet`: each label's samples are split by a draw from Dirichlet(alpha): a small
     alpha gives each worker few labels (Hsu et al. 2019, "Measuring the effects of non-identical data distribution").
-    `classes`: sorted by label and cut, so a worker sees as few labels as can be. No shard is empty: one that came
-    out so gets a sample of the largest. ValueError for another kind, or fewer samples than shards.
+    `classes`: sorted by label and cut, so a worker sees as few labels as can be. `sites`: Dirichlet draws for the
+    `sites`, one named for each shard, whose workers then share evenly at random what their site got. No shard is
+    empty: one that came out so gets a sample of the largest. ValueError for another kind, fewer samples than shards,
+    or sites that are not one for each shard.
     """
     if not 0 < shards <= len(labels):
         raise ValueError(f"{len(labels)} samples can't be shared out among {shards} workers")
@@ -24,7 +28,9 @@ def partition(labels: Sequence[int], shards: int, kind: str, alpha: float, seed:
         return _cut(sorted(order, key=lambda sample: labels[sample]), [1.0] * shards)
     if kind == "dirichlet":
         return _fill_empty(_dirichlet(order, labels, shards, alpha, draw))
-    raise ValueError(f"no such partition: {kind!r}; write iid, dirichlet or classes")
+    if kind == "sites":
+        return _fill_empty(_by_site(order, labels, shards, alpha, draw, sites))
+    raise ValueError(f"no such partition: {kind!r}; write iid, dirichlet, classes or sites")
 
 
 def _dirichlet(
@@ -39,6 +45,21 @@ def _dirichlet(
             shares[draw.randrange(shards)] = 1.0
         for shard, piece in zip(result, _cut(samples, shares), strict=True):
             shard.extend(piece)
+    return result
+
+
+def _by_site(
+    order: Sequence[int], labels: Sequence[int], shards: int, alpha: float, draw: random.Random, sites: Sequence[str]
+) -> list[list[int]]:
+    if len(sites) != shards:
+        raise ValueError(f"{shards} workers, and {len(sites)} of them have a site; each needs one")
+    names = sorted(set(sites))
+    result: list[list[int]] = [[] for _ in range(shards)]
+    for name, samples in zip(names, _dirichlet(order, labels, len(names), alpha, draw), strict=True):
+        workers = [shard for shard in range(shards) if sites[shard] == name]
+        dealt = draw.sample(samples, len(samples))
+        for place, shard in enumerate(workers):
+            result[shard] = dealt[place :: len(workers)]
     return result
 
 

@@ -8,6 +8,7 @@ import torch
 
 from testbed.protocol import Job
 from testbed.sync import Average, Nesterov, PowerSgd
+from testbed.sync.decentralized.hybrid import accumulated
 from testbed.sync.strategies import Gradients, LocalSgd, PostLocalSgd, Reducer, Strategy
 
 
@@ -25,9 +26,23 @@ def make(job: Job, reducer: Reducer, parameters: Sequence[torch.Tensor]) -> Stra
         outer = Nesterov(job.outer_learning_rate, job.outer_momentum)
         fragments, delay = job.fragments, job.delay
         return LocalSgd(reducer, parameters, None, job.every, outer, fragments, delay, weight=weight)
+    if job.strategy == "hybrid":
+        outer = Nesterov(job.outer_learning_rate, job.outer_momentum)
+        work = _work(job)
+        return LocalSgd(reducer, parameters, every=job.every, outer=outer, weight=weight, work=work, prox=job.prox)
     raise ValueError(
-        f"no such strategy: {job.strategy!r}; there are gradients, local_sgd, post_local_sgd, diloco and hierarchical"
+        f"no such strategy: {job.strategy!r}; there are gradients, local_sgd, post_local_sgd, diloco, hierarchical "
+        "and hybrid"
     )
+
+
+def _work(job: Job) -> float:
+    """How many times the members' mean this one's local steps are, in length under a constant gradient; 1 if all
+    count as they are."""
+    if not job.steps:
+        return 1.0
+    each = [accumulated(steps, prox=job.prox) for steps in job.steps]
+    return each[job.shard] * len(each) / sum(each)
 
 
 def steps(job: Job) -> int:

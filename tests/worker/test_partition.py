@@ -47,6 +47,24 @@ def test_kinds_differ_as_they_should() -> None:
     assert sizes == {100: 10}
 
 
+def test_workers_of_a_site_have_its_labels_and_other_sites_others() -> None:
+    sites = ["a", "a", "b", "b", "b"]
+    shares = partition(LABELS, 5, "sites", 0.1, 1, sites)
+    assert sorted(sample for share in shares for sample in share) == list(range(1000))
+    mixes = [Counter(LABELS[sample] for sample in share) for share in shares]
+
+    def apart(one: int, other: int) -> float:
+        """Half the sum of differences between two workers' shares of each label."""
+        parts = [
+            {label: count / sum(mix.values()) for label, count in mix.items()} for mix in (mixes[one], mixes[other])
+        ]
+        return sum(abs(parts[0].get(label, 0) - parts[1].get(label, 0)) for label in range(10)) / 2
+
+    assert max(apart(0, 1), apart(2, 3), apart(2, 4)) < 0.15 < 0.5 < min(apart(0, 2), apart(1, 4))
+    with pytest.raises(ValueError, match="5 workers, and 2 of them have a site"):
+        partition(LABELS, 5, "sites", 0.1, 1, ["a", "b"])
+
+
 def test_what_cannot_be_shared_out_is_refused() -> None:
     with pytest.raises(ValueError, match="3 samples can't be shared out among 4"):
         partition([0, 1, 2], 4, "iid", 1.0, 0)

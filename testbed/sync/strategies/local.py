@@ -22,13 +22,14 @@ from testbed.sync.strategies.strategy import Reducer, Steps, Strategy
 
 
 class Fragment:
-    """Some of a model's parameters, and where all members agreed they were: the `anchor`."""
+    """Some of a model's parameters, where all members agreed they were (the `anchor`), and the last round (`start`)."""
 
     def __init__(self, parameters: Sequence[torch.Tensor]) -> None:
         self._parameters = parameters
         self._change = flat.room(parameters)
         self._momentum = flat.room(parameters)
         self._anchor = flat.room(parameters)
+        self._start = flat.room(parameters)
         self._residual = Residual()
         self._work: Work[Any] | None = None
         self.begun = 0  # the step of the last reduction
@@ -38,11 +39,18 @@ class Fragment:
     def hold(self) -> None:
         """Take the parameters as they are for agreed upon."""
         flat.gather(self._parameters, self._anchor)
+        self._start.copy_(self._anchor)
 
-    def begin(self, reducer: Reducer, weight: float, step: int) -> None:
-        """Send off what changed since the anchor, as it is after `step`."""
+    def pull(self, part: float) -> None:
+        """Move the parameters by a part of their way back to where the last round left them."""
+        flat.scatter(flat.gather(self._parameters, self._change).lerp_(self._start, part), self._parameters)
+
+    def begin(self, reducer: Reducer, weight: float, step: int, scale: float) -> None:
+        """Send off what changed since the anchor, as it is after `step`: of it, what is new since the last round
+        `scale` times."""
         self.begun = step
-        torch.sub(self._anchor, flat.gather(self._parameters, self._change), out=self._change)
+        torch.sub(self._start, flat.gather(self._parameters, self._change), out=self._change)
+        self._change.mul_(scale).add_(self._anchor).sub_(self._start)
         self._work = reducer.allreduce_later(self._change, weight, self._residual)
 
     @property
@@ -69,6 +77,7 @@ class Fragment:
         if mix:
             target = torch.lerp(target, flat.gather(self._parameters, self._change), mix)
         flat.scatter(target, self._parameters)
+        self._start.copy_(target)
         return whole
 
     def state_dict(self) -> dict[str, Any]:
@@ -77,6 +86,7 @@ class Fragment:
             "begun": self.begun,
             "agreed": self.agreed,
             "anchor": self._anchor.clone(),
+            "start": self._start.clone(),
             "momentum": self._momentum.clone(),
             "residual": self._residual.state(),
         }
@@ -86,6 +96,7 @@ class Fragment:
         self.begun = int(state["begun"])
         self.agreed = int(state["agreed"])
         self._anchor.copy_(state["anchor"])
+        self._start.copy_(state["start"])
         self._momentum.copy_(state["momentum"])
         self._residual.restore(state["residual"])
 
@@ -103,7 +114,11 @@ class LocalSgd(Strategy):
     Under a plan with groups, rounds inside a group move its members to the group's mean, and the outer optimizer
     steps in the rounds among all: hierarchical local SGD, as GeoMX's HFA (H1 = `every`, H2 = H1 × the plan's period).
 
-    Members must begin with the same parameters. Between rounds they differ. Three times the parameters in memory.
+    Members that take unequally many steps to a round give their `work`, how many times the members' mean theirs is:
+    what they changed is divided by it, as FedNova does (Wang et al. 2020), so that who does more does not count more.
+    With `prox`, each step goes that part of the way back to where the round began (FedProx, Li et al. 2020: ημ).
+
+    Members must begin with the same parameters. Between rounds they differ. Four times the parameters in memory.
     """
 
     def __init__(
@@ -117,14 +132,19 @@ class LocalSgd(Strategy):
         delay: int = 0,
         mix: float = 0.5,
         weight: float = 1.0,
+        work: float = 1.0,
+        prox: float = 0.0,
     ) -> None:
         super().__init__(optimizer, weight)
         _check(every, fragments, delay, mix)
+        _check_work(work, prox, delay)
         self._reducer = reducer
         self._every = every
         self._outer = outer or Average()
         self._delay = delay
         self._mix = mix
+        self._scale = 1 / work
+        self._prox = prox
         self._fragments = [Fragment(part) for part in cut(parameters, fragments)]
         self._steps = 0
 
@@ -132,11 +152,13 @@ class LocalSgd(Strategy):
         """Finish the fragments whose time is over, begin those whose step has come."""
         self._steps += 1
         for fragment in self._fragments:
+            if self._prox:
+                fragment.pull(self._prox)
             if fragment.under_way and self._steps == fragment.begun + self._delay:
                 self._finish(fragment)
         for number, fragment in enumerate(self._fragments):
             if self._steps % self._every == self._offset(number):
-                fragment.begin(self._reducer, self.weight, self._steps)
+                fragment.begin(self._reducer, self.weight, self._steps, self._scale)
                 if not self._delay:
                     self._finish(fragment)
 
@@ -172,7 +194,7 @@ class LocalSgd(Strategy):
         settled = True
         for fragment in self._fragments:
             if fragment.agreed < self._steps:
-                fragment.begin(self._reducer, self.weight, self._steps)
+                fragment.begin(self._reducer, self.weight, self._steps, self._scale)
                 settled &= self._finish(fragment)
         return settled
 
@@ -214,3 +236,10 @@ def _check(every: int, fragments: int, delay: int, mix: float) -> None:
         raise ValueError(f"delay={delay}: from 0 to every - 1 = {every - 1} steps")
     if not 0 <= mix < 1:
         raise ValueError(f"mix={mix}: at least 0 and below 1")
+
+
+def _check_work(work: float, prox: float, delay: int) -> None:
+    if not work > 0 or not 0 <= prox < 1:
+        raise ValueError(f"work={work}, prox={prox}: above 0; at least 0 and below 1")
+    if delay and (work != 1 or prox):
+        raise ValueError(f"delay={delay}: what is reduced beside the steps has no round to begin from; leave out work")

@@ -1,0 +1,46 @@
+"""What hybrid synchronization is told of an experiment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from testbed.run.hybrid import options_of, period_of, steps_of
+from testbed.spec.experiment import ExperimentFile
+from testbed.spec.topology import Worker
+from testbed.worker import strategies
+from tests.sync.controller import job
+
+pytestmark = pytest.mark.unit
+
+
+def spec(**sync: Any) -> ExperimentFile:
+    train = {"model": "cnn", "rounds": 8}
+    return ExperimentFile(name="x", topology="t", train=train, compute={"step_time": "50ms"}, sync=sync)  # type: ignore[arg-type]
+
+
+def test_steps_follow_speed() -> None:
+    workers = [Worker(f"a-w{i}", "a", speed, None, 0, None) for i, speed in enumerate((2.0, 1.0, 0.5, 0.1))]
+    assert steps_of(workers, 8) == (8, 4, 2, 1)
+
+
+def test_the_cpn_policy_knows_the_experiment_s_steps() -> None:
+    plain = spec(strategy="hybrid", policy="cpn", every=4, options={"spatial": "sharded"})
+    assert options_of(plain) == {"every": 4, "temporal": False, "step_s": 0.05, "spatial": "sharded"}
+    assert options_of(spec(policy="cpn", options={"step_s": 1.0}))["step_s"] == 1.0
+    assert options_of(spec(policy="ring", options={"order": "naive"})) == {"order": "naive"}
+
+
+def test_who_says_when_all_synchronize() -> None:
+    assert period_of(spec(strategy="hybrid", policy="star", period=3)) == 3
+    assert period_of(spec(strategy="hybrid", policy="cpn", period=3)) == 1
+    assert period_of(spec(strategy="diloco")) == 1
+
+
+def test_a_worker_s_job_says_how_much_its_steps_count(tmp_path: Path) -> None:
+    slow = job(strategy="hybrid", every=2, steps=(8, 2), shard=1, shards=2, rounds=5)
+    assert strategies.steps(slow) == 10
+    assert strategies._work(slow) == pytest.approx(2 / 5)
+    assert strategies._work(job(strategy="hybrid", every=2)) == 1

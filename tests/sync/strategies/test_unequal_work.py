@@ -1,0 +1,75 @@
+"""Members that take unequally many steps to a round, evened out as FedNova does, and held back as FedProx does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from testbed import sync
+from testbed.plan import Group, Plan
+from testbed.sync.strategies.local import LocalSgd
+from tests.sync.plans import names, star
+from tests.sync.sessions import run
+from tests.sync.strategies.training import flat, model, step
+
+pytestmark = pytest.mark.unit
+
+MEMBERS = names(4)
+STEPS = {"m0": 4, "m1": 1, "m2": 2, "m3": 1}
+MEAN = 2.0
+GROUPS = (MEMBERS[:2], MEMBERS[2:])
+PLAN = Plan(
+    0,
+    MEMBERS,
+    (star(MEMBERS, "m1"),),
+    groups=tuple(Group(group, (star(group, group[0]),)) for group in GROUPS),
+    period=2,
+)
+ROUNDS = 4
+
+
+def in_groups(session: sync.Session, prox: float) -> torch.Tensor:
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    own = STEPS[session.name]
+    with LocalSgd(session, list(net.parameters()), optimizer, own, work=own / MEAN, prox=prox):
+        for number in range(own * ROUNDS):
+            step(net, optimizer, session.name, number)
+    return flat(net)
+
+
+def by_hand(prox: float) -> torch.Tensor:
+    """Every round a group's members go where the mean of their changes, each over its work, leads; every second, all
+    to the groups' mean."""
+    at = {member: flat(model()) for member in MEMBERS}
+    anchor = flat(model())
+    for number in range(ROUNDS):
+        moved = {}
+        for member in MEMBERS:
+            net = model()
+            nn.utils.vector_to_parameters(at[member].clone(), net.parameters())
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for i in range(STEPS[member]):
+                step(net, optimizer, member, number * STEPS[member] + i)
+                nn.utils.vector_to_parameters(flat(net).lerp(at[member], prox), net.parameters())
+            moved[member] = at[member] + (flat(net) - at[member]) * MEAN / STEPS[member]
+        for party in (MEMBERS,) if number % 2 else GROUPS:
+            mean = torch.stack([moved[member] for member in party]).mean(0)
+            at |= dict.fromkeys(party, mean)
+            anchor = mean
+    return anchor
+
+
+@pytest.mark.parametrize("prox", [0.0, 0.2])
+def test_changes_are_divided_by_the_work_behind_them(tmp_path: Path, prox: float) -> None:
+    for parameters in run(tmp_path, PLAN, lambda session: in_groups(session, prox)).values():
+        torch.testing.assert_close(parameters, by_hand(prox), atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("options", [{"work": 0.0}, {"prox": 1.0}, {"every": 4, "delay": 1, "work": 2.0}], ids=str)
+def test_options_that_make_no_sense(options: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=r"work=|leave out work"):
+        LocalSgd(None, list(model().parameters()), **options)  # type: ignore[arg-type]
