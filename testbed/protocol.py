@@ -107,7 +107,8 @@ class Job:
         """The job that a mapping says; ProtocolError when it says none."""
         try:
             speeds = tuple((float(at_s), float(speed)) for at_s, speed in value.get("speeds", ()))
-            return cls(**{**value, "speeds": speeds})
+            listed = {name: tuple(value.get(name, ())) for name in ("sites", "steps")}
+            return cls(**{**value, **listed, "speeds": speeds})
         except (TypeError, ValueError) as error:
             raise ProtocolError(f"not a job: {error}") from error
 
