@@ -22,6 +22,8 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
+from testbed.sync.decentralized.neighbours import Neighbours
+
 
 class Message:
     """What members send each other; subclasses are frozen dataclasses."""
@@ -105,6 +107,19 @@ class Party(ABC):
     def forget(self, gone: str) -> None:
         """A party has died: go on without it. ValueError when the protocol, or this party, can't."""
         raise ValueError(f"{self.name} can't go on without {gone}: its protocol counts on everybody")
+
+    def promise(self, ahead: int) -> int:
+        """Enter `ahead` - 1 more iterations at most until `turn` or `release`; the one that it will not enter."""
+        raise ValueError(f"{self.name} can't go over to another graph: its protocol has one")
+
+    def turn(self, iteration: int, neighbours: Neighbours) -> Iterable[Send]:
+        """After a promise: from `iteration` on it stands in another graph. What to send at once; ValueError when its
+        place there is none for it."""
+        raise ValueError(f"{self.name} can't go over to another graph: its protocol has one")
+
+    def release(self) -> None:
+        """After a promise: the graph stays as it is."""
+        raise ValueError(f"{self.name} promised nothing: its protocol has one graph")
 
     def stale(self, to: str, message: Message, later: Sequence[Message]) -> bool:
         """Whether a message that has waited for its turn is of no use to `to` any more; `later` ones wait behind it."""

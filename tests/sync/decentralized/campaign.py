@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import torch
 
 from tests.sync.decentralized.cases import MODES, Case
+from tests.sync.decentralized.swapper import run_swaps
 
 #: The sides of each bound, which some case must attain. An acknowledgement's holds a member back by 2 a hop in the
 #: parallel form only, where a member is still computing when it acknowledges.
@@ -80,14 +81,20 @@ def main() -> int:
     which.add_argument("--cases", type=int, default=1000, help="so many cases, seeds from --first on")
     which.add_argument("--seed", type=int, help="the one case of this seed")
     parser.add_argument("--first", type=int, default=0, help="the first seed (default 0)")
+    parser.add_argument("--swaps", action="store_true", help="swap each case's graph while it runs, with new members")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    if given.seed is not None:
-        tally = run_cases([given.seed])
-        print(tally.table())
+    seeds = range(given.first, given.first + given.cases) if given.seed is None else [given.seed]
+    if given.swaps:
+        done = [run_swaps(seed) for seed in seeds]
+        swaps, given_up = sum(len(one.eras) - 1 for one in done), sum(one.given_up for one in done)
+        came = sum(len(one.eras[-1].graph.members) - len(one.eras[0].graph.members) for one in done)
+        print(f"{len(done)} cases: {swaps} swaps, {given_up} given up; {came} members came")
         return 0
-    tally = run_cases(range(given.first, given.first + given.cases))
+    tally = run_cases(seeds)
     print(tally.table())
+    if given.seed is not None:
+        return 0
     for missing in tally.missing():
         print(f"not attained: {missing}", file=sys.stderr)
     return 1 if tally.missing() else 0

@@ -111,7 +111,7 @@ def _conditions(random: Random, graph: Graph) -> Conditions:
     draws = Random(random.random())
 
     def step_time(member: str, iteration: int) -> float:
-        return base[member] * (slowdown if draws.random() < probability else 1)
+        return base.get(member, 1) * (slowdown if draws.random() < probability else 1)
 
     def delay(sender: str, receiver: str) -> float:
         return latency.get((sender, receiver), 0) + draws.randint(0, jitter)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 
@@ -54,7 +54,7 @@ class Simulation:
     """
 
     def __init__(self, members: Mapping[str, Party], conditions: Conditions, *watchers: Watcher) -> None:
-        self.members = members
+        self.members = dict(members)
         self.now = 0.0
         self.log: list[tuple[Pair, Message]] = []
         self.flying: dict[Pair, list[Message]] = defaultdict(list)
@@ -69,6 +69,22 @@ class Simulation:
 
     def watch(self, watcher: Watcher) -> None:
         self._watchers.append(watcher)
+
+    def after(self, delay: float, happen: Callable[[], None]) -> None:
+        """Have something happen from outside."""
+        self._at(self.now + delay, happen)
+
+    def tell(self, name: str, sends: Iterable[Send] = ()) -> None:
+        """A party was told something from outside, and answers by `sends`."""
+        for send in sends:
+            self._send(name, send)
+        if name in self._programs:
+            self._look(name)
+
+    def begin(self, name: str) -> None:
+        """A party that came among `members` later begins its program."""
+        self._programs[name] = self.members[name].program()
+        self._resume(name)
 
     def run(self) -> float:
         """Runs to the end; the time when the last program ended. Raises Deadlock, or what a watcher raises."""

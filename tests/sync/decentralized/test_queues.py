@@ -53,7 +53,7 @@ def test_lag_and_jump_come_from_the_tokens_alone() -> None:
     assert [credits.jump(10, quantile) for quantile in (0, 0.5, 1)] == [1, 3, 4]
     assert credits.jump(2, 1) == 2
     credits.take(4)
-    assert credits.least == 0
+    assert credits.least(credits.held) == 0
     with pytest.raises(ValueError, match="1 tokens asked of each, where one gave 0"):
         credits.take(1)
 

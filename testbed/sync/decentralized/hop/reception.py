@@ -17,36 +17,87 @@ class Reception(ABC):
     """A member's update queue with the rule by which it fills and is averaged."""
 
     def __init__(self, neighbours: Neighbours, rules: HopRules) -> None:
-        around = len(neighbours.sources) + 1
-        self.queue = UpdateQueue(None if rules.max_ig is None else (1 + rules.max_ig) * around)
+        self.queue = UpdateQueue(None)
         self.oldest = 0
+        self._max_ig = rules.max_ig
         self._neighbours = neighbours
         self._weights = dict(neighbours.weights)
+        self._early: list[Entry] = []
+        self._senders: frozenset[str] = frozenset()
+        self.expect(neighbours.sources)
+
+    def enqueue(self, entry: Entry) -> None:
+        """Takes an entry in, unless no average will count it.
+
+        Who turns to another graph first sends to members that have not heard of it: what comes of those who are not
+        expected waits aside until they are, and goes when it turns out to be old.
+        """
+        if entry.sender in self._senders:
+            self._take_in(entry)
+        else:
+            self._early.append(entry)
+
+    def expect(self, senders: tuple[str, ...]) -> None:
+        """Updates may come of these from now on."""
+        self._senders = frozenset(senders)
+        self.queue.capacity = None if self._max_ig is None else (1 + self._max_ig) * (len(senders) + 1)
+        early, self._early = self._early, []
+        for entry in early:
+            self.enqueue(entry)
+
+    def turn(self, neighbours: Neighbours) -> None:
+        """The next average is among others, and nothing counts of who is left out."""
+        for sender in self._senders - {*neighbours.sources}:
+            self.queue.drop_from(sender)
+        self._neighbours = neighbours
+        self._weights = dict(neighbours.weights)
+        self.expect(neighbours.sources)
+
+    def begin(self, iteration: int) -> None:
+        """`iteration` is the one that will be averaged next: what is too old for it goes."""
+        self._early = [entry for entry in self._early if entry.iteration >= iteration]
+        self._drop_old(iteration)
+
+    def begun(self) -> Steps[Tensor]:
+        """For who comes later: waits for each in-neighbour's first update to it; the average, without its own."""
+        average = Average()
+        for sender in self._neighbours.sources:
+            entry = yield from self._first_of(sender)
+            if entry is not None:
+                average.add(entry, self._weights[sender])
+        return average.value
+
+    def _first_of(self, sender: str) -> Steps[Tensor | None]:
+        """An update of the sender, left where it is; None when the sender has gone before there was one."""
+
+        def found() -> Tensor | None:
+            kept = (entry.update for entry in self.queue if entry.sender == sender and entry.update is not None)
+            return next(kept, None)
+
+        yield Until(
+            lambda: found() is not None or sender not in self._neighbours.sources, f"the parameters of {sender}"
+        )
+        return found()
 
     def forget(self, gone: str) -> None:
         """Nothing of `gone` is waited for any more; what has come of it still counts."""
-        weight = self._neighbours.weights.get(gone, 0.0)
         self._neighbours = self._neighbours.without(gone)
-        self._weights[gone] = weight
 
     @abstractmethod
-    def enqueue(self, entry: Entry) -> None:
-        """Takes an entry in, unless no average will count it."""
+    def _take_in(self, entry: Entry) -> None:
+        """Takes in what came of an in-neighbour."""
 
     @abstractmethod
     def average(self, own: Entry, iteration: int) -> Steps[Tensor]:
         """Waits for what `iteration` needs; the average of that and the member's own parameters."""
 
     @abstractmethod
-    def begin(self, iteration: int) -> None:
-        """`iteration` is the one that will be averaged next: what is too old for it goes."""
+    def _drop_old(self, iteration: int) -> None:
+        """Drops what is too old for the average of `iteration`."""
 
     @abstractmethod
     def reach(self) -> int | None:
         """The furthest iteration that a leap may end in, as far as arrivals bound it; None where they do not."""
-
-    def _weight(self, entry: Entry) -> float:
-        return self._weights[entry.sender]
 
 
 class Backup(Reception):
@@ -59,7 +110,7 @@ class Backup(Reception):
         super().__init__(neighbours, rules)
         self._spare = rules.backup
 
-    def enqueue(self, entry: Entry) -> None:
+    def _take_in(self, entry: Entry) -> None:
         if entry.iteration >= self.oldest:
             self.queue.enqueue(entry)
 
@@ -95,7 +146,7 @@ class Backup(Reception):
     def _enough(self, counted: set[str]) -> bool:
         return len(self._missing(counted)) <= self._spare
 
-    def begin(self, iteration: int) -> None:
+    def _drop_old(self, iteration: int) -> None:
         self.oldest = iteration
         self.queue.drop_older(iteration)
 
@@ -104,8 +155,8 @@ class Backup(Reception):
 
     def _count(self, average: Average, entries: list[Entry]) -> None:
         for entry in entries:
-            if entry.update is not None:
-                average.add(entry.update, self._weight(entry))
+            if entry.update is not None and entry.sender in self._weights:
+                average.add(entry.update, self._weights[entry.sender])
 
 
 class Stale(Reception):
@@ -118,7 +169,7 @@ class Stale(Reception):
         super().__init__(neighbours, rules)
         self._staleness = rules.staleness
 
-    def enqueue(self, entry: Entry) -> None:
+    def _take_in(self, entry: Entry) -> None:
         kept = self._newest(entry.sender)
         if entry.update is None or entry.iteration < self.oldest or (kept and kept.iteration > entry.iteration):
             return
@@ -136,7 +187,7 @@ class Stale(Reception):
                 self._count(average, entry, entry.iteration - first + 1)
         return average.value
 
-    def begin(self, iteration: int) -> None:
+    def _drop_old(self, iteration: int) -> None:
         self.oldest = iteration - self._staleness
 
     def reach(self) -> int | None:
@@ -162,4 +213,4 @@ class Stale(Reception):
 
     def _count(self, average: Average, entry: Entry, times: int) -> None:
         if entry.update is not None:
-            average.add(entry.update, times * self._weight(entry))
+            average.add(entry.update, times * self._weights[entry.sender])

@@ -28,16 +28,16 @@ class UpdateQueue:
 
     def __init__(self, capacity: int | None) -> None:
         self._entries: list[Entry] = []
-        self._capacity = capacity
+        self.capacity = capacity
 
     def __iter__(self) -> Iterator[Entry]:
         return iter(self._entries)
 
     def enqueue(self, entry: Entry) -> None:
         """Adds an entry; QueueOverflow when there is no room."""
-        if self._capacity is not None and len(self._entries) >= self._capacity:
+        if self.capacity is not None and len(self._entries) >= self.capacity:
             raise QueueOverflow(
-                f"the update of iteration {entry.iteration} from {entry.sender} finds {self._capacity} others waiting"
+                f"the update of iteration {entry.iteration} from {entry.sender} finds {self.capacity} others waiting"
             )
         self._entries.append(entry)
 
