@@ -9,6 +9,10 @@
       Goodbye ---------------------->            done, with the digest of the parameters
              <-----------------------  Probe     send something to a peer, to find out what the path there carries
              <-----------------------  Died      another member is gone (without a centre: the others go on)
+             <-----------------------  Ask       how far can you go on? Another graph is to hold (Hop)
+       Promised  -------------------->            no iteration from that one on is entered until word comes
+             <-----------------------  Turn      from this iteration on the graph is another; or
+             <-----------------------  Release   it is not
              <-----------------------  Stop      leave now (the run was interrupted or another member failed)
 
 Where the run is elastic (a Welcome with a lease) there is more:
@@ -117,12 +121,12 @@ class Job:
 class Place:
     """Where a member stands in decentralized training, and by which protocol: what a Job's `place` holds.
 
-    protocol    hop, sgp, adpsgd, prague or netmax
+    protocol    hop, sgp, adpsgd, prague or netmax; leader or worker where Hop is between sites
     sources     who sends to it in the communication graph, itself left out; `targets`, to whom it sends
     weights     of averaging what comes, by source, its own name among them
     partners    all who may send it anything; it stays until they are done
     rules       what the protocol takes: Hop's rules, Prague's `group` (how many) and `generator` (the member with
-                whom it lives), AD-PSGD's `active`
+                whom it lives), AD-PSGD's `active`, a leader's workers (`site`), a worker's `leader`
     """
 
     protocol: str
@@ -376,6 +380,39 @@ class Died(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class Ask(Message):
+    """Another communication graph is to hold: enter `ahead` - 1 more iterations at most, until Turn or Release."""
+
+    kind: ClassVar[str] = "ask"
+    ahead: int
+
+
+@dataclass(frozen=True, slots=True)
+class Promised(Message):
+    """The member enters no iteration from `end` on until it hears of the graph there."""
+
+    kind: ClassVar[str] = "promised"
+    member: str
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Turn(Message):
+    """From `iteration` on the graph is another, in which the member's `place` is this one (see Place)."""
+
+    kind: ClassVar[str] = "turn"
+    iteration: int
+    place: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Release(Message):
+    """The graph stays as it is; go on."""
+
+    kind: ClassVar[str] = "release"
+
+
+@dataclass(frozen=True, slots=True)
 class Stop(Message):
     """Leave now. Who is told so `again` may come back as a member that knows nothing: the others train on."""
 
@@ -386,7 +423,10 @@ class Stop(Message):
 
 MESSAGES: dict[str, type[Message]] = {
     cls.kind: cls
-    for cls in (Hello, Welcome, Prepare, Held, Report, Renew, Lost, Halt, Holding, Resume, Goodbye, Probe, Died, Stop)
+    for cls in (
+        *(Hello, Welcome, Prepare, Held, Report, Renew, Lost, Halt, Holding, Resume, Goodbye, Probe),
+        *(Died, Ask, Promised, Turn, Release, Stop),
+    )
 }
 
 M = TypeVar("M", bound=Message)

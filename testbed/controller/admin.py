@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict
 from testbed.controller.dashboard import PAGE
 from testbed.controller.service import Controller
 from testbed.planning import PolicyError, ViewError, make_policy
+from testbed.planning.graphs import GraphError
 from testbed.planning.view import links_from_json, routes_from_json
 from testbed.telemetry.store import finite
 
@@ -64,6 +65,14 @@ def make_app(controller: Controller) -> FastAPI:
         try:
             controller.force(make_policy(body.policy, body.options))
         except PolicyError as error:
+            raise HTTPException(400, str(error)) from error
+        return {}
+
+    @app.post("/graph")
+    async def graph(kind: Annotated[str, Body(embed=True)]) -> Any:
+        try:
+            controller.change_graph(kind)
+        except GraphError as error:
             raise HTTPException(400, str(error)) from error
         return {}
 

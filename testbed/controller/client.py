@@ -55,6 +55,10 @@ class AdminClient:
         """Put `policy` in force now, whatever it saves."""
         self._ask("POST", "/plan", {"policy": policy, "options": dict(options or {})})
 
+    def change_graph(self, kind: str) -> None:
+        """Have members that train without a centre go over to another graph."""
+        self._ask("POST", "/graph", {"kind": kind})
+
     def stop(self, reason: str) -> None:
         """Have all members leave; the run counts as failed unless it was done."""
         self._ask("POST", "/stop", {"reason": reason})

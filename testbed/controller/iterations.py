@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import heapq
-from itertools import count
+from dataclasses import dataclass
+from itertools import count, permutations
 from math import inf, isfinite
 from typing import Any
 
 from testbed.controller.spec import Circle
+from testbed.planning import Pair
 from testbed.planning.graphs import Breach, GapMonitor
 from testbed.protocol import Report
 
@@ -16,15 +18,46 @@ from testbed.protocol import Report
 SETTLED_S = 1.0
 
 
+@dataclass(slots=True)
+class _Era:
+    """The iterations from `first` to `end` in which a graph holds.
+
+    While some have turned and others not, what holds is this: iterations that are clamped to the era's keep its
+    bounds. So its monitor follows the members from `first` on and no further than to `end`.
+    """
+
+    first: int
+    circle: Circle
+    bounds: dict[Pair, float]
+    monitor: GapMonitor
+    end: float = inf
+
+    @classmethod
+    def of(cls, first: int, circle: Circle, members: tuple[str, ...]) -> _Era:
+        bounds = circle.bounds(members)
+        return cls(first, circle, bounds, GapMonitor(members, bounds))
+
+    def advance(self, member: str, iteration: int) -> list[Breach]:
+        within = int(min(iteration, self.end)) - self.first
+        if within <= 0 or member not in self.monitor.iterations or within == self.monitor.iterations[member]:
+            return []
+        return self.monitor.advance(member, within)
+
+    def bury(self, member: str, left: tuple[str, ...], circle: Circle) -> None:
+        self.circle, bounds = circle, circle.bounds(left)
+        self.bounds |= bounds
+        self.monitor.forget(member, bounds)
+
+
 class IterationBook:
     """Follows the members' iterations and gaps. Reports' times are of one clock: that of the host they all run on."""
 
     def __init__(self, members: tuple[str, ...], circle: Circle) -> None:
-        self._circle = circle
-        self._bounds = circle.bounds(members)
-        self._monitor = GapMonitor(members, self._bounds)
+        self._eras = [_Era.of(0, circle, members)]
+        self._monitor = GapMonitor(members, dict.fromkeys(permutations(members, 2), inf))
         self.members = members
         self.deaths: list[dict[str, Any]] = []
+        self._breaches: list[str] = []
         self._waiting: list[tuple[float, int, str, int]] = []
         self._order = count()
         self._newest: dict[str, Report] = {}
@@ -40,16 +73,21 @@ class IterationBook:
 
     def bury(self, member: str, why: str) -> list[Breach]:
         """A member has died and the others go on; the bounds that were broken before. GraphError when they can't."""
-        circle = self._circle.without(member, self.members)
+        standing = [era for era in self._eras if era.end > (self.lowest or 0)]
+        circles = [era.circle.without(member, self.members) for era in standing]
         broken = self.settle(inf)
         last = self._newest.pop(member, None)
-        self._circle = circle
         self.members = tuple(other for other in self.members if other != member)
-        bounds = circle.bounds(self.members)
-        self._bounds = {**self._bounds, **bounds}
-        self._monitor.forget(member, bounds)
+        self._monitor.forget(member, {})
+        for era, circle in zip(standing, circles, strict=True):
+            era.bury(member, self.members, circle)
         self.deaths.append({"member": member, "iteration": last.round if last else 0, "why": why})
         return broken
+
+    def turn(self, first: int, circle: Circle) -> None:
+        """From iteration `first` on, which nobody is in yet, the graph is another; GraphError when it is none."""
+        self._eras[-1].end = first
+        self._eras.append(_Era.of(first, circle, self.members))
 
     def settle(self, until_s: float) -> list[Breach]:
         """Judge what was reported of the time up to `until_s`; the bounds that it breaks."""
@@ -57,7 +95,9 @@ class IterationBook:
         while self._waiting and self._waiting[0][0] <= until_s:
             _, _, member, iteration = heapq.heappop(self._waiting)
             if member in self._monitor.iterations:
-                broken += self._monitor.advance(member, iteration)
+                self._monitor.advance(member, iteration)
+                broken += [breach for era in self._eras for breach in era.advance(member, iteration)]
+        self._breaches += map(str, broken)
         return broken
 
     @property
@@ -81,16 +121,24 @@ class IterationBook:
         return {name: sum(found) / len(found) for name, found in values.items()}
 
     def to_json(self) -> dict[str, Any]:
-        """The widest iteration gap, and that of each pair that ever was apart beside its bound (None: it has none)."""
-        widest = self._monitor.widest
-        bounds = {pair: bound if isfinite(bound) else None for pair, bound in self._bounds.items()}
+        """The widest iteration gap, and that of each pair that ever was apart beside its bound (None: it has none).
+
+        After a swap of the graph each has an entry `since` the iteration of the swap.
+        """
         return {
-            "widest": max(widest.values(), default=0),
+            "widest": max(self._monitor.widest.values(), default=0),
             "deaths": self.deaths,
-            "breaches": [str(breach) for breach in self._monitor.breaches],
+            "breaches": self._breaches,
             "pairs": [
-                {"ahead": ahead, "behind": behind, "widest": gap, "bound": bounds[ahead, behind]}
-                for (ahead, behind), gap in widest.items()
+                {
+                    "since": era.first,
+                    "ahead": ahead,
+                    "behind": behind,
+                    "widest": gap,
+                    "bound": bound if isfinite(bound := era.bounds[ahead, behind]) else None,
+                }
+                for era in self._eras
+                for (ahead, behind), gap in era.monitor.widest.items()
                 if gap
             ],
         }

@@ -17,6 +17,7 @@ from testbed.protocol import (
     Holding,
     Lost,
     Message,
+    Promised,
     ProtocolError,
     Renew,
     Report,
@@ -52,6 +53,9 @@ class Listener(Protocol):
 
     def holding(self, holding: Holding) -> None:
         """A member says what it holds."""
+
+    def promised(self, promised: Promised) -> None:
+        """A member says where another graph could hold."""
 
     def left(self, goodbye: Goodbye) -> None:
         """A member is done."""
@@ -186,6 +190,8 @@ class MemberServer:
                         self._listener.lost(message)
                     case Holding():
                         self._listener.holding(message)
+                    case Promised():
+                        self._listener.promised(message)
                     case Goodbye():
                         self._listener.left(message)
                         done = True

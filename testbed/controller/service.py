@@ -26,6 +26,7 @@ from testbed.controller.ledger import Ledger
 from testbed.controller.members import MemberServer, Refused
 from testbed.controller.membership import Membership
 from testbed.controller.proposal import Proposal, propose
+from testbed.controller.regraph import Regraph
 from testbed.controller.rounds import Round, RoundBook
 from testbed.controller.spec import ControllerSpec
 from testbed.controller.swaps import Swap
@@ -41,6 +42,7 @@ from testbed.protocol import (
     Lost,
     Message,
     Prepare,
+    Promised,
     Renew,
     Report,
     Stop,
@@ -91,7 +93,11 @@ class Controller:
         self.failure = ""
         self.swaps: list[Swap] = []
         self.book = RoundBook(self._expected)
-        self.iterations = IterationBook(spec.members, spec.circle) if spec.circle else None
+        self.iterations: IterationBook | None = None
+        self.regraph: Regraph | None = None
+        if spec.circle:
+            self.iterations = IterationBook(spec.members, spec.circle)
+            self.regraph = Regraph(spec.circle, spec.jobs, self.iterations, self.send)
         self.policy = spec.make_policy()
         self.knowledge = Knowledge(spec.view)
         self._explorer = Explorer()
@@ -196,6 +202,10 @@ class Controller:
     def holding(self, holding: Holding) -> None:
         self.members.holding(holding)
 
+    def promised(self, promised: Promised) -> None:
+        if self.regraph is not None:
+            self.regraph.promised(promised)
+
     def reported(self, report: Report) -> None:
         self.members.advanced(report.member)
         done = None
@@ -225,6 +235,8 @@ class Controller:
             self._announce()
             return
         self._goodbyes[goodbye.member] = goodbye
+        if self.regraph is not None:
+            self.regraph.gone(goodbye.member)
         self.members.done(goodbye.member)
         if goodbye.error:
             self.fail(f"{goodbye.member}: {goodbye.error}")
@@ -256,6 +268,8 @@ class Controller:
             return
         log.warning("%s died in iteration %d: %s", member, iterations.deaths[-1]["iteration"], why)
         self._server.send_all(Died(member))
+        if self.regraph is not None:
+            self.regraph.gone(member)
         self._end_if_done()
         self._announce()
 
@@ -380,6 +394,12 @@ class Controller:
         log.error("failed: %s", reason)
         self._server.send_all(Stop(reason))
         self._end("failed")
+
+    def change_graph(self, kind: str) -> None:
+        """Have members that train without a centre go over to another graph; GraphError when they can't."""
+        if self.regraph is None or self.state != "running":
+            raise GraphError("no members train without a centre here now")
+        self.regraph.begin(kind)
 
     def change_network(self, links: Mapping[str, PhysicalLink], routes: Mapping[Pair, tuple[str, ...]]) -> None:
         """The underlay is another one now: look at it at once. ViewError when it contradicts itself."""
@@ -620,6 +640,7 @@ class Controller:
             "failure": self.failure,
             "rounds": self.iterations.lowest if self.iterations else len(self.book.complete),
             "gaps": self.iterations.to_json() if self.iterations else None,
+            "graph_swaps": [asdict(swap) for swap in self.regraph.swaps] if self.regraph else [],
             "epoch": self.plan.epoch,
             "identical": len(digests) == 1 and "" not in digests and self._goodbyes.keys() >= self.members.present,
             "passages": [asdict(passage) for passage in self.members.passages],

@@ -6,13 +6,13 @@ from dataclasses import replace
 from itertools import permutations
 from math import inf
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator, model_validator
 
 from testbed.plan import PLAIN_CODEC, Plan
 from testbed.planning import Pair, Policy, PolicyError, View, make_policy
-from testbed.planning.graphs import Graph, GraphError, gap_bounds
+from testbed.planning.graphs import Graph, GraphError, Weights, gap_bounds, metropolis, uniform
 from testbed.planning.sites import with_site_groups
 from testbed.protocol import Job
 
@@ -44,14 +44,18 @@ class Elastic(BaseModel):
 class Circle(BaseModel):
     """The communication graph of decentralized training, and the rules that bound how far members get apart.
 
-    Without `bounded` nothing does: members exchange whenever they like. `survives`: when one dies the others go on.
+    Without `bounded` nothing does: members exchange whenever they like. `survives`: when one dies the others go on,
+    and all may go over to another graph (Hop). `weights` are those that its members average by. Where `leaders` are
+    named, only they stand in the graph, each for its site; the others follow them.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     edges: tuple[tuple[str, str], ...]
+    leaders: tuple[str, ...] = ()
     bounded: bool = True
     survives: bool = False
+    weights: Literal["uniform", "metropolis"] = "uniform"
     max_ig: int | None = None
     backup: int = 0
     staleness: int = 0
@@ -59,17 +63,30 @@ class Circle(BaseModel):
 
     def without(self, gone: str, members: tuple[str, ...]) -> Circle:
         """What is left when one of `members` has died; GraphError when that is no graph over which others agree."""
+        if gone not in self.standing(members):
+            return self
+        if self.leaders:
+            raise GraphError(f"{gone} stood for its site; what the site's workers learn reaches nobody any more")
         left = Graph(members, frozenset(self.edges)).without(gone)
         if len(left.members) < 2:
             raise GraphError(f"only {', '.join(left.members)} is left; nobody to train with")
         return self.model_copy(update={"edges": tuple(sorted(left.edges))})
 
+    def standing(self, members: tuple[str, ...]) -> tuple[str, ...]:
+        """Those of the members that stand in the graph."""
+        return tuple(member for member in members if member in self.leaders) if self.leaders else members
+
+    def weigh(self, graph: Graph) -> Weights:
+        """What each of a graph's members averages by; GraphError when its weights are not for such a graph."""
+        return metropolis(graph) if self.weights == "metropolis" else uniform(graph)
+
     def bounds(self, members: tuple[str, ...]) -> dict[Pair, float]:
         """The most that each (ahead, behind) may be apart; GraphError when the edges make no graph of the members."""
-        if not self.bounded:
-            return dict.fromkeys(permutations(members, 2), inf)
-        rules = self.model_dump(include={"max_ig", "backup", "staleness", "notify_ack"})
-        return dict(gap_bounds(Graph(members, frozenset(self.edges)), **rules))
+        bounds: dict[Pair, float] = dict.fromkeys(permutations(members, 2), inf)
+        if self.bounded:
+            rules = self.model_dump(include={"max_ig", "backup", "staleness", "notify_ack"})
+            bounds |= gap_bounds(Graph(self.standing(members), frozenset(self.edges)), **rules)
+        return bounds
 
 
 class ControllerSpec(BaseModel):

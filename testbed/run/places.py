@@ -7,7 +7,7 @@ from typing import Any
 
 from testbed.controller.spec import Circle
 from testbed.emulation.routing import Routes
-from testbed.planning.graphs import Graph, GraphError, Weights, fast_edges, make_graph, metropolis, uniform
+from testbed.planning.graphs import Graph, GraphError, fast_edges, make_graph
 from testbed.protocol import Place
 from testbed.run import view
 from testbed.spec.errors import Fault, SpecError
@@ -26,15 +26,16 @@ class Placement:
     def __init__(self, experiment: Experiment) -> None:
         self._sync = experiment.spec.sync
         self._protocol = PROTOCOLS[self._sync.strategy]
+        self._sites = _sites(experiment) if self._sync.between == "sites" else {}
         try:
-            self.graph = _graph(experiment)
-            self._weights = self._weigh()
+            self.graph = _graph(experiment, tuple(self._sites))
+            self._weights = self.circle.weigh(self.graph)
             self._active = self.graph.sides()[0] if self._protocol == "adpsgd" else ()
         except GraphError as error:
             rule, _, remedy = str(error).partition("; ")
             fault = Fault("sync.graph", rule, remedy or "another graph, or another number of workers")
             raise SpecError(experiment.file, [fault]) from None
-        if faults := self._too_few():
+        if faults := [*self._too_few(self.graph), *self._unmakeable(experiment)]:
             raise SpecError(experiment.file, faults)
 
     @property
@@ -43,8 +44,10 @@ class Placement:
         sync = self._sync
         return Circle(
             edges=tuple(sorted(self.graph.edges)),
+            leaders=self.graph.members if self._sites else (),
             bounded=self._protocol in SYNCHRONOUS,
             survives=self._protocol == "hop",
+            weights=sync.weights or ("metropolis" if sync.strategy == "dpsgd" else "uniform"),
             max_ig=sync.max_ig,
             backup=sync.backup,
             staleness=sync.staleness,
@@ -53,9 +56,16 @@ class Placement:
 
     def place(self, member: str) -> Place:
         """What a worker is told."""
+        if member not in self.graph.members:
+            leader = next(leader for leader, workers in self._sites.items() if member in workers)
+            return Place("worker", (), (), {}, (leader,), {"leader": leader})
         sources, targets = self.graph.sources(member), self.graph.targets(member)
         partners = tuple(other for other in self.graph.members if other in {*sources, *targets})
-        return Place(self._protocol, sources, targets, self._weights[member], partners, self._rules(member))
+        rules, site = self._rules(member), self._sites.get(member)
+        if site is None:
+            return Place(self._protocol, sources, targets, self._weights[member], partners, rules)
+        rules = {**rules, "site": site}
+        return Place("leader", sources, targets, self._weights[member], (*partners, *site), rules)
 
     def _rules(self, member: str) -> Mapping[str, Any]:
         sync = self._sync
@@ -76,12 +86,25 @@ class Placement:
                 return {"group": sync.group, "generator": self.graph.members[0]}
         return {}
 
-    def _weigh(self) -> Weights:
-        kind = self._sync.weights or ("metropolis" if self._sync.strategy == "dpsgd" else "uniform")
-        return metropolis(self.graph) if kind == "metropolis" else uniform(self.graph)
+    def _unmakeable(self, experiment: Experiment) -> list[Fault]:
+        """Events' graphs that these workers do not make."""
+        faults: list[Fault] = []
+        for number, event in enumerate(experiment.spec.events):
+            if event.graph is None:
+                continue
+            field = f"events.{number}.graph"
+            try:
+                graph = make_graph(event.graph, self.graph.members)
+                self.circle.weigh(graph)
+            except GraphError as error:
+                rule, _, remedy = str(error).partition("; ")
+                faults.append(Fault(field, rule, remedy or "another graph"))
+            else:
+                faults += self._too_few(graph)
+        return faults
 
-    def _too_few(self) -> list[Fault]:
-        fewest = min(len(self.graph.sources(member)) for member in self.graph.members)
+    def _too_few(self, graph: Graph) -> list[Fault]:
+        fewest = min(len(graph.sources(member)) for member in graph.members)
         faults = []
         if self._sync.backup > fewest:
             rule = f"{self._sync.backup}, where some member has {fewest} in-neighbours"
@@ -92,9 +115,17 @@ class Placement:
         return faults
 
 
-def _graph(experiment: Experiment) -> Graph:
+def _sites(experiment: Experiment) -> Mapping[str, tuple[str, ...]]:
+    """Each site's other workers by its first, which stands for it."""
+    sites: dict[str, list[str]] = {}
+    for worker in experiment.topology.workers:
+        sites.setdefault(worker.site, []).append(worker.name)
+    return {leader: tuple(others) for leader, *others in sites.values()}
+
+
+def _graph(experiment: Experiment, leaders: tuple[str, ...]) -> Graph:
     sync, topology = experiment.spec.sync, experiment.topology
-    names = tuple(worker.name for worker in topology.workers)
+    names = leaders or tuple(worker.name for worker in topology.workers)
     if sync.strategy == "prague":
         return make_graph("complete", names)
     if sync.graph != "network":

@@ -68,6 +68,9 @@ class Script:
         if event.kill:
             self._kill(event.kill)
             self._tell("kill", event.kill)
+        if event.graph:
+            self._controller.change_graph(event.graph)
+            self._tell("graph", event.graph)
         if event.swap:
             self._swap(event.swap)
 
@@ -104,4 +107,6 @@ def _words(event: Event) -> str:
             return f"{kind} {'-'.join(pair)} {moment}"
     if event.kill:
         return f"kill {event.kill} {moment}"
+    if event.graph:
+        return f"graph {event.graph} {moment}"
     return f"change of {event.change.link} {moment}" if event.change else f"swap to {event.swap} {moment}"

@@ -12,7 +12,10 @@ Decentralized = Literal["hop", "dpsgd", "adpsgd", "prague", "netmax", "sgp"]
 
 DECENTRALIZED: frozenset[str] = frozenset(Decentralized.__args__)  # type: ignore[attr-defined]
 
-#: Whose members go on without one that has died.
+#: The families of graphs that are made of any workers.
+GraphKind = Literal["ring", "ring-based", "double-ring", "exponential", "torus", "complete"]
+
+#: Whose members go on without one that has died, and over another graph.
 SURVIVING = ("hop", "dpsgd")
 
 #: Whose members stand in a communication graph. Prague's groups are drawn among all.
@@ -29,6 +32,7 @@ DECENTRALIZED_FIELDS: dict[str, frozenset[str]] = {
     "max_ig": frozenset(("hop",)),
     "staleness": frozenset(("hop",)),
     "skip": frozenset(("hop",)),
+    "between": frozenset(("hop",)),
     "group": frozenset(("prague",)),
 }
 
@@ -56,9 +60,12 @@ class Skip(Strict):
 
 
 class DecentralizedSync(Strict):
-    """The part of `sync` for training without a centre (docs/decentralized.md)."""
+    """The part of `sync` for training without a centre (docs/decentralized.md).
 
-    graph: Literal["ring", "ring-based", "double-ring", "exponential", "torus", "complete", "network"] = "ring"
+    `between: sites` has the first worker of each site stand in the graph, and reduce its site's steps.
+    """
+
+    graph: Literal[GraphKind, "network"] = "ring"
     degree: int = Field(default=3, ge=2)
     weights: Literal["uniform", "metropolis"] | None = None
     form: Literal["serial", "parallel"] = "serial"
@@ -67,6 +74,7 @@ class DecentralizedSync(Strict):
     max_ig: int | None = Field(default=None, ge=1, le=10_000)
     staleness: int = Field(default=0, ge=0, le=10_000)
     skip: Skip | None = None
+    between: Literal["workers", "sites"] = "workers"
     group: int = Field(default=3, ge=2)
 
     @model_validator(mode="after")
@@ -74,6 +82,8 @@ class DecentralizedSync(Strict):
         """As HopRules has it, in the words of the file."""
         if "degree" in self.model_fields_set and self.graph != "network":
             raise misfit("degree", f"the graph {self.graph} has degrees of its own", "`graph: network`")
+        if self.between == "sites" and self.graph == "network":
+            raise misfit("between", "the network's fast pairs are those of workers", "`between: workers`")
         if self.backup and self.staleness:
             raise misfit("staleness", "backup says what a member does not wait for already", "one of the two")
         if self.mode == "notify_ack" and (self.backup or self.staleness or self.max_ig is not None):

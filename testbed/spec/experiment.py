@@ -13,7 +13,14 @@ from pydantic import Field, model_validator
 
 from testbed.link import LinkState
 from testbed.spec.compute import Compute
-from testbed.spec.decentralized import DECENTRALIZED, DECENTRALIZED_FIELDS, SURVIVING, Decentralized, DecentralizedSync
+from testbed.spec.decentralized import (
+    DECENTRALIZED,
+    DECENTRALIZED_FIELDS,
+    SURVIVING,
+    Decentralized,
+    DecentralizedSync,
+    GraphKind,
+)
 from testbed.spec.errors import Fault, SpecError
 from testbed.spec.load import Pair, Strict, misfit, parse_yaml, read_yaml, validate
 from testbed.spec.topology import MAX_SCALE, MIN_SCALE, Topology
@@ -231,7 +238,8 @@ class Event(Strict):
     """Something that happens, at a time after training began or when a round is complete: exactly one thing.
 
     `change` a directed link's values; take a physical pair `down` or `up` (`paris-tokyo` as two names);
-    `swap` the network for that of another topology file; `kill` a worker's container, where the run is elastic.
+    `swap` the network for that of another topology file; `kill` a worker's container, where the run is elastic or its
+    strategy goes on without; go over to another communication `graph` (docs/decentralized.md).
     """
 
     at: Duration | None = None
@@ -241,14 +249,15 @@ class Event(Strict):
     up: Pair[str] | None = None
     swap: str | None = Field(default=None, min_length=1)
     kill: str | None = None
+    graph: GraphKind | None = None
 
     @model_validator(mode="after")
     def _one_moment_one_thing(self) -> Self:
         if (self.at is None) == (self.round is None):
             raise ValueError("needs one moment | either `at: 30s` or `round: 40`")
-        things = [name for name in ("change", "down", "up", "swap", "kill") if getattr(self, name) is not None]
+        things = [name for name in ("change", "down", "up", "swap", "kill", "graph") if getattr(self, name) is not None]
         if len(things) != 1:
-            raise ValueError(f"does {' and '.join(things) or 'nothing'} | one of change, down, up, swap, kill")
+            raise ValueError(f"does {' and '.join(things) or 'nothing'} | one of change, down, up, swap, kill, graph")
         return self
 
 
@@ -438,6 +447,9 @@ def _check_event(
             faults.append(Fault(f"{field}.kill", rule, "`elastic: {quorum: 2}` beside it"))
         if event.kill not in workers:
             faults.append(Fault(f"{field}.kill", f"no worker {event.kill!r} is there", _some(workers)))
+    if event.graph and spec.sync.strategy not in SURVIVING:
+        rule = f"the members of {spec.sync.strategy} can't go over to another graph"
+        faults.append(Fault(f"{field}.graph", rule, f"`strategy:` {' or '.join(SURVIVING)}"))
     for kind in ("down", "up"):
         pair = getattr(event, kind)
         if pair and "->".join(pair) not in known:

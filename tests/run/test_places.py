@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from testbed.run.places import Placement
 from testbed.spec.errors import SpecError
 from testbed.spec.experiment import Experiment
 from testbed.sync.decentralized import ActiveMember, HopMember, HopRules, PassiveMember
+from testbed.sync.decentralized.bridge import SiteLeader
 from testbed.sync.decentralized.parties import make_party
 from tests.spec.files import EXPERIMENT, write
 
@@ -46,6 +48,19 @@ def test_every_place_makes_a_party(sync: dict[str, Any], tmp_path: Path) -> None
         assert set(place.partners) <= set(members) - {member}
     bounds = placement.circle.bounds(members)
     assert (max(bounds.values()) < float("inf")) == (sync["strategy"] in ("hop", "dpsgd", "sgp"))
+
+
+def test_between_sites_the_first_worker_of_each_stands_for_it(tmp_path: Path) -> None:
+    placement = placed(tmp_path, {"strategy": "hop", "between": "sites", "max_ig": 3, "backup": 1})
+    names = [worker.name for worker in Experiment.load(tmp_path / "experiment.yaml").topology.workers]
+    parties = {}
+    for name in names:
+        place = Place.from_json(asdict(placement.place(name)))
+        parties[name] = make_party(name, names, place, torch.zeros(3), 5, seed=1)
+    leaders = {name for name, party in parties.items() if isinstance(party, SiteLeader)}
+    assert leaders == {name for name in names if name.endswith("-w0")} == set(placement.circle.leaders)
+    bounds = placement.circle.bounds(tuple(names))
+    assert {pair for pair, bound in bounds.items() if bound < float("inf")} == set(permutations(leaders, 2))
 
 
 def test_rules_come_through(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from testbed.protocol import Report
+from testbed.protocol import Message, Promised, Report
 from testbed.sync.decentralized.inbox import Inbox
 from testbed.sync.decentralized.post import Post
 
@@ -33,7 +33,7 @@ class Account:
     """
 
     def __init__(
-        self, member: str, post: Post, inbox: Inbox, figures: Callable[[], StepFigures], tell: Callable[[Report], None]
+        self, member: str, post: Post, inbox: Inbox, figures: Callable[[], StepFigures], tell: Callable[[Message], None]
     ) -> None:
         self._member = member
         self._post = post
@@ -48,6 +48,10 @@ class Account:
     def waited(self, seconds: float, peer: str) -> None:
         """It has waited for so long until a message of `peer` let it go on."""
         self._waited[peer] += seconds  # type: ignore[assignment]
+
+    def promised(self, end: int) -> None:
+        """It enters no iteration from `end` on until it hears of another graph."""
+        self._tell(Promised(self._member, end))
 
     def advanced(self, iteration: int) -> None:
         """It has entered `iteration`."""

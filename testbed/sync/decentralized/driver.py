@@ -18,8 +18,9 @@ from typing import Protocol
 from torch import Tensor
 
 from testbed.sync.decentralized.effects import Advance, Compute, Effect, Party, Send, Step, Until
-from testbed.sync.decentralized.inbox import Arrived, Cut, Event, Failed, Gone, Inbox, Sent, Stepped
+from testbed.sync.decentralized.inbox import Arrived, Asked, Cut, Event, Failed, Gone, Inbox, Sent, Stepped, Turned
 from testbed.sync.decentralized.letters import Done
+from testbed.sync.decentralized.neighbours import Neighbours
 from testbed.sync.decentralized.post import Post
 from testbed.sync.errors import SyncError
 
@@ -32,6 +33,9 @@ class Watch(Protocol):
 
     def advanced(self, iteration: int) -> None:
         """It has entered `iteration`."""
+
+    def promised(self, end: int) -> None:
+        """It enters no iteration from `end` on until it hears of another graph."""
 
     def waited(self, seconds: float, peer: str) -> None:
         """It has waited for so long until a message of `peer` let it go on."""
@@ -133,7 +137,10 @@ class Driver:
                 raise SyncError(
                     f"{self._party.name}, iteration {self.iteration}: waited {patience_s:g} s for {awaited}{gone}"
                 )
-            self._handle(event, awaited)
+            try:
+                self._handle(event, awaited)
+            except ValueError as error:
+                raise SyncError(f"{self._party.name}, iteration {self.iteration}: {error}") from error
             if isinstance(event, Arrived) and condition():
                 self._watch.waited(max(event.at_s - began, 0.0), event.sender)
 
@@ -152,6 +159,10 @@ class Driver:
                 self._lost(peer, why, awaited)
             case Cut(peer):
                 self._cut(peer)
+            case Asked(ahead):
+                self._watch.promised(self._party.promise(ahead))
+            case Turned(iteration, neighbours):
+                self._turn(iteration, neighbours)
             case Failed(error):
                 raise error
 
@@ -165,11 +176,16 @@ class Driver:
                 f"{self._party.name}, iteration {self.iteration}: {peer} is gone ({why}), while waiting for {awaited}"
             )
 
+    def _turn(self, iteration: int, neighbours: Neighbours | None) -> None:
+        if neighbours is None:
+            self._party.release()
+            return
+        self._partners |= {*neighbours.sources, *neighbours.targets}
+        for send in self._party.turn(iteration, neighbours):
+            self._send(send)
+
     def _cut(self, peer: str) -> None:
         self._gone.pop(peer, None)
         self._partners.discard(peer)
         self._post.drop(peer)
-        try:
-            self._party.forget(peer)
-        except ValueError as error:
-            raise SyncError(f"{self._party.name}, iteration {self.iteration}: {error}") from error
+        self._party.forget(peer)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from testbed.sync.decentralized.effects import Message, Step
 from testbed.sync.decentralized.letters import Letter, Letters
+from testbed.sync.decentralized.neighbours import Neighbours
 from testbed.sync.errors import FrameError
 from testbed.sync.frame import Frame, FrameFormat, Greeting, Kind
 from testbed.sync.round import Delivery
@@ -48,6 +49,21 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
+class Asked:
+    """The controller's question how far this member can go on; see Party.promise."""
+
+    ahead: int
+
+
+@dataclass(frozen=True, slots=True)
+class Turned:
+    """The controller's word that from `iteration` on the graph is another; `None` where it stays as it is."""
+
+    iteration: int
+    neighbours: Neighbours | None
+
+
+@dataclass(frozen=True, slots=True)
 class Failed:
     """This member can't go on."""
 
@@ -69,7 +85,7 @@ class Stepped:
     change: Tensor
 
 
-Event = Arrived | Gone | Cut | Failed | Sent | Stepped
+Event = Arrived | Gone | Cut | Asked | Turned | Failed | Sent | Stepped
 
 
 @dataclass(slots=True)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from testbed.sync.buffers import bytes_of
 from testbed.sync.decentralized.adpsgd import Exchange, Moved
+from testbed.sync.decentralized.bridge import Change, Task
 from testbed.sync.decentralized.effects import Message
 from testbed.sync.decentralized.hop.messages import Ack, Skipped, Tokens, Update
 from testbed.sync.decentralized.netmax import Model, Pull
@@ -84,6 +85,10 @@ class Letters:
                 return _with(parameters, Letter(14, number))
             case Done():
                 return Letter(15)
+            case Task(iteration, parameters):
+                return _with(parameters, Letter(16, iteration))
+            case Change(iteration, change):
+                return _with(change, Letter(17, iteration))
         raise TypeError(f"{message} has no form in which it travels")
 
     def read(self, letter: Letter) -> Message:
@@ -119,6 +124,10 @@ class Letters:
                 return Part(number, self._tensor(letter))
             case Letter(15):
                 return Done()
+            case Letter(16, number):
+                return Task(number, self._tensor(letter))
+            case Letter(17, number):
+                return Change(number, self._tensor(letter))
         raise FrameError(f"no message has the code {letter.code}")
 
     def _tensor(self, letter: Letter) -> Tensor:

@@ -10,12 +10,14 @@ from types import TracebackType
 
 from torch import Tensor
 
-from testbed.protocol import Died, Goodbye, Message, Place, ProtocolError, Stop
+from testbed.protocol import Ask, Died, Goodbye, Message, Place, ProtocolError, Release, Stop, Turn
 from testbed.sync.decentralized.account import Account, StepFigures
+from testbed.sync.decentralized.bridge import SiteLeader, SiteWorker
 from testbed.sync.decentralized.driver import Driver, LocalStep
 from testbed.sync.decentralized.hop import HopMember
-from testbed.sync.decentralized.inbox import Cut, Failed, Gone, Inbox, Sent
+from testbed.sync.decentralized.inbox import Asked, Cut, Failed, Gone, Inbox, Sent, Turned
 from testbed.sync.decentralized.letters import Letters
+from testbed.sync.decentralized.neighbours import Neighbours
 from testbed.sync.decentralized.parties import final_parameters, make_party
 from testbed.sync.decentralized.post import Post
 from testbed.sync.errors import Stopped
@@ -68,7 +70,7 @@ class Membership:
             step,
             self._account,
             self.job.round_timeout_s,
-            survives=isinstance(self._party, HopMember),
+            survives=isinstance(self._party, HopMember | SiteLeader | SiteWorker),
         )
         driver.run()
         return final_parameters(self._party)
@@ -116,7 +118,18 @@ class Membership:
                     continue
                 if message is None:
                     return
-                if isinstance(message, Stop):
-                    self._inbox.put(Failed(Stopped(message.reason)))
-                elif isinstance(message, Died):
-                    self._inbox.put(Cut(message.gone))
+                self._obey_one(message)
+
+    def _obey_one(self, message: Message) -> None:
+        match message:
+            case Stop(reason):
+                self._inbox.put(Failed(Stopped(reason)))
+            case Died(gone):
+                self._inbox.put(Cut(gone))
+            case Ask(ahead):
+                self._inbox.put(Asked(ahead))
+            case Turn(iteration, place):
+                there = Place.from_json(place)
+                self._inbox.put(Turned(iteration, Neighbours(self.name, there.sources, there.targets, there.weights)))
+            case Release():
+                self._inbox.put(Turned(0, None))

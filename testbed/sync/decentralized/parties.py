@@ -10,6 +10,7 @@ from torch import Tensor
 
 from testbed.protocol import Place
 from testbed.sync.decentralized.adpsgd import ActiveMember, PassiveMember
+from testbed.sync.decentralized.bridge import SiteLeader, SiteWorker
 from testbed.sync.decentralized.effects import Member, Message, Party, Send, Steps
 from testbed.sync.decentralized.hop import HopMember, HopRules
 from testbed.sync.decentralized.neighbours import Neighbours
@@ -80,6 +81,12 @@ def make_party(name: str, members: Sequence[str], place: Place, start: Tensor, i
     match place.protocol, neighbours:
         case "hop", Neighbours():
             return HopMember(neighbours, HopRules(**place.rules), start, iterations)
+        case "leader", Neighbours():
+            rules = {rule: value for rule, value in place.rules.items() if rule != "site"}
+            member = HopMember(neighbours, HopRules(**rules), start, iterations)
+            return SiteLeader(member, place.rules["site"], iterations)
+        case "worker", _:
+            return SiteWorker(name, place.rules["leader"], start, iterations)
         case "sgp", Neighbours():
             return PushSumMember(neighbours, start, iterations)
         case "adpsgd", _:
@@ -90,7 +97,9 @@ def make_party(name: str, members: Sequence[str], place: Place, start: Tensor, i
             return _prague(name, members, place, start, iterations, random)
         case "netmax", _:
             return MeasuringNetMax(name, place.targets, start, iterations, random)
-    raise ValueError(f"no protocol {place.protocol!r} for {name}; there are hop, sgp, adpsgd, prague and netmax")
+    raise ValueError(
+        f"no protocol {place.protocol!r} for {name}; there are hop, leader, worker, sgp, adpsgd, prague and netmax"
+    )
 
 
 def _prague(name: str, members: Sequence[str], place: Place, start: Tensor, iterations: int, random: Random) -> Party:
@@ -103,6 +112,6 @@ def _prague(name: str, members: Sequence[str], place: Place, start: Tensor, iter
 
 def final_parameters(party: Party) -> Tensor:
     """What the party's model ended at."""
-    member = party.member if isinstance(party, WithGenerator) else party
+    member = party.member if isinstance(party, WithGenerator | SiteLeader) else party
     assert isinstance(member, Member)
     return member.parameters

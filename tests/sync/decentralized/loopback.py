@@ -28,10 +28,14 @@ class Follow:
     tell: Callable[[int], None]
     entered: list[int] = field(default_factory=list)
     waits: list[tuple[float, str]] = field(default_factory=list)
+    promises: list[int] = field(default_factory=list)
 
     def advanced(self, iteration: int) -> None:
         self.entered.append(iteration)
         self.tell(iteration)
+
+    def promised(self, end: int) -> None:
+        self.promises.append(end)
 
     def waited(self, seconds: float, peer: str) -> None:
         self.waits.append((seconds, peer))

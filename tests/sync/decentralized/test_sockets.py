@@ -17,10 +17,10 @@ from testbed.protocol import Place
 from testbed.sync.decentralized import HopMember, HopRules, Party
 from testbed.sync.decentralized.driver import LocalStep
 from testbed.sync.decentralized.hop.messages import Update
-from testbed.sync.decentralized.inbox import Cut
+from testbed.sync.decentralized.inbox import Asked, Cut, Turned
 from testbed.sync.decentralized.parties import final_parameters, make_party
 from testbed.sync.errors import SyncError
-from tests.sync.decentralized.hops import hop_members, monitor_of
+from tests.sync.decentralized.hops import hop_members, monitor_of, neighbours
 from tests.sync.decentralized.loopback import Node, no_change, start
 from tests.sync.decentralized.quadratic import Quadratics
 
@@ -183,6 +183,48 @@ def test_two_members_die_and_the_others_finish(rules: HopRules) -> None:
         node.join()
     assert {name for name, node in nodes.items() if node.error} == {"w2", "w5"}
     assert all(members[name].iteration == 60 for name in nodes if name not in ("w2", "w5"))
+
+
+@pytest.mark.parametrize(
+    "rules", [HopRules(), HopRules(max_ig=3, backup=1, max_jump=4), HopRules(max_ig=4, staleness=2)]
+)
+def test_members_go_over_to_another_graph_and_back(rules: HopRules) -> None:
+    before, after = ring(MEMBERS), complete(MEMBERS)
+    problem = Quadratics(before.members, Random(1))
+    members = hop_members(before, rules, 60, problem.start)
+    nodes = start(members, around(before), 3, of(problem, lambda name, k: 0.004))
+    firsts = []
+    for number, graph in enumerate((after, before), 1):
+        while min(len(node.follow.entered) for node in nodes.values()) < 12 * number:
+            time.sleep(0.005)
+        for node in nodes.values():
+            node.inbox.put(Asked(3))
+        while min(len(node.follow.promises) for node in nodes.values()) < number:
+            time.sleep(0.005)
+        firsts.append(max(node.follow.promises[-1] for node in nodes.values()))
+        for name, node in nodes.items():
+            node.inbox.put(Turned(firsts[-1], neighbours(graph, name, uniform(graph))))
+        while min(node.follow.entered[-1] for node in nodes.values()) < firsts[-1]:
+            time.sleep(0.005)
+    run(nodes)
+    assert all(member.iteration == 60 for member in members.values())
+    sent = {to: nodes["w0"].post.sent_bytes[to] // 12 for to in ("w1", "w3")}
+    assert 0 < sent["w3"] <= firsts[1] - firsts[0] and sent["w1"] > sent["w3"]
+
+
+def test_a_protocol_with_one_graph_ends_when_it_is_to_go_over_to_another() -> None:
+    graph = ring(MEMBERS[:4])
+    weights = uniform(graph)
+    parties: dict[str, Party] = {}
+    for name in graph.members:
+        place = Place("sgp", graph.sources(name), graph.targets(name), weights[name], around(graph)[name], {})
+        parties[name] = make_party(name, graph.members, place, torch.zeros(1), 1000, seed=1)
+    nodes = start(parties, around(graph), 1, no_change)
+    nodes["w0"].inbox.put(Asked(3))
+    for node in nodes.values():
+        node.join()
+    assert isinstance(nodes["w0"].error, SyncError)
+    assert "w0 can't go over to another graph: its protocol has one" in str(nodes["w0"].error)
 
 
 def test_waits_are_counted_for_whom_they_ended_with() -> None:

@@ -1,0 +1,123 @@
+"""How members come to another graph: what they are asked and told, and what holds while they turn."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from math import inf
+
+import pytest
+
+from testbed.controller.iterations import IterationBook
+from testbed.controller.regraph import AHEAD, Regraph
+from testbed.controller.spec import Circle
+from testbed.planning.graphs import GraphError, ring
+from testbed.protocol import Ask, Job, Message, Place, Promised, Release, Turn
+from tests.controller.test_iterations import entered
+
+pytestmark = pytest.mark.unit
+
+MEMBERS = tuple("abcdef")
+ROUNDS = 50
+
+
+class Told:
+    """A circle of six, and what each was sent."""
+
+    def __init__(self, survives: bool = True, backup: int = 0) -> None:
+        graph = ring(MEMBERS)
+        circle = Circle(edges=tuple(sorted(graph.edges)), survives=survives, backup=backup, max_ig=4)
+        weights = circle.weigh(graph)
+        self.sent: list[tuple[str, Message]] = []
+        jobs = {}
+        for number, name in enumerate(MEMBERS):
+            sources = graph.sources(name)
+            place = asdict(Place("hop", sources, sources, weights[name], sources, {"max_ig": 4}))
+            jobs[name] = Job("svm", ROUNDS, 8, "sgd", 0.1, 1, number, len(MEMBERS), place=place)
+        self.book = IterationBook(MEMBERS, circle)
+        self.regraph = Regraph(circle, jobs, self.book, lambda name, message: self.sent.append((name, message)))
+
+    def take(self) -> dict[str, Message]:
+        sent, self.sent = dict(self.sent), []
+        return sent
+
+    def enter(self, iteration: int, at_s: float) -> list[str]:
+        return [str(one) for name in self.book.members for one in self.book.add(entered(name, iteration, at_s))]
+
+
+def test_all_turn_in_the_latest_iteration_that_was_promised() -> None:
+    told = Told()
+    told.regraph.begin("complete")
+    assert told.take() == dict.fromkeys(MEMBERS, Ask(AHEAD))
+    for number, name in enumerate(MEMBERS):
+        told.regraph.promised(Promised(name, 10 + number))
+    turns = told.take()
+    assert {turn.iteration for turn in turns.values() if isinstance(turn, Turn)} == {15}
+    assert isinstance(turns["a"], Turn)
+    place = Place.from_json(turns["a"].place)
+    assert place.sources == place.targets == place.partners == tuple("bcdef")
+    assert place.rules == {"max_ig": 4} and sum(place.weights.values()) == pytest.approx(1)
+
+
+def test_one_swap_after_the_other() -> None:
+    told = Told()
+    told.regraph.begin("complete")
+    with pytest.raises(GraphError, match="another swap of the graph is under way"):
+        told.regraph.begin("ring")
+    for name in MEMBERS:
+        told.regraph.promised(Promised(name, 5))
+    with pytest.raises(GraphError, match="under way"):
+        told.regraph.begin("ring")
+    for iteration in range(1, 6):
+        told.enter(iteration, 10.0 + iteration)
+    told.regraph.begin("ring")
+    assert [swap.first for swap in told.regraph.swaps] == [5, None]
+
+
+@pytest.mark.parametrize("end", ["death", "training"])
+def test_members_are_released_when_a_swap_will_not_be(end: str) -> None:
+    told = Told()
+    told.regraph.begin("complete")
+    told.take()
+    if end == "death":
+        told.book.bury("b", "killed")
+        told.regraph.gone("b")
+        assert told.take() == dict.fromkeys("acdef", Release())
+    else:
+        for name in MEMBERS:
+            told.regraph.promised(Promised(name, ROUNDS + 1))
+        assert told.take() == dict.fromkeys(MEMBERS, Release())
+    assert told.regraph.swaps[-1].given_up and told.regraph.swaps[-1].first is None
+    told.regraph.promised(Promised("c", 3))
+    assert told.take() == {}
+
+
+@pytest.mark.parametrize(
+    ("told", "kind", "says"),
+    [
+        (Told(survives=False), "complete", "only Hop's members"),
+        (Told(), "double-ring", "multiple of 4"),
+        (Told(), "star", "star"),
+        (Told(backup=3), "ring", "some member would have 2 in-neighbours"),
+    ],
+)
+def test_a_graph_that_cannot_be_is_refused(told: Told, kind: str, says: str) -> None:
+    with pytest.raises(GraphError, match=says):
+        told.regraph.begin(kind)
+    assert told.sent == []
+
+
+def test_each_era_keeps_its_bounds() -> None:
+    """a and d are three hops apart in the ring and one in the complete graph, with max_ig 1 in each."""
+    complete = tuple(sorted((u, v) for u in MEMBERS for v in MEMBERS if u != v))
+    book = IterationBook(MEMBERS, Circle(edges=tuple(sorted(ring(MEMBERS).edges)), max_ig=1))
+    book.turn(4, Circle(edges=complete, max_ig=1))
+    order = [*"abcef", *"abf", *"a"]  # to where the ring lets each go while d stays in 0
+    iterations = dict.fromkeys(MEMBERS, 0)
+    for number, name in enumerate(order):
+        iterations[name] += 1
+        assert not book.add(entered(name, iterations[name], 10.0 + number / 100))
+    # 4 is where the first era ends: in it a is 4 ahead of d, where three hops allow 3. The second begins there.
+    broken = [*book.add(entered("a", 4, 20.0)), *book.settle(inf)]
+    assert "a is 4 iterations ahead of d, where the bound is 3" in map(str, broken)
+    pairs = book.to_json()["pairs"]
+    assert {pair["since"] for pair in pairs} == {0}
