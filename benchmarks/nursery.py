@@ -78,6 +78,9 @@ class Processes(Fleet):
             self._pids[name] = self._nursery.bear([*request.command, *places], request.environment, log)
         return dict(self._pids)
 
+    def kill(self, worker: str) -> None:
+        os.kill(self._pids[worker], signal.SIGKILL)
+
     def logs(self, worker: str) -> bytes:
         return self._log(worker).read_bytes()
 
