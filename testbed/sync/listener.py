@@ -170,6 +170,6 @@ class Listener:
             head = receiver.wire.unpack(raw)
             delivery = receiver.admit(hello.member, hello.lane, head)
             payload = scratch.room(head.length) if delivery.into is None else delivery.into
-            sockets.receive_bulk(connection, payload)
+            sockets.receive(connection, payload)
             frame.verify(head, payload)
             delivery.take(payload)

@@ -19,10 +19,6 @@ from testbed.sync.errors import SyncError
 #: chunk: at 20 Mbit/s these are 50 ms.
 NOTSENT_LOWAT_BYTES = 128 * 1024
 
-#: Who reads a chunk is woken once so much of it is there, or all of it. Else the kernel wakes it for each packet, which
-#: at 200 Mbit/s has 8 KiB: four members' rounds of 24 MiB took 73,000 turns of their threads, and 11,000 so.
-WAKE_BYTES = 256 * 1024
-
 #: Longest pause between retransmissions, unless that would end connections early. Linux doubles it up to 120 s, so a
 #: link that was away for 40 s would stay unused for up to 40 s more.
 RTO_MAX_S = 2.0
@@ -158,24 +154,6 @@ def receive(connection: socket.socket, into: memoryview) -> None:
     """Fill `into`; ConnectionError when the peer closes before it is full."""
     if not receive_or_end(connection, into):
         raise ConnectionError(f"closed in the middle: 0 of {len(into)} bytes came")
-
-
-def receive_bulk(connection: socket.socket, into: memoryview) -> None:
-    """`receive` on a connection without a timeout, whose thread sleeps until WAKE_BYTES are there, or all of it."""
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, min(len(into), WAKE_BYTES))
-    _await_readable(connection)
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
-    receive(connection, into)
-
-
-def _await_readable(connection: socket.socket) -> None:
-    """Returns too when another thread closes the connection; its number may be another's by then."""
-    number = connection.fileno()
-    if number >= 0:
-        poll = select.poll()
-        poll.register(number, select.POLLIN)
-        while connection.fileno() == number and not poll.poll(_POLL_S * 1e3):
-            pass
 
 
 def close_now(connection: socket.socket) -> None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import random
-import socket
 import subprocess
 import sys
-import threading
 
 import pytest
 
-from testbed.sync.sockets import RTO_LIMIT_S, RTO_MAX_S, WAKE_BYTES, receive, receive_bulk, rto_max_s
+from testbed.sync.sockets import RTO_LIMIT_S, RTO_MAX_S, rto_max_s
 
 
 @pytest.mark.unit
@@ -27,29 +24,6 @@ def test_probes_last_as_long_as_the_patience_if_they_can(patience_s: float, retr
 def test_with_probes_enough_a_link_is_used_soon_after_it_is_back() -> None:
     assert rto_max_s(120.0, 255) == RTO_MAX_S
     assert rto_max_s(120.0, 15) > RTO_MAX_S
-
-
-@pytest.mark.unit
-def test_who_reads_gets_all_of_it_and_the_end_however_it_comes() -> None:
-    """Also what is less than would wake it, at the end and before the peer closes."""
-    whole = random.Random(1).randbytes(2 * WAKE_BYTES + 77)
-
-    def send(connection: socket.socket) -> None:
-        with connection:
-            for start in range(0, len(whole), 50_000):
-                connection.sendall(whole[start : start + 50_000])
-            connection.sendall(b"tail")
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        threading.Thread(target=send, args=(socket.create_connection(listener.getsockname()),), daemon=True).start()
-        connection, _ = listener.accept()
-    with connection:
-        head, payload = memoryview(bytearray(100)), memoryview(bytearray(len(whole) - 100))
-        receive(connection, head)
-        receive_bulk(connection, payload)
-        assert bytes(head) + bytes(payload) == whole
-        with pytest.raises(ConnectionError, match="4 of 5 bytes"):
-            receive_bulk(connection, payload[:5])
 
 
 #: 3.2 s there and back; SYNs that are sent again meanwhile must not take the connection's place.
