@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := setup
 # Other shells leave by a signal without running what `trap … EXIT` asked for.
 SHELL := /bin/bash
-.PHONY: setup emulate test test-in-guest test-units smoke bench doctor clean
+.PHONY: setup emulate test test-in-guest test-units test-core smoke bench doctor clean
 
 # Files that root makes in the checkout are handed back to the user who called sudo, however the recipe ends.
 GIVE_BACK = trap './setup.sh give-back' EXIT
@@ -16,7 +16,9 @@ emulate: setup ## train a model over an emulated wide-area network
 	@$(GIVE_BACK); .venv/bin/testbed run experiments/quickstart.yaml
 
 # Tests marked `guest` need netem and Open vSwitch in the kernel; where this one lacks either they run in a guest's. That
-# takes one processor for three minutes, so those that need no root, and time nothing, have what is left of the other.
+# takes one processor for two minutes, so those that need no root, and time nothing, have what is left of the other, in
+# two halves: of synchronization and planning, and of all else.
+CORE = tests/sync tests/planning
 NETEM_AND_OVS = unshare --net sh -c 'tc qdisc add dev lo root netem && ovs-dpctl add-dp trial' 2>/dev/null
 test: setup ## style, types and every test
 	@$(GIVE_BACK); \
@@ -24,7 +26,7 @@ test: setup ## style, types and every test
 	if $(NETEM_AND_OVS); then \
 	    .venv/bin/python -m pytest; \
 	else \
-	    $(MAKE) --no-print-directory --jobs=2 test-in-guest test-units && \
+	    $(MAKE) --no-print-directory --jobs=3 test-in-guest test-units test-core && \
 	    .venv/bin/python -m pytest -m 'not guest and not unit'; \
 	fi
 
@@ -32,7 +34,10 @@ test-in-guest:
 	@.venv/bin/python -m tests.guest
 
 test-units:
-	@nice -n 19 .venv/bin/python -m pytest -m 'unit and not guest'
+	@nice -n 19 .venv/bin/python -m pytest -m 'unit and not guest' $(addprefix --ignore=,$(CORE))
+
+test-core:
+	@nice -n 19 .venv/bin/python -m pytest -m 'unit and not guest' $(CORE)
 
 smoke: setup ## a short run in a container with its own engine; fails unless its verdict is `trusted`
 	@$(GIVE_BACK); .venv/bin/python -m containers.smoke
