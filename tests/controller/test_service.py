@@ -297,6 +297,7 @@ def test_a_plan_made_while_the_network_changed_is_made_again(tmp_path: Path) -> 
             controller.change_network(view.links, view.routes)
             await fleet.until(lambda: len(slow.begun) == 1)
             controller.change_network(changed.links, changed.routes)
+            fleet.network = changed
             slow.go_on.set()
             await fleet.until(lambda: controller.swaps)
             assert slow.begun[0].links == view.links and slow.begun[1].links == changed.links
