@@ -77,6 +77,11 @@ class Backlog:
     def __len__(self) -> int:
         return len(self._heap)
 
+    @property
+    def watched(self) -> bool:
+        """Whether others take over what is too much here."""
+        return bool(self._watchers)
+
     def feed(self, feeds: Sequence[Feed]) -> None:
         """From now on take over from these, instead of those named before."""
         with self._filled:

@@ -29,6 +29,9 @@ from testbed.sync.tcpinfo import TcpInfo
 #: Enough that a lane has its next frame at hand while one arrives.
 FORWARD_CHUNKS = 2
 
+#: Enough that a connection has its next frame at hand while one is being sent.
+AT_HAND = 1
+
 #: A peer and the lane to it.
 Hop = tuple[str, int]
 
@@ -89,6 +92,16 @@ class Outbox:
         sender.backlog.put(priority, frame, payload, sent, spills)
         if sender.failure:
             self._on_failure(peer, sender.failure)
+
+    def crowded(self, peer: str) -> bool:
+        """Whether what is put for `peer` now would only wait: behind other frames, or in a queue on the path.
+
+        Not where an auxiliary route would take it over.
+        """
+        backlog = self._sender((peer, 0)).backlog
+        if backlog.watched:
+            return False
+        return len(backlog) >= AT_HAND or self._sender((peer, 0)).queueing()
 
     def forward(self, plan: Plan, peer: str, frame: Frame) -> Callable[[memoryview], None]:
         """Where a frame that `peer` sent, and that is not for this member, goes on to, once there is room.

@@ -16,6 +16,7 @@ import torch
 from testbed.plan import Plan
 from testbed.protocol import Slice
 from testbed.sync import payload
+from testbed.sync.ahead import Ahead
 from testbed.sync.buffers import CODES, DTYPES, Sums, bytes_of
 from testbed.sync.codecs import PLAIN, Codec, Residual
 from testbed.sync.duty import Role
@@ -84,6 +85,7 @@ class Round:
         self._residual: Residual | None = None
         self._frozen = False
         self._guard = threading.Lock()
+        self._ahead = Ahead(layout)
         self._unsettled = len(layout.chunks)
         self._unsent = 0
         self._all_sent = threading.Condition(self._guard)
@@ -201,6 +203,7 @@ class Round:
         """A mean is in its place; whether it is the first, which tells the epoch to go by next."""
         first = self.reduction.agreed is None
         self.reduction.accept(number, part)
+        self._ahead.settle(number)
         return first
 
     def _arrived(self, peer: str, length: int, began: float) -> float:
@@ -214,8 +217,9 @@ class Round:
         """Pass on a chunk that holds all that was to be added here: up as a partial sum, or down as the mean."""
         duty = self.reduction.duty(number)
         if duty.partials_to is not None:
-            frame, data = self._packed(number, Kind.PARTIAL, part, duty.partial_codec)
-            self._send(number, duty.partials_to, frame, data)
+            with self._guard:
+                self._ahead.hold(duty.partials_to, number, part)
+            self._advance(duty.partials_to)
             return
         with self._guard:
             began = time.monotonic()
@@ -223,6 +227,17 @@ class Round:
             self.tally.add_s += time.monotonic() - began
         for each in finished:
             self._release(each, self.reduction.part(each), duty.mean_codec)
+
+    def _advance(self, peer: str) -> None:
+        """Send `peer` the partial sums whose turn it is."""
+        while True:
+            with self._guard:
+                held = self._ahead.release(peer, lambda: self._outbox.crowded(peer))
+            if held is None:
+                return
+            codec = self.reduction.duty(held.number).partial_codec
+            frame, data = self._packed(held.number, Kind.PARTIAL, held.part, codec)
+            self._send(held.number, peer, frame, data)
 
     def _release(self, number: int, part: Part, codec: Codec) -> None:
         """At the root: a mean is to be broadcast. It goes to several, so its checksum is made here."""
@@ -242,6 +257,9 @@ class Round:
         with self._guard:
             self._unsettled -= 1
             over = not self._unsettled
+            waiting = self._ahead.peers
+        for peer in waiting:
+            self._advance(peer)
         if over:
             self._on_step()
 
@@ -251,13 +269,14 @@ class Round:
             self.tally.sent_bytes += self._outbox.head_bytes + len(data)
             self._unsent += 1
         priority = (self.number, chunk.front, int(frame.kind is Kind.PARTIAL), chunk.tree)
-        self._outbox.put(peer, priority, frame, data, self._sent, self.steady)
+        self._outbox.put(peer, priority, frame, data, lambda: self._sent(peer), self.steady)
 
-    def _sent(self) -> None:
+    def _sent(self, peer: str) -> None:
         with self._guard:
             self._unsent -= 1
             if not self._unsent:
                 self._all_sent.notify_all()
+        self._advance(peer)
 
     def _packed(self, number: int, kind: Kind, part: Part, codec: Codec) -> tuple[Frame, memoryview]:
         chunk = self._layout.chunks[number]

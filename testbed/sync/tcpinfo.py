@@ -9,20 +9,21 @@ from dataclasses import dataclass
 
 #: struct tcp_info of linux/tcp.h up to tcpi_sndbuf_limited: 8 bytes of flags, 24 u32, 4 u64, 6 u32, 4 u64.
 _LAYOUT = struct.Struct("<8x24I4Q6I4Q")
-_TOTAL_RETRANS, _BYTES_ACKED, _MIN_RTT = 23, 26, 31
+_RTT, _TOTAL_RETRANS, _BYTES_ACKED, _MIN_RTT = 15, 23, 26, 31
 _DELIVERY_RATE, _BUSY, _RWND_LIMITED = 34, 35, 36
 
 
 @dataclass(frozen=True, slots=True)
 class TcpInfo:
-    """Counters since the connection began, and the two estimates of the kernel's.
+    """Counters since the connection began, and the kernel's estimates.
 
     `busy_s` counts the time with data to send, without that in which the receiver's window was what held it back.
-    `min_rtt_s` is the least over the kernel's window (`net.ipv4.tcp_min_rtt_wlen`, 300 s by default).
+    `rtt_s` is the smoothed round trip, `min_rtt_s` the least over the kernel's window (`net.ipv4.tcp_min_rtt_wlen`, 300 s by default).
     """
 
     bytes_acked: int
     busy_s: float
+    rtt_s: float
     min_rtt_s: float
     delivery_bytes_s: int
     retransmits: int
@@ -32,13 +33,14 @@ class TcpInfo:
         return TcpInfo(
             self.bytes_acked - before.bytes_acked,
             self.busy_s - before.busy_s,
+            self.rtt_s,
             self.min_rtt_s,
             self.delivery_bytes_s,
             self.retransmits - before.retransmits,
         )
 
 
-NOTHING = TcpInfo(0, 0.0, 0.0, 0, 0)
+NOTHING = TcpInfo(0, 0.0, 0.0, 0.0, 0, 0)
 
 
 def together(connections: Sequence[TcpInfo]) -> TcpInfo:
@@ -47,6 +49,7 @@ def together(connections: Sequence[TcpInfo]) -> TcpInfo:
     return TcpInfo(
         sum(info.bytes_acked for info in moved),
         max((info.busy_s for info in moved), default=0.0),
+        max((info.rtt_s for info in moved), default=0.0),
         min((info.min_rtt_s for info in moved), default=0.0),
         sum(info.delivery_bytes_s for info in moved),
         sum(info.retransmits for info in moved),
@@ -60,6 +63,7 @@ def read(connection: socket.socket) -> TcpInfo:
     return TcpInfo(
         bytes_acked=fields[_BYTES_ACKED],
         busy_s=max(fields[_BUSY] - fields[_RWND_LIMITED], 0) / 1e6,
+        rtt_s=fields[_RTT] / 1e6,
         min_rtt_s=fields[_MIN_RTT] / 1e6,
         delivery_bytes_s=fields[_DELIVERY_RATE],
         retransmits=fields[_TOTAL_RETRANS],

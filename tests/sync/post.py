@@ -119,6 +119,10 @@ class Post:
             carrier = self._draw.choice(carriers)
         carrier.put(letter)
 
+    def draw_crowded(self) -> bool:
+        with self._guard:
+            return not self._draw.randrange(2)
+
     def close(self) -> None:
         """Bring nothing more."""
         carriers = [carrier for carriers in self._carriers.values() for carrier in carriers]
@@ -149,6 +153,10 @@ class _Letterbox(Outbox):
 
     def follow(self, plan: Plan) -> None:
         return
+
+    def crowded(self, peer: str) -> bool:
+        """Now and then, as on a path."""
+        return self._post.draw_crowded()
 
     def put(
         self,

@@ -14,7 +14,7 @@ LINE = ("b", 0, 0)
 
 
 def counters(sent: int, busy_s: float) -> TcpInfo:
-    return TcpInfo(sent, busy_s, 0.01, 0, 0)
+    return TcpInfo(sent, busy_s, 0.01, 0.01, 0, 0)
 
 
 @pytest.fixture

@@ -1,0 +1,80 @@
+"""Partial sums that are ahead of what others wait for, and yield to it where there is a queue.
+
+A member has all of its own at once, and its root can use a chunk only when every member's has come. What a fast
+member sends far ahead of that takes room on links that the slowest one needs:
+
+    fast  ==== far ahead =====\\
+    fast  ==== far ahead =======> root's link, full          the mean of a chunk waits for the slowest, which gets a
+    slow  == as far as it is ==/                              third of that link, however little it would need
+
+Of four members with 200 Mbit/s, one of them with 50, that one sent at 30 Mbit/s until the others were through, and a
+round took 1.34 × its bound; with this 1.12 ×. So partial sums that are more than AHEAD in front of the means go out
+only while the path has no queue. Elsewhere nothing is held back: on a path that loses packets now and then everything
+that stalls has been caught up with by the end, and a round whose members kept in step took three times as long.
+
+Nothing waits for ever: of all chunks that are not final anywhere the front one is within AHEAD at every member.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from typing import NamedTuple
+
+from testbed.sync.layout import Layout
+from testbed.sync.reduction import Part
+
+#: How far ahead of the means partial sums may always be, as a part of their slice. 0.05 to 0.1 were as good, 0.25 gave
+#: back half of what is won.
+AHEAD = 0.1
+
+
+class Held(NamedTuple):
+    """A chunk's partial sum that may be passed on."""
+
+    front: float
+    number: int
+    part: Part
+
+
+class Ahead:
+    """One round's, by next hop. No lock of its own.
+
+    Where elements have keys nothing is ahead: there no mean comes before all of its key is reduced.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._held: dict[str, list[Held]] = {}
+        self._final = bytearray(len(layout.chunks))
+        self._settled = 0
+
+    @property
+    def peers(self) -> tuple[str, ...]:
+        """Those for whom something is held."""
+        return tuple(peer for peer, held in self._held.items() if held)
+
+    def hold(self, peer: str, number: int, part: Part) -> None:
+        """A chunk is to be passed on to `peer`, in its turn."""
+        held = Held(self._layout.chunks[number].front, number, part)
+        heapq.heappush(self._held.setdefault(peer, []), held)
+
+    def settle(self, number: int) -> None:
+        """The mean of a chunk is there."""
+        self._final[number] = 1
+        order = self._layout.front_first
+        while self._settled < len(order) and self._final[order[self._settled]]:
+            self._settled += 1
+
+    def release(self, peer: str, crowded: Callable[[], bool]) -> Held | None:
+        """What goes next to `peer`; None when nothing is held, or all of it is far ahead and the way `crowded`."""
+        held = self._held.get(peer)
+        if not held or (held[0].front > self._horizon() and crowded()):
+            return None
+        return heapq.heappop(held)
+
+    def _horizon(self) -> float:
+        order = self._layout.front_first
+        if self._layout.keys or self._settled == len(order):
+            return 1.0
+        return self._layout.chunks[order[self._settled]].front + AHEAD
