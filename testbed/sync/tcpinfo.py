@@ -18,7 +18,8 @@ class TcpInfo:
     """Counters since the connection began, and the kernel's estimates.
 
     `busy_s` counts the time with data to send, without that in which the receiver's window was what held it back.
-    `rtt_s` is the smoothed round trip, `min_rtt_s` the least over the kernel's window (`net.ipv4.tcp_min_rtt_wlen`, 300 s by default).
+    `rtt_s` is the smoothed round trip, `min_rtt_s` the least over the kernel's window (`net.ipv4.tcp_min_rtt_wlen`,
+    300 s by default).
     """
 
     bytes_acked: int
