@@ -54,6 +54,13 @@ class Host(Protocol):
     def fail(self, reason: str) -> None:
         """The run can't go on."""
 
+    def losing(self, gone: Mapping[str, str]) -> None:
+        """Members are gone: plans under way are given up, and nothing waits for them."""
+
+
+class Plans(Protocol):
+    """Who makes plans."""
+
     def next_epoch(self) -> int:
         """One that no plan has."""
 
@@ -62,9 +69,6 @@ class Host(Protocol):
 
     async def plan_for(self, members: frozenset[str], epoch: int) -> Plan:
         """A plan for these; PolicyError when there is none."""
-
-    def losing(self, gone: Mapping[str, str]) -> None:
-        """Plans under way are given up: members are gone."""
 
     def resumed(self, plan: Plan, why: str) -> None:
         """The plan is in force."""
@@ -76,7 +80,7 @@ class Host(Protocol):
 class Membership:
     """The members that are `present`, their leases, and what happens when one is gone. For one event loop."""
 
-    def __init__(self, members: Iterable[str], token: str, elastic: Elastic | None, host: Host) -> None:
+    def __init__(self, members: Iterable[str], token: str, elastic: Elastic | None, host: Host, plans: Plans) -> None:
         self.present = frozenset(members)
         self.roster: dict[str, tuple[str, int]] = {}
         self.passages: list[Passage] = []
@@ -85,6 +89,7 @@ class Membership:
         self._quorum = elastic.quorum if elastic else len(self.present)
         self._lease_s = elastic.lease_s if elastic else 0.0
         self._host = host
+        self._plans = plans
         self._leases = Leases(self._lease_s)
         self._change: Change | None = None
         self._away: set[str] = set()
@@ -150,7 +155,7 @@ class Membership:
         if self._change is not None:
             self._host.send(hello.member, Halt(self._change.epoch, self._change.why))
         elif self._halted and not self._away:
-            self._halt(self._host.next_epoch(), "the controller was away when a member was lost")
+            self._halt(self._plans.next_epoch(), "the controller was away when a member was lost")
 
     def recover(self, plan: Plan, roster: Mapping[str, tuple[str, int]]) -> None:
         """The controller was started anew, and hears from a member of whom there are."""
@@ -180,7 +185,7 @@ class Membership:
         """These members are gone; the others go on, if they are enough."""
         for member in gone.keys() - self.present:
             self._leases.end(member)
-            self._host.not_come(member, gone[member])
+            self._plans.not_come(member, gone[member])
         gone = {member: why for member, why in gone.items() if member in self.present}
         if not gone:
             return
@@ -192,7 +197,7 @@ class Membership:
             self._away.discard(member)
             self._host.send(member, Stop(f"the others go on without this member: {why}", again=True))
         self._host.losing(gone)
-        epoch, now, after = self._host.next_epoch(), time.time(), self._host.last_round()
+        epoch, now, after = self._plans.next_epoch(), time.time(), self._plans.last_round()
         self.passages += [Passage("left", member, now, after, epoch, why) for member, why in gone.items()]
         if len(self.present) < self._quorum:
             self._host.fail(f"{reason}; {len(self.present)} members are left, and the quorum is {self._quorum}")
@@ -202,12 +207,12 @@ class Membership:
     def regroup(self, why: str) -> None:
         """Have those who are present go on without a member that was to come: they may have agreed on its plan."""
         if self._change is None:
-            self._halt(self._host.next_epoch(), why)
+            self._halt(self._plans.next_epoch(), why)
 
     def admit(self, member: str, plan: Plan) -> None:
         """A member takes part, from the first round under `plan`."""
         self.present |= {member}
-        self.passages.append(Passage("came", member, time.time(), self._host.last_round(), plan.epoch, ""))
+        self.passages.append(Passage("came", member, time.time(), self._plans.last_round(), plan.epoch, ""))
 
     def _halt(self, epoch: int, why: str) -> None:
         change = self._change = Change(epoch, why)
@@ -223,14 +228,14 @@ class Membership:
 
     async def _resume(self, change: Change) -> None:
         members = self.present
-        plan = await self._host.plan_for(members, change.epoch)
+        plan = await self._plans.plan_for(members, change.epoch)
         if change is not self._change or members != self.present:
             return
         self._change = None
         holdings = tuple(change.holdings[member] for member in plan.members)
         for member in plan.members:
             self._host.send(member, Resume(plan.to_json(), self._roster_of(plan), holdings))
-        self._host.resumed(plan, change.why)
+        self._plans.resumed(plan, change.why)
 
     def _roster_of(self, plan: Plan) -> dict[str, tuple[str, int]]:
         return {member: self.roster[member] for member in plan.members}

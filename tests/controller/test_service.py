@@ -12,7 +12,7 @@ from typing import ClassVar
 import networkx as nx
 import pytest
 
-from testbed.controller import service
+from testbed.controller import planner
 from testbed.controller.service import Controller
 from testbed.controller.spec import ControllerSpec
 from testbed.plan import Plan
@@ -163,12 +163,12 @@ def test_a_link_that_recovers_while_in_use_is_believed_again(tmp_path: Path) -> 
             await fleet.run(6)
             fleet.network = view_of(slow, {}, model_bytes=4_000_000, knowledge="measured")
             await fleet.run(6)
-            believed = controller.knowledge.view(0.0).links
+            believed = controller.planner.knowledge.view(0.0).links
             assert min(believed["a->b"].rate_bps, believed["b->a"].rate_bps) < 20e6
             assert min(believed["b->c"].rate_bps, believed["c->b"].rate_bps) > 36e6
             fleet.network = view
             await fleet.run(8)
-            believed = controller.knowledge.view(0.0).links
+            believed = controller.planner.knowledge.view(0.0).links
             assert all(believed[name].rate_bps == pytest.approx(40e6, rel=0.1) for name in ("a->b", "b->a"))
 
     asyncio.run(scene())
@@ -292,7 +292,7 @@ def test_a_plan_made_while_the_network_changed_is_made_again(tmp_path: Path) -> 
         view = mesh()
         async with training(spec_of(view, period_s=3600.0), tmp_path, view) as (controller, fleet):
             slow = Slow()
-            controller.policy = slow  # type: ignore[assignment]
+            controller.planner.policy = slow  # type: ignore[assignment]
             changed = mesh(b_d=10, a_c=10)
             controller.change_network(view.links, view.routes)
             await fleet.until(lambda: len(slow.begun) == 1)
@@ -352,7 +352,7 @@ def test_what_waits_for_a_swap_goes_on_when_it_is_dropped(tmp_path: Path) -> Non
 def test_a_member_that_says_nothing_does_not_hold_up_plans_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "HOLD_MARGIN_S", 0.1)
+    monkeypatch.setattr(planner, "HOLD_MARGIN_S", 0.1)
 
     async def scene() -> None:
         view = mesh()

@@ -1,0 +1,359 @@
+"""Plans: one task at a time considers them, so swaps never overlap.
+
+Another begins when the last one is in force, or was dropped because a member can't hold it. What is in force is for the
+members to say: they agreed on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+from testbed.controller.decision import Decision, Standing
+from testbed.controller.explore import Explorer
+from testbed.controller.knowledge import Knowledge
+from testbed.controller.ledger import Ledger
+from testbed.controller.membership import Membership
+from testbed.controller.outcome import State
+from testbed.controller.proposal import Proposal, propose
+from testbed.controller.requests import Request, Requests
+from testbed.controller.rounds import Round, RoundBook
+from testbed.controller.spec import ControllerSpec
+from testbed.controller.succession import Succession
+from testbed.controller.swaps import Swap
+from testbed.plan import Plan
+from testbed.planning import Pair, PhysicalLink, Policy, PolicyError, View, make_policy, predict
+from testbed.protocol import Held, Message, Prepare, Report, Stop
+
+log = logging.getLogger(__name__)
+
+#: Members say within the round's timeout whether they hold a plan; who says nothing for so much longer never will.
+HOLD_MARGIN_S = 10.0
+
+#: What plans for those who are left when the run's own policy has none: it needs nothing but that they reach another.
+LAST_RESORT = "mst"
+
+
+class Host(Protocol):
+    """What the controller is and does for this."""
+
+    state: State
+    members: Membership
+
+    def connected(self, member: str) -> bool:
+        """Whether it is there."""
+
+    def send(self, member: str, message: Message) -> None:
+        """Send to a member that is there."""
+
+    def send_all(self, message: Message) -> None:
+        """Send to every member that is there."""
+
+    def fail(self, reason: str) -> None:
+        """The run can't go on."""
+
+    def announce(self) -> None:
+        """Let those who wait for a change go on."""
+
+
+class Planner:
+    """Considers plans by what is known of the network, and sees those that it adopts into force.
+
+    `book` has the rounds under them, `policy` makes them, `course` says which is in force.
+    """
+
+    def __init__(self, spec: ControllerSpec, host: Host, out: Path) -> None:
+        self.book = RoundBook(self._expected)
+        self.course = Succession()
+        self.policy = spec.make_policy()
+        self.knowledge = Knowledge(spec.view)
+        self._spec = spec
+        self._host = host
+        self._explorer = Explorer()
+        self._requests = Requests()
+        self._ledger = Ledger(out)
+        self._declarations = 0
+        self._considered_s = 0.0
+        self._promising = False
+        self._busy = False
+
+    async def start(self) -> None:
+        """Make the first plan. PolicyError when the first view has none."""
+        view = self._view(time.time())
+        plan = self._plan(self.policy, view)
+        self.course.begin(plan)
+        self._ledger.store(plan)
+        first = Decision(True, "the first plan", None, predict(plan, view).seconds)
+        await self._record(Request("period"), view, first, None, plan)
+        self._considering = asyncio.create_task(self._consider_requests())
+        self._considering.add_done_callback(self._ended)
+
+    async def close(self) -> None:
+        """Nothing is considered any more."""
+        self._considering.cancel()
+        await asyncio.gather(self._considering, return_exceptions=True)
+        self._ledger.close()
+
+    @property
+    def considering(self) -> bool:
+        """Whether a plan is being considered."""
+        return self._busy or not self._requests.empty
+
+    # What the run asks for
+
+    def change_network(self, links: Mapping[str, PhysicalLink], routes: Mapping[Pair, tuple[str, ...]]) -> None:
+        """The underlay is another one now: look at it at once. ViewError when it contradicts itself."""
+        self.knowledge.redeclare(links, routes, time.time())
+        self._declarations += 1
+        self._ask(Request("network"))
+
+    def force(self, policy: Policy) -> None:
+        """Go by `policy` from now on, and put its plan in force whatever it saves."""
+        self.policy = policy
+        self._ask(Request("forced", policy))
+
+    # What members say
+
+    def reported(self, report: Report) -> None:
+        """A member finished a round. ValueError when it said so before."""
+        if (done := self.book.add(report)) is not None:
+            self._round_done(done)
+
+    def held(self, held: Held) -> None:
+        """A member holds a plan, or never will."""
+        swap = self.course.pending
+        if swap is None or swap.plan.epoch != held.epoch:
+            return  # dropped meanwhile
+        if held.refusal:
+            self._give_up(swap, f"{held.member} can't hold it: {held.refusal}")
+        else:
+            swap.hold(held.member, time.time())
+        self._host.announce()
+
+    # Members that go and come: see Membership
+
+    def next_epoch(self) -> int:
+        """One that no plan has."""
+        return self.course.next_epoch()
+
+    def last_round(self) -> int | None:
+        """The newest that all have reported."""
+        return self.book.last.number if self.book.last else None
+
+    async def plan_for(self, members: frozenset[str], epoch: int) -> Plan:
+        """The policy's plan for these, or another's where it has none. PolicyError when they can't reach another."""
+        view = self._view(time.time()).among(members)
+        try:
+            plan = await asyncio.to_thread(self._plan, self.policy, view)
+        except PolicyError as error:
+            log.warning("no plan of %s for %s: %s", self.policy.name, sorted(members), error)
+            plan = self._plan(make_policy(LAST_RESORT, {}), view)
+        return plan.with_epoch(epoch)
+
+    def comes(self, member: str) -> None:
+        """It wants to take part from now on."""
+        self._ask(Request("member", joins=member))
+
+    def not_come(self, member: str, why: str) -> None:
+        """It was to come, and is gone."""
+        self._requests.forget(member)
+        if (swap := self.course.pending) is not None and swap.joins == member:
+            self._give_up(swap, f"{member}: {why}")
+
+    def lose(self, gone: Mapping[str, str]) -> None:
+        """Plans under way are given up, and rounds are complete without who is gone."""
+        if self.course.pending is not None:
+            self._drop(self.course.pending, "; ".join(f"{member} is gone" for member in gone))
+        self.course.lose(gone)
+        for done in self.book.recheck():
+            self._round_done(done)
+
+    def resumed(self, plan: Plan, why: str) -> None:
+        """The plan is in force: those who are left had nothing to agree on."""
+        self._ledger.store(plan)
+        self.course.resume(plan, why, self.last_round() or 0)
+        self._requests.ask_deferred()
+        self._host.announce()
+
+    # Rounds and swaps
+
+    def _round_done(self, done: Round) -> None:
+        now = time.time()
+        self._activate()
+        self.knowledge.observe(done.samples(), now)
+        self._explore(now)
+        due = now - self._considered_s >= self._spec.period_s
+        idle = self.course.pending is None and self._requests.empty
+        if due and idle and self._left() >= self._spec.dwell_rounds:
+            self._ask(Request("period"))
+        self._host.announce()
+
+    def _activate(self) -> None:
+        """The members may go by another plan since the last round."""
+        before = self.course.pending
+        swap = self.course.activated(self.book.complete)
+        if swap is not None and swap.joins:
+            self._host.members.admit(swap.joins, swap.plan)
+        if swap is not None and swap is before:
+            self._requests.ask_deferred()
+
+    def _explore(self, now: float) -> None:
+        """Have members probe what is unknown, if there will be another plan to profit from it."""
+        if self._left() < self._spec.dwell_rounds:
+            return
+        present = self._host.members.present
+        unknown = {
+            name: [pair for pair in pairs if present.issuperset(pair)]
+            for name, pairs in self.knowledge.unknown(now).items()
+        }
+        probes = self._explorer.probes(unknown, self.knowledge.route, now)
+        for member, probe in probes.items():
+            self._host.send(member, probe)
+
+    def _left(self) -> int:
+        """Rounds still to come, as the jobs have it."""
+        return self._spec.rounds - len(self.book.complete)
+
+    def _drop(self, swap: Swap, why: str) -> None:
+        """Give up a plan that can't be held everywhere. The next Prepare takes it back from who holds it, or a Halt."""
+        log.warning("epoch %d dropped: %s", swap.plan.epoch, why)
+        self.course.drop(swap)
+        if swap.joins:
+            self._host.members.done(swap.joins)
+            self._host.send(swap.joins, Stop(f"could not be let in: {why}", again=True))
+        self._ask(Request("dropped", why=f"epoch {swap.plan.epoch} was dropped: {why}"))
+        self._requests.ask_deferred()
+
+    def _give_up(self, swap: Swap, why: str) -> None:
+        """Drop a plan; one with a member more may be agreed on already, by members that would wait for that one."""
+        self._drop(swap, why)
+        if swap.joins:
+            self._host.members.regroup(f"{swap.joins} does not come: {why}")
+
+    def _drop_late(self, swap: Swap) -> None:
+        if swap is self.course.pending and swap.held_s is None and self._host.state == "running":
+            missing = sorted(set(swap.plan.members) - swap.holders)
+            self._give_up(swap, f"{', '.join(missing)} did not say in time whether they hold it")
+            self._host.announce()
+
+    # Considering
+
+    def _ask(self, request: Request) -> None:
+        if self._spec.circle is None:  # members without a centre go by no plan
+            self._requests.ask(request)
+
+    async def _consider_requests(self) -> None:
+        while True:
+            self._busy = False
+            request = await self._requests.next()
+            self._busy = True
+            if request.reason == "dropped":
+                await self._record_dropped(request)
+            elif self.course.pending is not None or self._host.members.changing:
+                self._requests.defer(request)
+            elif self._host.state in ("waiting", "running"):
+                await self._consider(request)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """An error of ours must not leave the members waiting."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("the controller broke", exc_info=error)
+            self._host.fail(f"the controller broke: {error!r}")
+
+    async def _consider(self, request: Request) -> None:
+        members = self._host.members
+        if request.joins and (not self._host.connected(request.joins) or request.joins in members.present):
+            return  # it went before its turn
+        last = self.course.plan
+        proposal = await self._propose(request)
+        view, decision, plan = proposal.view, proposal.decision, None
+        if members.changing or set(view.names) != members.present | ({request.joins} - {""}):
+            self._ask(request)  # a member was lost meanwhile, and that may be mended already
+            return
+        self._promising = decision.promising and not decision.adopt
+        if proposal.plan is None:
+            log.warning("no other plan: %s", decision.why)
+        elif decision.adopt and self._host.state in ("waiting", "running"):
+            reason = request.reason if request.policy else f"{request.reason}: {decision.why}"
+            plan = self._adopt(proposal.plan, reason, request.joins)
+        await self._record(request, view, decision, last, plan)
+
+    async def _propose(self, request: Request) -> Proposal:
+        """What comes of the request, by the view of the newest declaration.
+
+        The network may change while the policy thinks; what it thought of is of no use then.
+        """
+        while True:
+            declarations = self._declarations
+            now = self._considered_s = time.time()
+            view = self._view(now, request.joins)
+            policy, changed = request.policy or self.policy, request.reason == "network"
+            anyway = f"{request.joins} comes" if request.joins else "forced" if request.reason == "forced" else ""
+            asked = (policy, self._spec, view, self.course.plan, self._standing(), changed, anyway)
+            proposal = await asyncio.to_thread(propose, *asked)
+            if declarations == self._declarations:
+                return proposal
+
+    def _standing(self) -> Standing:
+        under = [done for done in self.book.complete if done.epoch == self.course.plan.epoch]
+        return Standing(len(under), under[-1].seconds if under else None, self._promising)
+
+    def _adopt(self, plan: Plan, reason: str, joins: str) -> Plan:
+        """Number `plan` and have the members prepare for it; until they are there it is simply the first plan."""
+        running = self._host.state == "running"
+        plan = plan.with_epoch(self.course.next_epoch() if running else self.course.newest)
+        self._ledger.store(plan)
+        log.info("epoch %d: %s (%s)", plan.epoch, plan.policy, reason)
+        if running:
+            self._prepare(self.course.prepare(plan, reason, self.last_round() or 0, joins))
+        else:
+            self.course.begin(plan)
+        self._host.announce()
+        return plan
+
+    def _prepare(self, swap: Swap) -> None:
+        """Have the members hold a plan; with one that joins, see Membership."""
+        plan, joins = swap.plan, swap.joins
+        if joins:
+            edges = self.knowledge.view(time.time()).edges
+            swap.holders.add(joins)
+            rates = {source: edge.rate_bps for (source, to), edge in edges.items() if to == joins}
+            self._host.members.prepare(plan, joins, self._spec.jobs[joins], rates)
+        else:
+            self._host.send_all(Prepare(plan.to_json()))
+        answered_s = max(job.round_timeout_s for job in self._spec.jobs.values()) + HOLD_MARGIN_S
+        asyncio.get_running_loop().call_later(answered_s, self._drop_late, swap)
+
+    async def _record_dropped(self, request: Request) -> None:
+        view = self._view(time.time())
+        seconds = predict(self.course.plan, view).seconds
+        current_s = None if seconds == float("inf") else seconds
+        decision = Decision(False, request.why, current_s, float("inf"))
+        await self._record(request, view, decision, self.course.plan, None)
+
+    async def _record(
+        self, request: Request, view: View, decision: Decision, last: Plan | None, adopted: Plan | None
+    ) -> None:
+        """Keep what was decided by the view while `last` was in force."""
+        policy = request.policy or self.policy
+        estimates = self.knowledge.estimates(view.at_s)
+        await self._ledger.record(view, policy, decision, request.reason, self.last_round(), last, adopted, estimates)
+
+    # What is known
+
+    def _expected(self, epoch: int) -> frozenset[str]:
+        found = self.course.members(epoch)
+        return self._host.members.present if found is None else found
+
+    def _view(self, now: float, joins: str = "") -> View:
+        """What is known of the network, as far as it is that of those who are there."""
+        view = self.knowledge.view(now)
+        names = self._host.members.present | ({joins} if joins else set())
+        return view if names == set(view.names) else view.among(names)
+
+    def _plan(self, policy: Policy, view: View) -> Plan:
+        return self._spec.dress(policy.plan(view), view)

@@ -1,0 +1,105 @@
+"""The plan in force and those on their way to follow it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Sequence
+
+from testbed.controller.rounds import Round
+from testbed.controller.swaps import Swap
+from testbed.plan import Plan
+
+log = logging.getLogger(__name__)
+
+
+class Succession:
+    """`plan` is in force, `pending` the swap that is under way, `swaps` all that came into force or still may.
+
+    Times are Unix seconds. A plan that was dropped may come into force all the same, where members had agreed on it.
+    """
+
+    def __init__(self) -> None:
+        self.plan: Plan
+        self.pending: Swap | None = None
+        self.swaps: list[Swap] = []
+        self._prepared: dict[int, Swap] = {}  # epochs newer than the one in force, the dropped ones too
+        self._members: dict[int, frozenset[str]] = {}
+        self._newest = 0
+
+    @property
+    def newest(self) -> int:
+        """The newest epoch that a plan was numbered with."""
+        return self._newest
+
+    def next_epoch(self) -> int:
+        """One that no plan has."""
+        self._newest += 1
+        return self._newest
+
+    def members(self, epoch: int) -> frozenset[str] | None:
+        """Who takes part under the plan of an epoch, and is still there; None when there was no such plan."""
+        return self._members.get(epoch)
+
+    def begin(self, plan: Plan) -> None:
+        """The members that are to come begin with this plan."""
+        self.plan = plan
+        self._know(plan)
+
+    def prepare(self, plan: Plan, reason: str, after_round: int, joins: str) -> Swap:
+        """The members are to prepare for another plan; with a member that `joins`, if it says so."""
+        swap = Swap(plan, reason, time.time(), after_round, joins=joins)
+        self.pending = self._prepared[plan.epoch] = swap
+        self.swaps.append(swap)
+        self._know(plan)
+        return swap
+
+    def drop(self, swap: Swap) -> None:
+        """Give up the swap under way."""
+        self.swaps.remove(swap)
+        self.pending = None
+
+    def activated(self, rounds: Sequence[Round]) -> Swap | None:
+        """The last of `rounds` (all complete ones) is over; the swap, if it was the first under another plan.
+
+        Perhaps of a plan that was dropped when it was too late to take it back.
+        """
+        done = rounds[-1]
+        swap = self._prepared.get(done.epoch)
+        if swap is None:
+            return None
+        self.plan = swap.plan
+        self._prepared = {epoch: other for epoch, other in self._prepared.items() if epoch > swap.plan.epoch}
+        swap.activate(rounds)
+        log.info("epoch %d in force since round %d, pause %s ms", swap.plan.epoch, done.number, swap.pause_ms)
+        if swap is self.pending:
+            self.pending = None
+        elif swap not in self.swaps:
+            self.swaps = sorted([*self.swaps, swap], key=lambda one: one.plan.epoch)
+        return swap
+
+    def resume(self, plan: Plan, why: str, after_round: int) -> None:
+        """The plan is in force: those who are left had nothing to agree on."""
+        swap = Swap(plan, why, time.time(), after_round, set(plan.members), time.time())
+        self._prepared = {plan.epoch: swap}
+        self.plan = plan
+        self.swaps.append(swap)
+        self._know(plan)
+        log.info("epoch %d: %s", plan.epoch, why)
+
+    def recover(self, plan: Plan, newest: int, begins: bool) -> None:
+        """A member that was there before goes by this plan, and knows of epochs up to `newest`.
+
+        `begins`: the controller was started anew, and knows of no other.
+        """
+        self._newest = max(self._newest, newest)
+        if begins or plan.epoch > self.plan.epoch:
+            self.plan = plan
+        self._know(plan)
+
+    def lose(self, gone: Collection[str]) -> None:
+        """Rounds under any plan are complete without them."""
+        self._members = {epoch: members.difference(gone) for epoch, members in self._members.items()}
+
+    def _know(self, plan: Plan) -> None:
+        self._members[plan.epoch] = frozenset(plan.members)
