@@ -1,10 +1,11 @@
-"""Hop against standard decentralized training and AD-PSGD: sixteen containers on one LAN, some of them slow at times.
+"""Hop against standard decentralized training, AD-PSGD, NetMax and Prague: sixteen containers on one LAN, some of them
+slow at times.
 
 Each cell is a run of its own: a graph, whose compute is slow when, a protocol, a seed. The same seed has the
 same steps slow in every protocol, so cells are compared seed by seed. What was measured is kept in
 runs/benchmark-hop.json and not measured again; `--cells 1` measures one more and shows the table so far. `--forks` has
-the workers as processes in the network's hosts, without the minute in which sixteen containers load PyTorch: the 80
-cells of five seeds take a quarter of an hour.
+the workers as processes in the network's hosts, without the minute in which sixteen containers load PyTorch: the 90
+cells of five seeds take twenty minutes.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from scipy.stats import t as student
 from benchmarks.nursery import Nursery, Processes
 from benchmarks.table import Table, arguments, progress, show
 from testbed.emulation.containers import Fleet
+from testbed.protocol import Job
 from testbed.run.conclude import conclude
 from testbed.run.directory import RUNS, RunDirectory
 from testbed.run.display import Display
@@ -37,9 +39,11 @@ from testbed.run.run import Run
 from testbed.run.verdict import STEP_OVERRUN, STEP_OVERRUN_SHARE
 from testbed.spec.experiment import Experiment
 from testbed.telemetry.store import read_records, write_json
+from testbed.worker.slowness import Slowness
 
 KEPT = RUNS / "benchmark-hop.json"
 TOPOLOGY = Path(__file__).parents[1] / "topologies" / "hop16.yaml"
+MEMBERS = 16
 SEEDS, QUICK_SEEDS = 5, 1
 
 #: A local step takes 60 ms: sixteen workers' own work is then half of what a host of two cores can do. Sixty iterations
@@ -73,8 +77,13 @@ PROTOCOLS: Mapping[str, Mapping[str, Any]] = {
     "quantile": {**BACKUP, "skip": {"jump": 10, "rule": 0.75}},
     "notify-ack": {"strategy": "hop", "mode": "notify_ack"},
     "AD-PSGD": {"strategy": "adpsgd"},
+    "NetMax": {"strategy": "netmax"},
+    "Prague": {"strategy": "prague"},
     "all-reduce": {"strategy": "gradients", "policy": "ring"},
 }
+
+#: All members take part in one exchange, or a generator draws their groups anew each time.
+WITHOUT_GRAPH = ("all-reduce", "Prague")
 
 #: Mean test loss over the members that counts as learned.
 TARGET_LOSS = 0.35
@@ -82,7 +91,7 @@ TARGET_LOSS = 0.35
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One run. All-reduce has no graph."""
+    """One run; see WITHOUT_GRAPH."""
 
     compute: str
     graph: str
@@ -96,7 +105,7 @@ class Cell:
     def experiment(self) -> dict[str, Any]:
         """The experiment file's value."""
         sync = dict(PROTOCOLS[self.protocol])
-        graph = {} if self.protocol == "all-reduce" else {"graph": self.graph}
+        graph = {} if self.protocol in WITHOUT_GRAPH else {"graph": self.graph}
         return {**EXPERIMENT, "compute": COMPUTE[self.compute], "sync": {**sync, **graph}, "seed": self.seed}
 
 
@@ -119,7 +128,10 @@ class Claim:
 GRAPHS = ("ring", "ring-based", "double-ring")
 CLAIMS = (
     *(Claim(f"random slowdown, {g}", "random", g, "backup", "standard", "seconds", 1.2) for g in GRAPHS),
-    Claim("random slowdown, ring, AD-PSGD", "random", "ring", "backup", "AD-PSGD", "seconds", None),
+    *(
+        Claim(f"random slowdown, ring, {peer}", "random", "ring", "backup", peer, "seconds", None)
+        for peer in ("AD-PSGD", "NetMax", "Prague")
+    ),
     Claim("random slowdown, all-reduce", "random", "ring", "backup", "all-reduce", "seconds", None),
     Claim("one straggler, jump <= 2", "one", "ring-based", "jump 2", "standard", "seconds", 1.8),
     Claim("one straggler, jump <= 10", "one", "ring-based", "jump 10", "standard", "seconds", 3.0),
@@ -195,6 +207,24 @@ def figures_of(directory: Path) -> dict[str, Any]:
     }
 
 
+def alone_s(compute: str, seed: int) -> float:
+    """The declared seconds of all steps of the member whose steps take longest.
+
+    Where every member makes each of its steps, no protocol is done sooner; who leaps makes fewer.
+    """
+    declared = COMPUTE[compute]
+    slowdown, stragglers = declared.get("slowdown", {}), declared.get("stragglers", {})
+    rounds: int = EXPERIMENT["train"]["rounds"]
+
+    def seconds(shard: int) -> float:
+        slow = {f"slow_{name}": value for name, value in slowdown.items()}
+        slowness = Slowness(Job("svm", rounds, 16, "sgd", 0.1, seed, shard, MEMBERS, **slow))
+        factor = stragglers.get(f"rack-w{shard}", 1.0)
+        return factor * STEP_S * sum(slowness.factor(step, 0.0) for step in range(rounds))
+
+    return max(map(seconds, range(MEMBERS)))
+
+
 def interval(values: Sequence[float]) -> tuple[float, float]:
     """The mean, and half of its 95 % interval by Student's t (infinite of one value)."""
     if len(values) < 2:
@@ -268,12 +298,15 @@ def runs_table(found: Mapping[str, Mapping[str, Any]]) -> Table:
     rows = []
     for kind in dict.fromkeys(key.rpartition("/")[0] for key in found):
         runs = [value for key, value in found.items() if key.rpartition("/")[0] == kind]
+        seeds = [int(key.rpartition("/")[2]) for key in found if key.rpartition("/")[0] == kind]
+        alone = mean(alone_s(kind.partition("/")[0], seed) for seed in seeds)
         targets = [run["seconds_to_target"] for run in runs if run["seconds_to_target"] is not None]
         gaps = [run["widest_gap"] for run in runs if run["widest_gap"] is not None]
         rows.append(
             [
                 kind,
                 _with_half([run["seconds"] for run in runs]),
+                f"{alone:.3g}",
                 _with_half([run["iterations"] / run["seconds"] for run in runs]),
                 _with_half([run["final_loss"] for run in runs]),
                 _with_half([run["final_accuracy"] for run in runs]),
@@ -282,8 +315,12 @@ def runs_table(found: Mapping[str, Mapping[str, Any]]) -> Table:
                 str(len(runs)),
             ]
         )
-    columns = ["compute/graph/protocol", "s", "iterations/s", "test loss", "accuracy", "s to target", "gap", "seeds"]
-    return Table("Runs", columns, rows, [f"target: mean test loss {TARGET_LOSS}; gap: the widest, in iterations"])
+    columns = ["compute/graph/protocol", "s", "alone", "iterations/s", "test loss", "accuracy", "s to target"]
+    notes = [
+        f"target: mean test loss {TARGET_LOSS}; gap: the widest, in iterations",
+        "alone: the declared seconds of all steps of the member whose steps take longest",
+    ]
+    return Table("Runs", [*columns, "gap", "seeds"], rows, notes)
 
 
 def _with_half(values: Sequence[float]) -> str:
