@@ -219,7 +219,7 @@ def alone_s(compute: str, seed: int) -> float:
     def seconds(shard: int) -> float:
         slow = {f"slow_{name}": value for name, value in slowdown.items()}
         slowness = Slowness(Job("svm", rounds, 16, "sgd", 0.1, seed, shard, MEMBERS, **slow))
-        factor = stragglers.get(f"rack-w{shard}", 1.0)
+        factor: float = stragglers.get(f"rack-w{shard}", 1.0)
         return factor * STEP_S * sum(slowness.factor(step, 0.0) for step in range(rounds))
 
     return max(map(seconds, range(MEMBERS)))
