@@ -127,6 +127,7 @@ class Place:
     partners    all who may send it anything; it stays until they are done
     rules       what the protocol takes: Hop's rules, Prague's `group` (how many) and `generator` (the member with
                 whom it lives), AD-PSGD's `active`, a leader's workers (`site`), a worker's `leader`
+    first       the iteration in which it begins: 0, but for who comes while the others train
     """
 
     protocol: str
@@ -135,6 +136,7 @@ class Place:
     weights: Mapping[str, float]
     partners: tuple[str, ...]
     rules: Mapping[str, Any]
+    first: int = 0
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Place:
@@ -398,11 +400,15 @@ class Promised(Message):
 
 @dataclass(frozen=True, slots=True)
 class Turn(Message):
-    """From `iteration` on the graph is another, in which the member's `place` is this one (see Place)."""
+    """From `iteration` on the graph is another, in which the member's `place` is this one (see Place).
+
+    `roster` says where they listen who come with it.
+    """
 
     kind: ClassVar[str] = "turn"
     iteration: int
     place: Mapping[str, Any]
+    roster: Mapping[str, tuple[str, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -473,7 +479,7 @@ def _revive(cls: type[Message], body: dict[str, Any]) -> dict[str, Any]:
     _check_plain(cls, body)
     if cls is Hello and "address" in body:
         body["address"] = _address(body["address"])
-    if cls in (Welcome, Prepare, Resume) and "roster" in body:
+    if cls in (Welcome, Prepare, Resume, Turn) and "roster" in body:
         body["roster"] = {name: _address(address) for name, address in dict(body["roster"]).items()}
     if cls is Report and "peers" in body:
         body["peers"] = tuple(_sample(sample) for sample in body["peers"])

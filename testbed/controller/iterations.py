@@ -20,7 +20,7 @@ SETTLED_S = 1.0
 
 @dataclass(slots=True)
 class _Era:
-    """The iterations from `first` to `end` in which a graph holds.
+    """The iterations from `first` to `end` in which a graph of `members` holds.
 
     While some have turned and others not, what holds is this: iterations that are clamped to the era's keep its
     bounds. So its monitor follows the members from `first` on and no further than to `end`.
@@ -28,6 +28,7 @@ class _Era:
 
     first: int
     circle: Circle
+    members: tuple[str, ...]
     bounds: dict[Pair, float]
     monitor: GapMonitor
     end: float = inf
@@ -35,57 +36,71 @@ class _Era:
     @classmethod
     def of(cls, first: int, circle: Circle, members: tuple[str, ...]) -> _Era:
         bounds = circle.bounds(members)
-        return cls(first, circle, bounds, GapMonitor(members, bounds))
+        return cls(first, circle, members, bounds, GapMonitor(members, bounds))
 
     def advance(self, member: str, iteration: int) -> list[Breach]:
         within = int(min(iteration, self.end)) - self.first
-        if within <= 0 or member not in self.monitor.iterations or within == self.monitor.iterations[member]:
+        if within <= 0 or member not in self.members or within == self.monitor.iterations[member]:
             return []
         return self.monitor.advance(member, within)
 
-    def bury(self, member: str, left: tuple[str, ...], circle: Circle) -> None:
-        self.circle, bounds = circle, circle.bounds(left)
+    def bury(self, member: str, circle: Circle) -> None:
+        self.circle = circle
+        self.members = tuple(other for other in self.members if other != member)
+        bounds = circle.bounds(self.members)
         self.bounds |= bounds
         self.monitor.forget(member, bounds)
 
 
 class IterationBook:
-    """Follows the members' iterations and gaps. Reports' times are of one clock: that of the host they all run on."""
+    """Follows the iterations and gaps of the `members` that are there, of those named at first.
+
+    Reports' times are of one clock: that of the host they all run on.
+    """
 
     def __init__(self, members: tuple[str, ...], circle: Circle) -> None:
         self._eras = [_Era.of(0, circle, members)]
         self._monitor = GapMonitor(members, dict.fromkeys(permutations(members, 2), inf))
+        self._named = members
         self.members = members
         self.deaths: list[dict[str, Any]] = []
         self._breaches: list[str] = []
         self._waiting: list[tuple[float, int, str, int]] = []
         self._order = count()
+        self._entered: dict[str, int] = {}
         self._newest: dict[str, Report] = {}
 
     def add(self, report: Report) -> list[Breach]:
         """A member has entered an iteration: the bounds that turn out broken. ValueError when it went back."""
-        before = self._newest.get(report.member)
-        if before is not None and report.round <= before.round:
-            raise ValueError(f"{report.member} reported iteration {report.round} after {before.round}")
+        before = self._entered.get(report.member)
+        if before is not None and report.round <= before:
+            raise ValueError(f"{report.member} reported iteration {report.round} after {before}")
+        self._entered[report.member] = report.round
         self._newest[report.member] = report
         heapq.heappush(self._waiting, (report.finished_s, next(self._order), report.member, report.round))
         return self.settle(report.finished_s - SETTLED_S)
 
     def bury(self, member: str, why: str) -> list[Breach]:
         """A member has died and the others go on; the bounds that were broken before. GraphError when they can't."""
-        standing = [era for era in self._eras if era.end > (self.lowest or 0)]
-        circles = [era.circle.without(member, self.members) for era in standing]
+        standing = [era for era in self._eras if era.end > (self.lowest or 0) and member in era.members]
+        circles = [era.circle.without(member, era.members) for era in standing]
         broken = self.settle(inf)
-        last = self._newest.pop(member, None)
+        self._newest.pop(member, None)
+        iteration = self._entered.pop(member, 0)
         self.members = tuple(other for other in self.members if other != member)
         self._monitor.forget(member, {})
         for era, circle in zip(standing, circles, strict=True):
-            era.bury(member, self.members, circle)
-        self.deaths.append({"member": member, "iteration": last.round if last else 0, "why": why})
+            era.bury(member, circle)
+        self.deaths.append({"member": member, "iteration": iteration, "why": why})
         return broken
 
-    def turn(self, first: int, circle: Circle) -> None:
-        """From iteration `first` on, which nobody is in yet, the graph is another; GraphError when it is none."""
+    def turn(self, first: int, circle: Circle, joins: str = "") -> None:
+        """From iteration `first` on, which nobody is in yet, the graph is another, and has a member more that `joins`,
+        if it says so; GraphError when it is none."""
+        if joins:
+            self.members = tuple(name for name in self._named if name in {*self.members, joins})
+            self._monitor.meet(joins, first)
+            self._entered[joins] = first
         self._eras[-1].end = first
         self._eras.append(_Era.of(first, circle, self.members))
 
@@ -103,8 +118,7 @@ class IterationBook:
     @property
     def lowest(self) -> int | None:
         """The iteration that all members have entered; None before."""
-        found = [report.round for report in self._newest.values()]
-        return min(found) if len(found) == len(self._monitor.iterations) else None
+        return min(self._entered.values()) if len(self._entered) == len(self.members) else None
 
     @property
     def seconds(self) -> float | None:

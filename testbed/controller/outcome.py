@@ -27,7 +27,7 @@ def status(controller: Controller) -> dict[str, Any]:
         "members": list(controller.spec.members),
         "joined": sorted(controller.hellos),
         "left": sorted(controller.goodbyes),
-        "passages": [asdict(passage) for passage in controller.members.passages],
+        "passages": _passages(controller),
         "round": iterations.lowest if iterations else last.number if last else None,
         "rounds": controller.spec.rounds,
         "epoch": plan.epoch,
@@ -53,7 +53,7 @@ def final(controller: Controller) -> dict[str, Any]:
         "graph_swaps": [asdict(swap) for swap in circle.regraph.swaps] if circle else [],
         "epoch": controller.plan.epoch,
         "identical": len(digests) == 1 and "" not in digests and goodbyes.keys() >= controller.members.present,
-        "passages": [asdict(passage) for passage in controller.members.passages],
+        "passages": _passages(controller),
         "lost_updates": sum(done.lost for done in complete),
         "duplicated_updates": sum(done.duplicated for done in complete),
         "members": {
@@ -68,6 +68,11 @@ def final(controller: Controller) -> dict[str, Any]:
         },
         "swaps": [swap.to_json() for swap in controller.swaps],
     }
+
+
+def _passages(controller: Controller) -> list[dict[str, Any]]:
+    passages = controller.circle.passages if controller.circle else controller.members.passages
+    return [asdict(passage) for passage in passages]
 
 
 def _newest_metrics(controller: Controller) -> dict[str, float]:

@@ -58,7 +58,8 @@ class Controller:
         self._out = out
         self._elastic = spec.elastic is not None
         self.planner = Planner(spec, self, out)
-        self.members = Membership(spec.members, spec.token, spec.elastic, self, self.planner)
+        leased = spec.elastic if spec.circle is None else None
+        self.members = Membership(spec.members, spec.token, leased, self, self.planner)
         self.circle = Decentralized(spec.circle, spec, self) if spec.circle else None
         self._server = MemberServer(socket, spec.members, spec.token, self, tcp, self._elastic)
         self._rounds_file = Records(out / "rounds.jsonl")
@@ -173,7 +174,7 @@ class Controller:
 
     def promised(self, promised: Promised) -> None:
         if self.circle is not None:
-            self.circle.regraph.promised(promised)
+            self.circle.promised(promised)
 
     def reported(self, report: Report) -> None:
         self.members.advanced(report.member)
@@ -189,12 +190,12 @@ class Controller:
 
     def left(self, goodbye: Goodbye) -> None:
         if goodbye.error and self._elastic and self.state == "running":
-            self.members.lose({goodbye.member: goodbye.error})
+            self._lose(goodbye.member, goodbye.error)
             self.announce()
             return
         self.goodbyes[goodbye.member] = goodbye
         if self.circle is not None:
-            self.circle.regraph.gone(goodbye.member)
+            self.circle.left(goodbye.member)
         self.members.done(goodbye.member)
         if goodbye.error:
             self.fail(f"{goodbye.member}: {goodbye.error}")
@@ -203,8 +204,7 @@ class Controller:
 
     def died(self, member: str, why: str) -> None:
         if self.circle is not None and self.circle.survives and self.state == "running":
-            self.circle.bury(member, why)
-            self._end_if_done()
+            self._lose(member, why)
             self.announce()
         elif self._elastic and self.state == "running":
             self.members.hung_up(member)
@@ -233,6 +233,14 @@ class Controller:
         self.planner.lose(gone)
         self._end_if_done()
 
+    def _lose(self, member: str, why: str) -> None:
+        """A member is gone, and the others may go on."""
+        if self.circle is None:
+            self.members.lose({member: why})
+        else:
+            self.circle.died(member, why)
+            self._end_if_done()
+
     def _begin(self) -> None:
         """All members are there."""
         self.state = "running"
@@ -259,6 +267,9 @@ class Controller:
 
     def _comes(self, hello: Hello) -> None:
         """A member, which may have been there before, wants to take part from now on."""
+        if self.circle is not None:
+            self.circle.comes(hello)
+            return
         if hello.member in self.members.present:
             self.members.lose({hello.member: "it was started anew"})
         self.members.roster[hello.member] = hello.address
@@ -273,7 +284,8 @@ class Controller:
                 self.circle.settle()
             if self._elastic:
                 self.send_all(Stop("done"))
-            self._end("done")
+            if self.state == "running":
+                self._end("done")
 
     def _end(self, state: Literal["done", "failed"]) -> None:
         self.state = state

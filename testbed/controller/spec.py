@@ -32,7 +32,7 @@ def _job_json(job: Job) -> dict[str, Any]:
 class Elastic(BaseModel):
     """Members may go and come while others train, as long as `quorum` of them are left.
 
-    Who does not renew its lease for `lease_s` is gone.
+    Who does not renew its lease for `lease_s` is gone. Members without a centre have none: who hangs up is gone.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -106,7 +106,7 @@ class ControllerSpec(BaseModel):
     `period_s`: the least time between two evaluations of the policy. `margin`: the part of the predicted round
     that another plan must save. `dwell_rounds`: how many rounds a plan stands before another may follow.
 
-    Unless it is `elastic`, a member that dies ends the run.
+    Unless it is `elastic`, a member that dies ends the run; where the circle survives that, it stays away.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
@@ -136,6 +136,8 @@ class ControllerSpec(BaseModel):
             raise ValueError(f"the quorum is {self.elastic.quorum}, and there are {len(self.members)} members")
         if self.elastic is not None and self.period > 1:
             raise ValueError("an elastic run has no groups: a member lost in a group's round can't be mended yet")
+        if self.elastic is not None and self.circle and (self.circle.leaders or not self.circle.survives):
+            raise ValueError("without a centre only Hop's members can come again, and no site's")
         self.make_policy()
         if self.circle:
             self.circle.bounds(self.members)

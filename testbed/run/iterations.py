@@ -10,13 +10,19 @@ from testbed.run.summary import percentile
 Record = Mapping[str, Any]
 
 
-def seconds_per_iteration(reports: Sequence[Record]) -> list[float]:
-    """How long each member's each iteration took; one that leapt over others shares its time with them."""
+def seconds_per_iteration(final: Record, reports: Sequence[Record]) -> list[float]:
+    """How long each member's each iteration took; one that leapt over others shares its time with them.
+
+    A member that died and came again made none in between.
+    """
     entered: dict[str, int] = {}
     seconds: list[float] = []
+    came = [(swap["joins"], swap["first"]) for swap in final["graph_swaps"] if swap["joins"] and swap["first"]]
     for report in sorted(reports, key=lambda one: int(one["round"])):
-        made = report["round"] - entered.get(report["member"], 0)
-        entered[report["member"]] = report["round"]
+        member, number = report["member"], report["round"]
+        firsts = [first for comer, first in came if comer == member and first < number]
+        made = number - max([entered.get(member, 0), *firsts])
+        entered[member] = number
         seconds += [(report["finished_s"] - report["started_s"]) / made] * made
     return seconds
 
@@ -38,7 +44,7 @@ def sync(final: Record, reports: Sequence[Record]) -> dict[str, Any]:
 
     `iterations_per_second` is a member's, up to the slowest's end; `gap` the widest iteration gaps and their bounds.
     """
-    seconds = seconds_per_iteration(reports)
+    seconds = seconds_per_iteration(final, reports)
     ended = {report["member"]: report["finished_s"] for report in reports}
     began = min((report["started_s"] for report in reports), default=0.0)
     took = max(ended.values(), default=0.0) - began

@@ -198,7 +198,7 @@ class Elastic(Strict):
     """Members may be lost while the others train, as long as `quorum` of them are left.
 
     A worker whose container died is started anew and comes back (`lost: restart`), or stays away (`leave`). One that
-    does not renew its lease for `lease` counts as lost as well.
+    does not renew its lease for `lease` counts as lost as well; members without a centre have none.
     """
 
     quorum: int = Field(ge=1)
@@ -385,8 +385,8 @@ def _check_events(spec: ExperimentFile, topology: Topology, networks: Mapping[st
     return faults
 
 
-#: Strategies whose members can be lost and come between any two steps.
-ELASTIC_STRATEGIES = ("gradients", "local_sgd", "diloco")
+#: Strategies whose members can be lost and come between any two steps, or iterations.
+ELASTIC_STRATEGIES = ("gradients", "local_sgd", "diloco", *SURVIVING)
 
 
 def _check_elastic(spec: ExperimentFile, topology: Topology) -> list[Fault]:
@@ -405,6 +405,12 @@ def _check_elastic(spec: ExperimentFile, topology: Topology) -> list[Fault]:
     if sync.powersgd_rank is not None or sync.delay:
         rule = "a step with two rounds, or rounds with a delay, leaves no moment to come back at"
         faults.append(Fault("elastic", rule, "no `powersgd_rank` and no `delay`"))
+    if sync.between == "sites":
+        rule = "with Hop between sites those who stand for them can't be made up for"
+        faults.append(Fault("elastic", rule, "`between: workers`, or no `elastic`"))
+    if sync.decentralized and "lease" in spec.elastic.model_fields_set:
+        rule = "members without a centre have none: who hangs up is gone"
+        faults.append(Fault("elastic.lease", rule, "leave it out"))
     return faults
 
 

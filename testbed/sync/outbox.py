@@ -53,6 +53,7 @@ class Outbox:
         self._on_failure = on_failure
         self._guard = threading.Lock()
         self._senders: dict[Hop, Sender] = {}
+        self._dropped_s = 0.0
         self._meter = Meter(self._look)
 
     def connect(self, plan: Plan) -> list[Sender]:
@@ -151,7 +152,16 @@ class Outbox:
     def sending_s(self) -> float:
         """Seconds that all connections together have spent in sending since they began."""
         with self._guard:
-            return sum(sender.sending_s for sender in self._senders.values())
+            return self._dropped_s + sum(sender.sending_s for sender in self._senders.values())
+
+    def drop(self, peer: str) -> None:
+        """End the connections to a peer at once. What is put for it later goes to where `roster` says it is then."""
+        with self._guard:
+            senders = [self._senders.pop(hop) for hop in list(self._senders) if hop[0] == peer]
+            self._dropped_s += sum(sender.sending_s for sender in senders)
+        for sender in senders:
+            sender.abort()
+            sender.join(0)
 
     def drain(self, timeout_s: float, await_lane: Callable[[int, float], None]) -> None:
         """Wait until the peers have read all that was sent to them, then close the connections to them.

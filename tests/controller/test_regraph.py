@@ -28,13 +28,19 @@ class Told:
         circle = Circle(edges=tuple(sorted(graph.edges)), survives=survives, backup=backup, max_ig=4)
         weights = circle.weigh(graph)
         self.sent: list[tuple[str, Message]] = []
+        self.came: list[tuple[str, Place]] = []
         jobs = {}
         for number, name in enumerate(MEMBERS):
             sources = graph.sources(name)
             place = asdict(Place("hop", sources, sources, weights[name], sources, {"max_ig": 4}))
             jobs[name] = Job("svm", ROUNDS, 8, "sgd", 0.1, 1, number, len(MEMBERS), place=place)
         self.book = IterationBook(MEMBERS, circle)
-        self.regraph = Regraph(circle, jobs, self.book, lambda name, message: self.sent.append((name, message)))
+        self.regraph = Regraph(
+            circle, jobs, self.book, lambda name, message: self.sent.append((name, message)), self.let_in
+        )
+
+    def let_in(self, comer: str, place: Place) -> None:
+        self.came.append((comer, place))
 
     def take(self) -> dict[str, Message]:
         sent, self.sent = dict(self.sent), []
@@ -104,6 +110,56 @@ def test_a_graph_that_cannot_be_is_refused(told: Told, kind: str, says: str) -> 
     with pytest.raises(GraphError, match=says):
         told.regraph.begin(kind)
     assert told.sent == []
+
+
+def test_a_member_that_comes_again_stands_where_it_stood_and_begins_where_the_others_turn() -> None:
+    told = Told()
+    told.enter(1, 10.0)
+    told.book.bury("b", "killed")
+    told.regraph.widen("b", ("10.0.0.2", 4000))
+    assert told.take() == dict.fromkeys("acdef", Ask(AHEAD))
+    for name in "acdef":
+        assert not told.came
+        told.regraph.promised(Promised(name, 4))
+    turns = told.take()
+    assert turns.keys() == set("acdef")
+    assert all(isinstance(turn, Turn) and turn.roster == {"b": ("10.0.0.2", 4000)} for turn in turns.values())
+    [(comer, place)] = told.came
+    assert comer == "b" and place.first == 4 and set(place.sources) == {"a", "c"}
+    assert told.book.members == MEMBERS and told.book.lowest == 1
+    assert [(swap.joins, swap.first) for swap in told.regraph.swaps] == [("b", 4)]
+    # It is in 4 from now on; the others are not ahead of it before they have passed that.
+    for iteration in (2, 3, 4):
+        broken = [breach for name in "acdef" for breach in told.book.add(entered(name, iteration, 10.0 + iteration))]
+        assert not broken
+    assert not told.book.settle(inf)
+    for iteration in (5, 6):
+        assert not told.book.add(entered("a", iteration, 20.0))
+    assert "a is 2 iterations ahead of b, where the bound is 1" in map(str, told.book.settle(inf))
+
+
+def test_answers_to_a_question_that_was_taken_back_count_for_no_other() -> None:
+    told = Told()
+    told.regraph.begin("complete")
+    told.book.bury("b", "killed")
+    told.regraph.gone("b")
+    told.regraph.widen("b", ("10.0.0.2", 4000))
+    for name in "acdef":
+        told.regraph.promised(Promised(name, 3))  # to the first, from which it was released since
+    assert not told.came
+    for name in "acdef":
+        told.regraph.promised(Promised(name, 5))
+    assert [place.first for _, place in told.came] == [5]
+
+
+def test_nobody_is_asked_when_somebody_is_at_its_end() -> None:
+    told = Told()
+    told.regraph.begin("complete")
+    told.take()
+    told.regraph.end("a is at its end")
+    assert told.take() == dict.fromkeys(MEMBERS, Release())
+    with pytest.raises(GraphError, match="too late for another graph: a is at its end"):
+        told.regraph.begin("complete")
 
 
 def test_each_era_keeps_its_bounds() -> None:

@@ -1,4 +1,4 @@
-"""A run without a centre in which two workers' containers die: the others go on over the graph that is left."""
+"""Runs without a centre in which containers die: the others go on over the graph that is left, and let one in again."""
 
 from __future__ import annotations
 
@@ -43,3 +43,15 @@ def test_the_others_finish_when_two_die(tmp_path: Path) -> None:
     assert all(0 < death["iteration"] < 60 for death in gap["deaths"]) and gap["breaches"] == []
     assert summary["training"]["rounds"] == 60
     assert [event["target"] for event in summary["events"] if event["kind"] == "kill"] == ["rack-w2", "rack-w5"]
+
+
+def test_one_that_dies_comes_again_at_the_iteration_of_the_others(tmp_path: Path) -> None:
+    with Running(tmp_path, "experiments/hop-elastic.yaml") as running:
+        assert running.end() == 0, running.output
+    assert running.left_behind == NOTHING
+    summary = json.loads((running.directory / "summary.json").read_text())
+    [swap] = json.loads((running.directory / "final.json").read_text())["graph_swaps"]
+    assert swap["joins"] == "london-w0" and 20 < swap["first"] < 200
+    assert summary["sync"]["gap"]["breaches"] == [] and summary["training"]["rounds"] == 200
+    happened = [event["kind"] for event in summary["events"] if event["target"] == "london-w0"]
+    assert happened[0] == "kill" and sorted(happened) == ["came", "kill", "left", "restart"]

@@ -49,6 +49,10 @@ class GapMonitor:
         self._breaches += broken
         return broken
 
+    def meet(self, comer: str, iteration: int) -> None:
+        """A member that had died comes again, and is in `iteration`."""
+        self._iteration[comer] = iteration
+
     def forget(self, gone: str, bounds: Mapping[Pair, float]) -> None:
         """A member has died: it is followed no more, and the others go by `bounds` from now on."""
         del self._iteration[gone]

@@ -28,14 +28,21 @@ class StepFigures:
 class Account:
     """Follows a driver's member; `figures` says what its steps took since it was asked last.
 
-    A report's round is the iteration that was entered, its times those of the one before. `waited` sums up, by peer,
-    the seconds of that iteration which ended with a message of that peer.
+    A report's round is the iteration that was entered, its times those of the one before; so there is none of the
+    `first`. `waited` sums up, by peer, the seconds of that iteration which ended with a message of that peer.
     """
 
     def __init__(
-        self, member: str, post: Post, inbox: Inbox, figures: Callable[[], StepFigures], tell: Callable[[Message], None]
+        self,
+        member: str,
+        first: int,
+        post: Post,
+        inbox: Inbox,
+        figures: Callable[[], StepFigures],
+        tell: Callable[[Message], None],
     ) -> None:
         self._member = member
+        self._first = first
         self._post = post
         self._inbox = inbox
         self._figures = figures
@@ -56,7 +63,7 @@ class Account:
     def advanced(self, iteration: int) -> None:
         """It has entered `iteration`."""
         now = time.time()
-        if iteration > 0:
+        if iteration > self._first:
             self._tell(self._report(iteration, now))
         self._entered_s = now
 

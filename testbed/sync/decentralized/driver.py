@@ -10,7 +10,7 @@ program (this thread)          others
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from math import inf
 from typing import Protocol
@@ -161,8 +161,8 @@ class Driver:
                 self._cut(peer)
             case Asked(ahead):
                 self._watch.promised(self._party.promise(ahead))
-            case Turned(iteration, neighbours):
-                self._turn(iteration, neighbours)
+            case Turned(iteration, neighbours, roster):
+                self._turn(iteration, neighbours, roster)
             case Failed(error):
                 raise error
 
@@ -176,10 +176,13 @@ class Driver:
                 f"{self._party.name}, iteration {self.iteration}: {peer} is gone ({why}), while waiting for {awaited}"
             )
 
-    def _turn(self, iteration: int, neighbours: Neighbours | None) -> None:
+    def _turn(self, iteration: int, neighbours: Neighbours | None, roster: Mapping[str, tuple[str, int]]) -> None:
         if neighbours is None:
             self._party.release()
             return
+        for peer, address in roster.items():
+            self._gone.pop(peer, None)
+            self._post.meet(peer, address)
         self._partners |= {*neighbours.sources, *neighbours.targets}
         for send in self._party.turn(iteration, neighbours):
             self._send(send)

@@ -6,7 +6,8 @@ import socket
 import threading
 import time
 from collections import Counter, defaultdict
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from math import inf
 from queue import Empty, SimpleQueue
 
@@ -57,10 +58,14 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Turned:
-    """The controller's word that from `iteration` on the graph is another; `None` where it stays as it is."""
+    """The controller's word that from `iteration` on the graph is another; `None` where it stays as it is.
+
+    `roster` says where they listen who come with it.
+    """
 
     iteration: int
     neighbours: Neighbours | None
+    roster: Mapping[str, tuple[str, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +106,9 @@ class Inbox:
 
     A frame says how long its letter is before a byte of it is taken, and nothing longer than a model is: so what a
     peer makes this member set aside is bounded, whatever the frames claim.
+
+    A member that died may come again. Its greeting says by its era which one it is: the iteration in which it came.
+    Nothing is taken in of one that was cut, however late it arrives.
     """
 
     def __init__(self, letters: Letters, streams: int = 1) -> None:
@@ -110,8 +118,10 @@ class Inbox:
         self._streams = streams
         self._events: SimpleQueue[Event] = SimpleQueue()
         self._guard = threading.Lock()
-        self._open: dict[str, dict[int, _Open]] = defaultdict(dict)
-        self._ended: Counter[str] = Counter()
+        self._open: dict[tuple[str, int], dict[int, _Open]] = defaultdict(dict)
+        self._ended: Counter[tuple[str, int]] = Counter()
+        self._newest: dict[str, int] = dict.fromkeys(letters.members, 0)
+        self._oldest: dict[str, int] = dict.fromkeys(letters.members, 0)
 
     def put(self, event: Event) -> None:
         """Have the event taken; any thread may."""
@@ -124,30 +134,42 @@ class Inbox:
         except Empty:
             return None
 
+    def cut(self, peer: str) -> None:
+        """The controller's word that the peer has died: from now on nothing of it is taken in."""
+        with self._guard:
+            self._oldest[peer] = self._newest[peer] + 1
+            self.put(Cut(peer))
+
+    def turn(self, turned: Turned) -> None:
+        """The controller's word of another graph, and of who comes with it."""
+        with self._guard:
+            for peer in turned.roster:
+                self._newest[peer] = max(self._newest[peer], turned.iteration)
+            self.put(turned)
+
     # -- what a Listener calls, from a thread for each connection
 
-    def receiver(self, hello: Greeting) -> Inbox:
-        """Itself, for who is a member; FrameError for who is not."""
+    def receiver(self, hello: Greeting) -> Incoming:
+        """Where a member's frames go; FrameError for who is none."""
         if hello.member not in self._letters.members:
             raise FrameError(f"{hello.member!r} is no member")
-        return self
+        with self._guard:
+            self._newest[hello.member] = max(self._newest[hello.member], hello.era)
+        return Incoming(self, hello.era)
 
     def serve(self, connection: socket.socket) -> None:
         """Nothing can be fetched here: FrameError."""
         raise FrameError("members without a centre hand nothing over but messages")
 
-    def come(self, lane: int) -> bool:
-        """Messages travel directly, in lane 0."""
-        return lane == 0
-
-    def admit(self, peer: str, lane: int, head: Frame) -> Delivery:
+    def admit(self, peer: str, era: int, head: Frame) -> Delivery:
         """Where a frame's bytes belong; FrameError when it can't be part of a letter."""
         if head.kind is not Kind.MESSAGE:
             raise FrameError(f"a {head.kind.name} frame of an all-reduce, where members exchange messages")
         if head.elements > self._letters.most_bytes or head.offset + head.length > head.elements:
             raise FrameError(f"bytes {head.offset} to {head.offset + head.length} of a letter of {head.elements}")
         with self._guard:
-            opened = self._open[peer]
+            self._check(peer, era)
+            opened = self._open[peer, era]
             letter = opened.setdefault(head.epoch, _Open(bytearray(head.elements), head.elements))
             if len(letter.body) != head.elements:
                 raise FrameError(
@@ -156,22 +178,50 @@ class Inbox:
             if len(opened) > OPEN_LETTERS * self._streams:
                 raise FrameError(f"{len(opened)} letters half there at once")
         into = memoryview(letter.body)[head.offset : head.offset + head.length]
-        return Delivery(into, lambda payload: self._take(peer, head, letter))
+        return Delivery(into, lambda payload: self._take(peer, era, head, letter))
 
-    def _take(self, peer: str, head: Frame, letter: _Open) -> None:
+    def _take(self, peer: str, era: int, head: Frame, letter: _Open) -> None:
         with self._guard:
             self.received_bytes[peer] += head.length
             letter.left -= head.length
             if letter.left > 0:
                 return
-            self._open[peer].pop(head.epoch, None)
+            self._open[peer, era].pop(head.epoch, None)
         whole = Letter(head.tree, head.round, head.successor, head.weight, head.contributors, memoryview(letter.body))
-        self.put(Arrived(peer, self._letters.read(whole), time.monotonic()))
+        message = self._letters.read(whole)
+        with self._guard:
+            self._check(peer, era)
+            self.put(Arrived(peer, message, time.monotonic()))
 
-    def gone(self, peer: str, lane: int, error: str) -> None:
+    def ended(self, peer: str, era: int, error: str) -> None:
         """A connection of the peer ended. One that ended well may have ended before others to the same peer."""
         with self._guard:
-            self._ended[peer] += 1
-            last = self._ended[peer] == self._streams
-        if error or last:
-            self.put(Gone(peer, error or "closed its connection"))
+            self._ended[peer, era] += 1
+            last = self._ended[peer, era] == self._streams
+            if (error or last) and era >= self._oldest[peer]:
+                self.put(Gone(peer, error or "closed its connection"))
+
+    def _check(self, peer: str, era: int) -> None:
+        if era < self._oldest[peer]:
+            raise FrameError(f"{peer} was cut out of the graph")
+
+
+class Incoming:
+    """What a Listener hands a connection's frames to: the inbox, and which of the member's lives they are from."""
+
+    def __init__(self, inbox: Inbox, era: int) -> None:
+        self.wire = inbox.wire
+        self._inbox = inbox
+        self._era = era
+
+    def come(self, lane: int) -> bool:
+        """Messages travel directly, in lane 0."""
+        return lane == 0
+
+    def admit(self, peer: str, lane: int, head: Frame) -> Delivery:
+        """Where a frame's bytes belong; FrameError when it can't be part of a letter, or the peer was cut."""
+        return self._inbox.admit(peer, self._era, head)
+
+    def gone(self, peer: str, lane: int, error: str) -> None:
+        """A connection of the peer ended."""
+        self._inbox.ended(peer, self._era, error)

@@ -15,7 +15,7 @@ from testbed.sync.decentralized.account import Account, StepFigures
 from testbed.sync.decentralized.bridge import SiteLeader, SiteWorker
 from testbed.sync.decentralized.driver import Driver, LocalStep
 from testbed.sync.decentralized.hop import HopMember
-from testbed.sync.decentralized.inbox import Asked, Cut, Failed, Gone, Inbox, Sent, Turned
+from testbed.sync.decentralized.inbox import Asked, Failed, Gone, Inbox, Sent, Turned
 from testbed.sync.decentralized.letters import Letters
 from testbed.sync.decentralized.neighbours import Neighbours
 from testbed.sync.decentralized.parties import final_parameters, make_party
@@ -41,7 +41,7 @@ class Membership:
         members = tuple(welcome.roster)
         place = Place.from_json(job.place)
         letters = Letters(members, len(start))
-        way = Way(self.name, welcome.secret, job.round_timeout_s, job.streams, job.congestion)
+        way = Way(self.name, welcome.secret, job.round_timeout_s, job.streams, job.congestion, era=place.first)
         self._party = make_party(self.name, members, place, start, job.rounds, job.seed)
         self._partners = place.partners
         self._inbox = Inbox(letters, job.streams)
@@ -53,7 +53,7 @@ class Membership:
             on_sent=lambda peer: self._inbox.put(Sent(peer)),
             on_failure=self._undelivered,
         )
-        self._account = Account(self.name, self._post, self._inbox, figures, self._tell)
+        self._account = Account(self.name, place.first, self._post, self._inbox, figures, self._tell)
         self._channel = meeting.channel
         self._finished = False
         self._listener = Listener(meeting.accepting, welcome.secret, self._inbox)
@@ -125,11 +125,12 @@ class Membership:
             case Stop(reason):
                 self._inbox.put(Failed(Stopped(reason)))
             case Died(gone):
-                self._inbox.put(Cut(gone))
+                self._inbox.cut(gone)
             case Ask(ahead):
                 self._inbox.put(Asked(ahead))
-            case Turn(iteration, place):
+            case Turn(iteration, place, roster):
                 there = Place.from_json(place)
-                self._inbox.put(Turned(iteration, Neighbours(self.name, there.sources, there.targets, there.weights)))
+                neighbours = Neighbours(self.name, there.sources, there.targets, there.weights)
+                self._inbox.turn(Turned(iteration, neighbours, roster))
             case Release():
                 self._inbox.put(Turned(0, None))

@@ -80,7 +80,7 @@ def make_party(name: str, members: Sequence[str], place: Place, start: Tensor, i
     neighbours = Neighbours(name, place.sources, place.targets, place.weights) if place.sources else None
     match place.protocol, neighbours:
         case "hop", Neighbours():
-            return HopMember(neighbours, HopRules(**place.rules), start, iterations)
+            return HopMember(neighbours, HopRules(**place.rules), start, iterations, place.first)
         case "leader", Neighbours():
             rules = {rule: value for rule, value in place.rules.items() if rule != "site"}
             member = HopMember(neighbours, HopRules(**rules), start, iterations)

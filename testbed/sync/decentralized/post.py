@@ -44,7 +44,8 @@ class Post:
         self.sent_bytes: Counter[str] = Counter()
         self.suppressed = 0
         self._letters = letters
-        self._outbox = Outbox(way, FrameFormat(len(letters.members)), roster, on_failure)
+        self._roster = dict(roster)
+        self._outbox = Outbox(way, FrameFormat(len(letters.members)), self._roster, on_failure)
         self._stale = stale
         self._on_sent = on_sent
         self._dropped: set[str] = set()
@@ -73,6 +74,13 @@ class Post:
         """The peer is gone: nothing is sent to it any more."""
         self._dropped.add(peer)
         self._waiting.pop(peer, None)
+        self._outbox.drop(peer)
+
+    def meet(self, peer: str, address: tuple[str, int]) -> None:
+        """The peer comes, perhaps not for the first time, and listens at `address`."""
+        self._dropped.discard(peer)
+        self._under_way.pop(peer, None)
+        self._roster[peer] = address
 
     @property
     def idle(self) -> bool:

@@ -30,15 +30,18 @@ def hop_members(
     return {name: kind(neighbours(graph, name, weights), rules, start[name], iterations) for name in graph.members}
 
 
-def monitor_of(graph: Graph, rules: HopRules) -> GapMonitor:
-    bounds = gap_bounds(
+def bounds_of(graph: Graph, rules: HopRules) -> Mapping[tuple[str, str], float]:
+    return gap_bounds(
         graph,
         max_ig=rules.max_ig,
         backup=rules.backup,
         staleness=rules.staleness,
         notify_ack=rules.notify_ack,
     )
-    return GapMonitor(graph.members, bounds)
+
+
+def monitor_of(graph: Graph, rules: HopRules) -> GapMonitor:
+    return GapMonitor(graph.members, bounds_of(graph, rules))
 
 
 class Invariants(Watcher):

@@ -61,10 +61,11 @@ class Node:
         step: LocalStep,
         tell: Callable[[int], None],
         survives: bool = False,
+        era: int = 0,
     ) -> None:
         self.follow = Follow(tell)
         self.post = Post(
-            Way(self.name, "secret", PATIENCE_S, self._streams),
+            Way(self.name, "secret", PATIENCE_S, self._streams, era=era),
             self._letters,
             roster,
             party.stale,

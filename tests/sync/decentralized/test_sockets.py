@@ -17,9 +17,11 @@ from testbed.protocol import Place
 from testbed.sync.decentralized import HopMember, HopRules, Party
 from testbed.sync.decentralized.driver import LocalStep
 from testbed.sync.decentralized.hop.messages import Update
-from testbed.sync.decentralized.inbox import Asked, Cut, Turned
+from testbed.sync.decentralized.inbox import Asked, Cut, Inbox, Turned
+from testbed.sync.decentralized.letters import Letters
 from testbed.sync.decentralized.parties import final_parameters, make_party
-from testbed.sync.errors import SyncError
+from testbed.sync.errors import FrameError, SyncError
+from testbed.sync.frame import Frame, Greeting, Kind
 from tests.sync.decentralized.hops import hop_members, monitor_of, neighbours
 from tests.sync.decentralized.loopback import Node, no_change, start
 from tests.sync.decentralized.quadratic import Quadratics
@@ -178,7 +180,7 @@ def test_two_members_die_and_the_others_finish(rules: HopRules) -> None:
         nodes[dead].kill()
         nodes[dead].join()
         for node in nodes.values():
-            node.inbox.put(Cut(dead))
+            node.inbox.cut(dead)
     for node in nodes.values():
         node.join()
     assert {name for name, node in nodes.items() if node.error} == {"w2", "w5"}
@@ -210,6 +212,63 @@ def test_members_go_over_to_another_graph_and_back(rules: HopRules) -> None:
     assert all(member.iteration == 60 for member in members.values())
     sent = {to: nodes["w0"].post.sent_bytes[to] // 12 for to in ("w1", "w3")}
     assert 0 < sent["w3"] <= firsts[1] - firsts[0] and sent["w1"] > sent["w3"]
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [HopRules(max_ig=2), HopRules(max_ig=3, backup=1, max_jump=4), HopRules(max_ig=4, staleness=2)],
+)
+def test_a_member_that_died_comes_again_where_the_others_are(rules: HopRules) -> None:
+    """It begins with what they have, not with what it brings, and every queue has the tokens that it should."""
+    graph = double_ring(tuple(f"w{index}" for index in range(8)))
+    weights = uniform(graph)
+    members = hop_members(graph, rules, 80, dict.fromkeys(graph.members, torch.ones(3)))
+
+    def slowly(name: str) -> LocalStep:
+        def step(parameters: Tensor, iteration: int) -> Tensor:
+            time.sleep(0.004)
+            return torch.zeros(3)
+
+        return step
+
+    nodes = start(members, around(graph), 3, slowly, survives=True)
+    while len(nodes["w2"].follow.entered) < 10:
+        time.sleep(0.005)
+    nodes["w2"].kill()
+    nodes["w2"].join()
+    others = {name: node for name, node in nodes.items() if name != "w2"}
+    for node in others.values():
+        node.inbox.cut("w2")
+        node.inbox.put(Asked(3))
+    while not all(node.follow.promises for node in others.values()):
+        time.sleep(0.005)
+    first = max(node.follow.promises[-1] for node in others.values())
+    comer = nodes["w2"] = Node("w2", graph.members, 3)
+    for name, node in others.items():
+        node.inbox.turn(Turned(first, neighbours(graph, name, weights), {"w2": comer.address}))
+    members["w2"] = HopMember(neighbours(graph, "w2", weights), rules, torch.zeros(3), 80, first)
+    roster = {name: node.address for name, node in nodes.items()}
+    comer.start(members["w2"], around(graph)["w2"], roster, slowly("w2"), lambda k: None, survives=True, era=first)
+    run(nodes)
+    assert comer.follow.entered[0] == first
+    for member in members.values():
+        assert torch.allclose(member.parameters, torch.ones(3)) and member.iteration == 80
+        assert member.credits and set(member.credits.held.values()) == {rules.max_ig}
+
+
+def test_what_a_dead_member_left_on_its_way_is_not_taken_for_what_it_sends_when_it_comes_again() -> None:
+    inbox = Inbox(Letters(MEMBERS, 1))
+    token = Frame(Kind.MESSAGE, 0, 3, 0, 1, 0, 0, 0, 0, 0.0, 0)
+    before = inbox.receiver(Greeting("w1", 0, 0, 0))
+    late = before.admit("w1", 0, token)
+    inbox.cut("w1")
+    with pytest.raises(FrameError, match="w1 was cut"):
+        late.take(memoryview(b""))
+    with pytest.raises(FrameError, match="w1 was cut"):
+        before.admit("w1", 0, token)
+    before.gone("w1", 0, "")
+    assert isinstance(inbox.take(0), Cut) and inbox.take(0) is None
+    inbox.receiver(Greeting("w1", 0, 0, 7)).admit("w1", 0, token).take(memoryview(b""))
 
 
 def test_a_protocol_with_one_graph_ends_when_it_is_to_go_over_to_another() -> None:

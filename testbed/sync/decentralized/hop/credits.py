@@ -36,6 +36,10 @@ class Credits:
         """Tokens have come from `giver`, who may be an out-neighbour only later."""
         self._given[giver] += count
 
+    def forget(self, gone: str) -> None:
+        """Its tokens are settled: should it come again, it gives anew from iteration 0 on."""
+        del self._given[gone]
+
     def turn(self, givers: Iterable[str]) -> None:
         """The out-neighbours are others now, or fewer."""
         self._givers = tuple(givers)

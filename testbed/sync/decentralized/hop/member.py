@@ -75,7 +75,9 @@ class HopMember(Member):
         self._course.forget(gone)
         self.reception.forget(gone)
         self._acked.pop(gone, None)
+        del self._given[gone]
         if self.credits:
+            self.credits.forget(gone)
             self.credits.turn(self._course.neighbours.targets)
 
     def promise(self, ahead: int) -> int:

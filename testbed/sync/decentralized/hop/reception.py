@@ -80,8 +80,10 @@ class Reception(ABC):
         return found()
 
     def forget(self, gone: str) -> None:
-        """Nothing of `gone` is waited for any more; what has come of it still counts."""
+        """Nothing of `gone` is waited for any more, or counts: should it come again, that is another's."""
         self._neighbours = self._neighbours.without(gone)
+        self.queue.drop_from(gone)
+        self._early = [entry for entry in self._early if entry.sender != gone]
 
     @abstractmethod
     def _take_in(self, entry: Entry) -> None:

@@ -1,0 +1,151 @@
+"""The controller with members of Hop, each in a thread, that exchange over loopback: one dies, and comes again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from testbed.controller.service import Controller
+from testbed.controller.spec import Circle, ControllerSpec, Elastic
+from testbed.planning.graphs import ring, uniform
+from testbed.protocol import Job, Place
+from testbed.sync.decentralized.account import StepFigures
+from testbed.sync.decentralized.membership import Membership
+from testbed.sync.errors import Stopped
+from testbed.sync.meeting import meet
+from tests.controller.test_service import mesh, running, spec_of
+
+pytestmark = [pytest.mark.unit, pytest.mark.timeout(60)]
+
+ROUNDS = 120
+MAX_IG = 3
+VIEW = mesh()
+DIES = VIEW.names[2]
+
+
+class Crash(Exception):
+    """What a member dies of."""
+
+
+def hop_spec() -> ControllerSpec:
+    graph = ring(VIEW.names)
+    weights = uniform(graph)
+    jobs = {}
+    for number, name in enumerate(VIEW.names):
+        around = graph.sources(name)
+        place = asdict(Place("hop", around, around, weights[name], around, {"max_ig": MAX_IG, "backup": 1}))
+        job = Job("svm", ROUNDS, 8, "sgd", 0.1, 1, number, len(VIEW.names), round_timeout_s=20.0, place=place)
+        jobs[name] = job
+    circle = Circle(edges=tuple(sorted(graph.edges)), survives=True, max_ig=MAX_IG, backup=1)
+    return spec_of(VIEW, jobs=jobs, circle=circle, elastic=Elastic(quorum=3))
+
+
+class Runner(threading.Thread):
+    """A member's whole life. It begins at `value`; `crash` says in which iteration it dies, and `silent` that it does
+    not say so."""
+
+    def __init__(self, control: Path, name: str, value: float, crash: int | None = None, silent: bool = False) -> None:
+        super().__init__(name=name, daemon=True)
+        self.entered: list[int] = []
+        self.result: Tensor | None = None
+        self.error: BaseException | None = None
+        self._control = control
+        self._value = value
+        self._crash = crash
+        self._silent = silent
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self._take_part()
+        except (Crash, Stopped) as error:
+            self.error = error
+
+    def _take_part(self) -> None:
+        meeting = meet(f"unix:{self._control}", self.name, "127.0.0.1", "cpu", 30.0, "secret")
+
+        def step(parameters: Tensor, iteration: int) -> Tensor:
+            self.entered.append(iteration)
+            if iteration == self._crash:
+                if self._silent:
+                    meeting.channel.close()
+                raise Crash
+            time.sleep(0.01)
+            return torch.zeros(3)
+
+        with Membership(meeting, torch.full((3,), self._value), StepFigures) as membership:
+            self.result = membership.train(step)
+            membership.finish("", {})
+
+
+async def until(controller: Controller, condition: Callable[[], bool]) -> None:
+    seen = 0
+    async with asyncio.timeout(30):
+        while not condition():
+            assert controller.state != "failed", controller.failure
+            seen = await controller.wait_change(seen)
+
+
+@pytest.mark.parametrize("silent", [True, False])
+def test_a_member_that_died_comes_again_at_its_neighbours_iteration(tmp_path: Path, silent: bool) -> None:
+    async def scene() -> list[Runner]:
+        async with running(hop_spec(), tmp_path) as controller:
+            members = [
+                Runner(tmp_path / "s", name, 1.0, crash=20 if name == DIES else None, silent=silent)
+                for name in VIEW.names
+            ]
+            await until(controller, lambda: bool(controller.status()["passages"]))
+            members.append(Runner(tmp_path / "s", DIES, 0.0))
+            await until(controller, lambda: controller.state == "done")
+            for member in members:
+                await asyncio.to_thread(member.join, 20)
+            return members
+
+    *_, again = members = asyncio.run(scene())
+    final = json.loads((tmp_path / "out" / "final.json").read_text())
+    assert [(its["kind"], its["member"]) for its in final["passages"]] == [("left", DIES), ("came", DIES)]
+    [swap] = final["graph_swaps"]
+    assert swap["joins"] == DIES and again.entered[0] == swap["first"] > 20
+    assert final["gaps"]["breaches"] == [] and final["rounds"] == ROUNDS
+    assert {pair["since"] for pair in final["gaps"]["pairs"]} == {0, swap["first"]}
+    # It begins with what its neighbours have, and what it brought counts nowhere.
+    assert all(torch.allclose(its.result, torch.ones(3)) for its in members if its.result is not None)
+    assert sum(its.result is not None for its in members) == len(VIEW.names)
+
+
+def test_who_comes_when_training_is_at_its_end_is_told_so(tmp_path: Path) -> None:
+    async def scene() -> Runner:
+        async with running(hop_spec(), tmp_path) as controller:
+            members = [
+                Runner(tmp_path / "s", name, 1.0, crash=ROUNDS - 3 if name == DIES else None) for name in VIEW.names
+            ]
+            await until(controller, lambda: bool(controller.status()["passages"]))
+            members.append(Runner(tmp_path / "s", DIES, 0.0))
+            await until(controller, lambda: controller.state == "done")
+            for member in members:
+                await asyncio.to_thread(member.join, 20)
+            return members[-1]
+
+    late = asyncio.run(scene())
+    assert isinstance(late.error, Stopped) and not late.error.again
+
+
+def test_a_run_with_fewer_members_than_its_quorum_has_failed(tmp_path: Path) -> None:
+    async def scene() -> str:
+        async with running(hop_spec().model_copy(update={"elastic": Elastic(quorum=5)}), tmp_path) as controller:
+            members = [Runner(tmp_path / "s", name, 1.0, crash=5 if name == DIES else None) for name in VIEW.names]
+            await asyncio.wait_for(controller.finished.wait(), 30)
+            for member in members:
+                await asyncio.to_thread(member.join, 20)
+            return controller.failure
+
+    assert "4 members are left, and the quorum is 5" in asyncio.run(scene())
