@@ -151,7 +151,7 @@ class Place:
 class Tick(NamedTuple):
     """What a peer acknowledged from `number` · TICK_S on, for TICK_S (Unix time), over all connections to it.
 
-    `busy_ms` is how long a connection had something to send or unacknowledged, and the receiver took it.
+    `busy_ms` is how long a connection had more to send than the path took, and the receiver would have taken it.
     """
 
     number: int

@@ -5,6 +5,10 @@ time of day, which says which ticks of two members fall together.
 
     readings     |-----------|------------------|---------|        late when the host has no time
     ticks        |     |     |     |     |     |     |     |       what grew is spread evenly over those in between
+
+Busy is a connection that had something unsent at both readings and was never idle in between: the path takes no more.
+The kernel's own busy time goes on until the last byte is acknowledged. One chunk, sent in 10 ms, made a link look busy
+for 100 ms where its acknowledgement waited behind others, and fast links a tenth as fast as they were.
 """
 
 from __future__ import annotations
@@ -48,20 +52,22 @@ class Ticks:
             for line, now in counters.items():
                 before = self._last.get(line)
                 if before is not None and at_s > self._read_s and now.bytes_acked >= before.bytes_acked:
-                    self._spread(line[0], now.since(before), self._read_s, at_s)
+                    grown = now.since(before)
+                    busy_s = grown.busy_s if before.unsent_bytes and now.unsent_bytes else 0.0
+                    self._spread(line[0], grown.bytes_acked, busy_s, self._read_s, at_s)
             self._last, self._read_s = dict(counters), at_s
 
-    def _spread(self, peer: str, grown: TcpInfo, began_s: float, ended_s: float) -> None:
+    def _spread(self, peer: str, acked: int, busy_s: float, began_s: float, ended_s: float) -> None:
         """Share what a connection did between two readings evenly among the ticks in between."""
-        if not grown.bytes_acked and not grown.busy_s:
+        if not acked and not busy_s:
             return
         ticks = self._peers.setdefault(peer, {})
         for number in range(int(began_s / TICK_S), int(ended_s / TICK_S) + 1):
             part = (min(ended_s, (number + 1) * TICK_S) - max(began_s, number * TICK_S)) / (ended_s - began_s)
             if part > 0:
                 tick = ticks.setdefault(number, [0.0, 0.0])
-                tick[0] += part * grown.bytes_acked
-                tick[1] += part * grown.busy_s
+                tick[0] += part * acked
+                tick[1] += part * busy_s
         while len(ticks) > KEPT:
             del ticks[next(iter(ticks))]
 

@@ -9,17 +9,17 @@ from dataclasses import dataclass
 
 #: struct tcp_info of linux/tcp.h up to tcpi_sndbuf_limited: 8 bytes of flags, 24 u32, 4 u64, 6 u32, 4 u64.
 _LAYOUT = struct.Struct("<8x24I4Q6I4Q")
-_RTT, _TOTAL_RETRANS, _BYTES_ACKED, _MIN_RTT = 15, 23, 26, 31
+_RTT, _TOTAL_RETRANS, _BYTES_ACKED, _UNSENT, _MIN_RTT = 15, 23, 26, 30, 31
 _DELIVERY_RATE, _BUSY, _RWND_LIMITED = 34, 35, 36
 
 
 @dataclass(frozen=True, slots=True)
 class TcpInfo:
-    """Counters since the connection began, and the kernel's estimates.
+    """Counters since the connection began, what waits now, and the kernel's estimates.
 
-    `busy_s` counts the time with data to send, without that in which the receiver's window was what held it back.
-    `rtt_s` is the smoothed round trip, `min_rtt_s` the least over the kernel's window (`net.ipv4.tcp_min_rtt_wlen`,
-    300 s by default).
+    `busy_s` counts the time with something unsent or unacknowledged, without that in which the receiver's window was
+    what held it back. `unsent_bytes` wait for the path to take them. `rtt_s` is the smoothed round trip, `min_rtt_s`
+    the least over the kernel's window (`net.ipv4.tcp_min_rtt_wlen`, 300 s by default).
     """
 
     bytes_acked: int
@@ -28,6 +28,7 @@ class TcpInfo:
     min_rtt_s: float
     delivery_bytes_s: int
     retransmits: int
+    unsent_bytes: int = 0
 
     def since(self, before: TcpInfo) -> TcpInfo:
         """The same connection, with counters since `before`."""
@@ -38,6 +39,7 @@ class TcpInfo:
             self.min_rtt_s,
             self.delivery_bytes_s,
             self.retransmits - before.retransmits,
+            self.unsent_bytes,
         )
 
 
@@ -54,6 +56,7 @@ def together(connections: Sequence[TcpInfo]) -> TcpInfo:
         min((info.min_rtt_s for info in moved), default=0.0),
         sum(info.delivery_bytes_s for info in moved),
         sum(info.retransmits for info in moved),
+        sum(info.unsent_bytes for info in moved),
     )
 
 
@@ -68,4 +71,5 @@ def read(connection: socket.socket) -> TcpInfo:
         min_rtt_s=fields[_MIN_RTT] / 1e6,
         delivery_bytes_s=fields[_DELIVERY_RATE],
         retransmits=fields[_TOTAL_RETRANS],
+        unsent_bytes=fields[_UNSENT],
     )

@@ -204,7 +204,9 @@ def _drain(
 
     def read() -> None:
         for i, pair in enumerate(pairs):
-            counts[pair].read(at_s + now, {(pair[1], 0, 0): TcpInfo(int(taken[i]), busy[i], 0.01, 0.01, 0, 0)})
+            counts[pair].read(
+                at_s + now, {(pair[1], 0, 0): TcpInfo(int(taken[i]), busy[i], 0.01, 0.01, 0, 0, unsent_bytes=1)}
+            )
 
     read()
     while len(going := np.flatnonzero(left > 1)):

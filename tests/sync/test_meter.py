@@ -13,8 +13,8 @@ pytestmark = pytest.mark.unit
 LINE = ("b", 0, 0)
 
 
-def counters(sent: int, busy_s: float) -> TcpInfo:
-    return TcpInfo(sent, busy_s, 0.01, 0.01, 0, 0)
+def counters(sent: int, busy_s: float, unsent: int = 1) -> TcpInfo:
+    return TcpInfo(sent, busy_s, 0.01, 0.01, 0, 0, unsent)
 
 
 @pytest.fixture
@@ -42,6 +42,12 @@ def test_a_late_reading_is_spread_over_the_ticks_in_between(meter: Ticks) -> Non
     meter.read(100.0, {LINE: counters(0, 0.0)})
     meter.read(100.0 + 4 * TICK_S, {LINE: counters(4000, 4 * TICK_S)})
     assert [(tick.bytes, tick.busy_ms) for tick in meter.take()["b"]] == [(1000, round(1e3 * TICK_S))] * 4
+
+
+def test_what_only_waits_for_its_acknowledgement_is_not_busy(meter: Ticks) -> None:
+    for i, unsent in enumerate((5000, 5000, 0, 0, 5000)):
+        meter.read(100.0 + i * TICK_S, {LINE: counters(1000 * i, i * TICK_S, unsent)})
+    assert [tick.busy_ms for tick in meter.take()["b"]] == [round(1e3 * TICK_S), 0, 0, 0]
 
 
 def test_connections_to_one_peer_add_up_and_what_was_taken_does_not_come_again(meter: Ticks) -> None:

@@ -143,6 +143,19 @@ def test_the_path_is_measured(listener: socket.socket) -> None:
     sending.abort()
 
 
+def test_what_the_path_did_not_take_is_seen(listener: socket.socket) -> None:
+    sending = sender(listener, queue.Queue())
+    connection, _ = listener.accept()
+    with connection:
+        for _ in range(100):  # until the buffers of a receiver that reads nothing are full
+            put(sending)
+            time.sleep(0.01)
+            if any(info.unsent_bytes for info in sending.look().values()):
+                break
+        assert sending.look()[0].unsent_bytes
+    sending.abort()
+
+
 def test_an_address_may_come_late_but_not_never() -> None:
     with pytest.raises(SyncError, match=r"192\.0\.2\.1 within 0 s"):
         sockets.listen("192.0.2.1", 0.2)
