@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from testbed.planning import Edge, Pair, PhysicalLink, View
-from testbed.protocol import PeerSample
+from testbed.protocol import TICK_S, PeerSample, Tick
 from testbed.telemetry.bottleneck import bottlenecks
 from testbed.telemetry.estimate import Estimate, RateEstimator, quantile
 
@@ -109,7 +109,7 @@ class Knowledge:
             for pair, route in routes.items()
             for name in route
         }
-        ticks = {pair: sample.ticks for pair, sample in samples.items()}
+        ticks = {pair: self._over_this_path(pair, sample.ticks) for pair, sample in samples.items()}
         held, passed = bottlenecks(ticks, routes, believed, self._access)
         more = {name: rates for name, rates in passed.items() if quantile(rates) > believed[name]}
         for name, rates in {**more, **held}.items():
@@ -132,6 +132,11 @@ class Knowledge:
     def _declared_bps(self, pair: Pair, name: str) -> float:
         link = self._declared.links.get(name)
         return link.rate_bps if link else self._declared.edges[pair].rate_bps
+
+    def _over_this_path(self, pair: Pair, ticks: Sequence[Tick]) -> list[Tick]:
+        """Those since the newest declaration of the pair's path: what came before went over other links."""
+        since_s = self._redeclared_s.get(pair, -math.inf)
+        return [tick for tick in ticks if tick.number * TICK_S >= since_s]
 
     def _of_this_path(self, pair: Pair, rtt_s: float, now_s: float) -> float:
         """The round trip, but the declared one where it must be that of the path before the newest declaration."""

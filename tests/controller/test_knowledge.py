@@ -160,6 +160,17 @@ def test_the_round_trip_of_the_path_before_is_not_that_of_the_new_one() -> None:
     assert known.view(late + 12.0).edges["a-w0", "b-w0"].rtt_s == pytest.approx(before)
 
 
+def test_what_was_carried_before_a_link_went_down_is_not_laid_over_the_routes_around_it() -> None:
+    view = measured(sites(("a", "b", 40), ("a", "c", 40), ("c", "b", 10)))
+    around = measured(sites(("a", "c", 40), ("c", "b", 10)))
+    plan = Plan(0, view.names, (star(view.names, "b-w0"),))
+    known = Knowledge(view)
+    known.redeclare(around.links, around.routes, 5.0)
+    known.observe(transfers(view, plan, random.Random(1), 0.0), 6.0)  # a round that began before
+    assert known.estimates(6.0)["c->b"].rate_bps == pytest.approx(10e6, rel=0.1)
+    assert "a->c" not in known.estimates(6.0)
+
+
 def test_without_routes_an_edge_itself_is_measured() -> None:
     routed = measured(sites(("a", "b", 40)))
     edges: dict[Pair, Edge] = {pair: Edge(40e6, 0.02) for pair in routed.edges}
