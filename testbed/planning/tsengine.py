@@ -20,7 +20,8 @@ GREED = 0.9
 class Tsengine(Policy):
     """TSEngine (Zhou, Cai, Yu et al., IEEE TNSM 2021): an online scheduler, played through on what is known.
 
-    A coordinator holds a throughput matrix A: the rates of the view's measured edges; the others are unknown to it.
+    A coordinator holds a throughput matrix A: the rates of the view's measured edges, all of them where the view is
+    the emulator's own; the others are unknown to it.
     Pull: whoever has the model asks whom to serve, and gets the unserved member that maximises A with probability
     min(known / (known + unknown), 0.9), else a random one. Push: ready members queue; the first two merge along the
     faster direction of A; a pairing with the server ends at it. Each asks again when its transfer is over.
@@ -52,7 +53,8 @@ class _Coordinator:
     def __init__(self, view: View, draw: random.Random) -> None:
         self._view = view
         self._draw = draw
-        self._known = {pair: edge.rate_bps for pair, edge in view.edges.items() if edge.source == "measured"}
+        everything = view.knowledge == "oracle"
+        self._known = {p: edge.rate_bps for p, edge in view.edges.items() if everything or edge.source == "measured"}
 
     def pull(self, server: str) -> dict[str, str]:
         """Each member's server in the broadcast."""

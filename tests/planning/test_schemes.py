@@ -113,6 +113,11 @@ def test_tsengine_goes_by_the_order_of_arrivals() -> None:
     assert tree.reduce["b-w0"] == "a-w0"
 
 
+def test_tsengine_knows_all_of_the_emulators_own_view() -> None:
+    oracle = replace(LINE, knowledge="oracle")
+    assert make_policy("tsengine", {}).plan(oracle) == make_policy("tsengine", {}).plan(measured(LINE))
+
+
 def test_tsengine_explores_what_it_does_not_know() -> None:
     plans = {str(make_policy("tsengine", {"seed": seed}).plan(LINE).trees[0].broadcast) for seed in range(20)}
     assert len(plans) > 3
