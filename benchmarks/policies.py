@@ -7,8 +7,9 @@ time is whole: from the end of the one before to its own, the worker's step incl
 
 Synchronous policies take the same steps, so they share one loss trajectory; the time to any loss is in the ratio of
 the seconds of a round. A star's server stands where the simulator puts the median of the nine places (and the best
-and the worst). Beside each policy: the bound, what the simulator says of the same plan on the same network, and
-NetStorm's ablations: one root, no auxiliary routes, and without awareness, where the plan is that of the draw before.
+and the worst; `benchmarks.simulated` has all nine). Beside each policy: the bound, what the simulator says of the same
+plan on the same network, and NetStorm's ablations: one root, no auxiliary routes, and without awareness, where the plan
+is that of the draw before.
 
 Figures are kept (`--out`), a seed and policy at a time; the tables show all that are there for this scale and size.
 """
@@ -29,10 +30,8 @@ from benchmarks.live import Live, Rounds, members_on
 from benchmarks.networks import netstorm9
 from benchmarks.paired import CONFIDENCE, Ratio, ratio
 from benchmarks.table import Table, arguments, progress, show
-from testbed.emulation.routing import Routes
 from testbed.planning import View, make_policy, predict, simulate
 from testbed.planning.bound import bound
-from testbed.run.view import declared_states, view_of
 from testbed.spec.topology import Link, Topology
 
 TOPOLOGY = Path(__file__).parents[1] / "topologies" / "netstorm9.yaml"
@@ -143,7 +142,7 @@ def options(name: str, view: View) -> tuple[str, Mapping[str, Any]]:
 def served(keys: str, view: View) -> dict[str, float]:
     """Simulated seconds of a star's round by its server."""
     stars = {server: make_policy("star", {"keys": keys, "server": server}).plan(view) for server in view.names}
-    return {server: simulate(plan, view).seconds for server, plan in stars.items()}
+    return {server: simulate(plan, view, rounds=SIMULATED).seconds for server, plan in stars.items()}
 
 
 def measure(live: Live, name: str, seed: int, topology: Topology) -> Measured:
@@ -208,21 +207,6 @@ def versus(found: Mapping[str, Mapping[int, Measured]], slow: str, fast: str) ->
     return ratio(*seconds)
 
 
-def places(seeds: Sequence[int]) -> Table:
-    """A star's round by where its server stands, simulated: means over seeds, as multiples of the bound."""
-    topology = Topology.load(TOPOLOGY)
-    multiples: dict[str, list[list[float]]] = {keys: [] for keys in KEYS}
-    for seed in seeds:
-        network = drawn(topology, seed)
-        view = view_of(network, Routes.over(network), declared_states(network), 4 * PARAMETERS, 0.0, "oracle")
-        least = bound(view).seconds
-        for keys, found in multiples.items():
-            found.append(sorted(seconds / least for seconds in served(keys, view).values()))
-    rows = [(keys, *(f"{mean(rank):.2f}" for rank in zip(*found, strict=True))) for keys, found in multiples.items()]
-    columns = ("keys", *(str(rank) for rank in range(1, 10)))
-    return Table("Stars by place, from the best to the worst: multiples of the bound, simulated", columns, rows)
-
-
 def tables(found: Mapping[str, Mapping[int, Measured]]) -> list[Table]:
     """What was measured of each policy, and what is claimed."""
     rows = [(name, *_row(list(seeds.values()))) for name, seeds in found.items()]
@@ -247,7 +231,6 @@ def tables(found: Mapping[str, Mapping[int, Measured]]) -> list[Table]:
         claims.append((f"off the simulator: {worst}", f"{off[worst]:.0%}", f"≤ {NEAR_SIMULATED:.0%}", word))
     return [
         Table(title, columns, rows, notes),
-        places(sorted({seed for seeds in found.values() for seed in seeds})),
         Table("Times as fast", ("", "measured", "claimed", "held"), claims),
     ]
 
