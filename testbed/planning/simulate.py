@@ -4,7 +4,7 @@ Members send chunks as the sync library does: one flow to each next hop, on whic
 of their length, and a mean goes before a partial sum; a relay adds a chunk to its own and forwards it once it is
 complete; the root sends the mean back, with keys once their key is complete. Flows share capacities max-min fairly,
 and a chunk arrives a one-way delay after its last byte was sent. What waits for a busy edge takes an auxiliary route
-where there is one.
+where there is one; of that, each connection carries one chunk at a time, until it has come to the route's end.
 
 What it leaves out: TCP's slow start and losses, and the time that hosts take. The fluid shortcut for networks too
 large for it is `cost.predict`: the same model with chunks that vanish.
@@ -43,7 +43,7 @@ class Chunk(NamedTuple):
     """A chunk on its way, ordered as senders order them: by its round, then by how far behind its slice's `front`.
 
     `place` is its number in its slice, `way` what it still has to pass, its end included; `aside` when it goes by an
-    auxiliary route.
+    auxiliary route, whose connections it has `passed` (their numbers).
     """
 
     round: int
@@ -54,11 +54,22 @@ class Chunk(NamedTuple):
     place: int
     way: tuple[str, ...]
     aside: bool = False
+    passed: tuple[int, ...] = ()
 
     @property
     def lane(self) -> int:
         """The connection it takes to the first of its way: auxiliary routes have their own, by what is left of them."""
         return len(self.way) if self.aside else 0
+
+
+class Taken(NamedTuple):
+    """Word, come back to who sent a chunk on an auxiliary route, that its connection (by number) may carry another."""
+
+    number: int
+
+
+#: What comes to a member: a chunk, such a word, or the beginning of a round, by its number.
+What = Chunk | Taken | int
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +96,10 @@ def simulate(plan: Plan, view: View, ready_s: Mapping[str, float] | None = None,
 
 @dataclass(slots=True)
 class _Flow:
-    """What waits for one connection to a next hop. `left` of what is being sent is kept in an array over all flows."""
+    """What waits for one connection to a next hop. `left` of what is being sent is kept in an array over all flows.
+
+    On an auxiliary route a chunk is `sending` until word of it has come back.
+    """
 
     source: str
     target: str
@@ -127,7 +141,7 @@ class _Rounds:
         self._build_flows(view)
         self._mean_to = [{m: tree.children(m, tree.broadcast) for m in plan.members} for tree in plan.trees]
         self._open = [_Open(plan, self._slices) for _ in range(rounds)]
-        self._arrivals: list[tuple[float, int, str, Chunk | int]] = []  # a number: the member begins that round
+        self._arrivals: list[tuple[float, int, str, What]] = []
 
     def _build_flows(self, view: View) -> None:
         limits = Constraints.of(view)
@@ -186,18 +200,27 @@ class _Rounds:
             sent[flow.source, flow.target] = sent.get((flow.source, flow.target), 0.0) + size
         return Simulated(seconds, self._open[0].finished_s, sent)
 
-    def _arrive_at(self, time_s: float, member: str, what: Chunk | int) -> None:
+    def _arrive_at(self, time_s: float, member: str, what: What) -> None:
         heapq.heappush(self._arrivals, (time_s, next(self._order), member, what))
 
-    def _arrive(self, member: str, what: Chunk | int) -> None:
+    def _arrive(self, member: str, what: What) -> None:
         if isinstance(what, int):
             self._begin(member, what)
+        elif isinstance(what, Taken):
+            self._go_on(what.number)
         elif len(what.way) > 1:
             self._put(member, what._replace(way=what.way[1:]))
-        elif what.kind == PARTIAL:
-            self._add(what.round, member, what.tree, what.place)
         else:
-            self._accept(what.round, member, what.tree, what.place)
+            self._send_word(what)
+            take = self._add if what.kind == PARTIAL else self._accept
+            take(what.round, member, what.tree, what.place)
+
+    def _send_word(self, chunk: Chunk) -> None:
+        """Back along the connections of an auxiliary route."""
+        at_s = self._now
+        for number in reversed(chunk.passed):
+            at_s += self._flows[number].delay_s
+            self._arrive_at(at_s, self._flows[number].source, Taken(number))
 
     def _begin(self, member: str, number: int) -> None:
         """A member enters a round, and adds its own."""
@@ -255,7 +278,8 @@ class _Rounds:
 
     def _begin_sending(self, number: int) -> None:
         flow = self._flows[number]
-        chunk = flow.sending = heapq.heappop(flow.queue)
+        chunk = heapq.heappop(flow.queue)
+        flow.sending = chunk._replace(passed=(*chunk.passed, number)) if chunk.aside else chunk
         self._changed |= not np.isfinite(self._left[number])
         self._left[number] = self._slices[chunk.tree].sizes[chunk.place]
         self._sent[number] += self._left[number]
@@ -264,6 +288,15 @@ class _Rounds:
         flow = self._flows[number]
         assert flow.sending is not None
         self._arrive_at(self._now + flow.delay_s, flow.target, flow.sending)
+        if flow.sending.aside:
+            self._left[number] = np.inf
+            self._changed = True
+        else:
+            self._go_on(number)
+
+    def _go_on(self, number: int) -> None:
+        """A connection has nothing on its way any more."""
+        flow = self._flows[number]
         if flow.queue:
             self._begin_sending(number)
         else:
@@ -274,14 +307,14 @@ class _Rounds:
             self._relieve(pair)
 
     def _relieve(self, pair: Pair) -> None:
-        """Move the first of what waits for an edge to auxiliary routes whose first hop has nothing waiting."""
+        """Move the first of what waits for an edge to auxiliary routes that are free."""
         primary = self._flows[self._number[*pair, 0]]
         for way in self._beside.get(pair, ()):
             direct = self._number.get((pair[0], way[0], 0))
             waiting = len(self._flows[direct].queue) if direct is not None else 0
             lane = self._flows[self._number[pair[0], way[0], len(way)]]
-            short = waiting < AUXILIARY_QUEUE and len(lane.queue) < AUXILIARY_QUEUE
-            if len(primary.queue) > 2 * AUXILIARY_QUEUE and short:
+            free = waiting < AUXILIARY_QUEUE and lane.sending is None
+            if len(primary.queue) > 2 * AUXILIARY_QUEUE and free:
                 chunk = heapq.heappop(primary.queue)
                 self._put(pair[0], chunk._replace(way=way, aside=True))
 

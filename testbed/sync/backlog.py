@@ -53,8 +53,8 @@ class Backlog:
 
     `put` never blocks: payloads are views into the rounds' own buffers, so what waits here takes no room of its
     own and is bounded by the chunks of two rounds. A receiver that forwards can therefore never block on a full
-    queue, and no cycle of peers can deadlock. Frames on auxiliary routes bring their own room; who puts those here
-    calls `await_room` first.
+    queue, and no cycle of peers can deadlock. Frames on auxiliary routes bring their own room; who passes those on
+    takes no other until they were taken.
 
     It also takes over, when nothing waits here nor in `beside`, from the `feeds` that have too much.
     """
@@ -62,7 +62,7 @@ class Backlog:
     def __init__(self, beside: Backlog | None = None) -> None:
         lock = threading.Lock()
         self._filled = threading.Condition(lock)
-        self._drained = threading.Condition(lock)
+        self._passed = threading.Condition(lock)
         self._heap: list[Item] = []
         self._order = count()
         self._closed = False
@@ -137,10 +137,18 @@ class Backlog:
             first = self._heap[0]
             return self._pop() if first.spills and first.frame.epoch == epoch else None
 
-    def await_room(self, most: int) -> None:
-        """Wait until fewer than `most` frames are queued, or none is taken any more."""
-        with self._drained:
-            self._drained.wait_for(lambda: len(self._heap) < most or self._closed)
+    def pass_on(self, priority: Priority, frame: Frame, payload: memoryview) -> None:
+        """Have a frame sent, and wait until it was, or none is any more."""
+        passed = threading.Event()
+
+        def sent() -> None:
+            with self._passed:
+                passed.set()
+                self._passed.notify_all()
+
+        self.put(priority, frame, payload, sent)
+        with self._passed:
+            self._passed.wait_for(lambda: passed.is_set() or self._closed)
 
     def close(self, drop: bool = False) -> None:
         """Let `take` end once all is taken, or, with `drop`, at once."""
@@ -150,7 +158,7 @@ class Backlog:
             if drop:
                 self._heap.clear()
             self._filled.notify_all()
-            self._drained.notify_all()
+            self._passed.notify_all()
 
     def queued(self) -> tuple[float, int]:
         """Seconds that the frames taken since the last call had waited, all together, and how many they were."""
@@ -171,5 +179,4 @@ class Backlog:
         item = heapq.heappop(self._heap)
         self._waited_s += time.monotonic() - item.queued_s
         self._taken += 1
-        self._drained.notify()
         return item

@@ -4,6 +4,7 @@
     frame      magic  version  kind  dtype  left  tree  route  epoch  successor  round  length  elements  offset
                weight  scale  contributors (a bit a member)  checksum of the elements  CRC-32 of all before it
                elements...
+    taken      .                                        back, for each frame in a lane for auxiliary routes
 
 All little-endian. A frame says enough to be checked against the plan before a byte of its elements is taken:
 what a receiver sets aside for a connection is one chunk, whatever the head claims.
@@ -22,12 +23,14 @@ from testbed.sync.checksum import checksum
 from testbed.sync.errors import FrameError
 
 MAGIC: Final = b"TBDS"
-VERSION: Final = 3
+VERSION: Final = 4
 
 GREETING: Final = struct.Struct("<4sBBBBI16s")
 #: The answer to a greeting in a lane for auxiliary routes: who forwards will wait for what comes there. A member
 #: that is leaving does not answer, and nothing is lost with it.
 WELCOME: Final = b"+"
+#: The answer to each frame there, once it came to the end of its route: only then another one may follow.
+TAKEN: Final = b"."
 
 #: Lanes that auxiliary routes leave free: none has so many hops. A connection in the first asks for something instead
 #: of bringing frames (see fetch.py); in the other come probes.

@@ -173,3 +173,5 @@ class Listener:
             sockets.receive(connection, payload)
             frame.verify(head, payload)
             delivery.take(payload)
+            if 0 < hello.lane < frame.PROBE_LANE:
+                connection.sendall(frame.TAKEN)

@@ -2,11 +2,14 @@
 
     round --put--> backlog of b ----------------------> b               lane 0: frames to b itself
                       `-spill-> lane 2 of v --> v --forward--> lane 1 of b --> b
+                                     <--taken--'  <--taken-----------------'
 
 A frame on an auxiliary route travels on connections of its own. There a frame never waits for a round to begin (see
-`Round.steady`), so it holds up none behind it. Lane n of a peer carries what n - 1 more members forward; who forwards
-waits for room in lane n - 1 before it takes a frame off lane n. So a forwarder sets aside FORWARD_CHUNKS chunks for
-each lane, what can't get on stays with its source, and no cycle of lanes can come to wait for itself.
+`Round.steady`), so it holds up none behind it. Lane n of a peer carries what n - 1 more members forward. A connection
+carries one frame at a time, until word has come back that it is at the end of its route: a route that is full beyond
+its first hop, where its source can't see it, takes over no more. Before that, chunks lay in the buffers of second hops,
+and rounds that went as planned took 15 % longer than without auxiliary routes (simulated). A forwarder sets aside a
+chunk for each connection, and since lane n waits for lane n - 1 alone, no cycle of lanes can come to wait for itself.
 """
 
 from __future__ import annotations
@@ -25,9 +28,6 @@ from testbed.sync.meter import Line, Meter
 from testbed.sync.probe import send_probe
 from testbed.sync.sender import Sender, Way
 from testbed.sync.tcpinfo import TcpInfo
-
-#: Enough that a lane has its next frame at hand while one arrives.
-FORWARD_CHUNKS = 2
 
 #: Enough that a connection has its next frame at hand while one is being sent.
 AT_HAND = 1
@@ -105,7 +105,7 @@ class Outbox:
         return len(backlog) >= AT_HAND or self._sender((peer, 0)).queueing()
 
     def forward(self, plan: Plan, peer: str, frame: Frame) -> Callable[[memoryview], None]:
-        """Where a frame that `peer` sent, and that is not for this member, goes on to, once there is room.
+        """What passes on a frame that `peer` sent, and that is not for this member, and returns once it was taken.
 
         FrameError unless the plan has that route and it leads from `peer` over here.
         """
@@ -113,10 +113,9 @@ class Outbox:
         way = (*route.via, route.target)
         hop = way[len(way) - frame.left], frame.left
         onward = self._sender(hop)
-        onward.backlog.await_room(FORWARD_CHUNKS)
         priority = (frame.round, 0, int(frame.kind), frame.tree)
         passed = frame._replace(left=frame.left - 1)
-        return lambda payload: onward.backlog.put(priority, passed, payload)
+        return lambda payload: onward.backlog.pass_on(priority, passed, payload)
 
     def route(self, plan: Plan, peer: str, frame: Frame) -> Route:
         """The route of a frame that `peer` sent here; FrameError unless the plan has it and it leads from there."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from testbed.sync import sockets, tcpinfo
 from testbed.sync.backlog import Backlog
-from testbed.sync.frame import WELCOME, FrameFormat, Greeting
+from testbed.sync.frame import PROBE_LANE, TAKEN, WELCOME, FrameFormat, Greeting
 from testbed.sync.tcpinfo import TcpInfo
 
 #: Threads end at once when their connection does; this is for a machine that has no time for them.
@@ -57,6 +57,7 @@ class Sender:
         self.backlog = backlog or Backlog()
         self.failure = ""
         self.sending_s = 0.0
+        self._answered = 0 < lane < PROBE_LANE
         self._address = address
         self._way = way
         self._wire = wire
@@ -160,6 +161,8 @@ class Sender:
             head = self._wire.pack(item.frame.sealed(item.payload))  # here, where what it reads is sent next
             sockets.send_all(connection, head, item.payload)
             self.sending_s += time.monotonic() - began
+            if self._answered:
+                sockets.receive(connection, memoryview(bytearray(len(TAKEN))))
             item.sent()
 
     def _fail(self, error: OSError) -> None:

@@ -101,6 +101,19 @@ def test_an_auxiliary_route_takes_over_what_waits() -> None:
     assert after.edge_bytes["b-w0", "a-w0"] + after.edge_bytes["b-w0", "c-w0"] == 64 * CHUNK
 
 
+def test_an_auxiliary_route_that_is_full_beyond_its_first_hop_takes_no_more() -> None:
+    """Of a's two ways to b each carries its part: the one over c what the slow link behind c lets through."""
+    graph = sites(("a", "b", 4), ("a", "c", 400), ("c", "b", 2), delay=0.0)
+    view = view_of(graph, {}, model_bytes=64 * CHUNK)
+    direct = replace(view, routes={**view.routes, **_direct(view)})
+    up = {"a-w0": "b-w0", "c-w0": "b-w0"}
+    plan = Plan(0, view.names, (Tree("b-w0", up, up),), CHUNK, auxiliary=(Route("a-w0", "b-w0", ("c-w0",)),))
+    sent = simulate(plan, direct).edge_bytes
+    aside = sent["a-w0", "c-w0"]
+    assert 0 < aside < sent["a-w0", "b-w0"] / 2
+    assert aside + sent["a-w0", "b-w0"] == 64 * CHUNK
+
+
 def _direct(view: View) -> dict[tuple[str, str], tuple[str, ...]]:
     """Routes over the slow link between a and b, whatever the routing prefers."""
     there = ("a-w0->a", "a->b", "b->b-w0")

@@ -14,7 +14,7 @@ import pytest
 from testbed.plan import Plan, Tree
 from testbed.sync import sockets, tcpinfo
 from testbed.sync.errors import SyncError
-from testbed.sync.frame import Frame, FrameFormat, Greeting, Kind
+from testbed.sync.frame import TAKEN, WELCOME, Frame, FrameFormat, Greeting, Kind
 from testbed.sync.outbox import Outbox
 from testbed.sync.sender import Sender, Way
 
@@ -78,6 +78,31 @@ def test_ending_waits_until_the_peer_has_read_everything(listener: socket.socket
         sockets.receive(connection, memoryview(bytearray(len(GREETING) + WIRE.size + 50 * CHUNK)))
         assert not sockets.receive_or_end(connection, memoryview(bytearray(1)))
     assert ended.wait(10)
+
+
+def test_an_auxiliary_route_carries_one_frame_until_that_was_taken(listener: socket.socket) -> None:
+    way = Way("a", "secret", 10.0)
+    sending = Sender("b", listener.getsockname(), way, WIRE, lambda *_: None, lane=2)
+    left: queue.Queue[int] = queue.Queue()
+    connection, _ = listener.accept()
+    with connection:
+        connection.sendall(WELCOME)
+        sockets.receive(connection, memoryview(bytearray(len(GREETING))))
+        for index in range(3):
+            frame = Frame(Kind.PARTIAL, 1, 0, 0, 0, 1, 100, index, 4, 1.0, 1, 0)
+            sending.backlog.put((1, index, 0, 0), frame, memoryview(bytes(4)), lambda index=index: left.put(index))
+        raw = memoryview(bytearray(WIRE.size + 4))
+        for index in range(3):
+            sockets.receive(connection, raw)
+            assert WIRE.unpack(raw[: WIRE.size]).offset == index
+            connection.settimeout(0.05)
+            with pytest.raises(TimeoutError):
+                connection.recv(1)
+            connection.settimeout(5)
+            assert left.empty()
+            connection.sendall(TAKEN)
+            assert left.get(timeout=5) == index
+    sending.abort()
 
 
 def test_a_lost_peer_is_told(listener: socket.socket) -> None:
