@@ -65,7 +65,7 @@ class Job:
     `congestion` names their congestion control (the kernel's default when empty). `reproducible` fixes the order of
     additions, for the same bits run after run. `sites` names the site of each shard's worker,
     `steps` says how many local steps each takes to a round, if they are to be evened out; each goes `prox` of the way
-    back to where its round began.
+    back to where its round began. With `overlap`, rounds go on beside the next one's steps.
 
     A step takes `slow_factor` times its `step_seconds` with the probability `slow_probability`, drawn anew for each
     step, and the time over a speed that changes: `speeds` are (seconds since training began, speed), over and over.
@@ -105,6 +105,7 @@ class Job:
     sites: tuple[str, ...] = ()
     steps: tuple[int, ...] = ()
     prox: float = 0.0
+    overlap: bool = False
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Job:

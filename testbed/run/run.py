@@ -201,6 +201,7 @@ class Run:
             every=steps[index] if unequal else spec.sync.every,
             steps=steps if unequal and spec.sync.normalise else (),
             prox=spec.sync.prox,
+            overlap=spec.sync.overlap,
             start=spec.sync.start,
             fragments=spec.sync.fragments,
             delay=spec.sync.delay,

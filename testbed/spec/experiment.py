@@ -114,6 +114,7 @@ STRATEGY_FIELDS: Mapping[str, frozenset[str]] = {
     "outer": frozenset(("diloco", "hybrid")),
     "prox": frozenset(("hybrid",)),
     "normalise": frozenset(("hybrid",)),
+    "overlap": frozenset(("hybrid",)),
     "powersgd_rank": frozenset(("gradients",)),
 }
 
@@ -131,8 +132,9 @@ class Sync(DecentralizedSync):
 
     `every` local steps to a round; `post_local_sgd` begins with `start` steps by gradients; `hierarchical` reduces
     inside sites but in every `period`-th round, which is among all; `hybrid` does so with as many steps as each
-    worker's speed allows, `every` at the fastest, evened out (`normalise`) and held back (`prox`); `diloco` may stream
-    the model in `fragments`, with `delay` steps for each to be reduced in.
+    worker's speed allows, `every` at the fastest, evened out (`normalise`) and held back (`prox`), or with rounds that
+    go on beside the next one's steps (`overlap`); `diloco` may stream the model in `fragments`, with `delay` steps for
+    each to be reduced in.
 
     `link_codecs` are those of what members of one site send to another's, by `paris->tokyo`. `streams` connections go
     to each next hop, under the `congestion` control of that name, or the kernel's default.
@@ -147,6 +149,7 @@ class Sync(DecentralizedSync):
     outer: Outer = Outer()
     prox: float = Field(default=0.0, ge=0, lt=1)
     normalise: bool = True
+    overlap: bool = False
     powersgd_rank: int | None = Field(default=None, ge=1)
     codec: str = "fp32"
     link_codecs: dict[str, str] = Field(default_factory=dict)
@@ -165,6 +168,8 @@ class Sync(DecentralizedSync):
             raise misfit("fragments", f"{self.fragments} do not divide {self.every} steps evenly", "a divisor of every")
         if self.delay >= self.every:
             raise misfit("delay", f"{self.delay} steps are not over before the next round", f"below {self.every}")
+        if self.overlap and self.prox:
+            raise misfit("prox", "rounds that overlap begin from no one place", "one of the two")
         codecs = {"codec": self.codec, **{f"link_codecs.{at}": codec for at, codec in self.link_codecs.items()}}
         for at, codec in codecs.items():
             if codec not in CODEC_BYTES and not TOPK.fullmatch(codec):

@@ -170,7 +170,7 @@ class Session(Offers):
         unless the run is elastic: there a member that is lost would leave two to be mended.
         """
         _check(tensor, weight, residual)
-        return self._later.begin(lambda: self._start(tensor, weight, residual), self._end)
+        return self._later.begin(lambda: self._start(tensor, weight, residual, later=True), self._end)
 
     @cached_property
     def ddp_hook(self) -> Hook:
@@ -179,8 +179,8 @@ class Session(Offers):
 
         return hook_of(self)
 
-    def _start(self, tensor: torch.Tensor, weight: float, residual: Residual | None) -> _Begun:
-        self._tell_rounds()
+    def _start(self, tensor: torch.Tensor, weight: float, residual: Residual | None, later: bool = False) -> _Begun:
+        self._tell_rounds(keep=1 if later else 0)  # the caller may have taken its result in just now, to report it next
         flat = tensor.detach().view(-1)
         started, began, sending_s = time.time(), time.monotonic(), self._eras.sending_s()
         if self._source:
@@ -242,15 +242,23 @@ class Session(Offers):
     ) -> bool:
         """Tell the controller about the last round and the steps before it; False when there is none to tell of.
 
-        Rounds that nobody reports are told of without metrics and times, when the next one begins.
+        Rounds that nobody reports are told of without metrics and times, when the next one begins (after
+        `allreduce_later`, the one after that).
         """
         return self._tell_rounds(metrics or {}, compute_s, paced_s, late_s)
 
     def _tell_rounds(
-        self, metrics: Mapping[str, float] = NOTHING, compute_s: float = 0.0, paced_s: float = 0.0, late_s: float = 0.0
+        self,
+        metrics: Mapping[str, float] = NOTHING,
+        compute_s: float = 0.0,
+        paced_s: float = 0.0,
+        late_s: float = 0.0,
+        keep: int = 0,
     ) -> bool:
+        """Tell of all but the newest `keep` rounds that are over."""
         with self._telling:
-            untold, self._untold = self._untold, []
+            count = max(0, len(self._untold) - keep)
+            untold, self._untold = self._untold[:count], self._untold[count:]
         for done in untold:
             last = done is untold[-1]
             self._tell(

@@ -49,19 +49,20 @@ def work(session: sync.Session, folder: Path) -> None:
 def train(session: sync.Session, model: Learner) -> dict[str, float]:
     """All rounds of the session's job; the last one's metrics.
 
-    The first member evaluates for all, after rounds, when all hold the same bits (or nearly, where fragments are
-    streamed). What is done between two rounds counts towards the declared steps, so that an evaluation hides in the
-    time that is slept; what the rounds take does not.
+    The first member evaluates for all, after rounds, what all agreed on in the last one among all. What is done between
+    two rounds counts towards the declared steps, so that an evaluation hides in the time that is slept; what the rounds
+    take does not.
 
     A member that comes while the others train begins with the step that they are at.
     """
     job = session.job
     metrics: dict[str, float] = {}
     model.compute()  # PyTorch sets up its kernels at the first step, which would then be late
-    strategy = strategies.make(job, session, model.parameters)
+    described = model.describe()
+    strategy = strategies.make(job, session, model.parameters, described.get("samples"))
     last = strategies.steps(job)
     pace, slowness, began = Pace(job.step_seconds), Slowness(job), time.monotonic()
-    spent, described = Spent(), model.describe()
+    spent = Spent()
     steps = Steps()
     session.share(learner=model, strategy=strategy, steps=steps)
     evaluated = session.rounds // job.evaluate_every
@@ -84,7 +85,8 @@ def train(session: sync.Session, model: Learner) -> dict[str, float]:
         evaluates = session.name == session.members[0]
         if evaluates and (session.rounds // job.evaluate_every > evaluated or number == last):
             evaluated = session.rounds // job.evaluate_every
-            metrics |= model.evaluate()
+            with strategy.agreed():
+                metrics |= model.evaluate()
         if session.report(metrics | described | spent.rate(job.batch), spent.compute_s, spent.slept_s, spent.late_s):
             spent, described = Spent(), {}
     return metrics

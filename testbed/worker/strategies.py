@@ -12,9 +12,13 @@ from testbed.sync.decentralized.hybrid import accumulated
 from testbed.sync.strategies import Gradients, LocalSgd, PostLocalSgd, Reducer, Strategy
 
 
-def make(job: Job, reducer: Reducer, parameters: Sequence[torch.Tensor]) -> Strategy:
-    """The strategy over the tensors that the members are to agree on; ValueError when there is none of the name."""
-    weight = float(job.batch)
+def make(job: Job, reducer: Reducer, parameters: Sequence[torch.Tensor], samples: float | None = None) -> Strategy:
+    """The strategy over the tensors that the members are to agree on; ValueError when there is none of the name.
+
+    Where data is not shared out evenly, each member counts as its `samples` do (p_i = n_i/Σn, as FedAvg has it), so
+    that all the data counts evenly.
+    """
+    weight = float(job.batch) if job.partition == "iid" or samples is None else samples
     if job.strategy == "gradients":
         powersgd = PowerSgd(job.powersgd_rank) if job.powersgd_rank else None
         return Gradients(reducer, parameters, weight=weight, powersgd=powersgd)
@@ -28,8 +32,10 @@ def make(job: Job, reducer: Reducer, parameters: Sequence[torch.Tensor]) -> Stra
         return LocalSgd(reducer, parameters, None, job.every, outer, fragments, delay, weight=weight)
     if job.strategy == "hybrid":
         outer = Nesterov(job.outer_learning_rate, job.outer_momentum)
-        work = _work(job)
-        return LocalSgd(reducer, parameters, every=job.every, outer=outer, weight=weight, work=work, prox=job.prox)
+        work, prox, overlap = _work(job), job.prox, job.overlap
+        return LocalSgd(
+            reducer, parameters, None, job.every, outer, weight=weight, work=work, prox=prox, overlap=overlap
+        )
     raise ValueError(
         f"no such strategy: {job.strategy!r}; there are gradients, local_sgd, post_local_sgd, diloco, hierarchical "
         "and hybrid"

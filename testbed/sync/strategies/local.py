@@ -9,7 +9,8 @@ With four steps a period, two fragments and a delay of one step (`=` a reduction
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -24,8 +25,10 @@ from testbed.sync.strategies.strategy import Reducer, Steps, Strategy
 class Fragment:
     """Some of a model's parameters, where all members agreed they were (the `anchor`), and the last round (`start`)."""
 
-    def __init__(self, parameters: Sequence[torch.Tensor]) -> None:
+    def __init__(self, parameters: Sequence[torch.Tensor], onward: bool) -> None:
+        """`onward`: what has changed since a reduction was begun is added to where it leads."""
         self._parameters = parameters
+        self._sent = flat.room(parameters) if onward else None
         self._change = flat.room(parameters)
         self._momentum = flat.room(parameters)
         self._anchor = flat.room(parameters)
@@ -45,10 +48,20 @@ class Fragment:
         """Move the parameters by a part of their way back to where the last round left them."""
         flat.scatter(flat.gather(self._parameters, self._change).lerp_(self._start, part), self._parameters)
 
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """The parameters are the anchor's while inside."""
+        here = flat.gather(self._parameters, flat.room(self._parameters))
+        flat.scatter(self._anchor, self._parameters)
+        yield
+        flat.scatter(here, self._parameters)
+
     def begin(self, reducer: Reducer, weight: float, step: int, scale: float) -> None:
         """Send off what changed since the anchor, as it is after `step`: of it, what is new since the last round
         `scale` times."""
         self.begun = step
+        if self._sent is not None:
+            flat.gather(self._parameters, self._sent)
         torch.sub(self._start, flat.gather(self._parameters, self._change), out=self._change)
         self._change.mul_(scale).add_(self._anchor).sub_(self._start)
         self._work = reducer.allreduce_later(self._change, weight, self._residual)
@@ -59,7 +72,8 @@ class Fragment:
         return self._work is not None
 
     def finish(self, outer: Outer, mix: float) -> bool:
-        """Wait for the mean change, and move the parameters by it from the anchor: all the way but `mix`.
+        """Wait for the mean change, and move the parameters by it from the anchor: all the way but `mix`, or on from
+        there by what they have changed meanwhile.
 
         If the mean is all members' the anchor moves along, by the outer optimizer's step. If it is a group's, the
         anchor stays where all agreed, so that what the groups have changed since can be averaged later on. Returns
@@ -74,10 +88,13 @@ class Fragment:
             target = self._anchor
         else:
             target = self._anchor - self._change
-        if mix:
-            target = torch.lerp(target, flat.gather(self._parameters, self._change), mix)
-        flat.scatter(target, self._parameters)
+        here = flat.gather(self._parameters, self._change)
+        if mix and self._sent is None:
+            target = torch.lerp(target, here, mix)
         self._start.copy_(target)
+        if self._sent is not None:
+            target = target + here.sub_(self._sent)
+        flat.scatter(target, self._parameters)
         return whole
 
     def state_dict(self) -> dict[str, Any]:
@@ -118,7 +135,12 @@ class LocalSgd(Strategy):
     what they changed is divided by it, as FedNova does (Wang et al. 2020), so that who does more does not count more.
     With `prox`, each step goes that part of the way back to where the round began (FedProx, Li et al. 2020: ημ).
 
-    Members must begin with the same parameters. Between rounds they differ. Four times the parameters in memory.
+    With `overlap` each round goes on beside the steps of the next one, for as long as they take at least; what the
+    member has changed meanwhile is then added to where it leads (DaSGD, Zhou et al. 2020, arXiv 2006.00441). Nothing
+    is lost or counted twice, so the members settle where they would without.
+
+    Members must begin with the same parameters. Between rounds they differ. Four times the parameters in memory, five
+    with `overlap`.
     """
 
     def __init__(
@@ -134,10 +156,11 @@ class LocalSgd(Strategy):
         weight: float = 1.0,
         work: float = 1.0,
         prox: float = 0.0,
+        overlap: bool = False,
     ) -> None:
         super().__init__(optimizer, weight)
         _check(every, fragments, delay, mix)
-        _check_work(work, prox, delay)
+        _check_work(work, prox, delay, overlap)
         self._reducer = reducer
         self._every = every
         self._outer = outer or Average()
@@ -145,7 +168,8 @@ class LocalSgd(Strategy):
         self._mix = mix
         self._scale = 1 / work
         self._prox = prox
-        self._fragments = [Fragment(part) for part in cut(parameters, fragments)]
+        self._overlap = overlap
+        self._fragments = [Fragment(part, overlap) for part in cut(parameters, fragments)]
         self._steps = 0
 
     def after_step(self) -> None:
@@ -158,9 +182,19 @@ class LocalSgd(Strategy):
                 self._finish(fragment)
         for number, fragment in enumerate(self._fragments):
             if self._steps % self._every == self._offset(number):
-                fragment.begin(self._reducer, self.weight, self._steps, self._scale)
-                if not self._delay:
+                if fragment.under_way:
                     self._finish(fragment)
+                fragment.begin(self._reducer, self.weight, self._steps, self._scale)
+                if not self._delay and not self._overlap:
+                    self._finish(fragment)
+
+    @contextmanager
+    def agreed(self) -> Iterator[None]:
+        """The parameters are those of the last round among all while inside."""
+        with ExitStack() as stack:
+            for fragment in self._fragments:
+                stack.enter_context(fragment.shown())
+            yield
 
     def hold(self) -> None:
         """Take the parameters as they are for agreed upon: all members have the same."""
@@ -238,8 +272,13 @@ def _check(every: int, fragments: int, delay: int, mix: float) -> None:
         raise ValueError(f"mix={mix}: at least 0 and below 1")
 
 
-def _check_work(work: float, prox: float, delay: int) -> None:
+def _check_work(work: float, prox: float, delay: int, overlap: bool) -> None:
     if not work > 0 or not 0 <= prox < 1:
         raise ValueError(f"work={work}, prox={prox}: above 0; at least 0 and below 1")
+    if overlap and (delay or prox):
+        raise ValueError(
+            f"delay={delay}, prox={prox}: with overlap a round takes as long as the next one's steps, and "
+            "goes on from no one place; leave them out"
+        )
     if delay and (work != 1 or prox):
         raise ValueError(f"delay={delay}: what is reduced beside the steps has no round to begin from; leave out work")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -50,6 +51,10 @@ class PostLocalSgd(Strategy):
     def settle(self) -> None:
         """Synchronize what has changed since the last round."""
         self._local.settle()
+
+    def agreed(self) -> AbstractContextManager[None]:
+        """As the strategy in force has it."""
+        return self._gradients.agreed() if self._steps < self._start else self._local.agreed()
 
     def state_dict(self) -> dict[str, Any]:
         """Both parts' states and the count of steps."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -80,6 +81,11 @@ class Strategy(ABC):
 
     def settle(self) -> None:  # noqa: B027
         """Synchronize what is not yet; all members hold the same parameters then."""
+
+    def agreed(self) -> AbstractContextManager[None]:
+        """While inside, the parameters are what all members last agreed on: what there is to evaluate. No step may be
+        taken there."""
+        return nullcontext()
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:

@@ -69,7 +69,57 @@ def test_changes_are_divided_by_the_work_behind_them(tmp_path: Path, prox: float
         torch.testing.assert_close(parameters, by_hand(prox), atol=1e-6, rtol=1e-5)
 
 
-@pytest.mark.parametrize("options", [{"work": 0.0}, {"prox": 1.0}, {"every": 4, "delay": 1, "work": 2.0}], ids=str)
+def beside_steps(session: sync.Session) -> tuple[torch.Tensor, torch.Tensor]:
+    """What a member ends with, and what was agreed on before the last step."""
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    own = STEPS[session.name]
+    with LocalSgd(session, list(net.parameters()), optimizer, own, work=own / MEAN, overlap=True) as strategy:
+        for number in range(own * ROUNDS):
+            if number == own * ROUNDS - 1:
+                with strategy.agreed():
+                    agreed = flat(net)
+            step(net, optimizer, session.name, number)
+    return flat(net), agreed
+
+
+def beside_steps_by_hand() -> tuple[torch.Tensor, torch.Tensor]:
+    """The mean of what a round's steps changed is added when the next round's are done; nothing is left out."""
+    at = {member: flat(model()) for member in MEMBERS}
+    base, common = dict(at), [flat(model())]
+    under_way: dict[str, torch.Tensor] = {}
+    for number in range(ROUNDS + 1):
+        moved = {}
+        for member in MEMBERS:
+            net = model()
+            nn.utils.vector_to_parameters(at[member].clone(), net.parameters())
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for i in range(STEPS[member] if number < ROUNDS else 0):
+                step(net, optimizer, member, number * STEPS[member] + i)
+            moved[member] = flat(net) - at[member]
+        if under_way:
+            for party in GROUPS if number % 2 else (MEMBERS,):
+                mean = torch.stack([base[m] + under_way[m] * MEAN / STEPS[m] for m in party]).mean(0)
+                base |= dict.fromkeys(party, mean)
+            if number % 2 == 0:
+                common.append(mean)
+        at = {member: base[member] + moved[member] for member in MEMBERS}
+        under_way = moved
+    return common[-1], common[-2]
+
+
+def test_rounds_beside_the_next_ones_steps_lose_nothing(tmp_path: Path) -> None:
+    end, before = beside_steps_by_hand()
+    for parameters, agreed in run(tmp_path, PLAN, beside_steps).values():
+        torch.testing.assert_close(parameters, end, atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(agreed, before, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"work": 0.0}, {"prox": 1.0}, {"every": 4, "delay": 1, "work": 2.0}, {"overlap": True, "prox": 0.1}],
+    ids=str,
+)
 def test_options_that_make_no_sense(options: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match=r"work=|leave out work"):
+    with pytest.raises(ValueError, match=r"work=|leave"):
         LocalSgd(None, list(model().parameters()), **options)  # type: ignore[arg-type]
