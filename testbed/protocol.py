@@ -122,12 +122,13 @@ class Job:
 class Place:
     """Where a member stands in decentralized training, and by which protocol: what a Job's `place` holds.
 
-    protocol    hop, sgp, adpsgd, prague or netmax; leader or worker where Hop is between sites
+    protocol    hop, sgp, adpsgd, prague, netmax or fedasync; leader or worker where Hop is between sites
     sources     who sends to it in the communication graph, itself left out; `targets`, to whom it sends
     weights     of averaging what comes, by source, its own name among them
     partners    all who may send it anything; it stays until they are done
     rules       what the protocol takes: Hop's rules, Prague's `group` (how many) and `generator` (the member with
-                whom it lives), AD-PSGD's `active`, a leader's workers (`site`), a worker's `leader`
+                whom it lives), AD-PSGD's `active`, a leader's workers (`site`), a worker's `leader`, FedAsync's
+                `server` (the member with whom it lives) and local `steps`
     first       the iteration in which it begins: 0, but for who comes while the others train
     """
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from testbed.controller.spec import Circle
 from testbed.emulation.routing import Routes
+from testbed.planning import make_policy
 from testbed.planning.graphs import Graph, GraphError, fast_edges, make_graph
 from testbed.protocol import Place
 from testbed.run import view
@@ -14,7 +15,10 @@ from testbed.spec.errors import Fault, SpecError
 from testbed.spec.experiment import Experiment
 
 #: The protocol of each strategy: D-PSGD is Hop's standard mode, by default with Metropolis weights.
-PROTOCOLS = {"hop": "hop", "dpsgd": "hop", "sgp": "sgp", "adpsgd": "adpsgd", "prague": "prague", "netmax": "netmax"}
+PROTOCOLS = {
+    **{name: name for name in ("hop", "sgp", "adpsgd", "prague", "netmax", "fedasync")},
+    "dpsgd": "hop",
+}
 
 #: The protocols in which members wait for each other's updates, so that gaps are bounded.
 SYNCHRONOUS = ("hop", "sgp")
@@ -84,6 +88,9 @@ class Placement:
                 return {"active": member in self._active}
             case "prague":
                 return {"group": sync.group, "generator": self.graph.members[0]}
+            case "fedasync":
+                server = max(self.graph.members, key=lambda one: len(self.graph.sources(one)))
+                return {"server": server, "steps": sync.every}
         return {}
 
     def _unmakeable(self, experiment: Experiment) -> list[Fault]:
@@ -128,8 +135,12 @@ def _graph(experiment: Experiment, leaders: tuple[str, ...]) -> Graph:
     names = leaders or tuple(worker.name for worker in topology.workers)
     if sync.strategy == "prague":
         return make_graph("complete", names)
-    if sync.graph != "network":
+    if sync.graph != "network" and sync.strategy != "fedasync":
         return make_graph(sync.graph, names)
     states = view.declared_states(topology)
     model_bytes = experiment.spec.round_bytes
-    return fast_edges(view.view_of(topology, Routes.over(topology), states, model_bytes, 0.0, "declared"), sync.degree)
+    known = view.view_of(topology, Routes.over(topology), states, model_bytes, 0.0, "declared")
+    if sync.strategy != "fedasync":
+        return fast_edges(known, sync.degree)
+    edges = {(child, parent) for tree in make_policy("star").plan(known).trees for child, parent in tree.reduce.items()}
+    return Graph(names, frozenset(edges | {(parent, child) for child, parent in edges}))

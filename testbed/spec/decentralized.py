@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from testbed.spec.load import Strict, misfit
 
-Decentralized = Literal["hop", "dpsgd", "adpsgd", "prague", "netmax", "sgp"]
+Decentralized = Literal["hop", "dpsgd", "adpsgd", "prague", "netmax", "sgp", "fedasync"]
 
 DECENTRALIZED: frozenset[str] = frozenset(Decentralized.__args__)  # type: ignore[attr-defined]
 
@@ -18,8 +18,8 @@ GraphKind = Literal["ring", "ring-based", "double-ring", "exponential", "torus",
 #: Whose members go on without one that has died, and over another graph.
 SURVIVING = ("hop", "dpsgd")
 
-#: Whose members stand in a communication graph. Prague's groups are drawn among all.
-_IN_GRAPH = DECENTRALIZED - {"prague"}
+#: Whose members stand in a communication graph. Prague's groups are drawn among all, FedAsync has a server.
+_IN_GRAPH = DECENTRALIZED - {"prague", "fedasync"}
 
 #: The fields that belong to some strategies only.
 DECENTRALIZED_FIELDS: dict[str, frozenset[str]] = {

@@ -106,7 +106,7 @@ STRATEGY_FIELDS: Mapping[str, frozenset[str]] = {
     "codec": REDUCTIONS,
     "link_codecs": REDUCTIONS,
     **DECENTRALIZED_FIELDS,
-    "every": frozenset(("local_sgd", "post_local_sgd", "diloco", "hierarchical", "hybrid")),
+    "every": frozenset(("local_sgd", "post_local_sgd", "diloco", "hierarchical", "hybrid", "fedasync")),
     "start": frozenset(("post_local_sgd",)),
     "period": frozenset(("hierarchical", "hybrid")),
     "fragments": frozenset(("diloco",)),

@@ -36,6 +36,7 @@ def placed(folder: Path, sync: dict[str, Any]) -> Placement:
         {"strategy": "adpsgd"},
         {"strategy": "netmax", "graph": "complete"},
         {"strategy": "prague"},
+        {"strategy": "fedasync", "every": 4},
     ],
 )
 def test_every_place_makes_a_party(sync: dict[str, Any], tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ def load(folder: Path, sync: dict[str, Any], compute: dict[str, Any] | None = No
         {"strategy": "dpsgd", "graph": "torus"},
         {"strategy": "prague", "group": 2},
         {"strategy": "sgp", "graph": "exponential"},
+        {"strategy": "fedasync", "every": 4},
     ],
 )
 def test_strategies_without_a_centre(sync: dict[str, Any], tmp_path: Path) -> None:
@@ -49,6 +50,7 @@ def test_strategies_without_a_centre(sync: dict[str, Any], tmp_path: Path) -> No
         ({"strategy": "hop", "policy": "mst"}, "sync.policy: the strategy hop has none"),
         ({"strategy": "gradients", "graph": "ring"}, "sync.graph: the strategy gradients has none"),
         ({"strategy": "prague", "graph": "ring"}, "sync.graph: the strategy prague has none"),
+        ({"strategy": "hop", "every": 4}, "sync.every: the strategy hop has none"),
     ],
 )
 def test_rules_that_disagree_are_named(sync: dict[str, Any], said: str, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from testbed.sync.buffers import bytes_of
 from testbed.sync.decentralized.adpsgd import Exchange, Moved
 from testbed.sync.decentralized.bridge import Change, Task
 from testbed.sync.decentralized.effects import Message
+from testbed.sync.decentralized.fedasync import Given, Trained
 from testbed.sync.decentralized.hop.messages import Ack, Skipped, Tokens, Update
 from testbed.sync.decentralized.netmax import Model, Pull
 from testbed.sync.decentralized.prague import Group, Groups, Leaving, Part, Ready
@@ -89,6 +90,10 @@ class Letters:
                 return _with(parameters, Letter(16, iteration))
             case Change(iteration, change):
                 return _with(change, Letter(17, iteration))
+            case Trained(version, parameters):
+                return _with(parameters, Letter(18, version))
+            case Given(version, parameters):
+                return _with(parameters, Letter(19, version))
         raise TypeError(f"{message} has no form in which it travels")
 
     def read(self, letter: Letter) -> Message:
@@ -128,6 +133,10 @@ class Letters:
                 return Task(number, self._tensor(letter))
             case Letter(17, number):
                 return Change(number, self._tensor(letter))
+            case Letter(18, number):
+                return Trained(number, self._tensor(letter))
+            case Letter(19, number):
+                return Given(number, self._tensor(letter))
         raise FrameError(f"no message has the code {letter.code}")
 
     def _tensor(self, letter: Letter) -> Tensor:

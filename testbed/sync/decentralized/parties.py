@@ -12,6 +12,7 @@ from testbed.protocol import Place
 from testbed.sync.decentralized.adpsgd import ActiveMember, PassiveMember
 from testbed.sync.decentralized.bridge import SiteLeader, SiteWorker
 from testbed.sync.decentralized.effects import Member, Message, Party, Send, Steps
+from testbed.sync.decentralized.fedasync import AsyncMember, AsyncServer
 from testbed.sync.decentralized.hop import HopMember, HopRules
 from testbed.sync.decentralized.neighbours import Neighbours
 from testbed.sync.decentralized.netmax import Model, NetMaxMember, Pull, pull_probabilities
@@ -97,8 +98,14 @@ def make_party(name: str, members: Sequence[str], place: Place, start: Tensor, i
             return _prague(name, members, place, start, iterations, random)
         case "netmax", _:
             return MeasuringNetMax(name, place.targets, start, iterations, random)
+        case "fedasync", _:
+            server, steps = place.rules["server"], place.rules["steps"]
+            if name == server:
+                return AsyncServer(name, start, iterations, steps)
+            return AsyncMember(name, server, start, iterations, steps)
     raise ValueError(
-        f"no protocol {place.protocol!r} for {name}; there are hop, leader, worker, sgp, adpsgd, prague and netmax"
+        f"no protocol {place.protocol!r} for {name}; there are hop, leader, worker, sgp, adpsgd, prague, netmax and "
+        "fedasync"
     )
 
 

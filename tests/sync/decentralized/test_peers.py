@@ -24,6 +24,7 @@ from testbed.sync.decentralized import (
     pull_probabilities,
 )
 from testbed.sync.decentralized.adpsgd import Moved
+from testbed.sync.decentralized.fedasync import AsyncMember, AsyncServer, Given, Trained
 from testbed.sync.decentralized.pushsum import Share
 from tests.sync.decentralized.hops import neighbours
 from tests.sync.decentralized.quadratic import Quadratics
@@ -85,7 +86,13 @@ def net_max(problem: Quadratics, iterations: int) -> dict[str, Party]:
     return members
 
 
-PROTOCOLS = {"push-sum": push_sum, "AD-PSGD": ad_psgd, "Prague": prague, "NetMax": net_max}
+def fed_async(problem: Quadratics, iterations: int) -> dict[str, Party]:
+    start = problem.start[MEMBERS[0]]
+    members: dict[str, Party] = {name: AsyncMember(name, MEMBERS[0], start, iterations, 2) for name in MEMBERS[1:]}
+    return {**members, MEMBERS[0]: AsyncServer(MEMBERS[0], start, iterations, 2)}
+
+
+PROTOCOLS = {"push-sum": push_sum, "AD-PSGD": ad_psgd, "Prague": prague, "NetMax": net_max, "FedAsync": fed_async}
 
 
 def models(parties: Mapping[str, Party]) -> dict[str, Tensor]:
@@ -166,6 +173,16 @@ def test_ad_psgd_averages_atomically(seed: int) -> None:
     simulation = Simulation(parties, rough(seed))
     simulation.watch(SumOfModels(simulation))
     simulation.run()
+
+
+def test_a_late_model_counts_less() -> None:
+    """Of version 0, when the server has made three more of it: 0.6 times 4 to the power of -0.5."""
+    server = AsyncServer("a", torch.zeros(1), 1, 1)
+    for _ in range(3):
+        server.receive("b", Trained(0, torch.zeros(1)))
+    (answer,) = server.receive("c", Trained(0, torch.ones(1)))
+    assert isinstance(answer.message, Given)
+    assert (answer.to, answer.message.version, answer.message.parameters.item()) == ("c", 4, pytest.approx(0.3))
 
 
 def test_sides_have_no_edge_inside_and_an_odd_circle_has_none() -> None:

@@ -124,14 +124,14 @@ def test_the_monitor_tells_a_member_that_takes_tokens_it_was_not_given() -> None
     assert any(breach.ahead == "w0" for breach in monitor.breaches)
 
 
-@pytest.mark.parametrize("protocol", ["sgp", "adpsgd", "prague", "netmax"])
+@pytest.mark.parametrize("protocol", ["sgp", "adpsgd", "prague", "netmax", "fedasync"])
 def test_other_protocols_come_near_the_common_optimum(protocol: str) -> None:
-    graph = complete(MEMBERS) if protocol in ("prague", "netmax") else ring(MEMBERS)
+    graph = complete(MEMBERS) if protocol in ("prague", "netmax", "fedasync") else ring(MEMBERS)
     problem, weights = Quadratics(graph.members, Random(1)), uniform(graph)
     active = graph.sides()[0] if protocol == "adpsgd" else ()
     parties: dict[str, Party] = {}
     for name in graph.members:
-        rules = {"active": name in active, "group": 3, "generator": "w0"}
+        rules = {"active": name in active, "group": 3, "generator": "w0", "server": "w0", "steps": 2}
         place = Place(protocol, graph.sources(name), graph.targets(name), weights[name], around(graph)[name], rules)
         parties[name] = make_party(name, graph.members, place, problem.start[name], 150, seed=1)
     run(start(parties, around(graph), 3, of(problem, lambda name, k: 0.003)))
