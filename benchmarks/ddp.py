@@ -72,7 +72,7 @@ def train(network: Network, model: str, batch: int, bucket_mb: float, steps: int
 def main() -> int:
     """Measure and print."""
     parser = arguments(__doc__)
-    parser.add_argument("--rate", default="300mbit")
+    parser.add_argument("--rate", default="100mbit")
     parser.add_argument("--delay", default="2ms")
     parser.add_argument("--model", default="gpt", choices=("gpt-small", "gpt", "gpt-medium"))
     parser.add_argument("--batch", type=int, default=16)

@@ -28,16 +28,17 @@ from typing import NamedTuple
 import torch
 from torch.profiler import record_function
 
-from testbed.plan import Plan, PlanError
+from testbed.plan import Plan
 from testbed.protocol import PeerSample, Slice
 from testbed.sync import payload, sockets
 from testbed.sync.buffers import Rooms
 from testbed.sync.codecs import Residual
-from testbed.sync.duty import Role, role_in
+from testbed.sync.duty import Role
 from testbed.sync.errors import FrameError, SyncError
 from testbed.sync.frame import Frame, FrameFormat, Greeting, Kind
 from testbed.sync.layout import Layout
 from testbed.sync.outbox import Outbox
+from testbed.sync.plans import Plans
 from testbed.sync.probe import check_probe
 from testbed.sync.reduction import Share
 from testbed.sync.round import Delivery, Round
@@ -84,11 +85,7 @@ class Exchange:
         self._patience_s = way.patience_s
         self._reproducible = reproducible
         self._changed = threading.Condition()
-        self._plans = {plan.epoch: plan}
-        self._roles: dict[tuple[int, bool], Role] = _roles(plan, way.member)
-        self._agreed = plan.epoch
-        self._successor = plan.epoch
-        self._oldest = plan.epoch
+        self._plans = Plans(way.member, plan)
         self._number = after_round
         self._finished = after_round
         self._rounds: dict[int, Round] = {}
@@ -116,24 +113,14 @@ class Exchange:
     def plan(self) -> Plan:
         """The plan that the next round goes by."""
         with self._changed:
-            return self._plans[self._agreed]
+            return self._plans.in_force
 
     # -- plans ---------------------------------------------------------------------------------------------------
 
     def keep(self, plan: Plan) -> None:
-        """Keep a plan beside the one in force; PlanError when it is no successor of those that are kept.
-
-        Whichever was kept before and is not in force is no successor any more. It may be agreed on all the same, in
-        the round that is on, and stays for that.
-        """
+        """Keep a plan beside the one in force; PlanError when it is no successor of those that are kept."""
         with self._changed:
-            self._successor = self._agreed
-            if plan.members != self.members:
-                raise PlanError(f"the plan of epoch {plan.epoch} is for other members than the session")
-            if plan.epoch <= max(self._plans):
-                raise PlanError(f"epoch {plan.epoch} is not newer than {max(self._plans)}, which is held")
-            self._roles |= _roles(plan, self.member)
-            self._plans[plan.epoch] = plan
+            self._plans.keep(plan)
 
     def reach(self, plan: Plan) -> None:
         """Connect to the next hops of a plan that is kept; SyncError if they can't be reached.
@@ -145,26 +132,23 @@ class Exchange:
             if not sender.await_connection(deadline - time.monotonic()):
                 raise SyncError(f"epoch {plan.epoch}: no connection to {sender.peer}: {sender.failure or 'too late'}")
         with self._changed:
-            if plan.epoch == max(self._plans):
-                self._successor = plan.epoch
+            self._plans.hold(plan)
 
     def promise(self, epoch: int) -> None:
         """Say that this member is ready to go by `epoch`, the first of another era; PlanError as `keep`."""
         with self._changed:
-            if epoch <= max(self._plans):
-                raise PlanError(f"epoch {epoch} is not newer than {max(self._plans)}, which is held")
-            self._successor = epoch
+            self._plans.promise(epoch)
 
     @property
     def agreed(self) -> int:
         """The epoch that the next round goes by."""
-        return self._agreed
+        return self._plans.agreed
 
     @property
     def newest(self) -> int:
         """The newest epoch that this member has heard of."""
         with self._changed:
-            return max(*self._plans, self._successor)
+            return self._plans.newest
 
     def start(self, after_round: int) -> None:
         """Begin with the round that follows `after_round`."""
@@ -212,8 +196,7 @@ class Exchange:
         with self._changed:
             if current.among_all:
                 assert current.reduction.agreed is not None
-                self._agreed = current.reduction.agreed
-                self._oldest = current.epoch
+                self._plans.agree(current.epoch, current.reduction.agreed)
             self._finished = current.number
             current.leave()
             self._changed.notify_all()
@@ -243,7 +226,7 @@ class Exchange:
             self._shapes.add(current.shape)
             self._forget(current)
             self._changed.notify_all()
-            successor = max(self._successor, current.epoch) if current.among_all else current.epoch
+            successor = max(self._plans.successor, current.epoch) if current.among_all else current.epoch
         if followed is None or followed.epoch != current.epoch:
             self._outbox.follow(current.plan)
         return current, successor
@@ -254,7 +237,7 @@ class Exchange:
             if self._failure is not None:
                 raise self._failure
             if self._number == self._finished:
-                return self._agreed
+                return self._plans.agreed
             current = self._rounds[self._number]
             if self._number == self._finished + 1 and shape in self._shapes and (plan := self._beside(current)):
                 return plan.epoch
@@ -279,7 +262,7 @@ class Exchange:
     def _open(self, number: int, epoch: int, elements: int, dtype: torch.dtype) -> Round:
         plan = self._plans[epoch]
         among_all = plan.among_all(number)
-        role = self._roles[epoch, among_all]
+        role = self._plans.role(epoch, among_all)
         layout = self._layout_of(plan, role, among_all, elements, dtype)
         sums = self._rooms.take(number, self._finished, elements, dtype)
         before = self._rounds.get(number - 1)
@@ -300,16 +283,13 @@ class Exchange:
         return layout
 
     def _forget(self, current: Round) -> None:
-        """Drop what no frame can belong to any more: rounds before the last, plans before that of the last among all.
+        """Drop what no frame can belong to any more.
 
         A member that is done with a round may still have to forward that round's frames.
         """
         for number in [n for n in self._rounds if n < min(current.number - 1, self._finished)]:
             del self._rounds[number]
-        for epoch in [e for e in self._plans if e < self._oldest]:
-            del self._plans[epoch]
-            self._roles.pop((epoch, False), None)
-            del self._roles[epoch, True]
+        self._plans.forget()
 
     def _stepped(self) -> None:
         with self._changed:
@@ -456,7 +436,7 @@ class Exchange:
             if self._failure is None:
                 self._on_lost(Loss(peer, f"can't send to it: {reason}"))
             return
-        self.fail(SyncError(f"round {self._number}, epoch {self._agreed}: can't send to {peer}: {reason}"))
+        self.fail(SyncError(f"round {self._number}, epoch {self._plans.agreed}: can't send to {peer}: {reason}"))
 
     def means_of(self, number: int) -> Callable[[int, int], torch.Tensor]:
         """What copies means of a round that is over. The round's sums stay until the one after the next begins."""
@@ -489,15 +469,6 @@ class Exchange:
         self.fail(SyncError("the session is closed"))
         self._started.set()
         self._outbox.close()
-
-
-def _roles(plan: Plan, member: str) -> dict[tuple[int, bool], Role]:
-    """What `member` does in rounds among all (True) and, where there are groups, inside its own (False)."""
-    roles = {(plan.epoch, True): role_in(plan, plan.whole, member)}
-    for group in plan.groups:
-        if member in group.members:
-            roles[plan.epoch, False] = role_in(plan, group, member)
-    return roles
 
 
 def _shape(head: Frame) -> tuple[int, torch.dtype]:
