@@ -85,7 +85,7 @@ class Round:
         self._residual: Residual | None = None
         self._frozen = False
         self._guard = threading.Lock()
-        self._ahead = Ahead(layout)
+        self._ahead = Ahead(layout, role.party)
         self._unsettled = len(layout.chunks)
         self._unsent = 0
         self._all_sent = threading.Condition(self._guard)
