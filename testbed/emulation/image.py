@@ -170,6 +170,7 @@ def wheelhouse(python: str, packages: Sequence[str]) -> dict[str, Path | None]:
 
 
 def _make_worker(client: docker.DockerClient, tags: Tags) -> None:
+    BUILD.mkdir(exist_ok=True)  # the engine may have the images below from another checkout
     digits = BUILD / f"digits-{hash_of([hash_of_file(CONTAINERS / 'digits.py')])}"
     if not digits.exists():
         with tempfile.TemporaryDirectory(dir=BUILD) as scratch:
