@@ -106,6 +106,13 @@ def test_a_run_that_breaks_a_bound_has_failed(tmp_path: Path) -> None:
     assert f"is 2 iterations ahead of {names[2]}, where the bound is 1" in str(final["failure"])
 
 
+def test_a_bound_that_turns_out_broken_only_when_all_have_left_fails_the_run_too(tmp_path: Path) -> None:
+    names = mesh().names
+    reports = [entered(name, k, 10.0 + k / 10) for name in names for k in (1, 2, 3) if name != names[2] or k == 1]
+    final = whole(reports, tmp_path)
+    assert final["state"] == "failed" and f"ahead of {names[2]}" in str(final["failure"])
+
+
 def test_a_member_that_dies_is_followed_no_more_and_the_others_have_longer_ways() -> None:
     iterations = book()
     for member in MEMBERS:
