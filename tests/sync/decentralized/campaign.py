@@ -81,7 +81,7 @@ def main() -> int:
     which.add_argument("--cases", type=int, default=1000, help="so many cases, seeds from --first on")
     which.add_argument("--seed", type=int, help="the one case of this seed")
     parser.add_argument("--first", type=int, default=0, help="the first seed (default 0)")
-    parser.add_argument("--swaps", action="store_true", help="swap each case's graph while it runs, with new members")
+    parser.add_argument("--swaps", action="store_true", help="swap each case's graph, with deaths and new members")
     given = parser.parse_args()
     torch.set_num_threads(1)
     seeds = range(given.first, given.first + given.cases) if given.seed is None else [given.seed]
@@ -89,7 +89,8 @@ def main() -> int:
         done = [run_swaps(seed) for seed in seeds]
         swaps, given_up = sum(len(one.eras) - 1 for one in done), sum(one.given_up for one in done)
         came = sum(len(one.eras[-1].graph.members) - len(one.eras[0].graph.members) for one in done)
-        print(f"{len(done)} cases: {swaps} swaps, {given_up} given up; {came} members came")
+        died = sum(len(one.died) for one in done)
+        print(f"{len(done)} cases: {swaps} swaps, {given_up} given up; {came} members came, {died} died and came again")
         return 0
     tally = run_cases(seeds)
     print(tally.table())

@@ -66,6 +66,7 @@ class Simulation:
         self._programs: dict[str, Steps[None]] = {name: member.program() for name, member in members.items()}
         self._waiting: dict[str, Until] = {}
         self._last_arrival: dict[Pair, float] = defaultdict(float)
+        self._dead: set[str] = set()
 
     def watch(self, watcher: Watcher) -> None:
         self._watchers.append(watcher)
@@ -86,10 +87,29 @@ class Simulation:
         self._programs[name] = self.members[name].program()
         self._resume(name)
 
+    def kill(self, name: str) -> None:
+        """A party dies: it does nothing more, and what is on its way to it is lost. What it sent still arrives."""
+        self._dead.add(name)
+        self._programs.pop(name, None)
+        self._waiting.pop(name, None)
+        for pair, flying in self.flying.items():
+            if pair[1] == name:
+                flying.clear()
+
+    def cut(self, name: str, dead: str) -> None:
+        """From now on `name` takes in nothing that `dead` sent."""
+        self.flying[dead, name].clear()
+
+    def revive(self, name: str, member: Party) -> None:
+        """One of that name is among the members (again); `begin` begins its program."""
+        self._dead.discard(name)
+        self.members[name] = member
+
     def run(self) -> float:
         """Runs to the end; the time when the last program ended. Raises Deadlock, or what a watcher raises."""
-        for name in self.members:
-            self._at(self._conditions.starts.get(name, 0.0), lambda name=name: self._resume(name))
+        for name, program in self._programs.items():
+            start = self._conditions.starts.get(name, 0.0)
+            self._at(start, lambda name=name, program=program: self._start(name, program))
         while self._due:
             self.now, _, _, happen = heapq.heappop(self._due)
             happen()
@@ -100,6 +120,10 @@ class Simulation:
     def _at(self, time: float, happen: Callable[[], None]) -> None:
         self._count += 1
         heapq.heappush(self._due, (time, self._conditions.random.random(), self._count, happen))
+
+    def _start(self, name: str, program: Steps[None]) -> None:
+        if self._programs.get(name) is program:  # it may have died before its first step
+            self._resume(name)
 
     def _resume(self, name: str) -> None:
         program, answer = self._programs[name], None
@@ -137,6 +161,8 @@ class Simulation:
 
     def _send(self, sender: str, send: Send) -> None:
         pair = (sender, send.to)
+        if send.to in self._dead:
+            return
         arrival = self.now + self._conditions.delay(*pair)
         if self._conditions.in_order:
             arrival = self._last_arrival[pair] = max(arrival, self._last_arrival[pair])
@@ -147,7 +173,10 @@ class Simulation:
     def _deliver(self, pair: Pair, message: Message) -> None:
         sender, receiver = pair
         flying = self.flying[pair]
-        del flying[next(index for index, other in enumerate(flying) if other is message)]
+        place = next((index for index, other in enumerate(flying) if other is message), None)
+        if place is None:
+            return  # lost with the one that died, or cut off
+        del flying[place]
         for answer in self.members[receiver].receive(sender, message):
             self._send(receiver, answer)
         self._look(receiver)
@@ -161,5 +190,7 @@ class Simulation:
             self._settled(name)
 
     def _settled(self, name: str) -> None:
+        if name in self._dead:
+            return
         for watcher in self._watchers:
             watcher.settled(name)

@@ -1,4 +1,4 @@
-"""Swaps of the graph under simulated time, as a controller makes them, and what must hold through them."""
+"""Swaps of the graph under simulated time, as a controller makes them, deaths, and what must hold through them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from random import Random
 
 import torch
 
-from testbed.planning.graphs import GapMonitor, Graph, uniform
+from testbed.planning.graphs import GapMonitor, Graph, GraphError, uniform
 from testbed.sync.decentralized import HopMember, HopRules
 from testbed.sync.decentralized.hop.messages import Tokens
 from tests.sync.decentralized.cases import Case
-from tests.sync.decentralized.hops import hop_members, monitor_of, neighbours
+from tests.sync.decentralized.hops import bounds_of, hop_members, monitor_of, neighbours
 from tests.sync.decentralized.simulation import Simulation, Watcher
 
 
@@ -33,6 +33,7 @@ class Era:
 class Swapper(Watcher):
     """Has members go through `graphs`, one after the other; who is in a graph and was in none before comes with it.
 
+    Up to `deaths` times a member dies instead, and comes again by a swap to the same graph.
     It is also the watcher that holds them to this: iterations that are clamped to those of an era keep its bounds,
     and each token queue has the tokens that its ends' iterations say.
     """
@@ -45,9 +46,12 @@ class Swapper(Watcher):
         random: Random,
         iterations: int,
         delay: Callable[[], float],
+        deaths: int = 0,
     ) -> None:
         self.eras = [Era(0, graphs[0], monitor_of(graphs[0], rules))]
         self.given_up = 0
+        self.died: list[str] = []
+        self._deaths = deaths
         self._simulation = simulation
         self._rules = rules
         self._left = graphs[1:]
@@ -57,7 +61,7 @@ class Swapper(Watcher):
         self._ends: dict[str, int] = {}
         self._heard: set[str] = set()
         simulation.watch(self)
-        simulation.after(delay(), self._ask_all)
+        simulation.after(delay(), self._go_on)
 
     def member(self, name: str) -> HopMember:
         member = self._simulation.members[name]
@@ -65,6 +69,32 @@ class Swapper(Watcher):
         return member
 
     # -- the controller's part
+
+    def _go_on(self) -> None:
+        graph = self.eras[-1].graph
+        mortal = [name for name in graph.members if _survives(graph, name)]
+        if self._deaths and mortal and self._random.random() < 0.5:
+            self._deaths -= 1
+            self._kill(self._random.choice(mortal))
+        else:
+            self._ask_all()
+
+    def _kill(self, dead: str) -> None:
+        era = self.eras[-1]
+        self.died.append(dead)
+        self._left.insert(0, era.graph)
+        self._ends, self._heard = {}, set()
+        era.graph = era.graph.without(dead)
+        era.monitor.forget(dead, bounds_of(era.graph, self._rules))
+        self._simulation.kill(dead)
+        for name in era.graph.members:
+            self._simulation.after(self._delay(), lambda name=name: self._forget(name, dead))
+
+    def _forget(self, name: str, dead: str) -> None:
+        self._simulation.cut(name, dead)
+        self.member(name).forget(dead)
+        self._simulation.tell(name)
+        self._simulation.after(self._delay(), lambda: self._ask(name))
 
     def _ask_all(self) -> None:
         if self._left:
@@ -104,7 +134,7 @@ class Swapper(Watcher):
             if name not in before.graph.members:
                 place = neighbours(graph, name, uniform(graph))
                 comes = HopMember(place, self._rules, torch.zeros(3), self._iterations, first)
-                self._simulation.members[name] = comes
+                self._simulation.revive(name, comes)
                 tell = self._simulation.begin
             self._simulation.after(self._delay(), lambda name=name, tell=tell: tell(name))
 
@@ -126,7 +156,7 @@ class Swapper(Watcher):
         turned = all(isinstance(one, HopMember) and one.iteration >= newest.first for one in here)
         if turned and self._heard:
             self._heard = set()
-            self._simulation.after(self._delay(), self._ask_all)
+            self._simulation.after(self._delay(), self._go_on)
 
     def settled(self, member: str) -> None:
         if self._rules.max_ig is None:
@@ -152,6 +182,14 @@ class Swapper(Watcher):
         tokens = one.credits.held[giver] + sum(m.count for m in flying if isinstance(m, Tokens))
         expected = self._rules.max_ig + entered - max(one.iteration, 0)
         assert tokens == expected, f"TokenQ({giver} -> {taker}): {tokens}, not {expected}"
+
+
+def _survives(graph: Graph, gone: str) -> bool:
+    """Whether a graph still is one, of two members at least, without one of its members."""
+    try:
+        return len(graph.without(gone).members) > 1
+    except GraphError:
+        return False
 
 
 def drawn(random: Random, members: tuple[str, ...], least: int) -> Graph:
@@ -181,7 +219,15 @@ def run_swaps(seed: int) -> Swapper:
     iterations = case.iterations + 30
     parties = hop_members(case.graph, case.rules, iterations, {name: torch.zeros(3) for name in case.graph.members})
     simulation = Simulation(parties, case.conditions)
-    swapper = Swapper(simulation, case.rules, graphs, random, iterations, lambda: random.choice((0, 0, 1, 5, 40)))
+    swapper = Swapper(
+        simulation,
+        case.rules,
+        graphs,
+        random,
+        iterations,
+        lambda: random.choice((0, 0, 1, 5, 40)),
+        random.choice((0, 1, 2)),
+    )
     try:
         simulation.run()
     except Exception as error:

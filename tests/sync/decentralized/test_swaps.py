@@ -23,13 +23,14 @@ CASES = 60
 
 
 def test_bounds_and_tokens_outlast_swaps_and_nobody_waits_for_ever() -> None:
-    swaps = given_up = came = 0
+    swaps = given_up = came = died = 0
     for seed in range(CASES):
         swapper = run_swaps(seed)
         swaps += len(swapper.eras) - 1
         given_up += swapper.given_up
         came += len(swapper.eras[-1].graph.members) - len(swapper.eras[0].graph.members)
-    assert swaps > CASES and came > CASES / 3 and given_up
+        died += len(swapper.died)
+    assert swaps > CASES and came > CASES / 3 and died > CASES / 3 and given_up
 
 
 def expected(problem: Quadratics, eras: list[Era], iterations: int) -> Mapping[str, Tensor]:

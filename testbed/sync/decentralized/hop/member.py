@@ -83,9 +83,10 @@ class HopMember(Member):
     def promise(self, ahead: int) -> int:
         """Enter `ahead` - 1 iterations at most until `turn` or `release`; the iteration that it will not be in.
 
-        ValueError while a turn is ahead already.
+        Who has not begun counts as being in its first iteration, which it does not turn in. ValueError while a turn is
+        ahead already.
         """
-        return self._course.promise(self.iteration + ahead)
+        return self._course.promise(max(self.iteration, self._first) + ahead)
 
     def turn(self, iteration: int, neighbours: Neighbours) -> Iterable[Send]:
         """From `iteration` on stand in another place; what to send at once. ValueError as Course.turn, or when its
