@@ -156,7 +156,11 @@ class Sender:
         return connection
 
     def _send_all(self, connection: socket.socket) -> None:
+        longest = 0
         while (item := self.backlog.take()) is not None:
+            if item.frame.length > longest:
+                longest = item.frame.length
+                sockets.let_wait(connection, longest)
             began = time.monotonic()
             head = self._wire.pack(item.frame.sealed(item.payload))  # here, where what it reads is sent next
             sockets.send_all(connection, head, item.payload)

@@ -15,9 +15,10 @@ from pathlib import Path
 
 from testbed.sync.errors import SyncError
 
-#: Unsent bytes the kernel may hold per connection. What waits there can no longer be overtaken by a more urgent
-#: chunk: at 20 Mbit/s these are 50 ms.
-NOTSENT_LOWAT_BYTES = 128 * 1024
+#: Unsent chunks that the kernel may hold per connection, within limits in bytes: the next one while one is sent. What
+#: waits there can no longer be overtaken by a more urgent chunk; 128 KiB are 100 ms at 10 Mbit/s, at each hop.
+UNSENT_CHUNKS = 2
+LEAST_UNSENT_BYTES, MOST_UNSENT_BYTES = 32 * 1024, 128 * 1024
 
 #: Longest pause between retransmissions, unless that would end connections early. Linux doubles it up to 120 s, so a
 #: link that was away for 40 s would stay unused for up to 40 s more.
@@ -67,7 +68,6 @@ def tune(connection: socket.socket, patience_s: float, congestion: str = "") -> 
     if congestion:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, congestion.encode())
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, NOTSENT_LOWAT_BYTES)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(patience_s * 1000))
     with suppress(OSError):
         connection.setsockopt(socket.IPPROTO_TCP, _TCP_RTO_MAX_MS, int(rto_max_s(patience_s, _retries()) * 1000))
@@ -125,6 +125,12 @@ def _attempt(connection: socket.socket, address: tuple[str, int], deadline: floa
     if failure:
         raise OSError(failure, os.strerror(failure))
     connection.setblocking(True)
+
+
+def let_wait(connection: socket.socket, chunk_bytes: int) -> None:
+    """Limit what the kernel holds unsent to what suits chunks of this size."""
+    limit = min(max(UNSENT_CHUNKS * chunk_bytes, LEAST_UNSENT_BYTES), MOST_UNSENT_BYTES)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, limit)
 
 
 def send_all(connection: socket.socket, head: bytes, payload: memoryview) -> None:
