@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from testbed.planning import Pair
 from testbed.protocol import Probe
 
-#: What a probe costs at most: so long, so much. Half a second shows ten ticks; a mebibyte is 8 of them at 20 Mbit/s.
-PROBE_S = 0.5
-PROBE_BYTES = 1024 * 1024
+#: What a probe costs at most: so long, so much. TCP takes half a second of it to find a link's rate; four mebibytes are
+#: four ticks at 160 Mbit/s.
+PROBE_S = 1.0
+PROBE_BYTES = 4 * 1024 * 1024
 
-#: Seconds between two probes of one member, so that probes take a twelfth of its time; one with four links that no
-#: plan uses has looked at all of them within 24.
+#: Seconds between two probes of one member, so that probes take a sixth of its time, on links that have room to spare;
+#: one with four links that no plan fills has looked at all of them within 24.
 SPACING_S = 6.0
 
 #: Seconds after which an edge that a probe left unknown may be probed again.

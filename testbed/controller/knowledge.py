@@ -2,10 +2,10 @@
 
     ticks of each edge --trains--> what each edge's bottleneck carried --estimate--> a rate and an age for each link
 
-A link is known while trains over it are recent. After that it is unknown: the last estimate stands in for it, and
-after FORGOTTEN_S what was declared. Links that no train ever filled carry what was declared, or what they were seen to
-carry if that is more; members' access links are such where a route has others too. Where routes are not known, each
-edge is a capacity of its own.
+A link is known while trains that filled it are recent. After that it is unknown: the last estimate stands in for it,
+and after FORGOTTEN_S what was declared. Links that no train filled carry what was estimated or declared, or what they
+were seen to carry if that is more; members' access links are such where a route has others too. Where routes are not
+known, each edge is a capacity of its own.
 """
 
 from __future__ import annotations
@@ -111,9 +111,11 @@ class Knowledge:
         }
         ticks = {pair: self._over_this_path(pair, sample.ticks) for pair, sample in samples.items()}
         held, passed = bottlenecks(ticks, routes, believed, self._access)
-        more = {name: rates for name, rates in passed.items() if quantile(rates) > believed[name]}
-        for name, rates in {**more, **held}.items():
+        for name, rates in held.items():
             self._rates.setdefault(name, RateEstimator()).add(rates, now_s)
+        for name, rates in passed.items():
+            if name not in held and quantile(rates) > believed[name]:
+                self._rates.setdefault(name, RateEstimator()).exceed(rates, now_s)
 
     def _edge(self, pair: Pair, links: Mapping[str, PhysicalLink], estimates: Mapping[str, Estimate]) -> Edge:
         """An edge over `links` as they are known. Its slowest one says whether it is."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from testbed.protocol import Tick
-from testbed.telemetry.trains import load, rate_bps, trains
+from testbed.telemetry.trains import Train, load, rate_bps, trains
 
 #: The ordered pair of an overlay edge.
 Pair = tuple[str, str]
@@ -25,6 +25,14 @@ STEADIER = 0.5
 
 #: Trains that it takes to tell what is steady.
 ENOUGH = 5
+
+#: An edge that was busy for so many ticks of a round, or half of a short one, or sent so much in them, filled its path.
+#: Where acknowledgements queue on the way back, TCP takes half a second to find a fast link's rate: bursts of 2 to 8
+#: ticks over links of 7 to 14 Mbit/s, which had room to spare, came to a quarter to two thirds of that.
+FILLED_TICKS, FILLED_BYTES = 12, 1024 * 1024
+#: Of an edge that did not, trains of so many ticks say what its path carries at least. In shorter ones bursts of
+#: acknowledgements came to twice what links carry.
+AT_LEAST_TICKS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,31 +62,43 @@ def bottlenecks(
 ) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
     """What links carried in the trains of edges that they held up, and of those that they did not: at least that.
 
-    Rates in bit/s of frames, by link. `trusted` links are named only when a route has no others.
+    Rates in bit/s of frames, by link. `trusted` links are named only when a route has no others. An edge that was busy
+    for too short to fill its path names none.
     """
     users: dict[str, set[Pair]] = {}
     for pair in ticks:
         for link in routes[pair]:
             users.setdefault(link, set()).add(pair)
     carried = {of: load(ticks[pair] for pair in of) for of in {frozenset(found) for found in users.values()}}
+    numbers = [tick.number for its in ticks.values() for tick in its]
+    lasted = max(numbers, default=0) - min(numbers, default=0) + 1
     held: dict[str, list[float]] = {}
     passed: dict[str, list[float]] = {}
     for pair, its in ticks.items():
-        if not (found := trains(its)):
+        found = trains(its)
+        filled = _filled(found, its, min(FILLED_TICKS, lasted / 2))
+        telling = found if filled else [train for train in found if len(train) >= AT_LEAST_TICKS]
+        if not telling:
             continue
         parts: dict[frozenset[Pair], list[str]] = {}
         for link in routes[pair]:
             parts.setdefault(frozenset(users[link]), []).append(link)
         segments = []
         for of, links in parts.items():
-            rates = tuple(rate_bps(train, carried[of]) for train in found)
+            rates = tuple(rate_bps(train, carried[of]) for train in telling)
             slowest = min(links, key=lambda link: (link in trusted, believed_bps[link]))
             segments.append(_Segment(tuple(links), slowest, rates, believed_bps[slowest]))
-        named = _named(segments, trusted)
+        named = _named(segments, trusted) if filled else None
         for segment in segments:
             for link in segment.links:
                 (held if link == named else passed).setdefault(link, []).extend(segment.rates)
     return held, passed
+
+
+def _filled(found: Sequence[Train], ticks: Sequence[Tick], enough: float) -> bool:
+    """Whether an edge was busy for `enough` in these trains of its ticks."""
+    busy = {number for train in found for number in train}
+    return len(busy) >= enough or sum(tick.bytes for tick in ticks if tick.number in busy) >= FILLED_BYTES
 
 
 def _named(segments: Sequence[_Segment], trusted: Collection[str]) -> str:

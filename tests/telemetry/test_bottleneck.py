@@ -7,7 +7,7 @@ import pytest
 
 from testbed.planning.fair import Fair
 from testbed.protocol import TICK_S, Tick
-from testbed.telemetry.bottleneck import Pair, bottlenecks
+from testbed.telemetry.bottleneck import FILLED_TICKS, Pair, bottlenecks
 from testbed.telemetry.estimate import quantile
 
 pytestmark = pytest.mark.unit
@@ -70,6 +70,25 @@ def test_a_link_in_the_middle_that_two_edges_share() -> None:
     assert mbps(held["b->c"]) == pytest.approx(2, rel=0.05)
     assert mbps(held["b->x"]) == pytest.approx(5, rel=0.05)
     assert "c->d" not in held and "c->e" not in held
+
+
+def test_an_edge_that_filled_its_path_for_too_short_says_only_what_it_carries_at_least() -> None:
+    full = round(1e3 * TICK_S)
+    other = tuple(Tick(i, 1_000, 0) for i in range(60))  # the round goes on
+    for busy, names in ((5, False), (FILLED_TICKS + 1, True)):
+        burst = tuple(Tick(i, 20_000, full) for i in range(busy))
+        ticks = {("a", "b"): burst, ("a", "c"): other}
+        routes = {("a", "b"): ("a->b",), ("a", "c"): ("a->c",)}
+        held, passed = bottlenecks(ticks, routes, {"a->b": 40e6, "a->c": 40e6})
+        assert (held.keys(), passed.keys()) == (({"a->b"}, set()) if names else (set(), {"a->b"}))
+    brief = tuple(Tick(i, 80_000, full) for i in range(4))  # three ticks after the first: a burst of acknowledgements
+    assert bottlenecks({("a", "b"): brief, ("a", "c"): other}, routes, {"a->b": 1e6, "a->c": 1e6}) == ({}, {})
+
+
+def test_in_a_short_round_half_of_it_is_long_enough() -> None:
+    ticks = {("a", "b"): tuple(Tick(i, 20_000, round(1e3 * TICK_S)) for i in range(6))}
+    held, _ = bottlenecks(ticks, {("a", "b"): ("a->b",)}, {"a->b": 40e6})
+    assert held.keys() == {"a->b"}
 
 
 def test_edges_that_were_never_busy_for_long_say_nothing() -> None:

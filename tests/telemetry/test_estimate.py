@@ -69,6 +69,19 @@ def test_one_round_that_is_off_is_held_for_noise_and_a_second_one_is_not() -> No
     assert estimated(estimator, ROUNDS + 1) == pytest.approx(50e6 * CHANGE * 1.1)
 
 
+def test_what_was_exceeded_is_raised_and_is_known_only_if_it_was_measured() -> None:
+    unmeasured = RateEstimator()
+    unmeasured.exceed([50e6], 100.0)
+    assert estimated(unmeasured, 100.0) == 50e6
+    assert not unmeasured.estimate(100.0).known
+    measured = RateEstimator()
+    measured.add([40e6], 100.0)
+    measured.exceed([30e6], 101.0)
+    assert measured.estimate(101.0) == Estimate(40e6, 1.0)
+    measured.exceed([50e6], 102.0)
+    assert measured.estimate(102.0) == Estimate(50e6, 2.0)
+
+
 def test_confidence_decays_and_after_silence_the_time_before_is_forgotten() -> None:
     estimator = RateEstimator()
     estimator.add([50e6], 100.0)
