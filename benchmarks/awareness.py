@@ -2,10 +2,10 @@
 
 Two runs, nine containers each: one whose links are drawn anew every REDRAW_S seconds, one whose links stay. Of the
 first: how far estimates are off for links used in the last ten seconds (each time that a plan is considered), how long
-links that nothing was known of stay unknown, and how many whole rounds go by from a redraw to the first under another
-plan. Beside each redraw stands what the policy's plan by the true rates would save of a round, simulated: only
-where that is more than the controller's margin is there anything to swap for. Of the second: the swaps after the first
-SETTLING rounds, and how far estimates are off.
+links that nothing was known of stay unknown, and how many whole rounds go by from a redraw until the controller asks
+for another plan, and until the members go by it, two rounds later at the earliest. Beside each redraw stands what the
+policy's plan by the true rates would save of a round, simulated: only where that is more than the controller's margin
+is there anything to swap for. Of the second: the swaps after the first SETTLING rounds, and how far estimates are off.
 """
 
 from __future__ import annotations
@@ -48,13 +48,15 @@ WITHIN, EXPLORED_S, SWAPPED_ROUNDS = 0.10, 30.0, 3
 
 @dataclass(frozen=True, slots=True)
 class Redraw:
-    """A redraw, and the whole rounds until one under another plan; None when none followed before the next redraw.
+    """A redraw, and the whole rounds until another plan was asked for, and until it was in force.
 
+    None when none followed before the next redraw.
     `gain`: the part of a round that the policy's plan by the true rates would save.
     """
 
     at_s: float
-    rounds: int | None
+    asked: int | None
+    active: int | None
     gain: float
 
 
@@ -86,16 +88,26 @@ def run(file: Path, rounds: int, policy: str) -> RunRecord:
 def redraws(record: RunRecord) -> list[Redraw]:
     """What followed each redraw that another one, or 20 s of training, came after."""
     at = sorted({round(state.at_s) for states in record.states.values() for state in states if state.at_s > 1})
-    swaps = [swap for swap in record.summary["swaps"] if swap["active_round"] is not None]
+    swaps = sorted(
+        (swap for swap in record.summary["swaps"] if swap["active_round"] is not None),
+        key=lambda swap: float(swap["requested_s"]),
+    )
     found = []
     for began, ended in zip(at, [*at[1:], record.end_s], strict=True):
         if ended - began < min(REDRAW_S / 2, 20):
             continue
-        before = max((r.number for r in record.rounds if record.since(r.finished_s) <= began), default=0)
-        after = [swap["active_round"] for swap in swaps if began < swap["active_s"] < ended]
         first = next(one for one in record.decisions if one["at_s"] > began and one["last"] is not None)
-        found.append(Redraw(began, min(after) - before - 2 if after else None, gain(record, first)))
+        asked = active = None
+        if swap := next((swap for swap in swaps if began < swap["requested_s"] < ended), None):
+            on = done(record, began) + 1  # the round in which the redraw fell
+            asked, active = max(done(record, swap["requested_s"]) - on, 0), swap["active_round"] - on - 1
+        found.append(Redraw(began, asked, active, gain(record, first)))
     return found
+
+
+def done(record: RunRecord, at_s: float) -> int:
+    """The last round that was over."""
+    return max((one.number for one in record.rounds if record.since(one.finished_s) <= at_s), default=0)
 
 
 def gain(record: RunRecord, decision: Mapping[str, Any]) -> float:
@@ -171,7 +183,7 @@ def figures_of(dynamic: RunRecord, static: RunRecord) -> dict[str, Any]:
     figures["met"] = {
         "error": figures["error_median"] <= WITHIN,
         "explored": figures["unknown_s_max"] <= EXPLORED_S,
-        "swapped": all(step.rounds is not None and step.rounds <= SWAPPED_ROUNDS for step in due),
+        "swapped": all(step.asked is not None and step.asked <= SWAPPED_ROUNDS for step in due),
         "no churn": churn == 0,
     }
     return figures
@@ -184,7 +196,11 @@ def _table(figures: dict[str, Any]) -> Table:
         ("estimates off, median, links that stay", f"{figures['error_median_static']:.1%}", f"{WITHIN:.0%}"),
         ("seconds unknown, at most", f"{figures['unknown_s_max']:.1f}", f"{EXPLORED_S:g}"),
         *(
-            (f"rounds to the swap, where {one['gain']:.0%} is to save", str(one["rounds"]), str(SWAPPED_ROUNDS))
+            (
+                f"rounds to the swap (in force), where {one['gain']:.0%} is to save",
+                f"{one['asked']} ({one['active']})",
+                str(SWAPPED_ROUNDS),
+            )
             for one in figures["redraws"]
         ),
         (f"swaps in {WATCHED} rounds, links that stay", str(figures["swaps_static"]), "0"),

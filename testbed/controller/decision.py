@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from testbed.plan import Plan
 from testbed.planning import View, predict, simulate
@@ -15,11 +17,15 @@ SURE = 2.0
 SIMULATED_HOPS = 10_000
 
 
+#: Rounds that are not counted as usual yet: a change shows in so many before another plan is judged.
+FRESH = 2
+
+
 @dataclass(frozen=True, slots=True)
 class Rules:
     """`margin`: the part of the round that must be saved. `dwell_rounds`: how long a plan stands at least.
 
-    What saves less than SURE margins must do so twice running.
+    What saves less than SURE margins must do so twice running, unless rounds take longer by as much than they did.
     """
 
     margin: float
@@ -43,12 +49,17 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How the plan in force has done: for how many rounds, how long the last one took (None before the first), and
-    whether another one was `promising` when it was last judged."""
+    """How the plan in force has done: for how many rounds, how long the last one took (None before the first) and how
+    long they usually did, and whether another one was `promising` when it was last judged."""
 
     rounds: int
     last_s: float | None = None
     promising: bool = False
+    usual_s: float | None = None
+
+    def slower(self, part: float) -> bool:
+        """Whether the last round took longer than usual by more than this part of it."""
+        return self.last_s is not None and self.usual_s is not None and self.last_s > self.usual_s * (1 + part)
 
 
 def decide(
@@ -56,8 +67,9 @@ def decide(
 ) -> Decision:
     """Judge `proposed` against `current`, both under `view`.
 
-    The dwell keeps a plan from being judged by the noise of its first rounds, and a small saving must show twice;
-    when the network itself was changed (`network_changed`) there is nothing to wait for. A plan that can't work any
+    The dwell keeps a plan from being judged by the noise of its first rounds, and a small saving must show twice: an
+    estimate that is wrong makes another plan look better, but no round longer, so when rounds are, once is enough. When
+    the network itself was changed (`network_changed`) there is nothing to wait for. A plan that can't work any
     more gives way at once. What is to save something must be quicker than rounds really are, not only than the view
     says that they are: a link believed too slow makes the plan in force look bad, and the rounds don't.
     """
@@ -78,7 +90,7 @@ def decide(
     wait = ""
     if standing.rounds < rules.dwell_rounds:
         wait = f", but the plan has stood for {standing.rounds} of {rules.dwell_rounds} rounds"
-    elif gain < SURE * rules.margin and not standing.promising:
+    elif gain < SURE * rules.margin and not standing.promising and not standing.slower(SURE * rules.margin):
         wait = ", but for the first time"
     adopt = network_changed or not wait
     return Decision(adopt, saves if adopt else saves + wait, current_s, proposed_s, promising=True)
@@ -92,3 +104,9 @@ def _hops(plan: Plan, view: View) -> float:
 def _seconds(plan: Plan, view: View, simulated: bool) -> float:
     """Of a round, chunk by chunk or as a fluid: two plans are compared the same way."""
     return simulate(plan, view).seconds if simulated else predict(plan, view).seconds
+
+
+def usual(seconds: Sequence[float]) -> float | None:
+    """How long rounds under a plan took before the last FRESH ones: their median, None when there were none."""
+    before = seconds[:-FRESH]
+    return median(before) if before else None

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
-from testbed.controller.decision import Decision, Standing
+from testbed.controller.decision import Decision, Standing, usual
 from testbed.controller.explore import Explorer
 from testbed.controller.knowledge import Knowledge
 from testbed.controller.ledger import Ledger
@@ -300,7 +300,8 @@ class Planner:
 
     def _standing(self) -> Standing:
         under = [done for done in self.book.complete if done.epoch == self.course.plan.epoch]
-        return Standing(len(under), under[-1].seconds if under else None, self._promising)
+        seconds = [done.seconds for done in under]
+        return Standing(len(under), seconds[-1] if seconds else None, self._promising, usual(seconds))
 
     def _adopt(self, plan: Plan, reason: str, joins: str) -> Plan:
         """Number `plan` and have the members prepare for it; until they are there it is simply the first plan."""

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from testbed.controller.decision import Rules, Standing, decide
+from testbed.controller.decision import Rules, Standing, decide, usual
 from testbed.plan import Plan, Tree
 from testbed.planning import View
 from tests.planning.networks import sites, view_of
@@ -28,6 +30,18 @@ def test_a_large_saving_is_taken_at_once_and_a_small_one_when_it_shows_again() -
     first = decide(current, better, view, SETTLED, RULES, False)
     assert not first.adopt and first.promising and "first time" in first.why
     assert decide(current, better, view, Standing(11, promising=first.promising), RULES, False).adopt
+
+
+def test_a_small_saving_is_taken_at_once_when_rounds_have_become_longer() -> None:
+    view, current, better = triangle(34)
+    slower = Standing(10, last_s=2.0, usual_s=1.6)
+    assert decide(current, better, view, slower, RULES, False).adopt
+    assert not decide(current, better, view, replace(slower, usual_s=1.8), RULES, False).adopt
+
+
+def test_rounds_are_as_usual_before_the_last_ones() -> None:
+    assert usual([]) is None and usual([1.0]) is None
+    assert usual([9.0, 1.0, 1.2, 1.1, 4.0, 5.0]) == pytest.approx(1.15)
 
 
 def test_what_saves_too_little_is_not_taken_however_often_it_shows() -> None:
