@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 
 import pytest
 
-from testbed.sync.sockets import RTO_LIMIT_S, RTO_MAX_S, rto_max_s
+from testbed.sync.sockets import RTO_LIMIT_S, RTO_MAX_S, let_wait, rto_max_s
 
 
 @pytest.mark.unit
@@ -24,6 +25,14 @@ def test_probes_last_as_long_as_the_patience_if_they_can(patience_s: float, retr
 def test_with_probes_enough_a_link_is_used_soon_after_it_is_back() -> None:
     assert rto_max_s(120.0, 255) == RTO_MAX_S
     assert rto_max_s(120.0, 15) > RTO_MAX_S
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(("chunk", "limit"), [(20, 32), (16 * 1024, 32), (48 * 1024, 96), (256 * 1024, 128)])
+def test_the_kernel_holds_the_next_chunk_and_little_more(chunk: int, limit: int) -> None:
+    with socket.socket() as connection:
+        let_wait(connection, chunk)
+        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT) == limit * 1024
 
 
 #: 3.2 s there and back; SYNs that are sent again meanwhile must not take the connection's place.
