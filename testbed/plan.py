@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any
 
-PLAN_VERSION = 2
+PLAN_VERSION = 3
 
 #: Deep trees over slow links want small chunks, fast links want large ones; the policy chooses.
 DEFAULT_CHUNK_BYTES = 64 * 1024
@@ -204,7 +204,8 @@ class Plan:
     part the members, only the rounds whose number is a multiple of `period` go over `trees`; in the others each group
     reduces among itself. `auxiliary` routes of one pair have no inner member in common, and come in the order of
     preference. `codec` names what tensors are turned into on their way where their owner allows it, `link_codecs`
-    another one for an overlay edge, by `a->b`; the sync library knows the names.
+    another one for an overlay edge, by `a->b`; the sync library knows the names. `steps` are the local steps that
+    members take to a round, where the plan says so.
     """
 
     epoch: int
@@ -217,6 +218,7 @@ class Plan:
     auxiliary: tuple[Route, ...] = ()
     groups: tuple[Group, ...] = ()
     period: int = 1
+    steps: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.epoch < 0:
@@ -231,6 +233,9 @@ class Plan:
             source, _, target = link.partition("->")
             if not {source, target} <= members:
                 raise PlanError(f"link_codecs names {link!r}, which does not join two members, as `a->b` does")
+        for member, count in self.steps.items():
+            if member not in members or count < 1:
+                raise PlanError(f"steps: {count} of {member!r}; they must be members', and at least 1 each")
 
     def _check_groups(self) -> None:
         if self.period < 1 or (self.period > 1) != bool(self.groups):
@@ -309,6 +314,7 @@ class Plan:
                 for group in self.groups
             ],
             "period": self.period,
+            "steps": dict(self.steps),
         }
 
     @classmethod
@@ -331,6 +337,7 @@ class Plan:
                 auxiliary=tuple(_route(way) for way in value["auxiliary"]),
                 groups=tuple(Group(tuple(group["members"]), _trees(group["trees"])) for group in value["groups"]),
                 period=int(value["period"]),
+                steps={str(member): int(count) for member, count in value["steps"].items()},
             )
         except PlanError:
             raise

@@ -71,6 +71,14 @@ def test_plans_that_would_lose_or_double_are_refused(trees: tuple[Tree, ...], ru
         Plan(0, ABC, trees)
 
 
+def test_steps_are_members_and_travel_along() -> None:
+    plan = Plan(0, ABC, (star(ABC, "a"),), steps={"a": 8, "b": 1})
+    assert Plan.from_json(json.loads(plan.dumps())) == plan
+    for steps in ({"d": 1}, {"a": 0}):
+        with pytest.raises(PlanError, match="steps: "):
+            replace(plan, steps=steps)
+
+
 def test_members_epochs_and_chunks_are_checked() -> None:
     tree = star(ABC, "a")
     with pytest.raises(PlanError, match="epoch -1"):
@@ -81,7 +89,7 @@ def test_members_epochs_and_chunks_are_checked() -> None:
         Plan(0, ABC, (tree,), chunk_bytes=1028)
 
 
-@pytest.mark.parametrize("value", [{}, {"version": 2}, {"version": 2, "epoch": 0}, {"version": 2, "trees": 3}, []])
+@pytest.mark.parametrize("value", [{}, {"version": 3}, {"version": 3, "epoch": 0}, {"version": 3, "trees": 3}, []])
 def test_what_is_no_plan_is_refused(value: Any) -> None:
     with pytest.raises(PlanError):
         Plan.from_json(value)
@@ -115,7 +123,7 @@ def test_a_plans_shape_leaves_out_its_epoch() -> None:
 
 def test_a_plan_of_another_version_is_refused_with_what_to_do() -> None:
     old = {**Plan(1, ABC, (chain(ABC),)).to_json(), "version": 1}
-    with pytest.raises(PlanError, match="version 1 is not 2: plan anew"):
+    with pytest.raises(PlanError, match="version 1 is not 3: plan anew"):
         Plan.from_json(old)
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 
 from testbed.plan import Plan
@@ -20,6 +21,9 @@ SIMULATED_HOPS = 10_000
 #: Rounds that are not counted as usual yet: a change shows in so many before another plan is judged.
 FRESH = 2
 
+#: What a plan costs under a view.
+Measure = Callable[[View, Plan], float]
+
 
 @dataclass(frozen=True, slots=True)
 class Rules:
@@ -34,7 +38,8 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Whether to adopt, why or why not, and the predicted seconds of a round under either plan.
+    """Whether to adopt, why or why not, and the predicted seconds of a round under either plan, or what they cost by
+    the policy's own measure.
 
     `current_s` is None when the plan in force uses an edge that is no longer there. `promising`: it would save more
     than the margin.
@@ -63,7 +68,13 @@ class Standing:
 
 
 def decide(
-    current: Plan, proposed: Plan, view: View, standing: Standing, rules: Rules, network_changed: bool
+    current: Plan,
+    proposed: Plan,
+    view: View,
+    standing: Standing,
+    rules: Rules,
+    network_changed: bool,
+    measure: Measure | None = None,
 ) -> Decision:
     """Judge `proposed` against `current`, both under `view`.
 
@@ -71,20 +82,24 @@ def decide(
     estimate that is wrong makes another plan look better, but no round longer, so when rounds are, once is enough. When
     the network itself was changed (`network_changed`) there is nothing to wait for. A plan that can't work any
     more gives way at once. What is to save something must be quicker than rounds really are, not only than the view
-    says that they are: a link believed too slow makes the plan in force look bad, and the rounds don't.
+    says that they are: a link believed too slow makes the plan in force look bad, and the rounds don't. With a
+    `measure` of the policy's, that decides instead.
     """
     now = predict(current, view)
     if now.seconds == float("inf"):
         gone = f"the plan in force uses {now.bottleneck}, which is gone"
         return Decision(True, gone, None, predict(proposed, view).seconds)
-    simulated = max(_hops(current, view), _hops(proposed, view)) <= SIMULATED_HOPS
-    current_s = _seconds(current, view, simulated)
+    measured = measure is not None
+    if measure is None:
+        simulated = max(_hops(current, view), _hops(proposed, view)) <= SIMULATED_HOPS
+        measure = partial(_seconds, simulated=simulated)
+    current_s = measure(view, current)
     if current.shape() == proposed.shape():
         return Decision(False, "the policy would change nothing", current_s, current_s)
-    proposed_s = _seconds(proposed, view, simulated)
-    last_s = current_s if network_changed or standing.last_s is None else standing.last_s
+    proposed_s = measure(view, proposed)
+    last_s = current_s if measured or network_changed or standing.last_s is None else standing.last_s
     gain = 1 - proposed_s / min(current_s, last_s)
-    saves = f"saves {gain:.0%} of a round, more than {rules.margin:.0%} wanted"
+    saves = f"saves {gain:.0%} of a {'step' if measured else 'round'}, more than {rules.margin:.0%} wanted"
     if gain <= rules.margin:
         return Decision(False, saves.replace("more than", "not more than the"), current_s, proposed_s)
     wait = ""
@@ -101,7 +116,7 @@ def _hops(plan: Plan, view: View) -> float:
     return sum(plan.trees[tree].share for _, _, tree in plan.edges()) * view.model_bytes / plan.chunk_bytes
 
 
-def _seconds(plan: Plan, view: View, simulated: bool) -> float:
+def _seconds(view: View, plan: Plan, simulated: bool) -> float:
     """Of a round, chunk by chunk or as a fluid: two plans are compared the same way."""
     return simulate(plan, view).seconds if simulated else predict(plan, view).seconds
 

@@ -40,6 +40,7 @@ class Knowledge:
         self._access = {name for member in declared.members for name in (member.uplink, member.downlink)}
         self._rates: dict[str, RateEstimator] = {}
         self._round_trips: dict[Pair, deque[float]] = {}
+        self._speeds: dict[str, float] = {}
         self._redeclared_s: dict[Pair, float] = {}
 
     def redeclare(
@@ -67,15 +68,24 @@ class Knowledge:
                 trips.append(self._of_this_path(pair, sample.rtt_s, now_s))
         self._measure(samples, now_s)
 
+    def clock(self, speeds: Mapping[str, float]) -> None:
+        """Take how fast members computed in a round, as parts of what is declared. Rounds differ by a late step, and
+        plans are not to change for that: the mean with the round before."""
+        for member, speed in speeds.items():
+            self._speeds[member] = (self._speeds.get(member, speed) + speed) / 2
+
     def view(self, now_s: float) -> View:
-        """What is known now: links as estimated, edges with the age of the estimate behind them."""
+        """What is known now: links as estimated, edges with the age of the estimate behind them, members' speeds."""
         estimates = self.estimates(now_s) if self._declared.knowledge == "measured" else {}
         links = {
             name: replace(link, rate_bps=_rate(estimates.get(name), link.rate_bps))
             for name, link in self._declared.links.items()
         }
         edges = {pair: self._edge(pair, links, estimates) for pair in self._declared.edges}
-        return replace(self._declared, links=links, edges=edges, at_s=now_s)
+        members = self._declared.members
+        if self._declared.knowledge == "measured":
+            members = tuple(replace(one, speed=one.speed * self._speeds.get(one.name, 1.0)) for one in members)
+        return replace(self._declared, members=members, links=links, edges=edges, at_s=now_s)
 
     def estimates(self, now_s: float) -> dict[str, Estimate]:
         """What was measured, by link (`u=>v` where an edge is one of its own)."""

@@ -185,6 +185,7 @@ class Planner:
         now = time.time()
         self._activate()
         self.knowledge.observe(done.samples(), now)
+        self.knowledge.clock(self._spec.speeds(done.rates()))
         self._explore(now)
         due = now - self._considered_s >= self._spec.period_s
         idle = self.course.pending is None and self._requests.empty

@@ -36,7 +36,8 @@ def propose(
         plan = spec.dress(policy.replan(view, current), view)
     except PolicyError as error:
         return Proposal(view, None, Decision(False, str(error), None, float("inf")))
-    decision = decide(current, plan, view, standing, Rules(spec.margin, spec.dwell_rounds), network_changed)
+    rules = Rules(spec.margin, spec.dwell_rounds)
+    decision = decide(current, plan, view, standing, rules, network_changed, policy.measure)
     if anyway:
         decision = replace(decision, adopt=current.shape() != plan.shape(), why=anyway)
     return Proposal(view, plan, decision)

@@ -51,6 +51,11 @@ class Round:
         """Each edge's transfer in this round, by (sender, receiver)."""
         return {(member, sample.peer): sample for member, report in self.reports.items() for sample in report.peers}
 
+    def rates(self) -> dict[str, float]:
+        """The samples per second of each member that says them."""
+        found = {member: report.metrics.get("samples_per_s") for member, report in self.reports.items()}
+        return {member: rate for member, rate in found.items() if rate}
+
     def metrics(self) -> dict[str, float]:
         """The mean over members of each metric, over those that reported it."""
         values: dict[str, list[float]] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import permutations
 from math import inf
@@ -92,9 +93,9 @@ class Circle(BaseModel):
 class ControllerSpec(BaseModel):
     """Members, their jobs, what is known of the network at first, and how plans are chosen.
 
-    Every plan is given the `codec`, for some overlay edges (`a->b`) another of `link_codecs`, and with a `period` above
-    1 the members' sites as groups, which reduce among themselves in all rounds but each `period`-th; a policy that
-    makes groups itself has its own way.
+    Every plan is given the `codec`, for some overlay edges (`a->b`) another of `link_codecs` beside those that its
+    policy chose, and with a `period` above 1 the members' sites as groups, which reduce among themselves in all rounds
+    but each `period`-th; a policy that makes groups itself has its own way.
 
     `token` is what members show to be let in: the socket is open to every user of the machine.
 
@@ -151,10 +152,18 @@ class ControllerSpec(BaseModel):
         """A policy's plan with what is not the policy's business; PolicyError when a site's members do not meet."""
         known = set(plan.members)
         links = {edge: codec for edge, codec in self.link_codecs.items() if set(edge.split("->")) <= known}
-        plan = replace(plan, codec=self.codec, link_codecs=links)
+        plan = replace(plan, codec=self.codec, link_codecs={**plan.link_codecs, **links})
         if self.elastic is not None and plan.groups:
             raise PolicyError(f"{plan.policy}: its plans have groups, and an elastic run has none")
         return plan if self.period == 1 or plan.groups else with_site_groups(plan, view, self.period)
+
+    def speeds(self, rates: Mapping[str, float]) -> dict[str, float]:
+        """Members' samples per second as parts of what their jobs declare, where those declare a step's time."""
+        return {
+            member: rate * job.step_seconds / job.batch
+            for member, rate in rates.items()
+            if (job := self.jobs[member]).step_seconds
+        }
 
     @property
     def rounds(self) -> int:

@@ -29,6 +29,12 @@ class Policy(ABC):
         """The plan for `view` when `last` is in force: the same as `plan`, unless the policy can begin from it."""
         return self.plan(view)
 
+    @property
+    def measure(self) -> Callable[[View, Plan], float] | None:
+        """What a plan costs under a view by the policy's own measure, by which swaps are then judged; None where that
+        is the predicted seconds of a round."""
+        return None
+
     def explain(self, view: View, plan: Plan) -> dict[str, Any]:
         """Why this plan for `view`, in figures; empty where the plan says it all."""
         return {}

@@ -25,7 +25,7 @@ def options_of(spec: ExperimentFile) -> dict[str, Any]:
     own = dict(spec.sync.options)
     if spec.sync.policy != CPN:
         return own
-    known: dict[str, Any] = {"every": spec.sync.every, "temporal": False}
+    known: dict[str, Any] = {"every": spec.sync.every, "temporal": False, "overlap": spec.sync.overlap}
     if spec.compute.step_time:
         known["step_s"] = spec.compute.step_time
     return known | own

@@ -59,14 +59,14 @@ def train(session: sync.Session, model: Learner) -> dict[str, float]:
     metrics: dict[str, float] = {}
     model.compute()  # PyTorch sets up its kernels at the first step, which would then be late
     described = model.describe()
-    strategy = strategies.make(job, session, model.parameters, described.get("samples"))
-    last = strategies.steps(job)
+    strategy = strategies.make(job, session, model.parameters, described.get("samples"), lambda: planned_steps(session))
     pace, slowness, began = Pace(job.step_seconds), Slowness(job), time.monotonic()
     spent = Spent()
     steps = Steps()
     session.share(learner=model, strategy=strategy, steps=steps)
     evaluated = session.rounds // job.evaluate_every
-    while steps.taken < last:
+    over = strategies.over(job, strategy, steps.taken)
+    while not over:
         number = steps.taken + 1
         with spent.computing():
             metrics = model.compute()
@@ -78,18 +78,23 @@ def train(session: sync.Session, model: Learner) -> dict[str, float]:
             model.apply()
         with pace.aside():
             strategy.after_step()
-            if number == last:
+            if over := strategies.over(job, strategy, number):
                 strategy.settle()
         steps.taken = number
         session.step_done()
         evaluates = session.name == session.members[0]
-        if evaluates and (session.rounds // job.evaluate_every > evaluated or number == last):
+        if evaluates and (session.rounds // job.evaluate_every > evaluated or over):
             evaluated = session.rounds // job.evaluate_every
             with strategy.agreed():
                 metrics |= model.evaluate()
         if session.report(metrics | described | spent.rate(job.batch), spent.compute_s, spent.slept_s, spent.late_s):
             spent, described = Spent(), {}
     return metrics
+
+
+def planned_steps(session: sync.Session) -> int:
+    """The local steps that this member takes to a round: the job's, unless the plan in force has others."""
+    return session.plan.steps.get(session.name, session.job.every)
 
 
 @dataclass

@@ -64,3 +64,13 @@ def test_rounds_that_are_quicker_than_the_view_has_it_speak_for_the_plan_in_forc
     quick = Standing(10, last_s=predicted.proposed_s)
     assert not decide(current, other, view, quick, RULES, False).adopt
     assert decide(current, other, view, quick, RULES, True).adopt  # those were rounds over another network
+
+
+def test_a_policy_s_own_measure_decides_instead_of_rounds() -> None:
+    """What rounds took says nothing of it."""
+    view, current, worse = triangle(100)
+    costs = {current.shape().dumps(): 2.0, worse.shape().dumps(): 1.0}
+    quick = Standing(10, last_s=1e-3)
+    decision = decide(current, worse, view, quick, RULES, False, lambda _, plan: costs[plan.shape().dumps()])
+    assert decision.adopt and (decision.current_s, decision.proposed_s) == (2.0, 1.0)
+    assert "of a step" in decision.why

@@ -43,6 +43,17 @@ def corrected(known: Knowledge, declared: View, now_s: float) -> dict[str, float
     return {name: part for name, part in parts.items() if not 0.85 < part < 1.15}
 
 
+def test_members_compute_as_fast_as_they_were_seen_to() -> None:
+    declared = measured(sites(("a", "b", 10)), a=2)
+    known = Knowledge(declared)
+    for _ in range(6):
+        known.clock({"a-w0": 0.25})
+    assert [member.speed for member in known.view(1.0).members] == pytest.approx([0.25, 1.0, 1.0])
+    known.clock({"a-w0": 1.0})  # one round alone is not believed
+    assert 0.25 < known.view(1.0).members[0].speed < 1.0
+    assert Knowledge(replace(declared, knowledge="declared")).view(1.0).members == declared.members
+
+
 @settings(max_examples=10)
 @given(views(max_sites=4, max_per_site=2), st.sampled_from(policy_names()))
 def test_a_network_as_declared_stays_as_declared(view: View, name: str) -> None:

@@ -276,6 +276,7 @@ class Slow:
     """A policy that takes its time, and tells when it begins."""
 
     name: ClassVar[str] = "mst"
+    measure = None
 
     def __post_init__(self) -> None:
         self.begun: list[View] = []

@@ -28,7 +28,8 @@ def test_steps_follow_speed() -> None:
 
 def test_the_cpn_policy_knows_the_experiment_s_steps() -> None:
     plain = spec(strategy="hybrid", policy="cpn", every=4, options={"spatial": "sharded"})
-    assert options_of(plain) == {"every": 4, "temporal": False, "step_s": 0.05, "spatial": "sharded"}
+    known = {"every": 4, "temporal": False, "overlap": False, "step_s": 0.05, "spatial": "sharded"}
+    assert options_of(plain) == known
     assert options_of(spec(policy="cpn", options={"step_s": 1.0}))["step_s"] == 1.0
     assert options_of(spec(policy="ring", options={"order": "naive"})) == {"order": "naive"}
 
@@ -41,6 +42,6 @@ def test_who_says_when_all_synchronize() -> None:
 
 def test_a_worker_s_job_says_how_much_its_steps_count(tmp_path: Path) -> None:
     slow = job(strategy="hybrid", every=2, steps=(8, 2), shard=1, shards=2, rounds=5)
-    assert strategies.steps(slow) == 10
-    assert strategies._work(slow) == pytest.approx(2 / 5)
-    assert strategies._work(job(strategy="hybrid", every=2)) == 1
+    assert strategies._due(slow, lambda: 2) == (2, pytest.approx(2 / 5))
+    assert strategies._due(slow, lambda: 4) == (4, pytest.approx(4 / 5))
+    assert strategies._due(job(strategy="hybrid", every=2), lambda: 3) == (3, 1)

@@ -34,10 +34,18 @@ class Problem:
     labels: Floats
 
     @classmethod
-    def of(cls, view: View, step_s: float, every: int, labels: Mapping[str, Sequence[float]]) -> Problem:
+    def of(
+        cls,
+        view: View,
+        step_s: float,
+        every: int,
+        labels: Mapping[str, Sequence[float]],
+        steps: Mapping[str, int] | None = None,
+    ) -> Problem:
         """A view's problem, where a step takes `step_s` seconds at speed 1 and the fastest member does `every`.
 
-        The others do as many as they can in that time, at least one: h_i = clip(round(T·c_i/B), 1, every).
+        The others do as many as they can in that time, at least one: h_i = clip(round(T·c_i/B), 1, every); or all do
+        the `steps` that are given.
         """
         names = view.names
         number = {name: i for i, name in enumerate(names)}
@@ -51,6 +59,7 @@ class Problem:
         speed = np.array([member.speed for member in view.members])
         known = {site: i for i, site in enumerate(view.sites())}
         counts = np.array([labels[name] for name in names], dtype=float) if labels else np.ones((len(names), 0))
+        usual = np.clip(np.rint(every * speed / speed.max()), 1, every).astype(np.int64)
         samples = counts.sum(axis=1) if labels else np.ones(len(names))
         return cls(
             names=names,
@@ -59,7 +68,7 @@ class Problem:
             s_per_byte=s_per_byte,
             rtt_s=rtt_s,
             step_s=step_s / speed,
-            steps=np.clip(np.rint(every * speed / speed.max()), 1, every).astype(np.int64),
+            steps=np.array([steps[name] for name in names]) if steps else usual,
             weights=samples / samples.sum(),
             labels=counts,
         )

@@ -14,7 +14,13 @@ group meets Σ u − 1 others on average (in proportion to their u), and what it
     E'_k = RTT_k + M(1/c_up + 1/c_down)·(1 + Σ_l met_l·shared_kl)
 
 shared is 1 where both leave the same site, else 1/K, for l sends here what it has of the slice that k holds. Groups
-that all exchange at once (not `temporal`) have one period, and meet everybody.
+that all exchange at once (not `temporal`) have one period. They do so along trees, on which both directions are used at
+a time, and only those meet that leave the same site: E = RTT + M(1/c_up + 1/c_down)/2·how many do. They go on together,
+as far in a round as the mean of all members: what counts is the slowest group's seconds over that mean, and a tenth of
+the groups' mean seconds, since what nobody waits for holds links, too. Nothing is stale.
+
+Where rounds go on beside the next one's steps (`overlap`), each lasts as long as the longer of the two: T_k is the
+longer of computing and the ring, and of E'_k there only counts what is more than T_k; the shorter costs a tenth.
 """
 
 from __future__ import annotations
@@ -34,14 +40,27 @@ PERIODS = np.array([1, 2, 4, 8, 16, 32])
 #: Less time in exchanges than this part is none.
 NOTHING = 1e-12
 
+#: What the shorter of two things costs that go on side by side: it holds links and processors that others could use.
+BESIDE = 0.1
+
+
+def beside(one_s: Floats, other_s: Floats) -> Floats:
+    """What two things cost that go on side by side."""
+    both: Floats = np.maximum(one_s, other_s) + BESIDE * np.minimum(one_s, other_s)
+    return both
+
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """λ1, λ2, λ3: what a bit of `skew`, a round of `stale`ness and a local step of `drift` add to the cost."""
+    """λ1, λ2, λ3: what a bit of `skew`, a round of `stale`ness and a local step of `drift` add to the cost.
+
+    `overlap`: rounds go on beside the next one's steps, so only what is longer than those costs time.
+    """
 
     skew: float = 1.0
     stale: float = 0.05
     drift: float = 0.005
+    overlap: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +92,7 @@ def schedule(groups: Sequence[Terms], prices: Prices, temporal: bool = True) -> 
     """
     figures = _Figures(groups, prices)
     if len(groups) == 1:
-        return figures.at(np.array([1]), staggered=False)
+        return figures.at(np.array([1]), staggered=temporal)
     if not temporal:
         common = [figures.at(np.full(len(groups), period), staggered=False) for period in PERIODS]
         return min(common, key=lambda one: one.cost)
@@ -112,12 +131,19 @@ class _Figures:
     """The groups' terms side by side."""
 
     def __init__(self, groups: Sequence[Terms], prices: Prices) -> None:
-        values = np.array([(g.round_s, g.rtt_s, g.transfer_s, g.steps, g.skew, g.stale) for g in groups])
-        self._round_s, self._rtt_s, self._transfer_s, self._steps = values[:, :4].T
-        self._skew = prices.skew * float(values[:, 4].mean())
-        self._stale = prices.stale * float(values[:, 5].mean())
+        values = np.array([(g.compute_s, g.ring_s, g.rtt_s, g.transfer_s, g.steps, g.skew, g.stale) for g in groups])
+        self._compute_s, ring_s, self._rtt_s, self._transfer_s, self._steps = values[:, :5].T
+        self._overlap = prices.overlap
+        self._round_s = beside(self._compute_s, ring_s) if self._overlap else self._compute_s + ring_s
+        self._skew = prices.skew * float(values[:, 5].mean())
+        self._stale = prices.stale * float(values[:, 6].mean())
         self._drift = prices.drift
         self._groups = groups
+
+    @cached_property
+    def _mean_steps(self) -> float:
+        """h̄ over all groups' members."""
+        return float(np.average(self._steps, weights=[len(group.ring) for group in self._groups]))
 
     @cached_property
     def _shared(self) -> Floats:
@@ -142,6 +168,8 @@ class _Figures:
     def _step_s(self, periods: Ints, waits: Floats | float) -> Floats:
         """Seconds per local step of every group, for rows of periods."""
         exchange_s = self._rtt_s + self._transfer_s * (1 + waits)
+        if self._overlap:
+            exchange_s = np.maximum(beside(self._compute_s, exchange_s) - self._round_s, 0.0)
         seconds: Floats = (self._round_s + exchange_s / periods) / self._steps
         return seconds
 
@@ -162,13 +190,18 @@ class _Figures:
 
     def at(self, periods: Ints, staggered: bool = True) -> Schedule:
         """The schedule with these periods; not `staggered`, all exchange at once."""
-        step_s = self._step_s(periods, self._waits(periods) if staggered else self._shared.sum(axis=1))
+        if staggered:
+            step_s = self._step_s(periods, self._waits(periods))
+        else:
+            together = 1 + (self._shared == 1.0).sum(axis=1)  # groups that leave the same site share its way out
+            step_s = self._step_s(periods, together / 2 - 1) * self._steps / self._mean_steps
+            step_s += BESIDE * step_s.mean()
         whole = tuple(map(int, periods))
         return Schedule(
             periods=whole,
             phases=phases_of(whole) if staggered else (0,) * len(whole),
             step_s=tuple(map(float, step_s)),
             skew=self._skew,
-            stale=self._stale,
+            stale=self._stale if staggered else 0.0,
             drift=self._drift * float((periods * self._steps).mean()),
         )

@@ -88,7 +88,7 @@ class _Search:
             cost = self._cost(rings)
             tried[count] = cost
             found.append((cost, rings))
-        _, rings = min(found, key=lambda one: one[0])
+        _, rings = min(found, key=lambda one: (float(f"{one[0]:.6g}"), len(one[1])))  # of equal ones the fewest groups
         grouping = self._grouping(rings)
         return Grouping(grouping.groups, grouping.schedule, tried)
 

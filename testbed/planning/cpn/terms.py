@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 
 from testbed.planning.cpn.problem import Floats, Ints, Problem
 
-#: `leader`: one member exchanges for its group. `sharded`: each of m members exchanges an m-th of the model.
-Spatial = Literal["leader", "sharded"]
+#: `leader`: one member exchanges for its group. `spread`: it does so over the ways to all other sites at once, a part
+#: of the model over each. `sharded`: each of m members exchanges an m-th of the model.
+Spatial = Literal["leader", "spread", "sharded"]
 
 #: Members in the order of their ring.
 Ring = tuple[int, ...]
@@ -107,10 +108,11 @@ class Costs:
         counted = away if away.any() else linked
         up = _mean(self.problem.s_per_byte[group], counted)
         down = _mean(self.problem.s_per_byte[:, group].T, counted)
-        if self._spatial == "leader":
+        if self._spatial != "sharded":
             first = int(np.maximum(up, down).argmin())  # the largest min(c_up, c_down)
             chosen = group[first : first + 1]
-            seconds = self.problem.model_bytes * float(up[first] + down[first])
+            ways = len(np.unique(self.problem.sites[counted[first]])) if self._spatial == "spread" else 1
+            seconds = self.problem.model_bytes / max(ways, 1) * float(up[first] + down[first])
         else:
             chosen = group
             # Members of one site share its way out: what one gains in bytes the site loses.

@@ -9,7 +9,7 @@ With four steps a period, two fragments and a delay of one step (`=` a reduction
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -135,6 +135,9 @@ class LocalSgd(Strategy):
     what they changed is divided by it, as FedNova does (Wang et al. 2020), so that who does more does not count more.
     With `prox`, each step goes that part of the way back to where the round began (FedProx, Li et al. 2020: ημ).
 
+    `due` says before each round how many steps of this member it has and what their work is, in place of `every` and
+    `work`: members may be given others while they train, each when it likes.
+
     With `overlap` each round goes on beside the steps of the next one, for as long as they take at least; what the
     member has changed meanwhile is then added to where it leads (DaSGD, Zhou et al. 2020, arXiv 2006.00441). Nothing
     is lost or counted twice, so the members settle where they would without.
@@ -157,12 +160,14 @@ class LocalSgd(Strategy):
         work: float = 1.0,
         prox: float = 0.0,
         overlap: bool = False,
+        due: Callable[[], tuple[int, float]] | None = None,
     ) -> None:
         super().__init__(optimizer, weight)
         _check(every, fragments, delay, mix)
         _check_work(work, prox, delay, overlap)
         self._reducer = reducer
-        self._every = every
+        self._due = due or (lambda: (every, work))
+        self._every, work = self._due()
         self._outer = outer or Average()
         self._delay = delay
         self._mix = mix
@@ -171,6 +176,8 @@ class LocalSgd(Strategy):
         self._overlap = overlap
         self._fragments = [Fragment(part, overlap) for part in cut(parameters, fragments)]
         self._steps = 0
+        self._began = 0  # the step after which the period began that is on
+        self.periods = 0  # that are over
 
     def after_step(self) -> None:
         """Finish the fragments whose time is over, begin those whose step has come."""
@@ -181,12 +188,17 @@ class LocalSgd(Strategy):
             if fragment.under_way and self._steps == fragment.begun + self._delay:
                 self._finish(fragment)
         for number, fragment in enumerate(self._fragments):
-            if self._steps % self._every == self._offset(number):
+            if (self._steps - self._began) % self._every == self._offset(number):
                 if fragment.under_way:
                     self._finish(fragment)
                 fragment.begin(self._reducer, self.weight, self._steps, self._scale)
                 if not self._delay and not self._overlap:
                     self._finish(fragment)
+        if self._steps == self._began + self._every:
+            self._began = self._steps
+            self.periods += 1
+            self._every, work = self._due()
+            self._scale = 1 / work
 
     @contextmanager
     def agreed(self) -> Iterator[None]:
@@ -210,7 +222,8 @@ class LocalSgd(Strategy):
     def state_dict(self) -> dict[str, Any]:
         """The anchors, outer momenta, residuals and the count of steps; what is under way is waited for first."""
         self._finish_all()
-        return {"steps": self._steps, "fragments": [fragment.state_dict() for fragment in self._fragments]}
+        fragments = [fragment.state_dict() for fragment in self._fragments]
+        return {"steps": self._steps, "began": self._began, "periods": self.periods, "fragments": fragments}
 
     def handover(self) -> dict[str, Any]:
         """Nothing is owed yet by who begins. For a strategy without delay: nothing is under way between two steps."""
@@ -219,7 +232,7 @@ class LocalSgd(Strategy):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` returned."""
-        self._steps = int(state["steps"])
+        self._steps, self._began, self.periods = (int(state[name]) for name in ("steps", "began", "periods"))
         for fragment, its in zip(self._fragments, state["fragments"], strict=True):
             fragment.load_state_dict(its)
 

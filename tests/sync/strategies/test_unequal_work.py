@@ -108,6 +108,29 @@ def beside_steps_by_hand() -> tuple[torch.Tensor, torch.Tensor]:
     return common[-1], common[-2]
 
 
+def test_steps_may_change_from_round_to_round(tmp_path: Path) -> None:
+    """m0 is told to take 1, then 3 and then 4 steps: divided by its work, each round's change counts the same."""
+    told = {"m0": [1, 3, 4, 4], **{member: [STEPS[member]] * 4 for member in MEMBERS[1:]}}
+
+    def train(session: sync.Session) -> torch.Tensor:
+        net, counts = model(), list(told[session.name])
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+        def due() -> tuple[int, float]:
+            count = counts.pop(0) if counts else 1
+            return count, count / MEAN
+
+        with LocalSgd(session, list(net.parameters()), optimizer, due=due) as strategy:
+            while strategy.periods < ROUNDS:
+                optimizer.zero_grad()
+                sum(parameter.sum() for parameter in net.parameters()).backward()
+                optimizer.step()
+        return flat(net)
+
+    for parameters in run(tmp_path, PLAN, train).values():
+        torch.testing.assert_close(parameters, flat(model()) - 0.1 * MEAN * ROUNDS, atol=1e-6, rtol=1e-5)
+
+
 def test_rounds_beside_the_next_ones_steps_lose_nothing(tmp_path: Path) -> None:
     end, before = beside_steps_by_hand()
     for parameters, agreed in run(tmp_path, PLAN, beside_steps).values():
