@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import docker
@@ -88,9 +89,9 @@ class Processes(Fleet):
         return {name: Path(f"/proc/{pid}").exists() for name, pid in self._pids.items()}
 
     def remove(self) -> None:
-        for name, runs in self.running().items():
-            if runs:
-                os.kill(self._pids[name], signal.SIGKILL)
+        for pid in self._pids.values():
+            with suppress(ProcessLookupError):  # ended by itself
+                os.kill(pid, signal.SIGKILL)
 
     def _log(self, worker: str) -> Path:
         return self._nursery.folder / f"{worker}.log"

@@ -1,0 +1,330 @@
+"""The CPN framework's hybrid synchronization against what else there is: twelve members, four regions, non-IID data.
+
+    cell: a task, a protocol, a seed  --a run of its own, until the loss is reached or the time is over-->  figures
+
+What is measured is the time from the first round until the agreed model's loss over the test set is at the task's
+target; beside it the bytes over the WAN, the part of the members' time in which they do not compute, and the loss of
+the worst site. The same seed has the same data at each site and the same first model in every protocol, and the traces
+begin anew with each run, so cells are compared seed by seed. What was measured is kept in runs/benchmark-cpn.json and
+not measured again; `--cells 1` measures one more and shows the table so far. `--forks` has the workers as processes in
+the network's hosts, without the minute in which a dozen containers load PyTorch.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field
+from math import inf
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import yaml
+from rich.console import Console
+
+from benchmarks.cpn_protocols import ABLATIONS, BASELINES, EVENTS, OURS, PROTOCOLS, TOPOLOGY
+from benchmarks.hop import ForkedRun
+from benchmarks.nursery import Nursery
+from benchmarks.paired import CONFIDENCE, Ratio, ratio
+from benchmarks.table import Table, arguments, progress, show
+from testbed.run.directory import RUNS, RunDirectory
+from testbed.run.display import Display, Snapshot
+from testbed.run.run import Run
+from testbed.run.summary import wan_bytes
+from testbed.run.verdict import STEP_OVERRUN, STEP_OVERRUN_SHARE
+from testbed.spec.experiment import Experiment
+from testbed.telemetry.store import read_records, write_json
+
+KEPT = RUNS / "benchmark-cpn.json"
+SEEDS, QUICK_SEEDS = 5, 1
+
+#: 1 to 25 Mbit/s a link: a flat all-reduce of 0.5 MB then takes some four times as long as the slowest member's step.
+SCALE = 0.05
+
+#: More rounds than there is time for: runs end at the target.
+ENDLESS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What is learned. `target` is the mean test loss that counts as learned, `limit_s` the most that a cell may take.
+
+    A step takes `step_s` at speed 1: the twelve members make 5.6 of them in that time, of `cost_s` each on one core as
+    measured here, which has to be less than half of what a host of two cores can do.
+    """
+
+    train: Mapping[str, Any]
+    step_s: float
+    target: float
+    limit_s: float
+
+
+TASKS: Mapping[str, Task] = {
+    # A step costs 4.3 ms: 24 % of two cores.
+    "text": Task(
+        {"model": "gpt-small", "batch": 4, "optimizer": {"name": "adamw", "learning_rate": 0.002}},
+        step_s=0.05,
+        target=2.7,
+        limit_s=30.0,
+    ),
+    # A step costs 3.1 ms: 22 % of two cores.
+    "digits": Task(
+        {"model": "cnn", "batch": 16, "optimizer": {"name": "adam", "learning_rate": 0.002}},
+        step_s=0.04,
+        target=0.3,
+        limit_s=25.0,
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One run."""
+
+    task: str
+    protocol: str
+    seed: int
+
+    @property
+    def key(self) -> str:
+        return f"{self.task}/{self.protocol}/{self.seed}"
+
+    def experiment(self) -> dict[str, Any]:
+        """The experiment file's value."""
+        task, protocol = TASKS[self.task], PROTOCOLS[self.protocol]
+        return {
+            "name": "benchmark-cpn",
+            "topology": str(TOPOLOGY),
+            "scale": SCALE,
+            "train": {
+                **task.train,
+                "rounds": ENDLESS,
+                "partition": {"kind": "sites", "alpha": 0.1},
+                "evaluate_every": protocol.evaluate_every,
+            },
+            "compute": {"step_time": f"{task.step_s * 1e3:g}ms"},
+            "sync": dict(protocol.sync),
+            "controller": {"period": "3s", "margin": 0.1, "dwell": 3, **protocol.controller},
+            "events": list(protocol.events),
+            "seed": self.seed,
+        }
+
+
+class Enough(Exception):
+    """The target is reached, or the time is over."""
+
+
+@dataclass
+class Watch(Display):
+    """Shows nothing, and ends the run when it is over."""
+
+    console: Console = field(default_factory=lambda: Console(quiet=True))
+    directory: Path = Path()
+    target: float = 0.0
+    limit_s: float = inf
+
+    def show(self, snapshot: Snapshot) -> None:
+        reports = list(read_records(self.directory / "rounds.jsonl"))
+        if not reports:
+            return
+        began = min(report["started_s"] for report in reports)
+        losses = [report["metrics"].get("test_loss", inf) for report in reports]
+        if min(losses) <= self.target or time.time() - began > self.limit_s:
+            raise Enough
+
+
+def measure(cell: Cell, nursery: Nursery | None) -> dict[str, Any]:
+    """Run a cell, in containers where there is no nursery; its figures."""
+    task = TASKS[cell.task]
+    directory = RunDirectory(f"benchmark-cpn-{cell.task}")
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "experiment.yaml"
+        file.write_text(yaml.safe_dump(cell.experiment()))
+        experiment = Experiment.load(file)
+        run = Run(experiment, directory, Display()) if nursery is None else ForkedRun(experiment, directory, nursery)
+        run.display = Watch(directory=directory.path, target=task.target, limit_s=task.limit_s)
+        with suppress(Enough):
+            run.execute()
+    directory.close()
+    return figures_of(directory.path, experiment)
+
+
+def figures_of(directory: Path, experiment: Experiment) -> dict[str, Any]:
+    """What a run's records say. `curve` has (seconds, test loss, the worst site's); `idle` is the part of the members'
+    time in which none of their steps was under way."""
+    reports = sorted(read_records(directory / "rounds.jsonl"), key=lambda report: float(report["finished_s"]))
+    began = min(report["started_s"] for report in reports)
+    ended = reports[-1]["finished_s"]
+    found = [(report["finished_s"] - began, report["metrics"]) for report in reports]
+    curve = [(at_s, its["test_loss"], its["worst_test_loss"]) for at_s, its in found if its.get("test_loss")]
+    declared = {worker.name: experiment.spec.compute.step_seconds(worker) for worker in experiment.topology.workers}
+    busy_s = sum(report["compute_s"] + report["paced_s"] for report in reports)
+    traffic = list(read_records(directory / "traffic.jsonl"))
+    return {
+        "seconds": ended - began,
+        "rounds": reports[-1]["round"],
+        "loss": curve[-1][1] if curve else None,
+        "worst_loss": curve[-1][2] if curve else None,
+        "wan_bytes": wan_bytes(traffic, began),
+        "idle": 1 - busy_s / (len(declared) * (ended - began)),
+        "cpu": mean(sample["cpu"] for sample in traffic),
+        "plans": [plan_in_force(path) for path in sorted((directory / "plans").glob("*.json"))],
+        "epochs": sorted({report["epoch"] for report in reports}),
+        "rounds_to_swap": rounds_to_swap(reports, list(read_records(directory / "events.jsonl"))),
+        "late": mean(is_late(report, declared[report["member"]]) for report in reports),
+        "curve": curve,
+    }
+
+
+def is_late(report: Mapping[str, Any], step_s: float) -> bool:
+    """Whether a step of a round made it longer than is tolerated of a step, or of all the steps of the round."""
+    round_s: float = report["compute_s"] + report["paced_s"]
+    return float(report["late_s"]) > STEP_OVERRUN * max(step_s, round_s)
+
+
+def seconds_to_target(run: Mapping[str, Any], task: Task) -> float | None:
+    """When what all agreed on was first as good as the target; None when it never was."""
+    return next((at_s for at_s, loss, _ in run["curve"] if loss <= task.target), None)
+
+
+def rounds_to_swap(reports: Sequence[Mapping[str, Any]], events: Sequence[Mapping[str, Any]]) -> int | None:
+    """How many rounds ended under the old plan, after what happened first, until another was in force; None where
+    nothing happened, or none came into force."""
+    if not events:
+        return None
+    at_s = min(event["at_s"] for event in events)
+    over = [report for report in reports if report["finished_s"] <= at_s]
+    epoch, number = (max((report[name] for report in over), default=0) for name in ("epoch", "round"))
+    after = [report["round"] for report in reports if report["epoch"] > epoch]
+    return min(after) - number - 1 if after else None
+
+
+def plan_in_force(path: Path) -> dict[str, Any]:
+    """What a stored plan says of groups."""
+    plan = json.loads(path.read_text())
+    codecs = sorted(set(plan["link_codecs"].values()))
+    groups = [group["members"] for group in plan["groups"]]
+    return {
+        "epoch": plan["epoch"],
+        "period": plan["period"],
+        "codecs": codecs,
+        "groups": groups,
+        "steps": plan["steps"],
+    }
+
+
+def cells(tasks: Sequence[str], seeds: int) -> Iterator[Cell]:
+    """All cells, seed by seed."""
+    for seed in range(1, seeds + 1):
+        for task in tasks:
+            yield from (Cell(task, protocol, seed) for protocol in PROTOCOLS)
+
+
+def seconds(found: Mapping[str, Any], task: str, protocol: str) -> dict[int, float]:
+    """Each seed's seconds to the target; the limit where it was not reached by then."""
+    runs = {seed: found.get(Cell(task, protocol, seed).key) for seed in range(1, SEEDS + 1)}
+    return {seed: seconds_to_target(run, TASKS[task]) or TASKS[task].limit_s for seed, run in runs.items() if run}
+
+
+def table(found: Mapping[str, Any], task: str) -> tuple[Table, dict[str, Any]]:
+    """The protocols, the time of each over ours, and what stands beside it."""
+    ours = seconds(found, task, OURS)
+    rows, figures = [], {}
+    for protocol in PROTOCOLS:
+        keys = [Cell(task, protocol, seed).key for seed in range(1, SEEDS + 1)]
+        runs = [found[key] for key in keys if key in found]
+        if not runs:
+            continue
+        reached = [at_s for run in runs if (at_s := seconds_to_target(run, TASKS[task])) is not None]
+        times = ratio(seconds(found, task, protocol), ours)
+        figures[protocol] = {
+            "seconds_to_target": mean(reached) if reached else None,
+            "reached": len(reached),
+            "seeds": len(runs),
+            "slower": None if times is None else times.value,
+            "interval": None if times is None or times.pairs < 2 else [times.low, times.high],
+            "at_least": len(reached) < len(runs),
+            **{name: mean(run[name] for run in runs) for name in ("wan_bytes", "idle", "cpu", "worst_loss")},
+        }
+        rows.append(_row(protocol, runs, reached, times))
+    columns = ["protocol", "s to target", "reached", "× ours", "loss", "worst site's", "WAN MB", "MB/s", "idle", "CPU"]
+    notes = [
+        f"target: test loss {TASKS[task].target:g} within {TASKS[task].limit_s:g} s; what does not reach it counts as "
+        f"reaching it then (>); interval: {CONFIDENCE:.0%}, paired by seed",
+        f"baselines: {', '.join(BASELINES)}; ablations: {', '.join(ABLATIONS)}; with events: {', '.join(EVENTS)}",
+    ]
+    title = f"Time to a loss of {TASKS[task].target:g}: {task}, 12 members in 4 regions"
+    return Table(title, columns, rows, notes), figures
+
+
+def _row(protocol: str, runs: Sequence[Mapping[str, Any]], reached: Sequence[float], times: Ratio | None) -> list[str]:
+    def middle(name: str) -> float:
+        return float(mean(run[name] for run in runs))
+
+    return [
+        protocol,
+        f"{mean(reached):.1f}" if reached else "-",
+        f"{len(reached)}/{len(runs)}",
+        "-" if times is None else f"{'>' if len(reached) < len(runs) else ''}{times}",
+        f"{middle('loss'):.3f}",
+        f"{middle('worst_loss'):.3f}",
+        f"{middle('wan_bytes') / 1e6:.1f}",
+        f"{mean(run['wan_bytes'] / run['seconds'] for run in runs) / 1e6:.2f}",
+        f"{middle('idle'):.0%}",
+        f"{middle('cpu'):.0%}",
+    ]
+
+
+def kept() -> dict[str, Any]:
+    return dict(json.loads(KEPT.read_text())) if KEPT.exists() else {}
+
+
+def measure_missing(missing: Sequence[Cell], until_s: float, nursery: Nursery | None) -> None:
+    """Measure these cells; none is begun when the monotonic clock is at `until_s`."""
+    for number, cell in enumerate(missing, 1):
+        if time.monotonic() > until_s:
+            return
+        found = measure(cell, nursery)
+        late, learned = found["late"], seconds_to_target(found, TASKS[cell.task])
+        said = "not reached" if learned is None else f"{learned:.1f} s"
+        progress(f"{cell.key} ({number} of {len(missing)}): {said}, loss {found['loss']:.3f}, {found['rounds']} rounds")
+        if late > STEP_OVERRUN_SHARE:  # then compute was not what is declared, and seeds are no pairs
+            progress(f"not kept: {late:.0%} of its rounds had late steps, other work held the host up; run it again")
+        else:
+            write_json(KEPT, {**kept(), cell.key: {**found, "containers": nursery is None}})
+
+
+def main() -> int:
+    """Measure what is missing and show all; the exit code."""
+    parser = arguments(__doc__)
+    parser.add_argument("--seeds", type=int, help=f"how many seeds (default {SEEDS}; with --quick {QUICK_SEEDS})")
+    parser.add_argument("--task", action="append", choices=TASKS, help="this task only (default: all)")
+    parser.add_argument("--protocol", action="append", choices=PROTOCOLS, help="this protocol only (default: all)")
+    parser.add_argument("--cells", type=int, help="measure this many of the missing cells at most")
+    parser.add_argument("--seconds", type=float, default=inf, help="begin no cell later than this")
+    parser.add_argument("--forks", action="store_true", help="processes in hosts instead of containers: starts at once")
+    args = parser.parse_args()
+    until_s = time.monotonic() + args.seconds
+    tasks, found = args.task or list(TASKS), kept()
+    wanted = cells(tasks, args.seeds or (QUICK_SEEDS if args.quick else SEEDS))
+    chosen = args.protocol or PROTOCOLS
+    missing = [cell for cell in wanted if cell.key not in found and cell.protocol in chosen][: args.cells]
+    if missing:
+        with Nursery() if args.forks else nullcontext() as nursery:
+            measure_missing(missing, until_s, nursery)
+    found = kept()
+    tables = {task: table(found, task) for task in tasks}
+    runs = {key: {name: value for name, value in run.items() if name != "curve"} for key, run in found.items()}
+    repeats = max((each["seeds"] for _, figures in tables.values() for each in figures.values()), default=0)
+    value = {"repeats": repeats, "tasks": {task: figures for task, (_, figures) in tables.items()}, "runs": runs}
+    show([each for each, _ in tables.values()], value, as_json=args.json)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,91 @@
+"""What `benchmarks.cpn` measures: the hybrid, what is taken out of it, and what it is measured against."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from testbed.run.view import declared_states
+from testbed.spec.topology import Topology
+
+TOPOLOGY = Path(__file__).parents[1] / "topologies" / "cpn-12.yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """An experiment's `sync`, `controller` and `events`.
+
+    What all agreed on is evaluated every so many rounds: about every two seconds, in the time that the slowest region's
+    steps leave.
+    """
+
+    sync: Mapping[str, Any]
+    evaluate_every: int = 1
+    controller: Mapping[str, Any] = field(default_factory=dict)
+    events: Sequence[Mapping[str, Any]] = ()
+
+
+def fall(site: str, at_s: float, part: float) -> list[dict[str, Any]]:
+    """All links from and to a site lose rate, and are left so much of it."""
+    states = declared_states(Topology.load(TOPOLOGY))
+    links = {name: state.rate_bps * part for name, state in states.items() if site in name.split("->")}
+    return [{"at": f"{at_s:g}s", "change": {"link": name, "rate": f"{bps / 1e6:g}mbit"}} for name, bps in links.items()]
+
+
+#: Local steps of local SGD and of FedAvg.
+EVERY = 8
+#: Those of the fastest member where everybody does what it can: 0.8 s, the slowest do two.
+MOST = 16
+HYBRID: Mapping[str, Any] = {
+    "strategy": "hybrid",
+    "every": MOST,
+    "overlap": True,
+    "policy": "cpn",
+    "options": {"codecs": True},
+    # An average: a momentum that builds up over ten exchanges is of no use to a run of as many.
+    "outer": {"learning_rate": 1.0, "momentum": 0.0},
+}
+#: No plan is looked for after the first.
+HELD = {"period": "60min"}
+#: The fastest region's links fall to a tenth when training is well on its way.
+FALL = fall("r4", 6.0, 0.1)
+
+OURS = "cpn"
+
+ABLATIONS: Mapping[str, Protocol] = {
+    "no overlap": Protocol({**HYBRID, "overlap": False}, 2),
+    "sharded": Protocol({**HYBRID, "options": {"codecs": True, "spatial": "sharded"}}, 2),
+    "random groups": Protocol({**HYBRID, "options": {"codecs": True, "groups": "random"}}, 2),
+    "no codecs": Protocol({**HYBRID, "options": {}}, 2),
+    "momentum": Protocol({**HYBRID, "outer": {"learning_rate": 0.7, "momentum": 0.9}}, 2),
+}
+
+BASELINES: Mapping[str, Protocol] = {
+    "ring": Protocol({"strategy": "gradients", "policy": "ring"}),
+    "packing": Protocol({"strategy": "gradients", "policy": "packing"}),
+    "hips": Protocol({"strategy": "gradients", "policy": "hips"}),
+    "hfa": Protocol({"strategy": "hierarchical", "every": EVERY, "policy": "hips", "options": {"period": 4}}),
+    "blueconnect": Protocol({"strategy": "gradients", "policy": "blueconnect"}),
+    "local sgd": Protocol({"strategy": "local_sgd", "every": EVERY, "policy": "packing"}),
+    "diloco 8": Protocol({"strategy": "diloco", "every": 8, "policy": "packing"}),
+    "diloco 32": Protocol({"strategy": "diloco", "every": 32, "policy": "packing"}),
+    "diloco 128": Protocol({"strategy": "diloco", "every": 128, "policy": "packing"}),
+    "fedavg": Protocol({"strategy": "local_sgd", "every": EVERY, "policy": "star"}),
+    # FedProx lets everybody do as much as it can, and pulls it back (Li et al. 2020, algorithm 2).
+    "fedprox": Protocol(
+        {"strategy": "hybrid", "every": MOST, "policy": "star", "period": 1, "normalise": False, "prox": 0.01}
+        | {"outer": HYBRID["outer"]},
+    ),
+    # Members evaluate what they are given, each in its own time: the fastest every eight seconds.
+    "fedasync": Protocol({"strategy": "fedasync", "every": EVERY}, 160),
+    "geography": Protocol({"strategy": "hierarchical", "every": EVERY, "policy": "hierarchical", "period": 4}),
+}
+
+EVENTS: Mapping[str, Protocol] = {
+    "fall": Protocol(HYBRID, 2, events=FALL),
+    "fall, held": Protocol(HYBRID, 2, HELD, FALL),
+}
+
+PROTOCOLS: Mapping[str, Protocol] = {OURS: Protocol(HYBRID, 2), **BASELINES, **ABLATIONS, **EVENTS}

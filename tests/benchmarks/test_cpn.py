@@ -1,0 +1,94 @@
+"""The CPN benchmark's cells, and what it makes of a run's records."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from benchmarks import cpn
+from benchmarks.cpn import TASKS, Cell, figures_of, rounds_to_swap, seconds_to_target, table
+from benchmarks.cpn_protocols import FALL, OURS, PROTOCOLS
+from testbed.spec.experiment import Experiment
+
+pytestmark = pytest.mark.unit
+
+
+def experiment_of(cell: Cell, folder: Path) -> Experiment:
+    file = folder / "experiment.yaml"
+    file.write_text(yaml.safe_dump(cell.experiment()))
+    return Experiment.load(file)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_every_cell_is_an_experiment(protocol: str, tmp_path: Path) -> None:
+    for task in TASKS:
+        spec = experiment_of(Cell(task, protocol, 3), tmp_path).spec
+        assert spec.seed == 3 and spec.train.partition.kind == "sites"
+
+
+def test_a_region_s_links_fall_to_a_tenth() -> None:
+    assert {event["change"]["link"] for event in FALL} == {f"r4->r{i}" for i in (1, 2, 3)} | {
+        f"r{i}->r4" for i in (1, 2, 3)
+    }
+    assert {event["at"] for event in FALL} == {"6s"}
+
+
+def report(member: str, number: int, at_s: float, **metrics: float) -> dict[str, Any]:
+    """A second of computing that ended at `at_s`."""
+    times = {"started_s": at_s - 1, "finished_s": at_s, "compute_s": 0.2, "paced_s": 0.3, "late_s": 0.0}
+    return {"member": member, "round": number, "epoch": 0, "metrics": metrics, **times}
+
+
+def test_what_a_run_s_records_say(tmp_path: Path) -> None:
+    experiment = experiment_of(Cell("digits", OURS, 1), tmp_path)
+    target = TASKS["digits"].target
+    names = [worker.name for worker in experiment.topology.workers]
+    reports = [report(name, number, 100.0 + number) for number in (1, 2, 3) for name in names[1:]]
+    reports += [
+        report(names[0], number, 100.0 + number, test_loss=target * factor, worst_test_loss=2 * target * factor)
+        for number, factor in ((1, 3.0), (2, 1.0), (3, 0.5))
+    ]
+    (tmp_path / "rounds.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in reports))
+    samples = [{"at_s": 99.0 + i, "bytes": {"a->b": 1000 * i}, "cpu": 0.25} for i in range(5)]
+    (tmp_path / "traffic.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in samples))
+    (tmp_path / "plans").mkdir()
+    (tmp_path / "events.jsonl").write_text("")
+    found = figures_of(tmp_path, experiment)
+    assert seconds_to_target(found, TASKS["digits"]) == 2.0 and found["seconds"] == 3.0 and found["rounds"] == 3
+    assert found["idle"] == pytest.approx(0.5)
+    assert found["wan_bytes"] == 4000 and found["late"] == 0
+    assert found["loss"] == pytest.approx(target / 2) and found["worst_loss"] == pytest.approx(target)
+
+
+def test_rounds_until_another_plan_is_in_force() -> None:
+    reports = [{**report("a", number, 100.0 + number), "epoch": int(number > 5)} for number in range(1, 9)]
+    event = {"at_s": 102.5, "kind": "change", "target": "r4->r1"}
+    assert rounds_to_swap(reports, [event]) == 3
+    assert rounds_to_swap(reports, []) is None
+    assert rounds_to_swap(reports[:5], [event]) is None
+
+
+def test_what_does_not_reach_the_target_counts_as_reaching_it_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = TASKS["text"].target
+    run = {
+        "curve": [(5.0, 2 * target, 9.0), (10.0, target, 9.0)],
+        "loss": 1.0,
+        "worst_loss": 2.0,
+        "wan_bytes": 5e6,
+        "idle": 0.1,
+        "cpu": 0.3,
+    }
+    run |= {"seconds": 10.0}
+    limit_s = TASKS["text"].limit_s
+    monkeypatch.setattr(cpn, "SEEDS", 2)
+    found = {Cell("text", OURS, seed).key: run for seed in (1, 2)}
+    found |= {Cell("text", "ring", seed).key: {**run, "curve": [(10.0, 2 * target, 9.0)]} for seed in (1, 2)}
+    shown, figures = table(found, "text")
+    assert figures["ring"]["slower"] == pytest.approx(limit_s / 10) and figures["ring"]["at_least"]
+    assert figures[OURS]["slower"] == pytest.approx(1) and not figures[OURS]["at_least"]
+    ring = next(row for row in shown.rows if row[0] == "ring")
+    assert ring[1:3] == ["-", "0/2"] and ring[3].startswith(">")
