@@ -27,6 +27,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.meeting import Meeting
+from benchmarks.networks import roomy
 from benchmarks.reducers import Library, Outcome, Turn
 from benchmarks.table import Table, arguments, progress, show
 from testbed.emulation.label import labelled
@@ -34,7 +35,6 @@ from testbed.emulation.namespace import Namespace
 from testbed.emulation.network import Network
 from testbed.emulation.routing import Routes
 from testbed.emulation.shaping import open_shaper
-from testbed.link import Queue
 from testbed.plan import Plan, Tree
 from testbed.planning import make_policy
 from testbed.planning.bound import bound
@@ -51,11 +51,6 @@ PORT = 29500
 #: Packing then moves 0.6 Gbit/s over all links, which two cores carry with the members on them.
 NETSTORM_SCALE = 0.4
 NETSTORM = Path(__file__).parent.parent / "topologies" / "netstorm9.yaml"
-
-#: What may wait before a link that has no delay, and so no product of rate and delay: this time's worth, and four of
-#: the 64 KiB super-packets that members send. With room for 32 frames (the least a link has) super-packets are lost,
-#: and both libraries get a quarter of the rate.
-QUEUE_S, QUEUE_BYTES = 0.020, 256 * 1024
 
 #: Memory beyond PyTorch's own: the tensor, the sums of two rounds, and this.
 MEMORY_MODELS, MEMORY_MIB = 3, 64
@@ -119,15 +114,6 @@ def hub(name: str, rates: Sequence[str], delay: str = "0ms", loss: str = "0%") -
         ],
     }
     return Topology.from_value(value, Path(name))
-
-
-def roomy(topology: Topology) -> Topology:
-    """The same network, with queues that TCP's bursts fit in."""
-    links = {}
-    for name, link in topology.links.items():
-        queue = Queue(max(link.state.rate_bps / 8 * QUEUE_S, QUEUE_BYTES), "bytes")
-        links[name] = replace(link, state=replace(link.state, queue=queue))
-    return replace(topology, links=links)
 
 
 def cases() -> tuple[Case, ...]:

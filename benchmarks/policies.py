@@ -1,9 +1,9 @@
 """Policies against each other and against the bound, emulated: NetStorm's nine data centres, nine containers.
 
 One network stays up, and its members never stop reducing. For each seed its 26 links get other rates, drawn as in
-NetStorm's evaluation (uniform from 20 to 155 Mbit/s, times the scale), routes follow by inverse rate, and one policy
-after the other is put in force live: so all of them are measured on the same network, and ratios are paired. A round's
-time is whole: from the end of the one before to its own, the worker's step included.
+NetStorm's evaluation (uniform from 20 to 155 Mbit/s, times the scale), routes follow by inverse rate, queues have room
+for a burst of TCP's, and one policy after the other is put in force live: so all of them are measured on the same
+network, and ratios are paired. A round's time is whole: from the end of the one before to its own, the worker's step included.
 
 Synchronous policies take the same steps, so they share one loss trajectory; the time to any loss is in the ratio of
 the seconds of a round. A star's server stands where the simulator puts the median of the nine places (and the best
@@ -27,7 +27,7 @@ from statistics import mean
 from typing import Any
 
 from benchmarks.live import Live, Rounds, members_on
-from benchmarks.networks import netstorm9
+from benchmarks.networks import netstorm9, roomy
 from benchmarks.paired import CONFIDENCE, Ratio, ratio
 from benchmarks.table import Table, arguments, progress, show
 from testbed.planning import View, make_policy, predict, simulate
@@ -148,9 +148,9 @@ def served(keys: str, view: View) -> dict[str, float]:
 def measure(live: Live, name: str, seed: int, topology: Topology) -> Measured:
     """One policy on one seed's network."""
     if name == UNAWARE:
-        live.become(drawn(topology, seed - 1))
+        live.become(roomy(drawn(topology, seed - 1)))
         live.force(*POLICIES[name])
-    live.become(drawn(topology, seed), tell=name != UNAWARE)
+    live.become(roomy(drawn(topology, seed)), tell=name != UNAWARE)
     view = live.view()
     if name != UNAWARE:
         live.force(*options(name, view))
@@ -288,7 +288,7 @@ def main(words: Sequence[str] | None = None) -> None:
     backend = None
     if wanted and not asked.show:
         topology = Topology.load(TOPOLOGY)
-        with members_on(f"policies-{os.getpid()}", drawn(topology, seeds[0]), PARAMETERS) as live:
+        with members_on(f"policies-{os.getpid()}", roomy(drawn(topology, seeds[0])), PARAMETERS) as live:
             backend = live.network.shaper.name
             for name, seed in wanted:
                 one = kept[name, seed] = measure(live, name, seed, topology)
