@@ -3,7 +3,8 @@
 One network stays up, and its members never stop reducing. For each seed its 26 links get other rates, drawn as in
 NetStorm's evaluation (uniform from 20 to 155 Mbit/s, times the scale), routes follow by inverse rate, queues have room
 for a burst of TCP's, and one policy after the other is put in force live: so all of them are measured on the same
-network, and ratios are paired. A round's time is whole: from the end of the one before to its own, the worker's step included.
+network, and ratios are paired. A round's time is whole: from the end of the one before to its own, the worker's step
+included.
 
 Synchronous policies take the same steps, so they share one loss trajectory; the time to any loss is in the ratio of
 the seconds of a round. A star's server stands where the simulator puts the median of the nine places (and the best
