@@ -3,17 +3,18 @@
 A member has all of its own at once, and its root can use a chunk only when every member's has come. What a fast
 member sends far ahead of that takes room on links that the slowest one needs:
 
-    fast  ==== far ahead =====\\
-    fast  ==== far ahead =======> root's link, full          the mean of a chunk waits for the slowest, which gets a
-    slow  == as far as it is ==/                              third of that link, however little it would need
+    fast  -- far ahead --.
+    fast  -- far ahead ---> the root's link, full: the mean of a chunk waits for the slowest, which gets a third of
+    slow  -- as it can --'  that link, however little it would need
 
 Of four members with 200 Mbit/s, one of them with 50, that one sent at 30 Mbit/s until the others were through, and a
-round took 1.34 × its bound; with this 1.08 to 1.21 ×. So partial sums that are more than AHEAD in front of the means go out
-only while the path has no queue. Elsewhere nothing is held back: on a path that loses packets now and then everything
+round took 1.34 × its bound; with this 1.08 to 1.21 ×. So partial sums that are more than AHEAD in front of the means
+go out only while the path has no queue. Elsewhere nothing is held back: on a path that loses packets now and then all
 that stalls has been caught up with by the end, and a round whose members kept in step took three times as long.
 
-What is ahead by no more than fills the pipe is never held back: a chunk at each hop of its tree, there and back. Of NetStorm's nine sites with 2 MB, whose slices have a few chunks, a tenth is less than one of them. And nothing waits
-for ever: of all chunks that are not final anywhere the front one is at the front at every member.
+What is ahead by no more than fills the pipe is never held back: a chunk at each hop of its tree, there and back. Of
+NetStorm's nine sites with 2 MB, whose slices have a few chunks, a tenth is less than one of them. And nothing waits for
+ever: of all chunks that are not final anywhere the front one is at the front at every member.
 """
 
 from __future__ import annotations
