@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 
 import torch
 
@@ -69,9 +70,8 @@ class Rooms:
     """Room for the rounds that are on.
 
     Round k+1 may begin to fill while this member is still in round k, so two are needed; a third where rounds overlap
-    (see Exchange), and k+1 has begun here when k+2 begins to fill. A room is free again once what its round put into
-    the senders' queues has left: so it has when the next round is over here, if that was among all whom the round sent
-    to; if it was among a group, whoever opens the round after that waits for it.
+    (see Exchange), and k+1 has begun here when k+2 begins to fill; and one more where what an older round put into the
+    senders' queues has not left yet: whoever waits for that may be a round behind, and still take part in the newest.
     """
 
     def __init__(self) -> None:
@@ -79,10 +79,9 @@ class Rooms:
         self._users: list[int] = []
         self._sums: list[Sums | None] = []
 
-    def take(self, round_number: int, finished: int, elements: int, dtype: torch.dtype) -> Sums:
-        """The room of a round; all up to `finished` are over."""
-        last = min(finished, round_number - 2)
-        room = next((i for i, user in enumerate(self._users) if user <= last), len(self._rooms))
+    def take(self, round_number: int, free: Callable[[int], bool], elements: int, dtype: torch.dtype) -> Sums:
+        """The room of a round; `free` says whether an older round needs its own no more."""
+        room = next((i for i, user in enumerate(self._users) if free(user)), len(self._rooms))
         if room == len(self._rooms):
             self._rooms.append(Scratch())
             self._users.append(round_number)

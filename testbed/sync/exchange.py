@@ -264,12 +264,18 @@ class Exchange:
         among_all = plan.among_all(number)
         role = self._plans.role(epoch, among_all)
         layout = self._layout_of(plan, role, among_all, elements, dtype)
-        sums = self._rooms.take(number, self._finished, elements, dtype)
+        sums = self._rooms.take(number, lambda older: self._done_with(older, number), elements, dtype)
         before = self._rounds.get(number - 1)
         steady = before is not None and before.among_all and among_all and (elements, dtype) in self._shapes
         opened = Round(number, plan, role, layout, sums, self._outbox, self._stepped, steady, self._reproducible)
         self._rounds[number] = opened
         return opened
+
+    def _done_with(self, older: int, number: int) -> bool:
+        """Whether nothing will look at an older round's sums any more, once round `number` is opened."""
+        if older > min(self._finished, number - 2):
+            return False
+        return older not in self._rounds or self._rounds[older].sent
 
     def _layout_of(self, plan: Plan, role: Role, among_all: bool, elements: int, dtype: torch.dtype) -> Layout:
         """The plan's cut, kept from one round to the next: making it costs 1 µs a chunk."""

@@ -106,6 +106,11 @@ class Round:
         return not self._unsettled
 
     @property
+    def sent(self) -> bool:
+        """Whether nothing of this round is queued now."""
+        return not self._unsent
+
+    @property
     def shape(self) -> tuple[int, torch.dtype]:
         """The tensor's number of elements and their type."""
         return self._sums.elements, self._sums.dtype
