@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,10 +17,11 @@ from testbed import sync
 from testbed.plan import Group, Plan
 from testbed.sync.errors import SyncError
 from testbed.sync.exchange import Exchange
+from testbed.sync.frame import FrameFormat, Kind
 from testbed.sync.sender import Way
 from tests.sync import sessions
 from tests.sync.plans import chain, names, star
-from tests.sync.post import Post
+from tests.sync.post import Letter, Post
 
 pytestmark = pytest.mark.unit
 
@@ -28,9 +31,21 @@ HALVES = tuple(Group(part, (chain(part),)) for part in (MEMBERS[:1], MEMBERS[1:]
 TIMEOUT_S = 20.0
 
 
+class LatePost(Post):
+    """Has the last mean of round 2 for m1 wait until the others have long begun round 4."""
+
+    def send(self, source: str, target: str, wire: FrameFormat, letter: Letter) -> None:
+        head = wire.unpack(memoryview(letter.head))
+        bring = partial(super().send, source, target, wire, letter)
+        if (target, head.round, head.kind) == ("m1", 2, Kind.MEAN) and head.offset + head.length // 4 == head.elements:
+            threading.Timer(0.3, bring).start()
+        else:
+            bring()
+
+
 @contextmanager
-def exchanges(plan: Plan) -> Iterator[list[Exchange]]:
-    post = Post(seed=1)
+def exchanges(plan: Plan, post: Post | None = None) -> Iterator[list[Exchange]]:
+    post = post or Post(seed=1)
     roster = dict.fromkeys(plan.members, ("", 0))
     made = [Exchange(plan, Way(member, "", TIMEOUT_S), roster, make_outbox=post.outbox) for member in plan.members]
     for exchange in made:
@@ -61,6 +76,24 @@ def begins_beside(exchange: Exchange, elements: int) -> tuple[float, float]:
 def test_a_round_begins_before_the_one_before_has_ended() -> None:
     with exchanges(PLAN) as made:
         assert at_once(made, lambda exchange: begins_beside(exchange, 1000)) == [(1000, 2000)] * 3
+
+
+def test_what_is_queued_keeps_its_room_while_newer_rounds_open() -> None:
+    """m1 lacks a mean of round 2 and takes part in round 3, which lets m2 begin round 4: m0 holds all three."""
+
+    def work(exchange: Exchange) -> list[float]:
+        tensors = [torch.full((1000,), float(number)) for number in range(6)]
+        exchange.run(tensors[0], 1.0, TIMEOUT_S)
+        before = exchange.begin(tensors[1], 1.0, TIMEOUT_S)
+        for tensor in tensors[2:]:
+            current = exchange.begin(tensor, 1.0, TIMEOUT_S)
+            exchange.end(before, TIMEOUT_S)
+            before = current
+        exchange.end(before, TIMEOUT_S)
+        return [tensor.mean().item() for tensor in tensors]
+
+    with exchanges(PLAN, LatePost(seed=1)) as made:
+        assert at_once(made, work) == [[0.0, 1.0, 2.0, 3.0, 4.0, 5.0]] * 3
 
 
 def test_a_round_of_a_new_shape_waits() -> None:
