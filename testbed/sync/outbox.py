@@ -99,10 +99,10 @@ class Outbox:
 
         Not where an auxiliary route would take it over.
         """
-        backlog = self._sender((peer, 0)).backlog
-        if backlog.watched:
+        sender = self._sender((peer, 0))
+        if sender.backlog.watched:
             return False
-        return len(backlog) >= AT_HAND or self._sender((peer, 0)).queueing()
+        return len(sender.backlog) >= AT_HAND or sender.queueing()
 
     def forward(self, plan: Plan, peer: str, frame: Frame) -> Callable[[memoryview], None]:
         """What passes on a frame that `peer` sent, and that is not for this member, and returns once it was taken.
