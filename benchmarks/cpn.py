@@ -29,6 +29,7 @@ from rich.console import Console
 
 from benchmarks.cpn_protocols import ABLATIONS, BASELINES, EVENTS, OURS, PROTOCOLS, TOPOLOGY
 from benchmarks.hop import ForkedRun
+from benchmarks.kept import Kept
 from benchmarks.nursery import Nursery
 from benchmarks.paired import CONFIDENCE, Ratio, ratio
 from benchmarks.table import Table, arguments, progress, show
@@ -36,11 +37,11 @@ from testbed.run.directory import RUNS, RunDirectory
 from testbed.run.display import Display, Snapshot
 from testbed.run.run import Run
 from testbed.run.summary import wan_bytes
-from testbed.run.verdict import STEP_OVERRUN, STEP_OVERRUN_SHARE
+from testbed.run.verdict import STEP_OVERRUN
 from testbed.spec.experiment import Experiment
-from testbed.telemetry.store import read_records, write_json
+from testbed.telemetry.store import read_records
 
-KEPT = RUNS / "benchmark-cpn.json"
+KEPT = Kept(RUNS / "benchmark-cpn.json")
 SEEDS, QUICK_SEEDS = 5, 1
 
 #: 1 to 25 Mbit/s a link: a flat all-reduce of 0.5 MB then takes some four times as long as the slowest member's step.
@@ -280,23 +281,16 @@ def _row(protocol: str, runs: Sequence[Mapping[str, Any]], reached: Sequence[flo
     ]
 
 
-def kept() -> dict[str, Any]:
-    return dict(json.loads(KEPT.read_text())) if KEPT.exists() else {}
-
-
 def measure_missing(missing: Sequence[Cell], until_s: float, nursery: Nursery | None) -> None:
     """Measure these cells; none is begun when the monotonic clock is at `until_s`."""
     for number, cell in enumerate(missing, 1):
         if time.monotonic() > until_s:
             return
         found = measure(cell, nursery)
-        late, learned = found["late"], seconds_to_target(found, TASKS[cell.task])
+        learned = seconds_to_target(found, TASKS[cell.task])
         said = "not reached" if learned is None else f"{learned:.1f} s"
         progress(f"{cell.key} ({number} of {len(missing)}): {said}, loss {found['loss']:.3f}, {found['rounds']} rounds")
-        if late > STEP_OVERRUN_SHARE:  # then compute was not what is declared, and seeds are no pairs
-            progress(f"not kept: {late:.0%} of its rounds had late steps, other work held the host up; run it again")
-        else:
-            write_json(KEPT, {**kept(), cell.key: {**found, "containers": nursery is None}})
+        KEPT.add(cell.key, found, containers=nursery is None)
 
 
 def main() -> int:
@@ -310,14 +304,14 @@ def main() -> int:
     parser.add_argument("--forks", action="store_true", help="processes in hosts instead of containers: starts at once")
     args = parser.parse_args()
     until_s = time.monotonic() + args.seconds
-    tasks, found = args.task or list(TASKS), kept()
+    tasks, found = args.task or list(TASKS), KEPT.read()
     wanted = cells(tasks, args.seeds or (QUICK_SEEDS if args.quick else SEEDS))
     chosen = args.protocol or PROTOCOLS
     missing = [cell for cell in wanted if cell.key not in found and cell.protocol in chosen][: args.cells]
     if missing:
         with Nursery() if args.forks else nullcontext() as nursery:
             measure_missing(missing, until_s, nursery)
-    found = kept()
+    found = KEPT.read()
     tables = {task: table(found, task) for task in tasks}
     runs = {key: {name: value for name, value in run.items() if name != "curve"} for key, run in found.items()}
     repeats = max((each["seeds"] for _, figures in tables.values() for each in figures.values()), default=0)

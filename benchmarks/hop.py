@@ -27,6 +27,7 @@ import yaml
 from rich.console import Console
 from scipy.stats import t as student
 
+from benchmarks.kept import Kept
 from benchmarks.nursery import Nursery, Processes
 from benchmarks.table import Table, arguments, progress, show
 from testbed.emulation.containers import Fleet
@@ -36,12 +37,12 @@ from testbed.run.directory import RUNS, RunDirectory
 from testbed.run.display import Display
 from testbed.run.execute import execute
 from testbed.run.run import Run
-from testbed.run.verdict import STEP_OVERRUN, STEP_OVERRUN_SHARE
+from testbed.run.verdict import STEP_OVERRUN
 from testbed.spec.experiment import Experiment
-from testbed.telemetry.store import read_records, write_json
+from testbed.telemetry.store import read_records
 from testbed.worker.slowness import Slowness
 
-KEPT = RUNS / "benchmark-hop.json"
+KEPT = Kept(RUNS / "benchmark-hop.json")
 TOPOLOGY = Path(__file__).parents[1] / "topologies" / "hop16.yaml"
 MEMBERS = 16
 SEEDS, QUICK_SEEDS = 5, 1
@@ -330,22 +331,15 @@ def _with_half(values: Sequence[float]) -> str:
     return f"{middle:.3g}" if half == inf else f"{middle:.3g} ± {half:.2g}"
 
 
-def kept() -> dict[str, Any]:
-    return dict(json.loads(KEPT.read_text())) if KEPT.exists() else {}
-
-
 def measure_missing(seeds: int, most: int | None, until_s: float, nursery: Nursery | None) -> None:
     """Measure cells that are not kept yet: at most `most`, none begun when the monotonic clock is at `until_s`."""
-    missing = [cell for cell in cells(seeds) if cell.key not in kept()]
+    missing = [cell for cell in cells(seeds) if cell.key not in KEPT.read()]
     for number, cell in enumerate(missing[:most], 1):
         if time.monotonic() > until_s:
             return
         progress(f"{cell.key} ({number} of {len(missing)} that are missing)")
         found = measure(cell, nursery)
-        if found["late"] > STEP_OVERRUN_SHARE:  # then compute was not what is declared, and seeds are no pairs
-            progress(f"not kept: {found['late']:.0%} of its steps were late, other work held the host up; run it again")
-        else:
-            write_json(KEPT, {**kept(), cell.key: {**found, "containers": nursery is None}})
+        KEPT.add(cell.key, found, containers=nursery is None)
 
 
 def main() -> int:
@@ -359,7 +353,7 @@ def main() -> int:
     until_s = time.monotonic() + args.seconds
     with Nursery() if args.forks else nullcontext() as nursery:
         measure_missing(args.seeds or (QUICK_SEEDS if args.quick else SEEDS), args.cells, until_s, nursery)
-    found = kept()
+    found = KEPT.read()
     table, figures = claims_table(found)
     repeats = max((len(claim["ratios"]) for claim in figures.values()), default=0)
     runs = {key: {name: value for name, value in run.items() if name != "curve"} for key, run in found.items()}
