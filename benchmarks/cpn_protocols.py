@@ -43,7 +43,7 @@ HYBRID: Mapping[str, Any] = {
     "every": MOST,
     "overlap": True,
     "policy": "cpn",
-    "options": {"codecs": True},
+    "options": {"codecs": True, "spatial": "spread"},
     # An average: a momentum that builds up over ten exchanges is of no use to a run of as many.
     "outer": {"learning_rate": 1.0, "momentum": 0.0},
 }
@@ -56,10 +56,11 @@ OURS = "cpn"
 
 ABLATIONS: Mapping[str, Protocol] = {
     "no overlap": Protocol({**HYBRID, "overlap": False}, 2),
+    "leader": Protocol({**HYBRID, "options": {"codecs": True, "spatial": "leader"}}, 2),
     "sharded": Protocol({**HYBRID, "options": {"codecs": True, "spatial": "sharded"}}, 2),
-    "random groups": Protocol({**HYBRID, "options": {"codecs": True, "groups": "random"}}, 2),
-    "no codecs": Protocol({**HYBRID, "options": {}}, 2),
-    "momentum": Protocol({**HYBRID, "outer": {"learning_rate": 0.7, "momentum": 0.9}}, 2),
+    "random groups": Protocol({**HYBRID, "options": {**HYBRID["options"], "groups": "random"}}, 2),
+    "no groups": Protocol({**HYBRID, "policy": "packing", "options": {}, "period": 1}, 2),
+    "no codecs": Protocol({**HYBRID, "options": {"spatial": "spread"}}, 2),
 }
 
 BASELINES: Mapping[str, Protocol] = {

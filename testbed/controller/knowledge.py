@@ -136,7 +136,9 @@ class Knowledge:
         }
         slowest = min(rates, key=lambda name: rates[name])
         estimate = estimates.get(slowest)
-        rtt_s = min(self._round_trips.get(pair, ()), default=declared.rtt_s)
+        rtt_s = declared.rtt_s
+        if self._declared.knowledge == "measured":
+            rtt_s = min(self._round_trips.get(pair, ()), default=rtt_s)
         if estimate is None or estimate.age_s > FORGOTTEN_S:
             return Edge(rates[slowest], rtt_s)
         return Edge(rates[slowest], rtt_s, estimate.age_s, "measured" if estimate.known else "unknown")

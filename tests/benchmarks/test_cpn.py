@@ -88,7 +88,13 @@ def test_what_does_not_reach_the_target_counts_as_reaching_it_at_the_limit(monke
     found = {Cell("text", OURS, seed).key: run for seed in (1, 2)}
     found |= {Cell("text", "ring", seed).key: {**run, "curve": [(10.0, 2 * target, 9.0)]} for seed in (1, 2)}
     shown, figures = table(found, "text")
-    assert figures["ring"]["slower"] == pytest.approx(limit_s / 10) and figures["ring"]["at_least"]
-    assert figures[OURS]["slower"] == pytest.approx(1) and not figures[OURS]["at_least"]
+    assert figures["ring"]["slower"]["ratio"] == pytest.approx(limit_s / 10) and figures["ring"]["at_least"]
+    assert figures[OURS]["slower"]["ratio"] == pytest.approx(1) and not figures[OURS]["at_least"]
     ring = next(row for row in shown.rows if row[0] == "ring")
     assert ring[1:3] == ["-", "0/2"] and ring[3].startswith(">")
+
+
+def test_a_run_in_which_nothing_was_evaluated_has_no_loss() -> None:
+    run = {"curve": [], "loss": None, "worst_loss": None, "wan_bytes": 5e6, "idle": 0.1, "cpu": 0.3, "seconds": 10.0}
+    shown, figures = table({Cell("text", "diloco 128", 1).key: run}, "text")
+    assert shown.rows[0][1:7] == ["-", "0/1", "-", "-", "-", "-"] and figures["diloco 128"]["worst_loss"] is None

@@ -211,6 +211,13 @@ def test_what_was_declared_is_not_corrected_and_nothing_is_explored_then() -> No
     assert known.estimates(5.0)["a->b"].rate_bps == pytest.approx(10e6, rel=0.1)  # shown all the same
 
 
+def test_a_queue_is_not_taken_for_distance_where_distances_were_declared() -> None:
+    view = replace(measured(sites(("a", "b", 40))), knowledge="oracle")
+    known = Knowledge(view)
+    known.observe({("a-w0", "b-w0"): PeerSample("b-w0", 10**6, 1.0, 0.4, 0)}, 1.0)
+    assert known.view(1.0).edges == view.edges
+
+
 def test_samples_of_edges_that_are_not_there_any_more_are_passed_over() -> None:
     view = measured(sites(("a", "b", 40)))
     known = Knowledge(view)
