@@ -153,12 +153,14 @@ class Place:
 class Tick(NamedTuple):
     """What a peer acknowledged from `number` · TICK_S on, for TICK_S (Unix time), over all connections to it.
 
-    `busy_ms` is how long a connection had more to send than the path took, and the receiver would have taken it.
+    `busy_ms` is how long a connection had more to send than the path took, and the receiver would have taken it;
+    `queued_ms` how long something was unacknowledged on a path with a queue in it, there or back.
     """
 
     number: int
     bytes: int
     busy_ms: int
+    queued_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

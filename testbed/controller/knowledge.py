@@ -112,7 +112,8 @@ class Knowledge:
         return self._declared.routes.get(pair) or (f"{pair[0]}=>{pair[1]}",)
 
     def _measure(self, samples: Mapping[Pair, PeerSample], now_s: float) -> None:
-        routes = {pair: self.route(pair) for pair in samples}
+        ways = [way for pair in samples for way in (pair, pair[::-1]) if way in self._declared.edges]
+        routes = {way: self.route(way) for way in ways}
         estimates = self.estimates(now_s)
         believed = {
             name: _rate(estimates.get(name), self._declared_bps(pair, name))

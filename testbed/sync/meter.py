@@ -8,7 +8,9 @@ time of day, which says which ticks of two members fall together.
 
 Busy is a connection that had something unsent at both readings and was never idle in between: the path takes no more.
 The kernel's own busy time goes on until the last byte is acknowledged. One chunk, sent in 10 ms, made a link look busy
-for 100 ms where its acknowledgement waited behind others, and fast links a tenth as fast as they were.
+for 100 ms where its acknowledgement waited behind others, and fast links a tenth as fast as they were. It is passed on
+where round trips say that there is a queue (`queued_ms`): on a link that got slow a few chunks may be all that there is
+to send, and the kernel takes them at once.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ class Ticks:
         self._guard = threading.Lock()
         self._last: dict[Line, TcpInfo] = {}
         self._read_s = 0.0
-        self._peers: dict[str, dict[int, list[float]]] = {}
+        self._peers: dict[str, dict[int, tuple[float, float, float]]] = {}
 
     def take(self) -> dict[str, tuple[Tick, ...]]:
         """Each peer's ticks that are over and were not taken before, those in which nothing happened left out."""
@@ -54,20 +56,20 @@ class Ticks:
                 if before is not None and at_s > self._read_s and now.bytes_acked >= before.bytes_acked:
                     grown = now.since(before)
                     busy_s = grown.busy_s if before.unsent_bytes and now.unsent_bytes else 0.0
-                    self._spread(line[0], grown.bytes_acked, busy_s, self._read_s, at_s)
+                    queued_s = grown.busy_s if before.queues and now.queues else 0.0
+                    self._spread(line[0], (grown.bytes_acked, busy_s, queued_s), self._read_s, at_s)
             self._last, self._read_s = dict(counters), at_s
 
-    def _spread(self, peer: str, acked: int, busy_s: float, began_s: float, ended_s: float) -> None:
+    def _spread(self, peer: str, grown: tuple[float, float, float], began_s: float, ended_s: float) -> None:
         """Share what a connection did between two readings evenly among the ticks in between."""
-        if not acked and not busy_s:
+        if not any(grown):
             return
         ticks = self._peers.setdefault(peer, {})
         for number in range(int(began_s / TICK_S), int(ended_s / TICK_S) + 1):
             part = (min(ended_s, (number + 1) * TICK_S) - max(began_s, number * TICK_S)) / (ended_s - began_s)
             if part > 0:
-                tick = ticks.setdefault(number, [0.0, 0.0])
-                tick[0] += part * acked
-                tick[1] += part * busy_s
+                acked, busy_s, queued_s = ticks.get(number, (0.0, 0.0, 0.0))
+                ticks[number] = (acked + part * grown[0], busy_s + part * grown[1], queued_s + part * grown[2])
         while len(ticks) > KEPT:
             del ticks[next(iter(ticks))]
 
@@ -96,10 +98,15 @@ class Meter:
             self._ticks.read(time.time(), self._look())
 
 
-def _over(found: Mapping[int, list[float]], now: int) -> tuple[Tick, ...]:
+def _over(found: Mapping[int, tuple[float, float, float]], now: int) -> tuple[Tick, ...]:
     """The ticks before tick `now`."""
     return tuple(
-        Tick(number, round(sent), min(round(1e3 * busy_s), round(1e3 * TICK_S)))
-        for number, (sent, busy_s) in sorted(found.items())
+        Tick(number, round(sent), _of_tick(busy_s), _of_tick(queued_s))
+        for number, (sent, busy_s, queued_s) in sorted(found.items())
         if number < now
     )
+
+
+def _of_tick(seconds: float) -> int:
+    """Milliseconds, of a tick at most: several connections are busy at a time."""
+    return min(round(1e3 * seconds), round(1e3 * TICK_S))

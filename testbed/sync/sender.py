@@ -17,10 +17,6 @@ from testbed.sync.tcpinfo import TcpInfo
 #: Threads end at once when their connection does; this is for a machine that has no time for them.
 CLOSE_S = 5.0
 
-#: Round trips that take longer than this many times the least, and this much, have a queue in them. BBR by itself
-#: keeps as much again on the way as the path holds; short paths differ by what hosts do meanwhile.
-QUEUE_FACTOR, QUEUE_S = 1.5, 0.001
-
 
 @dataclass(frozen=True, slots=True)
 class Way:
@@ -96,8 +92,8 @@ class Sender:
         return found
 
     def queueing(self) -> bool:
-        """Whether packets wait on the path: round trips take much longer than they could."""
-        return any(info.rtt_s > QUEUE_FACTOR * info.min_rtt_s + QUEUE_S for info in self.look().values())
+        """Whether packets wait on the path of any connection."""
+        return any(info.queues for info in self.look().values())
 
     @property
     def connected(self) -> bool:

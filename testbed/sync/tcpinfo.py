@@ -13,6 +13,11 @@ _RTT, _TOTAL_RETRANS, _BYTES_ACKED, _UNSENT, _MIN_RTT = 15, 23, 26, 30, 31
 _DELIVERY_RATE, _BUSY, _RWND_LIMITED = 34, 35, 36
 
 
+#: Round trips that take longer than this many times the least, and this much, have a queue in them. BBR by itself
+#: keeps as much again on the way as the path holds; short paths differ by what hosts do meanwhile.
+QUEUE_FACTOR, QUEUE_S = 1.5, 0.001
+
+
 @dataclass(frozen=True, slots=True)
 class TcpInfo:
     """Counters since the connection began, what waits now, and the kernel's estimates.
@@ -29,6 +34,11 @@ class TcpInfo:
     delivery_bytes_s: int
     retransmits: int
     unsent_bytes: int = 0
+
+    @property
+    def queues(self) -> bool:
+        """Whether packets wait on the path, there or back: round trips take much longer than they could."""
+        return self.rtt_s > QUEUE_FACTOR * self.min_rtt_s + QUEUE_S
 
     def since(self, before: TcpInfo) -> TcpInfo:
         """The same connection, with counters since `before`."""

@@ -5,6 +5,10 @@ a route that the same edges share carry the same, so nothing tells them apart an
 edges part or meet, the link that holds an edge up is full whenever the edge is busy, whoever else is; so what it
 carries is steady, while what a link with room to spare carries goes up and down with the other edges. Of links that
 are about as steady, the one is named that is nearest to what it was believed to carry.
+
+An edge need not have anything unsent to be held up: where members wait for each other, a few chunks are on their way
+at a time, and a slow link has them all in its queue. Round trips show the queue, not its side. Where the way back
+carried little of what it is believed to, it is on the way there.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from testbed.protocol import Tick
+from testbed.protocol import TICK_S, Tick
 from testbed.telemetry.trains import Train, load, rate_bps, trains
 
 #: The ordered pair of an overlay edge.
@@ -22,6 +26,9 @@ Pair = tuple[str, str]
 #: What another link carries must be this much steadier for that to decide: what TCP gets of a full link that is all
 #: its own is within a quarter of it, its share of one with others goes up and down with them.
 STEADIER = 0.5
+
+#: A way back that carried no more than this part of what it is believed to has no queue of its own.
+CLEAR = 0.5
 
 #: Trains that it takes to tell what is steady.
 ENOUGH = 5
@@ -63,13 +70,14 @@ def bottlenecks(
     """What links carried in the trains of edges that they held up, and of those that they did not: at least that.
 
     Rates in bit/s of frames, by link. `trusted` links are named only when a route has no others. An edge that was busy
-    for too short to fill its path names none.
+    for too short to fill its path names none. `routes` and `believed_bps` have the ways back of the edges too.
     """
     users: dict[str, set[Pair]] = {}
     for pair in ticks:
         for link in routes[pair]:
             users.setdefault(link, set()).add(pair)
     carried = {of: load(ticks[pair] for pair in of) for of in {frozenset(found) for found in users.values()}}
+    ticks = {pair: _held_up(its, _back(pair, routes, users, carried, believed_bps)) for pair, its in ticks.items()}
     numbers = [tick.number for its in ticks.values() for tick in its]
     lasted = max(numbers, default=0) - min(numbers, default=0) + 1
     held: dict[str, list[float]] = {}
@@ -93,6 +101,27 @@ def bottlenecks(
             for link in segment.links:
                 (held if link == named else passed).setdefault(link, []).extend(segment.rates)
     return held, passed
+
+
+def _back(
+    pair: Pair,
+    routes: Mapping[Pair, Sequence[str]],
+    users: Mapping[str, set[Pair]],
+    carried: Mapping[frozenset[Pair], Mapping[int, int]],
+    believed_bps: Mapping[str, float],
+) -> list[tuple[Mapping[int, int], float]]:
+    """The links of an edge's way back that others use: their bytes by tick, and the bytes of a tick that is full."""
+    back = [link for link in routes.get(pair[::-1], ()) if link in users]
+    return [(carried[frozenset(users[link])], believed_bps[link] * TICK_S / 8) for link in back]
+
+
+def _held_up(its: Sequence[Tick], back: Sequence[tuple[Mapping[int, int], float]]) -> Sequence[Tick]:
+    """An edge's ticks, busy too where there was a queue on the way there."""
+    queued = [tick.number for tick in its if tick.queued_ms > tick.busy_ms]
+    for carried, full in back:
+        if sum(carried.get(number, 0) for number in queued) > CLEAR * full * len(queued):
+            return its
+    return [tick._replace(busy_ms=max(tick.busy_ms, tick.queued_ms)) for tick in its]
 
 
 def _filled(found: Sequence[Train], ticks: Sequence[Tick], enough: float) -> bool:

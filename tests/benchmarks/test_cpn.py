@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from benchmarks import cpn
-from benchmarks.cpn import TASKS, Cell, figures_of, rounds_to_swap, seconds_to_target, table
+from benchmarks.cpn import TASKS, Cell, events_table, figures_of, rounds_to_swap, seconds_to, table
 from benchmarks.cpn_protocols import FALL, OURS, PROTOCOLS
 from testbed.spec.experiment import Experiment
 
@@ -31,10 +31,10 @@ def test_every_cell_is_an_experiment(protocol: str, tmp_path: Path) -> None:
 
 
 def test_a_region_s_links_fall_to_a_tenth() -> None:
-    assert {event["change"]["link"] for event in FALL} == {f"r4->r{i}" for i in (1, 2, 3)} | {
-        f"r{i}->r4" for i in (1, 2, 3)
+    assert {event["change"]["link"] for event in FALL} == {f"r1->r{i}" for i in (2, 3, 4)} | {
+        f"r{i}->r1" for i in (2, 3, 4)
     }
-    assert {event["at"] for event in FALL} == {"6s"}
+    assert {event["at"] for event in FALL} == {"5s"}
 
 
 def report(member: str, number: int, at_s: float, **metrics: float) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def report(member: str, number: int, at_s: float, **metrics: float) -> dict[str,
 
 def test_what_a_run_s_records_say(tmp_path: Path) -> None:
     experiment = experiment_of(Cell("digits", OURS, 1), tmp_path)
-    target = TASKS["digits"].target
+    target = TASKS["digits"].goal.loss
     names = [worker.name for worker in experiment.topology.workers]
     reports = [report(name, number, 100.0 + number) for number in (1, 2, 3) for name in names[1:]]
     reports += [
@@ -58,7 +58,7 @@ def test_what_a_run_s_records_say(tmp_path: Path) -> None:
     (tmp_path / "plans").mkdir()
     (tmp_path / "events.jsonl").write_text("")
     found = figures_of(tmp_path, experiment)
-    assert seconds_to_target(found, TASKS["digits"]) == 2.0 and found["seconds"] == 3.0 and found["rounds"] == 3
+    assert seconds_to(TASKS["digits"].goal, found) == 2.0 and found["seconds"] == 3.0 and found["rounds"] == 3
     assert found["idle"] == pytest.approx(0.5)
     assert found["wan_bytes"] == 4000 and found["late"] == 0
     assert found["loss"] == pytest.approx(target / 2) and found["worst_loss"] == pytest.approx(target)
@@ -73,7 +73,7 @@ def test_rounds_until_another_plan_is_in_force() -> None:
 
 
 def test_what_does_not_reach_the_target_counts_as_reaching_it_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    target = TASKS["text"].target
+    target = TASKS["text"].goal.loss
     run = {
         "curve": [(5.0, 2 * target, 9.0), (10.0, target, 9.0)],
         "loss": 1.0,
@@ -83,7 +83,7 @@ def test_what_does_not_reach_the_target_counts_as_reaching_it_at_the_limit(monke
         "cpu": 0.3,
     }
     run |= {"seconds": 10.0}
-    limit_s = TASKS["text"].limit_s
+    limit_s = TASKS["text"].goal.limit_s
     monkeypatch.setattr(cpn, "SEEDS", 2)
     found = {Cell("text", OURS, seed).key: run for seed in (1, 2)}
     found |= {Cell("text", "ring", seed).key: {**run, "curve": [(10.0, 2 * target, 9.0)]} for seed in (1, 2)}
@@ -92,6 +92,16 @@ def test_what_does_not_reach_the_target_counts_as_reaching_it_at_the_limit(monke
     assert figures[OURS]["slower"]["ratio"] == pytest.approx(1) and not figures[OURS]["at_least"]
     ring = next(row for row in shown.rows if row[0] == "ring")
     assert ring[1:3] == ["-", "0/2"] and ring[3].startswith(">")
+
+
+def test_events_are_held_against_the_plan_that_follows_them() -> None:
+    beyond = TASKS["text"].beyond
+    run = {"wan_bytes": 5e6, "rounds_to_swap": 2}
+    found = {Cell("text", "fall", 1).key: {**run, "curve": [(20.0, beyond.loss, 9.0)]}}
+    found[Cell("text", "fall, held", 1).key] = {**run, "curve": [(50.0, beyond.loss, 9.0)], "rounds_to_swap": None}
+    shown, figures = events_table(found, "text")
+    assert figures["fall, held"]["slower"]["ratio"] == pytest.approx(2.5)
+    assert [row[4] for row in shown.rows] == ["2", "-"]
 
 
 def test_a_run_in_which_nothing_was_evaluated_has_no_loss() -> None:

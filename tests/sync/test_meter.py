@@ -50,6 +50,12 @@ def test_what_only_waits_for_its_acknowledgement_is_not_busy(meter: Ticks) -> No
     assert [tick.busy_ms for tick in meter.take()["b"]] == [round(1e3 * TICK_S), 0, 0, 0]
 
 
+def test_what_only_waits_for_its_acknowledgement_is_queued_where_round_trips_are_long(meter: Ticks) -> None:
+    for i, rtt_s in enumerate((0.03, 0.03, 0.01, 0.01, 0.03)):
+        meter.read(100.0 + i * TICK_S, {LINE: TcpInfo(1000 * i, i * TICK_S, rtt_s, 0.01, 0, 0)})
+    assert [tick.queued_ms for tick in meter.take()["b"]] == [round(1e3 * TICK_S), 0, 0, 0]
+
+
 def test_connections_to_one_peer_add_up_and_what_was_taken_does_not_come_again(meter: Ticks) -> None:
     meter.read(100.0, {LINE: counters(0, 0.0), ("b", 2, 0): counters(0, 0.0)})
     meter.read(100.0 + TICK_S, {LINE: counters(100, TICK_S / 2), ("b", 2, 0): counters(300, TICK_S)})

@@ -85,6 +85,19 @@ def test_an_edge_that_filled_its_path_for_too_short_says_only_what_it_carries_at
     assert bottlenecks({("a", "b"): brief, ("a", "c"): other}, routes, {"a->b": 1e6, "a->c": 1e6}) == ({}, {})
 
 
+def test_a_queue_holds_an_edge_up_where_the_way_back_is_clear() -> None:
+    full = round(1e3 * TICK_S)
+    few = tuple(Tick(i, 6_000, 0, full) for i in range(40))  # nothing unsent, at about 1 Mbit/s
+    routes = {("a", "b"): ("a->b",), ("b", "a"): ("b->a",)}
+    believed = {"a->b": 10e6, "b->a": 4e6}
+    for sent_back, names in ((6_000, True), (20_000, False)):
+        ticks = {("a", "b"): few, ("b", "a"): tuple(Tick(i, sent_back, 0) for i in range(40))}
+        held, passed = bottlenecks(ticks, routes, believed)
+        assert held.keys() == ({"a->b"} if names else set()) and not passed
+    assert bottlenecks({("a", "b"): few}, routes, believed)[0].keys() == {"a->b"}  # nothing at all came back
+    assert bottlenecks({("a", "b"): few}, {("a", "b"): ("a->b",)}, {"a->b": 10e6})[0].keys() == {"a->b"}
+
+
 def test_in_a_short_round_half_of_it_is_long_enough() -> None:
     ticks = {("a", "b"): tuple(Tick(i, 20_000, round(1e3 * TICK_S)) for i in range(6))}
     held, _ = bottlenecks(ticks, {("a", "b"): ("a->b",)}, {"a->b": 40e6})
