@@ -48,8 +48,8 @@ HYBRID: Mapping[str, Any] = {
 }
 #: No plan is looked for after the first.
 HELD = {"period": "60min"}
-#: All links of one region fall to a tenth when training is on its way: of the region over which the first plan's trees
-#: exchange most. By the cost J it is also the one where another plan gains most, 1.3 times; of the others 1.2.
+#: All links of one region fall to a tenth when training is on its way: of the one over which the first plan's trees
+#: exchange most.
 FALL = fall("r1", 5.0, 0.1)
 
 OURS = "cpn"
