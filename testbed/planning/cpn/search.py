@@ -20,7 +20,7 @@ from testbed.planning.cpn.tour import NOTHING, bettered, inserted
 
 #: Up to so many members every number of groups is tried, and from several first seeds.
 FEW = 12
-STARTS = 3
+STARTS = 6
 
 #: Numbers of groups that are tried with more members.
 COUNTS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32)
@@ -85,7 +85,7 @@ class _Search:
             self._looks -= share
             rings, unused = self._for_count(count, share)
             self._looks += unused
-            cost = self._cost(rings)
+            cost = self._schedule(rings).cost
             tried[count] = cost
             found.append((cost, rings))
         _, rings = min(found, key=lambda one: (float(f"{one[0]:.6g}"), len(one[1])))  # of equal ones the fewest groups

@@ -99,6 +99,11 @@ def _costs(groups: Sequence[Terms], prices: Prices, periods: np.ndarray, meeting
     return slowest * (1 + prices.skew * skew + prices.stale * stale + prices.drift * drift)
 
 
+def cost_of(groups: Sequence[Terms], prices: Prices, periods: Sequence[int]) -> float:
+    """J of groups with these periods."""
+    return float(_costs(groups, prices, np.array([periods]), meeting=True)[0])
+
+
 def _least(groups: Sequence[Terms], prices: Prices) -> float:
     rows = np.array(list(itertools.product(PERIODS if len(groups) > 1 else [1], repeat=len(groups))))
     return float(_costs(groups, prices, rows, meeting=True).min())

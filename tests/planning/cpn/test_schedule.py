@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.planning.cpn import Costs, Prices, Problem, Terms, schedule
-from testbed.planning.cpn.schedule import BESIDE, phases_of
+from testbed.planning.cpn.schedule import BESIDE, PERIODS, least_cost, phases_of
+from tests.planning.cpn.exhaustive import cost_of
 
 pytestmark = pytest.mark.unit
 
@@ -60,6 +61,19 @@ def test_the_cost_by_hand() -> None:
     when = schedule([group(1.0, 3.0), group(2.0, 2.0)], Prices(skew=0, stale=0.1, drift=0.0))
     assert when.periods == (4, 32)  # nothing is paid for long periods; the first only keeps below the second's
     assert when.cost == pytest.approx((2 + 2 / 32) * (1 + 0.1 * (3 + 1) / 2))
+
+
+@given(st.lists(st.tuples(st.floats(0.1, 3.0), st.floats(0.1, 30.0), st.integers(1, 8)), min_size=2, max_size=6))
+def test_no_other_period_of_one_group_is_better(figures: list[tuple[float, float, int]]) -> None:
+    groups = [group(round_s, exchange_s, steps, i) for i, (round_s, exchange_s, steps) in enumerate(figures)]
+    when = schedule(groups, Prices())
+    assert when.cost <= least_cost(groups, Prices()) * (1 + 1e-9)
+    assert when.cost == pytest.approx(cost_of(groups, Prices(), when.periods))
+    for k, period in enumerate(when.periods):
+        for other in (period // 2, 2 * period):
+            if PERIODS[0] <= other <= PERIODS[-1]:
+                periods = (*when.periods[:k], other, *when.periods[k + 1 :])
+                assert cost_of(groups, Prices(), periods) >= when.cost * (1 - 1e-9)
 
 
 def test_dear_drift_makes_periods_short_and_dear_exchanges_make_them_long() -> None:
