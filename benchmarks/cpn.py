@@ -85,8 +85,8 @@ TASKS: Mapping[str, Task] = {
     "digits": Task(
         {"model": "cnn", "batch": 16, "optimizer": {"name": "adam", "learning_rate": 0.002}},
         step_s=0.05,
-        goal=Goal(0.3, 25.0),
-        beyond=Goal(0.2, 45.0),
+        goal=Goal(0.7, 25.0),
+        beyond=Goal(0.5, 45.0),
     ),
 }
 

@@ -79,8 +79,8 @@ BASELINES: Mapping[str, Protocol] = {
         {"strategy": "hybrid", "every": MOST, "policy": "star", "period": 1, "normalise": False, "prox": 0.01}
         | {"outer": HYBRID["outer"]},
     ),
-    # Members evaluate what they are given, each in its own time: the fastest every five seconds or more.
-    "fedasync": Protocol({"strategy": "fedasync", "every": EVERY}, 10),
+    # Members evaluate what they are given, each at its own step of so many: the fastest in every second round.
+    "fedasync": Protocol({"strategy": "fedasync", "every": EVERY}, 2 * EVERY),
     "geography": Protocol({"strategy": "hierarchical", "every": EVERY, "policy": "hierarchical", "period": 4}),
 }
 

@@ -50,8 +50,9 @@ class LocalSteps:
         computed_s = time.monotonic() - began
         paced = self._pace.reach(factor)
         late_s = max(self._figures.late_s, paced.late_s)
+        newest = {**self._figures.metrics, **metrics}
         self._figures = StepFigures(
-            self._figures.compute_s + computed_s, self._figures.paced_s + paced.slept_s, late_s, metrics
+            self._figures.compute_s + computed_s, self._figures.paced_s + paced.slept_s, late_s, newest
         )
         return change
 

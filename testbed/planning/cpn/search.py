@@ -32,7 +32,7 @@ FEWER_COUNTS = (1, 4, 8, 16, 32)
 #: How many groupings the local search may look at in all, 0.2 ms each with two dozen members.
 LOOKS = 2_000
 #: With MANY members a look takes up to 1 ms.
-FEWER_LOOKS = 1_000
+FEWER_LOOKS = 700
 
 
 @dataclass(frozen=True, slots=True)
