@@ -17,7 +17,7 @@ SAMPLE_S = 0.5
 
 @dataclass(slots=True)
 class StepFigures:
-    """What local steps took since the last report, in seconds, `late_s` the worst of them; metrics as they were last."""
+    """What local steps took since the last report, in seconds, `late_s` the worst of them; metrics as last seen."""
 
     compute_s: float = 0.0
     paced_s: float = 0.0
