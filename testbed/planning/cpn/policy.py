@@ -51,7 +51,7 @@ class Cpn(Policy):
 
     `every`: local steps of the fastest member in a round; `step_s`: seconds of one at speed 1; `labels`: each
     member's samples by label. `skew`, `stale` and `drift` are the cost's λ1, λ2, λ3 (`schedule`). `seed` is that of
-    the search, which takes 0.5 s for a dozen members, 3 s for 500, and less from the plan in force.
+    the search, which takes 0.7 s for a dozen members, 5 s for 500, and less from the plan in force.
     """
 
     every: int = 8
