@@ -101,7 +101,7 @@ def schedule(groups: Sequence[Terms], prices: Prices, temporal: bool = True) -> 
 
 
 def least_cost(groups: Sequence[Terms], prices: Prices, temporal: bool = True) -> float:
-    """J of the groups' `schedule` before single periods are changed: quick, and some per cent too high at most."""
+    """J of the groups' `schedule` before single periods are changed: quick, and now and then some per cent too high."""
     if len(groups) == 1 or not temporal:
         return schedule(groups, prices, temporal).cost
     figures = _Figures(groups, prices)
