@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from testbed.spec.load import Strict, misfit
 
-Decentralized = Literal["hop", "dpsgd", "adpsgd", "prague", "netmax", "sgp", "fedasync"]
+Decentralized = Literal["hop", "dpsgd", "adpsgd", "prague", "netmax", "sgp", "fedasync", "staggered"]
 
 DECENTRALIZED: frozenset[str] = frozenset(Decentralized.__args__)  # type: ignore[attr-defined]
 
@@ -18,8 +18,9 @@ GraphKind = Literal["ring", "ring-based", "double-ring", "exponential", "torus",
 #: Whose members go on without one that has died, and over another graph.
 SURVIVING = ("hop", "dpsgd")
 
-#: Whose members stand in a communication graph. Prague's groups are drawn among all, FedAsync has a server.
-_IN_GRAPH = DECENTRALIZED - {"prague", "fedasync"}
+#: Whose members stand in a communication graph. Prague's groups are drawn among all, FedAsync has a server, and who
+#: exchanges with whom between staggered groups is planned.
+_IN_GRAPH = DECENTRALIZED - {"prague", "fedasync", "staggered"}
 
 #: The fields that belong to some strategies only.
 DECENTRALIZED_FIELDS: dict[str, frozenset[str]] = {
@@ -30,7 +31,7 @@ DECENTRALIZED_FIELDS: dict[str, frozenset[str]] = {
     "mode": frozenset(("hop",)),
     "backup": frozenset(("hop",)),
     "max_ig": frozenset(("hop",)),
-    "staleness": frozenset(("hop",)),
+    "staleness": frozenset(("hop", "staggered")),
     "skip": frozenset(("hop",)),
     "between": frozenset(("hop",)),
     "group": frozenset(("prague",)),

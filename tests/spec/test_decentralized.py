@@ -31,6 +31,7 @@ def load(folder: Path, sync: dict[str, Any], compute: dict[str, Any] | None = No
         {"strategy": "prague", "group": 2},
         {"strategy": "sgp", "graph": "exponential"},
         {"strategy": "fedasync", "every": 4},
+        {"strategy": "staggered", "policy": "cpn", "staleness": 2, "codec": "fp16", "prox": 0.01},
     ],
 )
 def test_strategies_without_a_centre(sync: dict[str, Any], tmp_path: Path) -> None:
@@ -51,6 +52,13 @@ def test_strategies_without_a_centre(sync: dict[str, Any], tmp_path: Path) -> No
         ({"strategy": "gradients", "graph": "ring"}, "sync.graph: the strategy gradients has none"),
         ({"strategy": "prague", "graph": "ring"}, "sync.graph: the strategy prague has none"),
         ({"strategy": "hop", "every": 4}, "sync.every: the strategy hop has none"),
+        ({"strategy": "staggered"}, "sync.policy: hierarchical plans no periods"),
+        ({"strategy": "staggered", "policy": "cpn", "codec": "int8"}, "sync.codec: int8 is for changes"),
+        ({"strategy": "staggered", "policy": "cpn", "options": {"codecs": True}}, "sync.options.codecs: one codec"),
+        ({"strategy": "staggered", "policy": "cpn", "options": {"spatial": "spread"}}, "sync.options.spatial: leaders"),
+        ({"strategy": "staggered", "policy": "cpn", "options": {"overlap": True}}, "sync.options.overlap: exchanges"),
+        ({"strategy": "hybrid", "policy": "cpn", "options": {"temporal": True}}, "sync.options.temporal: all groups"),
+        ({"strategy": "staggered", "policy": "cpn", "overlap": True}, "sync.overlap: the strategy staggered has none"),
     ],
 )
 def test_rules_that_disagree_are_named(sync: dict[str, Any], said: str, tmp_path: Path) -> None:
