@@ -16,7 +16,7 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from math import inf
@@ -27,12 +27,13 @@ from typing import Any
 import yaml
 from rich.console import Console
 
-from benchmarks.cpn_protocols import ABLATIONS, BASELINES, EVENTS, OURS, PROTOCOLS, TOPOLOGY
+from benchmarks.cpn_cells import SEEDS, TASKS, Cell, Goal, cells
+from benchmarks.cpn_protocols import PROTOCOLS
+from benchmarks.cpn_tables import events_table, said, seconds_to, table
 from benchmarks.hop import ForkedRun
 from benchmarks.kept import Kept
 from benchmarks.nursery import Nursery
-from benchmarks.paired import CONFIDENCE, Ratio, ratio
-from benchmarks.table import Table, arguments, progress, show
+from benchmarks.table import arguments, progress, show
 from testbed.run.directory import RUNS, RunDirectory
 from testbed.run.display import Display, Snapshot
 from testbed.run.run import Run
@@ -42,104 +43,20 @@ from testbed.spec.experiment import Experiment
 from testbed.telemetry.store import read_records
 
 KEPT = Kept(RUNS / "benchmark-cpn.json")
-SEEDS, QUICK_SEEDS = 5, 1
-
-#: 1 to 25 Mbit/s a link: a flat all-reduce of 0.5 MB then takes some four times as long as the slowest member's step.
-SCALE = 0.05
-
-#: More rounds than there is time for: runs end at the target.
-ENDLESS = 1_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class Goal:
-    """The mean test loss that counts as learned, and the most that a cell may take."""
-
-    loss: float
-    limit_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """What is learned, and up to where; in cells with events further, so that most of a run comes after them.
-
-    A step takes `step_s` at speed 1: the twelve members make 5.6 of them in that time, which has to take less than half
-    of what a host of two cores can do.
-    """
-
-    train: Mapping[str, Any]
-    step_s: float
-    goal: Goal
-    beyond: Goal
-
-
-TASKS: Mapping[str, Task] = {
-    # A step costs 4.3 ms: 20 % of two cores; with all that members send, evaluate and carry, 48 %.
-    "text": Task(
-        {"model": "gpt-small", "batch": 4, "optimizer": {"name": "adamw", "learning_rate": 0.002}},
-        step_s=0.06,
-        goal=Goal(2.7, 40.0),
-        beyond=Goal(2.55, 70.0),
-    ),
-    # A step costs 3.1 ms: 17 % of two cores.
-    "digits": Task(
-        {"model": "cnn", "batch": 16, "optimizer": {"name": "adam", "learning_rate": 0.002}},
-        step_s=0.05,
-        goal=Goal(0.7, 25.0),
-        beyond=Goal(0.5, 45.0),
-    ),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """One run."""
-
-    task: str
-    protocol: str
-    seed: int
-
-    @property
-    def key(self) -> str:
-        return f"{self.task}/{self.protocol}/{self.seed}"
-
-    @property
-    def goal(self) -> Goal:
-        task = TASKS[self.task]
-        return task.beyond if self.protocol in EVENTS else task.goal
-
-    def experiment(self) -> dict[str, Any]:
-        """The experiment file's value."""
-        task, protocol = TASKS[self.task], PROTOCOLS[self.protocol]
-        return {
-            "name": "benchmark-cpn",
-            "topology": str(TOPOLOGY),
-            "scale": SCALE,
-            "train": {
-                **task.train,
-                "rounds": ENDLESS,
-                "partition": {"kind": "sites", "alpha": 0.1},
-                "evaluate_every": protocol.evaluate_every,
-            },
-            "compute": {"step_time": f"{task.step_s * 1e3:g}ms"},
-            "sync": dict(protocol.sync),
-            "controller": {"period": "3s", "margin": 0.1, "dwell": 3, **protocol.controller},
-            "events": list(protocol.events),
-            "seed": self.seed,
-        }
+QUICK_SEEDS = 1
 
 
 class Enough(Exception):
     """The target is reached, or the time is over."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Watch(Display):
     """Shows nothing, and ends the run when it is over."""
 
     console: Console = field(default_factory=lambda: Console(quiet=True))
-    directory: Path = Path()
-    goal: Goal = Goal(0.0, inf)
+    directory: Path
+    goal: Goal
 
     def show(self, snapshot: Snapshot) -> None:
         reports = list(read_records(self.directory / "rounds.jsonl"))
@@ -168,11 +85,16 @@ def measure(cell: Cell, nursery: Nursery | None) -> dict[str, Any]:
 
 def figures_of(directory: Path, experiment: Experiment) -> dict[str, Any]:
     """What a run's records say. `curve` has (seconds, test loss, the worst site's); `idle` is the part of the members'
-    time in which none of their steps was under way."""
+    time in which none of their steps was under way.
+
+    Time begins when the first member is done with its first steps. What members of a reduction evaluate is what a round
+    came to; without a centre, what an iteration began with, whose report is of its end.
+    """
     reports = sorted(read_records(directory / "rounds.jsonl"), key=lambda report: float(report["finished_s"]))
-    began = min(report["started_s"] for report in reports)
+    centred = not experiment.spec.sync.decentralized
+    began = min(report["started_s"] + (0 if centred else report["compute_s"] + report["paced_s"]) for report in reports)
     ended = reports[-1]["finished_s"]
-    found = [(report["finished_s"] - began, report["metrics"]) for report in reports]
+    found = [(report["finished_s" if centred else "started_s"] - began, report["metrics"]) for report in reports]
     curve = [(at_s, its["test_loss"], its["worst_test_loss"]) for at_s, its in found if its.get("test_loss")]
     declared = {worker.name: experiment.spec.compute.step_seconds(worker) for worker in experiment.topology.workers}
     busy_s = sum(report["compute_s"] + report["paced_s"] for report in reports)
@@ -197,11 +119,6 @@ def is_late(report: Mapping[str, Any], step_s: float) -> bool:
     """Whether a step of a round made it longer than is tolerated of a step, or of all the steps of the round."""
     round_s: float = report["compute_s"] + report["paced_s"]
     return float(report["late_s"]) > STEP_OVERRUN * max(step_s, round_s)
-
-
-def seconds_to(goal: Goal, run: Mapping[str, Any]) -> float | None:
-    """When what all agreed on was first as good as the goal; None when it never was."""
-    return next((at_s for at_s, loss, _ in run["curve"] if loss <= goal.loss), None)
 
 
 def rounds_to_swap(reports: Sequence[Mapping[str, Any]], events: Sequence[Mapping[str, Any]]) -> int | None:
@@ -230,147 +147,6 @@ def plan_in_force(path: Path) -> dict[str, Any]:
     }
 
 
-def cells(tasks: Sequence[str], seeds: int) -> Iterator[Cell]:
-    """All cells, seed by seed."""
-    for seed in range(1, seeds + 1):
-        for task in tasks:
-            yield from (Cell(task, protocol, seed) for protocol in PROTOCOLS)
-
-
-def measured(found: Mapping[str, Any], task: str, protocol: str) -> dict[Cell, Any]:
-    """What is known of a protocol, by cell."""
-    cells = [Cell(task, protocol, seed) for seed in range(1, SEEDS + 1)]
-    return {cell: found[cell.key] for cell in cells if cell.key in found}
-
-
-def seconds(found: Mapping[str, Any], task: str, protocol: str) -> dict[int, float]:
-    """Each seed's seconds to its goal; the limit where it was not reached by then."""
-    runs = measured(found, task, protocol)
-    return {cell.seed: seconds_to(cell.goal, run) or cell.goal.limit_s for cell, run in runs.items()}
-
-
-def reached(found: Mapping[str, Any], task: str, protocol: str) -> list[float]:
-    """The seconds of those that reached it."""
-    runs = measured(found, task, protocol)
-    return [at_s for cell, run in runs.items() if (at_s := seconds_to(cell.goal, run)) is not None]
-
-
-def worst(found: Mapping[str, Any], task: str, protocol: str) -> dict[int, float]:
-    """Each seed's loss at the worst site, when its run was over."""
-    runs = measured(found, task, protocol)
-    return {cell.seed: run["worst_loss"] for cell, run in runs.items() if run["worst_loss"] is not None}
-
-
-def table(found: Mapping[str, Any], task: str) -> tuple[Table, dict[str, Any]]:
-    """The protocols, the time of each over ours, and what stands beside it."""
-    goal = TASKS[task].goal
-    rows, figures = [], {}
-    for protocol in (OURS, *BASELINES, *ABLATIONS):
-        runs = list(measured(found, task, protocol).values())
-        if not runs:
-            continue
-        learned = reached(found, task, protocol)
-        times = ratio(seconds(found, task, protocol), seconds(found, task, OURS))
-        losses = ratio(worst(found, task, protocol), worst(found, task, OURS))
-        figures[protocol] = {
-            "seconds_to_goal": mean(learned) if learned else None,
-            "reached": len(learned),
-            "seeds": len(runs),
-            "slower": _figure(times),
-            "worst_loss_over_ours": _figure(losses),
-            "at_least": len(learned) < len(runs),
-            **{name: _middle(runs, name) for name in ("wan_bytes", "idle", "cpu", "worst_loss")},
-        }
-        rows.append(_row(protocol, runs, learned, times, losses))
-    columns = ["protocol", "s to goal", "reached", "× ours", "loss", "worst site's", "× ours"]
-    columns += ["WAN MB", "MB/s", "idle", "CPU"]
-    notes = [
-        f"goal: test loss {goal.loss:g} within {goal.limit_s:g} s; what does not reach it counts as reaching it then "
-        f"(>); interval: {CONFIDENCE:.0%}, paired by seed",
-        f"baselines: {', '.join(BASELINES)}; ablations: {', '.join(ABLATIONS)}",
-    ]
-    return Table(f"Time to a loss of {goal.loss:g}: {task}, 12 members in 4 regions", columns, rows, notes), figures
-
-
-def events_table(found: Mapping[str, Any], task: str) -> tuple[Table, dict[str, Any]]:
-    """What follows when a region's links fall, with plans that change and with the first one held."""
-    goal = TASKS[task].beyond
-    follows, held = EVENTS
-    rows, figures = [], {}
-    for protocol in EVENTS:
-        runs = list(measured(found, task, protocol).values())
-        if not runs:
-            continue
-        learned = reached(found, task, protocol)
-        times = ratio(seconds(found, task, protocol), seconds(found, task, follows))
-        swaps = [run["rounds_to_swap"] for run in runs if run["rounds_to_swap"] is not None]
-        figures[protocol] = {
-            "seconds_to_goal": mean(learned) if learned else None,
-            "reached": len(learned),
-            "seeds": len(runs),
-            "slower": _figure(times),
-            "rounds_to_swap": swaps,
-            "wan_bytes": _middle(runs, "wan_bytes"),
-        }
-        rows.append(
-            [
-                *_learned(protocol, runs, learned, times),
-                ", ".join(map(str, swaps)) or "-",
-                f"{mean(run['wan_bytes'] for run in runs) / 1e6:.1f}",
-            ]
-        )
-    columns = ["", "s to goal", "reached", f"× {follows}", "rounds under the old plan", "WAN MB"]
-    notes = [f"goal: test loss {goal.loss:g} within {goal.limit_s:g} s; {held}: no plan follows the first"]
-    return Table(f"A region's links fall to a tenth: {task}", columns, rows, notes), figures
-
-
-def _figure(times: Ratio | None) -> dict[str, Any] | None:
-    if times is None:
-        return None
-    return {"ratio": times.value, "interval": [times.low, times.high] if times.pairs > 1 else None}
-
-
-def _row(
-    protocol: str,
-    runs: Sequence[Mapping[str, Any]],
-    learned: Sequence[float],
-    times: Ratio | None,
-    losses: Ratio | None,
-) -> list[str]:
-    return [
-        *_learned(protocol, runs, learned, times),
-        _said(_middle(runs, "loss"), ".3f"),
-        _said(_middle(runs, "worst_loss"), ".3f"),
-        "-" if losses is None else str(losses),
-        f"{mean(run['wan_bytes'] for run in runs) / 1e6:.1f}",
-        f"{mean(run['wan_bytes'] / run['seconds'] for run in runs) / 1e6:.2f}",
-        _said(_middle(runs, "idle"), ".0%"),
-        _said(_middle(runs, "cpu"), ".0%"),
-    ]
-
-
-def _learned(
-    protocol: str, runs: Sequence[Mapping[str, Any]], learned: Sequence[float], times: Ratio | None
-) -> list[str]:
-    """A row's first cells: the seconds of those that reached the goal, how many did, and the ratio."""
-    return [
-        protocol,
-        f"{mean(learned):.1f}" if learned else "-",
-        f"{len(learned)}/{len(runs)}",
-        "-" if times is None else f"{'>' if len(learned) < len(runs) else ''}{times}",
-    ]
-
-
-def _middle(runs: Sequence[Mapping[str, Any]], name: str) -> float | None:
-    """The mean over runs; those that have none are left out: nothing was evaluated before the time was over."""
-    values = [run[name] for run in runs if run[name] is not None]
-    return mean(values) if values else None
-
-
-def _said(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)
-
-
 def measure_missing(missing: Sequence[Cell], until_s: float, nursery: Nursery | None) -> None:
     """Measure these cells; none is begun when the monotonic clock is at `until_s`."""
     for number, cell in enumerate(missing, 1):
@@ -378,9 +154,9 @@ def measure_missing(missing: Sequence[Cell], until_s: float, nursery: Nursery | 
             return
         found = measure(cell, nursery)
         learned = seconds_to(cell.goal, found)
-        said = "not reached" if learned is None else f"{learned:.1f} s"
-        loss = _said(found["loss"], ".3f")
-        progress(f"{cell.key} ({number} of {len(missing)}): {said}, loss {loss}, {found['rounds']} rounds")
+        when = "not reached" if learned is None else f"{learned:.1f} s"
+        loss = said(found["loss"], ".3f")
+        progress(f"{cell.key} ({number} of {len(missing)}): {when}, loss {loss}, {found['rounds']} rounds")
         KEPT.add(cell.key, found, containers=nursery is None)
 
 

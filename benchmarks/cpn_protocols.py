@@ -52,6 +52,16 @@ HELD = {"period": "60min"}
 #: exchange most.
 FALL = fall("r1", 5.0, 0.1)
 
+#: Each group in rounds of its own, which wait for no group that is up to two of them behind.
+STAGGERED: Mapping[str, Any] = {
+    "strategy": "staggered",
+    "every": MOST,
+    "policy": "cpn",
+    "codec": "fp16",
+    "staleness": 2,
+    "outer": HYBRID["outer"],
+}
+
 OURS = "cpn"
 
 ABLATIONS: Mapping[str, Protocol] = {
@@ -60,6 +70,8 @@ ABLATIONS: Mapping[str, Protocol] = {
     "sharded": Protocol({**HYBRID, "options": {"codecs": True, "spatial": "sharded"}}, 2),
     "random groups": Protocol({**HYBRID, "options": {**HYBRID["options"], "groups": "random"}}, 2),
     "no groups": Protocol({**HYBRID, "policy": "packing", "options": {}, "period": 1}, 2),
+    "staggered": Protocol(STAGGERED, 2),
+    "in step": Protocol({**STAGGERED, "staleness": 0, "options": {"temporal": False}}, 2),
     "no codecs": Protocol({**HYBRID, "options": {"spatial": "spread"}}, 2),
 }
 
@@ -79,8 +91,7 @@ BASELINES: Mapping[str, Protocol] = {
         {"strategy": "hybrid", "every": MOST, "policy": "star", "period": 1, "normalise": False, "prox": 0.01}
         | {"outer": HYBRID["outer"]},
     ),
-    # Members evaluate what they are given, each at its own step of so many: the fastest in every second round.
-    "fedasync": Protocol({"strategy": "fedasync", "every": EVERY}, 2 * EVERY),
+    "fedasync": Protocol({"strategy": "fedasync", "every": EVERY}),
     "geography": Protocol({"strategy": "hierarchical", "every": EVERY, "policy": "hierarchical", "period": 4}),
 }
 

@@ -122,13 +122,15 @@ class Job:
 class Place:
     """Where a member stands in decentralized training, and by which protocol: what a Job's `place` holds.
 
-    protocol    hop, sgp, adpsgd, prague, netmax or fedasync; leader or worker where Hop is between sites
+    protocol    hop, sgp, adpsgd, prague, netmax, fedasync or staggered; leader or worker where Hop is between sites
     sources     who sends to it in the communication graph, itself left out; `targets`, to whom it sends
     weights     of averaging what comes, by source, its own name among them
     partners    all who may send it anything; it stays until they are done
     rules       what the protocol takes: Hop's rules, Prague's `group` (how many) and `generator` (the member with
                 whom it lives), AD-PSGD's `active`, a leader's workers (`site`), a worker's `leader`, FedAsync's
-                `server` (the member with whom it lives) and local `steps`
+                `server` (the member with whom it lives); what HybridRules are made of, `steps` by member
+    steps       local steps that the member takes to an iteration
+    evaluates   (period, phase): it evaluates what it begins such iterations with, where that is due; None: others do
     first       the iteration in which it begins: 0, but for who comes while the others train
     """
 
@@ -138,6 +140,8 @@ class Place:
     weights: Mapping[str, float]
     partners: tuple[str, ...]
     rules: Mapping[str, Any]
+    steps: int = 1
+    evaluates: tuple[int, int] | None = (1, 0)
     first: int = 0
 
     @classmethod
@@ -145,6 +149,8 @@ class Place:
         """The place that a mapping says; ValueError when it says none."""
         try:
             listed = {name: tuple(value[name]) for name in ("sources", "targets", "partners")}
+            evaluates = value.get("evaluates", cls.evaluates)
+            listed["evaluates"] = evaluates and tuple(evaluates)
             return cls(**{**value, **listed})
         except (KeyError, TypeError) as error:
             raise ValueError(f"not a place in decentralized training: {error!r}") from error

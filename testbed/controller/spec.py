@@ -45,9 +45,9 @@ class Elastic(BaseModel):
 class Circle(BaseModel):
     """The communication graph of decentralized training, and the rules that bound how far members get apart.
 
-    Without `bounded` nothing does: members exchange whenever they like. `survives`: when one dies the others go on,
-    and all may go over to another graph (Hop). `weights` are those that its members average by. Where `leaders` are
-    named, only they stand in the graph, each for its site; the others follow them.
+    Without `bounded` nothing here does: members exchange whenever they like, or by their protocol's own rules.
+    `survives`: when one dies the others go on, and all may go over to another graph (Hop). `weights` are those that its
+    members average by. Where `leaders` are named, only they stand in the graph, each for its site; the others follow.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

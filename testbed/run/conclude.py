@@ -34,7 +34,8 @@ def conclude(experiment: Experiment, directory: RunDirectory, outcome: Outcome) 
     states = directory.read("links.jsonl")
     evidence = _evidence(experiment, outcome, reports, traffic, states, rounds, identical)
     verdict = judge(evidence)
-    centred = not experiment.spec.sync.decentralized
+    sync = experiment.spec.sync
+    centred = not sync.decentralized
     bounds = _bounds(experiment, states, outcome, rounds) if centred else {}
     ratios = [r.seconds / bounds[r.number] for r in rounds if bounds.get(r.number)]
     seconds = [r.seconds for r in rounds]
@@ -45,11 +46,11 @@ def conclude(experiment: Experiment, directory: RunDirectory, outcome: Outcome) 
             "final_loss": summary.last_metric(reports, "loss"),
             "final_accuracy": summary.last_metric(reports, "accuracy"),
             "wall_seconds": outcome.training_ended_s - began,
-            "identical_parameters": identical,
+            "identical_parameters": identical if sync.alike else None,
         },
         "sync": {
-            "policy": experiment.spec.sync.policy,
-            "strategy": experiment.spec.sync.strategy,
+            "policy": sync.policy if sync.alike else None,
+            "strategy": sync.strategy,
             "seconds_per_round": {"p50": summary.percentile(seconds, 50), "p95": summary.percentile(seconds, 95)},
             "wan_bytes": summary.wan_bytes(traffic, began),
             "bound_seconds": median(bounds.values()) if bounds else None,
@@ -66,7 +67,7 @@ def conclude(experiment: Experiment, directory: RunDirectory, outcome: Outcome) 
     if not centred:
         final = directory.read_whole("final.json") or {}
         value["training"] |= iterations.training(final, reports)
-        value["sync"] |= {"policy": None, **iterations.sync(final, reports)}
+        value["sync"] |= iterations.sync(final, reports)
     directory.write("summary.json", value)
     return value
 
@@ -138,7 +139,7 @@ def _evidence(
         duplicated_updates=sum(r.duplicated for r in rounds),
         identical_parameters=identical,
         missed_events=outcome.missed_events,
-        alike=not experiment.spec.sync.decentralized,
+        alike=experiment.spec.sync.alike,
     )
 
 

@@ -98,11 +98,12 @@ def _in_words(summary: Mapping[str, Any]) -> list[str]:
     ratio = f", {sync['ratio_to_bound']:.2f} times the bound" if sync["ratio_to_bound"] is not None else ""
     lost = sum(swap["lost_updates"] + swap["duplicated_updates"] for swap in swaps)
     kinds = [swap["kind"] for swap in swaps]
-    unit, end = "round", "the workers' parameters DIFFER"
-    if gap := sync.get("gap"):
-        unit, end = "iteration", f"no two workers were more than {gap['widest']} apart"
-    elif training["identical_parameters"]:
+    gap, identical = sync.get("gap"), training["identical_parameters"]
+    unit, end = "iteration" if gap else "round", "the workers' parameters DIFFER"
+    if identical:
         end = "all workers hold the same bits"
+    elif gap and identical is None:
+        end = f"no two workers were more than {gap['widest']} apart"
     return [
         "; ".join([f"{training['rounds']} {unit}s in {training['wall_seconds']:.0f} s", *learned, end]),
         f"{unit}: {seconds['p50']:.2f} s at the median, {seconds['p95']:.2f} s at the 95th percentile{ratio}",

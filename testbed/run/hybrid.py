@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from testbed.planning import View, make_policy
+from testbed.planning.graphs import Graph
 from testbed.spec.experiment import ExperimentFile
 from testbed.spec.topology import Worker
+from testbed.sync.decentralized.hybrid import HybridRules
 
 #: The policy that plans with computing power, and makes groups itself.
 CPN = "cpn"
@@ -20,12 +23,15 @@ def steps_of(workers: Sequence[Worker], every: int) -> tuple[int, ...]:
 
 
 def options_of(spec: ExperimentFile) -> dict[str, Any]:
-    """The policy's options: the cpn policy knows the experiment's steps unless it is told others, and that the rounds
-    of a session have one period for all groups."""
+    """The policy's options: the cpn policy knows the experiment's steps unless it is told others, and whether groups
+    have periods of their own: where rounds are a session's all groups have one."""
     own = dict(spec.sync.options)
     if spec.sync.policy != CPN:
         return own
-    known: dict[str, Any] = {"every": spec.sync.every, "temporal": False, "overlap": spec.sync.overlap}
+    temporal = spec.sync.strategy == "staggered"
+    known: dict[str, Any] = {"every": spec.sync.every, "temporal": temporal, "overlap": spec.sync.overlap}
+    if temporal:
+        known["groups"] = "sites"  # what members of a group send each other does not go through the codec
     if spec.compute.step_time:
         known["step_s"] = spec.compute.step_time
     return known | own
@@ -35,3 +41,36 @@ def period_of(spec: ExperimentFile) -> int:
     """Every how many rounds all synchronize, where the experiment says so and not the policy."""
     grouped = spec.sync.strategy in ("hierarchical", "hybrid")
     return spec.sync.period if grouped and spec.sync.policy != CPN else 1
+
+
+def rules_of(spec: ExperimentFile, known: View) -> dict[str, Any]:
+    """What HybridRules are made of, where groups have periods of their own: as the policy plans for the known network.
+    PolicyError when it has no plan."""
+    sync = spec.sync
+    policy = make_policy(CPN, options_of(spec))
+    plan = policy.plan(known)
+    groups = policy.explain(known, plan)["groups"]
+    return {
+        "teams": [
+            {
+                "members": group["members"],
+                "owners": group["leaders"],
+                "period": group["period"],
+                "phase": group["phase"],
+            }
+            for group in groups
+        ],
+        "steps": dict(plan.steps),
+        "staleness": sync.staleness or None,
+        "normalise": sync.normalise,
+        "prox": sync.prox,
+        "outer": {"learning_rate": sync.outer.learning_rate, "momentum": sync.outer.momentum},
+        "codec": sync.codec,
+    }
+
+
+def graph_of(rules: Mapping[str, Any]) -> Graph:
+    """Who sends to whom under such rules."""
+    steps = rules["steps"]
+    made = HybridRules.from_json(rules, rounds=1, samples=dict.fromkeys(steps, 1.0))
+    return Graph(tuple(steps), frozenset((one, other) for one in steps for other in made.partners(one)))

@@ -35,7 +35,6 @@ def training(final: Record, reports: Sequence[Record]) -> dict[str, Any]:
         "final_loss": _mean(newest.values()),
         "final_test_loss": _mean(member["metrics"].get("test_loss") for member in final["members"].values()),
         "final_accuracy": _mean(member["metrics"].get("accuracy") for member in final["members"].values()),
-        "identical_parameters": None,
     }
 
 

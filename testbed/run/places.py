@@ -7,37 +7,47 @@ from typing import Any
 
 from testbed.controller.spec import Circle
 from testbed.emulation.routing import Routes
-from testbed.planning import make_policy
+from testbed.planning import PolicyError, View, make_policy
 from testbed.planning.graphs import Graph, GraphError, fast_edges, make_graph
 from testbed.protocol import Place
-from testbed.run import view
+from testbed.run import hybrid, view
 from testbed.spec.errors import Fault, SpecError
 from testbed.spec.experiment import Experiment
 
 #: The protocol of each strategy: D-PSGD is Hop's standard mode, by default with Metropolis weights.
 PROTOCOLS = {
-    **{name: name for name in ("hop", "sgp", "adpsgd", "prague", "netmax", "fedasync")},
+    **{name: name for name in ("hop", "sgp", "adpsgd", "prague", "netmax", "fedasync", "staggered")},
     "dpsgd": "hop",
 }
+
+#: The protocols in which members are given a model that is not theirs alone: the first evaluates for all.
+SHARED = ("fedasync", "staggered")
 
 #: The protocols in which members wait for each other's updates, so that gaps are bounded.
 SYNCHRONOUS = ("hop", "sgp")
 
 
 class Placement:
-    """An experiment's members in their graph. SpecError when its workers make no such graph, or no such protocol."""
+    """An experiment's members in their graph. SpecError when its workers make no such graph, or no such protocol.
+
+    `groups` are the rules of staggered ones, as HybridRules has them; empty under other protocols.
+    """
 
     def __init__(self, experiment: Experiment) -> None:
         self._sync = experiment.spec.sync
         self._protocol = PROTOCOLS[self._sync.strategy]
         self._sites = _sites(experiment) if self._sync.between == "sites" else {}
         try:
-            self.graph = _graph(experiment, tuple(self._sites))
+            self.groups = hybrid.rules_of(experiment.spec, _known(experiment)) if self._protocol == "staggered" else {}
+            self.graph = hybrid.graph_of(self.groups) if self.groups else _graph(experiment, tuple(self._sites))
             self._weights = self.circle.weigh(self.graph)
             self._active = self.graph.sides()[0] if self._protocol == "adpsgd" else ()
         except GraphError as error:
             rule, _, remedy = str(error).partition("; ")
             fault = Fault("sync.graph", rule, remedy or "another graph, or another number of workers")
+            raise SpecError(experiment.file, [fault]) from None
+        except PolicyError as error:
+            fault = Fault("sync.policy", str(error), "a policy and options as docs/experiment.md lists them")
             raise SpecError(experiment.file, [fault]) from None
         if faults := [*self._too_few(self.graph), *self._unmakeable(experiment)]:
             raise SpecError(experiment.file, faults)
@@ -67,7 +77,8 @@ class Placement:
         partners = tuple(other for other in self.graph.members if other in {*sources, *targets})
         rules, site = self._rules(member), self._sites.get(member)
         if site is None:
-            return Place(self._protocol, sources, targets, self._weights[member], partners, rules)
+            steps, evaluates = self._steps(member), self._evaluates(member)
+            return Place(self._protocol, sources, targets, self._weights[member], partners, rules, steps, evaluates)
         rules = {**rules, "site": site}
         return Place("leader", sources, targets, self._weights[member], (*partners, *site), rules)
 
@@ -90,8 +101,26 @@ class Placement:
                 return {"group": sync.group, "generator": self.graph.members[0]}
             case "fedasync":
                 server = max(self.graph.members, key=lambda one: len(self.graph.sources(one)))
-                return {"server": server, "steps": sync.every}
+                return {"server": server}
+            case "staggered":
+                return self.groups
         return {}
+
+    def _evaluates(self, member: str) -> tuple[int, int] | None:
+        """The iterations that begin with what is to be evaluated: of staggered groups, after their exchanges."""
+        if self._protocol in SHARED and member != self.graph.members[0]:
+            return None
+        if not self.groups:
+            return 1, 0
+        return next((team["period"], team["phase"]) for team in self.groups["teams"] if member in team["members"])
+
+    def _steps(self, member: str) -> int:
+        match self._protocol:
+            case "fedasync":
+                return self._sync.every
+            case "staggered":
+                return int(self.groups["steps"][member])
+        return 1
 
     def _unmakeable(self, experiment: Experiment) -> list[Fault]:
         """Events' graphs that these workers do not make."""
@@ -130,16 +159,21 @@ def _sites(experiment: Experiment) -> Mapping[str, tuple[str, ...]]:
     return {leader: tuple(others) for leader, *others in sites.values()}
 
 
+def _known(experiment: Experiment) -> View:
+    """The network as the files declare it."""
+    topology = experiment.topology
+    states = view.declared_states(topology)
+    return view.view_of(topology, Routes.over(topology), states, experiment.spec.round_bytes, 0.0, "declared")
+
+
 def _graph(experiment: Experiment, leaders: tuple[str, ...]) -> Graph:
-    sync, topology = experiment.spec.sync, experiment.topology
-    names = leaders or tuple(worker.name for worker in topology.workers)
+    sync = experiment.spec.sync
+    names = leaders or tuple(worker.name for worker in experiment.topology.workers)
     if sync.strategy == "prague":
         return make_graph("complete", names)
     if sync.graph != "network" and sync.strategy != "fedasync":
         return make_graph(sync.graph, names)
-    states = view.declared_states(topology)
-    model_bytes = experiment.spec.round_bytes
-    known = view.view_of(topology, Routes.over(topology), states, model_bytes, 0.0, "declared")
+    known = _known(experiment)
     if sync.strategy != "fedasync":
         return fast_edges(known, sync.degree)
     edges = {(child, parent) for tree in make_policy("star").plan(known).trees for child, parent in tree.reduce.items()}

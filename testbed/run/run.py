@@ -58,8 +58,6 @@ def check_policy(experiment: Experiment) -> None:
     """Raise SpecError when the experiment's policy does not exist, refuses its options, or has no plan for the
     network as the files declare it: found out by planning, before anything is built."""
     sync, topology = experiment.spec.sync, experiment.topology
-    if sync.decentralized:
-        Placement(experiment)
     states = view.declared_states(topology)
     known = view.view_of(topology, Routes.over(topology), states, experiment.spec.round_bytes, 0.0, "declared")
     try:
@@ -67,6 +65,8 @@ def check_policy(experiment: Experiment) -> None:
     except (PolicyError, TypeError, ValueError) as error:
         fault = Fault("sync.policy", str(error), "a policy and options as docs/experiment.md lists them")
         raise SpecError(experiment.file, [fault]) from None
+    if sync.decentralized:
+        Placement(experiment)
 
 
 class Run:
@@ -77,6 +77,7 @@ class Run:
         self.directory = directory
         self.display = display
         self._token = secrets.token_hex(16)
+        self._placement = Placement(experiment) if experiment.spec.sync.decentralized else None
 
     def execute(self, strict: bool = False) -> Outcome:
         """The whole run; everything it made is gone when this returns or raises.
@@ -94,6 +95,8 @@ class Run:
                 shaper = stack.enter_context(open_shaper(experiment.spec.backend))
             self._compare_with_budget(shaper.name, strict)
             manifest = Manifest(self.directory, experiment, shaper, image)
+            if self._placement and self._placement.groups:
+                manifest.add(groups=self._placement.groups)
             topology = experiment.topology
             with display.step(
                 f"{len(topology.sites)} sites, {len(topology.links)} directed links, {shaper.name} shaping"
@@ -156,13 +159,10 @@ class Run:
         states = view.declared_states(topology)
         known = view.view_of(topology, network.routes, states, spec.round_bytes, time.time(), "measured")
         workers = topology.workers
-        placement = Placement(self.experiment) if spec.sync.decentralized else None
         return ControllerSpec(
             members=tuple(worker.name for worker in workers),
             token=self._token,
-            jobs={
-                worker.name: self._job(worker, index, len(workers), placement) for index, worker in enumerate(workers)
-            },
+            jobs={worker.name: self._job(worker, index, len(workers)) for index, worker in enumerate(workers)},
             view=known,
             policy=spec.sync.policy,
             options=hybrid.options_of(spec),
@@ -173,13 +173,13 @@ class Run:
             margin=spec.controller.margin,
             dwell_rounds=spec.controller.dwell,
             elastic=None if spec.elastic is None else Elastic(quorum=spec.elastic.quorum, lease_s=spec.elastic.lease),
-            circle=placement.circle if placement else None,
+            circle=self._placement.circle if self._placement else None,
         )
 
-    def _job(self, worker: Worker, index: int, count: int, placement: Placement | None) -> Job:
+    def _job(self, worker: Worker, index: int, count: int) -> Job:
         spec = self.experiment.spec
         slowdown = spec.compute.slowdown
-        unequal = spec.sync.strategy == "hybrid"
+        unequal = spec.sync.strategy == "hybrid"  # staggered members' steps stand in their places
         steps = hybrid.steps_of(self.experiment.topology.workers, spec.sync.every)
         return Job(
             model=spec.train.model,
@@ -214,7 +214,7 @@ class Run:
             slow_factor=slowdown.factor if slowdown else 1.0,
             slow_probability=slowdown.probability if slowdown else 0.0,
             speeds=self.experiment.speeds.get(worker.name, ()),
-            place=asdict(placement.place(worker.name)) if placement else {},
+            place=asdict(self._placement.place(worker.name)) if self._placement else {},
         )
 
     def _requests(self, network: Network) -> Iterable[ContainerRequest]:

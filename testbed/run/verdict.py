@@ -47,7 +47,7 @@ class Evidence:
     """All that the verdict is judged by.
 
     `cpu` holds the host's busy share second by second, `overruns` each step's real over declared time (1 is on time).
-    `identical_parameters` is what was found where members are `alike` at the end; without a centre they are not.
+    `identical_parameters` is what was found where members are to be `alike` at the end.
     What breaks the emulation itself, a dead shaper or a replay that stopped, ends the run before it comes to this.
     """
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from testbed.protocol import Goodbye, Job
+from testbed.protocol import Goodbye, Job, Place
 from testbed.sync import flat
 from testbed.sync.decentralized.account import StepFigures
 from testbed.sync.decentralized.membership import Membership
@@ -22,11 +22,13 @@ from testbed.worker.slowness import Slowness
 class LocalSteps:
     """Steps of a learner from parameters that are given, each paced to its declared time.
 
-    Every member evaluates its own model, which is nobody else's, in the time that its step leaves.
+    What an iteration begins with is evaluated in every `evaluate_every`-th, or the next of those in which the member is
+    to evaluate, in the time that its first step leaves.
     """
 
     def __init__(self, model: Learner, job: Job) -> None:
         self._model = model
+        self._place = Place.from_json(job.place)
         self._evaluate_every = job.evaluate_every
         self._evaluated = -1
         self._slowness = Slowness(job)
@@ -42,8 +44,7 @@ class LocalSteps:
         began = time.monotonic()
         flat.scatter(parameters, self._model.parameters)
         metrics = self._model.compute()
-        if iteration // self._evaluate_every > self._evaluated:  # a leap may pass the very iteration
-            self._evaluated = iteration // self._evaluate_every
+        if self._is_due(iteration):
             metrics |= self._model.evaluate()
         self._model.apply()
         change = gathered(self._model).sub_(parameters)
@@ -55,6 +56,18 @@ class LocalSteps:
             self._figures.compute_s + computed_s, self._figures.paced_s + paced.slept_s, late_s, newest
         )
         return change
+
+    def _is_due(self, step: int) -> bool:
+        """Whether to evaluate before a step, counted over all iterations."""
+        entered, taken = divmod(step, self._place.steps)
+        if taken or self._place.evaluates is None:
+            return False
+        period, phase = self._place.evaluates
+        # A leap may pass the very iteration.
+        if entered % period != phase or entered // self._evaluate_every <= self._evaluated:
+            return False
+        self._evaluated = entered // self._evaluate_every
+        return True
 
     def figures(self) -> StepFigures:
         """What the steps since the last call took."""
@@ -79,6 +92,6 @@ def work(meeting: Meeting, folder: Path, device: torch.device) -> None:
         raise
     start = gathered(model)
     steps = LocalSteps(model, job)
-    with Membership(meeting, start, steps.figures) as membership:
+    with Membership(meeting, start, steps.figures, model.samples) as membership:
         flat.scatter(membership.train(steps), model.parameters)
         membership.finish(model.digest(), model.evaluate())

@@ -26,10 +26,12 @@ class Learner(Protocol):
     """Computes a step's gradient, and steps by it.
 
     `gradient` is one flat tensor; each of `parameters` has its part of it as `grad`. Both may be changed in between.
+    `samples` are how many each member learns from, by its shard.
     """
 
     gradient: torch.Tensor
     parameters: list[torch.Tensor]
+    samples: list[float]
 
     def compute(self) -> dict[str, float]:
         """Put the gradient of this member's next batch into `gradient`; metrics of the step."""
@@ -80,6 +82,7 @@ class Supervised(Trained):
     def __init__(self, job: Job, folder: Path, device: torch.device) -> None:
         samples = data.digits(folder) if job.model in ("cnn", "svm") else data.text()
         shards = partition(samples.labels, job.shards, job.partition, job.alpha, job.seed, job.sites)
+        self.samples = [float(len(shard)) for shard in shards]
         self._sites = Sites(samples.labels, shards, job.sites)
         self._histogram = histogram(samples.labels, shards[job.shard])
         self._model = models.build(job.model, samples.classes, data.CONTEXT, job.seed).to(device)
@@ -153,6 +156,7 @@ class Synthetic(Trained):
         self._parameters = torch.zeros(job.parameters, device=device)
         self.gradient = torch.empty_like(self._draw)
         self.parameters = split(self._parameters, self.gradient, job.fragments)
+        self.samples = [1.0] * job.shards
         self._scales = random.Random(job.seed)
         self._optimizer = optimizer.make(job.optimizer, job.learning_rate)
 

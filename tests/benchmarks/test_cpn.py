@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 import yaml
 
-from benchmarks import cpn
-from benchmarks.cpn import TASKS, Cell, events_table, figures_of, rounds_to_swap, seconds_to, table
+from benchmarks import cpn_tables
+from benchmarks.cpn import figures_of, rounds_to_swap
+from benchmarks.cpn_cells import TASKS, Cell
 from benchmarks.cpn_protocols import FALL, OURS, PROTOCOLS
+from benchmarks.cpn_tables import events_table, seconds_to, table
 from testbed.spec.experiment import Experiment
 
 pytestmark = pytest.mark.unit
@@ -84,7 +86,7 @@ def test_what_does_not_reach_the_target_counts_as_reaching_it_at_the_limit(monke
     }
     run |= {"seconds": 10.0}
     limit_s = TASKS["text"].goal.limit_s
-    monkeypatch.setattr(cpn, "SEEDS", 2)
+    monkeypatch.setattr(cpn_tables, "SEEDS", 2)
     found = {Cell("text", OURS, seed).key: run for seed in (1, 2)}
     found |= {Cell("text", "ring", seed).key: {**run, "curve": [(10.0, 2 * target, 9.0)]} for seed in (1, 2)}
     shown, figures = table(found, "text")

@@ -31,6 +31,9 @@ def test_the_cpn_policy_knows_the_experiment_s_steps() -> None:
     known = {"every": 4, "temporal": False, "overlap": False, "step_s": 0.05, "spatial": "sharded"}
     assert options_of(plain) == known
     assert options_of(spec(policy="cpn", options={"step_s": 1.0}))["step_s"] == 1.0
+    staggered = options_of(spec(strategy="staggered", policy="cpn", options={"groups": "search"}))
+    assert staggered["temporal"] and staggered["groups"] == "search"
+    assert options_of(spec(strategy="staggered", policy="cpn"))["groups"] == "sites"
     assert options_of(spec(policy="ring", options={"order": "naive"})) == {"order": "naive"}
 
 

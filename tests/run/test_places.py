@@ -16,8 +16,9 @@ from testbed.spec.errors import SpecError
 from testbed.spec.experiment import Experiment
 from testbed.sync.decentralized import ActiveMember, HopMember, HopRules, PassiveMember
 from testbed.sync.decentralized.bridge import SiteLeader
+from testbed.sync.decentralized.hybrid import HybridMember
 from testbed.sync.decentralized.parties import make_party
-from tests.spec.files import EXPERIMENT, write
+from tests.spec.files import EXPERIMENT, TOPOLOGY, spoilt, write
 
 pytestmark = pytest.mark.unit
 
@@ -37,6 +38,7 @@ def placed(folder: Path, sync: dict[str, Any]) -> Placement:
         {"strategy": "netmax", "graph": "complete"},
         {"strategy": "prague"},
         {"strategy": "fedasync", "every": 4},
+        {"strategy": "staggered", "policy": "cpn", "options": {"spatial": "sharded"}},
     ],
 )
 def test_every_place_makes_a_party(sync: dict[str, Any], tmp_path: Path) -> None:
@@ -100,3 +102,29 @@ def test_what_the_workers_do_not_make_is_refused(sync: dict[str, Any], said: str
     with pytest.raises(SpecError) as caught:
         placed(tmp_path, sync)
     assert said in str(caught.value) and "write instead" in str(caught.value)
+
+
+def test_staggered_groups_are_those_of_the_policy_and_one_member_evaluates(tmp_path: Path) -> None:
+    sync = {"strategy": "staggered", "policy": "cpn", "every": 6, "staleness": 2}
+    uneven = spoilt(TOPOLOGY, "sites", "tokyo", "speed", to=0.5)
+    placement = Placement(Experiment.load(write(tmp_path, uneven, EXPERIMENT | {"sync": sync})))
+    places = {name: placement.place(name) for name in placement.graph.members}
+    teams = placement.groups["teams"]
+    assert [set(team["members"]) for team in teams] == [{"paris-w0", "paris-w1"}, {"tokyo-w0"}, {"dallas-w0"}]
+    assert all(set(team["owners"]) <= set(team["members"]) for team in teams)
+    steps = {name: place.steps for name, place in places.items()}
+    assert steps == {"paris-w0": 6, "paris-w1": 6, "tokyo-w0": 3, "dallas-w0": 6}
+    assert {name: place.evaluates for name, place in places.items() if place.evaluates} == {
+        "paris-w0": (teams[0]["period"], teams[0]["phase"])
+    }
+    party = make_party("paris-w1", placement.graph.members, places["paris-w1"], torch.zeros(3), 5, 1, [9.0, 3, 2, 2])
+    assert isinstance(party, HybridMember)
+    rules = party._rules
+    assert rules.staleness == 2 and rules.share("paris-w1") < rules.share("paris-w0")
+
+
+def test_the_server_s_model_is_evaluated_by_one(tmp_path: Path) -> None:
+    placement = placed(tmp_path, {"strategy": "fedasync", "every": 4})
+    places = [placement.place(name) for name in placement.graph.members]
+    assert [place.evaluates for place in places] == [(1, 0), None, None, None]
+    assert {place.steps for place in places} == {4}

@@ -102,7 +102,13 @@ class Cpn(Policy):
         if len(view.sites()) > 1:
             with suppress(PolicyError):  # a site's members may not reach each other
                 plans.append(self._planned(view, problem, self._grouping(view, problem, "sites")))
-        return min(plans, key=lambda plan: self.cost(view, plan))
+        return min(plans, key=lambda plan: self._compared(view, problem, plan))
+
+    def _compared(self, view: View, problem: Problem, plan: Plan) -> float:
+        """J of a plan, or where groups have periods of their own, of its groups: no plan says how those exchange."""
+        if not self.temporal:
+            return self.cost(view, plan)
+        return schedule(self._terms(problem, plan), self._prices, self.temporal).cost
 
     @property
     def measure(self) -> Callable[[View, Plan], float]:

@@ -1,10 +1,12 @@
 """When groups exchange, and with that the cost J of a grouping.
 
-    J = max_k (T_k/h̄_k + E'_k/(τ_k·h̄_k)) · (1 + λ1·mean skew_k + λ2·mean stale_k + λ3·mean τ_k·h̄_k)
+    J = max_k (T_k + E'_k/τ_k)/h̄ · (1 + λ1·mean skew_k + λ2·mean stale_k + λ3·mean τ_k·h̄_k)
 
-The first factor is the seconds of one local step at the slowest group, its part of a round and of an exchange included;
-the second what a second of it is worth less: groups that see other labels than all do, that merge what is old, that
-drift apart between exchanges. Without dividing by the work τ·h̄, one step and an exchange after each would always win.
+The first factor is the seconds of one local step where the slowest group sets the pace, its part of a round and of an
+exchange included, with h̄ the mean over all members: who is ahead waits for exchanges that are overdue, so in the long
+run all go as far in rounds [ours; with each group's own h̄_k, slow members were to be paired with fast ones over the
+WAN]. The second is what a second of it is worth less: groups that see other labels than all do, that merge what is old,
+that drift apart between exchanges. Without dividing by the work, one step and an exchange after each would always win.
 
 Periods τ are powers of two, so that phases can be laid out evenly: by rising period, each takes the phase of its period
 that is used least, and of these the one farthest from the used ones. An exchange lasts a while, so group k is in one
@@ -15,9 +17,8 @@ group meets Σ u − 1 others on average (in proportion to their u), and what it
 
 shared is 1 where both leave the same site, else 1/K, for l sends here what it has of the slice that k holds. Groups
 that all exchange at once (not `temporal`) have one period. They do so along trees, on which both directions are used at
-a time, and only those meet that leave the same site: E = RTT + M(1/c_up + 1/c_down)/2·how many do. They go on together,
-as far in a round as the mean of all members: what counts is the slowest group's seconds over that mean, and a tenth of
-the groups' mean seconds, since what nobody waits for holds links, too. Nothing is stale.
+a time, and only those meet that leave the same site: E = RTT + M(1/c_up + 1/c_down)/2·how many do. To the slowest
+group's seconds comes a tenth of the groups' mean, since what nobody waits for holds links, too. Nothing is stale.
 
 Where rounds go on beside the next one's steps (`overlap`), each lasts as long as the longer of the two: T_k is the
 longer of computing and the ring, and of E'_k there only counts what is more than T_k; the shorter costs a tenth.
@@ -170,7 +171,7 @@ class _Figures:
         exchange_s = self._rtt_s + self._transfer_s * (1 + waits)
         if self._overlap:
             exchange_s = np.maximum(beside(self._compute_s, exchange_s) - self._round_s, 0.0)
-        seconds: Floats = (self._round_s + exchange_s / periods) / self._steps
+        seconds: Floats = (self._round_s + exchange_s / periods) / self._mean_steps
         return seconds
 
     def candidates(self) -> Ints:
@@ -203,7 +204,7 @@ class _Figures:
             step_s = self._step_s(periods, self._waits(periods))
         else:
             together = 1 + (self._shared == 1.0).sum(axis=1)  # groups that leave the same site share its way out
-            step_s = self._step_s(periods, together / 2 - 1) * self._steps / self._mean_steps
+            step_s = self._step_s(periods, together / 2 - 1)
             step_s += BESIDE * step_s.mean()
         whole = tuple(map(int, periods))
         return Schedule(

@@ -67,7 +67,7 @@ class Driver:
         self._post = post
         self._local_step = step
         self._watch = watch
-        self._patience_s = patience_s
+        self._patience_s = patience_s * party.patience
         self._stepping = ThreadPoolExecutor(1, thread_name_prefix=f"{party.name}: steps")
         self._partners = set(partners)
         self._done: set[str] = set()

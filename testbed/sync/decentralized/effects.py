@@ -96,6 +96,11 @@ class Party(ABC):
 
     name: str
 
+    @property
+    def patience(self) -> int:
+        """How many of the others' iterations one wait may last."""
+        return 1
+
     @abstractmethod
     def program(self) -> Steps[None]:
         """All that the party does of itself; it ends when its last iteration is done."""

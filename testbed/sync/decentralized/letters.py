@@ -10,11 +10,13 @@ import torch
 from torch import Tensor
 
 from testbed.sync.buffers import bytes_of
+from testbed.sync.codecs import PLAIN, Codec
 from testbed.sync.decentralized.adpsgd import Exchange, Moved
 from testbed.sync.decentralized.bridge import Change, Task
 from testbed.sync.decentralized.effects import Message
 from testbed.sync.decentralized.fedasync import Given, Trained
 from testbed.sync.decentralized.hop.messages import Ack, Skipped, Tokens, Update
+from testbed.sync.decentralized.hybrid import messages as hybrid
 from testbed.sync.decentralized.netmax import Model, Pull
 from testbed.sync.decentralized.prague import Group, Groups, Leaving, Part, Ready
 from testbed.sync.decentralized.pushsum import Share
@@ -45,16 +47,20 @@ class Letter(NamedTuple):
 
 
 class Letters:
-    """Writes and reads letters among `members`, whose models have `elements` parameters (float32)."""
+    """Writes and reads letters among `members`, whose models have `elements` parameters (float32).
 
-    def __init__(self, members: tuple[str, ...], elements: int) -> None:
+    What groups send each other goes through the `codec`: one whose bytes are as many for each element.
+    """
+
+    def __init__(self, members: tuple[str, ...], elements: int, codec: Codec = PLAIN) -> None:
         self.members = members
         self.most_bytes = max(4 * elements, len(members) * (_GROUP.size + len(members)))
         self._elements = elements
+        self._codec = codec
         self._bits = {name: 1 << place for place, name in enumerate(members)}
 
     def write(self, message: Message) -> Letter:
-        """The message as a letter; its tensor is not copied."""
+        """The message as a letter. Its tensor is not copied, but for what goes through the codec."""
         match message:
             case Update(iteration, parameters):
                 return _with(parameters, Letter(1, iteration))
@@ -94,6 +100,14 @@ class Letters:
                 return _with(parameters, Letter(18, version))
             case Given(version, parameters):
                 return _with(parameters, Letter(19, version))
+            case hybrid.Local(number, values):
+                return _with(values, Letter(20, number))
+            case hybrid.Agreed(number, values):
+                return _with(values, Letter(21, number))
+            case hybrid.Moved(number, start, values):
+                return self._coded(values, Letter(22, number, start))
+            case hybrid.Merged(number, start, values):
+                return self._coded(values, Letter(23, number, start))
         raise TypeError(f"{message} has no form in which it travels")
 
     def read(self, letter: Letter) -> Message:
@@ -137,12 +151,39 @@ class Letters:
                 return Trained(number, self._tensor(letter))
             case Letter(19, number):
                 return Given(number, self._tensor(letter))
+            case Letter(20, number):
+                return hybrid.Local(number, self._part(letter))
+            case Letter(21, number):
+                return hybrid.Agreed(number, self._part(letter))
+            case Letter(22, number, start):
+                return hybrid.Moved(number, start, self._decoded(letter))
+            case Letter(23, number, start):
+                return hybrid.Merged(number, start, self._decoded(letter))
         raise FrameError(f"no message has the code {letter.code}")
 
     def _tensor(self, letter: Letter) -> Tensor:
         if len(letter.body) != 4 * self._elements:
             raise FrameError(f"a model of {len(letter.body)} bytes, where this member's has {4 * self._elements}")
         return torch.frombuffer(letter.body, dtype=torch.float32)
+
+    def _part(self, letter: Letter) -> Tensor:
+        """Some of a model's elements; whose part it is knows how many they should be."""
+        return self._as_told(letter, PLAIN)
+
+    def _coded(self, values: Tensor, letter: Letter) -> Letter:
+        data = self._codec.encode(values.detach().to("cpu", torch.float32))
+        return letter._replace(body=bytes_of(data), kept=data)
+
+    def _decoded(self, letter: Letter) -> Tensor:
+        return self._as_told(letter, self._codec)
+
+    def _as_told(self, letter: Letter, codec: Codec) -> Tensor:
+        elements = len(letter.body) // codec.size(1)
+        if elements > self._elements or not codec.fits(elements, len(letter.body)):
+            raise FrameError(f"{len(letter.body)} bytes are no part of a model of {self._elements} elements")
+        if not elements:
+            return torch.empty(0)  # a member's shard, of more members than elements
+        return codec.decode(torch.frombuffer(letter.body, dtype=torch.uint8), elements)
 
     def _bitmap(self, names: tuple[str, ...]) -> int:
         return sum(self._bits[name] for name in names)

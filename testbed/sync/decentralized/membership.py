@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from types import TracebackType
 
 from torch import Tensor
 
 from testbed.protocol import Ask, Died, Goodbye, Message, Place, ProtocolError, Release, Stop, Turn
+from testbed.sync.codecs import PLAIN, by_name
 from testbed.sync.decentralized.account import Account, StepFigures
 from testbed.sync.decentralized.bridge import SiteLeader, SiteWorker
 from testbed.sync.decentralized.driver import Driver, LocalStep
@@ -31,18 +32,20 @@ log = logging.getLogger(__name__)
 class Membership:
     """A context manager; leaving it by an error says so to the controller.
 
-    `start` are the parameters to begin with, flat float32 on the host: the same at all members. ValueError when the
-    job's place is none.
+    `start` are the parameters to begin with, flat float32 on the host: the same at all members. `samples` are how many
+    each of the members learns from, in their order. ValueError when the job's place is none.
     """
 
-    def __init__(self, meeting: Meeting, start: Tensor, figures: Callable[[], StepFigures]) -> None:
+    def __init__(
+        self, meeting: Meeting, start: Tensor, figures: Callable[[], StepFigures], samples: Sequence[float] = ()
+    ) -> None:
         self.name, self.job = meeting.name, meeting.job
         job, welcome = meeting.job, meeting.welcome
         members = tuple(welcome.roster)
         place = Place.from_json(job.place)
-        letters = Letters(members, len(start))
+        letters = Letters(members, len(start), by_name(place.rules.get("codec", PLAIN.name)))
         way = Way(self.name, welcome.secret, job.round_timeout_s, job.streams, job.congestion, era=place.first)
-        self._party = make_party(self.name, members, place, start, job.rounds, job.seed)
+        self._party = make_party(self.name, members, place, start, job.rounds, job.seed, samples)
         self._partners = place.partners
         self._inbox = Inbox(letters, job.streams)
         self._post = Post(

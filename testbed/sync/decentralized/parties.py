@@ -14,6 +14,7 @@ from testbed.sync.decentralized.bridge import SiteLeader, SiteWorker
 from testbed.sync.decentralized.effects import Member, Message, Party, Send, Steps
 from testbed.sync.decentralized.fedasync import AsyncMember, AsyncServer
 from testbed.sync.decentralized.hop import HopMember, HopRules
+from testbed.sync.decentralized.hybrid import HybridMember, HybridRules
 from testbed.sync.decentralized.neighbours import Neighbours
 from testbed.sync.decentralized.netmax import Model, NetMaxMember, Pull, pull_probabilities
 from testbed.sync.decentralized.prague import GroupGenerator, Leaving, PragueMember, Ready
@@ -75,8 +76,19 @@ class MeasuringNetMax(NetMaxMember):
         self.probabilities = pull_probabilities(seconds, self._floor)
 
 
-def make_party(name: str, members: Sequence[str], place: Place, start: Tensor, iterations: int, seed: int) -> Party:
-    """The party `name` among `members`; ValueError when there is no such protocol, or it can't be had there."""
+def make_party(
+    name: str,
+    members: Sequence[str],
+    place: Place,
+    start: Tensor,
+    iterations: int,
+    seed: int,
+    samples: Sequence[float] = (),
+) -> Party:
+    """The party `name` among `members`; ValueError when there is no such protocol, or it can't be had there.
+
+    `samples` are how many each member learns from; as many at all of them, if none are given.
+    """
     random = Random(f"{seed} {name}")
     neighbours = Neighbours(name, place.sources, place.targets, place.weights) if place.sources else None
     match place.protocol, neighbours:
@@ -99,13 +111,16 @@ def make_party(name: str, members: Sequence[str], place: Place, start: Tensor, i
         case "netmax", _:
             return MeasuringNetMax(name, place.targets, start, iterations, random)
         case "fedasync", _:
-            server, steps = place.rules["server"], place.rules["steps"]
+            server: str = place.rules["server"]
             if name == server:
-                return AsyncServer(name, start, iterations, steps)
-            return AsyncMember(name, server, start, iterations, steps)
+                return AsyncServer(name, start, iterations, place.steps)
+            return AsyncMember(name, server, start, iterations, place.steps)
+        case "staggered", _:
+            counted = dict(zip(members, samples or [1.0] * len(members), strict=True))
+            return HybridMember(name, HybridRules.from_json(place.rules, iterations, counted), start)
     raise ValueError(
-        f"no protocol {place.protocol!r} for {name}; there are hop, leader, worker, sgp, adpsgd, prague, netmax and "
-        "fedasync"
+        f"no protocol {place.protocol!r} for {name}; there are hop, leader, worker, sgp, adpsgd, prague, netmax, "
+        "fedasync and staggered"
     )
 
 

@@ -92,7 +92,7 @@ def _costs(groups: Sequence[Terms], prices: Prices, periods: np.ndarray, meeting
                     shared = 1.0 if group.sites & other.sites else 1 / count
                     met += shared * busy[:, j] / rest * np.maximum(busy.sum(axis=1) - 1, 0)
         cycle_s = periods[:, k] * round_s[k] + rtt_s[k] + transfer_s[k] * (1 + met)
-        slowest = np.maximum(slowest, cycle_s / (periods[:, k] * steps[k]))
+        slowest = np.maximum(slowest, cycle_s / (periods[:, k] * _mean_steps(groups)))
     skew = sum(g.skew for g in groups) / count
     stale = sum((g.rtt_s + g.transfer_s) / g.round_s for g in groups) / count
     drift = (periods * steps).mean(axis=1)
@@ -111,7 +111,13 @@ def _least(groups: Sequence[Terms], prices: Prices) -> float:
 
 def _unmet(groups: Sequence[Terms], prices: Prices) -> float:
     """A bound from below that is quick: as if no two groups ever met, each bound's shortest periods are best."""
-    each = np.array([[g.round_s / g.steps + (g.rtt_s + g.transfer_s) / (p * g.steps) for g in groups] for p in PERIODS])
+    steps = _mean_steps(groups)
+    each = np.array([[(g.round_s + (g.rtt_s + g.transfer_s) / p) / steps for g in groups] for p in PERIODS])
     bounds = each[each >= each[-1].max()]
     rows = PERIODS[(each <= bounds[:, None, None]).argmax(axis=1)]
     return float(_costs(groups, prices, rows, meeting=False).min())
+
+
+def _mean_steps(groups: Sequence[Terms]) -> float:
+    """All members' mean local steps in a round."""
+    return sum(len(g.ring) * g.steps for g in groups) / sum(len(g.ring) for g in groups)

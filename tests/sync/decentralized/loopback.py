@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from testbed.sync.codecs import PLAIN, Codec
 from testbed.sync.decentralized import Party
 from testbed.sync.decentralized.driver import Driver, LocalStep
 from testbed.sync.decentralized.inbox import Failed, Gone, Inbox, Sent
@@ -44,11 +45,13 @@ class Follow:
 class Node:
     """One party with all that it needs, and the thread that drives it."""
 
-    def __init__(self, name: str, members: tuple[str, ...], elements: int, streams: int = 1) -> None:
+    def __init__(
+        self, name: str, members: tuple[str, ...], elements: int, streams: int = 1, codec: Codec = PLAIN
+    ) -> None:
         self.name = name
         self.error: BaseException | None = None
         self._streams = streams
-        self._letters = Letters(members, elements)
+        self._letters = Letters(members, elements, codec)
         self._accepting = listen("127.0.0.1", PATIENCE_S)
         self.address: tuple[str, int] = self._accepting.getsockname()
         self.inbox = Inbox(self._letters, streams)
@@ -104,8 +107,9 @@ def start(
     tell: Callable[[str, int], None] = lambda name, iteration: None,
     streams: int = 1,
     survives: bool = False,
+    codec: Codec = PLAIN,
 ) -> dict[str, Node]:
-    nodes = {name: Node(name, tuple(parties), elements, streams) for name in parties}
+    nodes = {name: Node(name, tuple(parties), elements, streams, codec) for name in parties}
     roster = {name: node.address for name, node in nodes.items()}
     for name, node in nodes.items():
         node.start(parties[name], partners[name], roster, step(name), lambda k, name=name: tell(name, k), survives)

@@ -39,8 +39,10 @@ class GlobalSlice:
         self._newest = 0
 
     def merge(self, sender: str, message: Moved) -> Iterable[Send]:
-        """Merge a part of a group's move; the answers that may be given now."""
+        """Merge a part of a group's move; the answers that may be given now. ValueError when it does not lie here."""
         group = self._rules.team_of(sender)
+        if not self._start <= message.start <= self._start + len(self.values) - len(message.values):
+            raise ValueError(f"{sender} moved {len(message.values)} elements from {message.start}, which are not here")
         late = max(self._newest - message.round, 0)
         place = slice(message.start - self._start, message.start - self._start + len(message.values))
         change = message.values * -self._rules.weight(group, late)
@@ -72,4 +74,5 @@ class GlobalSlice:
 
     def _answer(self, message: Moved) -> Merged:
         place = message.start - self._start
-        return Merged(message.round, message.start, self.values[place : place + len(message.values)].clone())
+        values = self.values[place : place + len(message.values)]
+        return Merged(message.round, message.start, self._rules.rounded(values))

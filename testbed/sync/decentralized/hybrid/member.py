@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import torch
 from torch import Tensor
 
 from testbed.sync.decentralized.effects import Advance, Compute, Member, Message, Send, Step, Steps, Until
@@ -36,14 +37,20 @@ class HybridMember(Member):
         self._owned = self._shards.get(name)
         self._base = parameters[slice(*self._owned)].clone() if self._owned else None
         self._at = self._base  # where the group stands, of the shard that this member owns
-        self._missing = 0
+        self._owed = torch.zeros_like(self._base) if self._base is not None else None  # what the codec left out
+        self._missing, self._exchanged = 0, 0  # elements that are to come back, and the round in which they went
         held = self._slices.get(name)
         self._copy = GlobalSlice(rules, held[0], parameters[slice(*held)]) if held else None
+
+    @property
+    def patience(self) -> int:
+        """A group that is ahead waits for one that exchanges as rarely as any: all the rounds before that."""
+        return max(team.period for team in self._rules.teams)
 
     def program(self) -> Steps[None]:
         done = 0
         for number in range(1, self._rules.rounds + 1):
-            yield Advance(number)
+            yield Advance(number - 1)
             local = self.parameters
             for _ in range(self._rules.steps[self.name]):
                 step: Step = yield Compute(local, done)
@@ -58,17 +65,18 @@ class HybridMember(Member):
             if self._owned:
                 yield from self._own(number)
             yield from self._take(number)
+        yield Advance(self._rules.rounds)
 
     def receive(self, sender: str, message: Message) -> Iterable[Send]:
         match message:
-            case Local(number, values):
+            case Local(number, values) if _fits(values, self._owned):
                 self._local.setdefault(number, {})[sender] = values
-            case Agreed(number, values):
+            case Agreed(number, values) if _fits(values, self._shards.get(sender)):
                 self._agreed.setdefault(number, {})[sender] = values
             case Moved() if self._copy is not None:
                 return self._copy.merge(sender, message)
-            case Merged(_, start, values):
-                self._put(start, values)
+            case Merged(number, start, values) if self._missing:
+                self._put(number, start, values)
             case _:
                 raise self.unexpected(sender, message)
         return ()
@@ -87,10 +95,13 @@ class HybridMember(Member):
             yield Send(member, Agreed(number, self._at))
 
     def _exchange(self, number: int, moved: Tensor) -> Steps[None]:
-        assert self._owned is not None
+        assert self._owned is not None and self._owed is not None
         start, stop = self._owned
+        owed = moved + self._owed
+        moved = self._rules.rounded(owed)
+        self._owed = owed - moved
         self._at = moved.clone()  # filled with what comes back
-        self._missing = stop - start
+        self._missing, self._exchanged = stop - start, number
         for root, (first, last) in self._slices.items():
             begin, end = max(start, first), min(stop, last)
             if begin < end:
@@ -98,9 +109,12 @@ class HybridMember(Member):
         yield Until(lambda: not self._missing, f"the exchange of round {number}")
         self._base = self._at
 
-    def _put(self, start: int, values: Tensor) -> None:
+    def _put(self, number: int, start: int, values: Tensor) -> None:
         assert self._at is not None and self._owned is not None
-        place = start - self._owned[0]
+        first, last = self._owned
+        if number != self._exchanged or not first <= start <= last - len(values):
+            raise ValueError(f"{len(values)} elements from {start} of round {number}, which are not waited for")
+        place = start - first
         self._at[place : place + len(values)] = values
         self._missing -= len(values)
 
@@ -113,3 +127,7 @@ class HybridMember(Member):
         for owner, shard in self._shards.items():
             parameters[slice(*shard)] = shards[owner]
         self.parameters = parameters
+
+
+def _fits(values: Tensor, shard: tuple[int, int] | None) -> bool:
+    return shard is not None and len(values) == shard[1] - shard[0]

@@ -4,13 +4,15 @@ With unequal work, plain averages solve another problem than the members have: w
 often, pulls the model towards its own data. FedNova (Wang et al. 2020, arXiv 2007.07481) divides what each changed by
 the work behind it and gives the mean work back. In a group and among all groups that is
 
-    Δ_k = ā_k · Σ_i p_i Δ_i / a_i          ā_k = Σ_i p_i a_i        over the group's members, p adding up to 1
-    x ← x + α_k · (τ̄ā / τ_kā_k) · Δ_k      α_k = α · (N_k/N) · (τ_k/τ̄) · (1 + s_k)^−decay
+    Δ_k = ā · Σ_i p_i Δ_i / a_i       over the group's members, p adding up to 1, in each round
+    x ← x + α_k · Σ Δ_k               α_k = α · (N_k/N) · (1 + s_k)^−decay, over the rounds since its last exchange
 
-where a_i is the length of i's local steps under a constant gradient (`accumulated`; h_i for plain SGD), Δ_k the sum of
-τ_k rounds' moves, s_k by how many rounds the group is behind. Without the period's factor in α_k, two equal groups
-with periods 1 and 4 settle at 0.20 instead of 0.5. What is merged is the group's move, not its copy [ours]: a copy
-would take back α_k of what others have merged since, which favours those who exchange rarely.
+where a_i is the length of i's local steps under a constant gradient (`accumulated`; h_i for plain SGD), s_k by how many
+rounds the group is behind. ā is the plain mean of all members' a_i, as LocalSgd has it: any number leads to the same
+point, FedNova's Σ_i p_i a_i is small where the slow have the most data, and one for each group would have the fast
+groups run off to their own optimum between exchanges (the small GPT then took twice the time to a loss of 2.7). What is
+merged is a group's move, not its copy [ours]: a copy would take back α_k of what others have merged since, and were the
+move divided by its τ_k rounds, two equal groups with periods 1 and 4 would settle at 0.20 instead of 0.5.
 """
 
 from __future__ import annotations
@@ -19,8 +21,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
+from typing import Any
 
-from testbed.sync.outer import Average, Outer
+from torch import Tensor
+
+from testbed.sync.codecs import PLAIN, Codec, by_name
+from testbed.sync.outer import Average, Nesterov, Outer
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +61,15 @@ class HybridRules:
     rounds         how many; all groups exchange in the last one, so that all end with the same parameters
     steps          local steps of each member in a round
     samples        how much each member's data count
-    alpha, decay   the weight of a merge, and what lateness takes from it
+    alpha, decay   the weight of a merge, and what lateness takes from it: for good, so at more than 0 groups that are
+                   always a little later than others count less, as in FedAsync
     staleness      None: an exchange ends when all that are due up to its round are merged (synchronous). Else the
                    answer to an exchange of round r waits only for those due before r - staleness
     normalise      divide by the work done, as FedNova; else plain averages of what was changed
     prox           how far each local step returns towards where the round began: ημ in FedProx (Li et al. 2020)
     momentum       that of the members' optimizer, begun anew each round; it makes their steps longer
     outer          what a root makes of a merge
+    codec          what groups' moves and the global model go through between groups; it rounds the same everywhere
     """
 
     teams: tuple[Team, ...]
@@ -69,12 +77,13 @@ class HybridRules:
     steps: Mapping[str, int]
     samples: Mapping[str, float]
     alpha: float = 1.0
-    decay: float = 0.5
+    decay: float = 0.0
     staleness: int | None = None
     normalise: bool = True
     prox: float = 0.0
     momentum: float = 0.0
     outer: Outer = field(default_factory=Average)
+    codec: Codec = PLAIN
 
     def __post_init__(self) -> None:
         named = [member for team in self.teams for member in team.members]
@@ -88,6 +97,28 @@ class HybridRules:
         if not 0 <= self.prox < 1 or not 0 <= self.momentum < 1:
             raise ValueError(f"prox {self.prox} and momentum {self.momentum} must be at least 0 and below 1")
 
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any], rounds: int, samples: Mapping[str, float]) -> HybridRules:
+        """The rules that a mapping says for members with so many samples; ValueError when it says none."""
+        try:
+            teams = [
+                Team(tuple(team["members"]), tuple(team["owners"]), team["period"], team["phase"])
+                for team in value["teams"]
+            ]
+            return cls(
+                teams=tuple(teams),
+                rounds=rounds,
+                steps=value["steps"],
+                samples=samples,
+                staleness=value["staleness"],
+                normalise=value["normalise"],
+                prox=value["prox"],
+                outer=Nesterov(**value["outer"]),
+                codec=by_name(value["codec"]),
+            )
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"no rules of hybrid synchronization: {error!r}") from error
+
     @cached_property
     def work(self) -> dict[str, float]:
         """a_i: how long each member's local steps are under a constant gradient of 1."""
@@ -98,20 +129,33 @@ class HybridRules:
         return next(k for k, team in enumerate(self.teams) if member in team.members)
 
     def share(self, member: str) -> float:
-        """What a member's change counts in its group's move: p_i·ā_k/a_i, or p_i without normalising."""
+        """What a member's change counts in its group's move: p_i·ā/a_i, or p_i without normalising."""
         team = self.teams[self.team_of(member)]
         own = self.samples[member] / sum(self.samples[m] for m in team.members)
-        return own * self._mean_work(team.members) / self.work[member] if self.normalise else own
+        return own * self._mean_work / self.work[member] if self.normalise else own
 
     def weight(self, number: int, late: int) -> float:
-        """What a group's move counts in the global model when it is `late` rounds behind."""
+        """What a group's move counts in the global model when it is `late` rounds behind: α_k."""
         team = self.teams[number]
-        alpha: float = self.alpha * self._part(team) * (1 + late) ** -self.decay
-        if not self.normalise:
-            return alpha
-        everybody = tuple(self.samples)
-        whole = self._mean_work(everybody) * self._mean_period
-        return alpha * team.period / self._mean_period * whole / (team.period * self._mean_work(team.members))
+        part = sum(self.samples[m] for m in team.members) / sum(self.samples.values())
+        weight: float = self.alpha * part * (1 + late) ** -self.decay
+        return weight
+
+    def partners(self, name: str) -> frozenset[str]:
+        """All whom a member may get a message from; it is a partner of each of them."""
+        team = self.teams[self.team_of(name)]
+        found = {*team.owners}
+        if name in team.owners:
+            found.update(team.members, self.roots)
+        if name in self.roots:
+            found.update(owner for team in self.teams for owner in team.owners)
+        return frozenset(found - {name})
+
+    def rounded(self, values: Tensor) -> Tensor:
+        """A copy of the values, as they come out at the other end of the codec; twice is as once."""
+        if self.codec is PLAIN:
+            return values.clone()
+        return self.codec.decode(self.codec.encode(values), len(values))
 
     @cached_property
     def roots(self) -> tuple[str, ...]:
@@ -119,15 +163,8 @@ class HybridRules:
         return tuple(team.owners[0] for team in self.teams)
 
     @property
-    def _mean_period(self) -> float:
-        return sum(self._part(team) * team.period for team in self.teams)
-
-    def _part(self, team: Team) -> float:
-        return sum(self.samples[m] for m in team.members) / sum(self.samples.values())
-
-    def _mean_work(self, members: tuple[str, ...]) -> float:
-        total = sum(self.samples[m] for m in members)
-        return sum(self.samples[m] * self.work[m] for m in members) / total
+    def _mean_work(self) -> float:
+        return sum(self.work.values()) / len(self.work)
 
 
 def accumulated(steps: int, momentum: float = 0.0, prox: float = 0.0) -> float:

@@ -1,11 +1,12 @@
 """Where unequal work leads: to the members' common optimum with FedNova's normalisation, visibly elsewhere without.
 
-Each member has a quadratic of its own. With steps of η = 1e-4 the parameters creep towards where they settle, along
+Each member has a quadratic of its own. With steps of η = 5e-5 the parameters creep towards where they settle, along
 one slow direction for each of them; three points on that way, equally far apart in time, say where it ends (Aitken).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -18,7 +19,7 @@ from tests.sync.decentralized.simulation import Conditions, Simulation, Watcher
 
 pytestmark = pytest.mark.unit
 
-RATE = 1e-4
+RATE = 5e-5
 #: Groups begin one after the other: what came in another order would be noise, which extrapolating makes larger.
 STARTS = {"c": 0.1, "d": 0.1, "e": 0.2}
 #: As many rounds as all periods take to come round, some times over.
@@ -31,6 +32,7 @@ CURVES = dict(zip(MEMBERS, torch.tensor([[1.0, 0.5], [0.7, 1], [1, 0.8], [0.6, 0
 #: Two groups and one member alone; steps 1 to 8; periods 1, 2 and 4.
 TEAMS = (Team(("a", "b"), ("a",), 1), Team(("c", "d"), ("d",), 4, 1), Team(("e",), ("e",), 2, 1))
 STEPS = {"a": 8, "b": 2, "c": 4, "d": 1, "e": 6}
+NOBODY: Mapping[str, float] = {}
 EQUAL = dict.fromkeys(MEMBERS, 1.0)
 #: The last round is not like the others: all groups exchange in it.
 ROUNDS = 3 * STRETCH + 2
@@ -51,12 +53,13 @@ class Path(Watcher):
         self._stretch = stretch
 
     def advanced(self, member: str, iteration: int) -> None:
-        if member == self._member.name and iteration > 1 and (iteration - 1) % self._stretch == 0:
+        if member == self._member.name and iteration and iteration % self._stretch == 0:
             self.points.append(self._member.parameters)
 
 
-def settles_at(rules: HybridRules, stretch: int = STRETCH) -> Tensor:
-    """The point that the rules lead to, from the last three stretches."""
+def settles_at(rules: HybridRules, stretch: int = STRETCH, slower: Mapping[str, float] = NOBODY) -> Tensor:
+    """The point that the rules lead to, from the last three stretches. Rounds take as long for all but who is `slower`
+    by a factor."""
     speed: dict[str, Tensor] = {}
 
     def change(member: str, iteration: int, parameters: Tensor) -> Tensor:
@@ -69,7 +72,8 @@ def settles_at(rules: HybridRules, stretch: int = STRETCH) -> Tensor:
     start = torch.tensor([2.0, 2.0], dtype=torch.float64)
     members = {name: HybridMember(name, rules, start) for name in MEMBERS}
     path = Path(members["a"], stretch)
-    conditions = Conditions(step_time=lambda member, _: 1 / rules.steps[member], change=change, starts=STARTS)
+    step_s = {name: slower.get(name, 1.0) / rules.steps[name] for name in MEMBERS}
+    conditions = Conditions(step_time=lambda member, _: step_s[member], change=change, starts=STARTS)
     Simulation(members, conditions, path).run()
     first, second, third = path.points[-3:]
     before, after = second - first, third - second
@@ -94,6 +98,17 @@ def test_normalised_it_is_the_common_optimum(changes: dict[str, object]) -> None
     rules = replace(RULES, **changes)
     error = (settles_at(rules) - optimum(dict(rules.samples))).abs().max()
     assert error < 1e-3
+
+
+@pytest.mark.parametrize(
+    ("slower", "staleness"), [({"e": 2.0}, None), ({"e": 2.0}, 3), ({"c": 1.1, "d": 1.1}, 3)], ids=str
+)
+def test_who_is_always_a_little_later_counts_as_much(slower: dict[str, float], staleness: int | None) -> None:
+    """But for the order of moves while the slow fall behind, until they are waited for: so stretches are long."""
+    stretch = 6 * STRETCH
+    rules = replace(RULES, staleness=staleness, rounds=4 * stretch + 2)
+    assert (settles_at(rules, stretch, slower) - optimum(EQUAL)).abs().max() < 5e-3
+    assert (settles_at(replace(rules, decay=0.5), stretch, slower) - optimum(EQUAL)).abs().max() > 0.1
 
 
 def test_an_outer_momentum_leads_to_the_same_point() -> None:

@@ -38,17 +38,20 @@ def random_rules(draw: Random) -> HybridRules:
 
 
 class Ahead(Watcher):
-    """Nobody enters a round while another group owes an exchange that the last one should have waited for."""
+    """Nobody enters a round while another group owes an exchange that the last one should have waited for.
+
+    Round r is iteration r - 1.
+    """
 
     def __init__(self, rules: HybridRules) -> None:
         self._rules = rules
         self._entered = dict.fromkeys(rules.steps, 1)
 
     def advanced(self, member: str, iteration: int) -> None:
-        self._entered[member] = iteration
+        self._entered[member] = iteration + 1
         team = self._rules.teams[self._rules.team_of(member)]
-        before = iteration - 1
-        if iteration == 1 or team.next_exchange(before - 1, ROUNDS) != before:
+        before = iteration
+        if not iteration or team.next_exchange(before - 1, ROUNDS) != before:
             return
         wanted = before if self._rules.staleness is None else before - self._rules.staleness - 1
         for other in self._rules.teams:

@@ -1,0 +1,102 @@
+"""The runs of `benchmarks.cpn`: what is learned, up to where, by which protocol, with which seed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.cpn_protocols import EVENTS, PROTOCOLS, TOPOLOGY
+
+#: 1 to 25 Mbit/s a link: a flat all-reduce of 0.5 MB then takes some four times as long as the slowest member's step.
+SCALE = 0.05
+
+SEEDS = 5
+
+#: More rounds than there is time for: runs end at the target.
+ENDLESS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """The mean test loss that counts as learned, and the most that a cell may take."""
+
+    loss: float
+    limit_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What is learned, and up to where; in cells with events further, so that most of a run comes after them.
+
+    A step takes `step_s` at speed 1: the twelve members make 5.6 of them in that time, which has to take less than half
+    of what a host of two cores can do.
+    """
+
+    train: Mapping[str, Any]
+    step_s: float
+    goal: Goal
+    beyond: Goal
+
+
+TASKS: Mapping[str, Task] = {
+    # A step costs 4.3 ms: 20 % of two cores; with all that members send, evaluate and carry, 48 %.
+    "text": Task(
+        {"model": "gpt-small", "batch": 4, "optimizer": {"name": "adamw", "learning_rate": 0.002}},
+        step_s=0.06,
+        goal=Goal(2.7, 40.0),
+        beyond=Goal(2.55, 70.0),
+    ),
+    # A step costs 3.1 ms: 17 % of two cores.
+    "digits": Task(
+        {"model": "cnn", "batch": 16, "optimizer": {"name": "adam", "learning_rate": 0.002}},
+        step_s=0.05,
+        goal=Goal(0.7, 45.0),
+        beyond=Goal(0.5, 45.0),
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One run."""
+
+    task: str
+    protocol: str
+    seed: int
+
+    @property
+    def key(self) -> str:
+        return f"{self.task}/{self.protocol}/{self.seed}"
+
+    @property
+    def goal(self) -> Goal:
+        task = TASKS[self.task]
+        return task.beyond if self.protocol in EVENTS else task.goal
+
+    def experiment(self) -> dict[str, Any]:
+        """The experiment file's value."""
+        task, protocol = TASKS[self.task], PROTOCOLS[self.protocol]
+        return {
+            "name": "benchmark-cpn",
+            "topology": str(TOPOLOGY),
+            "scale": SCALE,
+            "train": {
+                **task.train,
+                "rounds": ENDLESS,
+                "partition": {"kind": "sites", "alpha": 0.1},
+                "evaluate_every": protocol.evaluate_every,
+            },
+            "compute": {"step_time": f"{task.step_s * 1e3:g}ms"},
+            "sync": dict(protocol.sync),
+            "controller": {"period": "3s", "margin": 0.1, "dwell": 3, **protocol.controller},
+            "events": list(protocol.events),
+            "seed": self.seed,
+        }
+
+
+def cells(tasks: Sequence[str], seeds: int) -> Iterator[Cell]:
+    """All cells, seed by seed."""
+    for seed in range(1, seeds + 1):
+        for task in tasks:
+            yield from (Cell(task, protocol, seed) for protocol in PROTOCOLS)

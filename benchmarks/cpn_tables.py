@@ -1,0 +1,152 @@
+"""What the cells of `benchmarks.cpn` come to: the protocols side by side, and what follows when links fall."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import mean
+from typing import Any
+
+from benchmarks.cpn_cells import SEEDS, TASKS, Cell, Goal
+from benchmarks.cpn_protocols import ABLATIONS, BASELINES, EVENTS, OURS
+from benchmarks.paired import CONFIDENCE, Ratio, ratio
+from benchmarks.table import Table
+
+
+def seconds_to(goal: Goal, run: Mapping[str, Any]) -> float | None:
+    """When what all agreed on was first as good as the goal; None when it never was."""
+    return next((at_s for at_s, loss, _ in run["curve"] if loss <= goal.loss), None)
+
+
+def measured(found: Mapping[str, Any], task: str, protocol: str) -> dict[Cell, Any]:
+    """What is known of a protocol, by cell."""
+    cells = [Cell(task, protocol, seed) for seed in range(1, SEEDS + 1)]
+    return {cell: found[cell.key] for cell in cells if cell.key in found}
+
+
+def seconds(found: Mapping[str, Any], task: str, protocol: str) -> dict[int, float]:
+    """Each seed's seconds to its goal; the limit where it was not reached by then."""
+    runs = measured(found, task, protocol)
+    return {cell.seed: seconds_to(cell.goal, run) or cell.goal.limit_s for cell, run in runs.items()}
+
+
+def reached(found: Mapping[str, Any], task: str, protocol: str) -> list[float]:
+    """The seconds of those that reached it."""
+    runs = measured(found, task, protocol)
+    return [at_s for cell, run in runs.items() if (at_s := seconds_to(cell.goal, run)) is not None]
+
+
+def worst(found: Mapping[str, Any], task: str, protocol: str) -> dict[int, float]:
+    """Each seed's loss at the worst site, when its run was over."""
+    runs = measured(found, task, protocol)
+    return {cell.seed: run["worst_loss"] for cell, run in runs.items() if run["worst_loss"] is not None}
+
+
+def table(found: Mapping[str, Any], task: str) -> tuple[Table, dict[str, Any]]:
+    """The protocols, the time of each over ours, and what stands beside it."""
+    goal = TASKS[task].goal
+    rows, figures = [], {}
+    for protocol in (OURS, *BASELINES, *ABLATIONS):
+        runs = list(measured(found, task, protocol).values())
+        if not runs:
+            continue
+        learned = reached(found, task, protocol)
+        times = ratio(seconds(found, task, protocol), seconds(found, task, OURS))
+        losses = ratio(worst(found, task, protocol), worst(found, task, OURS))
+        figures[protocol] = {
+            "seconds_to_goal": mean(learned) if learned else None,
+            "reached": len(learned),
+            "seeds": len(runs),
+            "slower": _figure(times),
+            "worst_loss_over_ours": _figure(losses),
+            "at_least": len(learned) < len(runs),
+            **{name: _middle(runs, name) for name in ("wan_bytes", "idle", "cpu", "worst_loss")},
+        }
+        rows.append(_row(protocol, runs, learned, times, losses))
+    columns = ["protocol", "s to goal", "reached", "× ours", "loss", "worst site's", "× ours"]
+    columns += ["WAN MB", "MB/s", "idle", "CPU"]
+    notes = [
+        f"goal: test loss {goal.loss:g} within {goal.limit_s:g} s; what does not reach it counts as reaching it then "
+        f"(>); interval: {CONFIDENCE:.0%}, paired by seed",
+        f"baselines: {', '.join(BASELINES)}; ablations: {', '.join(ABLATIONS)}",
+    ]
+    return Table(f"Time to a loss of {goal.loss:g}: {task}, 12 members in 4 regions", columns, rows, notes), figures
+
+
+def events_table(found: Mapping[str, Any], task: str) -> tuple[Table, dict[str, Any]]:
+    """What follows when a region's links fall, with plans that change and with the first one held."""
+    goal = TASKS[task].beyond
+    follows, held = EVENTS
+    rows, figures = [], {}
+    for protocol in EVENTS:
+        runs = list(measured(found, task, protocol).values())
+        if not runs:
+            continue
+        learned = reached(found, task, protocol)
+        times = ratio(seconds(found, task, protocol), seconds(found, task, follows))
+        swaps = [run["rounds_to_swap"] for run in runs if run["rounds_to_swap"] is not None]
+        figures[protocol] = {
+            "seconds_to_goal": mean(learned) if learned else None,
+            "reached": len(learned),
+            "seeds": len(runs),
+            "slower": _figure(times),
+            "rounds_to_swap": swaps,
+            "wan_bytes": _middle(runs, "wan_bytes"),
+        }
+        rows.append(
+            [
+                *_learned(protocol, runs, learned, times),
+                ", ".join(map(str, swaps)) or "-",
+                f"{mean(run['wan_bytes'] for run in runs) / 1e6:.1f}",
+            ]
+        )
+    columns = ["", "s to goal", "reached", f"× {follows}", "rounds under the old plan", "WAN MB"]
+    notes = [f"goal: test loss {goal.loss:g} within {goal.limit_s:g} s; {held}: no plan follows the first"]
+    return Table(f"A region's links fall to a tenth: {task}", columns, rows, notes), figures
+
+
+def _figure(times: Ratio | None) -> dict[str, Any] | None:
+    if times is None:
+        return None
+    return {"ratio": times.value, "interval": [times.low, times.high] if times.pairs > 1 else None}
+
+
+def _row(
+    protocol: str,
+    runs: Sequence[Mapping[str, Any]],
+    learned: Sequence[float],
+    times: Ratio | None,
+    losses: Ratio | None,
+) -> list[str]:
+    return [
+        *_learned(protocol, runs, learned, times),
+        said(_middle(runs, "loss"), ".3f"),
+        said(_middle(runs, "worst_loss"), ".3f"),
+        "-" if losses is None else str(losses),
+        f"{mean(run['wan_bytes'] for run in runs) / 1e6:.1f}",
+        f"{mean(run['wan_bytes'] / run['seconds'] for run in runs) / 1e6:.2f}",
+        said(_middle(runs, "idle"), ".0%"),
+        said(_middle(runs, "cpu"), ".0%"),
+    ]
+
+
+def _learned(
+    protocol: str, runs: Sequence[Mapping[str, Any]], learned: Sequence[float], times: Ratio | None
+) -> list[str]:
+    """A row's first cells: the seconds of those that reached the goal, how many did, and the ratio."""
+    return [
+        protocol,
+        f"{mean(learned):.1f}" if learned else "-",
+        f"{len(learned)}/{len(runs)}",
+        "-" if times is None else f"{'>' if len(learned) < len(runs) else ''}{times}",
+    ]
+
+
+def _middle(runs: Sequence[Mapping[str, Any]], name: str) -> float | None:
+    """The mean over runs; those that have none are left out: nothing was evaluated before the time was over."""
+    values = [run[name] for run in runs if run[name] is not None]
+    return mean(values) if values else None
+
+
+def said(value: float | None, form: str) -> str:
+    """A figure, if there is one."""
+    return "-" if value is None else format(value, form)
