@@ -149,8 +149,7 @@ class Place:
         """The place that a mapping says; ValueError when it says none."""
         try:
             listed = {name: tuple(value[name]) for name in ("sources", "targets", "partners")}
-            evaluates = value.get("evaluates", cls.evaluates)
-            listed["evaluates"] = evaluates and tuple(evaluates)
+            listed |= {name: tuple(value[name]) for name in ("evaluates",) if value.get(name)}
             return cls(**{**value, **listed})
         except (KeyError, TypeError) as error:
             raise ValueError(f"not a place in decentralized training: {error!r}") from error
