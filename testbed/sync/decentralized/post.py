@@ -49,7 +49,7 @@ class Post:
         self._stale = stale
         self._on_sent = on_sent
         self._dropped: set[str] = set()
-        self._waiting: dict[str, deque[Message]] = defaultdict(deque)
+        self._waiting: dict[str, deque[tuple[Message, Letter]]] = defaultdict(deque)
         self._under_way: Counter[str] = Counter()
         self._sequence: Counter[str] = Counter()
 
@@ -59,7 +59,7 @@ class Post:
             return
         letter = self._letters.write(message)
         if letter.body:
-            self._waiting[to].append(message)
+            self._waiting[to].append((message, letter))
             self._send_on(to)
         else:
             self._hand_over(to, letter)
@@ -106,12 +106,12 @@ class Post:
     def _send_on(self, to: str) -> None:
         waiting = self._waiting[to]
         while waiting and self._under_way[to] < UNDER_WAY:
-            message = waiting.popleft()
-            if self._stale(to, message, waiting):
+            message, letter = waiting.popleft()
+            if self._stale(to, message, [later for later, _ in waiting]):
                 self.suppressed += 1
             else:
                 self._under_way[to] += 1
-                self._hand_over(to, self._letters.write(message))
+                self._hand_over(to, letter)
 
     def _hand_over(self, to: str, letter: Letter) -> None:
         number = self._sequence[to]
