@@ -9,7 +9,6 @@ from testbed.planning import View, make_policy
 from testbed.planning.graphs import Graph
 from testbed.spec.experiment import ExperimentFile
 from testbed.spec.topology import Worker
-from testbed.sync.decentralized.hybrid import HybridRules
 
 #: The policy that plans with computing power, and makes groups itself.
 CPN = "cpn"
@@ -70,7 +69,10 @@ def rules_of(spec: ExperimentFile, known: View) -> dict[str, Any]:
 
 
 def graph_of(rules: Mapping[str, Any]) -> Graph:
-    """Who sends to whom under such rules."""
-    steps = rules["steps"]
-    made = HybridRules.from_json(rules, rounds=1, samples=dict.fromkeys(steps, 1.0))
-    return Graph(tuple(steps), frozenset((one, other) for one in steps for other in made.partners(one)))
+    """Who sends to whom under such rules: a group's members to its owners, all owners to the holders of the global
+    model, which are every group's first owner; and back."""
+    teams = rules["teams"]
+    roots = [team["owners"][0] for team in teams]
+    pairs = {(member, owner) for team in teams for owner in team["owners"] for member in (*team["members"], *roots)}
+    both = {*pairs, *((owner, member) for member, owner in pairs)}
+    return Graph(tuple(rules["steps"]), frozenset((one, other) for one, other in both if one != other))

@@ -141,16 +141,6 @@ class HybridRules:
         weight: float = self.alpha * part * (1 + late) ** -self.decay
         return weight
 
-    def partners(self, name: str) -> frozenset[str]:
-        """All whom a member may get a message from; it is a partner of each of them."""
-        team = self.teams[self.team_of(name)]
-        found = {*team.owners}
-        if name in team.owners:
-            found.update(team.members, self.roots)
-        if name in self.roots:
-            found.update(owner for team in self.teams for owner in team.owners)
-        return frozenset(found - {name})
-
     def rounded(self, values: Tensor) -> Tensor:
         """A copy of the values, as they come out at the other end of the codec; twice is as once."""
         if self.codec is PLAIN:
