@@ -149,7 +149,8 @@ class Place:
         """The place that a mapping says; ValueError when it says none."""
         try:
             listed = {name: tuple(value[name]) for name in ("sources", "targets", "partners")}
-            listed |= {name: tuple(value[name]) for name in ("evaluates",) if value.get(name)}
+            if evaluates := value.get("evaluates"):
+                listed["evaluates"] = tuple(evaluates)
             return cls(**{**value, **listed})
         except (KeyError, TypeError) as error:
             raise ValueError(f"not a place in decentralized training: {error!r}") from error

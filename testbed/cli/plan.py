@@ -80,8 +80,7 @@ def _in_force(file: Path) -> Plan:
 
 
 def _declared(file: Path | None, model_bytes: int | None) -> View:
-    from testbed.emulation.routing import Routes
-    from testbed.run.view import declared_states, view_of
+    from testbed.run.view import declared_view
     from testbed.spec.topology import Topology
 
     if file is None or model_bytes is None:
@@ -92,7 +91,7 @@ def _declared(file: Path | None, model_bytes: int | None) -> View:
     except SpecError as error:
         raise fail(BAD_INPUT, error) from None
     try:
-        return view_of(topology, Routes.over(topology), declared_states(topology), model_bytes, 0.0, "declared")
+        return declared_view(topology, model_bytes)
     except ViewError as error:
         raise fail(BAD_INPUT, f"{file}: {error}") from None
 

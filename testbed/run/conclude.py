@@ -17,6 +17,7 @@ from testbed.run.summary import RoundFigures
 from testbed.run.training import Outcome
 from testbed.run.verdict import Evidence, LinkEvidence, Verdict, judge
 from testbed.spec.experiment import Experiment
+from testbed.spec.sync import PLANNED
 from testbed.spec.topology import Topology
 
 #: The bound follows the network, so it is solved for rounds spread over the run; each takes some 30 ms.
@@ -49,7 +50,7 @@ def conclude(experiment: Experiment, directory: RunDirectory, outcome: Outcome) 
             "identical_parameters": identical if sync.alike else None,
         },
         "sync": {
-            "policy": sync.policy if sync.alike else None,
+            "policy": sync.policy if sync.strategy in PLANNED else None,
             "strategy": sync.strategy,
             "seconds_per_round": {"p50": summary.percentile(seconds, 50), "p95": summary.percentile(seconds, 95)},
             "wan_bytes": summary.wan_bytes(traffic, began),

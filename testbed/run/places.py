@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from testbed.controller.spec import Circle
-from testbed.emulation.routing import Routes
-from testbed.planning import PolicyError, View, make_policy
+from testbed.planning import PolicyError, make_policy
 from testbed.planning.graphs import Graph, GraphError, fast_edges, make_graph
 from testbed.protocol import Place
-from testbed.run import hybrid, view
+from testbed.run import hybrid
+from testbed.run.view import declared_view
 from testbed.spec.errors import Fault, SpecError
 from testbed.spec.experiment import Experiment
 
@@ -38,7 +38,7 @@ class Placement:
         self._protocol = PROTOCOLS[self._sync.strategy]
         self._sites = _sites(experiment) if self._sync.between == "sites" else {}
         try:
-            self.groups = hybrid.rules_of(experiment.spec, _known(experiment)) if self._protocol == "staggered" else {}
+            self.groups = _groups(experiment) if self._protocol == "staggered" else {}
             self.graph = hybrid.graph_of(self.groups) if self.groups else _graph(experiment, tuple(self._sites))
             self._weights = self.circle.weigh(self.graph)
             self._active = self.graph.sides()[0] if self._protocol == "adpsgd" else ()
@@ -159,11 +159,8 @@ def _sites(experiment: Experiment) -> Mapping[str, tuple[str, ...]]:
     return {leader: tuple(others) for leader, *others in sites.values()}
 
 
-def _known(experiment: Experiment) -> View:
-    """The network as the files declare it."""
-    topology = experiment.topology
-    states = view.declared_states(topology)
-    return view.view_of(topology, Routes.over(topology), states, experiment.spec.round_bytes, 0.0, "declared")
+def _groups(experiment: Experiment) -> Mapping[str, Any]:
+    return hybrid.rules_of(experiment.spec, declared_view(experiment.topology, experiment.spec.round_bytes))
 
 
 def _graph(experiment: Experiment, leaders: tuple[str, ...]) -> Graph:
@@ -173,7 +170,7 @@ def _graph(experiment: Experiment, leaders: tuple[str, ...]) -> Graph:
         return make_graph("complete", names)
     if sync.graph != "network" and sync.strategy != "fedasync":
         return make_graph(sync.graph, names)
-    known = _known(experiment)
+    known = declared_view(experiment.topology, experiment.spec.round_bytes)
     if sync.strategy != "fedasync":
         return fast_edges(known, sync.degree)
     edges = {(child, parent) for tree in make_policy("star").plan(known).trees for child, parent in tree.reduce.items()}

@@ -27,7 +27,6 @@ from testbed.emulation.image import ensure_worker_image
 from testbed.emulation.label import labelled
 from testbed.emulation.network import Network
 from testbed.emulation.probe import measure_links
-from testbed.emulation.routing import Routes
 from testbed.emulation.shaping import open_shaper
 from testbed.link import LinkState
 from testbed.planning import PolicyError, make_policy
@@ -57,9 +56,8 @@ PATIENCE_S = 2 * JOIN_DEADLINE_S
 def check_policy(experiment: Experiment) -> None:
     """Raise SpecError when the experiment's policy does not exist, refuses its options, or has no plan for the
     network as the files declare it: found out by planning, before anything is built."""
-    sync, topology = experiment.spec.sync, experiment.topology
-    states = view.declared_states(topology)
-    known = view.view_of(topology, Routes.over(topology), states, experiment.spec.round_bytes, 0.0, "declared")
+    sync = experiment.spec.sync
+    known = view.declared_view(experiment.topology, experiment.spec.round_bytes)
     try:
         make_policy(sync.policy, hybrid.options_of(experiment.spec)).plan(known)
     except (PolicyError, TypeError, ValueError) as error:

@@ -54,3 +54,8 @@ def view_of(
     """The view of a network in these states at `at_s` (Unix time)."""
     links = physical_links(topology, states)
     return View.of_network(members(topology), links, member_routes(topology, routes), model_bytes, at_s, knowledge)
+
+
+def declared_view(topology: Topology, model_bytes: int) -> View:
+    """The view of a network as its files declare it, at its start."""
+    return view_of(topology, Routes.over(topology), declared_states(topology), model_bytes, 0.0, "declared")

@@ -24,11 +24,14 @@ Reduction = Literal["gradients", "local_sgd", "post_local_sgd", "diloco", "hiera
 Strategy = Literal[Reduction, Decentralized]
 REDUCTIONS: frozenset[str] = frozenset(Reduction.__args__)  # type: ignore[attr-defined]
 
+#: Those in which a policy plans who exchanges with whom.
+PLANNED = REDUCTIONS | {"staggered"}
+
 #: The fields of `sync` that belong to some strategies only.
 STRATEGY_FIELDS: Mapping[str, frozenset[str]] = {
-    "policy": REDUCTIONS | {"staggered"},
-    "options": REDUCTIONS | {"staggered"},
-    "codec": REDUCTIONS | {"staggered"},
+    "policy": PLANNED,
+    "options": PLANNED,
+    "codec": PLANNED,
     "link_codecs": REDUCTIONS,
     **DECENTRALIZED_FIELDS,
     "every": frozenset(("local_sgd", "post_local_sgd", "diloco", "hierarchical", "hybrid", "fedasync", "staggered")),
@@ -50,7 +53,6 @@ MOST_STREAMS = 16
 CODEC_BYTES = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "int8": 1 + 4 / 256}
 TOPK = re.compile(r"topk:(0?\.\d+)")
 TOPK_BYTES = 6
-
 
 #: Codecs that do not depend on what else is in a chunk, nor leave a part of it for later.
 STAGGERED_CODECS = ("fp32", "fp16", "bf16")

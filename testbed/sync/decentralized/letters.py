@@ -152,13 +152,13 @@ class Letters:
             case Letter(19, number):
                 return Given(number, self._tensor(letter))
             case Letter(20, number):
-                return hybrid.Local(number, self._part(letter))
+                return hybrid.Local(number, self._part(letter, PLAIN))
             case Letter(21, number):
-                return hybrid.Agreed(number, self._part(letter))
+                return hybrid.Agreed(number, self._part(letter, PLAIN))
             case Letter(22, number, start):
-                return hybrid.Moved(number, start, self._decoded(letter))
+                return hybrid.Moved(number, start, self._part(letter, self._codec))
             case Letter(23, number, start):
-                return hybrid.Merged(number, start, self._decoded(letter))
+                return hybrid.Merged(number, start, self._part(letter, self._codec))
         raise FrameError(f"no message has the code {letter.code}")
 
     def _tensor(self, letter: Letter) -> Tensor:
@@ -166,18 +166,12 @@ class Letters:
             raise FrameError(f"a model of {len(letter.body)} bytes, where this member's has {4 * self._elements}")
         return torch.frombuffer(letter.body, dtype=torch.float32)
 
-    def _part(self, letter: Letter) -> Tensor:
-        """Some of a model's elements; whose part it is knows how many they should be."""
-        return self._as_told(letter, PLAIN)
-
     def _coded(self, values: Tensor, letter: Letter) -> Letter:
         data = self._codec.encode(values.detach().to("cpu", torch.float32))
         return letter._replace(body=bytes_of(data), kept=data)
 
-    def _decoded(self, letter: Letter) -> Tensor:
-        return self._as_told(letter, self._codec)
-
-    def _as_told(self, letter: Letter, codec: Codec) -> Tensor:
+    def _part(self, letter: Letter, codec: Codec) -> Tensor:
+        """Some of a model's elements; whose part it is knows how many they should be."""
         elements = len(letter.body) // codec.size(1)
         if elements > self._elements or not codec.fits(elements, len(letter.body)):
             raise FrameError(f"{len(letter.body)} bytes are no part of a model of {self._elements} elements")
