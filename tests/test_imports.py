@@ -30,7 +30,7 @@ ARROWS: dict[str, set[str]] = {
     "sync": {"plan", "protocol"},
     "worker": {"sync", "plan", "protocol"},
     "run": {"controller", "emulation", "planning", "telemetry", "spec", "trace", "plan", "protocol", "link"},
-    "report": {"run", "telemetry", "spec", "trace", "plan", "protocol", "link"},
+    "report": {"run", "planning", "telemetry", "spec", "trace", "plan", "protocol", "link"},
     "__main__": {"cli"},
     "cli": {"run", "report", "controller", "emulation", "planning", "telemetry", "spec", "trace", "plan", "link"},
 }

@@ -189,7 +189,7 @@ class Planner:
         self._explore(now)
         due = now - self._considered_s >= self._spec.period_s
         idle = self.course.pending is None and self._requests.empty
-        if due and idle and self._left() >= self._spec.dwell_rounds:
+        if due and idle and not self._spec.hold and self._left() >= self._spec.dwell_rounds:
             self._ask(Request("period"))
         self._host.announce()
 
@@ -204,7 +204,7 @@ class Planner:
 
     def _explore(self, now: float) -> None:
         """Have members probe what is unknown, if there will be another plan to profit from it."""
-        if self._left() < self._spec.dwell_rounds:
+        if self._spec.hold or self._left() < self._spec.dwell_rounds:
             return
         present = self._host.members.present
         unknown = {

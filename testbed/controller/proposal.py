@@ -36,7 +36,7 @@ def propose(
         plan = spec.dress(policy.replan(view, current), view)
     except PolicyError as error:
         return Proposal(view, None, Decision(False, str(error), None, float("inf")))
-    rules = Rules(spec.margin, spec.dwell_rounds)
+    rules = Rules(1.0 if spec.hold else spec.margin, spec.dwell_rounds)  # nothing saves all of a round
     decision = decide(current, plan, view, standing, rules, network_changed, policy.measure)
     if anyway:
         decision = replace(decision, adopt=current.shape() != plan.shape(), why=anyway)

@@ -105,7 +105,8 @@ class ControllerSpec(BaseModel):
     instead of rounds.
 
     `period_s`: the least time between two evaluations of the policy. `margin`: the part of the predicted round
-    that another plan must save. `dwell_rounds`: how many rounds a plan stands before another may follow.
+    that another plan must save. `dwell_rounds`: how many rounds a plan stands before another may follow. With `hold`
+    none is looked for but where the network is declared to be another one, and nothing is probed.
 
     Unless it is `elastic`, a member that dies ends the run; where the circle survives that, it stays away.
     """
@@ -124,6 +125,7 @@ class ControllerSpec(BaseModel):
     period_s: float = Field(default=5.0, ge=0)
     margin: float = Field(default=0.1, ge=0, lt=1)
     dwell_rounds: int = Field(default=3, ge=0)
+    hold: bool = False
     elastic: Elastic | None = None
     circle: Circle | None = None
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 from testbed.plan import Plan
+from testbed.planning import View
 from testbed.protocol import ProtocolError, Report, decode
 from testbed.run.summary import RoundFigures, fewest, rounds_of
 
@@ -67,6 +68,7 @@ class RunRecord:
     """A run's files. `gaps` says in words what was missing or could not be read.
 
     Times in `reports` are Unix seconds, as members sent them; all other times are seconds since training began.
+    `estimates` says what was held of links (`links`: name → estimate) each time that it was written down.
     """
 
     path: Path
@@ -77,6 +79,7 @@ class RunRecord:
     events: tuple[Mapping[str, Any], ...]
     reports: tuple[Report, ...]
     decisions: tuple[Mapping[str, Any], ...]
+    estimates: tuple[Mapping[str, Any], ...]
     plans: Mapping[int, Plan]
     zero_s: float
     gaps: tuple[str, ...]
@@ -113,6 +116,19 @@ class RunRecord:
         return ":".join(
             [str(sync.get("policy") or "unknown policy"), *(f"{name}={value}" for name, value in options.items())]
         )
+
+    def view(self, name: str) -> View | None:
+        """A view by its name in a decision, read once; None where there is none."""
+        if name not in self._views:
+            try:
+                self._views[name] = View.from_json(json.loads((self.path / name).read_text(encoding="utf-8")))
+            except (OSError, ValueError):  # ViewError is a ValueError
+                self._views[name] = None
+        return self._views[name]
+
+    @cached_property
+    def _views(self) -> dict[str, View | None]:
+        return {}
 
     @cached_property
     def members(self) -> tuple[str, ...]:
@@ -192,6 +208,11 @@ def site_of(member: str) -> str:
     return match["site"] if match else member
 
 
+def _estimates_of(decisions: Iterable[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
+    """What was held of links when plans were considered: records of earlier versions have nothing else."""
+    return tuple({"at_s": line["at_s"], "links": line.get("estimates") or {}} for line in decisions)
+
+
 class _Reader:
     """Reads the files of one directory and notes what is missing."""
 
@@ -203,20 +224,17 @@ class _Reader:
         manifest = self._manifest()
         reports = tuple(self._reports())
         zero = self._zero(manifest, reports)
+        decisions = tuple(self._since(zero, "decisions.jsonl", "at_s"))
         return RunRecord(
             path=self._path,
             manifest=manifest,
             summary=self._summary(),
             states=self._states(zero),
             samples=tuple(self._samples(zero)),
-            events=tuple(
-                {**line, "at_s": line["at_s"] - zero}
-                for line in self._lines("events.jsonl", "at_s", "kind", "target", optional=True)
-            ),
+            events=tuple(self._since(zero, "events.jsonl", "at_s", "kind", "target")),
             reports=reports,
-            decisions=tuple(
-                {**line, "at_s": line["at_s"] - zero} for line in self._lines("decisions.jsonl", "at_s", optional=True)
-            ),
+            decisions=decisions,
+            estimates=tuple(self._since(zero, "estimates.jsonl", "at_s", "links")) or _estimates_of(decisions),
             plans=self._plans(),
             zero_s=zero,
             gaps=tuple(self._gaps),
@@ -274,6 +292,10 @@ class _Reader:
                     unread += 1
         if unread:
             self._gaps.append(f"{name}: {unread} line{'s' * (unread > 1)} cut short or without needed fields")
+
+    def _since(self, zero: float, name: str, *needed: str) -> Iterator[dict[str, Any]]:
+        """Lines that need not be there, with their times since training began."""
+        return ({**line, "at_s": line["at_s"] - zero} for line in self._lines(name, *needed, optional=True))
 
     def _reports(self) -> Iterator[Report]:
         for line in self._lines("rounds.jsonl", "member", "round"):

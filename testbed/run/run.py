@@ -155,7 +155,7 @@ class Run:
     def _controller_spec(self, network: Network) -> ControllerSpec:
         spec, topology = self.experiment.spec, self.experiment.topology
         states = view.declared_states(topology)
-        known = view.view_of(topology, network.routes, states, spec.round_bytes, time.time(), "measured")
+        known = view.view_of(topology, network.routes, states, spec.round_bytes, time.time(), spec.controller.knowledge)
         workers = topology.workers
         return ControllerSpec(
             members=tuple(worker.name for worker in workers),
@@ -170,6 +170,7 @@ class Run:
             period_s=spec.controller.period,
             margin=spec.controller.margin,
             dwell_rounds=spec.controller.dwell,
+            hold=spec.controller.hold,
             elastic=None if spec.elastic is None else Elastic(quorum=spec.elastic.quorum, lease_s=spec.elastic.lease),
             circle=self._placement.circle if self._placement else None,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from testbed.controller.client import AdminClient, AdminError
@@ -37,6 +38,7 @@ class Script:
         self._tell = tell
         self._before_routes = before_routes
         self._waiting = list(experiment.spec.events)
+        self._told_s = 0.0
         self.swaps: list[dict[str, Any]] = []
 
     @property
@@ -55,6 +57,15 @@ class Script:
                 raise RunFailed(f"the event {_words(event)} cannot happen: {error.args[0]}") from error
             except AdminError as error:
                 raise RunFailed(f"the controller did not take the event {_words(event)}: {error}") from error
+        if self._is_oracle and elapsed_s - self._told_s >= self._experiment.spec.controller.period:
+            self._told_s = elapsed_s
+            with suppress(AdminError):  # busy; told again after another period
+                self._inform()
+
+    @property
+    def _is_oracle(self) -> bool:
+        """Whether the controller is told what links truly carry."""
+        return self._experiment.spec.controller.knowledge == "oracle"
 
     def _make_happen(self, event: Event) -> None:
         if event.change:
@@ -88,10 +99,13 @@ class Script:
         self.swaps[-1]["active_s"] = requested + done.seconds
 
     def _inform(self) -> None:
-        """Tell the controller of the underlay as it is declared to be now: it is to measure what traces do."""
+        """Tell the controller of the underlay as it is declared to be now: it is to measure what traces do, unless it
+        is an oracle."""
         topology = self._network.topology
         down = self._network.links_in_force.down
-        states = {name: state for name, state in view.declared_states(topology).items() if name not in down}
+        in_force = self._network.links_in_force.states()
+        states = in_force if self._is_oracle else view.declared_states(topology)
+        states = {name: state for name, state in states.items() if name not in down}
         links = view.physical_links(topology, states)
         self._controller.change_network(links, view.member_routes(topology, self._network.routes))
 

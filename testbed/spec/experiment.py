@@ -83,11 +83,18 @@ class Train(Strict):
 
 class Controller(Strict):
     """When another plan is adopted: looked for every `period`, its predicted gain above `margin`, and the plan in
-    force at least `dwell` rounds old."""
+    force at least `dwell` rounds old.
+
+    With `hold` the first plan stays, unless an event of the experiment makes it impossible, and nobody probes. Where
+    `knowledge` is `oracle` the controller is told each `period` what links truly carry, in place of what its members
+    measure: both are what re-planning is held against.
+    """
 
     period: Duration = Field(default=2.0, ge=0.1)
     margin: float = Field(default=0.1, ge=0, lt=1)
     dwell: int = Field(default=3, ge=1)
+    hold: bool = False
+    knowledge: Literal["measured", "oracle"] = "measured"
 
 
 class Elastic(Strict):

@@ -43,7 +43,7 @@ def record(*samples: tuple[float, int, float]) -> RunRecord:
     """A run that sampled (seconds, bytes, seconds backlogged) of one link."""
     taken = tuple(Sample(at, {"a->b": bytes_}, {"a->b": busy}, None) for at, bytes_, busy in samples)
     nothing: dict[str, tuple[()]] = {}
-    return RunRecord(Path("runs/x"), {}, {}, nothing, taken, (), (), (), {}, 0.0, ())
+    return RunRecord(Path("runs/x"), {}, {}, nothing, taken, (), (), (), (), {}, 0.0, ())
 
 
 def test_what_was_measured_is_known_only_while_the_queue_was_backlogged() -> None:

@@ -1,0 +1,300 @@
+"""Does re-planning pay? Rounds completed in a minute by a controller that follows the network, one that holds its first
+plan, and one that knows the truth, on a seeded family of wide-area networks (`benchmarks.wans`).
+
+    cell: a network, a seed, a mode  --a run of WINDOW_S over the same traces-->  rounds, and what the run recorded
+
+    hold      the first plan stays
+    follow    plans by what the members' own transfers show
+    oracle    asked each period with the true rates; where that brought less than holding, holding
+
+Workers are processes in the network's hosts. Cells are kept in runs/benchmark-replanning.json and not measured again;
+their run directories stay, and `--score RUN…` reads any run's: how far estimates and predictions were off, and what
+swaps promised and brought. No emulation is needed for that.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from itertools import product
+from math import exp, log
+from pathlib import Path
+from statistics import mean
+from typing import Any, Literal
+
+import yaml
+from rich.console import Console
+
+from benchmarks.hop import ForkedRun
+from benchmarks.nursery import Nursery
+from benchmarks.table import Table, arguments, progress, show
+from benchmarks.wans import FAMILY, Kind, Wan
+from testbed.report.record import RunRecord
+from testbed.report.replanning import Score, score
+from testbed.run.directory import RUNS, RunDirectory
+from testbed.run.display import Display, Snapshot
+from testbed.run.verdict import CPU_BUSY, STEP_OVERRUN
+from testbed.spec.experiment import Experiment
+from testbed.telemetry.store import write_json
+
+KEPT = RUNS / "benchmark-replanning.json"
+
+#: Of the trace. What the members need to join comes before it.
+WINDOW_S = 65.0
+
+Mode = Literal["hold", "follow", "oracle"]
+MODES: Mapping[Mode, Mapping[str, Any]] = {
+    "hold": {"hold": True},
+    "follow": {},
+    "oracle": {"knowledge": "oracle"},
+}
+
+SEEDS: Sequence[int] = (1, 2)
+#: Networks that no change was made by; they are measured at the end.
+UNSEEN_SEEDS: Sequence[int] = (101, 102)
+UNSEEN: Sequence[tuple[Kind, int]] = (("drop", 6), ("wander", 5), ("redraw", 7), ("constant", 5))
+QUICK: Sequence[tuple[Kind, int]] = (("drop", 5), ("redraw", 6), ("constant", 6))
+
+#: What is claimed. Networks on which the oracle does so much are worth following.
+WORTH, GAINED = 1.3, 1.25
+KEPT_UP, LEAST, OF_ORACLE = 0.98, 0.92, 0.87
+
+ENDLESS = 1_000_000
+
+
+class Enough(Exception):
+    """The window is over."""
+
+
+@dataclass(kw_only=True)
+class Window(Display):
+    """Shows nothing, and ends the run when its time is over."""
+
+    console: Console = field(default_factory=lambda: Console(quiet=True))
+    ends_s: float = 0.0
+
+    def show(self, snapshot: Snapshot) -> None:
+        now = time.monotonic()
+        self.ends_s = self.ends_s or now + WINDOW_S
+        if now > self.ends_s:
+            raise Enough
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One run."""
+
+    wan: Wan
+    mode: Mode
+    policy: str
+
+    @property
+    def key(self) -> str:
+        return f"{self.policy}/{self.wan.name}/{self.wan.seed}/{self.mode}"
+
+    def experiment(self, folder: Path) -> dict[str, Any]:
+        """The experiment file's value; the network's files are written into `folder`."""
+        network = self.wan.write(folder)
+        return {
+            "name": f"replanning-{self.wan.name}-{self.wan.seed}-{self.mode}",
+            **network,
+            "train": {**network["train"], "rounds": ENDLESS, "evaluate_every": ENDLESS},
+            "sync": {"policy": self.policy},
+            "controller": {"period": "2s", **MODES[self.mode]},
+            "seed": self.wan.seed,
+        }
+
+
+def measure(cell: Cell, nursery: Nursery) -> dict[str, Any]:
+    """Run a cell; its figures."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        file = folder / "experiment.yaml"
+        file.write_text(yaml.safe_dump(cell.experiment(folder)))
+        experiment = Experiment.load(file)
+        directory = RunDirectory(experiment.name)
+        run = ForkedRun(experiment, directory, nursery)
+        run.display = Window()
+        with suppress(Enough):
+            run.execute()
+        directory.close()
+    return figures_of(RunRecord.read(directory.path), experiment)
+
+
+def figures_of(record: RunRecord, experiment: Experiment) -> dict[str, Any]:
+    """What a run's records say: the rounds that were over in the window, and whether the host kept up."""
+    declared = {worker.name: experiment.spec.compute.step_seconds(worker) for worker in experiment.topology.workers}
+    cpu = [sample.cpu for sample in record.samples if sample.cpu is not None]
+    return {
+        "rounds": sum(record.since(one.finished_s) <= WINDOW_S for one in record.rounds),
+        "swaps": len(record.epochs) - 1,
+        "late": mean(report.late_s > STEP_OVERRUN * declared[report.member] for report in record.reports),
+        "starved": mean(busy > CPU_BUSY for busy in cpu),
+        "cpu": mean(cpu),
+        "directory": str(record.path),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """The three modes on a network and seed: rounds of each."""
+
+    network: str
+    seed: int
+    rounds: Mapping[str, int]
+    swaps: int
+
+    @property
+    def oracle(self) -> float:
+        """What there is to gain over holding."""
+        return max(self.rounds["oracle"] / self.rounds["hold"], 1.0)
+
+    @property
+    def follow(self) -> float:
+        """What following gains over holding."""
+        return self.rounds["follow"] / self.rounds["hold"]
+
+
+def compared(found: Mapping[str, Mapping[str, Any]], policy: str) -> list[Compared]:
+    """All networks and seeds of which the three modes were measured, in the family's order."""
+    by_network: dict[tuple[str, int], dict[str, Mapping[str, Any]]] = {}
+    for key, cell in found.items():
+        its, network, seed, mode = key.split("/")
+        if its == policy:
+            by_network.setdefault((network, int(seed)), {})[mode] = cell
+    return [
+        Compared(name, seed, {mode: cells[mode]["rounds"] for mode in MODES}, cells["follow"]["swaps"])
+        for (name, seed), cells in by_network.items()
+        if cells.keys() >= MODES.keys()
+    ]
+
+
+def geometric(values: Sequence[float]) -> float:
+    """The geometric mean."""
+    return exp(mean(map(log, values)))
+
+
+def claims(ones: Sequence[Compared]) -> dict[str, tuple[float, float]]:
+    """What is measured of each claim, and the least that it may be."""
+    worth = [one.follow for one in ones if one.oracle >= WORTH]
+    others = [one.follow for one in ones if one.oracle < WORTH]
+    found = {}
+    if worth:
+        found[f"follow : hold, where the oracle gains {WORTH:g}"] = (geometric(worth), GAINED)
+    if others:
+        found["follow : hold elsewhere"] = (geometric(others), KEPT_UP)
+        found["follow : hold elsewhere, the worst"] = (min(others), LEAST)
+    if ones:
+        found["follow : oracle"] = (mean(one.follow / one.oracle for one in ones), OF_ORACLE)
+    return found
+
+
+def tables(ones: Sequence[Compared], scores: Mapping[str, Score]) -> list[Table]:
+    """Rounds by network, the claims, and the scores of what was followed."""
+    rows = [
+        [
+            f"{one.network}, seed {one.seed}",
+            *(str(one.rounds[mode]) for mode in MODES),
+            f"{one.follow:.2f}",
+            f"{one.oracle:.2f}",
+            f"{one.follow / one.oracle:.2f}",
+            str(one.swaps),
+        ]
+        for one in ones
+    ]
+    columns = ["", *MODES, "follow : hold", "oracle : hold", "follow : oracle", "swaps"]
+    notes = ["oracle : hold is at least 1: where its swaps cost more than they brought, it had better held"]
+    claimed = [
+        [name, f"{value:.3f}", f"≥ {least:g}", "yes" if value >= least else "NO"]
+        for name, (value, least) in claims(ones).items()
+    ]
+    return [
+        Table(f"Rounds in {WINDOW_S:g} s", columns, rows, notes),
+        Table("Claims", ["", "measured", "claimed", "held"], claimed),
+        *score_tables(scores),
+    ]
+
+
+def score_tables(scores: Mapping[str, Score]) -> list[Table]:
+    """A row a run, and one for all together."""
+    if len(scores) > 1:
+        scores = {**scores, "all": Score.together(scores.values())}
+    known = [[name, *one.known_cells()] for name, one in scores.items()]
+    done = [[name, *one.done_cells()] for name, one in scores.items()]
+    return [
+        Table("What was known of links", ["", *Score.KNOWN], known, Score.KNOWN_NOTES),
+        Table("What was foreseen and done", ["", *Score.DONE], done, Score.DONE_NOTES),
+    ]
+
+
+def wanted(args: Any) -> list[Cell]:
+    """The cells that were asked for, a network and seed at a time."""
+    family = UNSEEN if args.unseen else QUICK if args.quick else FAMILY
+    seeds = UNSEEN_SEEDS if args.unseen else SEEDS[:1] if args.quick else SEEDS
+    if args.seeds:
+        seeds = [int(seed) for seed in args.seeds.split(",")]
+    if args.networks:
+        family = [(name.rpartition("-")[0], int(name.rpartition("-")[2])) for name in args.networks.split(",")]
+    return [
+        Cell(Wan(kind, sites, seed, args.recorded), mode, args.policy)
+        for (kind, sites), seed, mode in product(family, seeds, MODES)
+    ]
+
+
+def recorded() -> Path | None:
+    """The folder of recorded packet-delivery files beside the checkout, if there is one."""
+    folders = (folder / "shared" / "data" / "mahimahi" for folder in Path(__file__).resolve().parents)
+    return next((folder for folder in folders if folder.is_dir()), None)
+
+
+def main() -> int:
+    """Measure what is missing and show all; the exit code."""
+    parser = arguments(__doc__)
+    parser.add_argument("--policy", default="packing", help="what plans in all three modes")
+    parser.add_argument("--seeds", help="draws of the networks, by number")
+    parser.add_argument("--networks", help="only these: `drop-5,wander-6`")
+    parser.add_argument("--unseen", action="store_true", help="the networks that nothing was tried on")
+    parser.add_argument("--recorded", type=Path, default=recorded(), help="a folder with recorded LTE links")
+    parser.add_argument("--kept", type=Path, default=KEPT, help="where figures are kept")
+    parser.add_argument("--show", action="store_true", help="measure nothing")
+    parser.add_argument("--score", nargs="+", type=Path, metavar="RUN", help="score these runs' directories instead")
+    args = parser.parse_args()
+    if args.score:
+        scores = {path.name: score(RunRecord.read(path)) for path in args.score}
+        show(score_tables(scores), {name: asdict(one) for name, one in scores.items()}, as_json=args.json)
+        return 0
+    cells = wanted(args)
+    kept = json.loads(args.kept.read_text()) if args.kept.exists() else {}
+    if not args.show:
+        with Nursery() as nursery:
+            for number, cell in enumerate(cells, 1):
+                if cell.key in kept:
+                    continue
+                progress(f"{cell.key} ({number} of {len(cells)})")
+                kept[cell.key] = measure(cell, nursery)
+                write_json(args.kept, kept)
+                progress(f"  {kept[cell.key]}")
+    found = {cell.key: kept[cell.key] for cell in cells if cell.key in kept}
+    ones = compared(found, args.policy)
+    scores = {
+        key: score(RunRecord.read(Path(cell["directory"])))
+        for key, cell in found.items()
+        if key.endswith("/follow") and Path(cell["directory"]).exists()
+    }
+    figures = {
+        "repeats": len({one.seed for one in ones}),
+        "compared": [{**asdict(one), "follow": one.follow, "oracle": one.oracle} for one in ones],
+        "claims": {name: value for name, (value, _) in claims(ones).items()},
+        "scores": {name: asdict(one) for name, one in scores.items()},
+    }
+    show(tables(ones, scores), figures, as_json=args.json)
+    return 0 if all(value >= least for value, least in claims(ones).values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

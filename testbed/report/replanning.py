@@ -1,0 +1,308 @@
+"""How well the controller knew the network, foresaw rounds and chose plans: a run's records against the truth.
+
+The truth is what the emulator let links carry (`links.jsonl`) and how long rounds took (`rounds.jsonl`). A round counts
+whole here, from the end of the one before to its own, compute included: that is what a plan makes longer or shorter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from itertools import pairwise
+from statistics import median
+from typing import Any, ClassVar
+
+from testbed.planning import SimulationError, View, ViewError, simulate
+from testbed.report.record import RunRecord, State
+from testbed.report.series import Steps, rate_in_force
+from testbed.telemetry.estimate import SILENCE_S
+
+#: Rounds after a decision that its prediction is held against.
+AHEAD = 8
+#: A prediction is good within this part of what came.
+WITHIN = 0.2
+
+#: An estimate so many times the truth makes a slow link look like a good one.
+FAR_ABOVE = 1.5
+
+#: A change of a rate by this factor is a step, as long as the rate then stays within the second factor of what it is
+#: after it. It is noticed once the estimate is nearer to the new rate than to the old one; within so many seconds or
+#: rounds is in time.
+STEP, STAYS = 2.0, 1.4
+NOTICED_S, NOTICED_ROUNDS = 3.0, 3
+
+
+@dataclass(frozen=True, slots=True)
+class SwapScore:
+    """What a swap promised, as the part of a whole round that it saves, and what came of it.
+
+    `brought` compares the median of the AHEAD rounds before with that of those after; `true` the two plans, simulated
+    with the true rates of the rounds after. None where there were no such rounds.
+    """
+
+    at_s: float
+    promised: float | None
+    brought: float | None
+    true: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Relative errors of estimates that were younger than SILENCE_S; whether those that came with an interval had the
+    truth in it; of the links that plans used, each time, whether they were known; the seconds until steps were noticed,
+    infinite where they were not, and whether that was in time; predicted over measured rounds; swaps.
+    """
+
+    errors: tuple[float, ...] = ()
+    held: tuple[bool, ...] = ()
+    known: tuple[bool, ...] = ()
+    noticed_s: tuple[float, ...] = ()
+    in_time: tuple[bool, ...] = ()
+    calibration: tuple[float, ...] = ()
+    swaps: tuple[SwapScore, ...] = field(default=())
+
+    #: Headings, and what they mean: of what was known, and of what was foreseen and done.
+    KNOWN: ClassVar[tuple[str, ...]] = ("off, median", "p90", "above 1.5 ×", "in interval", "known", "steps noticed")
+    KNOWN_NOTES: ClassVar[tuple[str, ...]] = (
+        f"estimates up to {SILENCE_S:g} s old against the mean rate over their samples' time; known: of links in use",
+        f"steps: by {STEP:g} and more on links in use, noticed within {NOTICED_S:g} s or {NOTICED_ROUNDS} rounds",
+    )
+    DONE: ClassVar[tuple[str, ...]] = (
+        *("predicted : measured", "within 20 %", "swaps", "promised", "brought", "right"),
+    )
+    DONE_NOTES: ClassVar[tuple[str, ...]] = (
+        f"predicted: of the plan in force, against the median of its next {AHEAD} whole rounds; p10, median, p90",
+        "swaps no event forced; right: the new plan is no slower than the old one by the true rates afterwards",
+    )
+
+    @classmethod
+    def together(cls, scores: Iterable[Score]) -> Score:
+        """All of them as one."""
+        scores = list(scores)
+        return cls(**{f.name: tuple(v for one in scores for v in getattr(one, f.name)) for f in fields(cls)})
+
+    @property
+    def promised(self) -> float | None:
+        """The median part of a round that swaps promised to save."""
+        return _median([swap.promised for swap in self.swaps])
+
+    @property
+    def brought(self) -> float | None:
+        """The median part of a round that swaps saved, as measured."""
+        return _median([swap.brought for swap in self.swaps])
+
+    @property
+    def right(self) -> tuple[int, int]:
+        """Swaps that were right by the true rates, and those of which that can be told."""
+        found = [swap.true for swap in self.swaps if swap.true is not None]
+        return sum(true >= 0 for true in found), len(found)
+
+    def known_cells(self) -> list[str]:
+        """A row under KNOWN."""
+        off = [abs(error) for error in self.errors]
+        return [
+            _percent(percentile(off, 0.5)),
+            _percent(percentile(off, 0.9)),
+            _percent(_share(error > FAR_ABOVE - 1 for error in self.errors)),
+            _percent(_share(self.held)),
+            _percent(_share(self.known)),
+            f"{sum(self.in_time)} of {len(self.in_time)}",
+        ]
+
+    def done_cells(self) -> list[str]:
+        """A row under DONE."""
+        right, judged = self.right
+        points = [percentile(self.calibration, share) for share in (0.1, 0.5, 0.9)]
+        return [
+            " ".join("-" if point is None else f"{point:.2f}" for point in points),
+            _percent(_share(abs(ratio - 1) <= WITHIN for ratio in self.calibration)),
+            str(len(self.swaps)),
+            _percent(self.promised),
+            _percent(self.brought),
+            f"{right} of {judged}",
+        ]
+
+
+def score(record: RunRecord) -> Score:
+    """A run's. Records of earlier versions lack intervals, and say what was known only when plans were considered."""
+    rates = {link: rate_in_force(states, record.end_s) for link, states in record.states.items()}
+    errors, held = _estimates(record, rates)
+    noticed = list(_steps_noticed(record))
+    return Score(
+        errors=tuple(errors),
+        held=tuple(held),
+        known=tuple(_known(record)),
+        noticed_s=tuple(seconds for seconds, _ in noticed),
+        in_time=tuple(in_time for _, in_time in noticed),
+        calibration=tuple(_calibration(record)),
+        swaps=tuple(_swaps(record, rates)),
+    )
+
+
+def whole_rounds(record: RunRecord) -> list[tuple[float, float]]:
+    """When each round ended (seconds since training began), and how long it took whole; the first one has none."""
+    ends = [record.since(one.finished_s) for one in record.rounds]
+    return [(after, after - before) for before, after in pairwise(ends)]
+
+
+def true_view(view: View, rates: Mapping[str, Steps], start_s: float, stop_s: float) -> View:
+    """The network of a view as it truly was in the mean of that time. ViewError where a link carried nothing then."""
+    links = {
+        name: replace(link, rate_bps=rates[name].mean(start_s, stop_s)) if name in rates else link
+        for name, link in view.links.items()
+    }
+    return View.of_network(view.members, links, view.routes, view.model_bytes)
+
+
+def percentile(values: Sequence[float], share: float) -> float | None:
+    """The value that this share of them is not above; None of nothing."""
+    return sorted(values)[min(int(share * len(values)), len(values) - 1)] if values else None
+
+
+def _estimates(record: RunRecord, rates: Mapping[str, Steps]) -> tuple[list[float], list[bool]]:
+    errors, held = [], []
+    for look in record.estimates:
+        for link, estimate in look["links"].items():
+            if link not in rates or estimate["age_s"] > SILENCE_S:
+                continue
+            until_s = look["at_s"] - estimate["age_s"]
+            true_bps = rates[link].mean(until_s - estimate.get("over_s", 1.0), until_s)
+            if not true_bps > 0:  # it was down, or NaN: not there
+                continue
+            errors.append(estimate["rate_bps"] / true_bps - 1)
+            if "low_bps" in estimate:
+                held.append(estimate["low_bps"] <= true_bps <= estimate["high_bps"])
+    return errors, held
+
+
+def _known(record: RunRecord) -> Iterable[bool]:
+    for look in record.estimates:
+        estimates = look["links"]
+        for link in _used(record, look["at_s"]):
+            yield link in estimates and estimates[link]["age_s"] <= SILENCE_S
+
+
+def _used(record: RunRecord, at_s: float) -> set[str]:
+    """The WAN links that the plan in force at a time sends over."""
+    epoch = _epoch(record, at_s)
+    view = _view(record, at_s)
+    if epoch is None or view is None:
+        return set()
+    used = {name for source, target, _ in record.plans[epoch].edges() for name in view.routes.get((source, target), ())}
+    return used & record.states.keys()
+
+
+def _epoch(record: RunRecord, at_s: float) -> int | None:
+    """The epoch of the plan that rounds go by at a time."""
+    epoch = next((one.epoch for one in record.rounds if record.since(one.finished_s) >= at_s), None)
+    return epoch if epoch in record.plans else None
+
+
+def _view(record: RunRecord, at_s: float) -> View | None:
+    """The newest view that there was at a time."""
+    names = [line["view"] for line in record.decisions if line["at_s"] <= at_s and "view" in line]
+    return record.view(names[-1]) if names else None
+
+
+def _steps_noticed(record: RunRecord) -> Iterable[tuple[float, bool]]:
+    """For each step on a link in use: the seconds until it was noticed, and whether that was in time.
+
+    Steps that another one follows before there was time, or after which the plan leaves the link alone, are left out.
+    """
+    for link, states in record.states.items():
+        for number, (before, after) in enumerate(pairwise(states), 1):
+            if not (before.passes and after.passes) or _times(before, after) < STEP:
+                continue
+            until_s = _in_time_until(record, after.at_s)
+            left = (state.at_s for state in states[number:] if not state.passes or _times(after, state) > STAYS)
+            ends_s = next(left, record.end_s)
+            if ends_s < until_s or not {link} <= _used(record, after.at_s) & _used(record, until_s):
+                continue
+            middle_bps = (before.rate_bps * after.rate_bps) ** 0.5
+            seconds = next(
+                (
+                    look["at_s"] - after.at_s
+                    for look in record.estimates
+                    if after.at_s < look["at_s"] <= ends_s and link in look["links"]
+                    if (look["links"][link]["rate_bps"] < middle_bps) == (after.rate_bps < middle_bps)
+                ),
+                float("inf"),
+            )
+            yield seconds, after.at_s + seconds <= until_s
+
+
+def _times(one: State, other: State) -> float:
+    """How many times the rate of one the other's is, or the other way round: 1 and above."""
+    return max(one.rate_bps / other.rate_bps, other.rate_bps / one.rate_bps)
+
+
+def _in_time_until(record: RunRecord, at_s: float) -> float:
+    """NOTICED_S later, or the end of NOTICED_ROUNDS that began after it if that is later; half a second to say so."""
+    ends = [end for end, seconds in whole_rounds(record) if end - seconds >= at_s]
+    rounds_s = ends[NOTICED_ROUNDS - 1] if len(ends) >= NOTICED_ROUNDS else at_s
+    return max(at_s + NOTICED_S, rounds_s) + 0.5
+
+
+def _calibration(record: RunRecord) -> Iterable[float]:
+    """Predicted over measured, for each decision whose plan stayed for AHEAD more rounds, or half as many."""
+    rounds = whole_rounds(record)
+    epochs = [one.epoch for one in record.rounds][1:]
+    for line in record.decisions:
+        if line.get("current_s") is None or line.get("last") is None:
+            continue
+        following = [
+            seconds
+            for (end, seconds), epoch in zip(rounds, epochs, strict=True)
+            if end - seconds >= line["at_s"] and epoch == line["last"]
+        ][:AHEAD]
+        if len(following) >= AHEAD // 2:
+            yield line["current_s"] / median(following)
+
+
+def _swaps(record: RunRecord, rates: Mapping[str, Steps]) -> Iterable[SwapScore]:
+    rounds = whole_rounds(record)
+    epochs = [one.epoch for one in record.rounds][1:]
+    for line in record.decisions:
+        if line.get("epoch") is None or line.get("last") is None or not line.get("reason", "").startswith("period"):
+            continue
+        if line["epoch"] not in epochs or line["epoch"] not in record.plans or line["last"] not in record.plans:
+            continue
+        first = epochs.index(line["epoch"])
+        before = [seconds for _, seconds in rounds[max(first - AHEAD, 0) : first]]
+        after = rounds[first : first + AHEAD]
+        promised = _saved(line.get("current_s"), line.get("proposed_s"))
+        brought = _saved(median(before) if before else None, median(seconds for _, seconds in after))
+        yield SwapScore(line["at_s"], promised, brought, _true(record, line, rates, after))
+
+
+def _true(
+    record: RunRecord, line: Mapping[str, Any], rates: Mapping[str, Steps], after: Sequence[tuple[float, float]]
+) -> float | None:
+    """The part of a round that the new plan saves by the true rates of the rounds after the swap."""
+    view = record.view(line["view"])
+    if view is None or len(after) < AHEAD // 2:
+        return None
+    try:
+        true = true_view(view, rates, after[0][0] - after[0][1], after[-1][0])
+        old, new = (simulate(record.plans[line[which]], true).seconds for which in ("last", "epoch"))
+    except (ViewError, SimulationError):
+        return None
+    return 1 - new / old
+
+
+def _saved(before: float | None, after: float | None) -> float | None:
+    return None if not before or after is None else 1 - after / before
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
+
+
+def _share(values: Iterable[bool]) -> float | None:
+    values = list(values)
+    return sum(values) / len(values) if values else None
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0%}"

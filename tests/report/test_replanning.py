@@ -1,0 +1,139 @@
+"""The score of a run whose truth is known: two sites, one of whose links falls to a third."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from testbed.plan import Plan, Tree
+from testbed.planning import Member, PhysicalLink, View
+from testbed.protocol import Report
+from testbed.report.record import RunRecord, State
+from testbed.report.replanning import Score, percentile, score
+
+pytestmark = pytest.mark.unit
+
+NAMES = ("a-w0", "b-w0", "c-w0")
+#: a and c are joined by b alone, or directly.
+OVER_B = Plan(0, NAMES, (Tree("b-w0", {"a-w0": "b-w0", "c-w0": "b-w0"}, {"a-w0": "b-w0", "c-w0": "b-w0"}),))
+DIRECT = Plan(1, NAMES, (Tree("c-w0", {"a-w0": "c-w0", "b-w0": "c-w0"}, {"a-w0": "c-w0", "b-w0": "c-w0"}),))
+FALLS_S, BEFORE_BPS, AFTER_BPS = 10.0, 30e6, 10e6
+
+
+def view() -> View:
+    sites = "abc"
+    members = [Member(f"{s}-w0", s, 1.0, f"{s}-w0->{s}", f"{s}->{s}-w0") for s in sites]
+    links = {f"{s}->{t}": PhysicalLink(30e6, 0.01) for s in sites for t in sites if s != t}
+    links |= {name: PhysicalLink(1e9, 0.0) for one in members for name in (one.uplink, one.downlink)}
+    routes = {
+        (f"{s}-w0", f"{t}-w0"): (f"{s}-w0->{s}", f"{s}->{t}", f"{t}->{t}-w0") for s in sites for t in sites if s != t
+    }
+    return View.of_network(members, links, routes, 1_000_000)
+
+
+def report(number: int, epoch: int, ended_s: float) -> Report:
+    return Report("a-w0", number, epoch, ended_s - 0.4, ended_s, 0.1, 0.0, 0, 0, 0, 0)
+
+
+def record(
+    ends: list[tuple[int, float]], decisions: list[Mapping[str, Any]], estimates: list[Mapping[str, Any]]
+) -> RunRecord:
+    """A run whose rounds ended under these epochs at these times; a->b falls, and all other links stay."""
+    states = {name: (State(0.0, BEFORE_BPS, 0.01),) for name in view().links if "w0" not in name}
+    states["a->b"] = (State(0.0, BEFORE_BPS, 0.01), State(FALLS_S, AFTER_BPS, 0.01))
+    found = RunRecord(
+        path=Path("nowhere"),
+        manifest={"ended_s": 40.0},
+        summary={},
+        states=states,
+        samples=(),
+        events=(),
+        reports=tuple(report(number, epoch, ended_s) for number, (epoch, ended_s) in enumerate(ends, 1)),
+        decisions=tuple({"view": "views/0000.json", **decision} for decision in decisions),
+        estimates=tuple(estimates),
+        plans={0: OVER_B, 1: DIRECT},
+        zero_s=0.0,
+        gaps=(),
+    )
+    found.__dict__["members"] = ("a-w0",)  # one reports for all
+    found.__dict__["_views"] = {"views/0000.json": view()}
+    return found
+
+
+def look(at_s: float, **links: Mapping[str, float]) -> Mapping[str, Any]:
+    return {"at_s": at_s, "links": {name.replace("_", "->"): value for name, value in links.items()}}
+
+
+SECONDLY = [(0, float(second)) for second in range(1, 31)]
+FIRST = {"at_s": 0.0, "last": None}
+
+
+def test_an_estimate_is_held_against_the_mean_rate_of_its_samples_time() -> None:
+    halfway = {"rate_bps": 20e6, "age_s": 1.0, "over_s": 2.0, "low_bps": 19e6, "high_bps": 22e6}
+    far_above = {"rate_bps": 30e6, "age_s": 0.0, "over_s": 1.0, "low_bps": 29e6, "high_bps": 31e6}
+    old = {"rate_bps": 1e6, "age_s": 11.0}
+    found = score(record(SECONDLY, [FIRST], [look(12.0, a_b=halfway), look(20.0, a_b=far_above, b_a=old)]))
+    assert found.errors == pytest.approx((0.0, 2.0))
+    assert found.held == (True, False)
+    assert found.known_cells()[2] == "50%"
+
+
+def test_what_is_known_counts_for_the_links_that_the_plan_in_force_uses() -> None:
+    young, old = {"rate_bps": 30e6, "age_s": 3.0}, {"rate_bps": 30e6, "age_s": 30.0}
+    found = score(record(SECONDLY, [FIRST], [look(5.0, a_b=young, b_a=young, b_c=old, a_c=young)]))
+    assert sorted(found.known) == [False, False, True, True], "c->b was never measured, a->c is not used"
+
+
+@pytest.mark.parametrize(("at_s", "said_bps", "seconds", "in_time"), [(12.0, 12e6, 2.0, True), (15.0, 9e6, 5.0, False)])
+def test_a_step_is_noticed_when_the_estimate_is_nearer_to_the_new_rate(
+    at_s: float, said_bps: float, seconds: float, in_time: bool
+) -> None:
+    looks = [look(11.0, a_b={"rate_bps": 25e6, "age_s": 0.1}), look(at_s, a_b={"rate_bps": said_bps, "age_s": 0.1})]
+    found = score(record(SECONDLY, [FIRST], looks))
+    assert found.noticed_s == (seconds,)
+    assert found.in_time == (in_time,)
+
+
+def test_a_step_that_is_never_noticed_is_not_in_time() -> None:
+    found = score(record(SECONDLY, [FIRST], [look(20.0, a_b={"rate_bps": 30e6, "age_s": 0.1})]))
+    assert found.noticed_s == (float("inf"),)
+    assert found.in_time == (False,)
+
+
+def test_a_prediction_is_held_against_the_rounds_that_came_under_the_same_plan() -> None:
+    ends = [*((0, float(second)) for second in range(1, 11)), *((1, 10.0 + 2 * number) for number in range(1, 9))]
+    decisions = [FIRST, {"at_s": 2.5, "last": 0, "current_s": 1.1}, {"at_s": 9.0, "last": 0, "current_s": 5.0}]
+    found = score(record(ends, decisions, []))
+    assert found.calibration == pytest.approx((1.1,)), "after 9 s one round came under the plan"
+
+
+def test_a_swap_is_held_against_rounds_before_and_after_and_against_the_true_rates() -> None:
+    ends = [*((0, 10.0 + 2 * number) for number in range(8)), *((1, 25.0 + number) for number in range(8))]
+    swap = {"at_s": 23.0, "last": 0, "epoch": 1, "reason": "period: saves", "current_s": 2.0, "proposed_s": 1.5}
+    found = score(record(ends, [FIRST, swap], []))
+    (one,) = found.swaps
+    assert (one.promised, one.brought) == pytest.approx((0.25, 0.5))
+    assert one.true is not None and one.true > 0.3, "over b the fallen link carries a's whole part"
+    assert found.right == (1, 1)
+    assert found.done_cells()[-4:] == ["1", "25%", "50%", "1 of 1"]
+
+
+def test_swaps_that_an_event_forced_are_left_out() -> None:
+    ends = [*((0, float(second)) for second in range(1, 9)), *((1, float(second)) for second in range(9, 20))]
+    forced = {"at_s": 8.0, "last": 0, "epoch": 1, "reason": "network: saves", "current_s": 1.0, "proposed_s": 0.5}
+    assert score(record(ends, [FIRST, forced], [])).swaps == ()
+
+
+def test_scores_of_several_runs_are_pooled() -> None:
+    together = Score.together([Score(errors=(0.1,), known=(True,)), Score(errors=(-0.3, 0.2))])
+    assert together.errors == (0.1, -0.3, 0.2)
+    assert together.known == (True,)
+    assert Score().known_cells() == ["-", "-", "-", "-", "-", "0 of 0"]
+
+
+def test_a_percentile_is_one_of_the_values() -> None:
+    assert percentile([3.0, 1.0, 2.0], 0.5) == 2.0
+    assert percentile([], 0.5) is None
