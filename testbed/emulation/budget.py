@@ -1,9 +1,12 @@
-"""What this host can carry, measured once and kept: bits a second over all links, and steps of training.
+"""What this host can carry, measured and kept: bits a second over all links, and steps of training.
 
 The trial is a star of eight sites whose 16 directed links of 40 Mbit/s are all kept full by TCP, as a busy experiment
 would. What arrives over all links together, over the share of the processors that it took, is what the host carries
 when it does nothing else; what else runs on it meanwhile counts against it. (Fewer, faster links would flatter it:
 TCP makes larger super-packets at higher rates. Four flows over gigabit links showed 2.5 Gbit/s on two cores.)
+
+Hosts change, and what is measured beside other work is not what the host can do. So a budget says when and beside what
+it was measured, and is measured again when it is old, or a run has shown that it is wrong.
 """
 
 from __future__ import annotations
@@ -35,6 +38,13 @@ USABLE = 0.75
 
 PAIRS = 4
 LINK_RATE = "40mbit"
+#: What a budget is measured beside is seen over this time, before the trial begins.
+LOOK_S = 0.5
+#: A week: machines are moved, and share what they run on with others.
+OLD_S = 7 * 86400.0
+#: A host whose processors were busy for less than this part was a quiet one.
+QUIET = 0.1
+
 WARM_UP_S = 2.0
 WINDOW_S = 2.0
 #: The batch that a step's cost is measured with.
@@ -49,13 +59,20 @@ class BudgetError(RuntimeError):
 class Budget:
     """`bits_per_second` is a sum over links; `step_seconds` what a step of each model takes on one core.
 
-    `key` names the host it was measured on: kernel, cores, backend. Another host's is not used.
+    `key` names the host it was measured on: kernel, cores, backend. Another host's is not used. It was measured at
+    `measured_s` (Unix time), when other work kept the part `beside` of all processors busy.
     """
 
     key: str
     bits_per_second: float
     step_seconds: Mapping[str, float]
     cores: int
+    measured_s: float
+    beside: float
+
+    def __str__(self) -> str:
+        day = time.strftime("%d %B %Y, %H:%M", time.localtime(self.measured_s))
+        return f"measured on {day}" + (f" beside {self.beside:.0%} of other work" if self.beside > QUIET else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,21 +147,29 @@ def _peak(topology: Topology, changes: Iterable[Change]) -> float:
 
 
 def host_budget(backend: str) -> Budget | None:
-    """The budget kept for this host and backend; None when none was measured."""
+    """The budget kept for this host and backend; None when none was measured, or too long ago."""
     try:
         budget = Budget(**json.loads(KEPT.read_text()))
     except (OSError, ValueError, TypeError):
         return None
-    return budget if budget.key == _key(backend) else None
+    return budget if budget.key == _key(backend) and time.time() - budget.measured_s <= OLD_S else None
+
+
+def contradict() -> None:
+    """A run has shown that the budget kept is wrong: the next one measures it anew."""
+    KEPT.unlink(missing_ok=True)
 
 
 def measure_budget(shaper_name: str) -> Budget:
     """Measure this host, about five seconds, and keep the result. BudgetError when the trial fails."""
     # Two first runs may measure at once, and then get less each; the last one's figure stays.
     name = f"budget-{os.getpid()}"
+    meter = CpuMeter()
+    time.sleep(LOOK_S)
+    beside = meter.read()
     with labelled(name), open_shaper(shaper_name) as shaper:  # type: ignore[arg-type]
         carried = _carry(name, shaper)
-    budget = Budget(_key(shaper_name), carried, _step_seconds(), os.cpu_count() or 1)
+    budget = Budget(_key(shaper_name), carried, _step_seconds(), os.cpu_count() or 1, time.time(), beside)
     KEPT.parent.mkdir(parents=True, exist_ok=True)
     fresh = KEPT.with_suffix(f".{os.getpid()}")
     fresh.write_text(json.dumps(asdict(budget), indent=1) + "\n")

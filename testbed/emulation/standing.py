@@ -18,7 +18,7 @@ from testbed.emulation.containers import ContainerDied, ContainerRequest, Fleet
 from testbed.emulation.difference import Difference
 from testbed.emulation.image import ensure_worker_image
 from testbed.emulation.network import Network
-from testbed.emulation.replay import ReplayClock
+from testbed.emulation.replay import Replay
 from testbed.emulation.shaping import LinkCounters, open_shaper
 from testbed.link import LinkState
 from testbed.spec.experiment import Change
@@ -33,7 +33,7 @@ Step = Callable[[str], AbstractContextManager[None]]
 IDLE = ("python3", "-ISc", "import signal; signal.pause()")
 
 #: How many of a link's last replay ticks the lateness is of: a minute at 100 ms. A network may stay up for weeks.
-REMEMBERED_TICKS = 600
+LAST_TICKS = 600
 
 
 class StandingNetwork:
@@ -80,10 +80,9 @@ class StandingNetwork:
             control.mkdir()
             self._fleet = stack.enter_context(Fleet(client, self.name, image, control))
             self.network.join(self._start(topology.workers))
-        self._clock = ReplayClock(self.network.links_in_force.replay, REMEMBERED_TICKS)
-        self.network.links_in_force.follow(self._clock)
-        stack.callback(self._clock.stop)
-        self._clock.start(topology.links.values())
+        self._replay = Replay(self.network.links_in_force)
+        stack.callback(self._replay.stop)
+        self._replay.start(topology.links.values())
 
     def _start(self, workers: Iterable[Worker]) -> Mapping[str, int]:
         """Worker → pid of its container's first process."""
@@ -107,11 +106,11 @@ class StandingNetwork:
             "backend": network.shaper.name,
             "switch": network.switch,
             "pid": os.getpid(),
-            "failure": network.shaper.failure() or (str(self._clock.failure) if self._clock.failure else None),
+            "failure": network.shaper.failure() or (str(self._replay.failure) if self._replay.failure else None),
             "replay": {
-                "elapsed_s": round(self._clock.elapsed_s, 3),
+                "elapsed_s": round(self._replay.elapsed_s, 3),
                 "links": len(replayed),
-                "late_ms_p99": _p99_ms(self._clock.lateness()),
+                "late_ms_p99": _p99_ms(self.network.links_in_force.lateness(LAST_TICKS)),
             },
             "hosts": self._hosts(topology),
             "links": {
@@ -165,7 +164,7 @@ class StandingNetwork:
         with self._fleet.replacing(difference.workers.changed):
             pids = self._start(worker for worker in topology.workers if worker.name in new)
             self.network.swap(topology, pids=pids)
-        self._clock.follow(topology.links.values())
+        self._replay.follow(topology.links.values())
         self._fleet.drop(difference.workers.removed)
         return {
             **asdict(difference),

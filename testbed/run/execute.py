@@ -11,7 +11,7 @@ from docker.errors import APIError
 from rich.markup import escape
 
 from testbed.controller.client import AdminError
-from testbed.emulation import cleanup, engine
+from testbed.emulation import budget, cleanup, engine
 from testbed.emulation.budget import BudgetError
 from testbed.emulation.engine import EngineError
 from testbed.emulation.image import ImageError
@@ -23,6 +23,7 @@ from testbed.run.display import Display
 from testbed.run.errors import CannotRun, RunFailed
 from testbed.run.run import Run, check_policy
 from testbed.run.service import ControllerFailed
+from testbed.run.verdict import host_was_short
 from testbed.spec.experiment import Experiment
 
 
@@ -68,7 +69,8 @@ def _execute(
     experiment: Experiment, directory: RunDirectory, display: Display, strict: bool, publish: Publish
 ) -> Executed:
     try:
-        outcome = Run(experiment, directory, display).execute(strict)
+        run = Run(experiment, directory, display)
+        outcome = run.execute(strict)
     except (AdminError, ControllerFailed, RunFailed) as error:
         failed(directory, str(error))
         display.say(f"[red]failed:[/] {escape(str(error))}\n  more in {directory.path}/logs")
@@ -78,6 +80,8 @@ def _execute(
         cleanup.clean(engine.connect(), directory.id)
     with display.step("summary and report"):
         summary = conclude(experiment, directory, outcome)
+        if run.fits is not None and run.fits == host_was_short(summary["reasons"]):
+            budget.contradict()
         page = publish(directory.path)
     for line in _in_words(summary):
         display.say(f"  {line}")

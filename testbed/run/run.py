@@ -68,12 +68,14 @@ def check_policy(experiment: Experiment) -> None:
 
 
 class Run:
-    """An experiment being executed, writing into its directory."""
+    """An experiment being executed, writing into its directory. Whether it `fits` the host's budget is known once that
+    was looked at."""
 
     def __init__(self, experiment: Experiment, directory: RunDirectory, display: Display) -> None:
         self.experiment = experiment
         self.directory = directory
         self.display = display
+        self.fits: bool | None = None
         self._token = secrets.token_hex(16)
         self._placement = Placement(experiment) if experiment.spec.sync.decentralized else None
 
@@ -129,12 +131,13 @@ class Run:
     def _compare_with_budget(self, backend: str, strict: bool) -> None:
         kept = budget.host_budget(backend)
         if kept is None:
-            with self.display.step("what this host carries, measured once"):
+            with self.display.step("what this host carries"):
                 kept = budget.measure_budget(backend)
         excess = budget.need(self.experiment, kept).excess(kept, self.experiment.spec.scale)
+        self.fits = excess is None
         if excess is None:
             return
-        text = f"{self.experiment.file} asks for more than this host carries: {excess}"
+        text = f"{self.experiment.file} asks for more than this host carries: {excess} ({kept})"
         if strict:
             raise TooMuch(text)
         self.display.say(f"  [yellow]{escape(text)}[/]")

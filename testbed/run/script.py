@@ -9,7 +9,7 @@ from typing import Any
 
 from testbed.controller.client import AdminClient, AdminError
 from testbed.emulation.network import Network
-from testbed.emulation.replay import ReplayClock
+from testbed.emulation.replay import Replay
 from testbed.run import view
 from testbed.run.errors import RunFailed
 from testbed.spec.experiment import Event, Experiment
@@ -22,7 +22,7 @@ class Script:
         self,
         experiment: Experiment,
         network: Network,
-        clock: ReplayClock,
+        replay: Replay,
         controller: AdminClient,
         kill: Callable[[str], None],
         tell: Callable[[str, str], None],
@@ -32,7 +32,7 @@ class Script:
         new links, which it is given, are built and nothing passes them yet."""
         self._experiment = experiment
         self._network = network
-        self._clock = clock
+        self._replay = replay
         self._controller = controller
         self._kill = kill
         self._tell = tell
@@ -89,7 +89,7 @@ class Script:
         requested = time.time()
         topology = self._experiment.networks[name]
         done = self._network.swap(topology, self._before_routes)
-        self._clock.follow(topology.links.values())
+        self._replay.follow(topology.links.values())
         self._inform()
         self._tell("swap", topology.name)
         changes = {"added": done.added, "removed": done.removed, "changed": done.changed}

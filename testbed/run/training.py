@@ -12,7 +12,7 @@ from rich.markup import escape
 from testbed.controller.client import AdminError
 from testbed.emulation.network import Network
 from testbed.emulation.probe import LinkFidelity, measure_links
-from testbed.emulation.replay import ReplayClock
+from testbed.emulation.replay import Replay
 from testbed.plan import Plan
 from testbed.run.directory import RunDirectory
 from testbed.run.display import Display, Snapshot
@@ -68,13 +68,12 @@ class Training:
         self._manifest = manifest
         self._display = display
         self._fidelity = fidelity
-        self._clock = ReplayClock(network.links_in_force.replay)
-        network.links_in_force.follow(self._clock)
+        self._replay = Replay(network.links_in_force)
         self._sampler = Sampler(network, self._sampled)
         self._script = Script(
             experiment,
             network,
-            self._clock,
+            self._replay,
             controller.admin,
             workers.kill,
             self._happened,
@@ -91,14 +90,14 @@ class Training:
         started = time.time()
         self._manifest.add(training_started_s=started)
         with ExitStack() as stack, self._display.live(self._experiment.spec.train.rounds):
-            stack.callback(self._clock.stop)
+            stack.callback(self._replay.stop)
             stack.callback(self._sampler.stop)
-            self._clock.start(self._network.topology.links.values())
+            self._replay.start(self._network.topology.links.values())
             self._sampler.start()
             asked = 0.0
             while self._status.get("state", "running") == "running":
                 time.sleep(POLL_S)
-                self._script.play(self._clock.elapsed_s, self._status.get("round") or 0)
+                self._script.play(self._replay.elapsed_s, self._status.get("round") or 0)
                 for name in self._workers.look():
                     self._happened("restart", name)
                 if time.monotonic() - asked >= STATUS_S:
@@ -114,7 +113,7 @@ class Training:
             backend=self._network.shaper.name,
             training_started_s=started,
             training_ended_s=ended,
-            lateness=self._clock.lateness(),
+            lateness=self._network.links_in_force.lateness(),
             rate_errors=self._rate_errors,
             status=self._status,
             network_swaps=self._script.swaps,
@@ -139,7 +138,7 @@ class Training:
         except AdminError:
             self._controller.check()
             return  # busy for a moment; asked again soon
-        if broken := self._network.shaper.failure() or self._clock.failure or self._sampler.failure:
+        if broken := self._network.shaper.failure() or self._replay.failure or self._sampler.failure:
             raise RunFailed(f"the emulation broke: {broken}")
         for swap in self._status["swaps"][self._swaps_told :]:
             if swap["active_s"] is None:

@@ -26,6 +26,10 @@ STEP_OVERRUN = 0.10
 STEP_OVERRUN_SHARE = 0.05
 
 
+#: How reasons that are the host's begin, or go on.
+STARVED, SLOW = "the host was starved of processor time", "of the steps took longer than declared"
+
+
 @dataclass(frozen=True, slots=True)
 class LinkEvidence:
     """What is known of one link's fidelity, in SI; None where there was nothing to measure.
@@ -71,6 +75,7 @@ class Verdict:
 def judge(evidence: Evidence) -> Verdict:
     """`trusted`, or `suspect` with every reason."""
     reasons = [reason for name, link in evidence.links.items() for reason in _link(name, link, evidence.backend)]
+    reasons += _replay(evidence.links)
     reasons += _host(evidence)
     if evidence.lost_updates or evidence.duplicated_updates:
         reasons.append(f"{evidence.lost_updates} updates lost, {evidence.duplicated_updates} counted twice")
@@ -80,6 +85,11 @@ def judge(evidence: Evidence) -> Verdict:
     return Verdict("suspect" if reasons else "trusted", tuple(reasons))
 
 
+def host_was_short(reasons: Sequence[str]) -> bool:
+    """Whether a verdict's reasons say that the host had too little processor time for what was asked of it."""
+    return any(words in reason for reason in reasons for words in (STARVED, SLOW))
+
+
 def _link(name: str, link: LinkEvidence, backend: str) -> list[str]:
     reasons = []
     rate, rtt = RATE_TOLERANCE[backend] + link.rate_resolution, RTT_TOLERANCE_S[backend]
@@ -87,14 +97,23 @@ def _link(name: str, link: LinkEvidence, backend: str) -> list[str]:
         reasons.append(f"{name}: rate {link.rate_error:+.1%} off what was asked (tolerance {rate:.1%})")
     if link.rtt_error_s is not None and not abs(link.rtt_error_s) <= rtt:
         reasons.append(f"{name}: round trip {link.rtt_error_s * 1e3:+.2f} ms off (tolerance {rtt * 1e3:g} ms)")
-    if link.replay_late_p99_s is not None and not link.replay_late_p99_s <= REPLAY_LATE_P99_S:
-        reasons.append(
-            f"{name}: trace replayed {link.replay_late_p99_s * 1e3:.1f} ms late at the 99th percentile "
-            f"(tolerance {REPLAY_LATE_P99_S * 1e3:g} ms)"
-        )
     if link.traced and link.replay_late_p99_s is None:
         reasons.append(f"{name}: its trace was not replayed")
     return reasons
+
+
+def _replay(links: Mapping[str, LinkEvidence]) -> list[str]:
+    """One process replays all traces, so what makes it late is one reason: said of the link where it shows most."""
+    late = {name: link.replay_late_p99_s for name, link in links.items() if link.replay_late_p99_s is not None}
+    beyond = {name: seconds for name, seconds in late.items() if not seconds <= REPLAY_LATE_P99_S}
+    if not beyond:
+        return []
+    worst = max(beyond, key=beyond.__getitem__)
+    others = f", and those of {len(beyond) - 1} other links" if len(beyond) > 1 else ""
+    return [
+        f"{worst}: trace replayed {beyond[worst] * 1e3:.1f} ms late at the 99th percentile{others} "
+        f"(tolerance {REPLAY_LATE_P99_S * 1e3:g} ms)"
+    ]
 
 
 def _host(evidence: Evidence) -> list[str]:
@@ -102,15 +121,12 @@ def _host(evidence: Evidence) -> list[str]:
     starved = _share(evidence.cpu, lambda busy: busy > CPU_BUSY)
     if starved > CPU_BUSY_SHARE:
         reasons.append(
-            f"the host was starved of processor time in {starved:.0%} of the seconds (tolerance {CPU_BUSY_SHARE:.0%}); "
+            f"{STARVED} in {starved:.0%} of the seconds (tolerance {CPU_BUSY_SHARE:.0%}); "
             "use a smaller scale, fewer workers or longer step times"
         )
     slow = _share(evidence.overruns, lambda ratio: ratio > 1 + STEP_OVERRUN)
     if slow > STEP_OVERRUN_SHARE:
-        reasons.append(
-            f"{slow:.0%} of the steps took longer than declared (tolerance {STEP_OVERRUN_SHARE:.0%}); "
-            "declare a longer step time"
-        )
+        reasons.append(f"{slow:.0%} {SLOW} (tolerance {STEP_OVERRUN_SHARE:.0%}); declare a longer step time")
     return reasons
 
 

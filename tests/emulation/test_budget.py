@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from testbed.run import run as run_module
 from testbed.spec.experiment import PARAMETERS, Experiment
 from tests.spec.files import EXPERIMENT, TOPOLOGY, spoilt, write
 
-HOST = Budget("this one", 1e9, {"cnn": 0.01, "gpt-small": 0.02, "gpt": 0.1}, cores=2)
+HOST = Budget("this one", 1e9, {"cnn": 0.01, "gpt-small": 0.02, "gpt": 0.1}, 2, time.time(), 0.0)
 
 
 def load(folder: Path, experiment: dict[str, Any] = EXPERIMENT, topology: dict[str, Any] = TOPOLOGY) -> Experiment:
@@ -122,6 +123,26 @@ def test_a_budget_is_this_hosts_and_one_backends(kept: Path) -> None:
 
 
 @pytest.mark.unit
+def test_a_budget_that_is_old_or_contradicted_is_measured_again(kept: Path) -> None:
+    kept.parent.mkdir()
+    ours = replace(HOST, key=budget._key("netem"))
+    kept.write_text(json.dumps(asdict(replace(ours, measured_s=time.time() - budget.OLD_S - 1))))
+    assert host_budget("netem") is None
+    kept.write_text(json.dumps(asdict(ours)))
+    assert host_budget("netem") == ours
+    budget.contradict()
+    budget.contradict()
+    assert host_budget("netem") is None
+
+
+@pytest.mark.unit
+def test_a_budget_says_when_and_beside_what_it_was_measured() -> None:
+    quiet, busy = replace(HOST, measured_s=0.0, beside=0.05), replace(HOST, measured_s=0.0, beside=0.4)
+    assert "January 1970" in str(quiet) and "beside" not in str(quiet)
+    assert str(busy).endswith("beside 40% of other work")
+
+
+@pytest.mark.unit
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"key": "x"}', '"x"'])
 def test_a_broken_record_is_none(kept: Path, text: str) -> None:
     kept.parent.mkdir()
@@ -137,6 +158,7 @@ def test_this_host_is_measured_and_the_figure_kept(kept: Path) -> None:
     assert found.cores == os.cpu_count()
     assert found.step_seconds.keys() <= PARAMETERS.keys()
     assert all(1e-4 < seconds < 60 for seconds in found.step_seconds.values())
+    assert 0 <= found.beside <= 1
     assert host_budget(backend) == found
     assert list(kept.parent.iterdir()) == [kept]
     assert f"budget-{os.getpid()}" not in label.networks()

@@ -11,11 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.emulation.links import Links
-from testbed.emulation.shaping.base import LinkCounters, Port, Shaper, ShapingError
+from testbed.emulation.shaping.base import ShapingError
 from testbed.link import LinkState, Opportunities
 from testbed.spec.experiment import Change
 from testbed.spec.topology import Link
 from testbed.trace.trace import Row, Trace
+from tests.emulation.recorder import Recorder
 
 pytestmark = pytest.mark.unit
 
@@ -25,31 +26,11 @@ PLAIN = Link("a", "b", STATE)
 TRACED = Link("b", "a", STATE, TRACE)
 
 
-class Recorder(Shaper):
-    """Writes down every batch."""
-
-    name = "recorder"
-
-    def __init__(self) -> None:
-        self.batches: list[dict[str, LinkState]] = []
-        self.broken = False
-
-    def attach(self, ports: Mapping[Port, LinkState]) -> None: ...
-
-    def apply(self, states: Mapping[str, LinkState]) -> None:
-        if self.broken:
-            raise ShapingError("broken")
-        self.batches.append(dict(states))
-
-    def detach(self, link: str) -> None: ...
-
-    def counters(self) -> dict[str, LinkCounters]:
-        return {}
-
-    def failure(self) -> str | None:
-        return None
-
-    def close(self) -> None: ...
+def come(links: Links, shaper: Recorder, rows: Mapping[str, Row | None]) -> None:
+    """Rows come to be in force."""
+    shaper.now_s += 1
+    links.replay({name: [(shaper.now_s, row)] for name, row in rows.items()})
+    links.collect()
 
 
 @pytest.fixture
@@ -80,16 +61,17 @@ def test_a_link_begins_as_configured_or_as_its_trace_begins(links: Links, shaper
 
 
 def test_a_row_goes_over_the_configured_state(links: Links, shaper: Recorder) -> None:
-    links.replay({"b->a": TRACE.rows[1]})
-    links.replay({"b->a": TRACE.rows[2]})
+    come(links, shaper, {"b->a": TRACE.rows[1]})
+    come(links, shaper, {"b->a": TRACE.rows[2]})
     expected = [replace(STATE, rate_bps=20e6, loss=0.1), replace(STATE, rate_bps=10e6)]
-    assert shaper.batches == [{"b->a": state} for state in expected]
+    assert [state for _, state in shaper.sent["b->a"]] == expected
+    assert links.states()["b->a"] == expected[-1]
 
 
-def test_a_change_goes_over_the_trace_and_stays(links: Links) -> None:
+def test_a_change_goes_over_the_trace_and_stays(links: Links, shaper: Recorder) -> None:
     links.change(change("b->a", rate="5mbit"))
     links.change(change("b->a", loss="1%"))
-    links.replay({"b->a": TRACE.rows[1]})
+    come(links, shaper, {"b->a": TRACE.rows[1]})
     assert links.states()["b->a"] == replace(STATE, rate_bps=5e6, loss=0.01)
     links.change(change("b->a", rate="7mbit"))
     assert links.states()["b->a"] == replace(STATE, rate_bps=7e6, loss=0.01)
@@ -99,7 +81,7 @@ def test_down_goes_over_everything_and_up_shows_what_came_meanwhile(links: Links
     links.take(["a->b", "b->a"], up=False)
     assert [*shaper.batches[0]] == ["a->b", "b->a"]  # one batch
     assert links.down == {"a->b", "b->a"}
-    links.replay({"b->a": TRACE.rows[2]})
+    come(links, shaper, {"b->a": TRACE.rows[2]})
     links.change(change("a->b", rate="7mbit"))
     assert not any(state.up for state in links.states().values())
     links.take(["a->b", "b->a"], up=True)
@@ -107,37 +89,37 @@ def test_down_goes_over_everything_and_up_shows_what_came_meanwhile(links: Links
     assert links.down == frozenset()
 
 
-def test_the_end_of_a_trace_that_stops_takes_the_link_down(links: Links) -> None:
-    links.replay({"b->a": None})
+def test_the_end_of_a_trace_that_stops_takes_the_link_down(links: Links, shaper: Recorder) -> None:
+    come(links, shaper, {"b->a": None})
     assert not links.states()["b->a"].up
     links.change(change("b->a", rate="5mbit"))
     links.take(["b->a"], up=True)
     assert not links.states()["b->a"].up
-    links.replay({"b->a": TRACE.rows[0]})
+    come(links, shaper, {"b->a": TRACE.rows[0]})
     assert links.states()["b->a"].up
 
 
 def test_what_changes_nothing_is_not_applied(
     links: Links, shaper: Recorder, seen: list[tuple[float, str, LinkState]]
 ) -> None:
-    links.replay({"b->a": TRACE.rows[0]})
+    come(links, shaper, {"b->a": TRACE.rows[0]})
     links.change(change("a->b", rate="50mbit"))
     links.take(["a->b"], up=True)
     links.configure([PLAIN, TRACED])
     assert shaper.batches == []
-    links.replay({"b->a": TRACE.rows[1], "a->b": None, "gone->b": TRACE.rows[1]})
-    assert [*shaper.batches[0]] == ["b->a"]
+    come(links, shaper, {"b->a": TRACE.rows[1], "a->b": None, "gone->b": TRACE.rows[1]})
+    assert [*shaper.sent] == ["b->a"]
     assert [name for _, name, _ in seen] == ["a->b", "b->a", "b->a"]
 
 
-def test_a_link_without_a_trace_is_not_replayed(links: Links) -> None:
+def test_a_link_without_a_trace_is_not_replayed(links: Links, shaper: Recorder) -> None:
     links.configure([Link("b", "a", STATE)])
-    links.replay({"b->a": TRACE.rows[2]})  # was on its way when the network was swapped
+    come(links, shaper, {"b->a": TRACE.rows[2]})  # was on its way when the network was swapped
     assert links.states()["b->a"] == STATE
 
 
 def test_configuring_forgets_changes_and_rows_but_not_what_is_down(links: Links, shaper: Recorder) -> None:
-    links.replay({"b->a": TRACE.rows[2]})
+    come(links, shaper, {"b->a": TRACE.rows[2]})
     links.change(change("b->a", loss="1%"))
     links.take(["b->a"], up=False)
     slower = replace(STATE, rate_bps=1e6)
@@ -192,7 +174,7 @@ def test_whatever_the_order_the_four_voices_are_composed_alike(actions: list[tup
     for kind, value in actions:
         if kind == "row":
             row = value
-            links.replay({"b->a": value})  # type: ignore[dict-item]
+            come(links, shaper, {"b->a": value})  # type: ignore[dict-item]
         elif kind == "rate":
             rate = float(str(value).removesuffix("mbit")) * 1e6
             links.change(change("b->a", rate=str(value)))
@@ -203,8 +185,6 @@ def test_whatever_the_order_the_four_voices_are_composed_alike(actions: list[tup
     state = replace(state, rate_bps=rate or state.rate_bps, up=up and row is not None)
     assert links.states()["b->a"] == state
     assert seen[-1][2] == state
-    applied = [batch["b->a"] for batch in shaper.batches]
-    assert applied == [record[2] for record in seen[1:]]
     assert all(before != after for before, after in pairwise([record[2] for record in seen]))
 
 
@@ -222,22 +202,22 @@ def test_single_opportunities_are_served_from_the_replay_s_begin_on(links: Links
     links.configure([link])
     assert links.states()["b->a"].delivery is None
     clock.began_s = 10.0
-    links.replay({"b->a": TRACE.rows[1]})
+    come(links, shaper, {"b->a": TRACE.rows[1]})
     delivery = links.states()["b->a"].delivery
     assert delivery is not None
     assert (delivery.opportunities, delivery.began_s, delivery.end) == (opportunities, 9.5, "stop")
-    links.replay({"b->a": TRACE.rows[2]})
-    assert shaper.batches[-1]["b->a"].delivery is delivery
+    come(links, shaper, {"b->a": TRACE.rows[2]})
+    assert shaper.sent["b->a"][-1][1].delivery is delivery
     assert links.states()["b->a"].rate_bps == 10e6
 
 
-def test_a_rate_that_is_asked_for_goes_over_single_opportunities(links: Links) -> None:
+def test_a_rate_that_is_asked_for_goes_over_single_opportunities(links: Links, shaper: Recorder) -> None:
     clock = Running()
     clock.began_s = 10.0
     links.follow(clock)
     links.configure([replace(TRACED, trace=replace(TRACE, opportunities=Opportunities((1, 2, 3))))])
     assert links.states()["b->a"].delivery is None  # until the replay speaks of it
-    links.replay({"b->a": TRACE.rows[1]})
+    come(links, shaper, {"b->a": TRACE.rows[1]})
     links.change(change("b->a", loss="1%"))
     assert links.states()["b->a"].delivery is not None
     links.change(change("b->a", rate="5mbit"))

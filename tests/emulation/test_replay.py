@@ -1,26 +1,30 @@
-"""The replay clock in real time, with rows a few hundredths of a second apart; how late it was is not judged here."""
+"""The replay hands rows over ahead of their moments. The shaper here puts in force what is due by a clock that the test
+moves, so nothing depends on how busy the machine is."""
 
 from __future__ import annotations
 
-import os
-import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator
 from itertools import islice
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.emulation.replay import ReplayClock, changes_from
+from testbed.emulation import replay as module
+from testbed.emulation.links import Links
+from testbed.emulation.replay import AHEAD_S, Replay, changes_from
+from testbed.emulation.shaping.base import ShapingError
 from testbed.link import LinkState
+from testbed.spec.experiment import Change
 from testbed.spec.topology import Link
 from testbed.trace.trace import End, Row, Trace
+from tests.emulation.recorder import Recorder
 
 pytestmark = pytest.mark.unit
 
 STATE = LinkState(50e6, 0.02)
-DEADLINE_S = 10.0
+DEADLINE_S = 60.0
 
 
 def link(name: str, rates: list[float], step_s: float, end: End = "hold") -> Link:
@@ -29,187 +33,191 @@ def link(name: str, rates: list[float], step_s: float, end: End = "hold") -> Lin
     return Link(source, target, STATE, Trace(rows, end))
 
 
-class Sink:
-    """What was put in force, and when, on the clock's own time."""
+class Stage:
+    """A replay of some links, over a shaper whose time is ours."""
 
-    def __init__(self) -> None:
-        self.clock = ReplayClock(self)
-        self.batches: list[tuple[float, dict[str, float | None]]] = []
-        self._came = threading.Condition()
-        self.delay_s = 0.0
+    def __init__(self, *links: Link) -> None:
+        self.shaper = Recorder()
+        self.changes: list[tuple[str, float]] = []
+        self.links = Links(self.shaper, lambda _, name, state: self.changes.append((name, state.rate_bps)))
+        for each in links:
+            self.links.add(each)
+        self.replay = Replay(self.links)
 
-    def __call__(self, rows: Mapping[str, Row | None]) -> None:
-        time.sleep(self.delay_s)
-        with self._came:
-            batch = {name: None if row is None else row.rate_bps for name, row in rows.items()}
-            self.batches.append((self.clock.elapsed_s, batch))
-            self._came.notify_all()
+    def start(self, *links: Link) -> None:
+        """Begin; nothing is in force before `pass_` says so."""
+        self.shaper.now_s = 0.0
+        self.replay.start(links)
 
-    def wait(self, count: int) -> None:
-        """Until so many batches came."""
-        with self._came:
-            assert self._came.wait_for(lambda: len(self.batches) >= count, DEADLINE_S), self.batches
+    def pass_(self, elapsed_s: float) -> None:
+        """What is due by then is in force, and noted."""
+        assert self.replay.began_s is not None
+        self.shaper.now_s = self.replay.began_s + elapsed_s
+        self.links.collect()
 
-    def rates(self, name: str) -> list[float | None]:
-        return [batch[name] for _, batch in self.batches if name in batch]
+    def rates(self, name: str) -> list[float]:
+        return [rate for changed, rate in self.changes if changed == name][1:]  # the first is of the link's beginning
 
 
 @pytest.fixture
-def sink() -> Sink:
-    return Sink()
+def waits() -> Iterator[None]:
+    """The replay looks again at once."""
+    before, module.PERIOD_S = module.PERIOD_S, 0.002
+    yield
+    module.PERIOD_S = before
 
 
-def test_every_row_comes_once_in_order_and_never_early(sink: Sink) -> None:
-    rates = [float(i + 1) for i in range(10)]
-    sink.clock.start([link("a->b", rates, 0.02)])
-    sink.wait(10)
-    sink.clock.stop()
-    assert sink.rates("a->b") == rates
-    assert all(at >= i * 0.02 for i, (at, _) in enumerate(sink.batches))
+def until(condition: object) -> None:
+    assert callable(condition)
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
 
 
-def test_a_late_tick_does_not_make_the_next_one_late(sink: Sink) -> None:
-    """With a call that takes 10 ms of each 50 ms, sleeping relative times would be 90 ms late at the tenth row."""
-    sink.delay_s = 0.01
-    sink.clock.start([link("a->b", [float(i + 1) for i in range(10)], 0.05)])
-    sink.wait(10)
-    sink.clock.stop()
-    late = [at - i * 0.05 for i, (at, _) in enumerate(sink.batches)]
-    assert min(late) >= 0.01
-    assert min(late[5:]) < 0.05
+def test_every_row_comes_once_in_order_and_never_early() -> None:
+    traced = link("a->b", [float(i + 1) for i in range(10)], 0.02)
+    stage = Stage(traced)
+    stage.start(traced)
+    stage.replay.stop()
+    due = [due_s - (stage.replay.began_s or 0.0) for due_s, _ in stage.shaper.coming["a->b"]]
+    assert due == [], "what was to come does not any more"
+    sent = [(due_s - (stage.replay.began_s or 0.0), state.rate_bps) for due_s, state in stage.shaper.sent["a->b"]]
+    assert [rate for _, rate in sent] == [float(i + 1) for i in range(10)]
+    assert [moment for moment, _ in sent[1:]] == pytest.approx([i * 0.02 for i in range(1, 10)])
+    assert 0 <= sent[0][0] < 0.02 or sent[0][1] == 1.0, "the first is due when the replay begins"
 
 
-def test_lateness_is_recorded_for_each_tick_and_holds_the_call_itself(sink: Sink) -> None:
-    sink.delay_s = 0.01
-    sink.clock.start([link("a->b", [1.0, 2.0, 3.0], 0.2), link("b->a", [1.0], 1.0)])
-    sink.wait(3)
-    sink.clock.stop()
-    late = sink.clock.lateness()
+def test_rows_are_handed_over_ahead_and_no_further(waits: None) -> None:
+    traced = link("a->b", [float(i) for i in range(600)], 0.1)
+    stage = Stage(traced)
+    stage.start(traced)
+    first = len(stage.shaper.sent["a->b"])
+    assert first == pytest.approx(AHEAD_S / 0.1, abs=2)
+    until(lambda: len(stage.shaper.sent["a->b"]) > first)
+    stage.replay.stop()
+    reach = stage.shaper.sent["a->b"][-1][0] - (stage.replay.began_s or 0.0)
+    assert reach <= stage.replay.elapsed_s + AHEAD_S
+
+
+def test_what_is_in_force_is_noted_with_how_late_it_was() -> None:
+    traced, other = link("a->b", [1.0, 2.0, 3.0], 1.0), link("b->a", [1.0], 1.0)
+    stage = Stage(traced, other)
+    stage.start(traced, other)
+    stage.shaper.late_s = 0.004
+    stage.pass_(1.5)
+    assert stage.links.states()["a->b"].rate_bps == 2.0
+    stage.pass_(2.5)
+    stage.replay.stop()
+    assert stage.rates("a->b") == [2.0, 3.0], "the first row was in force from the start"
+    late = stage.links.lateness()
     assert {name: len(values) for name, values in late.items()} == {"a->b": 3, "b->a": 1}
-    assert all(value >= 0.01 for values in late.values() for value in values)
+    assert all(value == pytest.approx(0.004) for values in late.values() for value in values)
+    assert [len(values) for values in stage.links.lateness(last=1).values()] == [1, 1]
 
 
-def test_rows_due_together_come_in_one_batch(sink: Sink) -> None:
-    sink.clock.start([link(name, [1.0, 2.0], 0.05) for name in ("a->b", "b->a", "b->c")])
-    sink.wait(2)
-    sink.clock.stop()
-    assert [sorted(batch) for _, batch in sink.batches] == [["a->b", "b->a", "b->c"]] * 2
+def test_a_loop_begins_again_and_a_trace_that_stops_ends_in_a_link_that_is_down() -> None:
+    looped, stopped = link("a->b", [1.0, 2.0], 1.0, "loop"), link("b->a", [1.0, 2.0], 1.0, "stop")
+    stage = Stage(looped, stopped)
+    stage.start(looped, stopped)
+    stage.pass_(4.5)
+    stage.replay.stop()
+    assert stage.rates("a->b") == [2.0, 1.0, 2.0, 1.0]
+    assert stage.rates("b->a")[0] == 2.0
+    assert not stage.links.states()["b->a"].up
 
 
-def test_a_clock_held_up_shows_only_the_newest_row(sink: Sink) -> None:
-    sink.delay_s = 0.2
-    sink.clock.start([link("a->b", [float(i + 1) for i in range(9)], 0.02)])
-    sink.wait(2)
-    sink.clock.stop()
-    assert sink.rates("a->b") == [1.0, 9.0]
-    late = sink.clock.lateness()["a->b"]
-    assert len(late) == 9, "those that were passed over too"
-    assert late[1] > late[8]
+def test_links_without_a_trace_are_left_alone() -> None:
+    plain, traced = Link("b", "a", STATE), link("a->b", [1.0], 1.0)
+    stage = Stage(plain, traced)
+    stage.start(plain, traced)
+    stage.replay.stop()
+    assert stage.shaper.sent.keys() == {"a->b"}
 
 
-def test_a_loop_begins_again_and_a_trace_that_stops_ends_in_none(sink: Sink) -> None:
-    sink.clock.start([link("a->b", [1.0, 2.0], 0.03, "loop"), link("b->a", [1.0, 2.0], 0.03, "stop")])
-    sink.wait(5)
-    sink.clock.stop()
-    assert sink.rates("a->b")[:5] == [1.0, 2.0, 1.0, 2.0, 1.0]
-    assert sink.rates("b->a") == [1.0, 2.0, None]
+def test_following_other_links_goes_on_where_the_replay_is() -> None:
+    first, second = link("a->b", [1.0, 2.0], 1.0), link("c->d", [float(i) for i in range(1, 1000)], 0.01)
+    stage = Stage(first)
+    stage.start(first)
+    stage.links.add(second)
+    began, before = stage.replay.began_s or 0.0, stage.replay.elapsed_s
+    stage.replay.follow([second])
+    stage.replay.stop()
+    assert not stage.shaper.coming["a->b"], "its rows do not come any more"
+    due_s, state = stage.shaper.sent["c->d"][0]
+    assert due_s - began >= before
+    assert state.rate_bps - 1 == pytest.approx((due_s - began) / 0.01, abs=1), "the row in force then"
 
 
-def test_links_without_a_trace_are_left_alone(sink: Sink) -> None:
-    sink.clock.start([Link("b", "a", STATE), link("a->b", [1.0], 1.0)])
-    sink.wait(1)
-    sink.clock.stop()
-    assert [batch for _, batch in sink.batches] == [{"a->b": 1.0}]
+def test_following_nothing_pauses_until_there_is_something() -> None:
+    traced = link("a->b", [1.0, 2.0], 1.0)
+    stage = Stage(traced)
+    stage.start()
+    assert not stage.shaper.sent
+    stage.replay.follow([traced])
+    stage.replay.stop()
+    assert stage.shaper.sent["a->b"]
 
 
-def test_following_other_links_goes_on_where_the_replay_is(sink: Sink) -> None:
-    sink.clock.start([link("a->b", [1.0, 2.0, 3.0, 4.0, 5.0, 6.0], 0.03)])
-    sink.wait(2)
-    began = sink.clock.elapsed_s
-    # A row each hundredth, so that the row in force tells the time at which it was taken up.
-    sink.clock.follow([link("c->d", [float(i) for i in range(1000)], 0.01)])
-    sink.wait(len(sink.batches) + 3)
-    sink.clock.stop()
-    rates = sink.rates("c->d")
-    assert rates[0] is not None
-    assert rates[0] * 0.01 >= began - 0.01
-    after = next(i for i, (_, batch) in enumerate(sink.batches) if "c->d" in batch)
-    assert all("a->b" not in batch for _, batch in sink.batches[after:])
+def test_a_change_holds_over_rows_that_are_on_their_way() -> None:
+    traced = link("a->b", [1e6, 2e6, 3e6], 1.0)
+    stage = Stage(traced)
+    stage.start(traced)
+    stage.pass_(0.5)
+    stage.links.change(Change.model_validate({"link": "a->b", "delay": "100ms"}))
+    stage.pass_(1.5)
+    state = stage.links.states()["a->b"]
+    assert (state.rate_bps, state.delay_s) == (2e6, 0.1)
+    stage.links.take(["a->b"], up=False)
+    stage.pass_(2.5)
+    assert not stage.links.states()["a->b"].up
+    stage.links.take(["a->b"], up=True)
+    state = stage.links.states()["a->b"]
+    stage.replay.stop()
+    assert (state.rate_bps, state.delay_s, state.up) == (3e6, 0.1, True)
+    assert all(len(late) == 3 for late in stage.links.lateness().values()), "each row once"
 
 
-def test_following_nothing_pauses_until_there_is_something(sink: Sink) -> None:
-    sink.clock.start([])
-    sink.clock.follow([link("a->b", [1.0], 1.0)])
-    sink.wait(1)
-    sink.clock.stop()
-    assert sink.rates("a->b") == [1.0]
+def test_stopping_leaves_the_states_in_force() -> None:
+    traced = link("a->b", [1.0, 2.0], 1.0)
+    stage = Stage(traced)
+    stage.start(traced)
+    stage.pass_(0.5)
+    stage.replay.stop()
+    stage.replay.stop()
+    stage.pass_(1.5)
+    assert stage.links.states()["a->b"].rate_bps == 1.0
+    assert stage.replay.failure is None
 
 
-def test_stopping_ends_it_at_once_and_for_good(sink: Sink) -> None:
-    sink.clock.start([link("a->b", [1.0, 2.0], 600.0)])
-    sink.wait(1)
-    began = time.monotonic()
-    sink.clock.stop()
-    assert time.monotonic() - began < DEADLINE_S
-    sink.clock.stop()
-    assert len(sink.batches) == 1
-    assert sink.clock.failure is None
+def test_a_replay_that_never_started_can_be_stopped() -> None:
+    stage = Stage(link("a->b", [1.0], 1.0))
+    stage.replay.stop()
+    assert stage.replay.elapsed_s == 0
 
 
-def test_a_clock_that_never_started_can_be_stopped(sink: Sink) -> None:
-    sink.clock.stop()
-    assert sink.clock.elapsed_s == 0
-
-
-def test_what_breaks_the_replay_is_kept() -> None:
-    broke = threading.Event()
-
-    def apply(_: object) -> None:
-        broke.set()
-        raise RuntimeError("the shaper has gone")
-
-    clock = ReplayClock(apply)
-    clock.start([link("a->b", [1.0, 2.0], 0.02)])
-    assert broke.wait(DEADLINE_S)
-    clock.stop()
-    assert str(clock.failure) == "the shaper has gone"
+def test_what_breaks_the_replay_is_kept(waits: None) -> None:
+    traced = link("a->b", [float(i) for i in range(10_000)], 0.01)
+    stage = Stage(traced)
+    stage.start(traced)
+    stage.shaper.broken = True
+    until(lambda: stage.replay.failure is not None)
+    stage.replay.stop()
+    assert isinstance(stage.replay.failure, ShapingError)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_thread_that_ends_without_an_error_is_a_failure_too() -> None:
-    def apply(_: object) -> None:
+def test_a_thread_that_ends_without_an_error_is_a_failure_too(waits: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def end(*_: object) -> None:
         raise SystemExit  # ends a thread in silence
 
-    clock = ReplayClock(apply)
-    assert clock.failure is None
-    clock.start([link("a->b", [1.0, 2.0], 0.02)])
-    deadline = time.monotonic() + DEADLINE_S
-    while clock.failure is None and time.monotonic() < deadline:
-        time.sleep(0.005)
-    assert "ended without a word" in str(clock.failure)
-
-
-def test_rows_come_also_where_no_priority_is_granted(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise PermissionError
-
-    monkeypatch.setattr(os, "sched_setscheduler", refuse)
-    monkeypatch.setattr(os, "setpriority", refuse)
-    sink.clock.start([link("a->b", [1.0, 2.0], 0.02)])
-    sink.wait(2)
-    sink.clock.stop()
-    assert sink.clock.failure is None
-
-
-def test_what_goes_wrong_before_the_first_row_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    def break_down(*_: object) -> None:
-        raise OSError("no such scheduler")
-
-    monkeypatch.setattr(os, "sched_setscheduler", break_down)
-    clock = ReplayClock(lambda _: None)
-    clock.start([link("a->b", [1.0, 2.0], 600.0)])
-    clock._thread.join(DEADLINE_S)
-    assert "no such scheduler" in str(clock.failure)
+    traced = link("a->b", [1.0], 1.0)
+    stage = Stage(traced)
+    assert stage.replay.failure is None
+    stage.start(traced)
+    monkeypatch.setattr(stage.links, "replay", end)
+    until(lambda: stage.replay.failure is not None)
+    assert "ended without a word" in str(stage.replay.failure)
 
 
 #: Rows at eighths of a second: such times add without rounding.

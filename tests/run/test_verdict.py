@@ -102,7 +102,20 @@ def test_past_each_tolerance_the_run_is_suspect_with_its_reason(fine: Evidence, 
 def test_every_reason_is_given() -> None:
     bad = replace(FINE_LINK, rate_error=0.5, rtt_error_s=0.5, replay_late_p99_s=0.5)
     evidence = Evidence("netem", {"a->b": bad, "b->a": bad}, [1.0], [2.0], 1, 1, False, [])
-    assert len(judge(evidence).reasons) == 1 + 2 * 3 + 2 + 1
+    assert len(judge(evidence).reasons) == 2 * 2 + 1 + 2 + 1 + 1
+
+
+def test_traces_that_are_late_are_one_reason_since_one_process_replays_them() -> None:
+    late = replace(FINE_LINK, replay_late_p99_s=0.02)
+    links = {"a->b": late, "b->a": replace(late, replay_late_p99_s=0.03), "b->c": FINE_LINK, "c->b": late}
+    (reason,) = judge(replace(FINE, links=links)).reasons
+    assert reason.startswith("b->a: trace replayed 30.0 ms late at the 99th percentile, and those of 2 other links")
+
+
+def test_reasons_tell_whether_the_host_was_short_of_processor_time() -> None:
+    starved, slow = replace(FINE, cpu=[1.0]), replace(FINE, overruns=[2.0])
+    assert [verdict.host_was_short(judge(one).reasons) for one in (starved, slow)] == [True, True]
+    assert not verdict.host_was_short(judge(replace(FINE, lost_updates=1, missed_events=["x"])).reasons)
 
 
 def test_a_run_without_samples_is_not_held_against_it() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -67,10 +67,26 @@ class LinkCounters:
         return self.steady_bytes / self.allowed_bytes - 1 if self.steady_s >= RATE_KNOWN_S else None
 
 
+#: States that are to come: when each is to be in force, in seconds on the monotonic clock, in that order.
+Coming = Sequence[tuple[float, LinkState]]
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """A state that was to come and is in force: when it was due, and how late that was, in seconds."""
+
+    link: str
+    due_s: float
+    late_s: float
+
+
 class Shaper(ABC):
     """Shapes all links of one network; a context manager, safe to call from any thread.
 
     A link whose state is not `up`, or whose rate is 0, drops what arrives; what it already holds drains.
+
+    States that are to come are put in force by a process of their own, so that nothing that this one does makes them
+    late: here any thread may hold the interpreter.
     """
 
     name: ClassVar[str]
@@ -88,8 +104,19 @@ class Shaper(ABC):
         """
 
     @abstractmethod
-    def apply(self, states: Mapping[str, LinkState]) -> None:
-        """Change the named links in place, as one batch; what waits is kept. KeyError: not attached."""
+    def apply(self, states: Mapping[str, LinkState], coming: Mapping[str, Coming] | None = None) -> None:
+        """Change the named links in place, as one batch; what waits is kept. KeyError: not attached.
+
+        Of the links named in `coming`, what was to come is forgotten, and this comes instead.
+        """
+
+    @abstractmethod
+    def expect(self, coming: Mapping[str, Coming]) -> None:
+        """Have states come after those that are to come already. KeyError: not attached."""
+
+    @abstractmethod
+    def applied(self) -> list[Applied]:
+        """What came to be in force since the last call."""
 
     @abstractmethod
     def detach(self, link: str) -> None:

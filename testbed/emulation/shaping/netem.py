@@ -24,6 +24,7 @@ from __future__ import annotations
 import errno
 import threading
 import time
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import ceil
@@ -34,6 +35,8 @@ from testbed.emulation.netlink import Request
 from testbed.emulation.shaping import tc
 from testbed.emulation.shaping.base import (
     SUPER_PACKET_BYTES,
+    Applied,
+    Coming,
     LinkCounters,
     Port,
     Shaper,
@@ -42,6 +45,7 @@ from testbed.emulation.shaping.base import (
     passes,
     refuse_attached,
 )
+from testbed.emulation.shaping.timed import Answer, Batch, Timed, Timer
 from testbed.link import MTU_FRAME_BYTES, LinkState
 
 #: A bucket that fills in this time rides out the timer's lateness: 1.25 MB at 10 Gbit/s, two frames at 64
@@ -126,17 +130,19 @@ class _Tree:
             self.delay(self.state),
         ]
 
-    def change(self, state: LinkState) -> list[Request]:
-        """Requests that make the tree behave as the new state says; only those that change something.
+    def change(self, state: LinkState, before: LinkState | None = None) -> list[Request]:
+        """Requests that make the tree behave as the new state says, after the one in force or `before`; only those that
+        change something.
 
         The rate of a link that goes down stays, so that what it holds drains.
         """
+        before = before or self.state
         requests = []
-        if self.delay(state) != self.delay(self.state):
+        if self.delay(state) != self.delay(before):
             requests.append(self.delay(state))
-        if state.rate_bps > 0 and state.rate_bps != self.state.rate_bps:
+        if state.rate_bps > 0 and state.rate_bps != before.rate_bps:
             requests.append(self.rate(state))
-        if queue_limit(state) != queue_limit(self.state):
+        if queue_limit(state) != queue_limit(before):
             requests.append(self.queue(state))
         return requests
 
@@ -151,6 +157,13 @@ class NetemShaper(Shaper):
         self._controls: dict[Path, tc.TrafficControl] = {}
         self._trees: dict[str, _Tree] = {}
         self._refusal: str | None = None
+        self._timer: Timer | None = None
+        self._coming: dict[str, deque[tuple[float, LinkState]]] = {}
+        self._found: list[Applied] = []
+
+    @property
+    def realtime(self) -> bool | None:
+        return self._its_timer().realtime
 
     def attach(self, ports: Mapping[Port, LinkState]) -> None:
         with self._lock:
@@ -163,8 +176,12 @@ class NetemShaper(Shaper):
                     self.detach(port.link)
                 raise
 
-    def apply(self, states: Mapping[str, LinkState]) -> None:
+    def apply(self, states: Mapping[str, LinkState], coming: Mapping[str, Coming] | None = None) -> None:
         with self._lock:
+            if coming:
+                self._note(self._its_timer().ask(Batch(forget=list(coming))))
+                for link in coming:
+                    self._coming.pop(link, None)
             batches: dict[Path, list[Request]] = {}
             for link, state in states.items():
                 tree = self._trees[link]
@@ -179,12 +196,53 @@ class NetemShaper(Shaper):
             for link, state in states.items():
                 self._trees[link].enforce(now)
                 self._trees[link].state = state
+            if coming:
+                self.expect(coming)
+
+    def expect(self, coming: Mapping[str, Coming]) -> None:
+        with self._lock:
+            timed: dict[str, list[Timed]] = {}
+            for link, states in coming.items():
+                tree, ours = self._trees[link], self._coming.setdefault(link, deque())
+                timed[link] = []
+                for due_s, state in states:
+                    before = ours[-1][1] if ours else tree.state
+                    timed[link].append(Timed(due_s, tree.netns, tuple(tree.change(state, before))))
+                    ours.append((due_s, state))
+            self._note(self._its_timer().ask(Batch(coming=timed)))
+
+    def applied(self) -> list[Applied]:
+        with self._lock:
+            if self._timer is not None:
+                self._note(self._timer.ask(Batch()))
+            found, self._found = self._found, []
+            return found
+
+    def _note(self, answer: Answer) -> None:
+        """What came to be in force is, from its moment on."""
+        self._refusal = self._refusal or answer.refusal
+        for applied in answer.applied:
+            tree, coming = self._trees.get(applied.link), self._coming.get(applied.link)
+            if tree is None or not coming:
+                continue  # detached, or forgotten, meanwhile
+            _, state = coming.popleft()
+            tree.enforce(applied.due_s + applied.late_s)
+            tree.state = state
+            self._found.append(applied)
+
+    def _its_timer(self) -> Timer:
+        """The process that puts states in force at their time, started when there is something for it."""
+        if self._timer is None:
+            self._timer = Timer()
+        return self._timer
 
     def detach(self, link: str) -> None:
         with self._lock:
             tree = self._trees.pop(link, None)
             if tree is None:
                 return
+            if self._coming.pop(link, None) and self._timer is not None:
+                self._note(self._timer.ask(Batch(forget=[link])))
             try:
                 tree.control.apply(tree.delay(tree.state, dead=True))
             except OSError as error:
@@ -204,10 +262,14 @@ class NetemShaper(Shaper):
             return {link: tree.counted for link, tree in self._trees.items()}
 
     def failure(self) -> str | None:
-        return self._refusal
+        return self._refusal or (self._timer.failure() if self._timer is not None else None)
 
     def close(self) -> None:
         with self._lock:
+            if self._timer is not None:
+                self._timer.close()
+                self._timer = None
+            self._coming.clear()
             for link in list(self._trees):
                 self.detach(link)
 
@@ -237,6 +299,8 @@ class NetemShaper(Shaper):
         """Close the namespace's socket with its last link."""
         if netns in self._controls and all(tree.netns != netns for tree in self._trees.values()):
             self._controls.pop(netns).close()
+            if self._timer is not None:
+                self._note(self._timer.ask(Batch(leave=[netns])))
 
 
 def _observe(tree: _Tree, now: float, seen: dict[int, tc.Statistics]) -> None:

@@ -20,7 +20,16 @@ from itertools import count
 from pathlib import Path
 from typing import BinaryIO, ClassVar
 
-from testbed.emulation.shaping.base import LinkCounters, Port, Shaper, ShapingError, passes, refuse_attached
+from testbed.emulation.shaping.base import (
+    Applied,
+    Coming,
+    LinkCounters,
+    Port,
+    Shaper,
+    ShapingError,
+    passes,
+    refuse_attached,
+)
 from testbed.emulation.shaping.build import build_core
 from testbed.emulation.shaping.iptables import Rule, filter_bridged, replace_rules
 from testbed.link import Delivery, LinkState, Opportunities
@@ -103,7 +112,10 @@ class UserspaceShaper(Shaper):
 
     @property
     def realtime(self) -> bool | None:
-        return self._core.poll() is None and os.sched_getscheduler(self.pid) == os.SCHED_RR
+        if self._core.poll() is not None:
+            return False
+        self.counters()  # what it asked the system for at its start it has by the time it answers
+        return os.sched_getscheduler(self.pid) == os.SCHED_RR
 
     def attach(self, ports: Mapping[Port, LinkState]) -> None:
         with self._lock:
@@ -122,10 +134,29 @@ class UserspaceShaper(Shaper):
                         self.detach(link)
                 raise
 
-    def apply(self, states: Mapping[str, LinkState]) -> None:
+    def apply(self, states: Mapping[str, LinkState], coming: Mapping[str, Coming] | None = None) -> None:
         with self._lock:
-            self._tell([f"set {self._queues[link]} {encode(state)}" for link, state in states.items()])
+            lines = [f"set {self._queues[link]} {encode(state)}" for link, state in states.items()]
+            forgotten = [f"forget {self._queues[link]}" for link in coming or {}]
+            self._tell([*forgotten, *lines, *self._later(coming or {})])
             self._follow(states)
+
+    def expect(self, coming: Mapping[str, Coming]) -> None:
+        with self._lock:
+            self._tell(self._later(coming))
+
+    def applied(self) -> list[Applied]:
+        found: list[Applied] = []
+        with self._lock:
+            links = {queue: link for link, queue in self._queues.items()}
+            while lines := self._ask("applied").splitlines()[1:]:
+                rows = (line.split() for line in lines)
+                found += [
+                    Applied(links[int(queue)], float(due), float(late))
+                    for queue, due, late in rows
+                    if int(queue) in links  # detached meanwhile
+                ]
+        return found
 
     def detach(self, link: str) -> None:
         with self._lock:
@@ -173,6 +204,14 @@ class UserspaceShaper(Shaper):
                 what = f"{delivery.began_s!r} {delivery.opportunities.bytes_each!r} {delivery.end}"
                 self._ask(f"follow {self._queues[link]} {what} /proc/{os.getpid()}/fd/{file.fileno()}")
             self._deliveries[link] = delivery
+
+    def _later(self, coming: Mapping[str, Coming]) -> list[str]:
+        """The commands by which states come."""
+        return [
+            f"later {self._queues[link]} {due_s!r} {encode(state)}"
+            for link, states in coming.items()
+            for due_s, state in states
+        ]
 
     def _set_rules(self, queues: Mapping[Port, int]) -> None:
         """Rules outlive `detach`, so that a port nobody shapes is dead; a port attached again takes its rule

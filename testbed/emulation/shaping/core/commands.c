@@ -98,20 +98,15 @@ static void leave_namespace(struct link *l)
     }
 }
 
-/* Read a state into the link; the text after it, or NULL. What is down keeps its rate, so that what it holds drains. */
-static const char *read_state(struct link *l, const char *text)
+/* Read a state; the text after it, or NULL. */
+static const char *read_state(struct state *s, const char *text)
 {
-    double rate, limit, delay, jitter;
-    struct chain loss = {0};
     int reorder, rest = 0;
-    if (sscanf(text, "%lf %lf %lf %lf %d %lf %lf %lf %lf %n", &rate, &limit, &delay, &jitter, &reorder, &loss.good,
-               &loss.bad, &loss.p, &loss.r, &rest) != 9)
+    *s = (struct state){0};
+    if (sscanf(text, "%lf %lf %lf %lf %d %lf %lf %lf %lf %n", &s->rate, &s->limit, &s->delay, &s->jitter, &reorder,
+               &s->loss.good, &s->loss.bad, &s->loss.p, &s->loss.r, &rest) != 9)
         return NULL;
-    l->up = rate > 0;
-    l->rate = l->up ? rate : l->rate;
-    l->limit = limit, l->delay = delay, l->jitter = jitter, l->reorder = reorder != 0;
-    loss.is_bad = l->loss.is_bad && loss.p > 0;
-    l->loss = loss;
+    s->reorder = reorder != 0;
     return text + rest;
 }
 
@@ -124,10 +119,12 @@ static bool attach(int index, const char *rest)
         return fail("link %d is attached already", index);
     *l = (struct link){.clock = clock_now()};
     const char *port = NULL;
+    struct state first;
     if (sscanf(rest, "%lu %n", &l->random, &state) == 1 && state)
-        port = read_state(l, rest + state);
+        port = read_state(&first, rest + state);
     if (!port || sscanf(port, "%15s %n", interface, &path) != 1 || !path)
         return fail("cannot read: attach %d %s", index, rest);
+    enforce(l, &first);
     if (!join_namespace(l, interface, port + path))
         return false;
     if (!configure_queue(l, NFQNL_CFG_CMD_BIND)) {
@@ -142,8 +139,29 @@ static bool attach(int index, const char *rest)
 
 static bool set(struct link *l, const char *rest)
 {
+    struct state s;
+    if (!read_state(&s, rest))
+        return fail("cannot read: set %s", rest);
     advance(l, clock_now());
-    return read_state(l, rest) ? true : fail("cannot read: set %s", rest);
+    enforce(l, &s);
+    return true;
+}
+
+static bool later(struct link *l, const char *rest)
+{
+    struct change c;
+    int state = 0;
+    if (sscanf(rest, "%lf %n", &c.moment, &state) != 1 || !state || !read_state(&c.state, rest + state))
+        return fail("cannot read: later %s", rest);
+    c.moment -= (double)epoch.tv_sec + (double)epoch.tv_nsec * 1e-9;
+    expect(l, &c);
+    return true;
+}
+
+static bool forget(struct link *l)
+{
+    forget_changes(l);
+    return true;
 }
 
 static bool unfollow(struct link *l)
@@ -185,7 +203,10 @@ static bool detach(struct link *l)
     int reason = errno;
     leave_namespace(l);
     unfollow(l);
+    forget_changes(l);
+    free(l->changes);
     free(l->ring);
+    l->changes = NULL, l->changes_room = 0;
     l->ring = NULL;
     l->size = l->head = l->serving = l->tail = 0;
     return unbound ? true : fail("unbinding NFQUEUE %d: %s", (int)(l - links), strerror(reason));
@@ -219,6 +240,11 @@ static bool execute(const char *line)
     int index, rest = 0;
     if (strcmp(line, "counters") == 0)
         return report_counters();
+    if (strcmp(line, "applied") == 0) {
+        size_t used = strlen(answer);
+        report_changes(answer + used, sizeof answer - used);
+        return true;
+    }
     if (sscanf(line, "%15s %d %n", verb, &index, &rest) != 2 || !rest || index < 0 || index >= LINKS_AT_MOST)
         return fail("cannot read: %s", line);
     if (strcmp(verb, "attach") == 0)
@@ -227,6 +253,10 @@ static bool execute(const char *line)
         return fail("link %d is not attached", index);
     if (strcmp(verb, "set") == 0)
         return set(&links[index], line + rest);
+    if (strcmp(verb, "later") == 0)
+        return later(&links[index], line + rest);
+    if (strcmp(verb, "forget") == 0)
+        return forget(&links[index]);
     if (strcmp(verb, "follow") == 0)
         return follow(&links[index], line + rest);
     if (strcmp(verb, "unfollow") == 0)

@@ -45,6 +45,19 @@ struct chain {
     bool is_bad;
 };
 
+/* What a link is set to: bytes a second, bytes, seconds. A rate of 0 means down. */
+struct state {
+    double rate, limit, delay, jitter;
+    bool reorder;
+    struct chain loss;
+};
+
+/* A state that is to be in force from a moment on. */
+struct change {
+    double moment;             /* on our clock */
+    struct state state;
+};
+
 struct packet {
     uint32_t id;       /* the kernel's number, increasing within a queue */
     uint32_t wire;     /* bytes of its frames */
@@ -74,6 +87,8 @@ struct link {
     bool up, reorder;
     struct chain loss;
     struct schedule schedule;
+    struct change *changes;        /* [change, changes_end) are to come, in the order of their moments */
+    size_t change, changes_end, changes_room;
     uint32_t mtu;
     uint64_t random;
     struct packet *ring;           /* [head, serving) is in the pipe, [serving, tail) is in the queue */
@@ -113,6 +128,14 @@ void advance(struct link *l, double now);
 void arrive(struct link *l, uint32_t id, uint32_t wire, uint16_t frames, double now);
 double due(struct link *l);
 void release(struct link *l, double now);
+
+/* change.c: states that are put in force at their moments. */
+void enforce(struct link *l, const struct state *s);
+void expect(struct link *l, const struct change *c);
+void forget_changes(struct link *l);
+double next_change(const struct link *l);
+void change_due(struct link *l, double now);
+size_t report_changes(char *text, size_t room);
 
 /* queue.c: the kernel's queues. */
 enum { NO_ANSWER = -1 };

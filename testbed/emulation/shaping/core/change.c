@@ -1,0 +1,92 @@
+/* States that are put in force at their moments, by this process itself.
+ *
+ * The model is brought to the moment before it changes, whenever we wake: a packet half served at the old rate keeps the
+ * half that was served by then. So what a late wake-up makes late are releases, as it always does, and not the change.
+ * How late we were is said all the same.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core.h"
+
+/* The longest line of a report. */
+enum { CHANGE_LINE = 64 };
+
+/* A change that was put in force, for the parent to ask for. */
+struct done {
+    int link;
+    double moment, late;
+};
+
+static struct done *done;
+static size_t done_count, done_room;
+
+/* Double the room of an array. Without memory every link goes dead, and the parent says so. */
+static void *grown(void *array, size_t *room, size_t each)
+{
+    *room = *room ? 2 * *room : 64;
+    array = realloc(array, *room * each);
+    if (!array)
+        abort();
+    return array;
+}
+
+/* From where the model stands on. What is down keeps its rate, so that what it holds drains. */
+void enforce(struct link *l, const struct state *s)
+{
+    l->up = s->rate > 0;
+    l->rate = l->up ? s->rate : l->rate;
+    l->limit = s->limit, l->delay = s->delay, l->jitter = s->jitter, l->reorder = s->reorder;
+    bool is_bad = l->loss.is_bad && s->loss.p > 0;
+    l->loss = s->loss;
+    l->loss.is_bad = is_bad;
+}
+
+/* A change after all that are to come. */
+void expect(struct link *l, const struct change *c)
+{
+    if (l->change == l->changes_end)
+        l->change = l->changes_end = 0;
+    if (l->changes_end == l->changes_room)
+        l->changes = grown(l->changes, &l->changes_room, sizeof *l->changes);
+    l->changes[l->changes_end++] = *c;
+}
+
+void forget_changes(struct link *l)
+{
+    l->change = l->changes_end = 0;
+}
+
+/* When the next one is due; INFINITY when none is to come. */
+double next_change(const struct link *l)
+{
+    return l->change < l->changes_end ? l->changes[l->change].moment : INFINITY;
+}
+
+/* Put in force what is due, each at its moment. */
+void change_due(struct link *l, double now)
+{
+    for (; next_change(l) <= now; l->change++) {
+        const struct change *c = &l->changes[l->change];
+        advance(l, fmax(c->moment, l->clock));
+        enforce(l, &c->state);
+        if (done_count == done_room)
+            done = grown(done, &done_room, sizeof *done);
+        done[done_count++] = (struct done){(int)(l - links), c->moment, clock_now() - c->moment};
+    }
+}
+
+/* Write a line for each change that was put in force and not reported yet, as many as there is room for; how many bytes.
+ * Moments are on the monotonic clock. */
+size_t report_changes(char *text, size_t room)
+{
+    double zero = (double)epoch.tv_sec + (double)epoch.tv_nsec * 1e-9;
+    size_t used = 0, told = 0;
+    for (; told < done_count && room - used > CHANGE_LINE; told++)
+        used += (size_t)snprintf(text + used, room - used, "\n%d %.9f %.9f", done[told].link, zero + done[told].moment,
+                                 done[told].late);
+    done_count -= told;
+    memmove(done, done + told, done_count * sizeof *done);
+    return used;
+}

@@ -1,0 +1,58 @@
+"""A shaper that writes down what it is told, and puts in force what is to come by a clock that the test moves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from testbed.emulation.shaping.base import Applied, Coming, LinkCounters, Port, Shaper, ShapingError
+from testbed.link import LinkState
+
+
+class Recorder(Shaper):
+    """`batches` are those that were applied at once, `coming` what is to come by link, `sent` all that ever was."""
+
+    name = "recorder"
+
+    def __init__(self) -> None:
+        self.batches: list[dict[str, LinkState]] = []
+        self.coming: dict[str, list[tuple[float, LinkState]]] = {}
+        self.sent: dict[str, list[tuple[float, LinkState]]] = {}
+        self.broken = False
+        self.now_s = 0.0
+        self.late_s = 0.0
+
+    def attach(self, ports: Mapping[Port, LinkState]) -> None: ...
+
+    def apply(self, states: Mapping[str, LinkState], coming: Mapping[str, Coming] | None = None) -> None:
+        if self.broken:
+            raise ShapingError("broken")
+        for link in coming or {}:
+            self.coming[link] = []
+        if states:
+            self.batches.append(dict(states))
+        self.expect(coming or {})
+
+    def expect(self, coming: Mapping[str, Coming]) -> None:
+        if self.broken:
+            raise ShapingError("broken")
+        for link, states in coming.items():
+            self.coming.setdefault(link, []).extend(states)
+            if states:
+                self.sent.setdefault(link, []).extend(states)
+
+    def applied(self) -> list[Applied]:
+        found = []
+        for link, states in self.coming.items():
+            while states and states[0][0] <= self.now_s:
+                found.append(Applied(link, states.pop(0)[0], self.late_s))
+        return found
+
+    def detach(self, link: str) -> None: ...
+
+    def counters(self) -> dict[str, LinkCounters]:
+        return {}
+
+    def failure(self) -> str | None:
+        return None
+
+    def close(self) -> None: ...
