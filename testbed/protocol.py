@@ -43,10 +43,6 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 PROTOCOL_VERSION = 1
 
-#: Seconds of a tick, in which members count what they sent. Short enough for a round of a few tenths of a second, long
-#: enough that acknowledgements, which come in bursts, say what a path carries.
-TICK_S = 0.05
-
 #: A line longer than this is refused: a plan of 1,000 members with 1,000 trees would not come this way.
 MAX_LINE_BYTES = 16 * 1024 * 1024
 
@@ -156,17 +152,18 @@ class Place:
             raise ValueError(f"not a place in decentralized training: {error!r}") from error
 
 
-class Tick(NamedTuple):
-    """What a peer acknowledged from `number` · TICK_S on, for TICK_S (Unix time), over all connections to it.
+class Train(NamedTuple):
+    """Bytes of a peer's that arrived one right behind another, while it had more to send: what its path carried then.
 
-    `busy_ms` is how long a connection had more to send than the path took, and the receiver would have taken it;
-    `queued_ms` how long something was unacknowledged on a path with a queue in it, there or back.
+    `bytes` came in the `seconds` after its first packet, which arrived at `began_s` (Unix time). `allowed_bytes_s` is
+    the most that the sender's TCP would have let go meanwhile, 0 where it held nothing back: a train near it says what
+    the path carries at least.
     """
 
-    number: int
+    began_s: float
+    seconds: float
     bytes: int
-    busy_ms: int
-    queued_ms: int = 0
+    allowed_bytes_s: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,8 +175,7 @@ class PeerSample:
     `delivery_bytes_s` is the kernel's own estimate, over the last round trip that was limited by the path; it needs
     less data than bytes/busy_s, which a slow start and the last acknowledgement's way back weigh on. `queued_s` is
     the mean time that a frame waited before it was sent; `auxiliary_bytes` are those of `bytes` that travelled on
-    auxiliary routes, of which this hop is one. `ticks` are those that ended since the last sample, in order, without
-    those in which nothing happened.
+    auxiliary routes, of which this hop is one.
     """
 
     peer: str
@@ -190,7 +186,6 @@ class PeerSample:
     delivery_bytes_s: float = 0.0
     queued_s: float = 0.0
     auxiliary_bytes: int = 0
-    ticks: tuple[Tick, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +274,8 @@ class Report(Message):
     `metrics` has loss, and accuracy when the round was evaluated. `send_s`, `receive_s` and `add_s` are what the
     round's connections spent in sending and in receiving chunks, and what was spent in adding them up: each is a sum
     over threads, which work at the same time. `slices` says whose updates the means are of, where a member was lost
-    in the middle of the round and they are not all the same.
+    in the middle of the round and they are not all the same. `arrivals` are the trains that came from each peer since
+    the last report, in their order.
     """
 
     kind: ClassVar[str] = "report"
@@ -302,6 +298,7 @@ class Report(Message):
     receive_s: float = 0.0
     add_s: float = 0.0
     slices: tuple[Slice, ...] = ()
+    arrivals: Mapping[str, tuple[Train, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -493,6 +490,8 @@ def _revive(cls: type[Message], body: dict[str, Any]) -> dict[str, Any]:
         body["roster"] = {name: _address(address) for name, address in dict(body["roster"]).items()}
     if cls is Report and "peers" in body:
         body["peers"] = tuple(_sample(sample) for sample in body["peers"])
+    if cls is Report and "arrivals" in body:
+        body["arrivals"] = {str(peer): tuple(map(_train, its)) for peer, its in dict(body["arrivals"]).items()}
     if cls is Report and "slices" in body:
         body["slices"] = tuple(slice_of(value) for value in body["slices"])
     if cls is Holding and "final" in body:
@@ -504,8 +503,16 @@ def _revive(cls: type[Message], body: dict[str, Any]) -> dict[str, Any]:
 
 def _sample(value: Mapping[str, Any]) -> PeerSample:
     _check_plain(PeerSample, value)
-    ticks = tuple(Tick(*map(int, tick)) for tick in value.get("ticks", ()))
-    return PeerSample(**{**value, "ticks": ticks})
+    return PeerSample(**{name: its for name, its in value.items() if name != "ticks"})  # of earlier versions
+
+
+def _train(value: Any) -> Train:
+    """The train that JSON has; TypeError or ValueError when it is none."""
+    began_s, seconds, count, allowed = value
+    train = Train(float(began_s), float(seconds), int(count), int(allowed))
+    if not (train.began_s > 0 and train.seconds > 0 and train.bytes > 0 and train.allowed_bytes_s >= 0):
+        raise ValueError(f"{train} is no train")
+    return train
 
 
 def slice_of(value: Mapping[str, Any]) -> Slice:

@@ -16,9 +16,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from testbed.planning import Edge, Pair, PhysicalLink, View
-from testbed.protocol import TICK_S, PeerSample, Tick
-from testbed.telemetry.bottleneck import bottlenecks
-from testbed.telemetry.estimate import Estimate, RateEstimator, quantile
+from testbed.protocol import PeerSample, Train
+from testbed.telemetry.bottleneck import samples as samples_of
+from testbed.telemetry.estimate import Estimate, RateEstimator
 
 #: Seconds after which an unknown link is taken for what was declared.
 FORGOTTEN_S = 60.0
@@ -59,14 +59,16 @@ class Knowledge:
                     self._round_trips.pop(edge, None)
                     self._redeclared_s[edge] = now_s
 
-    def observe(self, samples: Mapping[Pair, PeerSample], now_s: float) -> None:
-        """Take the transfers of a round that is over."""
+    def observe(
+        self, samples: Mapping[Pair, PeerSample], arrivals: Mapping[Pair, Sequence[Train]], now_s: float
+    ) -> None:
+        """Take the transfers of a round that is over: by edge, as its sender and as its receiver saw them."""
         samples = {pair: sample for pair, sample in samples.items() if pair in self._declared.edges}
         for pair, sample in samples.items():
             if sample.rtt_s > 0:
                 trips = self._round_trips.setdefault(pair, deque(maxlen=RTT_SAMPLES))
                 trips.append(self._of_this_path(pair, sample.rtt_s, now_s))
-        self._measure(samples, now_s)
+        self._measure(arrivals, now_s)
 
     def clock(self, speeds: Mapping[str, float]) -> None:
         """Take how fast members computed in a round, as parts of what is declared. Rounds differ by a late step, and
@@ -111,22 +113,20 @@ class Knowledge:
         """The links of an edge; where they are not known it is a capacity of its own."""
         return self._declared.routes.get(pair) or (f"{pair[0]}=>{pair[1]}",)
 
-    def _measure(self, samples: Mapping[Pair, PeerSample], now_s: float) -> None:
-        ways = [way for pair in samples for way in (pair, pair[::-1]) if way in self._declared.edges]
-        routes = {way: self.route(way) for way in ways}
+    def _measure(self, arrivals: Mapping[Pair, Sequence[Train]], now_s: float) -> None:
+        trains = {
+            pair: self._over_this_path(pair, its) for pair, its in arrivals.items() if pair in self._declared.edges
+        }
+        routes = {pair: self.route(pair) for pair in trains}
         estimates = self.estimates(now_s)
         believed = {
             name: _rate(estimates.get(name), self._declared_bps(pair, name))
             for pair, route in routes.items()
             for name in route
         }
-        ticks = {pair: self._over_this_path(pair, sample.ticks) for pair, sample in samples.items()}
-        held, passed = bottlenecks(ticks, routes, believed, self._access)
-        for name, rates in held.items():
-            self._rates.setdefault(name, RateEstimator()).add(rates, now_s)
-        for name, rates in passed.items():
-            if name not in held and quantile(rates) > believed[name]:
-                self._rates.setdefault(name, RateEstimator()).exceed(rates, now_s)
+        delay_s = {name: link.delay_s for name, link in self._declared.links.items()}
+        for name, its in samples_of(trains, routes, delay_s, believed, self._access).items():
+            self._rates.setdefault(name, RateEstimator(believed[name])).add(its)
 
     def _edge(self, pair: Pair, links: Mapping[str, PhysicalLink], estimates: Mapping[str, Estimate]) -> Edge:
         """An edge over `links` as they are known. Its slowest one says whether it is."""
@@ -148,10 +148,10 @@ class Knowledge:
         link = self._declared.links.get(name)
         return link.rate_bps if link else self._declared.edges[pair].rate_bps
 
-    def _over_this_path(self, pair: Pair, ticks: Sequence[Tick]) -> list[Tick]:
+    def _over_this_path(self, pair: Pair, trains: Sequence[Train]) -> list[Train]:
         """Those since the newest declaration of the pair's path: what came before went over other links."""
         since_s = self._redeclared_s.get(pair, -math.inf)
-        return [tick for tick in ticks if tick.number * TICK_S >= since_s]
+        return [train for train in trains if train.began_s >= since_s]
 
     def _of_this_path(self, pair: Pair, rtt_s: float, now_s: float) -> float:
         """The round trip, but the declared one where it must be that of the path before the newest declaration."""

@@ -184,7 +184,7 @@ class Planner:
     def _round_done(self, done: Round) -> None:
         now = time.time()
         self._activate()
-        self.knowledge.observe(done.samples(), now)
+        self.knowledge.observe(done.samples(), done.arrivals(), now)
         self.knowledge.clock(self._spec.speeds(done.rates()))
         self._explore(now)
         due = now - self._considered_s >= self._spec.period_s

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from testbed.planning import Pair
-from testbed.protocol import PeerSample, Report
+from testbed.protocol import PeerSample, Report, Train
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,14 @@ class Round:
     def samples(self) -> dict[Pair, PeerSample]:
         """Each edge's transfer in this round, by (sender, receiver)."""
         return {(member, sample.peer): sample for member, report in self.reports.items() for sample in report.peers}
+
+    def arrivals(self) -> dict[Pair, tuple[Train, ...]]:
+        """The trains of each edge that came in this round, by (sender, receiver)."""
+        return {
+            (peer, member): trains
+            for member, report in self.reports.items()
+            for peer, trains in report.arrivals.items()
+        }
 
     def rates(self) -> dict[str, float]:
         """The samples per second of each member that says them."""

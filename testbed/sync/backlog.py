@@ -26,8 +26,14 @@ def nothing() -> None:
     """What a frame whose payload nobody else uses calls when it was sent."""
 
 
+def unchanged(frame: Frame) -> Frame:
+    """What makes a frame ready to leave that was ready when it was queued."""
+    return frame
+
+
 class Item(NamedTuple):
-    """A frame to send. `sent` is called once its payload may change again; `spills` lets auxiliary routes have it."""
+    """A frame to send, as `sealed` has it by then. `sent` is called once its payload may change again; `spills` lets
+    auxiliary routes have it."""
 
     priority: Priority
     order: int
@@ -36,6 +42,7 @@ class Item(NamedTuple):
     sent: Callable[[], None] = nothing
     spills: bool = False
     queued_s: float = 0.0
+    sealed: Callable[[Frame], Frame] = unchanged
 
 
 class Feed(NamedTuple):
@@ -101,10 +108,11 @@ class Backlog:
         payload: memoryview,
         sent: Callable[[], None] = nothing,
         spills: bool = False,
+        sealed: Callable[[Frame], Frame] = unchanged,
     ) -> None:
-        """Have a frame sent. `payload` must stay as it is until `sent` is called."""
+        """Have a frame sent, as `sealed` has it when it leaves. `payload` must stay as it is until `sent` is called."""
         with self._filled:
-            item = Item(priority, next(self._order), frame, payload, sent, spills, time.monotonic())
+            item = Item(priority, next(self._order), frame, payload, sent, spills, time.monotonic(), sealed)
             heapq.heappush(self._heap, item)
             self._filled.notify()
             watchers = self._watchers if spills and len(self._heap) > 2 * SPILL_CHUNKS else ()

@@ -170,13 +170,18 @@ class Eras:
 
     # -- rounds ----------------------------------------------------------------------------------------------------
 
-    def begin(self, values: torch.Tensor, weight: float, residual: Residual | None = None) -> Begun:
+    def begin(
+        self, values: torch.Tensor, weight: float, residual: Residual | None = None, overlaps: bool = False
+    ) -> Begun:
         """Have `values` (flat, CPU) replaced by the weighted mean of those who take part, by when `end` returns.
+        Another round may begin before that if it `overlaps`.
 
         SyncError when that can't be, also from `end`: it names the peers that were waited for, the epoch and the
         round. In an elastic run all is left to `end`, so that one round is on at a time.
         """
-        begun = None if self._elastic else self._exchange.begin(values, weight, self._way.patience_s, residual)
+        begun = None
+        if not self._elastic:
+            begun = self._exchange.begin(values, weight, self._way.patience_s, residual, overlaps)
         return Begun(values, weight, residual, begun)
 
     def end(self, begun: Begun) -> Reduced:

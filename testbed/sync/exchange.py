@@ -7,7 +7,9 @@ The caller's thread adds this member's values; a thread per connection adds what
     round k+2                            before it is over: |          and once round k-1 is over
                                                             not yet
 
-The first mean of round k tells by which epoch round k+1 goes, and that every member has begun round k. So a peer is at
+The first mean of round k tells that every member has begun round k, and, where any of them overlaps rounds, by which
+epoch round k+1 goes; where none does, its last mean tells that. (Who overlaps says so with what it contributes; it may
+from the next round on, when all know.) So a peer is at
 most one round ahead, and its chunks are added to the next round's sums before this member has even begun it, if it has
 had a tensor of that shape; if not, the connection waits. Waiting must be safe, that is, what a peer owes the rounds
 that are on was queued before what waits. It is when a round begins only after the last one is over. Hence a round
@@ -92,6 +94,8 @@ class Exchange:
         self._shapes: set[tuple[int, torch.dtype]] = set()
         self._layout: tuple[tuple[int, bool], Layout] | None = None
         self._rooms = Rooms()
+        self._returns: tuple[Plan | None, float] = (None, 1.0)
+        self._overlaps = self._overlapped = False
         self._lanes: dict[int, int] = {}
         self._drained: set[int] = set()
         self._streams = way.streams
@@ -178,14 +182,38 @@ class Exchange:
         with record_function("sync.round"):
             return self.end(self.begin(values, weight, timeout_s, residual), timeout_s)
 
-    def begin(self, values: torch.Tensor, weight: float, timeout_s: float, residual: Residual | None = None) -> Round:
-        """The first half of `run`: returns as soon as `values` are on their way. Rounds end in their order."""
-        current, successor = self._begin(values, time.monotonic() + timeout_s)
+    def begin(
+        self,
+        values: torch.Tensor,
+        weight: float,
+        timeout_s: float,
+        residual: Residual | None = None,
+        overlaps: bool = False,
+    ) -> Round:
+        """The first half of `run`: returns as soon as `values` are on their way. Rounds end in their order.
+
+        The next one may begin before this one's end if one was begun before so that it `overlaps`.
+        """
+        current = self._begin(values, time.monotonic() + timeout_s)
         if residual is not None:
             residual = self._open_residual(current, residual)
         with record_function("sync.add_own"):
-            current.enter(Share(values, weight, successor), residual)
+            self._overlaps = self._overlaps or overlaps
+            current.enter(self._share(current, values, weight), residual)
         return current
+
+    def _share(self, current: Round, values: torch.Tensor, weight: float) -> Share:
+        """What this member brings, and what says the epoch that it is ready to go by next.
+
+        Epochs change in rounds among all, so in those alone a successor is agreed on.
+        """
+
+        def ready() -> int:
+            return max(self._plans.successor, current.epoch) if current.among_all else current.epoch
+
+        successor = ready()
+        said = (lambda: successor) if self._overlapped else ready
+        return Share(values, weight, said, self._overlapped, self._overlaps)
 
     def end(self, current: Round, timeout_s: float) -> Round:
         """The second half of `run`: wait until a round that was begun is over."""
@@ -197,7 +225,9 @@ class Exchange:
             if current.among_all:
                 assert current.reduction.agreed is not None
                 self._plans.agree(current.epoch, current.reduction.agreed)
+            self._overlapped = self._overlapped or current.reduction.overlapped
             self._finished = current.number
+            self._returns = current.plan, current.returns
             current.leave()
             self._changed.notify_all()
         return current
@@ -208,11 +238,8 @@ class Exchange:
         residual.open(current.shape[0])
         return residual
 
-    def _begin(self, values: torch.Tensor, deadline: float) -> tuple[Round, int]:
-        """Enter the next round; it, and the epoch that this member is ready to go by after it.
-
-        Epochs change in rounds among all, so in those alone a successor is agreed on.
-        """
+    def _begin(self, values: torch.Tensor, deadline: float) -> Round:
+        """Enter the next round."""
         with self._changed:
             epoch = self._await_turn((len(values), values.dtype), deadline)
             number = self._number + 1
@@ -226,10 +253,9 @@ class Exchange:
             self._shapes.add(current.shape)
             self._forget(current)
             self._changed.notify_all()
-            successor = max(self._plans.successor, current.epoch) if current.among_all else current.epoch
         if followed is None or followed.epoch != current.epoch:
             self._outbox.follow(current.plan)
-        return current, successor
+        return current
 
     def _await_turn(self, shape: tuple[int, torch.dtype], deadline: float) -> int:
         """Wait until the next round may begin; the epoch it goes by."""
@@ -247,6 +273,8 @@ class Exchange:
 
     def _beside(self, current: Round) -> Plan | None:
         """The plan of the round that may begin while `current` is on; None when none may."""
+        if not current.reduction.share.fixed:
+            return None
         agreed = current.reduction.agreed
         following = None if agreed is None else self._plans.get(agreed)
         return None if following is None or following.groups or current.plan.groups else following
@@ -267,7 +295,11 @@ class Exchange:
         sums = self._rooms.take(number, lambda older: self._done_with(older, number), elements, dtype)
         before = self._rounds.get(number - 1)
         steady = before is not None and before.among_all and among_all and (elements, dtype) in self._shapes
-        opened = Round(number, plan, role, layout, sums, self._outbox, self._stepped, steady, self._reproducible)
+        known, returns = self._returns
+        opened = Round(
+            *(number, plan, role, layout, sums, self._outbox, self._stepped, steady, self._reproducible),
+            returns=returns if known is plan else 1.0,
+        )
         self._rounds[number] = opened
         return opened
 

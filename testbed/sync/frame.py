@@ -1,8 +1,8 @@
 """The wire format between members: a greeting, then frames, each a head and a chunk's elements.
 
     greeting   magic  version  lane  stream  length of the name  era  secret (digest)  name     once, by who connects
-    frame      magic  version  kind  dtype  left  tree  route  epoch  successor  round  length  elements  offset
-               weight  scale  contributors (a bit a member)  checksum of the elements  CRC-32 of all before it
+    frame      magic  version  kind  dtype  left  flags  tree  route  epoch  successor  round  length  elements  offset
+               weight  scale  pace  contributors (a bit a member)  checksum of the elements  CRC-32 of all before it
                elements...
     taken      .                                        back, for each frame in a lane for auxiliary routes
 
@@ -23,7 +23,7 @@ from testbed.sync.checksum import checksum
 from testbed.sync.errors import FrameError
 
 MAGIC: Final = b"TBDS"
-VERSION: Final = 4
+VERSION: Final = 5
 
 GREETING: Final = struct.Struct("<4sBBBBI16s")
 #: The answer to a greeting in a lane for auxiliary routes: who forwards will wait for what comes there. A member
@@ -40,8 +40,14 @@ PROBE_LANE: Final = 254
 #: A member's name is a host's name, and those end at 64 characters.
 MAX_NAME_BYTES: Final = 64
 
-_HEAD: Final = "<4sBBBBHHIIIIQQdd"
+_HEAD: Final = "<4sBBBBBHHIIIIQQddI"
 _CRC: Final = struct.Struct("<I")
+
+
+#: Flags.
+_FOLLOWS, _OVERLAPS = 1, 2
+#: `pace` is what TCP allows, in KiB/s.
+_KIB, _MOST_PACE = 1024, 2**32 - 1
 
 
 class Kind(IntEnum):
@@ -61,6 +67,10 @@ class Frame(NamedTuple):
     `contributors`, and `successor` the epoch that they all are ready to go by next. A frame on an auxiliary route
     names it by its number in the plan, from 1 on, and how many more members are `left` to forward it. Without a
     `checksum` it is not ready to be sent: `sealed` has one.
+
+    Some contributor `overlaps` rounds (see Exchange). A frame `follows` another on its connection if it waited while
+    that one was sent. `allowed_bytes_s` is what TCP would let go by then, to the next KiB/s; 0 where the path holds it
+    back, not TCP.
     """
 
     kind: Kind
@@ -78,6 +88,9 @@ class Frame(NamedTuple):
     scale: float = 1.0
     route: int = 0
     left: int = 0
+    follows: bool = False
+    overlaps: bool = False
+    allowed_bytes_s: int = 0
 
     def sealed(self, payload: memoryview) -> Frame:
         """The frame with the checksum of its elements."""
@@ -100,6 +113,7 @@ class FrameFormat:
             frame.kind,
             frame.dtype,
             frame.left,
+            (_FOLLOWS if frame.follows else 0) | (_OVERLAPS if frame.overlaps else 0),
             frame.tree,
             frame.route,
             frame.epoch,
@@ -110,6 +124,7 @@ class FrameFormat:
             frame.offset,
             frame.weight,
             frame.scale,
+            min(-(-frame.allowed_bytes_s // _KIB), _MOST_PACE),
             frame.contributors.to_bytes(self._bitmap_bytes, "little"),
             frame.checksum,
         )
@@ -117,10 +132,10 @@ class FrameFormat:
 
     def unpack(self, head: memoryview) -> Frame:
         """The frame of a head of `size` bytes; FrameError when it is none."""
-        (magic, version, kind, dtype, left, tree, route, epoch, successor, number, length, elements, offset) = (
+        (magic, version, kind, dtype, left, flags, tree, route, epoch, successor, number, length, elements, offset) = (
             fields := self._head.unpack_from(head)
-        )[:13]
-        weight, scale, bitmap, stated = fields[13:]
+        )[:14]
+        weight, scale, pace, bitmap, stated = fields[14:]
         if magic != MAGIC:
             raise FrameError(f"not a frame: it begins with {magic!r}")
         if version != VERSION:
@@ -147,6 +162,9 @@ class FrameFormat:
             scale=scale,
             route=route,
             left=left,
+            follows=bool(flags & _FOLLOWS),
+            overlaps=bool(flags & _OVERLAPS),
+            allowed_bytes_s=pace * _KIB,
         )
 
 

@@ -7,7 +7,9 @@ import threading
 from contextlib import suppress
 from typing import Protocol
 
-from testbed.sync import frame, sockets
+from testbed.protocol import Train
+from testbed.sync import frame, sockets, tcpinfo
+from testbed.sync.arrivals import Arrivals, Timing
 from testbed.sync.buffers import Scratch
 from testbed.sync.errors import FrameError, SyncError
 from testbed.sync.round import Delivery
@@ -58,12 +60,17 @@ class Listener:
         self._accepting = accepting
         self._secret = secret
         self._door = door
+        self._arrivals = Arrivals()
         self._guard = threading.Lock()
         self._strangers: set[socket.socket] = set()
         self._known: dict[frame.Greeting, socket.socket] = {}
         self._threads: set[threading.Thread] = set()
         self._acceptor = threading.Thread(target=self._accept, name="accept", daemon=True)
         self._acceptor.start()
+
+    def arrivals(self) -> dict[str, tuple[Train, ...]]:
+        """The trains that came from each peer since the last call."""
+        return self._arrivals.take()
 
     def close(self) -> None:
         """Stop listening, end every connection, and wait for their threads.
@@ -166,11 +173,14 @@ class Listener:
         """Hand on frames until the peer closes between two of them."""
         raw = memoryview(bytearray(receiver.wire.size))
         scratch = Scratch()
+        timing = Timing(hello.member, self._arrivals, lambda: tcpinfo.out_of_order(connection))
+        sockets.stamp(connection)
         while sockets.receive_or_end(connection, raw):
             head = receiver.wire.unpack(raw)
             delivery = receiver.admit(hello.member, hello.lane, head)
             payload = scratch.room(head.length) if delivery.into is None else delivery.into
-            sockets.receive(connection, payload)
+            timing.begin(head, receiver.wire.size)
+            sockets.receive_timed(connection, payload, timing.note)
             frame.verify(head, payload)
             delivery.take(payload)
             if 0 < hello.lane < frame.PROBE_LANE:

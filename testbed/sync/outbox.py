@@ -19,15 +19,13 @@ import time
 from collections.abc import Callable, Mapping
 
 from testbed.plan import Plan, Route
-from testbed.protocol import PeerSample, Tick
+from testbed.protocol import PeerSample
 from testbed.sync import tcpinfo
-from testbed.sync.backlog import Backlog, Feed, Priority, nothing
+from testbed.sync.backlog import Backlog, Feed, Priority, nothing, unchanged
 from testbed.sync.errors import FrameError
 from testbed.sync.frame import PROBE_LANE, Frame, FrameFormat
-from testbed.sync.meter import Line, Meter
 from testbed.sync.probe import send_probe
 from testbed.sync.sender import Sender, Way
-from testbed.sync.tcpinfo import TcpInfo
 
 #: Enough that a connection has its next frame at hand while one is being sent.
 AT_HAND = 1
@@ -54,7 +52,6 @@ class Outbox:
         self._guard = threading.Lock()
         self._senders: dict[Hop, Sender] = {}
         self._dropped_s = 0.0
-        self._meter = Meter(self._look)
 
     def connect(self, plan: Plan) -> list[Sender]:
         """The senders to all that this member sends to under `plan`, new ones among them already connecting."""
@@ -87,10 +84,12 @@ class Outbox:
         payload: memoryview,
         sent: Callable[[], None] = nothing,
         spills: bool = False,
+        sealed: Callable[[Frame], Frame] = unchanged,
     ) -> None:
-        """Have a frame sent to `peer`, directly or, if it `spills`, over an auxiliary route."""
+        """Have a frame sent to `peer`, directly or, if it `spills`, over an auxiliary route; as `sealed` has it
+        then."""
         sender = self._sender((peer, 0))
-        sender.backlog.put(priority, frame, payload, sent, spills)
+        sender.backlog.put(priority, frame, payload, sent, spills, sealed)
         if sender.failure:
             self._on_failure(peer, sender.failure)
 
@@ -132,17 +131,11 @@ class Outbox:
         """What each next hop's path did since the last call."""
         with self._guard:
             senders = dict(self._senders)
-        ticks = self._meter.take()
         lanes: dict[str, dict[int, Sender]] = {}
         for (peer, lane), sender in sorted(senders.items()):
             lanes.setdefault(peer, {})[lane] = sender
-        found = (_sample(peer, its, ticks.get(peer, ())) for peer, its in lanes.items())
+        found = (_sample(peer, its) for peer, its in lanes.items())
         return tuple(sample for sample in found if sample is not None)
-
-    def _look(self) -> dict[Line, TcpInfo]:
-        with self._guard:
-            senders = list(self._senders.items())
-        return {(peer, lane, i): info for (peer, lane), sender in senders for i, info in sender.look().items()}
 
     def probe(self, peer: str, most: int, seconds: float) -> None:
         """Send `peer` what means nothing for `seconds`, at most `most` bytes; returns at once."""
@@ -186,7 +179,6 @@ class Outbox:
 
     def close(self) -> None:
         """Close the connections to peers at once."""
-        self._meter.stop()
         with self._guard:
             senders = list(self._senders.values())
         for sender in senders:
@@ -215,7 +207,7 @@ def _unmissed(_peer: str, _reason: str) -> None:
     """A probe that can't be sent has found out enough."""
 
 
-def _sample(peer: str, lanes: Mapping[int, Sender], ticks: tuple[Tick, ...]) -> PeerSample | None:
+def _sample(peer: str, lanes: Mapping[int, Sender]) -> PeerSample | None:
     grown = {lane: info for lane, sender in lanes.items() if (info := sender.sample()) is not None}
     waits = [sender.backlog.queued() for sender in lanes.values()]
     if not grown:
@@ -231,5 +223,4 @@ def _sample(peer: str, lanes: Mapping[int, Sender], ticks: tuple[Tick, ...]) -> 
         delivery_bytes_s=path.delivery_bytes_s,
         queued_s=sum(waited for waited, _ in waits) / frames if frames else 0.0,
         auxiliary_bytes=sum(info.bytes_acked for lane, info in grown.items() if 0 < lane < PROBE_LANE),
-        ticks=ticks,
     )

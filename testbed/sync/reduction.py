@@ -12,6 +12,7 @@ is copied over the values, which until then are what this member contributed.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -25,19 +26,30 @@ from testbed.sync.layout import Chunk, Layout
 
 
 class Part(NamedTuple):
-    """What a sum is made of: whose updates (bitmap), their weights' sum, the epoch they are ready to go by next."""
+    """What a sum is made of: whose updates (bitmap), their weights' sum, the epoch they are ready to go by next.
+
+    None stands for the epoch that this member itself is ready for, which it says when the sum leaves it: see `sealed`.
+    One of them `overlaps` rounds (see Exchange).
+    """
 
     contributors: int
     weight: float
-    successor: int
+    successor: int | None
+    overlaps: bool = False
 
 
 class Share(NamedTuple):
-    """This member's own: its values (flat), their weight, and the epoch it is ready to go by next."""
+    """This member's own: its values (flat), their weight, and what says the epoch it is ready to go by next.
+
+    `fixed`: it always says the same, since another round may begin with the first mean of this one. This member
+    `overlaps` rounds, or may from now on.
+    """
 
     values: torch.Tensor
     weight: float
-    successor: int
+    ready: Callable[[], int]
+    fixed: bool = False
+    overlaps: bool = False
 
 
 class Update(NamedTuple):
@@ -51,8 +63,10 @@ class Update(NamedTuple):
 class Reduction:
     """The state of every chunk of one round, at a member with `role`, summed in `sums`.
 
-    `epoch` is what the round goes by, and the one to go by next unless all contributors say another. `lost` and
-    `duplicated` are bitmaps of members whose update a mean left out, or that came a second time.
+    `epoch` is what the round goes by, and the one to go by next unless all contributors to some chunk say another: each
+    says so as that chunk leaves it, so who comes to hold a plan in the midst of a round may still have it in the next.
+    `lost` and `duplicated` are bitmaps of members whose update a mean left out, or that came a second time.
+    `overlapped`: some member overlaps rounds; known with the first mean.
 
     Sums are weighted; `finish` divides by the sum of the weights. With `in_order` a member's own values come first
     and its children's after them by name, so that sums have the same bits run after run; what comes early is kept
@@ -65,12 +79,14 @@ class Reduction:
         self.role = role
         self.lost = 0
         self.duplicated = 0
+        self.overlapped = False
         self._epoch = epoch
         self._members = members
         self._sums = sums
         self._in_order = in_order
         self._early: dict[int, dict[str, Update]] = {}
         self._share: Share | None = None
+        self._ready: Callable[[], int] = lambda: epoch
         self._parts: list[Part | None] = [None] * chunks
         self._summed = bytearray(chunks)
         self._final = bytearray(chunks)
@@ -86,8 +102,16 @@ class Reduction:
 
     @property
     def agreed(self) -> int | None:
-        """The epoch to use next: every member was ready for it when the round began. None until a mean is there."""
+        """The newest epoch that all contributors to one of the chunks whose means are there were ready to go by next.
+
+        None until a mean is there. When all are there it is the same at every member, and what all go by next.
+        """
         return self._agreed
+
+    def sealed(self, part: Part) -> Part:
+        """A part as it leaves this member, whose own word is in it now."""
+        own = self._ready()
+        return part._replace(successor=own if part.successor in (None, own) else self._epoch)
 
     def view(self, number: int) -> torch.Tensor:
         """The sum of a chunk."""
@@ -100,7 +124,7 @@ class Reduction:
 
     def enter(self, share: Share) -> None:
         """This member takes part; `own` then adds its values chunk by chunk."""
-        self._share = share
+        self._share, self._ready = share, share.ready
 
     def leave(self) -> None:
         """The round is over here: let go of this member's values."""
@@ -114,7 +138,7 @@ class Reduction:
         elif owed is not None:
             self._sum_own(number)
             self.view(number).add_(owed)
-        complete = self._join(number, Part(self.duty(number).own, self.share.weight, self.share.successor))
+        complete = self._join(number, Part(self.duty(number).own, self.share.weight, None, self.share.overlaps))
         return self._add_early(number) or complete
 
     def add(self, number: int, peer: str, update: Update) -> Part | None:
@@ -171,10 +195,11 @@ class Reduction:
         if self._final[number]:
             self.duplicated |= part.contributors
             return
-        if self._agreed is None:
-            self._agreed = part.successor
-        elif self._agreed != part.successor:
+        assert part.successor is not None
+        if self.share.fixed and self._agreed not in (None, part.successor):
             raise FrameError(f"means disagree on the epoch to use next: {self._agreed} and {part.successor}")
+        self._agreed = max(self._agreed or 0, part.successor)
+        self.overlapped = self.overlapped or part.overlaps
         self.lost |= self.role.everybody & ~part.contributors
         self._final[number] = 1
         self._made[number] = part
@@ -288,7 +313,9 @@ class Reduction:
     def _join(self, number: int, part: Part) -> Part | None:
         held = self._parts[number]
         if held is not None:
-            successor = part.successor if part.successor == held.successor else self._epoch
-            part = Part(held.contributors | part.contributors, held.weight + part.weight, successor)
+            said = {held.successor, part.successor} - {None}
+            successor = self._epoch if len(said) > 1 else next(iter(said), None)
+            overlaps = held.overlaps or part.overlaps
+            part = Part(held.contributors | part.contributors, held.weight + part.weight, successor, overlaps)
         self._parts[number] = part
         return part if part.contributors == self.duty(number).expected else None

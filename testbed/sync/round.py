@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 
@@ -17,6 +18,7 @@ from testbed.plan import Plan
 from testbed.protocol import Slice
 from testbed.sync import payload
 from testbed.sync.ahead import Ahead
+from testbed.sync.backlog import unchanged
 from testbed.sync.buffers import CODES, DTYPES, Sums, bytes_of
 from testbed.sync.codecs import PLAIN, Codec, Residual
 from testbed.sync.duty import Role
@@ -72,6 +74,7 @@ class Round:
         on_step: Callable[[], None],
         steady: bool,
         in_order: bool,
+        returns: float = 1.0,
     ) -> None:
         self.number = number
         self.plan = plan
@@ -85,7 +88,7 @@ class Round:
         self._residual: Residual | None = None
         self._frozen = False
         self._guard = threading.Lock()
-        self._ahead = Ahead(layout, role.party)
+        self._ahead = Ahead(layout, role.party, returns)
         self._unsettled = len(layout.chunks)
         self._unsent = 0
         self._all_sent = threading.Condition(self._guard)
@@ -117,6 +120,11 @@ class Round:
 
     def __str__(self) -> str:
         return f"round {self.number}, epoch {self.epoch}"
+
+    @property
+    def returns(self) -> float:
+        """The part of this round that a mean took to come back (see Ahead)."""
+        return self._ahead.returns
 
     def awaited(self) -> dict[str, str]:
         """The peers that this member waits for, each with what it owes."""
@@ -175,7 +183,7 @@ class Round:
 
     def _add(self, number: int, peer: str, head: Frame, data: memoryview, began: float) -> None:
         values = payload.decode(head.dtype, data, len(self._layout.chunks[number]))
-        part = Part(head.contributors, head.weight, head.successor)
+        part = Part(head.contributors, head.weight, head.successor, head.overlaps)
         with self._guard:
             arrived = self._arrived(peer, len(data), began)
             complete = self.reduction.add(number, peer, Update(values, head.scale, part))
@@ -187,7 +195,7 @@ class Round:
         """Take a mean and pass it on. It is the same bytes all the way down, summed up once."""
         chunk = self._layout.chunks[number]
         plain = head.dtype in DTYPES
-        part = Part(head.contributors, head.weight, head.successor)
+        part = Part(head.contributors, head.weight, head.successor, head.overlaps)
         with self._guard:
             arrived = self._arrived(peer, len(data), began)
             if self._frozen:
@@ -208,7 +216,7 @@ class Round:
         """A mean is in its place; whether it is the first, which tells the epoch to go by next."""
         first = self.reduction.agreed is None
         self.reduction.accept(number, part)
-        self._ahead.settle(number)
+        self._ahead.settle(number, time.monotonic())
         return first
 
     def _arrived(self, peer: str, length: int, began: float) -> float:
@@ -231,18 +239,18 @@ class Round:
             finished = self.reduction.finish(number)
             self.tally.add_s += time.monotonic() - began
         for each in finished:
-            self._release(each, self.reduction.part(each), duty.mean_codec)
+            self._release(each, self.reduction.sealed(self.reduction.part(each)), duty.mean_codec)
 
     def _advance(self, peer: str) -> None:
         """Send `peer` the partial sums whose turn it is."""
         while True:
             with self._guard:
-                held = self._ahead.release(peer, lambda: self._outbox.crowded(peer))
+                held = self._ahead.release(peer, lambda: self._outbox.crowded(peer), time.monotonic())
             if held is None:
                 return
-            codec = self.reduction.duty(held.number).partial_codec
-            frame, data = self._packed(held.number, Kind.PARTIAL, held.part, codec)
-            self._send(held.number, peer, frame, data)
+            codec, part = self.reduction.duty(held.number).partial_codec, held.part
+            frame, data = self._packed(held.number, Kind.PARTIAL, self.reduction.sealed(part), codec)
+            self._send(held.number, peer, frame, data, partial(self._sealed, part))
 
     def _release(self, number: int, part: Part, codec: Codec) -> None:
         """At the root: a mean is to be broadcast. It goes to several, so its checksum is made here."""
@@ -268,13 +276,26 @@ class Round:
         if over:
             self._on_step()
 
-    def _send(self, number: int, peer: str, frame: Frame, data: memoryview) -> None:
+    def _sealed(self, part: Part, frame: Frame) -> Frame:
+        """A partial sum's frame as it leaves: with the epoch that this member is ready for by then."""
+        successor = self.reduction.sealed(part).successor
+        assert successor is not None
+        return frame._replace(successor=successor)
+
+    def _send(
+        self,
+        number: int,
+        peer: str,
+        frame: Frame,
+        data: memoryview,
+        sealed: Callable[[Frame], Frame] = unchanged,
+    ) -> None:
         chunk = self._layout.chunks[number]
         with self._guard:
             self.tally.sent_bytes += self._outbox.head_bytes + len(data)
             self._unsent += 1
         priority = (self.number, chunk.front, int(frame.kind is Kind.PARTIAL), chunk.tree)
-        self._outbox.put(peer, priority, frame, data, lambda: self._sent(peer), self.steady)
+        self._outbox.put(peer, priority, frame, data, lambda: self._sent(peer), self.steady, sealed)
 
     def _sent(self, peer: str) -> None:
         with self._guard:
@@ -286,6 +307,7 @@ class Round:
     def _packed(self, number: int, kind: Kind, part: Part, codec: Codec) -> tuple[Frame, memoryview]:
         chunk = self._layout.chunks[number]
         code, data, scale = self._payload(number, kind, part, codec)
+        assert part.successor is not None
         frame = Frame(
             kind=kind,
             dtype=code,
@@ -299,6 +321,7 @@ class Round:
             weight=part.weight,
             contributors=part.contributors,
             scale=scale,
+            overlaps=part.overlaps,
         )
         return frame, data
 

@@ -14,6 +14,9 @@ from testbed.sync.backlog import Backlog
 from testbed.sync.frame import PROBE_LANE, TAKEN, WELCOME, FrameFormat, Greeting
 from testbed.sync.tcpinfo import TcpInfo
 
+#: What TCP allows changes by doubling, once a round trip at most; looking costs 10 µs.
+LOOK_S = 0.01
+
 #: Threads end at once when their connection does; this is for a machine that has no time for them.
 CLOSE_S = 5.0
 
@@ -31,6 +34,23 @@ class Way:
     streams: int = 1
     congestion: str = ""
     era: int = 0
+
+
+class _Pace:
+    """What a connection's TCP allows, looked at now and then."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._paced = tcpinfo.paces(connection)
+        self._looked = -LOOK_S
+        self._allowed_bytes_s = 0
+
+    def allowed_bytes_s(self, now: float) -> int:
+        """See TcpInfo; OSError once the connection is closed."""
+        if now - self._looked >= LOOK_S:
+            self._looked = now
+            self._allowed_bytes_s = tcpinfo.read(self._connection).allowed_bytes_s(self._paced)
+        return self._allowed_bytes_s
 
 
 class Sender:
@@ -153,14 +173,18 @@ class Sender:
 
     def _send_all(self, connection: socket.socket) -> None:
         longest = 0
+        pace, ended = _Pace(connection), 0.0
         while (item := self.backlog.take()) is not None:
             if item.frame.length > longest:
                 longest = item.frame.length
                 sockets.let_wait(connection, longest)
             began = time.monotonic()
-            head = self._wire.pack(item.frame.sealed(item.payload))  # here, where what it reads is sent next
+            frame = item.sealed(item.frame).sealed(item.payload)  # here, where what it reads is sent next
+            allowed = pace.allowed_bytes_s(began)
+            head = self._wire.pack(frame._replace(follows=item.queued_s <= ended, allowed_bytes_s=allowed))
             sockets.send_all(connection, head, item.payload)
-            self.sending_s += time.monotonic() - began
+            ended = time.monotonic()
+            self.sending_s += ended - began
             if self._answered:
                 sockets.receive(connection, memoryview(bytearray(len(TAKEN))))
             item.sent()

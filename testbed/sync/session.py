@@ -187,7 +187,7 @@ class Session(Offers):
             raise SyncError(f"{self.name} came while others train: call share() before its first round")
         values = self._staging.fetch(flat) if flat.is_cuda else flat
         with self._failing():
-            current = self._eras.begin(values, weight, residual)
+            current = self._eras.begin(values, weight, residual, overlaps=later)
         return _Begun(current, tensor, values, started, began, sending_s)
 
     def _end(self, begun: _Begun) -> RoundResult:
@@ -280,6 +280,7 @@ class Session(Offers):
                     duplicated=done.result.duplicated,
                     waited=done.waited,
                     peers=self._eras.samples() if last else (),
+                    arrivals=self._listener.arrivals() if last else {},
                     metrics=dict(metrics) if last else {},
                     slices=done.result.slices if len(done.result.slices) > 1 else (),
                 )

@@ -10,6 +10,7 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -39,6 +40,14 @@ ATTEMPT_PART = 0.25
 ATTEMPT_MIN_S = 3.0
 #: First messages of a handshake that the kernel may send in an attempt; as many as can be asked for.
 _SYN_COUNT = 127
+
+#: What is received at a time where it is timed: eleven packets of 1,448 bytes; of large chunks so many parts, since
+#: each costs 5 µs.
+PIECE_BYTES, MOST_PIECES = 16 * 1024, 16
+#: asm-generic/socket.h and linux/tcp.h; Python does not name them.
+_SO_TIMESTAMPNS, _TCP_INQ = 35, 36
+_STAMP, _INQ = struct.Struct("@qq"), struct.Struct("@i")
+_STAMP_ROOM = socket.CMSG_SPACE(_STAMP.size) + socket.CMSG_SPACE(_INQ.size)
 
 _SIOCGIFADDR = 0x8915
 _POLL_S = 0.1
@@ -154,6 +163,41 @@ def receive_or_end(connection: socket.socket, into: memoryview) -> bool:
             raise ConnectionError(f"closed in the middle: {got} of {len(into)} bytes came")
         got += count
     return True
+
+
+def receive_timed(connection: socket.socket, into: memoryview, note: Callable[[float, int, int], None]) -> None:
+    """Fill `into`, and `note` for each of its pieces when its last packet arrived (Unix time), its bytes, and how many
+    more had arrived by then. ConnectionError when the peer closes before it is full.
+
+    By the kernel's own word, if `stamp` asked for it; else it is taken that nothing more had arrived.
+    """
+    piece = max(PIECE_BYTES, len(into) // MOST_PIECES)
+    got = 0
+    while got < len(into):
+        count, ancillary, _, _ = connection.recvmsg_into((into[got : got + piece],), _STAMP_ROOM, socket.MSG_WAITALL)
+        if count == 0:
+            raise ConnectionError(f"closed in the middle: {got} of {len(into)} bytes came")
+        got += count
+        at_s, waiting = _stamped(ancillary)
+        note(at_s, count, waiting)
+
+
+def stamp(connection: socket.socket) -> None:
+    """Have the kernel say when what is received arrived and how much more there is, where it can."""
+    with suppress(OSError):
+        connection.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+        connection.setsockopt(socket.IPPROTO_TCP, _TCP_INQ, 1)
+
+
+def _stamped(ancillary: list[tuple[int, int, bytes]]) -> tuple[float, int]:
+    at_s, waiting = 0.0, 0
+    for level, kind, data in ancillary:
+        if (level, kind, len(data)) == (socket.SOL_SOCKET, _SO_TIMESTAMPNS, _STAMP.size):
+            seconds, nanoseconds = _STAMP.unpack(data)
+            at_s = float(seconds + nanoseconds * 1e-9)
+        elif (level, kind, len(data)) == (socket.IPPROTO_TCP, _TCP_INQ, _INQ.size):
+            (waiting,) = _INQ.unpack(data)
+    return at_s or time.time(), waiting
 
 
 def receive(connection: socket.socket, into: memoryview) -> None:

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 
 #: struct tcp_info of linux/tcp.h up to tcpi_sndbuf_limited: 8 bytes of flags, 24 u32, 4 u64, 6 u32, 4 u64.
 _LAYOUT = struct.Struct("<8x24I4Q6I4Q")
-_RTT, _TOTAL_RETRANS, _BYTES_ACKED, _UNSENT, _MIN_RTT = 15, 23, 26, 30, 31
+#: Up to tcpi_rcv_ooopack, since 5.4: 2 u32, 2 u64 and 2 u32 later.
+_OUT_OF_ORDER = struct.Struct("<8x24I4Q6I4Q2I2Q2II")
+_MSS, _RTT, _WINDOW, _TOTAL_RETRANS, _PACING, _BYTES_ACKED, _UNSENT, _MIN_RTT = 2, 15, 18, 23, 24, 26, 30, 31
 _DELIVERY_RATE, _BUSY, _RWND_LIMITED = 34, 35, 36
 
 
@@ -23,8 +25,9 @@ class TcpInfo:
     """Counters since the connection began, what waits now, and the kernel's estimates.
 
     `busy_s` counts the time with something unsent or unacknowledged, without that in which the receiver's window was
-    what held it back. `unsent_bytes` wait for the path to take them. `rtt_s` is the smoothed round trip, `min_rtt_s`
-    the least over the kernel's window (`net.ipv4.tcp_min_rtt_wlen`, 300 s by default).
+    what held it back. `unsent_bytes` wait for the path to take them; `window_bytes` may be unacknowledged at a time,
+    and `pacing_bytes_s` is how fast a congestion control that paces lets them go. `rtt_s` is the smoothed round trip,
+    `min_rtt_s` the least over the kernel's window (`net.ipv4.tcp_min_rtt_wlen`, 300 s by default).
     """
 
     bytes_acked: int
@@ -34,6 +37,19 @@ class TcpInfo:
     delivery_bytes_s: int
     retransmits: int
     unsent_bytes: int = 0
+    window_bytes: int = 0
+    pacing_bytes_s: int = 0
+
+    def allowed_bytes_s(self, paced: bool) -> int:
+        """The most that TCP lets go: by its window and, where it is `paced`, by its pace.
+
+        One that does not pace sends what its window takes as fast as it can, and 0 stands for no limit where there is a
+        queue: there it is the path that holds it back.
+        """
+        if not self.min_rtt_s or (self.queues and not paced):
+            return 0
+        by_window = int(self.window_bytes / self.min_rtt_s)
+        return min(by_window, self.pacing_bytes_s) if paced else by_window
 
     @property
     def queues(self) -> bool:
@@ -50,6 +66,8 @@ class TcpInfo:
             self.delivery_bytes_s,
             self.retransmits - before.retransmits,
             self.unsent_bytes,
+            self.window_bytes,
+            self.pacing_bytes_s,
         )
 
 
@@ -82,4 +100,18 @@ def read(connection: socket.socket) -> TcpInfo:
         delivery_bytes_s=fields[_DELIVERY_RATE],
         retransmits=fields[_TOTAL_RETRANS],
         unsent_bytes=fields[_UNSENT],
+        window_bytes=fields[_WINDOW] * fields[_MSS],
+        pacing_bytes_s=fields[_PACING],
     )
+
+
+def out_of_order(connection: socket.socket) -> int:
+    """How many packets came in on a connection while one before them was missing; 0 where the kernel does not say."""
+    raw = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _OUT_OF_ORDER.size)
+    return int(_OUT_OF_ORDER.unpack(raw)[-1]) if len(raw) == _OUT_OF_ORDER.size else 0
+
+
+def paces(connection: socket.socket) -> bool:
+    """Whether the connection's congestion control spreads packets out by a pace of its own."""
+    name = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+    return name.startswith(b"bbr")

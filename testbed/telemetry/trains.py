@@ -1,96 +1,83 @@
-"""Trains: stretches in which an edge always had more to send. What a path carried then is what it carries.
+"""What a link carried while a train passed it: that train's bytes, and those of the others that passed it meanwhile.
 
-ticks of an edge    ########## . #######################  . . ##         # busy for all of the tick
-acknowledged        ..xxxxxxxx   .xxxxxxxxxx......xxxxxx        x        . nothing, x something
-its trains             [-----]     [-------]       [---]
-
-What was acknowledged in the first ticks of a stretch was sent before it, or over a part of the tick only; where nothing
-is for long the path was away, and what comes next is TCP finding its way again.
+a -- x -- b     trains arrive at b and at c; where they passed a-x is earlier by what lies between
+      `-- c
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
 
 from testbed.link import MTU_FRAME_BYTES, TCP_PAYLOAD_BYTES
-from testbed.protocol import TICK_S, Tick
+from testbed.protocol import Train
 
-#: A train ends when it has carried so much or lasted so long, whichever is first. Of trains of 64 to 384 KiB those of
-#: 192 came nearest to the truth (NetStorm's nine sites at 4 to 31 Mbit/s, 1,100 rounds of an edge: 4 % off at the
-#: median): acknowledgements come in bursts, and short trains take those for speed.
-TRAIN_BYTES = 192 * 1024
-TRAIN_TICKS = 8
+#: The ordered pair of an overlay edge.
+Pair = tuple[str, str]
 
-#: A shorter one says too little, however much it carried.
-LEAST_TICKS = 2
+Floats = NDArray[np.float64]
 
-#: A tick counts when the edge was busy for this part of it.
-BUSY = 0.9
-
-#: Busy ticks in a row without any acknowledgement that mean that the path was away: TCP's least timeout is 200 ms.
-STALLED_TICKS = 5
-
-#: A train's ticks by number.
-Train = tuple[int, ...]
+#: Bits of frames to a byte of payload.
+FRAME_BITS = 8 * MTU_FRAME_BYTES / TCP_PAYLOAD_BYTES
 
 
-def trains(ticks: Sequence[Tick]) -> list[Train]:
-    """The trains in an edge's ticks, which are in order."""
-    return [train for busy in _busy(ticks) for flow in _flows(busy) for train in _cut(flow)]
+class Carried:
+    """Bytes of payload that an edge's trains had brought by a time, as a function of it."""
+
+    def __init__(self, trains: Sequence[Train]) -> None:
+        order = sorted(trains)
+        times, total = [-np.inf], [0.0]
+        for train in order:
+            # Trains of several connections may overlap; their bytes then come one after the other.
+            began_s = max(train.began_s, times[-1])
+            times += [began_s, max(train.began_s + train.seconds, began_s)]
+            total += [total[-1], total[-1] + train.bytes]
+        self._times = np.array([*times[1:], np.inf] if order else [0.0])
+        self._total = np.array([*total[1:], total[-1]] if order else [0.0])
+
+    def by(self, times: Floats) -> Floats:
+        """Bytes by each of these times."""
+        found: Floats = np.interp(times, self._times, self._total)
+        return found
 
 
-def _busy(ticks: Iterable[Tick]) -> Iterator[list[Tick]]:
-    """Busy ticks in a row."""
-    open_: list[Tick] = []
-    for tick in ticks:
-        busy = tick.busy_ms >= BUSY * 1e3 * TICK_S
-        if open_ and (not busy or tick.number != open_[-1].number + 1):
-            yield open_
-            open_ = []
-        if busy:
-            open_.append(tick)
-    yield open_
+def passed_bps(
+    trains: Mapping[Pair, Sequence[Train]],
+    routes: Mapping[Pair, Sequence[str]],
+    delay_s: Mapping[str, float],
+) -> dict[tuple[Pair, str], Floats]:
+    """What each link of each edge carried during each of the edge's trains, in bit/s of frames.
+
+    `delay_s` is what each link takes one way; one that is not named takes nothing.
+    """
+    trains = {pair: its for pair, its in trains.items() if its}
+    users: dict[str, list[Pair]] = {}
+    for pair in trains:
+        for link in routes[pair]:
+            users.setdefault(link, []).append(pair)
+    carried = {pair: Carried(its) for pair, its in trains.items()}
+    beyond = {pair: _beyond(routes[pair], delay_s) for pair in trains}
+    found = {}
+    for pair, its in trains.items():
+        began = np.array([train.began_s for train in its])
+        seconds = np.array([train.seconds for train in its])
+        own = np.array([float(train.bytes) for train in its])
+        for link in routes[pair]:
+            total = own.copy()
+            for other in users[link]:
+                if other != pair:
+                    shift = beyond[other][link] - beyond[pair][link]
+                    total += carried[other].by(began + seconds + shift) - carried[other].by(began + shift)
+            found[pair, link] = total / seconds * FRAME_BITS
+    return found
 
 
-def _flows(busy: Iterable[Tick]) -> Iterator[list[Tick]]:
-    """Parts of busy ticks in which the path took bytes: each from the tick after its first acknowledgements on."""
-    open_: list[Tick] | None = None
-    silent = 0
-    for tick in busy:
-        silent = 0 if tick.bytes else silent + 1
-        if open_ is not None:
-            open_.append(tick)
-        elif tick.bytes:
-            open_ = []
-        if open_ and silent == STALLED_TICKS:
-            yield open_[:-silent]
-            open_ = None
-    yield open_ or []
-
-
-def _cut(flow: Sequence[Tick]) -> Iterator[Train]:
-    open_: list[int] = []
-    carried = 0
-    for tick in flow:
-        open_.append(tick.number)
-        carried += tick.bytes
-        if len(open_) == TRAIN_TICKS or (carried >= TRAIN_BYTES and len(open_) >= LEAST_TICKS):
-            yield tuple(open_)
-            open_, carried = [], 0
-    if len(open_) >= LEAST_TICKS:
-        yield tuple(open_)
-
-
-def load(edges: Iterable[Sequence[Tick]]) -> dict[int, int]:
-    """Bytes by tick of all edges together."""
-    total: dict[int, int] = {}
-    for ticks in edges:
-        for tick in ticks:
-            total[tick.number] = total.get(tick.number, 0) + tick.bytes
-    return total
-
-
-def rate_bps(train: Train, carried: Mapping[int, int]) -> float:
-    """Bit/s of frames over a train."""
-    payload = sum(carried.get(number, 0) for number in train)
-    return 8 * payload / (len(train) * TICK_S) * MTU_FRAME_BYTES / TCP_PAYLOAD_BYTES
+def _beyond(route: Sequence[str], delay_s: Mapping[str, float]) -> dict[str, float]:
+    """Seconds from the end of each link to the end of the route."""
+    beyond, left = {}, 0.0
+    for link in reversed(route):
+        beyond[link] = left
+        left += delay_s.get(link, 0.0)
+    return beyond

@@ -1,18 +1,20 @@
 """Members that speak the real protocol over the real socket, and transfer over a network that is only reckoned.
 
 A round takes what the cost model says of the true network. Its edges all begin at once, share capacities max-min
-fairly, and send what the plan puts on them; ticks are a little off, as acknowledgements come.
+fairly, and send what the plan puts on them; trains are a little off, as late stamps make them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Collection
+import time
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from testbed.controller.explore import PROBE_BYTES
 from testbed.plan import Plan
@@ -21,7 +23,6 @@ from testbed.planning.constraints import Constraints
 from testbed.planning.fair import Fair
 from testbed.protocol import (
     MAX_LINE_BYTES,
-    TICK_S,
     Goodbye,
     Held,
     Hello,
@@ -31,17 +32,18 @@ from testbed.protocol import (
     Probe,
     Report,
     Stop,
-    Tick,
+    Train,
     Welcome,
     decode,
     encode,
 )
-from testbed.sync.meter import Ticks
-from testbed.sync.tcpinfo import TcpInfo
+from testbed.sync.arrivals import LEAST_BYTES, MOST_BYTES, MOST_S
 
-#: Round trips that an edge stays busy beyond draining, and the part of a tick's bytes that is seen in it.
+#: Round trips that an edge stays busy beyond draining, and by which part trains are off.
 OVERHEAD_RTTS = 3
-NOISE = (0.85, 1.1)
+NOISE = 0.02
+
+Floats = NDArray[np.float64]
 
 
 @dataclass(slots=True)
@@ -105,7 +107,7 @@ class Fleet:
         self.network = network
         self.members: dict[str, Member] = {}
         self.round = 0
-        self.clock_s = 1_000.0
+        self.clock_s = time.time()
         self.epochs: list[int] = []
         self.probed: set[Pair] = set()
         self._socket = socket
@@ -136,13 +138,13 @@ class Fleet:
         self.epochs.append(epoch)
         seconds = CostModel(self.network).predict(plan).seconds
         started, finished = self.clock_s, self.clock_s + seconds
-        samples = transfers(self.network, plan, self._random, started, self._take_probes())
+        samples, arrivals = transfers(self.network, plan, self._random, started, self._take_probes())
         for name, member in self.members.items():
             peers = tuple(sample for (source, _), sample in samples.items() if source == name)
+            came = {source: trains for (source, target), trains in arrivals.items() if target == name}
             sent = sum(sample.bytes for sample in peers)
-            member.send(
-                Report(name, self.round, epoch, started, finished, 0.1, 0.0, sent, sent, 0, 0, {}, peers, {"loss": 1.0})
-            )
+            timing = (started, finished, 0.1, 0.0, sent, sent, 0, 0, {})
+            member.send(Report(name, self.round, epoch, *timing, peers, {"loss": 1.0}, arrivals=came))
         self.round += 1
         self.clock_s = finished + 0.1
         await asyncio.sleep(0.01)  # the controller reads ...
@@ -169,57 +171,49 @@ class Fleet:
 
 def transfers(
     network: View, plan: Plan, chance: random.Random, at_s: float = 0.0, probes: Collection[Pair] = ()
-) -> dict[Pair, PeerSample]:
-    """What each edge's sender sees in a round of `plan` over `network` that begins at `at_s`, and of `probes` in it."""
+) -> tuple[dict[Pair, PeerSample], dict[Pair, tuple[Train, ...]]]:
+    """What each edge's sender and receiver see in a round of `plan` over `network` from `at_s` on, and of `probes`."""
     sent: dict[Pair, float] = {}
     for source, target, tree in plan.edges():
         share = plan.trees[tree].share * network.model_bytes
         sent[source, target] = sent.get((source, target), 0.0) + share
     for pair in probes:
         sent[pair] = sent.get(pair, 0.0) + PROBE_BYTES
-    busy, ticks = _drain(network, sent, at_s)
-    samples = {}
-    for pair in sent:
+    samples, arrivals = {}, {}
+    for pair, (times, totals) in _drain(network, sent).items():
         rtt = network.edges[pair].rtt_s
-        noisy = tuple(
-            tick._replace(bytes=round(tick.bytes * chance.uniform(*NOISE))) for tick in ticks[pair[0]][pair[1]]
-        )
-        samples[pair] = PeerSample(pair[1], int(sent[pair]), busy[pair] + OVERHEAD_RTTS * rtt, rtt, 0, ticks=noisy)
-    return samples
+        samples[pair] = PeerSample(pair[1], int(sent[pair]), times[-1] + OVERHEAD_RTTS * rtt, rtt, 0)
+        arrivals[pair] = tuple(_trains(at_s + rtt / 2 + np.array(times), np.array(totals), chance))
+    return samples, arrivals
 
 
-def _drain(
-    network: View, sent: dict[Pair, float], at_s: float
-) -> tuple[dict[Pair, float], dict[str, dict[str, tuple[Tick, ...]]]]:
-    """Seconds until each edge has sent its bytes, all beginning at once; and the ticks of each sender by peer."""
+def _trains(times: Floats, totals: Floats, chance: random.Random) -> Iterator[Train]:
+    """Bytes that arrive without a pause, cut as members cut them."""
+    began_s, before = times[0], 0.0
+    while totals[-1] - before >= LEAST_BYTES:
+        least_s, most_s = np.interp([before + LEAST_BYTES, before + MOST_BYTES], totals, times)
+        ended_s = min(most_s, max(least_s, began_s + MOST_S), times[-1])
+        after = float(np.interp(ended_s, times, totals))
+        yield Train(float(began_s), float(ended_s - began_s), round((after - before) * chance.gauss(1, NOISE)))
+        began_s, before = ended_s, after
+
+
+def _drain(network: View, sent: dict[Pair, float]) -> dict[Pair, tuple[list[float], list[float]]]:
+    """The bytes of each edge that are through by which seconds, all beginning at once; until it has sent all."""
     limits = Constraints.of(network)
-    pairs = sorted(sent)
+    pairs = sorted(pair for pair in sent if sent[pair] > 1)
     number = {name: i for i, name in enumerate(limits.goodput_bps)}
     capacities = [rate / 8 for rate in limits.goodput_bps.values()]
     fair = Fair(capacities, [[number[name] for name in limits.drawn[pair]] for pair in pairs])
     left = np.array([sent[pair] for pair in pairs])
-    taken, busy = np.zeros(len(pairs)), np.zeros(len(pairs))
-    counts = {pair: Ticks() for pair in pairs}
+    curves: dict[Pair, tuple[list[float], list[float]]] = {pair: ([0.0], [0.0]) for pair in pairs}
     now = 0.0
-
-    def read() -> None:
-        for i, pair in enumerate(pairs):
-            counts[pair].read(
-                at_s + now, {(pair[1], 0, 0): TcpInfo(int(taken[i]), busy[i], 0.01, 0.01, 0, 0, unsent_bytes=1)}
-            )
-
-    read()
     while len(going := np.flatnonzero(left > 1)):
         rates = np.minimum(fair.rates(going), 1e12)
         step = float((left[going] / rates).min())
         left[going] -= rates * step
-        taken[going] += rates * step
-        busy[going] += step
         now += step
-        read()
-    now += 2 * TICK_S
-    read()
-    ticks: dict[str, dict[str, tuple[Tick, ...]]] = {}
-    for source, target in pairs:
-        ticks.setdefault(source, {})[target] = counts[source, target].take().get(target, ())
-    return dict(zip(pairs, busy, strict=True)), ticks
+        for i in going:
+            curves[pairs[i]][0].append(now)
+            curves[pairs[i]][1].append(sent[pairs[i]] - left[i])
+    return curves

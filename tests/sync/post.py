@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from testbed.plan import Plan
 from testbed.sync import frame
-from testbed.sync.backlog import Priority, nothing
+from testbed.sync.backlog import Priority, nothing, unchanged
 from testbed.sync.errors import SyncError
 from testbed.sync.exchange import Exchange
 from testbed.sync.outbox import Outbox
@@ -23,10 +23,10 @@ SLOW_ONE_OF, SLOW_S = 40, 0.003
 
 
 class Letter(NamedTuple):
-    """A frame on its way, as bytes, and what to call when its elements may change again."""
+    """A frame on its way, its head as it is when it is taken, and what to call when its elements may change again."""
 
     round: int
-    head: bytes
+    head: Callable[[], bytes]
     payload: memoryview
     sent: Callable[[], None]
 
@@ -79,7 +79,7 @@ class Carrier:
 
     def _bring(self, letter: Letter) -> None:
         """What a listener does with what it reads."""
-        head = self._wire.unpack(memoryview(letter.head))
+        head = self._wire.unpack(memoryview(letter.head()))
         delivery = self._target.admit(self._source, 0, head)
         room = memoryview(bytearray(head.length)) if delivery.into is None else delivery.into
         room[:] = letter.payload
@@ -166,6 +166,7 @@ class _Letterbox(Outbox):
         payload: memoryview,
         sent: Callable[[], None] = nothing,
         spills: bool = False,
+        sealed: Callable[[frame.Frame], frame.Frame] = unchanged,
     ) -> None:
-        letter = Letter(frame.round, self._format.pack(frame.sealed(payload)), payload, sent)
+        letter = Letter(frame.round, lambda: self._format.pack(sealed(frame).sealed(payload)), payload, sent)
         self._post.send(self._me, peer, self._format, letter)

@@ -22,7 +22,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -52,7 +52,8 @@ OVERTAKEN = 0.2
 class Ledger:
     """What came out of each round at each member. Any thread may call."""
 
-    def __init__(self, members: tuple[str, ...]) -> None:
+    def __init__(self, members: tuple[str, ...], overlaps: bool) -> None:
+        self.overlaps = overlaps
         self.in_force: set[int] = set()
         self.rounds = 0
         self.wrong: list[str] = []
@@ -119,10 +120,11 @@ class Done:
     duplicated: int
 
 
-def _train(ledger: Ledger, member: str, reduce: Callable[[torch.Tensor], Work[Any]]) -> None:
-    """Rounds until the one after the first under the last plan. Every other member has two on at a time."""
-    ahead = ledger.members.index(member) % 2
-    begun: deque[tuple[torch.Tensor, Work[Any]]] = deque()
+def _train(ledger: Ledger, member: str, reduce: Callable[[torch.Tensor], Work[Any] | Over]) -> None:
+    """Rounds until the one after the first under the last plan. Every other member has two on at a time, unless the
+    ledger says that none does: then a plan may be agreed on up to the end of a round."""
+    ahead = ledger.members.index(member) % 2 if ledger.overlaps else 0
+    begun: deque[tuple[torch.Tensor, Work[Any] | Over]] = deque()
     asked, over, last = 0, 0, sys.maxsize
     while over < last:
         while asked < last and len(begun) <= ahead:
@@ -141,7 +143,7 @@ def by_post(seed: int, swaps: int) -> Ledger:
     """A meeting whose members are threads, and what they send goes through no socket."""
     draw = random.Random(seed)
     members = names(draw.randint(LEAST_MEMBERS, MOST_MEMBERS))
-    first, ledger, post = plan_over_graph(draw, members, 0), Ledger(members), Post(seed)
+    first, ledger, post = plan_over_graph(draw, members, 0), Ledger(members, draw.random() < 0.5), Post(seed)
     roster = dict.fromkeys(members, ("", 0))
     exchanges = {
         member: Exchange(first, Way(member, "", TIMEOUT_S), roster, make_outbox=post.outbox) for member in members
@@ -153,7 +155,7 @@ def by_post(seed: int, swaps: int) -> Ledger:
         exchange, later = exchanges[member], Later(member)
 
         def reduce(values: torch.Tensor) -> Work[Done]:
-            return later.begin(lambda: exchange.begin(values, 1.0, TIMEOUT_S), finish)
+            return later.begin(lambda: exchange.begin(values, 1.0, TIMEOUT_S, overlaps=ledger.overlaps), finish)
 
         def finish(current: Round) -> Done:
             exchange.end(current, TIMEOUT_S)
@@ -180,11 +182,25 @@ def by_post(seed: int, swaps: int) -> Ledger:
     return ledger
 
 
+class Over(NamedTuple):
+    """A round that was waited for already."""
+
+    done: Any
+
+    def wait(self) -> Any:
+        return self.done
+
+
+def waited_for(session: sync.Session, values: torch.Tensor) -> Over:
+    """A round that the caller waits for before it goes on."""
+    return Over(session.allreduce(values))
+
+
 def over_sockets(seed: int, swaps: int) -> Ledger:
     """A meeting of sessions over TCP, with two connections to each peer and a proxy before each member."""
     draw = random.Random(seed)
     members = names(draw.randint(LEAST_MEMBERS, MOST_MEMBERS))
-    first, ledger = plan_over_graph(draw, members, 0), Ledger(members)
+    first, ledger = plan_over_graph(draw, members, 0), Ledger(members, draw.random() < 0.5)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="swaps-")))
         controller = stack.enter_context(Controller(folder, first, job(streams=2, round_timeout_s=TIMEOUT_S)))
@@ -198,7 +214,7 @@ def over_sockets(seed: int, swaps: int) -> Ledger:
 
         def train(member: str) -> None:
             with sync.join(controller.address, member, "127.0.0.1", patience_s=TIMEOUT_S) as session:
-                _train(ledger, member, session.allreduce_later)
+                _train(ledger, member, session.allreduce_later if ledger.overlaps else partial(waited_for, session))
 
         def prepare(plan: Plan) -> None:
             for member in draw.sample(members, len(members)):

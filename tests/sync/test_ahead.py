@@ -29,9 +29,9 @@ def layout(its: Group, chunks: tuple[int, ...]) -> Layout:
     return Layout(its, CHUNK_BYTES, sum(chunks) * CHUNK_BYTES // 4, 4)
 
 
-def filled(over: Layout, its: Group) -> Ahead:
+def filled(over: Layout, its: Group, returns: float = 0.0) -> Ahead:
     """All chunks held for one peer."""
-    ahead = Ahead(over, its)
+    ahead = Ahead(over, its, returns)
     for number in range(len(over.chunks)):
         ahead.hold("a", number, PART)
     return ahead
@@ -39,7 +39,7 @@ def filled(over: Layout, its: Group) -> Ahead:
 
 def released(ahead: Ahead, crowded: bool) -> list[int]:
     found = []
-    while (held := ahead.release("a", lambda: crowded)) is not None:
+    while (held := ahead.release("a", lambda: crowded, 0.0)) is not None:
         found.append(held.number)
     return found
 
@@ -68,7 +68,7 @@ def test_in_a_queue_it_keeps_near_the_means_and_comes_to_the_end(chunks: tuple[i
         assert waiting, "nothing is on its way"
         number = draw.choice(waiting)  # type: ignore[attr-defined]
         final.add(number)
-        ahead.settle(number)
+        ahead.settle(number, 0.0)
     assert sorted(out) == list(range(len(over.chunks))) and not ahead.peers
 
 
@@ -79,8 +79,26 @@ def test_of_keys_nothing_is_held_back() -> None:
 
 
 def test_each_peer_has_its_own() -> None:
-    ahead = Ahead(layout(party((40,)), (40,)), party((40,)))
+    ahead = Ahead(layout(party((40,)), (40,)), party((40,)), 0.0)
     ahead.hold("a", 0, PART)
     ahead.hold("b", 39, PART)
-    assert ahead.release("b", lambda: True) is None
-    assert ahead.release("a", lambda: True) is not None and ahead.peers == ("b",)
+    assert ahead.release("b", lambda: True, 0.0) is None
+    assert ahead.release("a", lambda: True, 0.0) is not None and ahead.peers == ("b",)
+
+
+def test_what_fits_into_the_time_that_a_mean_takes_to_come_back_is_not_held_back() -> None:
+    """Means come back 0.3 s after sums have left, of a round of 1 s: so much may be ahead in the next one."""
+    its, over = party((40,)), layout(party((40,)), (40,))
+    first = filled(over, its, 1.0)
+    assert len(released(first, crowded=True)) == 40, "nothing is known yet"
+    first = Ahead(over, its)
+    assert first.returns == 1.0
+    for number in range(40):
+        first.hold("a", number, PART)
+        assert first.release("a", lambda: True, number * 0.7 / 39) is not None
+    for number in range(40):
+        first.settle(number, number * 0.7 / 39 + (0.3 if number else 0.35))
+    assert first.returns == pytest.approx(0.3)
+    second = filled(over, its, first.returns)
+    assert len(released(second, crowded=True)) in (12, 13), "those within three tenths"
+    assert second.returns == first.returns, "none came back yet"

@@ -36,6 +36,9 @@ FRAME = Frame(Kind.MEAN, 1, 2, 3, 4, 5, 1000, 64, len(PAYLOAD), 1.5, 0b101, chec
         scale=st.floats(0, 1e300),
         route=st.integers(0, 2**16 - 1),
         left=st.integers(0, 255),
+        follows=st.booleans(),
+        overlaps=st.booleans(),
+        allowed_bytes_s=st.integers(0, 2**20).map(lambda kib: 1024 * kib),
     )
 )
 def test_a_frame_survives_the_trip(frame: Frame) -> None:
@@ -43,6 +46,15 @@ def test_a_frame_survives_the_trip(frame: Frame) -> None:
     head = memoryview(wire.pack(frame))
     assert len(head) == wire.size
     assert wire.unpack(head) == frame
+
+
+def test_what_tcp_allows_is_rounded_up_and_nothing_is_not_a_limit() -> None:
+    def told(allowed: int) -> int:
+        head = FrameFormat(3).pack(FRAME._replace(allowed_bytes_s=allowed))
+        return FrameFormat(3).unpack(memoryview(head)).allowed_bytes_s
+
+    assert [told(0), told(1), told(1024), told(1025)] == [0, 1024, 1024, 2048]
+    assert told(2**60) == 1024 * (2**32 - 1)
 
 
 @given(st.integers(0, 2**32))

@@ -35,7 +35,7 @@ class LatePost(Post):
     """Has the last mean of round 2 for m1 wait until the others have long begun round 4."""
 
     def send(self, source: str, target: str, wire: FrameFormat, letter: Letter) -> None:
-        head = wire.unpack(memoryview(letter.head))
+        head = wire.unpack(memoryview(letter.head()))
         bring = partial(super().send, source, target, wire, letter)
         if (target, head.round, head.kind) == ("m1", 2, Kind.MEAN) and head.offset + head.length // 4 == head.elements:
             threading.Timer(0.3, bring).start()
@@ -66,8 +66,8 @@ def at_once(made: list[Exchange], work: Callable[[Exchange], object]) -> list[ob
 def begins_beside(exchange: Exchange, elements: int) -> tuple[float, float]:
     """Two rounds that are both on before either ends; what came out of each."""
     first, second = torch.ones(1000), torch.full((elements,), 2.0)
-    exchange.run(torch.ones(1000), 1.0, TIMEOUT_S)
-    rounds = [exchange.begin(first, 1.0, TIMEOUT_S), exchange.begin(second, 1.0, 1.0)]
+    exchange.end(exchange.begin(torch.ones(1000), 1.0, TIMEOUT_S, overlaps=True), TIMEOUT_S)
+    rounds = [exchange.begin(first, 1.0, TIMEOUT_S, overlaps=True), exchange.begin(second, 1.0, 1.0, overlaps=True)]
     for current in rounds:
         exchange.end(current, TIMEOUT_S)
     return first.sum().item(), second.sum().item()
@@ -83,10 +83,10 @@ def test_what_is_queued_keeps_its_room_while_newer_rounds_open() -> None:
 
     def work(exchange: Exchange) -> list[float]:
         tensors = [torch.full((1000,), float(number)) for number in range(6)]
-        exchange.run(tensors[0], 1.0, TIMEOUT_S)
-        before = exchange.begin(tensors[1], 1.0, TIMEOUT_S)
+        exchange.end(exchange.begin(tensors[0], 1.0, TIMEOUT_S, overlaps=True), TIMEOUT_S)
+        before = exchange.begin(tensors[1], 1.0, TIMEOUT_S, overlaps=True)
         for tensor in tensors[2:]:
-            current = exchange.begin(tensor, 1.0, TIMEOUT_S)
+            current = exchange.begin(tensor, 1.0, TIMEOUT_S, overlaps=True)
             exchange.end(before, TIMEOUT_S)
             before = current
         exchange.end(before, TIMEOUT_S)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -58,10 +59,14 @@ class Wire:
         ready = draw.sample(range(plan.epoch, 9), draw.randint(1, 3))
         self.successor = {member: draw.choice(ready) for member in plan.members}
         for member, state in self.members.items():
-            state.enter(Share(self.values[member], self.weights[member], self.successor[member]))
+            state.enter(Share(self.values[member], self.weights[member], partial(self.ready, member)))
         chunks = range(len(next(iter(self.members.values())).layout.chunks))
         self.pending = [("own", member, number, "", None, None) for member in plan.members for number in chunks]
         self.draw = draw
+
+    def ready(self, member: str) -> int:
+        """The epoch that a member is ready to go by, as of now."""
+        return self.successor[member]
 
     def run(self) -> None:
         while self.pending:
@@ -82,11 +87,13 @@ class Wire:
         state = self.members[member]
         duty = state.duty(number)
         if duty.partials_to is not None:
-            self.pending.append(("partial", duty.partials_to, number, member, passed_on(state, number), part))
+            sent = passed_on(state, number), state.sealed(part)
+            self.pending.append(("partial", duty.partials_to, number, member, *sent))
             return
         for each in state.finish(number):
-            state.accept(each, state.part(each))
-            self.broadcast(member, each, state.part(each))
+            made = state.sealed(state.part(each))
+            state.accept(each, made)
+            self.broadcast(member, each, made)
 
     def broadcast(self, member: str, number: int, part: Part) -> None:
         state = self.members[member]
@@ -110,6 +117,32 @@ def test_any_order_over_any_trees_gives_the_mean_to_all(seed: int, count: int, e
         assert not state.awaited() and not state.lost and not state.duplicated
 
 
+@given(st.integers(0, 2**32), st.integers(1, 7), st.integers(300, 3000))
+def test_who_comes_to_hold_a_plan_in_the_midst_of_a_round_may_have_it_in_the_next(
+    seed: int, count: int, elements: int
+) -> None:
+    """Members come to be ready one after the other while chunks travel; in the end all agree, on what all hold."""
+    draw = random.Random(seed)
+    wire = Wire(random_plan(draw, names(count), epoch=3, chunk_bytes=1024), elements, draw)
+    wire.successor = dict.fromkeys(wire.members, 3)
+    steps, late = 0, draw.randrange(400)
+    run, all_ready = wire.complete, False
+
+    def step(member: str, number: int, part: Part | None) -> None:
+        nonlocal steps, all_ready
+        steps += 1
+        if steps > late:
+            wire.successor[draw.choice(list(wire.members))] = 4
+        all_ready = all_ready or set(wire.successor.values()) == {4}
+        run(member, number, part)
+
+    wire.complete = step  # type: ignore[method-assign]
+    wire.run()
+    agreed = {state.agreed for state in wire.members.values()}
+    assert len(agreed) == 1
+    assert agreed == {3} or all_ready, "nobody goes by a plan that some member does not hold"
+
+
 @given(st.integers(0, 2**32), st.integers(2, 7))
 def test_in_order_the_bits_do_not_depend_on_who_comes_first(seed: int, count: int) -> None:
     plan = random_plan(random.Random(seed), names(count), epoch=3, chunk_bytes=1024)
@@ -129,10 +162,10 @@ STAR = Plan(0, MEMBERS, (star(MEMBERS, "m0"),))
 ONES = torch.ones(5)
 
 
-def entered(plan: Plan, member: str, elements: int = 5, weight: float = 1.0) -> Reduction:
+def entered(plan: Plan, member: str, elements: int = 5, weight: float = 1.0, fixed: bool = False) -> Reduction:
     """A member that has passed on its values, or added them."""
     state = reduction(plan, member, elements)
-    state.enter(Share(torch.ones(elements), weight, plan.epoch))
+    state.enter(Share(torch.ones(elements), weight, lambda: plan.epoch, fixed))
     for number in range(len(state.layout.chunks)):
         state.own(number)
     return state
@@ -170,7 +203,7 @@ def test_values_of_chunks_that_are_not_final_stay_what_was_contributed() -> None
     plan = Plan(0, MEMBERS, (star(MEMBERS, "m0"),), 1024)
     values = torch.arange(300, dtype=torch.float32)
     leaf = reduction(plan, "m1", 300)
-    leaf.enter(Share(values, 2.0, 0))
+    leaf.enter(Share(values, 2.0, lambda: 0))
     for number in range(2):
         leaf.own(number)
     give(leaf, 1, "m0", torch.zeros(44), Part(0b111, 3.0, 0))
@@ -193,7 +226,7 @@ def test_sixteen_bits_are_summed_in_float32() -> None:
     """256 + 1 is 256 in bfloat16."""
     root = reduction(STAR, "m0", 5, dtype=torch.bfloat16)
     values = torch.full((5,), 256, dtype=torch.bfloat16)
-    root.enter(Share(values, 1.0, 0))
+    root.enter(Share(values, 1.0, lambda: 0))
     root.own(0)
     for peer, bit in (("m1", 0b010), ("m2", 0b100)):
         root.add(0, peer, Update(torch.ones(5, dtype=torch.bfloat16), 4.0, Part(bit, 4.0, 0)))
@@ -219,8 +252,17 @@ def test_a_mean_from_another_than_the_parent_is_refused() -> None:
         entered(STAR, "m1").land(0, "m2")
 
 
-def test_means_must_agree_on_the_epoch_that_all_hold() -> None:
+def test_the_newest_epoch_that_all_hold_counts() -> None:
     leaf = entered(Plan(0, MEMBERS, (star(MEMBERS, "m0"),), 1024), "m1", 300)
+    assert leaf.agreed is None
+    leaf.accept(0, Part(0b111, 3.0, 0))
+    assert leaf.agreed == 0
+    leaf.accept(1, Part(0b111, 3.0, 5))
+    assert leaf.agreed == 5
+
+
+def test_where_rounds_overlap_means_must_agree_on_the_epoch_that_all_hold() -> None:
+    leaf = entered(Plan(0, MEMBERS, (star(MEMBERS, "m0"),), 1024), "m1", 300, fixed=True)
     leaf.accept(0, Part(0b111, 3.0, 4))
     with pytest.raises(FrameError, match="4 and 5"):
         leaf.accept(1, Part(0b111, 3.0, 5))

@@ -17,7 +17,7 @@ def test_swaps_among_random_graphs_lose_and_double_nothing(transport: str) -> No
 def test_a_ledger_notices_what_is_lost_doubled_or_late() -> None:
     members = ("m0", "m1")
     for number, wrong in ((1, "m0"), (2, "m1")):
-        ledger = swaps.Ledger(members)
+        ledger = swaps.Ledger(members, False)
         both = ledger.contribution("m0", 1) + ledger.contribution("m1", 1)
         ledger.note(number, 0, (both + (ledger.contribution(wrong, 1) if number == 1 else 0)) / 2, 0, 0)
         with pytest.raises(AssertionError):
