@@ -103,8 +103,7 @@ class Script:
         is an oracle."""
         topology = self._network.topology
         down = self._network.links_in_force.down
-        in_force = self._network.links_in_force.states()
-        states = in_force if self._is_oracle else view.declared_states(topology)
+        states = self._network.links_in_force.states() if self._is_oracle else view.declared_states(topology)
         states = {name: state for name, state in states.items() if name not in down}
         links = view.physical_links(topology, states)
         self._controller.change_network(links, view.member_routes(topology, self._network.routes))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ import yaml
 
 from testbed.emulation.network import NetworkSwap
 from testbed.emulation.routing import Routes
+from testbed.link import LinkState
 from testbed.run.errors import RunFailed
 from testbed.run.script import Script
+from testbed.run.view import declared_states
 from testbed.spec.experiment import Change, Experiment
 from testbed.spec.topology import Link, Topology
 from tests.spec.files import EXPERIMENT, TOPOLOGY, spoilt, write
@@ -46,6 +49,10 @@ class Recorder:
         self.topology = topology
         return NetworkSwap(("x->y",), (), (), 0.25)
 
+    def states(self) -> dict[str, LinkState]:
+        """Every link at a rate of which no file says anything."""
+        return {name: replace(state, rate_bps=7e6) for name, state in declared_states(self.topology).items()}
+
     def follow(self, links: Iterable[Link]) -> None:
         self.said.append(("follow", len(list(links))))
 
@@ -57,10 +64,10 @@ class Recorder:
         self.told.append((kind, target))
 
 
-def script(folder: Path, *events: dict[str, Any], scale: float = 1.0) -> tuple[Script, Recorder]:
+def script(folder: Path, *events: dict[str, Any], **settings: Any) -> tuple[Script, Recorder]:
     other = spoilt(TOPOLOGY, "name", to="other")
     (folder / "other.yaml").write_text(yaml.safe_dump(other))
-    experiment = Experiment.load(write(folder, experiment=EXPERIMENT | {"scale": scale, "events": list(events)}))
+    experiment = Experiment.load(write(folder, experiment=EXPERIMENT | {**settings, "events": list(events)}))
     recorder = Recorder(experiment.topology)
     played = Script(
         experiment,
@@ -107,6 +114,19 @@ def test_the_controller_is_told_what_is_there_but_not_what_only_traces_and_chang
     assert links["paris->dallas"].rate_bps == 80e6
     assert ("paris-w0", "tokyo-w0") not in routes
     assert ("paris-w0", "dallas-w0") in routes
+
+
+def test_an_oracle_is_told_each_period_what_links_truly_carry(tmp_path: Path) -> None:
+    played, recorder = script(tmp_path, {"at": "5s", **DOWN}, controller={"knowledge": "oracle", "period": "2s"})
+    for second in range(8):
+        played.play(float(second), 0)
+    assert recorder.said == ["inform", "inform", ("down", "paris", "tokyo"), "inform", "inform"]  # 2, 4, 5, 6 s
+    truth = [
+        {name: link.rate_bps for name, link in links.items() if "-w" not in name} for links, _ in recorder.informed
+    ]
+    assert all(set(rates.values()) == {7e6} for rates in truth)
+    assert "paris->tokyo" in truth[1]
+    assert "paris->tokyo" not in truth[2]
 
 
 def test_a_rate_to_change_to_is_scaled_as_all_rates_are(tmp_path: Path) -> None:
