@@ -4,22 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from statistics import median
 
+from testbed.controller.judge import Judge
 from testbed.plan import Plan
-from testbed.planning import View, predict, simulate
+from testbed.planning import View, predict
 
-#: Estimates are some percent off, and a bottleneck's error is the round's: a saving of so many margins is no error.
-SURE = 2.0
+#: Seconds for which what is known of a network is taken to hold: what a swap saves later does not count for it.
+HOLDS_S = 20.0
 
-#: Chunks times hops of a plan that are simulated to judge it, at 50 µs each; of a larger one the fluid prediction must
-#: do.
-SIMULATED_HOPS = 10_000
-
-
-#: Rounds that are not counted as usual yet: a change shows in so many before another plan is judged.
-FRESH = 2
+#: A swap costs so much of a round as long as none was measured: connections begin slowly.
+COST = 0.5
 
 #: What a plan costs under a view.
 Measure = Callable[[View, Plan], float]
@@ -27,10 +22,7 @@ Measure = Callable[[View, Plan], float]
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """`margin`: the part of the round that must be saved. `dwell_rounds`: how long a plan stands at least.
-
-    What saves less than SURE margins must do so twice running, unless rounds take longer by as much than they did.
-    """
+    """`margin`: the part of the round that must be saved. `dwell_rounds`: how long a plan stands at least."""
 
     margin: float
     dwell_rounds: int
@@ -38,90 +30,94 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Whether to adopt, why or why not, and the predicted seconds of a round under either plan, or what they cost by
-    the policy's own measure.
+    """Whether to adopt, why or why not, and the expected seconds of a whole round under either plan, or what they cost
+    by the policy's own measure.
 
-    `current_s` is None when the plan in force uses an edge that is no longer there. `promising`: it would save more
-    than the margin.
+    `current_s` is None when the plan in force uses an edge that is no longer there.
     """
 
     adopt: bool
     why: str
     current_s: float | None
     proposed_s: float
-    promising: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How the plan in force has done: for how many rounds, how long the last one took (None before the first) and how
-    long they usually did, and whether another one was `promising` when it was last judged."""
+    """How the plan in force has done: for how many `rounds`, and how long those since it was last judged took whole
+    (seconds, from the end of one to that of the next; the first after a swap is not among them).
+
+    `left` rounds are still to come, and swaps so far made a round longer by `swaps_s`.
+    """
 
     rounds: int
-    last_s: float | None = None
-    promising: bool = False
-    usual_s: float | None = None
+    whole_s: tuple[float, ...] = ()
+    left: float = float("inf")
+    swaps_s: tuple[float, ...] = ()
 
-    def slower(self, part: float) -> bool:
-        """Whether the last round took longer than usual by more than this part of it."""
-        return self.last_s is not None and self.usual_s is not None and self.last_s > self.usual_s * (1 + part)
+    def cost_s(self, round_s: float) -> float:
+        """Seconds that another swap is expected to cost."""
+        return median([COST * round_s, *self.swaps_s])
 
 
 def decide(
     current: Plan,
-    proposed: Plan,
-    view: View,
+    proposed: Sequence[Plan],
+    judge: Judge,
     standing: Standing,
     rules: Rules,
     network_changed: bool,
-    measure: Measure | None = None,
-) -> Decision:
-    """Judge `proposed` against `current`, both under `view`.
+) -> tuple[Decision, Plan]:
+    """Choose among the `proposed` (at least one), and judge the choice against `current`.
 
-    The dwell keeps a plan from being judged by the noise of its first rounds, and a small saving must show twice: an
-    estimate that is wrong makes another plan look better, but no round longer, so when rounds are, once is enough. When
-    the network itself was changed (`network_changed`) there is nothing to wait for. A plan that can't work any
-    more gives way at once. What is to save something must be quicker than rounds really are, not only than the view
-    says that they are: a link believed too slow makes the plan in force look bad, and the rounds don't. With a
-    `measure` of the policy's, that decides instead.
+    The dwell keeps a plan from being judged by the noise of its first rounds. When the network itself was changed
+    (`network_changed`) there is nothing to wait for. A saving must be larger than the margin, and in all but a few of
+    the cases that may be, given what is known of links and plans, it must make up for the swap while it lasts.
     """
-    now = predict(current, view)
-    if now.seconds == float("inf"):
-        gone = f"the plan in force uses {now.bottleneck}, which is gone"
-        return Decision(True, gone, None, predict(proposed, view).seconds)
-    measured = measure is not None
-    if measure is None:
-        simulated = max(_hops(current, view), _hops(proposed, view)) <= SIMULATED_HOPS
-        measure = partial(_seconds, simulated=simulated)
+    current_s = judge.seconds(current)
+    seconds = [current_s if plan.shape() == current.shape() else judge.seconds(plan) for plan in proposed]
+    proposed_s, best = min(zip(seconds, proposed, strict=True), key=lambda one: one[0])
+    if best.shape() == current.shape():
+        return Decision(False, "the plan in force is the best", current_s, current_s), best
+    saves, enough = _saves(1 - proposed_s / current_s, rules, "round")
+    if not enough:
+        return Decision(False, saves, current_s, proposed_s), best
+    if wait := _dwells(standing, rules, network_changed):
+        return Decision(False, saves + wait, current_s, proposed_s), best
+    rounds = min(standing.left, max(HOLDS_S / proposed_s, 1.0))
+    surely_s, cost_s = judge.saves(current, best) * rounds, standing.cost_s(current_s)
+    if surely_s <= cost_s:
+        doubt = f", but surely only {surely_s:.1f} s in {rounds:.0f} rounds, and the swap may cost {cost_s:.1f} s"
+        return Decision(False, saves + doubt, current_s, proposed_s), best
+    return Decision(True, saves, current_s, proposed_s), best
+
+
+def decide_by(
+    measure: Measure, current: Plan, proposed: Plan, view: View, standing: Standing, rules: Rules, network_changed: bool
+) -> Decision:
+    """Judge `proposed` against `current` by a policy's own measure, which says nothing of rounds."""
     current_s = measure(view, current)
     if current.shape() == proposed.shape():
         return Decision(False, "the policy would change nothing", current_s, current_s)
     proposed_s = measure(view, proposed)
-    last_s = current_s if measured or network_changed or standing.last_s is None else standing.last_s
-    gain = 1 - proposed_s / min(current_s, last_s)
-    saves = f"saves {gain:.0%} of a {'step' if measured else 'round'}, more than {rules.margin:.0%} wanted"
-    if gain <= rules.margin:
-        return Decision(False, saves.replace("more than", "not more than the"), current_s, proposed_s)
-    wait = ""
-    if standing.rounds < rules.dwell_rounds:
-        wait = f", but the plan has stood for {standing.rounds} of {rules.dwell_rounds} rounds"
-    elif gain < SURE * rules.margin and not standing.promising and not standing.slower(SURE * rules.margin):
-        wait = ", but for the first time"
-    adopt = network_changed or not wait
-    return Decision(adopt, saves if adopt else saves + wait, current_s, proposed_s, promising=True)
+    saves, enough = _saves(1 - proposed_s / current_s, rules, "step")
+    wait = _dwells(standing, rules, network_changed) if enough else ""
+    return Decision(enough and not wait, saves + wait, current_s, proposed_s)
 
 
-def _hops(plan: Plan, view: View) -> float:
-    """Chunks times hops of a round."""
-    return sum(plan.trees[tree].share for _, _, tree in plan.edges()) * view.model_bytes / plan.chunk_bytes
+def gone(current: Plan, view: View) -> str:
+    """An edge that the plan uses and the view lacks; empty when all are there."""
+    cost = predict(current, view)
+    return cost.bottleneck if cost.seconds == float("inf") else ""
 
 
-def _seconds(view: View, plan: Plan, simulated: bool) -> float:
-    """Of a round, chunk by chunk or as a fluid: two plans are compared the same way."""
-    return simulate(plan, view).seconds if simulated else predict(plan, view).seconds
+def _saves(gain: float, rules: Rules, what: str) -> tuple[str, bool]:
+    enough = gain > rules.margin
+    than = "more than" if enough else "not more than the"
+    return f"saves {gain:.0%} of a {what}, {than} {rules.margin:.0%} wanted", enough
 
 
-def usual(seconds: Sequence[float]) -> float | None:
-    """How long rounds under a plan took before the last FRESH ones: their median, None when there were none."""
-    before = seconds[:-FRESH]
-    return median(before) if before else None
+def _dwells(standing: Standing, rules: Rules, network_changed: bool) -> str:
+    if network_changed or standing.rounds >= rules.dwell_rounds:
+        return ""
+    return f", but the plan has stood for {standing.rounds} of {rules.dwell_rounds} rounds"

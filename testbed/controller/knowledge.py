@@ -18,7 +18,7 @@ from dataclasses import replace
 from testbed.planning import Edge, Pair, PhysicalLink, View
 from testbed.protocol import PeerSample, Train
 from testbed.telemetry.bottleneck import samples as samples_of
-from testbed.telemetry.estimate import Estimate, RateEstimator
+from testbed.telemetry.estimate import UNKNOWN_DOUBT, Estimate, RateEstimator
 
 #: Seconds after which an unknown link is taken for what was declared.
 FORGOTTEN_S = 60.0
@@ -93,6 +93,18 @@ class Knowledge:
         """What was measured, by link (`u=>v` where an edge is one of its own)."""
         found = {name: estimator.estimate(now_s) for name, estimator in self._rates.items()}
         return {name: estimate for name, estimate in found.items() if estimate is not None}
+
+    def doubts(self, now_s: float) -> dict[str, tuple[float, float]]:
+        """How far off links may be, as `Estimate.doubt` has it: nothing where nothing is measured, and of access links
+        that no train filled."""
+        if self._declared.knowledge != "measured":
+            return {}
+        estimates = self.estimates(now_s)
+        names = {name for pair in self._declared.edges for name in self.route(pair) if name not in self._access}
+        return {
+            name: estimates[name].doubt() if name in estimates else (UNKNOWN_DOUBT, UNKNOWN_DOUBT)
+            for name in names | estimates.keys()
+        }
 
     def unknown(self, now_s: float) -> dict[str, list[Pair]]:
         """Each capacity that is not known now, with the edges that use it: nothing where nothing is measured.

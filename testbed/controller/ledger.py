@@ -17,10 +17,11 @@ from testbed.telemetry.store import Records, write_json
 
 
 class Ledger:
-    """Writes into a run's directory `out`: `decisions.jsonl`, `views/` and `plans/`.
+    """Writes into a run's directory `out`: `decisions.jsonl`, `estimates.jsonl`, `views/` and `plans/`.
 
     A decision can be made again from it: `policy` with `options` on the `view`, when the plan of epoch `last` was in
-    force (none was at first).
+    force (none was at first), made its proposals; the adopted plan is the `choice`th of them, or, where that is null,
+    one that was in force before.
     """
 
     def __init__(self, out: Path) -> None:
@@ -28,6 +29,7 @@ class Ledger:
         self._views = 0
         self._bound: tuple[Constraints, float | None] | None = None
         self._file = Records(out / "decisions.jsonl")
+        self._estimates = Records(out / "estimates.jsonl")
 
     def store(self, plan: Plan) -> None:
         """Keep a plan that was adopted."""
@@ -42,6 +44,7 @@ class Ledger:
         after_round: int | None,
         last: Plan | None,
         adopted: Plan | None,
+        choice: int | None,
         estimates: Mapping[str, Estimate],
     ) -> None:
         """Keep the view and what was decided by it, with the bound of the view and what was measured."""
@@ -60,16 +63,22 @@ class Ledger:
                 "adopted": decision.adopt,
                 "why": decision.why,
                 "epoch": adopted.epoch if adopted else None,
+                "choice": choice,
                 "current_s": decision.current_s,
                 "proposed_s": decision.proposed_s if decision.proposed_s != float("inf") else None,
                 "bound_s": await self._bound_of(view),
-                "estimates": {name: estimate.to_json() for name, estimate in estimates.items()},
+                "estimates": _json(estimates),
             }
         )
+
+    def estimated(self, at_s: float, estimates: Mapping[str, Estimate]) -> None:
+        """Keep what was known of links when a round was over."""
+        self._estimates.append({"at_s": at_s, "links": _json(estimates)})
 
     def close(self) -> None:
         """Nothing is recorded any more."""
         self._file.close()
+        self._estimates.close()
 
     async def _bound_of(self, view: View) -> float | None:
         """The bound's seconds; solved again only when a capacity changed. None when the view has no plan."""
@@ -81,3 +90,7 @@ class Ledger:
                 seconds = None
             self._bound = limits, seconds
         return self._bound[1]
+
+
+def _json(estimates: Mapping[str, Estimate]) -> dict[str, dict[str, float]]:
+    return {name: estimate.to_json() for name, estimate in estimates.items()}

@@ -10,24 +10,30 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from testbed.controller.decision import Decision, Standing, usual
+from testbed.controller.allowance import Allowance
+from testbed.controller.decision import Decision, Standing
 from testbed.controller.explore import Explorer
+from testbed.controller.foresight import Foresight
 from testbed.controller.knowledge import Knowledge
 from testbed.controller.ledger import Ledger
 from testbed.controller.membership import Membership
 from testbed.controller.outcome import State
-from testbed.controller.proposal import Proposal, propose
+from testbed.controller.proposal import Proposal, Question, propose
 from testbed.controller.requests import Request, Requests
 from testbed.controller.rounds import Round, RoundBook
 from testbed.controller.spec import ControllerSpec
 from testbed.controller.succession import Succession
 from testbed.controller.swaps import Swap
 from testbed.plan import Plan
-from testbed.planning import Pair, PhysicalLink, Policy, PolicyError, View, make_policy, predict
+from testbed.planning import Pair, PhysicalLink, Policy, PolicyError, View, make_policy
 from testbed.protocol import Held, Message, Prepare, Report, Stop
+
+#: Plans that are remembered: what a network did once it often does again.
+PAST = 3
 
 log = logging.getLogger(__name__)
 
@@ -77,8 +83,11 @@ class Planner:
         self._requests = Requests()
         self._ledger = Ledger(out)
         self._declarations = 0
+        self._foresight = Foresight()
+        self._allowance = Allowance()
         self._considered_s = 0.0
-        self._promising = False
+        self._judged = 0
+        self._past: tuple[Plan, ...] = ()
         self._busy = False
 
     async def start(self) -> None:
@@ -87,7 +96,7 @@ class Planner:
         plan = self._plan(self.policy, view)
         self.course.begin(plan)
         self._ledger.store(plan)
-        first = Decision(True, "the first plan", None, predict(plan, view).seconds)
+        first = Decision(True, "the first plan", None, self._foresight.seconds(plan, view))
         await self._record(Request("period"), view, first, None, plan)
         self._considering = asyncio.create_task(self._consider_requests())
         self._considering.add_done_callback(self._ended)
@@ -186,8 +195,9 @@ class Planner:
         self._activate()
         self.knowledge.observe(done.samples(), done.arrivals(), now)
         self.knowledge.clock(self._spec.speeds(done.rates()))
+        self._ledger.estimated(now, self.knowledge.estimates(now))
         self._explore(now)
-        due = now - self._considered_s >= self._spec.period_s
+        due = now - self._considered_s >= self._spec.period_s and self._allowance.has_some(done.finished_s)
         idle = self.course.pending is None and self._requests.empty
         if due and idle and not self._spec.hold and self._left() >= self._spec.dwell_rounds:
             self._ask(Request("period"))
@@ -275,13 +285,15 @@ class Planner:
         if members.changing or set(view.names) != members.present | ({request.joins} - {""}):
             self._ask(request)  # a member was lost meanwhile, and that may be mended already
             return
-        self._promising = decision.promising and not decision.adopt
+        self._foresight = proposal.foresight
+        self._allowance.spend(proposal.seconds)
         if proposal.plan is None:
             log.warning("no other plan: %s", decision.why)
         elif decision.adopt and self._host.state in ("waiting", "running"):
             reason = request.reason if request.policy else f"{request.reason}: {decision.why}"
+            self._past = () if request.policy else _remembered(proposal.plan, last, *self._past)
             plan = self._adopt(proposal.plan, reason, request.joins)
-        await self._record(request, view, decision, last, plan)
+        await self._record(request, view, decision, last, plan, proposal.choice)
 
     async def _propose(self, request: Request) -> Proposal:
         """What comes of the request, by the view of the newest declaration.
@@ -291,18 +303,31 @@ class Planner:
         while True:
             declarations = self._declarations
             now = self._considered_s = time.time()
-            view = self._view(now, request.joins)
-            policy, changed = request.policy or self.policy, request.reason == "network"
-            anyway = f"{request.joins} comes" if request.joins else "forced" if request.reason == "forced" else ""
-            asked = (policy, self._spec, view, self.course.plan, self._standing(), changed, anyway)
-            proposal = await asyncio.to_thread(propose, *asked)
+            question = Question(
+                view=self._view(now, request.joins),
+                doubts=self.knowledge.doubts(now),
+                current=self.course.plan,
+                past=self._past,
+                standing=self._standing(),
+                foresight=replace(self._foresight, compute_s=self.book.compute_s()),
+                network_changed=request.reason == "network",
+                anyway=f"{request.joins} comes" if request.joins else "forced" if request.reason == "forced" else "",
+            )
+            rounds = len(self.book.complete)
+            proposal = await asyncio.to_thread(propose, request.policy or self.policy, self._spec, question)
             if declarations == self._declarations:
+                self._judged = rounds
                 return proposal
 
     def _standing(self) -> Standing:
-        under = [done for done in self.book.complete if done.epoch == self.course.plan.epoch]
-        seconds = [done.seconds for done in under]
-        return Standing(len(under), seconds[-1] if seconds else None, self._promising, usual(seconds))
+        epoch = self.course.plan.epoch
+        pauses = [swap.pause_ms / 1e3 for swap in self.course.swaps if swap.pause_ms is not None]
+        return Standing(
+            rounds=sum(done.epoch == epoch for done in self.book.complete),
+            whole_s=tuple(self.book.whole_s(self._judged, epoch)),
+            left=self._left(),
+            swaps_s=tuple(pauses),
+        )
 
     def _adopt(self, plan: Plan, reason: str, joins: str) -> Plan:
         """Number `plan` and have the members prepare for it; until they are there it is simply the first plan."""
@@ -331,19 +356,24 @@ class Planner:
         asyncio.get_running_loop().call_later(answered_s, self._drop_late, swap)
 
     async def _record_dropped(self, request: Request) -> None:
-        view = self._view(time.time())
-        seconds = predict(self.course.plan, view).seconds
-        current_s = None if seconds == float("inf") else seconds
-        decision = Decision(False, request.why, current_s, float("inf"))
-        await self._record(request, view, decision, self.course.plan, None)
+        decision = Decision(False, request.why, None, float("inf"))
+        await self._record(request, self._view(time.time()), decision, self.course.plan, None)
 
     async def _record(
-        self, request: Request, view: View, decision: Decision, last: Plan | None, adopted: Plan | None
+        self,
+        request: Request,
+        view: View,
+        decision: Decision,
+        last: Plan | None,
+        adopted: Plan | None,
+        choice: int | None = None,
     ) -> None:
         """Keep what was decided by the view while `last` was in force."""
         policy = request.policy or self.policy
         estimates = self.knowledge.estimates(view.at_s)
-        await self._ledger.record(view, policy, decision, request.reason, self.last_round(), last, adopted, estimates)
+        await self._ledger.record(
+            view, policy, decision, request.reason, self.last_round(), last, adopted, choice, estimates
+        )
 
     # What is known
 
@@ -359,3 +389,8 @@ class Planner:
 
     def _plan(self, policy: Policy, view: View) -> Plan:
         return self._spec.dress(policy.plan(view), view)
+
+
+def _remembered(plan: Plan, *before: Plan) -> tuple[Plan, ...]:
+    """The plans that were in force before this one, the newest first."""
+    return tuple(other for other in before if other.shape() != plan.shape())[:PAST]

@@ -2,42 +2,93 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, replace
+from statistics import median
 
-from testbed.controller.decision import Decision, Rules, Standing, decide
+from testbed.controller.decision import Decision, Rules, Standing, decide, decide_by, gone
+from testbed.controller.foresight import Foresight
+from testbed.controller.judge import Doubts, Judge
 from testbed.controller.spec import ControllerSpec
 from testbed.plan import Plan
 from testbed.planning import Policy, PolicyError, View
 
+#: The newest rounds that a plan's correction is learned from: the view is of now.
+NEWEST = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is known when a plan is considered: the `view` and how far its links may be off, the plan in force, those
+    that were before it, and how it has done.
+
+    `network_changed`: it was declared to be another one. With a reason to do so `anyway` the policy's plan is adopted
+    whatever it saves.
+    """
+
+    view: View
+    doubts: Doubts
+    current: Plan
+    past: tuple[Plan, ...]
+    standing: Standing
+    foresight: Foresight
+    network_changed: bool = False
+    anyway: str = ""
+
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """`plan` is what the policy proposes under `view`, None where it has nothing to propose."""
+    """`plan` is what is proposed under `view`, None where there is nothing; `foresight` has learned from the rounds
+    under the plan in force. It is the `choice`th of the policy's proposals; None of one that was in force before. It
+    took `seconds` of a processor."""
 
     view: View
     plan: Plan | None
     decision: Decision
+    foresight: Foresight
+    choice: int | None = 0
+    seconds: float = 0.0
 
 
-def propose(
-    policy: Policy,
-    spec: ControllerSpec,
-    view: View,
-    current: Plan,
-    standing: Standing,
-    network_changed: bool,
-    anyway: str,
-) -> Proposal:
-    """The policy's plan when `current` is in force, and the judgement of it.
+def propose(policy: Policy, spec: ControllerSpec, question: Question) -> Proposal:
+    """The policy's plan, or one that was in force before, and the judgement of it."""
+    began_s = time.thread_time()
+    proposal = _propose(policy, spec, question)
+    return replace(proposal, seconds=time.thread_time() - began_s)
 
-    It is adopted whatever it saves, if it is another one and there is a reason to do so `anyway`.
-    """
+
+def _propose(policy: Policy, spec: ControllerSpec, asked: Question) -> Proposal:
+    view, current = asked.view, asked.current
     try:
-        plan = spec.dress(policy.replan(view, current), view)
+        plans = [spec.dress(plan, view) for plan in policy.proposals(view, current)]
     except PolicyError as error:
-        return Proposal(view, None, Decision(False, str(error), None, float("inf")))
+        return Proposal(view, None, Decision(False, str(error), None, float("inf")), asked.foresight)
     rules = Rules(1.0 if spec.hold else spec.margin, spec.dwell_rounds)  # nothing saves all of a round
-    decision = decide(current, plan, view, standing, rules, network_changed, policy.measure)
-    if anyway:
-        decision = replace(decision, adopt=current.shape() != plan.shape(), why=anyway)
-    return Proposal(view, plan, decision)
+    lacks = gone(current, view)
+    without = f"the plan in force uses {lacks}, which is gone"
+    if policy.measure is not None:
+        decision = (
+            Decision(True, without, None, policy.measure(view, plans[0]))
+            if lacks
+            else decide_by(policy.measure, current, plans[0], view, asked.standing, rules, asked.network_changed)
+        )
+        return Proposal(view, plans[0], _anyway(decision, asked, plans[0]), asked.foresight)
+    foresight = asked.foresight
+    if not lacks and asked.standing.whole_s:
+        ratio = median(asked.standing.whole_s[-NEWEST:]) / foresight.simulated(current, view)
+        foresight = foresight.learned(current, ratio)
+    judge = Judge(view, asked.doubts, foresight)
+    if lacks or asked.anyway:
+        seconds, number = min((judge.seconds(plan), number) for number, plan in enumerate(plans))
+        current_s = None if lacks else judge.seconds(current)
+        decision = Decision(True, without, current_s, seconds)
+        return Proposal(view, plans[number], _anyway(decision, asked, plans[number]), foresight, number)
+    past = [plan for plan in asked.past if plan.members == current.members and not gone(plan, view)]
+    decision, best = decide(current, [*plans, *past], judge, asked.standing, rules, asked.network_changed)
+    return Proposal(view, best, decision, foresight, plans.index(best) if best in plans else None)
+
+
+def _anyway(decision: Decision, asked: Question, plan: Plan) -> Decision:
+    if not asked.anyway:
+        return decision
+    return replace(decision, adopt=asked.current.shape() != plan.shape(), why=asked.anyway)

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
 from typing import Any
 
 from testbed.planning import Pair
 from testbed.protocol import PeerSample, Report, Train
+
+#: Rounds over which it is looked how long members compute: now and then one evaluates its model too.
+COMPUTED = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +123,24 @@ class RoundBook:
         self._open = {other: reports for other, reports in self._open.items() if other > number}
         self.complete.append(done)
         return done
+
+    def whole_s(self, first: int, epoch: int) -> list[float]:
+        """Seconds from the end of one round to that of the next, for those rounds from the `first`th complete one on
+        that went by the plan of this epoch, as the one before did."""
+        return [
+            after.finished_s - before.finished_s
+            for before, after in pairwise(self.complete[max(first - 1, 0) :])
+            if before.epoch == after.epoch == epoch
+        ]
+
+    def compute_s(self) -> dict[str, float]:
+        """Seconds between the end of a member's round and the begin of its next: the median over the newest ones."""
+        gaps: dict[str, list[float]] = {}
+        for before, after in pairwise(self.complete[-COMPUTED - 1 :]):
+            for member, report in after.reports.items():
+                if member in before.reports:
+                    gaps.setdefault(member, []).append(report.started_s - before.reports[member].finished_s)
+        return {member: max(median(its), 0.0) for member, its in gaps.items()}
 
     @property
     def last(self) -> Round | None:

@@ -21,6 +21,8 @@ SOCKET = "owner.sock"
 
 #: A swap that starts tens of containers takes this long on a small host, and the others wait for it.
 ANSWER_TIMEOUT_S = 300.0
+#: So many clients may wait to be heard; beyond that the kernel turns them away at once.
+WAITING = 64
 #: A client has its request ready; one that sends none must not hold up the others.
 REQUEST_TIMEOUT_S = 5.0
 
@@ -116,6 +118,7 @@ class Listener:
 
         path = _socket(network)
         self._server = UnixStreamServer(str(path), Handler, bind_and_activate=False)
+        self._server.request_queue_size = WAITING
         self._server.server_bind()
         path.chmod(0o600)  # before anyone can connect
         self._server.server_activate()

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import log
 from statistics import median
 
 from testbed.telemetry.sample import Sample
@@ -34,6 +35,13 @@ CONTRADICT = 3
 LEAST_SPREAD = 0.04
 #: A link that was never full may carry so many times as much as it did.
 OPEN = 4.0
+
+#: An interval that holds 90 % reaches over so many standard deviations to either side.
+TWO_SIDED = 1.645
+#: Rates wander: how far in a second (standard deviation of the logarithm), growing with the root of the time.
+DRIFT = 0.03
+#: What is not known at all is in no more doubt than this: about a third more or less.
+UNKNOWN_DOUBT = 0.3
 
 #: Seconds without a train after which a capacity is unknown. Confidence halves in as long.
 SILENCE_S = 10.0
@@ -61,6 +69,12 @@ class Estimate:
     def confidence(self) -> float:
         """In (0, 1]: halves every SILENCE_S."""
         return float(0.5 ** (self.age_s / SILENCE_S))
+
+    def doubt(self) -> tuple[float, float]:
+        """How far below and above the estimate the link may be by now: standard deviations of the logarithm."""
+        drift = DRIFT * self.age_s**0.5
+        below, above = log(self.rate_bps / self.low_bps) / TWO_SIDED, log(self.high_bps / self.rate_bps) / TWO_SIDED
+        return min(below + drift, UNKNOWN_DOUBT), min(above + drift, UNKNOWN_DOUBT)
 
     def to_json(self) -> dict[str, float]:
         """Plain values for JSON."""

@@ -84,7 +84,8 @@ def test_files_go_back_also_after_an_interrupt(checkout: Path) -> None:
     program.parent.mkdir(parents=True)
     program.write_text("#!/bin/sh\ntouch runs\nexec sleep 60\n")
     program.chmod(0o755)
-    command = ["make", "emulate"]
+    # What a shell starts in the background ignores interrupts, and so would what that starts.
+    command = ["env", "--default-signal=INT", "make", "emulate"]
     with subprocess.Popen(command, cwd=checkout, start_new_session=True, stderr=subprocess.PIPE) as made:
         deadline = time.monotonic() + DEADLINE_S
         while not (checkout / "runs").exists() and time.monotonic() < deadline:

@@ -107,13 +107,13 @@ def test_every_swap_can_be_decided_again_from_what_was_stored(tmp_path: Path) ->
     asyncio.run(scene())
     out = tmp_path / "out"
     for decision in read_records(out / "decisions.jsonl"):
-        if decision["adopted"] and decision["last"] is not None:
+        if decision["adopted"] and decision["choice"] is not None and decision["last"] is not None:
             view = View.from_json(json.loads((out / decision["view"]).read_text()))
             last, adopted = (
                 Plan.from_json(json.loads((out / f"plans/{decision[of]:04d}.json").read_text()))
                 for of in ("last", "epoch")
             )
-            again = make_policy(decision["policy"], decision["options"]).replan(view, last)
+            again = make_policy(decision["policy"], decision["options"]).proposals(view, last)[decision["choice"]]
             assert again.with_epoch(adopted.epoch) == adopted
 
 
@@ -282,10 +282,10 @@ class Slow:
         self.begun: list[View] = []
         self.go_on = threading.Event()
 
-    def replan(self, view: View, last: Plan) -> Plan:
+    def proposals(self, view: View, last: Plan) -> list[Plan]:
         self.begun.append(view)
         assert self.go_on.wait(10)
-        return make_policy("mst").plan(view)
+        return make_policy("mst").proposals(view, last)
 
 
 def test_a_plan_made_while_the_network_changed_is_made_again(tmp_path: Path) -> None:

@@ -1,0 +1,77 @@
+"""How long whole rounds will take: simulated with delays and what members compute, corrected by how long they took.
+
+    whole round under a plan  =  simulated(plan, view, compute)  ×  correction of the plan
+
+The simulation leaves out what TCP loses and what hosts take. Both are the plan's own more than the moment's, so each
+plan is corrected by what was measured of it, and one that was never in force as the others were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from math import exp, log
+from statistics import median
+
+from testbed.plan import Plan
+from testbed.planning import View, simulate
+
+#: Rounds that are simulated: the first begins with idle links, later ones overlap with the one before.
+ROUNDS = 3
+
+#: Chunks times hops of a round that are simulated, at 2 µs each: of larger plans the chunks are taken larger.
+HOPS = 5_000
+
+#: Ratios of measured to simulated rounds that are kept of each plan.
+KEPT = 5
+
+#: A ratio beyond this, or below its inverse, is of a round in which something else happened.
+STRANGE = 3.0
+
+#: How far plans' ratios lie from each other (standard deviation of the logarithm): what is not known of a plan that
+#: was never in force. Those of one plan differ by half as much from time to time.
+SPREAD = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Foresight:
+    """What was learned so far: the seconds that each member computes between two rounds, and by plan (its shape) the
+    logarithms of measured over simulated rounds, the newest last."""
+
+    compute_s: Mapping[str, float] = field(default_factory=dict)
+    ratios: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+
+    def learned(self, plan: Plan, ratio: float) -> Foresight:
+        """With one more ratio of a plan's measured to its simulated rounds."""
+        key = _key(plan)
+        bounded = min(max(log(ratio), -log(STRANGE)), log(STRANGE))
+        return replace(self, ratios={**self.ratios, key: (*self.ratios.get(key, ()), bounded)[-KEPT:]})
+
+    def simulated(self, plan: Plan, view: View) -> float:
+        """Seconds of a whole round, uncorrected. SimulationError when the plan uses an edge that the view lacks."""
+        chunks = HOPS / max(sum(plan.trees[tree].share for _, _, tree in plan.edges()), 1.0)
+        coarse = replace(plan, chunk_bytes=max(plan.chunk_bytes, _whole(view.model_bytes / chunks)))
+        return simulate(coarse, view, rounds=ROUNDS, compute_s=self.compute_s).seconds
+
+    def seconds(self, plan: Plan, view: View) -> float:
+        """Seconds of a whole round, as they are to be expected. SimulationError as above."""
+        return self.simulated(plan, view) * exp(self.correction(plan)[0])
+
+    def correction(self, plan: Plan) -> tuple[float, float]:
+        """The logarithm by which the plan's simulated rounds are corrected, and its standard deviation.
+
+        What was seen of all plans counts as one more look at this one.
+        """
+        usual = median(map(median, self.ratios.values())) if self.ratios else 0.0
+        own = self.ratios.get(_key(plan), ())
+        expected = (len(own) * median(own) + usual) / (len(own) + 1) if own else usual
+        return expected, SPREAD / (2.0 if own else 1.0)
+
+
+def _key(plan: Plan) -> str:
+    return plan.shape().dumps()
+
+
+def _whole(size: float) -> int:
+    """A multiple of eight bytes, which is what chunks are."""
+    return int(-(-size // 8)) * 8
