@@ -2,41 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from testbed.planning import Pair
+from testbed.planning import Pair, View
 from testbed.protocol import Probe
 
-#: What a probe costs at most: so long, so much. TCP takes half a second of it to find a link's rate; four mebibytes are
-#: four ticks at 160 Mbit/s.
-PROBE_S = 1.0
-PROBE_BYTES = 4 * 1024 * 1024
+#: The part of what a path could carry that probes of it take.
+SHARE = 0.02
 
-#: Seconds between two probes of one member, so that probes take a sixth of its time, on links that have room to spare;
-#: one with four links that no plan fills has looked at all of them within 24.
-SPACING_S = 6.0
-
-#: Seconds after which an edge that a probe left unknown may be probed again.
+#: Seconds after which an edge that a probe left unknown may be probed again, and between two probes of one member.
 AGAIN_S = 15.0
+SPACING_S = 3.0
+
+#: TCP doubles what it sends each round trip: after so many it has found what the path carries, or as much as a probe
+#: may take. A path without a round trip is given a little time too.
+ROUND_TRIPS, LEAST_S = 6, 0.3
 
 
 class Explorer:
-    """Chooses probes. One member sends one at a time; each unknown link is probed by the shortest edge over it."""
+    """Chooses probes. One member sends one at a time; each unknown link is probed by the shortest edge over it.
 
-    def __init__(self) -> None:
+    `declared` says what paths are.
+    """
+
+    def __init__(self, declared: View) -> None:
+        self._declared = declared
         self._sent_s: dict[str, float] = {}
         self._probed_s: dict[Pair, float] = {}
 
-    def probes(
-        self, unknown: Mapping[str, Sequence[Pair]], route: Callable[[Pair], Sequence[str]], now_s: float
-    ) -> dict[str, Probe]:
+    def redeclare(self, declared: View) -> None:
+        """Paths are others now."""
+        self._declared = declared
+
+    def probes(self, unknown: Mapping[str, Sequence[Pair]], now_s: float) -> dict[str, Probe]:
         """The probes to send now, by their sender, for links that are `unknown`, each with the edges that use it."""
         found: dict[str, Probe] = {}
-        edges = {min(pairs, key=lambda pair: (len(route(pair)), pair)) for pairs in unknown.values() if pairs}
-        for edge in sorted(edges, key=lambda edge: (self._probed_s.get(edge, -AGAIN_S), edge)):
-            source, target = edge
-            rested = now_s - self._sent_s.get(source, -SPACING_S) >= SPACING_S
-            if rested and now_s - self._probed_s.get(edge, -AGAIN_S) >= AGAIN_S:
-                found[source] = Probe(target, PROBE_BYTES, PROBE_S)
-                self._sent_s[source] = self._probed_s[edge] = now_s
+        routes = self._declared.routes
+        edges = {min(pairs, key=lambda pair: (len(routes.get(pair, ())), pair)) for pairs in unknown.values() if pairs}
+        for pair in sorted(edges, key=lambda pair: (self._probed_s.get(pair, -AGAIN_S), pair)):
+            rested = now_s - self._sent_s.get(pair[0], -SPACING_S) >= SPACING_S
+            if rested and now_s - self._probed_s.get(pair, -AGAIN_S) >= AGAIN_S:
+                found[pair[0]] = self._probe(pair)
+                self._sent_s[pair[0]] = self._probed_s[pair] = now_s
         return found
+
+    def _probe(self, pair: Pair) -> Probe:
+        edge = self._declared.edges[pair]
+        size = int(SHARE * AGAIN_S * edge.rate_bps / 8)
+        return Probe(pair[1], size, ROUND_TRIPS * edge.rtt_s + LEAST_S)

@@ -59,6 +59,11 @@ class Knowledge:
                     self._round_trips.pop(edge, None)
                     self._redeclared_s[edge] = now_s
 
+    @property
+    def declared(self) -> View:
+        """The network as it was last declared to be."""
+        return self._declared
+
     def observe(
         self, samples: Mapping[Pair, PeerSample], arrivals: Mapping[Pair, Sequence[Train]], now_s: float
     ) -> None:

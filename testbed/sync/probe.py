@@ -21,7 +21,10 @@ _PRIORITY: Priority = (0, 0, 0, 0)
 
 
 def send_probe(backlog: Backlog, most: int, seconds: float) -> None:
-    """Keep `backlog` supplied for `seconds` after its first frame was sent, but not beyond `most` bytes."""
+    """Keep `backlog` supplied for `seconds` after its first frame was sent, but not beyond `most` bytes.
+
+    One frame is sent and another waits, so that they arrive as one train.
+    """
     deadline = float("inf")
     left = max(most // FRAME_BYTES, 1)
 
@@ -38,6 +41,8 @@ def send_probe(backlog: Backlog, most: int, seconds: float) -> None:
             put()
 
     put()
+    if left:
+        put()
 
 
 def check_probe(head: Frame, lane: int) -> None:

@@ -16,7 +16,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.controller.explore import PROBE_BYTES
 from testbed.plan import Plan
 from testbed.planning import CostModel, Pair, View
 from testbed.planning.constraints import Constraints
@@ -42,6 +41,9 @@ from testbed.sync.arrivals import LEAST_BYTES, MOST_BYTES, MOST_S
 #: Round trips that an edge stays busy beyond draining, and by which part trains are off.
 OVERHEAD_RTTS = 3
 NOISE = 0.02
+
+#: What a probe is taken to send.
+PROBED_BYTES = 512 * 1024
 
 Floats = NDArray[np.float64]
 
@@ -178,7 +180,7 @@ def transfers(
         share = plan.trees[tree].share * network.model_bytes
         sent[source, target] = sent.get((source, target), 0.0) + share
     for pair in probes:
-        sent[pair] = sent.get(pair, 0.0) + PROBE_BYTES
+        sent[pair] = sent.get(pair, 0.0) + PROBED_BYTES
     samples, arrivals = {}, {}
     for pair, (times, totals) in _drain(network, sent).items():
         rtt = network.edges[pair].rtt_s
