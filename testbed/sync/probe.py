@@ -37,11 +37,11 @@ def send_probe(backlog: Backlog, most: int, seconds: float) -> None:
         nonlocal deadline
         now = time.monotonic()
         deadline = min(deadline, now + seconds)
-        if left and now < deadline:
+        if left > 0 and now < deadline:
             put()
 
     put()
-    if left:
+    if left > 0:
         put()
 
 
