@@ -29,6 +29,10 @@ class Policy(ABC):
         """The plan for `view` when `last` is in force: the same as `plan`, unless the policy can begin from it."""
         return self.plan(view)
 
+    def proposals(self, view: View, last: Plan) -> list[Plan]:
+        """The plans for `view` that are worth judging when `last` is in force, the best guess first."""
+        return [self.replan(view, last)]
+
     @property
     def measure(self) -> Callable[[View, Plan], float] | None:
         """What a plan costs under a view by the policy's own measure, by which swaps are then judged; None where that
