@@ -25,6 +25,9 @@ PROPOSED = 4
 #: Rounds of a trial: of the second and the third the time counts, since who is done early sends ahead.
 ROUNDS = 3
 
+#: A plan and the seconds of a round under it.
+Judged = tuple[float, Plan]
+
 
 @register("auto")
 @dataclass(frozen=True)
@@ -33,9 +36,9 @@ class Auto(Policy):
 
     Asked are all policies, as they are without options, whose plans are judged by a round's seconds. Those near the
     best prediction are tried by simulation, on networks of up to 16 members; of nearly equal ones the fewest trees
-    win. The plan keeps the name of the policy that made it, so that a swap shows who took over. It takes as
-    long as all the others together, half of it packing: 230 ms for 6 members, 180 ms for 9, 620 ms for 16 (medians of
-    three networks of `benchmarks.wans` each, two cores).
+    win. The plan keeps the name of the policy that made it, so that a swap shows who took over. It takes as long as
+    all the others together, half of it packing: 230 ms for 6 members, 180 ms for 9, 620 ms for 16 (medians of three
+    networks of `benchmarks.wans` each, two cores), 6 s for 64.
     """
 
     def plan(self, view: View) -> Plan:
@@ -50,15 +53,15 @@ class Auto(Policy):
 
     def explain(self, view: View, plan: Plan) -> dict[str, Any]:
         """Seconds of a round by each policy, the quickest first; also of those that were not near."""
-        seconds = {made.policy: _round_s(made, view) for made in self._plans(view, None)}
-        return {"round_s": dict(sorted(seconds.items(), key=lambda its: its[1]))}
+        tried = _tried(view, _predicted(view, self._plans(view, None)))
+        return {"round_s": {made.policy: seconds for seconds, made in sorted(tried, key=_seconds)}}
 
     def _ranked(self, view: View, last: Plan | None) -> list[Plan]:
         """The plans near the best one, the one to take first and the others by their seconds."""
-        seconds = [(_round_s(plan, view), plan) for plan in _screened(view, self._plans(view, last))]
-        near = min(its for its, _ in seconds) * (1 + FEWER)
-        seconds.sort(key=lambda one: (len(one[1].trees) if one[0] <= near else float("inf"), one[0]))
-        return [plan for _, plan in seconds]
+        tried = _tried(view, _screened(_predicted(view, self._plans(view, last))))
+        near = min(map(_seconds, tried)) * (1 + FEWER)
+        tried.sort(key=lambda one: (len(one[1].trees) if one[0] <= near else float("inf"), one[0]))
+        return [plan for _, plan in tried]
 
     def _plans(self, view: View, last: Plan | None) -> list[Plan]:
         """What each policy makes of the view. PolicyError with every one's reason when none makes anything of it."""
@@ -76,18 +79,26 @@ class Auto(Policy):
         return plans
 
 
-def _screened(view: View, plans: list[Plan]) -> list[Plan]:
-    """The plans that are worth a trial, no two alike."""
+def _predicted(view: View, plans: list[Plan]) -> list[Judged]:
+    """The plans by their predicted seconds."""
     model = CostModel(view)
-    predicted = sorted(((model.predict(plan).seconds, plan) for plan in plans), key=lambda one: one[0])
-    kept: list[Plan] = []
+    return sorted(((model.predict(plan).seconds, plan) for plan in plans), key=_seconds)
+
+
+def _screened(predicted: list[Judged]) -> list[Judged]:
+    """The plans that are worth a trial, no two alike."""
+    kept: list[Judged] = []
     for seconds, plan in predicted:
-        new = all(plan.shape() != other.shape() for other in kept)
+        new = all(plan.shape() != other.shape() for _, other in kept)
         if new and seconds <= predicted[0][0] * SCREEN and len(kept) < TRIED:
-            kept.append(plan)
+            kept.append((seconds, plan))
     return kept
 
 
-def _round_s(plan: Plan, view: View) -> float:
-    """Seconds of a round that follows another."""
-    return tried_s(plan, view, ROUNDS) if affordable(view) else CostModel(view).predict(plan).seconds
+def _tried(view: View, predicted: list[Judged]) -> list[Judged]:
+    """The plans with the seconds of a round that follows another, as predicted where a trial takes too long."""
+    return [(tried_s(plan, view, ROUNDS), plan) for _, plan in predicted] if affordable(view) else predicted
+
+
+def _seconds(judged: Judged) -> float:
+    return judged[0]
