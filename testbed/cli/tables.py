@@ -113,7 +113,14 @@ def print_plan(plan: Plan, figures: Mapping[str, Any]) -> None:
 
 
 def _print_reasons(why: Mapping[str, Any]) -> None:
-    """The groups that a grouping policy chose, and its cost term by term; milliseconds of a round or an exchange."""
+    """What each policy's round takes; or the groups that a grouping policy chose, and its cost term by term, in
+    milliseconds of a round or an exchange."""
+    if "round_s" in why:
+        rounds = _table("policy", "seconds a round")
+        for name, seconds in why["round_s"].items():
+            rounds.add_row(name, f"{seconds:.3f}")
+        console.print(rounds)
+        return
     titles = ("steps", "period", "phase", "compute", "ring", "round trip", "bytes", "ms a step", "skew", "stale")
     table = _table("group", *titles)
     for group in why["groups"]:

@@ -5,6 +5,7 @@
 
 # Importing a policy's module enters it into the registry.
 from testbed.planning import (
+    auto,
     blueconnect,
     cpn,
     hierarchical,
@@ -38,6 +39,7 @@ __all__ = [
     "SimulationError",
     "View",
     "ViewError",
+    "auto",
     "blueconnect",
     "cpn",
     "hierarchical",

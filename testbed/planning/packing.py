@@ -9,23 +9,16 @@ from typing import Literal, get_args
 from testbed.plan import Plan, Tree
 from testbed.planning.choice import FEWER, Choice
 from testbed.planning.constraints import Constraints
-from testbed.planning.cost import predict
 from testbed.planning.overlay import OneWay, Overlay
 from testbed.planning.pack import PackingError, pack
 from testbed.planning.policy import Policy, PolicyError, register
-from testbed.planning.simulate import simulate
+from testbed.planning.trial import affordable, tried_s
 from testbed.planning.view import View
 
 Sees = Literal["oracle", "measured"]
 
 #: How near to the optimum the rate is brought before trees are chosen.
 TOLERANCE = 0.005
-
-#: Chunks that the model is cut into for a trial by simulation, at most: a trial on nine sites then takes 0.1 s.
-TRIAL_CHUNKS = 128
-
-#: Chunks times hops of a trial; of a larger network the prediction must do.
-TRIAL_HOPS = 4_000
 
 
 @register("packing")
@@ -37,7 +30,7 @@ class Packing(Policy):
     `knowledge`: `oracle` shares physical links as the view's routes say; `measured` takes each edge's rate as its own.
     `egress_bps`, `ingress_bps`: what each member may send and receive at most, if that is less than its links carry.
     O(rounds · n²) for the rate, at most 300 rounds; then O(n² log n) for each of some 50 shallow trees. On networks of
-    up to TRIAL_HOPS / TRIAL_CHUNKS hops, some 16 members, the best few choices are simulated.
+    up to 16 members the best few choices are tried.
     """
 
     knowledge: Sees = "oracle"
@@ -71,25 +64,17 @@ class Packing(Policy):
         return self._tried(seen, [self._plan(seen, trees) for trees in _affordable(view, Choice(seen, limits, packed))])
 
     def _tried(self, view: View, plans: Sequence[Plan]) -> Plan:
-        """The quickest of the plans, of nearly equal ones the first: as predicted, times what simulation adds to that.
-
-        A trial has coarser chunks than the plan where the model is large, in simulation and prediction alike.
-        """
+        """The quickest of the plans when they are tried, of nearly equal ones the first."""
         if len(plans) == 1:
             return plans[0]
-        least = -(-view.model_bytes // TRIAL_CHUNKS // 8) * 8
-        trials = [replace(plan, chunk_bytes=max(plan.chunk_bytes, least)) for plan in plans]
-        seconds = [
-            predict(plan, view).seconds * simulate(trial, view).seconds / predict(trial, view).seconds
-            for plan, trial in zip(plans, trials, strict=True)
-        ]
+        seconds = [tried_s(plan, view) for plan in plans]
         return next(plan for plan, its in zip(plans, seconds, strict=True) if its <= min(seconds) * (1 + FEWER))
 
 
 def _affordable(view: View, choice: Choice) -> list[list[Tree]]:
     """The trees worth a trial: those predicted to be the best alone where trials would take long."""
     good = choice.good()
-    return good if 2 * (len(view.members) - 1) * TRIAL_CHUNKS <= TRIAL_HOPS else good[:1]
+    return good if affordable(view) else good[:1]
 
 
 def _known(overlay: Overlay, last: Plan | None) -> list[OneWay]:

@@ -87,7 +87,7 @@ class Sync(DecentralizedSync):
     link_codecs: dict[str, str] = Field(default_factory=dict)
     streams: int = Field(default=1, ge=1, le=MOST_STREAMS)
     congestion: str = Field(default="", pattern=r"^[a-z0-9_]*$")
-    policy: str = "hierarchical"
+    policy: str = "auto"
     options: dict[str, Any] = Field(default_factory=dict)
     round_timeout: Duration = Field(default=120.0, ge=1)
 

@@ -38,6 +38,14 @@ def test_a_person_reads_the_trees_and_the_seconds() -> None:
     assert "predicted" in result.stdout and "times the bound" in result.stdout and "simulated" in result.stdout
 
 
+def test_auto_says_whose_plan_it_took_and_what_every_policy_s_round_takes() -> None:
+    words = (TOPOLOGIES / "smoke.yaml", "--policy", "auto", "--model-bytes", "100000")
+    figures = json.loads(plan(*words, "--json").stdout)
+    assert figures["policy"] == figures["plan"]["policy"] in figures["why"]["round_s"]
+    read = plan(*words).stdout
+    assert f"{figures['policy']}: 4 members" in read and "seconds a round" in read and "netstorm" in read
+
+
 def test_a_recorded_view_is_replayed(tmp_path: Path) -> None:
     view = view_of(sites(("a", "b", 50)), {}, model_bytes=123_456, knowledge="measured")
     file = tmp_path / "0.json"
@@ -58,7 +66,7 @@ def test_a_recorded_decision_begins_from_the_plan_that_was_in_force(tmp_path: Pa
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--policy", "best", "--model-bytes", "9"), "no policy 'best'; there are: blueconnect"),
+        (("--policy", "best", "--model-bytes", "9"), "no policy 'best'; there are: auto, blueconnect"),
         (("--policy", "ring:order", "--model-bytes", "9"), "is no option; write policy:option=value"),
         (("--policy", "ring:order=last", "--model-bytes", "9"), "none of naive, nearest, two-opt"),
         (("--policy", "ring"), "--model-bytes are needed, or --view"),

@@ -17,7 +17,8 @@ pytestmark = pytest.mark.unit
 def test_every_policy_plans_for_every_connected_view(view: View, name: str) -> None:
     plan = make_policy(name).plan(view)  # Plan itself refuses what does not span
     assert plan.members == view.names
-    assert (plan.epoch, plan.policy) == (0, name)
+    assert plan.epoch == 0
+    assert plan.policy == name or name == "auto"  # which leaves the name of who made it
     assert all((source, target) in view.edges for source, target, _ in plan.edges())
     assert predict(plan, view).seconds < float("inf")
 
@@ -29,7 +30,7 @@ def test_a_policy_is_a_function(view: View, name: str) -> None:
 
 
 def test_an_unknown_policy_is_told_the_known_ones() -> None:
-    with pytest.raises(PolicyError, match="no policy 'best'; there are: blueconnect, cpn, hierarchical"):
+    with pytest.raises(PolicyError, match="no policy 'best'; there are: auto, blueconnect, cpn, hierarchical"):
         make_policy("best")
 
 

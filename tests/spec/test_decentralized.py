@@ -52,7 +52,7 @@ def test_strategies_without_a_centre(sync: dict[str, Any], tmp_path: Path) -> No
         ({"strategy": "gradients", "graph": "ring"}, "sync.graph: the strategy gradients has none"),
         ({"strategy": "prague", "graph": "ring"}, "sync.graph: the strategy prague has none"),
         ({"strategy": "hop", "every": 4}, "sync.every: the strategy hop has none"),
-        ({"strategy": "staggered"}, "sync.policy: hierarchical plans no periods"),
+        ({"strategy": "staggered"}, "sync.policy: auto plans no periods"),
         ({"strategy": "staggered", "policy": "cpn", "codec": "int8"}, "sync.codec: int8 is for changes"),
         ({"strategy": "staggered", "policy": "cpn", "options": {"codecs": True}}, "sync.options.codecs: one codec"),
         ({"strategy": "staggered", "policy": "cpn", "options": {"spatial": "spread"}}, "sync.options.spatial: leaders"),
