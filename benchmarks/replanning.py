@@ -255,7 +255,7 @@ def recorded() -> Path | None:
 def main() -> int:
     """Measure what is missing and show all; the exit code."""
     parser = arguments(__doc__)
-    parser.add_argument("--policy", default="packing", help="what plans in all three modes")
+    parser.add_argument("--policy", default="auto", help="what plans in all three modes")
     parser.add_argument("--seeds", help="draws of the networks, by number")
     parser.add_argument("--networks", help="only these: `drop-5,wander-6`")
     parser.add_argument("--unseen", action="store_true", help="the networks that nothing was tried on")
