@@ -46,7 +46,7 @@ MOST_UNITS = 2**31 - 1
 def least_period(view: View, compute_s: Mapping[str, float] | None = None) -> float:
     """The lower bound of a round's mean time, members computing for `compute_s` (0 by default) in each.
 
-    BoundError when the view has no plan at all. 16 members on a dense network: about 0.3 s, most of it `bound`.
+    BoundError when the view has no plan at all. 9 members: 0.02 s and what `bound` takes; GÉANT's 40: 2 s.
     """
     least = bound(view).seconds
     delay_s, rate_bps = _ways(view)
