@@ -1,4 +1,4 @@
-"""`testbed plan`: what a policy makes of a network, how long a round would take, and what the bound is."""
+"""`testbed plan`: what a policy makes of a network, how long a round would take, and what the bounds are."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from testbed.cli.console import BAD_INPUT, fail
 from testbed.plan import Plan
 from testbed.planning import BoundError, PolicyError, View, ViewError, make_policy, predict, simulate
 from testbed.planning.bound import bound
+from testbed.planning.period import least_period
 from testbed.spec.errors import SpecError
 
 #: Chunks times hops that are simulated: about half a minute. Of more the fluid prediction must do.
@@ -34,7 +35,7 @@ def plan(
     last: Annotated[Path | None, typer.Option(help="the plan that was in force: runs/ID/plans/…")] = None,
     json_: Annotated[bool, typer.Option("--json", help="one JSON object")] = False,
 ) -> None:
-    """Plan a network's synchronization, or replay a recorded decision: the plan, its predicted seconds, the bound.
+    """Plan a network's synchronization, or replay a recorded decision: the plan, its predicted seconds, the bounds.
 
     A decision in decisions.jsonl names its view, and by epoch the plan in force, from which some policies begin.
     """
@@ -45,14 +46,16 @@ def plan(
         asked = Variant.parse(policy)
         chosen = make_policy(asked.policy, asked.options)
         made = chosen.replan(seen, _in_force(last)) if last else chosen.plan(seen)
-        least = bound(seen)
+        least, period_s = bound(seen), least_period(seen)
     except (PolicyError, BoundError, ValueError) as error:
         raise fail(BAD_INPUT, error) from None
     figures = _figures(seen, made) | {
+        "lower_bound_seconds": period_s,
         "bound_seconds": least.seconds,
         "bound_gap": least.gap,
         "why": chosen.explain(seen, made),
     }
+    figures["ratio_to_lower_bound"] = figures["predicted_seconds"] / period_s if period_s else None
     figures["ratio_to_bound"] = figures["predicted_seconds"] / least.seconds if least.seconds else None
     if json_:
         print(json.dumps({**figures, "plan": made.to_json()}))

@@ -70,7 +70,7 @@ def print_swap(name: str, done: Mapping[str, Any]) -> None:
 def print_comparison(figures: Mapping[str, Mapping[str, Any]]) -> None:
     """A row for each policy: medians over its runs, with the least and the most where they differ."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    columns = ("a round", "times the bound", "test accuracy", "training", "over the WAN")
+    columns = ("a round", "times the lower bound", "the bound", "test accuracy", "training", "over the WAN")
     table.add_column("policy")
     for column in columns:
         table.add_column(column, justify="right")
@@ -79,6 +79,7 @@ def print_comparison(figures: Mapping[str, Mapping[str, Any]]) -> None:
         spread = own["spread"]
         cells = (
             text.spread(spread["seconds_per_round_p50"], text.seconds),
+            text.spread(spread["ratio_to_lower_bound"], text.number),
             text.spread(spread["ratio_to_bound"], text.number),
             text.spread(spread["final_accuracy"], lambda share: text.percent(share, 1)),
             text.spread(spread["wall_seconds"], text.seconds),
@@ -96,8 +97,12 @@ def print_plan(plan: Plan, figures: Mapping[str, Any]) -> None:
         ways = (_depth(tree.reduce), _depth(tree.broadcast))
         table.add_row(tree.root, f"{tree.share:.1%}", *map(str, ways), str(len(tree.keys)) if tree.keys else "")
     console.print(table)
-    seconds, least = figures["predicted_seconds"], figures["bound_seconds"]
-    ratio = f", {seconds / least:.2f} times the bound of {least:.3f} s" if least else ""
+    seconds, ratio = figures["predicted_seconds"], ""
+    if figures["bound_seconds"]:
+        ratio = (
+            f", {figures['ratio_to_lower_bound']:.2f} times the lower bound of {figures['lower_bound_seconds']:.3f} s, "
+            f"{figures['ratio_to_bound']:.2f} times the bound without delays, {figures['bound_seconds']:.3f} s"
+        )
     gap = f" (which is known to {figures['bound_gap']:.1%})" if figures["bound_gap"] > SHOWN_GAP else ""
     console.print(
         f"{plan.policy}: {len(plan.members)} members, chunks of {_size(plan.chunk_bytes)}, "

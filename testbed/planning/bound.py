@@ -1,4 +1,5 @@
-"""The bound: the least time of a round that any set of trees reaches. What every policy is reported against.
+"""The bound: the least time of a round that any set of trees reaches. What every policy is reported against; pages show
+first what knows of delays and computing too, `period`.
 
 Exact for schemes that reduce each element at one root (`pack` derives it), latency left out, header bytes counted by
 the factor 1448/1514, so that a real run can come near it.

@@ -155,13 +155,15 @@ def _by_policy(records: Sequence[RunRecord], policies: Sequence[str]) -> Table |
                 Cell(policy),
                 Cell(str(len(own))),
                 _spread(rounds, text.seconds),
+                _spread([each.get("ratio_to_lower_bound") for each in sync], text.number),
                 _spread([each.get("ratio_to_bound") for each in sync], text.number),
                 _spread([each.get("final_accuracy") for each in training], lambda share: text.percent(share, 1)),
                 _spread([each.get("wall_seconds") for each in training], text.seconds),
                 _spread([each.get("wan_bytes") for each in sync], text.size),
             )
         )
-    columns = ("a round, median", "times the bound", "final accuracy", "training took", "over the WAN")
+    bounds = ("times the lower bound", "times the bound")
+    columns = ("a round, median", *bounds, "final accuracy", "training took", "over the WAN")
     return Table("By policy", (("policy", False), ("runs", True), *((name, True) for name in columns)), tuple(rows))
 
 

@@ -94,9 +94,14 @@ def key_figures(record: RunRecord) -> list[KeyFigure]:
         KeyFigure("training took", text.seconds(training.get("wall_seconds", record.end_s or None)), "wall time"),
         KeyFigure("a round, median", text.seconds(rate["p50"]), f"95 % within {text.seconds(rate['p95'])}"),
         KeyFigure(
+            "times the lower bound",
+            text.number(sync.get("ratio_to_lower_bound")),
+            f"end to end, at least {text.seconds(sync.get('lower_bound_seconds'))}",
+        ),
+        KeyFigure(
             "times the bound",
             text.number(sync.get("ratio_to_bound")),
-            f"bound {text.seconds(sync.get('bound_seconds'))}",
+            f"without delays, {text.seconds(sync.get('bound_seconds'))}",
         ),
         KeyFigure(
             "over the WAN", text.size(carried), f"{text.size(carried / rounds if carried and rounds else None)} a round"

@@ -114,6 +114,7 @@ def compare(
 #: Where the figures of a comparison stand in a run's summary.
 FIGURES = {
     "seconds_per_round_p50": ("sync", "seconds_per_round", "p50"),
+    "ratio_to_lower_bound": ("sync", "ratio_to_lower_bound"),
     "ratio_to_bound": ("sync", "ratio_to_bound"),
     "final_accuracy": ("training", "final_accuracy"),
     "wall_seconds": ("training", "wall_seconds"),

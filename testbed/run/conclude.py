@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from math import ceil
 from statistics import median
@@ -9,10 +10,14 @@ from typing import Any
 
 from testbed.emulation.routing import Routes
 from testbed.link import LinkState
+from testbed.plan import PLAIN_CODEC, Plan
 from testbed.planning.bound import BoundError, bound
+from testbed.planning.period import least_period
+from testbed.planning.view import View
 from testbed.run import iterations, summary, view
 from testbed.run.directory import RunDirectory
 from testbed.run.passed import excess
+from testbed.run.stretches import Stretch, states_over, stretches
 from testbed.run.summary import RoundFigures
 from testbed.run.training import Outcome
 from testbed.run.verdict import Evidence, LinkEvidence, Verdict, judge
@@ -39,6 +44,7 @@ def conclude(experiment: Experiment, directory: RunDirectory, outcome: Outcome) 
     centred = not sync.decentralized
     bounds = _bounds(experiment, states, outcome, rounds) if centred else {}
     ratios = [r.seconds / bounds[r.number] for r in rounds if bounds.get(r.number)]
+    proven = _synchronous_and_plain(experiment, directory) and not outcome.status["passages"]
     seconds = [r.seconds for r in rounds]
     value: dict[str, Any] = {
         **_verdict(verdict),
@@ -54,6 +60,7 @@ def conclude(experiment: Experiment, directory: RunDirectory, outcome: Outcome) 
             "strategy": sync.strategy,
             "seconds_per_round": {"p50": summary.percentile(seconds, 50), "p95": summary.percentile(seconds, 95)},
             "wan_bytes": summary.wan_bytes(traffic, began),
+            **_lower_bound(experiment, states, outcome, stretches(rounds, reports) if proven else ()),
             "bound_seconds": median(bounds.values()) if bounds else None,
             "ratio_to_bound": median(ratios) if ratios else None,
         },
@@ -81,7 +88,8 @@ def failed(directory: RunDirectory, reason: str) -> None:
             **_verdict(Verdict("suspect", (reason,))),
             "training": dict.fromkeys(("rounds", "final_loss", "final_accuracy", "wall_seconds")),
             "sync": {
-                **dict.fromkeys(("policy", "strategy", "wan_bytes", "bound_seconds", "ratio_to_bound")),
+                **dict.fromkeys(("policy", "strategy", "wan_bytes")),
+                **dict.fromkeys(("lower_bound_seconds", "ratio_to_lower_bound", "bound_seconds", "ratio_to_bound")),
                 "seconds_per_round": {"p50": None, "p95": None},
             },
             "swaps": [],
@@ -186,15 +194,53 @@ def _bounds(
     for figures in chosen:
         topology = _topology_at(experiment, outcome, figures.entered_s)
         in_force = _states_at(states, topology, figures.entered_s)
-        down = {name for name, state in in_force.items() if not state.up}
-        routes = Routes.over(topology, down)
-        model_bytes = experiment.spec.round_bytes
-        known = view.view_of(topology, routes, in_force, model_bytes, figures.entered_s, "oracle")
+        known = _view(experiment, topology, in_force, figures.entered_s)
         try:
             bounds[figures.number] = bound(known).seconds
         except BoundError:
             continue  # an outage had cut the network in two
     return bounds
+
+
+def _lower_bound(
+    experiment: Experiment,
+    states: Sequence[Mapping[str, Any]],
+    outcome: Outcome,
+    found: Sequence[Stretch],
+) -> dict[str, float | None]:
+    """The lower bound of a round from end to end, a mean over the stretches' rounds, and what theirs was of it."""
+    took_s = least_s = 0.0
+    counted = 0
+    for stretch in found:
+        if any(stretch.began_s < swap["active_s"] <= stretch.ended_s for swap in outcome.network_swaps):
+            continue  # two networks
+        topology = _topology_at(experiment, outcome, stretch.began_s)
+        passed = states_over(stretch, _states_at(states, topology, stretch.began_s), states)
+        try:
+            period_s = least_period(_view(experiment, topology, passed, stretch.began_s), stretch.compute_s)
+        except BoundError:
+            continue  # an outage had cut the network in two
+        took_s += stretch.ended_s - stretch.began_s
+        least_s += stretch.rounds * period_s
+        counted += stretch.rounds
+    return {
+        "lower_bound_seconds": least_s / counted if counted else None,
+        "ratio_to_lower_bound": took_s / least_s if least_s else None,
+    }
+
+
+def _synchronous_and_plain(experiment: Experiment, directory: RunDirectory) -> bool:
+    """Whether each step took the gradients of all members, as they are; the lower bound holds for nothing else."""
+    sync = experiment.spec.sync
+    if sync.strategy != "gradients" or sync.powersgd_rank is not None:
+        return False
+    plans = [json.loads(file.read_text(encoding="utf-8")) for file in directory.path.glob("plans/*.json")]
+    return not any(plan.groups or plan.codec != PLAIN_CODEC or plan.link_codecs for plan in map(Plan.from_json, plans))
+
+
+def _view(experiment: Experiment, topology: Topology, states: Mapping[str, LinkState], at_s: float) -> View:
+    routes = Routes.over(topology, {name for name, state in states.items() if not state.up})
+    return view.view_of(topology, routes, states, experiment.spec.round_bytes, at_s, "oracle")
 
 
 def _topology_at(experiment: Experiment, outcome: Outcome, at_s: float) -> Topology:

@@ -51,6 +51,8 @@ def sync(final: Record, reports: Sequence[Record]) -> dict[str, Any]:
         "seconds_per_round": {"p50": percentile(seconds, 50), "p95": percentile(seconds, 95)},
         "iterations_per_second": final["rounds"] / took if took > 0 else None,
         "gap": final["gaps"],
+        "lower_bound_seconds": None,
+        "ratio_to_lower_bound": None,
         "bound_seconds": None,
         "ratio_to_bound": None,
     }

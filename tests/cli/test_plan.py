@@ -28,14 +28,16 @@ def test_a_network_s_plan_with_its_prediction_and_its_bound() -> None:
     figures = json.loads(result.stdout)
     made = Plan.from_json(figures["plan"])
     assert made.policy == "packing" and len(made.members) == figures["members"] == 9
-    assert figures["bound_seconds"] <= figures["simulated_seconds"]
+    assert figures["bound_seconds"] <= figures["lower_bound_seconds"] <= figures["simulated_seconds"]
+    least = figures["lower_bound_seconds"]
+    assert figures["ratio_to_lower_bound"] == pytest.approx(figures["predicted_seconds"] / least)
     assert figures["ratio_to_bound"] == pytest.approx(figures["predicted_seconds"] / figures["bound_seconds"])
 
 
 def test_a_person_reads_the_trees_and_the_seconds() -> None:
     result = plan(TOPOLOGIES / "smoke.yaml", "--policy", "star:keys=one", "--model-bytes", "100000")
     assert result.exit_code == 0, result.output
-    assert "predicted" in result.stdout and "times the bound" in result.stdout and "simulated" in result.stdout
+    assert "predicted" in result.stdout and "times the lower bound" in result.stdout and "simulated" in result.stdout
 
 
 def test_auto_says_whose_plan_it_took_and_what_every_policy_s_round_takes() -> None:
