@@ -42,11 +42,13 @@ class Reach(NamedTuple):
 
     @classmethod
     def of(cls, link: Link) -> Self:
-        """Of all states that the link's file has for it."""
-        reach = cls(0.0, 0.0).or_more(link.state)
-        for row in link.trace.rows if link.trace is not None else ():
-            reach = reach.or_more(row.over(link.state))
-        return reach
+        """Of what the link's file has for it. There may be a million rows, so none is made a state."""
+        rows = link.trace.rows if link.trace is not None else ()
+        rate_bps = max((row.rate_bps or 0.0 for row in rows), default=0.0)
+        delay_s = max((row.delay_s or 0.0 for row in rows), default=0.0)
+        jitter_s = max((row.jitter_s or 0.0 for row in rows), default=0.0)
+        own = link.state
+        return cls(max(rate_bps, own.rate_bps), max(delay_s, own.delay_s) + max(jitter_s, own.jitter_s))
 
     def then(self, rest: Reach) -> Self:
         """That of a path which begins with this link."""
@@ -102,6 +104,7 @@ class Transport:
         self._hosts = hosts
         self._lock = threading.Lock()
         self._network: tuple[Topology, Routes] | None = None
+        self._declared: dict[str, Reach] = {}
         self._reaches: dict[str, Reach] = {}
         self._bdp_bytes = 0.0
 
@@ -113,16 +116,18 @@ class Transport:
     def follow(self, topology: Topology, routes: Routes, states: Mapping[str, LinkState]) -> None:
         """The network has these links and routes from now on, and its links these states."""
         with self._lock:
+            if self._network is None or self._network[0] is not topology:
+                self._declared = {name: Reach.of(link) for name, link in topology.links.items()}
             self._network = topology, routes
-            self._reaches = {name: Reach.of(link).or_more(states[name]) for name, link in topology.links.items()}
+            self._reaches = {name: reach.or_more(states[name]) for name, reach in self._declared.items()}
             self._fit_all()
 
     def note(self, link: str, state: LinkState) -> None:
         """A link has this state now. What its trace has was known, what is asked of it meanwhile was not."""
         with self._lock:
-            reach = self._reaches.get(link)
-            if reach is not None and (further := reach.or_more(state)) != reach:
-                self._reaches[link] = further
+            reach = self._declared[link].or_more(state) if link in self._declared else None
+            if reach is not None and reach != self._reaches[link]:
+                self._reaches[link] = reach
                 self._fit_all()
 
     def fit(self, host: NamespaceNode) -> None:

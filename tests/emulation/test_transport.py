@@ -166,6 +166,8 @@ def test_a_worker_s_kernel_has_what_the_longest_path_needs() -> None:
         assert record["refused"] == {}
         long.network.links_in_force.change(Change(link="a->b", rate="280mbit"))  # type: ignore[arg-type]
         assert long.in_force("a-w0") == settings_for(280e6 / 8 * 0.218) == long.network.transport.settings
+        long.network.links_in_force.change(Change(link="a->b", rate="1mbit"))  # type: ignore[arg-type]
+        assert long.in_force("a-w0") == wanted
 
 
 @pytest.mark.privileged
