@@ -35,6 +35,7 @@ from testbed.emulation.routing import Routes
 from testbed.emulation.shaping.access import limit_rate
 from testbed.emulation.shaping.base import Shaper, distorted_by_offload
 from testbed.emulation.switch import SWITCHES, choose_switch
+from testbed.emulation.transport import Transport
 from testbed.emulation.wiring import (
     Wiring,
     access_state,
@@ -66,10 +67,12 @@ class Network(Mininet):
     """A running WAN. `build` makes it, `swap` turns it into another, `stop` takes it away.
 
     `offload` says whether workers use segmentation offload; once it is off it stays so. `switch` is what every site
-    has, by name; a swap keeps it.
+    has, by name; a swap keeps it. Unless `fit_transport` is off, workers' TCP buffers fit the network, and follow it.
     """
 
-    def __init__(self, name: str, topology: Topology, shaper: Shaper, observer: Observer) -> None:
+    def __init__(
+        self, name: str, topology: Topology, shaper: Shaper, observer: Observer, fit_transport: bool = True
+    ) -> None:
         """Raises SwitchError when the topology asks for a switch that does not work here."""
         # Mininet's own start-up raises system-wide limits of the host (sysctl). What is here needs none of that,
         # and the host is not ours to change.
@@ -85,6 +88,7 @@ class Network(Mininet):
         self.links_in_force = Links(shaper, self._observe)
         self.addressing = Addressing()
         self.routes = Routes.over(topology)
+        self.transport = Transport(fit_transport, self._workers_there)
         self._pairs: dict[frozenset[str], Veth] = {}
 
     # Building -----------------------------------------------------------------------------------------------------
@@ -136,6 +140,7 @@ class Network(Mininet):
         wiring.plug_in(wire, link_name(worker.site, worker.name), address, gateway, lan)
         if not self.offload:
             send_single_frames(host)
+        self.transport.fit(host)
 
     def _change_lan(self, lan: Lan, workers: Iterable[Worker]) -> None:
         """Another LAN under workers that are there."""
@@ -273,6 +278,7 @@ class Network(Mininet):
         return {name: self.container(name).pid for name in workers}
 
     def _observe(self, at_s: float, link: str, state: LinkState) -> None:
+        self.transport.note(link, state)
         if distorted_by_offload(state):
             self._send_single_frames()
         self._observer(at_s, link, state)
@@ -280,9 +286,11 @@ class Network(Mininet):
     def _send_single_frames(self) -> None:
         if self.offload:
             self.offload = False
-            for host in list(self.hosts):
-                if isinstance(host, ContainerHost):
-                    send_single_frames(host)
+            for host in self._workers_there():
+                send_single_frames(host)
+
+    def _workers_there(self) -> list[ContainerHost]:
+        return [host for host in list(self.hosts) if isinstance(host, ContainerHost)]
 
     def _remove_pair(self, pair: frozenset[str]) -> None:
         wire = self._pairs.pop(pair)
@@ -307,6 +315,7 @@ class Network(Mininet):
             for target in old.keys() - hops.keys():
                 router.netlink.apply(device.no_route(self.addressing.lan(target)))
         self.routes = routes
+        self.transport.follow(self.topology, routes, self.links_in_force.states())
 
     # Ending -------------------------------------------------------------------------------------------------------
 

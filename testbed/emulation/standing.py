@@ -105,6 +105,7 @@ class StandingNetwork:
             "file": str(topology.file),
             "backend": network.shaper.name,
             "switch": network.switch,
+            "transport": network.transport.record(),
             "pid": os.getpid(),
             "failure": network.shaper.failure() or (str(self._replay.failure) if self._replay.failure else None),
             "replay": {

@@ -27,6 +27,7 @@ from testbed.emulation.node import NamespaceHost, Router, Veth
 from testbed.emulation.routing import Routes
 from testbed.emulation.shaping import Shaper, open_shaper
 from testbed.emulation.switch import choose_switch
+from testbed.emulation.transport import Transport
 from testbed.emulation.wiring import (
     Wiring,
     needs_single_frames,
@@ -50,13 +51,23 @@ class WanTopo(Topo):
             ways = {addressing.lan(target): addressing.next_hop(site, hop) for target, hop in hops}
             gateway = addressing.router(site)
             self.addHost(f"{site}-r", cls=_TopoRouter, gateway=gateway, ways=ways, switch=switch, shaping=shaping)
+        transport = Transport(fitted=True, hosts=lambda: ())
+        transport.follow(topology, routes, {name: link.state for name, link in topology.links.items()})
         for worker in topology.workers:
-            self._add_worker(worker, topology.lan, offload, addressing, shaping)
+            self._add_worker(worker, topology.lan, offload, transport, addressing, shaping)
         for link in topology.links.values():
             if link.source < link.target:
                 self._add_pair(topology, link.source, link.target, addressing, shaping)
 
-    def _add_worker(self, worker: Worker, lan: Lan, offload: bool, addressing: Addressing, shaping: _Shaping) -> None:
+    def _add_worker(
+        self,
+        worker: Worker,
+        lan: Lan,
+        offload: bool,
+        transport: Transport,
+        addressing: Addressing,
+        shaping: _Shaping,
+    ) -> None:
         index = int(worker.name.rpartition("-w")[2])
         self.addHost(worker.name, cls=_TopoWorker)
         self.addLink(
@@ -69,6 +80,7 @@ class WanTopo(Topo):
             gateway=addressing.router(worker.site),
             lan=lan,
             offload=offload,
+            transport=transport,
             shaping=shaping,
         )
 
@@ -154,6 +166,7 @@ class _AccessLink(Veth):
         gateway: IPv4Interface,
         lan: Lan,
         offload: bool,
+        transport: Transport,
         shaping: _Shaping,
         **params: Any,
     ) -> None:
@@ -162,6 +175,7 @@ class _AccessLink(Veth):
         shaping.wiring(self._name).plug_in(self, self._name, address, gateway, lan)
         if not offload:
             send_single_frames(host)
+        transport.fit(host)
 
     def stop(self) -> None:
         """The interfaces go with their nodes' namespaces."""

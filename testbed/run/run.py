@@ -101,7 +101,8 @@ class Run:
             with display.step(
                 f"{len(topology.sites)} sites, {len(topology.links)} directed links, {shaper.name} shaping"
             ):
-                network = Network(self.directory.id, topology, shaper, self._record_state)
+                fit_transport = experiment.spec.transport == "fitted"
+                network = Network(self.directory.id, topology, shaper, self._record_state, fit_transport)
                 stack.callback(network.stop)
                 network.build()
             manifest.add(offload=network.offload, switch=network.switch)
@@ -117,6 +118,9 @@ class Run:
                     network.join(fleet.start(self._requests(network)))
                 except ContainerDied as error:
                     raise RunFailed(str(error)) from error
+            manifest.add(transport=network.transport.record())
+            for setting, reason in network.transport.refused.items():
+                display.say(f"  [yellow]{escape(f'{setting} could not be set: {reason}')}[/]")
             with display.step("workers loaded and joined"):
                 self._wait_for_members(controller, fleet)
             requests = self._requests(network)

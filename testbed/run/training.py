@@ -104,7 +104,12 @@ class Training:
                     asked = time.monotonic()
                     self._look()
         ended = time.time()
-        self._manifest.add(ended_s=ended, offload=self._network.offload, passages=self._status.get("passages", []))
+        self._manifest.add(
+            ended_s=ended,
+            offload=self._network.offload,
+            transport=self._network.transport.record(),
+            passages=self._status.get("passages", []),
+        )
         if self._status["state"] == "failed":
             raise RunFailed(f"training stopped: {self._status['failure']}")
         self._keep_rate_errors()

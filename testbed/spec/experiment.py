@@ -165,12 +165,16 @@ class Event(Strict):
 
 
 class ExperimentFile(Strict):
-    """The file as written."""
+    """The file as written.
+
+    Under `transport: fitted` workers' TCP buffers are as large as the network's paths need, under `kernel` as they are.
+    """
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,40}$")
     topology: str
     scale: float = Field(default=1.0, ge=MIN_SCALE, le=MAX_SCALE)
     backend: Literal["auto", "netem", "userspace"] = "auto"
+    transport: Literal["fitted", "kernel"] = "fitted"
     train: Train
     compute: Compute = Compute()
     sync: Sync = Sync()

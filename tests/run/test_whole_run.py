@@ -109,6 +109,8 @@ def test_the_directory_holds_what_a_reader_needs(smoke: Running) -> None:
     }
     manifest = json.loads((smoke.directory / "manifest.json").read_text())
     assert manifest["backend"] in ("netem", "userspace")
+    assert manifest["transport"]["fitted"]
+    assert manifest["transport"]["refused"] == {}
     assert any("smoke.yaml" in name for name in manifest["inputs"])
     page = (smoke.directory / "report.html").read_text()
     assert "<svg" in page

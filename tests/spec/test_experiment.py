@@ -122,6 +122,7 @@ def test_an_override_obeys_the_file_s_rules(key: str, text: str, said: str, tmp_
         ),
         (EXPERIMENT | {"sync": {"strategy": "diloco", "delay": 8}}, "sync.delay", "not over", "below 8"),
         (EXPERIMENT | {"sync": {"codec": "int4"}}, "sync.codec", "no such codec: 'int4'", "int8"),
+        (EXPERIMENT | {"transport": "mine"}, "transport", "fitted", "kernel"),
         (EXPERIMENT | {"sync": {"codec": "int8", "powersgd_rank": 2}}, "sync.codec", "as they are", "one of the two"),
         (
             EXPERIMENT | {"sync": {"link_codecs": {"paris->tokyo": "int4"}}},

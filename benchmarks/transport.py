@@ -1,0 +1,113 @@
+"""What part of a long link one TCP flow fills: 140 Mbit/s and a round trip of 218 ms, under BBR and under reno, with
+the workers' buffers fitted to the network and as their kernel has them.
+
+A figure is iperf3's goodput with its default settings in the workers' namespaces, as its server counts it over the
+seconds 5 to 25, as part of the ideal, 1448/1514 of the link's rate.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+from benchmarks.table import Table, arguments, progress, show
+from testbed.emulation.namespace import Namespace
+from testbed.emulation.network import Network
+from testbed.emulation.shaping import open_shaper
+from testbed.link import MTU_FRAME_BYTES, TCP_PAYLOAD_BYTES
+from testbed.spec.topology import Topology
+
+RATE_BPS = 140e6
+TOPOLOGY = {
+    "name": "transport",
+    "sites": {"a": {"workers": 1}, "b": {"workers": 1}},
+    "links": [{"between": ["a", "b"], "rate": "140mbit", "delay": "109ms"}],
+}
+IDEAL_BPS = RATE_BPS * TCP_PAYLOAD_BYTES / MTU_FRAME_BYTES
+
+CONGESTION_CONTROLS = ("bbr", "reno")
+BEGIN_S, END_S = 5, 25
+#: Of the ideal, with fitted buffers.
+WANTED = 0.93
+REPEATS, QUICK_REPEATS = 3, 1
+#: iperf3's server listens within this.
+LISTEN_S = 0.5
+
+
+def goodput_bps(server: Mapping[str, Any]) -> float:
+    """What arrived from the fifth second to the 25th, by the report of iperf3's server. Its intervals last about a
+    second; those count that begin in this time."""
+    sums = [interval["sum"] for interval in server["intervals"]]
+    counted = [each for each in sums if BEGIN_S <= round(each["start"]) < END_S]
+    return float(sum(each["bytes"] for each in counted) * 8 / sum(each["seconds"] for each in counted))
+
+
+def measure(congestion: str, fitted: bool) -> tuple[float, str]:
+    """The part of the ideal that one flow has over a fresh network, and the name of the backend that shaped it."""
+    with ExitStack() as stack:
+        topology = Topology.from_value(TOPOLOGY, Path("transport.yaml"))
+        shaper = stack.enter_context(open_shaper())
+        network = Network("transport", topology, shaper, lambda *_: None, fit_transport=fitted)
+        stack.callback(network.stop)
+        network.build()
+        holders = {worker.name: stack.enter_context(closing(Namespace())) for worker in topology.workers}
+        network.join({name: holder.pid for name, holder in holders.items()})
+        source, target = map(network.container, holders)
+        server = target.popen(["iperf3", "-s", "-1", "-J"], stdout=subprocess.PIPE)
+        stack.callback(server.wait)
+        stack.callback(server.kill)
+        time.sleep(LISTEN_S)
+        address = network.address(topology.workers[1])
+        words = ["iperf3", "-c", address, "-t", str(END_S + 1), "-C", congestion]
+        client = source.popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        said = client.communicate()[0]
+        if client.returncode:
+            raise RuntimeError(f"`{' '.join(words)}` failed: {said.decode().strip()}")
+        return goodput_bps(json.loads(server.communicate()[0])) / IDEAL_BPS, shaper.name
+
+
+def main(arguments_given: Sequence[str] | None = None) -> int:
+    options = arguments(__doc__).parse_args(arguments_given)
+    repeats = QUICK_REPEATS if options.quick else REPEATS
+    found: dict[tuple[str, bool], list[float]] = {}
+    backend = ""
+    for congestion in CONGESTION_CONTROLS:
+        for fitted in (False, True):
+            for number in range(repeats):
+                progress(f"{congestion}, transport: {_setting(fitted)}, {number + 1} of {repeats}")
+                ratio, backend = measure(congestion, fitted)
+                found.setdefault((congestion, fitted), []).append(ratio)
+    rows = [
+        (congestion, _setting(fitted), f"{statistics.median(ratios):.1%}", f"{min(ratios):.1%}", f"{max(ratios):.1%}")
+        for (congestion, fitted), ratios in found.items()
+    ]
+    missed = [congestion for (congestion, fitted), ratios in found.items() if fitted and min(ratios) < WANTED]
+    notes = [f"fitted wants {WANTED:.0%} at least: {'missed by ' + ', '.join(missed) if missed else 'all had it'}"]
+    table = Table(
+        "One flow, 140 Mbit/s, 218 ms: goodput of the ideal, seconds 5 to 25",
+        ("congestion control", "transport", "median", "least", "most"),
+        rows,
+        notes,
+    )
+    figures = {
+        "repeats": repeats,
+        "goodput_ratio": {f"{name}, {_setting(fitted)}": ratios for (name, fitted), ratios in found.items()},
+        "wanted": WANTED,
+    }
+    show([table], figures, as_json=options.json, backend=backend)
+    return 1 if missed else 0
+
+
+def _setting(fitted: bool) -> str:
+    return "fitted" if fitted else "kernel"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
