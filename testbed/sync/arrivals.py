@@ -80,7 +80,8 @@ class Timing:
         self._read = 0
         self._first: tuple[float, int] | None = None
         self._last: tuple[float, int] = (0.0, 0)
-        self._allowed_bytes_s = 0
+        self._allowed_bytes_s = 0  # during the train
+        self._newest_bytes_s = 0  # as the newest head says
 
     def begin(self, head: Frame, head_bytes: int) -> None:
         """A frame's head has come, and its elements follow."""
@@ -88,6 +89,7 @@ class Timing:
         if not head.follows:
             self._end()
             self._first = None
+        self._newest_bytes_s = head.allowed_bytes_s
         if head.allowed_bytes_s:
             self._allowed_bytes_s = min(self._allowed_bytes_s or head.allowed_bytes_s, head.allowed_bytes_s)
 
@@ -97,14 +99,13 @@ class Timing:
         now = (at_s, self._read + waiting)
         if self._first is None or self._paused(now):
             self._end()
-            self._first = self._last = now
+            self._start(now)
         elif at_s > self._last[0]:
             self._last = now
             long = self._bytes >= LEAST_BYTES and at_s - self._first[0] >= MOST_S
             if long or self._bytes >= MOST_BYTES:
-                allowed = self._allowed_bytes_s
                 self._end()
-                self._first, self._allowed_bytes_s = now, allowed
+                self._start(now)
 
     @property
     def _bytes(self) -> int:
@@ -116,6 +117,11 @@ class Timing:
         pace_s = (self._last[0] - self._first[0]) / self._bytes
         return now[0] - self._last[0] > PAUSE * pace_s * (now[1] - self._last[1]) + PAUSE_S
 
+    def _start(self, now: tuple[float, int]) -> None:
+        """A train begins with what comes after this."""
+        self._first = self._last = now
+        self._allowed_bytes_s = self._newest_bytes_s
+
     def _end(self) -> None:
         """The train, if there is one, is over."""
         if self._first is not None and self._bytes >= LEAST_BYTES:
@@ -123,7 +129,6 @@ class Timing:
             train = Train(round(began_s, 5), round(seconds, 6), self._bytes, self._allowed_bytes_s)
             if self._whole():
                 self._arrivals.add(self._peer, train)
-        self._allowed_bytes_s = 0
 
     def _whole(self) -> bool:
         """Whether nothing was missing in the train that is over, nor shortly before it."""

@@ -116,6 +116,21 @@ def test_a_train_says_the_least_that_tcp_allowed() -> None:
     assert path.trains()[-1].allowed_bytes_s == 2_000_000
 
 
+def test_every_train_says_what_tcp_allowed_also_one_of_a_single_frame_and_what_is_cut() -> None:
+    path = Path(1e6, 1448)
+    for allowed in (2_000_000, 1_500_000):
+        path.frame(False, allowed)
+    for number in range(16):
+        path.frame(number > 0, 1_000_000)
+    path.now += 0.2  # a pause of TCP's
+    path.frame(True, 900_000)
+    allowed = [train.allowed_bytes_s for train in path.trains()]
+    assert allowed[:2] == [2_000_000, 1_500_000]
+    assert set(allowed[2:-2]) == {1_000_000}
+    assert len(allowed) > 5
+    assert allowed[-1] == 900_000
+
+
 def test_few_bytes_say_too_little() -> None:
     path = Path(1e6, CHUNK)
     path.frame(follows=False)
