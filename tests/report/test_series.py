@@ -74,3 +74,10 @@ def test_downs_that_touch_are_one() -> None:
     down = [State(at, 5e6, 0.1, up=False) for at in (2.0, 3.0)]
     assert down_spans([State(0, 5e6, 0.1), *down, State(4, 5e6, 0.1)], 10) == [(2.0, 4.0)]
     assert down_spans([*down, State(5, 0, 0.1, there=False)], 10) == [(2.0, 5.0)]
+
+
+def test_means_of_many_stretches_are_those_of_each() -> None:
+    steps = Steps(np.array([0.0, 1.0, 2.0, 4.0]), np.array([1.0, np.nan, 3.0]))
+    starts, stops = np.array([0.0, 1.0, 0.5, -2.0, 5.0]), np.array([4.0, 2.0, 3.0, 0.5, 6.0])
+    each = [steps.mean(start, stop) for start, stop in zip(starts, stops, strict=True)]
+    np.testing.assert_allclose(steps.means_within(starts, stops), each)
