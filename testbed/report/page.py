@@ -15,6 +15,7 @@ from markupsafe import Markup
 from testbed.report import tables, text
 from testbed.report.figures.canvas import Drawing
 from testbed.report.figures.comparison import draw_progress, draw_spread
+from testbed.report.figures.foresight import draw_foresight
 from testbed.report.figures.host import draw_host
 from testbed.report.figures.links import draw_links
 from testbed.report.figures.network import draw_network
@@ -22,6 +23,8 @@ from testbed.report.figures.rounds import draw_rounds
 from testbed.report.figures.training import draw_training
 from testbed.report.figures.waiting import draw_time_spent, draw_waiting
 from testbed.report.record import RunRecord
+from testbed.report.replanning import Score
+from testbed.report.replanning import score as score_of
 from testbed.report.tables import Cell, Table
 
 REPORT = "report.html"
@@ -51,11 +54,13 @@ def _render(template: str, values: dict[str, Any]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["first_upper"] = lambda words: words[:1].upper() + words[1:]
     environment.filters["svg"] = lambda drawing: Markup(drawing.svg)
     return environment.get_template(template).render(values)
 
 
 def _run_values(record: RunRecord) -> dict[str, Any]:
+    score = score_of(record) if record.estimated else None
     return {
         "title": record.id,
         "record": record,
@@ -69,7 +74,12 @@ def _run_values(record: RunRecord) -> dict[str, Any]:
         "waiting": draw_waiting(record),
         "time_spent": draw_time_spent(record),
         "host": draw_host(record),
-        "swaps": tables.swaps(record),
+        "known": tables.known(score) if score else None,
+        "known_notes": Score.KNOWN_NOTES,
+        "foreseen": tables.foreseen(score) if score else None,
+        "foreseen_notes": Score.DONE_NOTES,
+        "foresight": draw_foresight(record, score) if score else None,
+        "swaps": tables.swaps(record, score),
         "considered": tables.considered(record),
         "events": tables.events(record),
         "link_table": tables.links(record),

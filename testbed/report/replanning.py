@@ -172,6 +172,16 @@ def predictions(record: RunRecord) -> list[tuple[float, int, float]]:
     ]
 
 
+def promises(record: RunRecord) -> list[tuple[float, float]]:
+    """When a swap was asked for, and the seconds that rounds were expected to take after it."""
+    return [
+        (line["at_s"], line["proposed_s"])
+        for line in record.decisions
+        if line.get("epoch") is not None and line.get("last") is not None and _of_rounds(line)
+        if line.get("proposed_s") is not None
+    ]
+
+
 def percentile(values: Sequence[float], share: float) -> float | None:
     """The value that this share of them is not above; None of nothing."""
     return sorted(values)[min(int(share * len(values)), len(values) - 1)] if values else None
@@ -299,7 +309,7 @@ def _true(
     record: RunRecord, line: Mapping[str, Any], rates: Mapping[str, Steps], after: Sequence[tuple[float, float]]
 ) -> float | None:
     """The part of a round that the new plan saves by the true rates of the rounds after the swap."""
-    view = record.view(line["view"])
+    view = record.view(line["view"]) if "view" in line else None
     if view is None or len(after) < AHEAD // 2:
         return None
     try:
