@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from posixpath import normpath
@@ -74,10 +74,7 @@ def _run_values(record: RunRecord) -> dict[str, Any]:
         "waiting": draw_waiting(record),
         "time_spent": draw_time_spent(record),
         "host": draw_host(record),
-        "known": tables.known(score) if score else None,
-        "known_notes": Score.KNOWN_NOTES,
-        "foreseen": tables.foreseen(score) if score else None,
-        "foreseen_notes": Score.DONE_NOTES,
+        **_score_values({"": score} if score else {}),
         "foresight": draw_foresight(record, score) if score else None,
         "swaps": tables.swaps(record, score),
         "considered": tables.considered(record),
@@ -107,8 +104,19 @@ def _comparison_values(records: Sequence[RunRecord]) -> dict[str, Any]:
         "outcome": _outcome(runs),
         "by_policy": _by_policy(records, policies),
         "drawings": [drawing for drawing in drawings if drawing],
+        **_score_values({label: score_of(record) for label, record in runs.items() if record.estimated}),
         "common": {name: value for name, value in next(iter(facts.values()), {}).items() if name not in differing},
         "differing": _differing({label: settings[label] | facts[label] for label in runs}, differing),
+    }
+
+
+def _score_values(scores: Mapping[str, Score]) -> dict[str, Any]:
+    """Of the runs that estimated links, by label."""
+    return {
+        "known": tables.known(scores),
+        "known_notes": Score.KNOWN_NOTES,
+        "foreseen": tables.foreseen(scores),
+        "foreseen_notes": Score.DONE_NOTES,
     }
 
 

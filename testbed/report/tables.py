@@ -113,16 +113,23 @@ def key_figures(record: RunRecord) -> list[KeyFigure]:
     return [figure for figure in figures if figure.value != text.UNKNOWN]
 
 
-def known(score: Score) -> Table:
-    """How far what was known of links was off."""
-    return _table("Known of links", Score.KNOWN, [score.known_cells()], words=0)
+def known(scores: Mapping[str, Score]) -> Table | None:
+    """How far what was known of links was off, in a row for each run by its label; a single one needs none."""
+    return _scores("Known of links", Score.KNOWN, {label: one.known_cells() for label, one in scores.items()})
 
 
-def foreseen(score: Score) -> Table | None:
-    """How predictions came true and what swaps brought; nothing where no plan was considered."""
-    if not score.calibration and not score.swaps:
+def foreseen(scores: Mapping[str, Score]) -> Table | None:
+    """How predictions came true and what swaps brought, of the runs in which plans were considered."""
+    considered = {label: one for label, one in scores.items() if one.calibration or one.swaps}
+    return _scores("Foreseen and done", Score.DONE, {label: one.done_cells() for label, one in considered.items()})
+
+
+def _scores(name: str, columns: Sequence[str], cells: Mapping[str, Sequence[str]]) -> Table | None:
+    if not cells:
         return None
-    return _table("Foreseen and done", Score.DONE, [score.done_cells()], words=0)
+    if "" in cells:
+        return _table(name, columns, cells.values(), words=0)
+    return _table(name, ("run", *columns), ((label, *own) for label, own in cells.items()))
 
 
 def swaps(record: RunRecord, score: Score | None) -> Table | None:

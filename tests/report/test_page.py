@@ -201,6 +201,15 @@ def test_runs_side_by_side(tmp_path: Path) -> None:
     assert all(reference.startswith("#") for reference in page.references)
 
 
+def test_what_controllers_knew_is_set_side_by_side(tmp_path: Path) -> None:
+    runs = [build_run(tmp_path / f"{policy}", policy=policy) for policy in ("star", "mst", "ring")]
+    for run, knowledge in zip(runs, ("measured", "measured", "oracle"), strict=True):
+        follow(run, knowledge)
+    html = write_comparison(runs, tmp_path / "comparison.html").read_text(encoding="utf-8")
+    table = html[html.index("Known of links") : html.index("Foreseen and done")]
+    assert re.findall(r'<tr><td class="">(\w+)<', table) == ["star", "mst"], "the third was told the truth"
+
+
 def test_what_was_set_otherwise_is_told(tmp_path: Path) -> None:
     runs = [build_run(tmp_path / f"run-{rounds}", rounds=rounds) for rounds in (12, 15)]
     (runs[1] / "summary.json").unlink()
