@@ -160,7 +160,7 @@ def main() -> int:
 def figures_of(dynamic: RunRecord, static: RunRecord) -> dict[str, Any]:
     """All that is printed."""
     off = {
-        name: [abs(error) for errors in estimate_errors(record).values() for error in errors]
+        name: [abs(error) for one in estimate_errors(record).values() for error in one.off]
         for name, record in (("dynamic", dynamic), ("static", static))
     }
     spells = unknown_s(dynamic)

@@ -15,12 +15,10 @@ from statistics import median
 
 from testbed.plan import Plan
 from testbed.planning import View, simulate
+from testbed.planning.coarse import coarse
 
 #: Rounds that are simulated: the first begins with idle links, later ones overlap with the one before.
 ROUNDS = 3
-
-#: Chunks times hops of a round that are simulated, at 2 µs each: of larger plans the chunks are taken larger.
-HOPS = 5_000
 
 #: Ratios of measured to simulated rounds that are kept of each plan.
 KEPT = 5
@@ -49,9 +47,7 @@ class Foresight:
 
     def simulated(self, plan: Plan, view: View) -> float:
         """Seconds of a whole round, uncorrected. SimulationError when the plan uses an edge that the view lacks."""
-        chunks = HOPS / max(sum(plan.trees[tree].share for _, _, tree in plan.edges()), 1.0)
-        coarse = replace(plan, chunk_bytes=max(plan.chunk_bytes, _whole(view.model_bytes / chunks)))
-        return simulate(coarse, view, rounds=ROUNDS, compute_s=self.compute_s).seconds
+        return simulate(coarse(plan, view.model_bytes), view, rounds=ROUNDS, compute_s=self.compute_s).seconds
 
     def seconds(self, plan: Plan, view: View) -> float:
         """Seconds of a whole round, as they are to be expected. SimulationError as above."""
@@ -70,8 +66,3 @@ class Foresight:
 
 def _key(plan: Plan) -> str:
     return plan.shape().dumps()
-
-
-def _whole(size: float) -> int:
-    """A multiple of eight bytes, which is what chunks are."""
-    return int(-(-size // 8)) * 8

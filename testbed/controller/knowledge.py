@@ -1,6 +1,6 @@
 """What the controller knows of the network: the declared view, corrected by the members' own transfers.
 
-    ticks of each edge --trains--> what each edge's bottleneck carried --estimate--> a rate and an age for each link
+    trains over each edge --bottleneck--> what each link carried meanwhile --estimate--> a rate and an age for each link
 
 A link is known while trains that filled it are recent. After that it is unknown: the last estimate stands in for it,
 and after FORGOTTEN_S what was declared. Links that no train filled carry what was estimated or declared, or what they

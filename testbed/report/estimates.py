@@ -3,23 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
-from testbed.report.record import RunRecord, State
+import numpy as np
+
+from testbed.report.record import RunRecord
+from testbed.report.series import Steps, rate_in_force
 from testbed.telemetry.estimate import SILENCE_S
 
 
-def estimate_errors(record: RunRecord) -> dict[str, list[float]]:
-    """Link → by what part the estimate was off each time that a plan was considered and the link was known."""
-    errors: dict[str, list[float]] = {}
-    for decision in record.decisions:
-        for link, estimate in (decision.get("estimates") or {}).items():
-            rate_bps = _in_force(record.states, link, decision["at_s"])
-            if rate_bps and estimate["age_s"] <= SILENCE_S:
-                errors.setdefault(link, []).append(estimate["rate_bps"] / rate_bps - 1)
-    return errors
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """Of a link's estimates up to SILENCE_S old, each time that they were written down: by what part each was off, and
+    of those that came with an interval, whether the truth lay in it.
+
+    The truth is the mean rate over the time of the samples behind the estimate. There is none while the link is down.
+    """
+
+    off: tuple[float, ...]
+    held: tuple[bool, ...]
 
 
-def _in_force(states: Mapping[str, tuple[State, ...]], link: str, at_s: float) -> float | None:
-    """Bit/s of a link at a time; None before it was there."""
-    before = [state for state in states.get(link, ()) if state.at_s <= at_s]
-    return before[-1].rate_bps if before and before[-1].passes else None
+def estimate_errors(record: RunRecord) -> dict[str, Errors]:
+    """By link; those whose estimates can't be held against anything are left out."""
+    found: dict[str, list[tuple[float, Mapping[str, Any]]]] = {}
+    for look in record.estimates:
+        for link, estimate in look["links"].items():
+            if link in record.states and estimate["age_s"] <= SILENCE_S:
+                found.setdefault(link, []).append((look["at_s"] - estimate["age_s"], estimate))
+    errors = {link: _errors(rate_in_force(record.states[link], record.end_s), its) for link, its in found.items()}
+    return {link: its for link, its in errors.items() if its.off}
+
+
+def _errors(rate: Steps, estimates: list[tuple[float, Mapping[str, Any]]]) -> Errors:
+    stops = np.array([until_s for until_s, _ in estimates])
+    starts = stops - np.array([estimate.get("over_s", 1.0) for _, estimate in estimates])
+    true = [
+        (estimate, float(true_bps))
+        for (_, estimate), true_bps in zip(estimates, rate.means_within(starts, stops), strict=True)
+        if true_bps > 0  # not down, and not NaN
+    ]
+    return Errors(
+        tuple(estimate["rate_bps"] / true_bps - 1 for estimate, true_bps in true),
+        tuple(e["low_bps"] <= true_bps <= e["high_bps"] for e, true_bps in true if "low_bps" in e),
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from posixpath import normpath
@@ -15,6 +15,7 @@ from markupsafe import Markup
 from testbed.report import tables, text
 from testbed.report.figures.canvas import Drawing
 from testbed.report.figures.comparison import draw_progress, draw_spread
+from testbed.report.figures.foresight import draw_foresight
 from testbed.report.figures.host import draw_host
 from testbed.report.figures.links import draw_links
 from testbed.report.figures.network import draw_network
@@ -22,6 +23,8 @@ from testbed.report.figures.rounds import draw_rounds
 from testbed.report.figures.training import draw_training
 from testbed.report.figures.waiting import draw_time_spent, draw_waiting
 from testbed.report.record import RunRecord
+from testbed.report.replanning import Score
+from testbed.report.replanning import score as score_of
 from testbed.report.tables import Cell, Table
 
 REPORT = "report.html"
@@ -51,11 +54,13 @@ def _render(template: str, values: dict[str, Any]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["first_upper"] = lambda words: words[:1].upper() + words[1:]
     environment.filters["svg"] = lambda drawing: Markup(drawing.svg)
     return environment.get_template(template).render(values)
 
 
 def _run_values(record: RunRecord) -> dict[str, Any]:
+    score = score_of(record) if record.estimated else None
     return {
         "title": record.id,
         "record": record,
@@ -69,7 +74,9 @@ def _run_values(record: RunRecord) -> dict[str, Any]:
         "waiting": draw_waiting(record),
         "time_spent": draw_time_spent(record),
         "host": draw_host(record),
-        "swaps": tables.swaps(record),
+        **_score_values({"": score} if score else {}),
+        "foresight": draw_foresight(record, score) if score else None,
+        "swaps": tables.swaps(record, score),
         "considered": tables.considered(record),
         "events": tables.events(record),
         "link_table": tables.links(record),
@@ -97,8 +104,19 @@ def _comparison_values(records: Sequence[RunRecord]) -> dict[str, Any]:
         "outcome": _outcome(runs),
         "by_policy": _by_policy(records, policies),
         "drawings": [drawing for drawing in drawings if drawing],
+        **_score_values({label: score_of(record) for label, record in runs.items() if record.estimated}),
         "common": {name: value for name, value in next(iter(facts.values()), {}).items() if name not in differing},
         "differing": _differing({label: settings[label] | facts[label] for label in runs}, differing),
+    }
+
+
+def _score_values(scores: Mapping[str, Score]) -> dict[str, Any]:
+    """Of the runs that estimated links, by label."""
+    return {
+        "known": tables.known(scores),
+        "known_notes": Score.KNOWN_NOTES,
+        "foreseen": tables.foreseen(scores),
+        "foreseen_notes": Score.DONE_NOTES,
     }
 
 

@@ -109,6 +109,12 @@ class RunRecord:
         return self.manifest.get("spec") or {}
 
     @property
+    def estimated(self) -> bool:
+        """Whether the controller went by what it estimated of links: not where it was told what they carry."""
+        knowledge = (self.spec.get("controller") or {}).get("knowledge", "measured")
+        return knowledge == "measured" and any(look["links"] for look in self.estimates)
+
+    @property
     def policy(self) -> str:
         """The policy that planned, with its options: `netstorm`, or `netstorm:roots=1`."""
         sync = self.section("sync") or self.spec.get("sync") or {}

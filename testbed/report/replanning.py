@@ -6,13 +6,18 @@ whole here, from the end of the one before to its own, compute included: that is
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from itertools import pairwise
+from functools import cache
+from itertools import islice, pairwise
 from statistics import median
 from typing import Any, ClassVar
 
-from testbed.planning import SimulationError, View, ViewError, simulate
+from testbed.planning import PolicyError, SimulationError, View, ViewError, make_policy, simulate
+from testbed.planning.coarse import coarse
+from testbed.report import text
+from testbed.report.estimates import estimate_errors
 from testbed.report.record import RunRecord, State
 from testbed.report.series import Steps, rate_in_force
 from testbed.telemetry.estimate import SILENCE_S
@@ -40,6 +45,7 @@ class SwapScore:
     with the true rates of the rounds after. None where there were no such rounds.
     """
 
+    epoch: int
     at_s: float
     promised: float | None
     brought: float | None
@@ -101,11 +107,11 @@ class Score:
         """A row under KNOWN."""
         off = [abs(error) for error in self.errors]
         return [
-            _percent(percentile(off, 0.5)),
-            _percent(percentile(off, 0.9)),
-            _percent(_share(error > FAR_ABOVE - 1 for error in self.errors)),
-            _percent(_share(self.held)),
-            _percent(_share(self.known)),
+            text.percent(percentile(off, 0.5)),
+            text.percent(percentile(off, 0.9)),
+            text.percent(_share(error > FAR_ABOVE - 1 for error in self.errors)),
+            text.percent(_share(self.held)),
+            text.percent(_share(self.known)),
             f"{sum(self.in_time)} of {len(self.in_time)}",
         ]
 
@@ -114,28 +120,28 @@ class Score:
         right, judged = self.right
         points = [percentile(self.calibration, share) for share in (0.1, 0.5, 0.9)]
         return [
-            " ".join("-" if point is None else f"{point:.2f}" for point in points),
-            _percent(_share(abs(ratio - 1) <= WITHIN for ratio in self.calibration)),
+            " ".join(text.UNKNOWN if point is None else f"{point:.2f}" for point in points),
+            text.percent(_share(abs(ratio - 1) <= WITHIN for ratio in self.calibration)),
             str(len(self.swaps)),
-            _percent(self.promised),
-            _percent(self.brought),
+            text.percent(self.promised),
+            text.percent(self.brought),
             f"{right} of {judged}",
         ]
 
 
 def score(record: RunRecord) -> Score:
     """A run's. Records of earlier versions lack intervals, and say what was known only when plans were considered."""
-    rates = {link: rate_in_force(states, record.end_s) for link, states in record.states.items()}
-    errors, held = _estimates(record, rates)
-    noticed = list(_steps_noticed(record))
+    course = _Course(record)
+    errors = estimate_errors(record).values()
+    noticed = list(_steps_noticed(record, course))
     return Score(
-        errors=tuple(errors),
-        held=tuple(held),
-        known=tuple(_known(record)),
+        errors=tuple(error for one in errors for error in one.off),
+        held=tuple(held for one in errors for held in one.held),
+        known=tuple(_known(record, course)),
         noticed_s=tuple(seconds for seconds, _ in noticed),
         in_time=tuple(in_time for _, in_time in noticed),
-        calibration=tuple(_calibration(record)),
-        swaps=tuple(_swaps(record, rates)),
+        calibration=tuple(_calibration(record, course)),
+        swaps=tuple(_swaps(record, course)),
     )
 
 
@@ -154,76 +160,109 @@ def true_view(view: View, rates: Mapping[str, Steps], start_s: float, stop_s: fl
     return View.of_network(view.members, links, view.routes, view.model_bytes)
 
 
+def predictions(record: RunRecord) -> list[tuple[float, int, float]]:
+    """When a plan was considered, the epoch of the one in force, and the seconds that its rounds were expected to take.
+
+    Policies with a measure of their own say nothing of rounds.
+    """
+    return [
+        (line["at_s"], line["last"], line["current_s"])
+        for line in record.decisions
+        if line.get("current_s") is not None and line.get("last") is not None and _of_rounds(line)
+    ]
+
+
+def promises(record: RunRecord) -> list[tuple[float, float]]:
+    """When a swap was asked for, and the seconds that rounds were expected to take after it."""
+    return [
+        (line["at_s"], line["proposed_s"])
+        for line in record.decisions
+        if line.get("epoch") is not None and line.get("last") is not None and _of_rounds(line)
+        if line.get("proposed_s") is not None
+    ]
+
+
 def percentile(values: Sequence[float], share: float) -> float | None:
     """The value that this share of them is not above; None of nothing."""
     return sorted(values)[min(int(share * len(values)), len(values) - 1)] if values else None
 
 
-def _estimates(record: RunRecord, rates: Mapping[str, Steps]) -> tuple[list[float], list[bool]]:
-    errors, held = [], []
-    for look in record.estimates:
-        for link, estimate in look["links"].items():
-            if link not in rates or estimate["age_s"] > SILENCE_S:
-                continue
-            until_s = look["at_s"] - estimate["age_s"]
-            true_bps = rates[link].mean(until_s - estimate.get("over_s", 1.0), until_s)
-            if not true_bps > 0:  # it was down, or NaN: not there
-                continue
-            errors.append(estimate["rate_bps"] / true_bps - 1)
-            if "low_bps" in estimate:
-                held.append(estimate["low_bps"] <= true_bps <= estimate["high_bps"])
-    return errors, held
+class _Course:
+    """A run's rounds by time: whole ones, as `whole_rounds` has them, their epochs, and what their plans used."""
+
+    def __init__(self, record: RunRecord) -> None:
+        self.rounds = whole_rounds(record)
+        self.epochs = [one.epoch for one in record.rounds][1:]
+        self._record = record
+        self._ends = [record.since(one.finished_s) for one in record.rounds]
+        # Routes are others only where something else than the time gave reason to consider a plan.
+        news = [line for line in record.decisions if line.get("last") is None or line.get("reason") != "period"]
+        self._views = [(line["at_s"], line["view"]) for line in news if "view" in line]
+        self._links: dict[tuple[int, str], frozenset[str]] = {}
+
+    def begun(self, at_s: float) -> int:
+        """Which of the whole rounds is the first that began at a time or after it."""
+        return bisect_left(self._ends, at_s)
+
+    def following(self, at_s: float, epoch: int) -> list[float]:
+        """The seconds of the AHEAD whole rounds, or as many as there are, that begin then or later under an epoch."""
+        first = bisect_left(self.epochs, epoch, lo=min(self.begun(at_s), len(self.epochs)))
+        last = bisect_right(self.epochs, epoch, lo=first)
+        return [seconds for _, seconds in self.rounds[first : min(last, first + AHEAD)]]
+
+    def used(self, at_s: float) -> frozenset[str]:
+        """The WAN links that the plan in force at a time sends over."""
+        number = bisect_left(self._ends, at_s)
+        view = bisect_right(self._views, at_s, key=lambda one: one[0]) - 1
+        if number == len(self._ends) or view < 0:
+            return frozenset()
+        key = self._record.rounds[number].epoch, self._views[view][1]
+        if key not in self._links:
+            self._links[key] = self._links_of(*key)
+        return self._links[key]
+
+    def _links_of(self, epoch: int, name: str) -> frozenset[str]:
+        plan, view = self._record.plans.get(epoch), self._record.view(name)
+        if plan is None or view is None:
+            return frozenset()
+        return frozenset(
+            name
+            for source, target, _ in plan.edges()
+            for name in view.routes.get((source, target), ())
+            if name in self._record.states
+        )
 
 
-def _known(record: RunRecord) -> Iterable[bool]:
+def _known(record: RunRecord, course: _Course) -> Iterable[bool]:
     for look in record.estimates:
         estimates = look["links"]
-        for link in _used(record, look["at_s"]):
+        for link in course.used(look["at_s"]):
             yield link in estimates and estimates[link]["age_s"] <= SILENCE_S
 
 
-def _used(record: RunRecord, at_s: float) -> set[str]:
-    """The WAN links that the plan in force at a time sends over."""
-    epoch = _epoch(record, at_s)
-    view = _view(record, at_s)
-    if epoch is None or view is None:
-        return set()
-    used = {name for source, target, _ in record.plans[epoch].edges() for name in view.routes.get((source, target), ())}
-    return used & record.states.keys()
-
-
-def _epoch(record: RunRecord, at_s: float) -> int | None:
-    """The epoch of the plan that rounds go by at a time."""
-    epoch = next((one.epoch for one in record.rounds if record.since(one.finished_s) >= at_s), None)
-    return epoch if epoch in record.plans else None
-
-
-def _view(record: RunRecord, at_s: float) -> View | None:
-    """The newest view that there was at a time."""
-    names = [line["view"] for line in record.decisions if line["at_s"] <= at_s and "view" in line]
-    return record.view(names[-1]) if names else None
-
-
-def _steps_noticed(record: RunRecord) -> Iterable[tuple[float, bool]]:
+def _steps_noticed(record: RunRecord, course: _Course) -> Iterable[tuple[float, bool]]:
     """For each step on a link in use: the seconds until it was noticed, and whether that was in time.
 
     Steps that another one follows before there was time, or after which the plan leaves the link alone, are left out.
     """
+    times = [look["at_s"] for look in record.estimates]
     for link, states in record.states.items():
         for number, (before, after) in enumerate(pairwise(states), 1):
             if not (before.passes and after.passes) or _times(before, after) < STEP:
                 continue
-            until_s = _in_time_until(record, after.at_s)
-            left = (state.at_s for state in states[number:] if not state.passes or _times(after, state) > STAYS)
+            until_s = _in_time_until(course, after.at_s)
+            later = islice(states, number, None)
+            left = (state.at_s for state in later if not state.passes or _times(after, state) > STAYS)
             ends_s = next(left, record.end_s)
-            if ends_s < until_s or not {link} <= _used(record, after.at_s) & _used(record, until_s):
+            if ends_s < until_s or not {link} <= course.used(after.at_s) & course.used(until_s):
                 continue
             middle_bps = (before.rate_bps * after.rate_bps) ** 0.5
+            looks = islice(record.estimates, bisect_right(times, after.at_s), bisect_right(times, ends_s))
             seconds = next(
                 (
                     look["at_s"] - after.at_s
-                    for look in record.estimates
-                    if after.at_s < look["at_s"] <= ends_s and link in look["links"]
+                    for look in looks
+                    if link in look["links"]
                     if (look["links"][link]["rate_bps"] < middle_bps) == (after.rate_bps < middle_bps)
                 ),
                 float("inf"),
@@ -236,58 +275,64 @@ def _times(one: State, other: State) -> float:
     return max(one.rate_bps / other.rate_bps, other.rate_bps / one.rate_bps)
 
 
-def _in_time_until(record: RunRecord, at_s: float) -> float:
+def _in_time_until(course: _Course, at_s: float) -> float:
     """NOTICED_S later, or the end of NOTICED_ROUNDS that began after it if that is later; half a second to say so."""
-    ends = [end for end, seconds in whole_rounds(record) if end - seconds >= at_s]
-    rounds_s = ends[NOTICED_ROUNDS - 1] if len(ends) >= NOTICED_ROUNDS else at_s
-    return max(at_s + NOTICED_S, rounds_s) + 0.5
+    first = course.begun(at_s)
+    ends = [end for end, _ in course.rounds[first : first + NOTICED_ROUNDS]]
+    return max(at_s + NOTICED_S, ends[-1] if len(ends) == NOTICED_ROUNDS else at_s) + 0.5
 
 
-def _calibration(record: RunRecord) -> Iterable[float]:
+def _calibration(record: RunRecord, course: _Course) -> Iterable[float]:
     """Predicted over measured, for each decision whose plan stayed for AHEAD more rounds, or half as many."""
-    rounds = whole_rounds(record)
-    epochs = [one.epoch for one in record.rounds][1:]
-    for line in record.decisions:
-        if line.get("current_s") is None or line.get("last") is None:
-            continue
-        following = [
-            seconds
-            for (end, seconds), epoch in zip(rounds, epochs, strict=True)
-            if end - seconds >= line["at_s"] and epoch == line["last"]
-        ][:AHEAD]
+    for at_s, epoch, predicted_s in predictions(record):
+        following = course.following(at_s, epoch)
         if len(following) >= AHEAD // 2:
-            yield line["current_s"] / median(following)
+            yield predicted_s / median(following)
 
 
-def _swaps(record: RunRecord, rates: Mapping[str, Steps]) -> Iterable[SwapScore]:
-    rounds = whole_rounds(record)
-    epochs = [one.epoch for one in record.rounds][1:]
+def _swaps(record: RunRecord, course: _Course) -> Iterable[SwapScore]:
+    rates = {link: rate_in_force(states, record.end_s) for link, states in record.states.items()}
     for line in record.decisions:
         if line.get("epoch") is None or line.get("last") is None or not line.get("reason", "").startswith("period"):
             continue
-        if line["epoch"] not in epochs or line["epoch"] not in record.plans or line["last"] not in record.plans:
+        if line["epoch"] not in course.epochs or line["epoch"] not in record.plans or line["last"] not in record.plans:
             continue
-        first = epochs.index(line["epoch"])
-        before = [seconds for _, seconds in rounds[max(first - AHEAD, 0) : first]]
-        after = rounds[first : first + AHEAD]
-        promised = _saved(line.get("current_s"), line.get("proposed_s"))
+        first = bisect_left(course.epochs, line["epoch"])
+        before = [seconds for _, seconds in course.rounds[max(first - AHEAD, 0) : first]]
+        after = course.rounds[first : first + AHEAD]
+        promised = _saved(line.get("current_s"), line.get("proposed_s")) if _of_rounds(line) else None
         brought = _saved(median(before) if before else None, median(seconds for _, seconds in after))
-        yield SwapScore(line["at_s"], promised, brought, _true(record, line, rates, after))
+        yield SwapScore(line["epoch"], line["at_s"], promised, brought, _true(record, line, rates, after))
 
 
 def _true(
     record: RunRecord, line: Mapping[str, Any], rates: Mapping[str, Steps], after: Sequence[tuple[float, float]]
 ) -> float | None:
     """The part of a round that the new plan saves by the true rates of the rounds after the swap."""
-    view = record.view(line["view"])
+    view = record.view(line["view"]) if "view" in line else None
     if view is None or len(after) < AHEAD // 2:
         return None
     try:
         true = true_view(view, rates, after[0][0] - after[0][1], after[-1][0])
-        old, new = (simulate(record.plans[line[which]], true).seconds for which in ("last", "epoch"))
+        plans = (coarse(record.plans[line[which]], true.model_bytes) for which in ("last", "epoch"))
+        old, new = (simulate(plan, true).seconds for plan in plans)
     except (ViewError, SimulationError):
         return None
     return 1 - new / old
+
+
+def _of_rounds(line: Mapping[str, Any]) -> bool:
+    """Whether a decision's seconds are those of rounds."""
+    return _judged_by_rounds(line.get("policy") or "")
+
+
+@cache
+def _judged_by_rounds(policy: str) -> bool:
+    """Whether a policy's plans are judged by how long rounds take: one may have a measure of its own."""
+    try:
+        return make_policy(policy, {}).measure is None
+    except PolicyError:
+        return True
 
 
 def _saved(before: float | None, after: float | None) -> float | None:
@@ -302,7 +347,3 @@ def _median(values: Iterable[float | None]) -> float | None:
 def _share(values: Iterable[bool]) -> float | None:
     values = list(values)
     return sum(values) / len(values) if values else None
-
-
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{value:.0%}"

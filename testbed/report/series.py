@@ -6,14 +6,16 @@ known or nothing was there.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from testbed.report.record import Sample, State
+from testbed.telemetry.estimate import SILENCE_S
 
 Floats = NDArray[np.float64]
 
@@ -35,6 +37,18 @@ class Steps:
         lengths = np.diff(np.clip(self.edges, start, stop)) * known
         total = lengths.sum()
         return float((lengths * np.where(known, self.values, 0.0)).sum() / total) if total > 0 else float("nan")
+
+    def means_within(self, starts: Floats, stops: Floats) -> Floats:
+        """The mean over each of many stretches, as `mean` has it of one."""
+        known = ~np.isnan(self.values)
+        lengths = np.diff(self.edges) * known
+        seconds = np.concatenate([[0.0], np.cumsum(lengths)])
+        integral = np.concatenate([[0.0], np.cumsum(lengths * np.where(known, self.values, 0.0))])
+        total, areas = (
+            np.interp(stops, self.edges, grown) - np.interp(starts, self.edges, grown) for grown in (seconds, integral)
+        )
+        found: Floats = np.where(total > 0, areas / np.where(total > 0, total, 1.0), np.nan)
+        return found
 
     def means(self, edges: Floats) -> Floats:
         """The mean over each interval between `edges`, NaN counted as zero."""
@@ -63,6 +77,37 @@ class Steps:
             edges += [self.edges[part[0]], *self.edges[kept[1:]]]
             values += list(self.values[kept])
         return Steps(np.array([*edges, self.edges[-1]]), np.array(values))
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """A step function of time between two others."""
+
+    edges: Floats
+    low: Floats
+    middle: Floats
+    high: Floats
+
+    def grouped(self, limit: int) -> Band:
+        """At most `limit` steps: of several together the lowest low, the first middle and the highest high."""
+        if len(self.middle) <= limit:
+            return self
+        first = np.linspace(0, len(self.middle), limit, endpoint=False, dtype=int)
+        low, high = np.fmin.reduceat(self.low, first), np.fmax.reduceat(self.high, first)
+        return Band(np.append(self.edges[first], self.edges[-1]), low, self.middle[first], high)
+
+
+def estimated(looks: Sequence[Mapping[str, Any]], link: str, end_s: float) -> Band:
+    """What a link was held to carry (bit/s) and between what, as it was written down: NaN where it was not known."""
+    held = [look["links"].get(link) or {"age_s": np.inf} for look in looks]
+    known = [estimate if estimate["age_s"] <= SILENCE_S else {} for estimate in held]
+    middle = np.array([estimate.get("rate_bps", np.nan) for estimate in known])
+    low, high = (
+        np.array([estimate.get(name, rate) for estimate, rate in zip(known, middle, strict=True)])
+        for name in ("low_bps", "high_bps")
+    )
+    times = [look["at_s"] for look in looks]
+    return Band(np.array([*times, max([end_s, *times[-1:]])]), low, middle, high)
 
 
 def rate_in_force(states: Sequence[State], end_s: float) -> Steps:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from testbed.report import text
 from testbed.report.estimates import estimate_errors
 from testbed.report.record import RunRecord, site_of
+from testbed.report.replanning import Score
 from testbed.report.series import backlogged
 from testbed.run.summary import percentile, wan_bytes
 from testbed.run.verdict import RATE_TOLERANCE, REPLAY_LATE_P99_S, RTT_TOLERANCE_S
@@ -112,14 +113,37 @@ def key_figures(record: RunRecord) -> list[KeyFigure]:
     return [figure for figure in figures if figure.value != text.UNKNOWN]
 
 
-def swaps(record: RunRecord) -> Table | None:
-    """Every swap: when it was asked for and in force, what it cost and why it was made."""
+def known(scores: Mapping[str, Score]) -> Table | None:
+    """How far what was known of links was off, in a row for each run by its label; a single one needs none."""
+    return _scores("Known of links", Score.KNOWN, {label: one.known_cells() for label, one in scores.items()})
+
+
+def foreseen(scores: Mapping[str, Score]) -> Table | None:
+    """How predictions came true and what swaps brought, of the runs in which plans were considered."""
+    considered = {label: one for label, one in scores.items() if one.calibration or one.swaps}
+    return _scores("Foreseen and done", Score.DONE, {label: one.done_cells() for label, one in considered.items()})
+
+
+def _scores(name: str, columns: Sequence[str], cells: Mapping[str, Sequence[str]]) -> Table | None:
+    if not cells:
+        return None
+    if "" in cells:
+        return _table(name, columns, cells.values(), words=0)
+    return _table(name, ("run", *columns), ((label, *own) for label, own in cells.items()))
+
+
+def swaps(record: RunRecord, score: Score | None) -> Table | None:
+    """Every swap: when it was asked for and in force, what it cost and why it was made, and of those that have a score
+    the part of a round that they promised to save and what they did save."""
     why = {line["epoch"]: line.get("why", "") for line in record.decisions if line.get("epoch") is not None}
-    rows = []
-    for swap in record.summary.get("swaps", ()):
-        bad = bool(swap.get("lost_updates") or swap.get("duplicated_updates"))
+    scores = {one.epoch: one for one in score.swaps} if score else {}
+    rows: list[Sequence[Cell | str]] = []
+    for swap in _swaps(record):
+        lost, doubled = swap.get("lost_updates"), swap.get("duplicated_updates")
         name = f"plan {swap['epoch']}" if swap["kind"] == "plan" else "network"
         asked, active, pause = swap.get("requested_s"), swap.get("active_s"), swap.get("pause_ms")
+        own = scores.get(swap["epoch"]) if swap["kind"] == "plan" else None
+        saved = (own.promised, own.brought) if own else (None, None)
         rows.append(
             (
                 Cell(name),
@@ -128,11 +152,24 @@ def swaps(record: RunRecord) -> Table | None:
                 _clock(active),
                 text.seconds(active - asked) if active is not None and asked is not None else text.UNKNOWN,
                 text.UNKNOWN if pause is None else f"{pause:.0f} ms",
-                Cell(f"{swap.get('lost_updates', 0)} / {swap.get('duplicated_updates', 0)}", "bad" if bad else ""),
+                *(text.percent(part) for part in saved if scores),
+                Cell(text.UNKNOWN if lost is None else f"{lost} / {doubled}", "bad" if lost or doubled else ""),
             )
         )
-    columns = ("swap", "why", "asked for at", "in force at", "took", "pause", "lost / doubled")
+    outcome = ("promised", "brought") if scores else ()
+    columns = ("swap", "why", "asked for at", "in force at", "took", "pause", *outcome, "lost / doubled")
     return _table("Swaps", columns, rows, words=2) if rows else None
+
+
+def _swaps(record: RunRecord) -> Iterator[Mapping[str, Any]]:
+    """Of the summary; of a run that left none the plans that came into force, as far as its records say."""
+    if record.finished:
+        yield from record.summary.get("swaps", ())
+        return
+    for line in record.decisions:
+        if line.get("last") is not None and line.get("epoch") in record.epochs:
+            active_s = record.since(record.epochs[line["epoch"]][0].entered_s)
+            yield {"kind": "plan", "epoch": line["epoch"], "requested_s": line["at_s"], "active_s": active_s}
 
 
 def considered(record: RunRecord) -> str:
@@ -181,7 +218,7 @@ def links(record: RunRecord) -> Table | None:
                 f"{states[-1].delay_s * 1e3:.3g}",
                 text.size(carried.get(link)),
                 text.UNKNOWN if busy != busy else text.percent(busy),
-                f"{median(map(abs, believed[link])) * 100:.1f}" if link in believed else text.UNKNOWN,
+                f"{median(map(abs, believed[link].off)) * 100:.1f}" if link in believed else text.UNKNOWN,
                 _error(found.get("rate_error_pct"), rate_limit and rate_limit * 100, "{:+.2f}"),
                 _error(found.get("rtt_error_ms"), rtt_limit and rtt_limit * 1e3, "{:+.2f}"),
                 _error(found.get("replay_late_ms_p99"), REPLAY_LATE_P99_S * 1e3, "{:.2f}"),

@@ -14,8 +14,7 @@ pytestmark = pytest.mark.unit
 
 def test_estimates_are_held_against_what_was_in_force_and_old_ones_are_not(tmp_path: Path) -> None:
     run = build_run(tmp_path / "run")
-    link, states = next(iter(RunRecord.read(run).states.items()))
-    at, rate = states[0].at_s + 0.01, states[0].rate_bps
+    link, at, rate = "london->frankfurt", 10.0, 40e6  # one that stays
     decisions = [
         {"at_s": ZERO_S + at, "estimates": {link: {"rate_bps": 1.1 * rate, "age_s": 1.0}}},
         {"at_s": ZERO_S + at, "estimates": {link: {"rate_bps": 9.9 * rate, "age_s": 99.0}}},
@@ -23,4 +22,7 @@ def test_estimates_are_held_against_what_was_in_force_and_old_ones_are_not(tmp_p
         {"at_s": ZERO_S + at},
     ]
     (run / "decisions.jsonl").write_text("".join(json.dumps(decision) + "\n" for decision in decisions))
-    assert estimate_errors(RunRecord.read(run)) == {link: [pytest.approx(0.1)]}
+    found = estimate_errors(RunRecord.read(run))
+    assert found.keys() == {link}
+    assert found[link].off == pytest.approx((0.1,))
+    assert found[link].held == (), "none came with an interval"

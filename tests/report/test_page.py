@@ -9,7 +9,7 @@ import pytest
 
 from testbed.report.page import write_comparison, write_report
 from testbed.report.record import NotARun
-from tests.report.runs import MEMBERS, PAIRS, build_run
+from tests.report.runs import MEMBERS, PAIRS, ZERO_S, build_run
 
 pytestmark = pytest.mark.unit
 
@@ -112,6 +112,47 @@ def test_the_run_s_own_text_stays_text(html: str) -> None:
     assert "<b>not bold" not in html
 
 
+def follow(run: Path, knowledge: str = "measured") -> None:
+    """Have a run's controller say what it held of a link, and judge by it the plans that it considered."""
+    link = {"rate_bps": 39e6, "low_bps": 38e6, "high_bps": 42e6, "age_s": 0.5, "over_s": 2.0}
+    looks = [{"at_s": ZERO_S + at, "links": {"london->frankfurt": link}} for at in range(3, 60)]
+    (run / "estimates.jsonl").write_text("".join(json.dumps(look) + "\n" for look in looks))
+    decisions, last = [], None
+    for line in (run / "decisions.jsonl").read_text().splitlines():
+        decision = {**json.loads(line), "last": last, "reason": "period", "policy": "mst"}
+        decisions.append(decision)
+        last = decision["epoch"] or last or 0
+    (run / "decisions.jsonl").write_text("".join(json.dumps(decision) + "\n" for decision in decisions))
+    manifest = json.loads((run / "manifest.json").read_text())
+    manifest["spec"]["controller"] = {"knowledge": knowledge}
+    (run / "manifest.json").write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_what_the_controller_knew_and_foresaw_is_told(tmp_path: Path, ends: bool) -> None:
+    run = build_run(tmp_path / "run")
+    follow(run)
+    if not ends:
+        (run / "summary.json").unlink()
+    html = write_report(run).read_text(encoding="utf-8")
+    text = _Page(html).text
+    for words in ("Known of links", "in interval", "Foreseen and done", "predicted : measured", "brought", "right"):
+        assert words in text
+    assert "Whole rounds, as expected and as they came" in text
+    assert "estimated, with its interval" in text
+    swapped = next(row for row in re.findall(r"<tr>.*?</tr>", html, flags=re.DOTALL) if ">plan 1<" in row)
+    assert '<td class="number ">44 %</td>' in swapped, "what it promised"
+    assert len(re.findall(r"-?\d+ %<", swapped)) == 2, "and what it brought"
+
+
+def test_a_controller_that_is_told_the_truth_is_not_held_against_it(tmp_path: Path) -> None:
+    run = build_run(tmp_path / "run", rounds=40)
+    follow(run, "oracle")
+    text = _Page(write_report(run).read_text(encoding="utf-8")).text
+    for words in ("Known of links", "Foreseen", "promised", "estimated, with"):
+        assert words not in text
+
+
 def test_a_suspect_run_says_why_first(tmp_path: Path) -> None:
     run = build_run(tmp_path / "run", rounds=20)
     summary = json.loads((run / "summary.json").read_text())
@@ -158,6 +199,15 @@ def test_runs_side_by_side(tmp_path: Path) -> None:
     assert "By policy" in page.text
     assert len(page.ids) == len(set(page.ids))
     assert all(reference.startswith("#") for reference in page.references)
+
+
+def test_what_controllers_knew_is_set_side_by_side(tmp_path: Path) -> None:
+    runs = [build_run(tmp_path / f"{policy}", policy=policy) for policy in ("star", "mst", "ring")]
+    for run, knowledge in zip(runs, ("measured", "measured", "oracle"), strict=True):
+        follow(run, knowledge)
+    html = write_comparison(runs, tmp_path / "comparison.html").read_text(encoding="utf-8")
+    table = html[html.index("Known of links") : html.index("Foreseen and done")]
+    assert re.findall(r'<tr><td class="">(\w+)<', table) == ["star", "mst"], "the third was told the truth"
 
 
 def test_what_was_set_otherwise_is_told(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def test_an_estimate_is_held_against_the_mean_rate_of_its_samples_time() -> None
     found = score(record(SECONDLY, [FIRST], [look(12.0, a_b=halfway), look(20.0, a_b=far_above, b_a=old)]))
     assert found.errors == pytest.approx((0.0, 2.0))
     assert found.held == (True, False)
-    assert found.known_cells()[2] == "50%"
+    assert found.known_cells()[2] == "50 %"
 
 
 def test_what_is_known_counts_for_the_links_that_the_plan_in_force_uses() -> None:
@@ -118,7 +118,7 @@ def test_a_swap_is_held_against_rounds_before_and_after_and_against_the_true_rat
     assert (one.promised, one.brought) == pytest.approx((0.25, 0.5))
     assert one.true is not None and one.true > 0.3, "over b the fallen link carries a's whole part"
     assert found.right == (1, 1)
-    assert found.done_cells()[-4:] == ["1", "25%", "50%", "1 of 1"]
+    assert found.done_cells()[-4:] == ["1", "25 %", "50 %", "1 of 1"]
 
 
 def test_swaps_that_an_event_forced_are_left_out() -> None:
@@ -131,7 +131,7 @@ def test_scores_of_several_runs_are_pooled() -> None:
     together = Score.together([Score(errors=(0.1,), known=(True,)), Score(errors=(-0.3, 0.2))])
     assert together.errors == (0.1, -0.3, 0.2)
     assert together.known == (True,)
-    assert Score().known_cells() == ["-", "-", "-", "-", "-", "0 of 0"]
+    assert Score().known_cells() == ["–", "–", "–", "–", "–", "0 of 0"]
 
 
 def test_a_percentile_is_one_of_the_values() -> None:

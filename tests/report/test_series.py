@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.report.record import Sample, State
-from testbed.report.series import Steps, arrived, backlogged, down_spans, rate_in_force
+from testbed.report.series import Steps, arrived, backlogged, down_spans, estimated, rate_in_force
 
 pytestmark = pytest.mark.unit
 
@@ -74,3 +74,28 @@ def test_downs_that_touch_are_one() -> None:
     down = [State(at, 5e6, 0.1, up=False) for at in (2.0, 3.0)]
     assert down_spans([State(0, 5e6, 0.1), *down, State(4, 5e6, 0.1)], 10) == [(2.0, 4.0)]
     assert down_spans([*down, State(5, 0, 0.1, there=False)], 10) == [(2.0, 5.0)]
+
+
+def test_what_a_link_was_held_to_carry_has_gaps_where_it_was_not_known() -> None:
+    looks = [
+        {"at_s": 1.0, "links": {A: {"rate_bps": 5.0, "low_bps": 4.0, "high_bps": 7.0, "age_s": 1.0}}},
+        {"at_s": 2.0, "links": {A: {"rate_bps": 6.0, "age_s": 1.0}}},
+        {"at_s": 3.0, "links": {A: {"rate_bps": 6.0, "age_s": 99.0}}},
+        {"at_s": 4.0, "links": {}},
+    ]
+    band = estimated(looks, A, 9.0)
+    np.testing.assert_equal(band.edges, [1.0, 2.0, 3.0, 4.0, 9.0])
+    np.testing.assert_equal(band.low, [4.0, 6.0, np.nan, np.nan])
+    np.testing.assert_equal(band.middle, [5.0, 6.0, np.nan, np.nan])
+    np.testing.assert_equal(band.high, [7.0, 6.0, np.nan, np.nan])
+    grouped = band.grouped(2)
+    np.testing.assert_equal(grouped.edges, [1.0, 3.0, 9.0])
+    np.testing.assert_equal(grouped.low, [4.0, np.nan])
+    np.testing.assert_equal(grouped.high, [7.0, np.nan])
+
+
+def test_means_of_many_stretches_are_those_of_each() -> None:
+    steps = Steps(np.array([0.0, 1.0, 2.0, 4.0]), np.array([1.0, np.nan, 3.0]))
+    starts, stops = np.array([0.0, 1.0, 0.5, -2.0, 5.0]), np.array([4.0, 2.0, 3.0, 0.5, 6.0])
+    each = [steps.mean(start, stop) for start, stop in zip(starts, stops, strict=True)]
+    np.testing.assert_allclose(steps.means_within(starts, stops), each)

@@ -1,9 +1,10 @@
-"""Every directed link: the rate in force against what was measured on it."""
+"""Every directed link: the rate in force against what was measured on it, and what the controller held it to be."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -13,6 +14,7 @@ from testbed.link import link_ends, link_name
 from testbed.report import text
 from testbed.report.figures.canvas import (
     BLUE,
+    GREEN,
     INK,
     MUTED,
     ORANGE,
@@ -26,7 +28,7 @@ from testbed.report.figures.canvas import (
 )
 from testbed.report.figures.marks import draw_marks
 from testbed.report.record import RunRecord
-from testbed.report.series import Steps, arrived, backlogged, down_spans, rate_in_force
+from testbed.report.series import Band, Steps, arrived, backlogged, down_spans, estimated, rate_in_force
 
 COLUMNS = 4
 
@@ -58,7 +60,7 @@ def draw_links(record: RunRecord) -> Drawing | None:
         for axes in grid[max(0, len(links) - columns) : len(links)]:
             axes.tick_params(labelbottom=True)
         figure.text(TIME_RIGHT, 0.08 / height, "seconds since training began", ha="right", color=MUTED, fontsize=8)
-        _legend(figure, height)
+        _legend(figure, height, record)
         left_out = len(record.states) - len(links)
         alt = f"{len(links)} directed links{f', those that carried most; {left_out} more left out' * (left_out > 0)}. "
         alt += "; ".join(f"{link}: {_words(record, link)}" for link in links)
@@ -87,6 +89,8 @@ def _draw_link(axes: Axes, record: RunRecord, link: str) -> None:
     _stairs(axes, owed, fill=True, color=SKY, alpha=0.38, linewidth=0)
     _stairs(axes, measured, color=BLUE, linewidth=0.9)
     _stairs(axes, rate, color=ORANGE, linewidth=1.1)
+    if record.estimated:
+        _draw_estimate(axes, estimated(record.estimates, link, record.end_s).grouped(STEPS_A_PANEL // 2))
     for start, stop in down_spans(states, record.end_s):
         axes.axvspan(start, stop, facecolor="none", edgecolor=MUTED, hatch="/////", linewidth=0)
     draw_marks([axes], [mark for mark in record.marks if mark.kind != "event"], record.end_s, names=False)
@@ -104,13 +108,20 @@ def _stairs(axes: Axes, steps: Steps, **look: object) -> None:
     axes.stairs(thin.values / 1e6, thin.edges, baseline=0 if look.get("fill") else None, **look)  # type: ignore[arg-type]
 
 
-def _legend(figure: object, height: float) -> None:
+def _draw_estimate(axes: Axes, band: Band) -> None:
+    look: dict[str, Any] = {"color": GREEN, "zorder": 2.5}
+    axes.stairs(band.high / 1e6, band.edges, baseline=band.low / 1e6, fill=True, alpha=0.25, linewidth=0, **look)
+    axes.stairs(band.middle / 1e6, band.edges, baseline=None, linewidth=0.9, **look)
+
+
+def _legend(figure: object, height: float, record: RunRecord) -> None:
     y, x = 1 - 0.14 / height, 0.035
     entries: Sequence[tuple[str, str, float]] = (
-        ("rate in force (Mbit/s)", ORANGE, 0.165),
-        ("measured, second by second", BLUE, 0.195),
-        ("shade: rate × share of the second that the queue was backlogged", SKY, 0.4),
-        ("hatched: down", MUTED, 0.1),
+        ("rate in force (Mbit/s)", ORANGE, 0.145),
+        ("measured, second by second", BLUE, 0.17),
+        ("shade: rate × share of the second that the queue was backlogged", SKY, 0.36),
+        ("hatched: down", MUTED, 0.095),
+        *([("estimated, with its interval", GREEN, 0.16)] if record.estimated else []),
     )
     for words, colour, width in entries:
         figure.text(x, y, "■", color=colour, fontsize=9, va="center")  # type: ignore[attr-defined]

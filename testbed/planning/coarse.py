@@ -1,0 +1,21 @@
+"""A plan in larger chunks: its rounds take about as long, and are simulated sooner."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from testbed.plan import Plan
+
+#: Chunks times hops of a round, at 2 µs each.
+HOPS = 5_000
+
+
+def coarse(plan: Plan, model_bytes: int) -> Plan:
+    """The plan itself, or with so few chunks that HOPS are simulated in a round."""
+    chunks = HOPS / max(sum(plan.trees[tree].share for _, _, tree in plan.edges()), 1.0)
+    return replace(plan, chunk_bytes=max(plan.chunk_bytes, _whole(model_bytes / chunks)))
+
+
+def _whole(size: float) -> int:
+    """A multiple of eight bytes, which is what chunks are."""
+    return int(-(-size // 8)) * 8

@@ -1,0 +1,87 @@
+"""Whole rounds over time, beside what the controller expected of them."""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from testbed.report.figures.canvas import (
+    BLUE,
+    GREEN,
+    ORANGE,
+    SKY,
+    TIME_LEFT,
+    TIME_RIGHT,
+    Drawing,
+    finish,
+    new_figure,
+    over_time,
+    style,
+)
+from testbed.report.figures.marks import draw_marks
+from testbed.report.record import RunRecord
+from testbed.report.replanning import AHEAD, Score, predictions, promises, whole_rounds
+from testbed.report.series import Steps
+
+#: The figure is some 720 points wide: more steps than twice as many are not seen.
+STEPS = 1_400
+
+#: The axis ends so far above the line and the predictions: one round that waited long would press all others flat.
+ABOVE = 1.3
+
+
+def draw_foresight(record: RunRecord, score: Score) -> Drawing | None:
+    """The median of the rounds ahead as a line, and predictions as dots, which lie on it when they come true."""
+    rounds, predicted = whole_rounds(record), predictions(record)
+    if not rounds or not predicted:
+        return None
+    with style():
+        figure = new_figure(3.2)
+        figure.subplots_adjust(TIME_LEFT, 0.13, TIME_RIGHT, 0.75)
+        axes = figure.subplots()
+        ahead = _ahead(record).thinned(STEPS)
+        most = ABOVE * max(*ahead.values, *(seconds for *_, seconds in predicted))
+        dots: dict[str, Any] = {"linestyle": "none", "markeredgewidth": 0}
+        axes.plot(
+            [end for end, _ in rounds],
+            [min(seconds, most) for _, seconds in rounds],
+            **dots, marker="o", color=SKY, markersize=3, alpha=0.8, clip_on=False, label="a round",
+        )  # fmt: skip
+        label = f"median of the next {AHEAD} under the plan"
+        axes.stairs(ahead.values, ahead.edges, baseline=None, color=BLUE, linewidth=1.4, zorder=3, label=label)
+        looked = [(at_s, seconds) for at_s, _, seconds in predicted]
+        label = "expected of the plan in force"
+        axes.plot(*_points(looked), **dots, marker="o", color=ORANGE, markersize=4, zorder=4, label=label)
+        label = "promised by a swap"
+        axes.plot(*_points(promises(record)), **dots, marker="D", color=GREEN, markersize=5, zorder=4, label=label)
+        over_time(axes, record.end_s)
+        axes.set_ylabel("seconds a whole round")
+        axes.set_ylim(0, most)
+        draw_marks([axes], record.marks, record.end_s)
+        figure.legend(loc="upper left", ncols=4, bbox_to_anchor=(TIME_LEFT - 0.012, 1.02), handletextpad=0.5)
+        ratios = score.calibration
+        words = f"{len(predicted)} predictions over {len(rounds)} rounds"
+        if ratios:
+            words += f"; predicted : measured {median(ratios):.2f} at the median"
+        return finish(figure, "foresight", "Whole rounds, as expected and as they came", f"{words}.")
+
+
+def _ahead(record: RunRecord) -> Steps:
+    """From the beginning of each whole round on, the median of it and the next ones under its plan."""
+    rounds = whole_rounds(record)
+    epochs = [one.epoch for one in record.rounds][1:]
+    values = [
+        median(
+            seconds
+            for (_, seconds), epoch in zip(rounds[i : i + AHEAD], epochs[i : i + AHEAD], strict=True)
+            if epoch == epochs[i]
+        )
+        for i in range(len(rounds))
+    ]
+    return Steps(np.array([rounds[0][0] - rounds[0][1], *(end for end, _ in rounds)]), np.array(values))
+
+
+def _points(points: list[tuple[float, float]]) -> tuple[list[float], list[float]]:
+    return [at for at, _ in points], [value for _, value in points]
