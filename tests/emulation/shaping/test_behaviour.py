@@ -218,6 +218,7 @@ def await_applied(shaper: Shaper, count: int) -> list[Applied]:
 
 def test_states_come_to_be_in_force_by_themselves_at_their_moments(shaper: Shaper, path: Path) -> None:
     shape(shaper, path)
+    shaper.expect({})  # what times them is there: a process of its own may take a second to start
     now = time.monotonic()
     shaper.expect({THERE: [(now + 0.3, slow(0.06)), (now + 0.6, slow(0.1))], BACK: [(now + 0.6, slow(0.03))]})
     shaper.expect({THERE: [(now + 0.9, slow(0.04))]})
@@ -233,6 +234,7 @@ def test_states_come_to_be_in_force_by_themselves_at_their_moments(shaper: Shape
 
 def test_what_was_to_come_gives_way_to_what_is_asked_for(shaper: Shaper, path: Path) -> None:
     shape(shaper, path)
+    shaper.expect({})
     now = time.monotonic()
     shaper.expect({THERE: [(now + 0.5, slow(0.5)), (now + 600, slow(0.7))], BACK: [(now + 0.5, slow(0.03))]})
     shaper.apply({THERE: slow(0.01)}, {THERE: [(now + 0.4, slow(0.05))]})
