@@ -32,11 +32,15 @@ from testbed.trace.csv import write_csv
 from testbed.trace.generate import UniformRedraw
 
 HERE = Path(__file__).parents[1]
-DYNAMIC, STATIC = (HERE / "experiments" / f"netstorm9-{kind}.yaml" for kind in ("dynamic", "static"))
+DYNAMIC, STATIC, ROUND_TRIPS = (
+    HERE / "experiments" / f"netstorm9-{kind}.yaml" for kind in ("dynamic", "static", "rtt")
+)
 
 #: NetStorm's rates; redrawn faster than its 180 s, so that a short run has several draws.
 LEAST_BPS, MOST_BPS = 20e6, 155e6
 REDRAW_S = 45
+#: Of the traces.
+LASTS_S = 1800
 
 ROUNDS, QUICK_ROUNDS = 100, 60
 SETTLING = 8
@@ -60,17 +64,18 @@ class Redraw:
     gain: float
 
 
-def redrawn(folder: Path, seed: int) -> Path:
-    """The dynamic experiment with traces of its own; its file, in `folder`."""
-    topology = yaml.safe_load((HERE / "topologies" / "netstorm9.yaml").read_text())
+def written(folder: Path, original: Path, seed: int, redraw_s: int) -> Path:
+    """An experiment on NetStorm's network with traces of its own, drawn anew each `redraw_s`; its file, in `folder`."""
+    experiment = yaml.safe_load(original.read_text())
+    topology = yaml.safe_load((original.parent / experiment["topology"]).read_text())
     for number, link in enumerate(topology["links"]):
         for way in ("forward", "backward"):
             name = f"{number}-{way}.csv"
             trace_seed = 1000 * seed + 2 * number + (way == "backward")
-            write_csv(folder / name, UniformRedraw(LEAST_BPS, MOST_BPS, REDRAW_S, 1800, trace_seed).trace())
+            write_csv(folder / name, UniformRedraw(LEAST_BPS, MOST_BPS, redraw_s, LASTS_S, trace_seed).trace())
             link[way] = {"trace": {"file": name}}
     (folder / "topology.yaml").write_text(yaml.safe_dump(topology))
-    experiment = yaml.safe_load(DYNAMIC.read_text()) | {"topology": "topology.yaml"}
+    experiment["topology"] = "topology.yaml"
     file = folder / "experiment.yaml"
     file.write_text(yaml.safe_dump(experiment))
     return file
@@ -145,13 +150,16 @@ def main() -> int:
     parser = arguments(__doc__)
     parser.add_argument("--policy", default="netstorm", help="how plans are made")
     parser.add_argument("--seed", type=int, default=1, help="of the draws")
+    parser.add_argument("--round-trips", action="store_true", help="the same sites 10 to 120 ms apart, with losses")
     args = parser.parse_args()
     rounds = QUICK_ROUNDS if args.quick else ROUNDS
     with tempfile.TemporaryDirectory() as folder:
         progress(f"links that change, {rounds} rounds")
-        dynamic = run(redrawn(Path(folder), args.seed), rounds, args.policy)
-    progress(f"links that stay, {SETTLING + WATCHED} rounds")
-    static = run(STATIC, SETTLING + WATCHED, args.policy)
+        changing = ROUND_TRIPS if args.round_trips else DYNAMIC
+        dynamic = run(written(Path(folder), changing, args.seed, REDRAW_S), rounds, args.policy)
+        progress(f"links that stay, {SETTLING + WATCHED} rounds")
+        still = written(Path(folder), ROUND_TRIPS, args.seed, LASTS_S) if args.round_trips else STATIC
+        static = run(still, SETTLING + WATCHED, args.policy)
     figures = figures_of(dynamic, static)
     show([_table(figures)], figures, as_json=args.json, backend=str(dynamic.manifest.get("backend")))
     return 0 if all(figures["met"].values()) else 1
