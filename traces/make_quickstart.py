@@ -1,7 +1,7 @@
 """Makes the traces of the quickstart, the same files each time: `python traces/make_quickstart.py`.
 
 Each directed link's rate wanders about its mean (Ornstein–Uhlenbeck, a row a second for three minutes, then again).
-Between Washington and London both directions drop to a sixth from 30 s to 90 s.
+Between Washington and London both directions drop to a sixth from 30 s to 60 s.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from testbed.trace.trace import Trace
 
 #: Link → (mean rate in Mbit/s, seed).
 LINKS = {
-    "dallas-washington": (36, 1),
-    "washington-dallas": (36, 2),
-    "dallas-tokyo": (20, 3),
-    "tokyo-dallas": (16, 4),
+    "toronto-washington": (36, 1),
+    "washington-toronto": (36, 2),
+    "toronto-tokyo": (20, 3),
+    "tokyo-toronto": (16, 4),
     "washington-london": (30, 5),
     "london-washington": (30, 6),
 }
-DROPS = {name: Drop(30, 90, 1 / 6) for name in ("washington-london", "london-washington")}
+DROPS = {name: Drop(30, 60, 1 / 6) for name in ("washington-london", "london-washington")}
 
 
 def make(folder: Path) -> None:

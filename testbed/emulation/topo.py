@@ -5,7 +5,7 @@
 
     net = Mininet(topo=WanTopo("topologies/quickstart.yaml"), controller=None)
     net.start()
-    print(net["dallas-w0"].cmd("ping -c 3", net["tokyo-w0"].IP()))
+    print(net["toronto-w0"].cmd("ping -c 3", net["tokyo-w0"].IP()))
     net.stop()
 
 Workers are namespaces of the host's file system, not containers; links are as configured, or as their traces begin.

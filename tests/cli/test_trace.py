@@ -110,9 +110,9 @@ def test_what_cannot_be_converted_is_said(words: list[str], said: str, folder: P
 
 def test_a_run_s_measurement_becomes_a_trace(folder: Path) -> None:
     build_run(folder / "run")
-    result = trace("convert", "--run", "run", "--link", "dallas->washington", "measured.csv")
+    result = trace("convert", "--run", "run", "--link", "toronto->washington", "measured.csv")
     assert result.exit_code == 0, result.output
-    assert (folder / "measured.csv").read_text().startswith("# throughput of dallas->washington while backlogged in")
+    assert (folder / "measured.csv").read_text().startswith("# throughput of toronto->washington while backlogged in")
     made = read_csv(folder / "measured.csv")
     assert len(made.rows) > 10
     assert all(row.rate_bps is not None and 1e6 < row.rate_bps < 100e6 for row in made.rows)

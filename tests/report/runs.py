@@ -14,23 +14,23 @@ from testbed.protocol import PeerSample, Report, encode
 
 ZERO_S = 1_790_000_000.0
 MEMBERS = (
-    "dallas-w0",
-    "dallas-w1",
+    "toronto-w0",
+    "toronto-w1",
     "washington-w0",
     "london-w0",
-    "frankfurt-w0",
-    "frankfurt-w1",
+    "madrid-w0",
+    "madrid-w1",
     "tokyo-w0",
     "tokyo-w1",
 )
 PAIRS = {
-    ("dallas", "washington"): (40e6, 31e-3),
-    ("dallas", "tokyo"): (25e6, 143e-3),
+    ("toronto", "washington"): (40e6, 19e-3),
+    ("toronto", "tokyo"): (25e6, 162e-3),
     ("washington", "london"): (30e6, 75e-3),
-    ("dallas", "london"): (20e6, 113e-3),
-    ("washington", "frankfurt"): (20e6, 91e-3),
-    ("london", "frankfurt"): (40e6, 13e-3),
-    ("frankfurt", "tokyo"): (12e6, 233e-3),
+    ("toronto", "london"): (20e6, 82.5e-3),
+    ("washington", "madrid"): (20e6, 87.5e-3),
+    ("london", "madrid"): (40e6, 27e-3),
+    ("london", "tokyo"): (12e6, 243.5e-3),
 }
 LATE_PAIR = ("washington", "tokyo")
 DROP_S, SLOW_S, DOWN_S, UP_S, NETWORK_S = (30.0, 36.0, 70.0, 85.0, 100.0)
@@ -42,21 +42,15 @@ def _plan(epoch: int, parents: Mapping[str, str], root: str) -> Plan:
 
 def _parents(**site_parents: str) -> dict[str, str]:
     """Second workers under the first of their site, which go to those of other sites."""
-    parents = {"dallas-w1": "dallas-w0", "frankfurt-w1": "frankfurt-w0", "tokyo-w1": "tokyo-w0"}
+    parents = {"toronto-w1": "toronto-w0", "madrid-w1": "madrid-w0", "tokyo-w1": "tokyo-w0"}
     return parents | {f"{site}-w0": f"{parent}-w0" for site, parent in site_parents.items()}
 
 
 PLANS = (
-    _plan(0, _parents(dallas="washington", london="washington", frankfurt="london", tokyo="dallas"), "washington-w0"),
-    _plan(
-        1, _parents(dallas="washington", london="frankfurt", frankfurt="washington", tokyo="dallas"), "washington-w0"
-    ),
-    _plan(
-        2, _parents(dallas="washington", london="frankfurt", frankfurt="washington", tokyo="frankfurt"), "washington-w0"
-    ),
-    _plan(
-        3, _parents(dallas="washington", london="washington", frankfurt="london", tokyo="washington"), "washington-w0"
-    ),
+    _plan(0, _parents(toronto="washington", london="washington", madrid="london", tokyo="toronto"), "washington-w0"),
+    _plan(1, _parents(toronto="washington", london="madrid", madrid="washington", tokyo="toronto"), "washington-w0"),
+    _plan(2, _parents(toronto="washington", london="madrid", madrid="washington", tokyo="london"), "washington-w0"),
+    _plan(3, _parents(toronto="washington", london="washington", madrid="london", tokyo="washington"), "washington-w0"),
 )
 
 
@@ -69,7 +63,11 @@ def build_run(path: Path, rounds: int = 160, seed: int = 1, policy: str = "mst",
     _write_lines(path / "rounds.jsonl", reports)
     _write_lines(path / "links.jsonl", _states(draw, end))
     _write_lines(path / "traffic.jsonl", _traffic(draw, end))
-    events = [("down", DOWN_S, "dallas-tokyo"), ("up", UP_S, "dallas-tokyo"), ("swap", NETWORK_S, "quickstart-uplink")]
+    events = [
+        ("down", DOWN_S, "toronto-tokyo"),
+        ("up", UP_S, "toronto-tokyo"),
+        ("swap", NETWORK_S, "quickstart-uplink"),
+    ]
     events = [event for event in events if event[1] < end]
     _write_lines(
         path / "events.jsonl", ({"at_s": ZERO_S + at, "kind": kind, "target": what} for kind, at, what in events)
@@ -187,24 +185,24 @@ def _report(
 
 def _rate(pair: tuple[str, str], at: float, draw: random.Random) -> float:
     rate = PAIRS[pair][0] * (1 + 0.12 * math.sin(at / 7) + draw.gauss(0, 0.03))
-    return rate / 6 if pair == ("washington", "london") and DROP_S <= at < 90 else rate
+    return rate / 6 if pair == ("washington", "london") and DROP_S <= at < 60 else rate
 
 
 def _states(draw: random.Random, end: float) -> Iterable[dict[str, Any]]:
     for tick in range(-4, int(end * 2)):
         at = tick / 2
         for pair, (rate, rtt) in PAIRS.items():
-            traced = pair in (("dallas", "washington"), ("dallas", "tokyo"), ("washington", "london"))
+            traced = pair in (("toronto", "washington"), ("toronto", "tokyo"), ("washington", "london"))
             if at > -2 and not traced:
                 continue
-            up = not (pair == ("dallas", "tokyo") and DOWN_S <= at < UP_S)
+            up = not (pair == ("toronto", "tokyo") and DOWN_S <= at < UP_S)
             for a, b in (pair, pair[::-1]):
                 now = _rate(pair, at, draw) if traced else rate
                 yield _state(ZERO_S + at, a, b, now, rtt / 2, up)
         if at == NETWORK_S:
             for a, b in (LATE_PAIR, LATE_PAIR[::-1]):
-                yield _state(ZERO_S + at, a, b, 30e6, 0.082, True)
-            for a, b in (("dallas", "london"), ("london", "dallas")):
+                yield _state(ZERO_S + at, a, b, 30e6, 0.0825, True)
+            for a, b in (("toronto", "london"), ("london", "toronto")):
                 yield {"at_s": ZERO_S + at, "link": f"{a}->{b}", "removed": True}
 
 
@@ -223,7 +221,7 @@ def _traffic(draw: random.Random, end: float) -> Iterable[dict[str, Any]]:
             for hop in ((child, parent), (parent, child))
         }
         for pair, (rate, _) in {**PAIRS, LATE_PAIR: (30e6, 0.0)}.items():
-            if (pair == LATE_PAIR and at < NETWORK_S) or (pair == ("dallas", "london") and at > NETWORK_S):
+            if (pair == LATE_PAIR and at < NETWORK_S) or (pair == ("toronto", "london") and at > NETWORK_S):
                 continue
             for link in ("->".join(pair), "->".join(pair[::-1])):
                 share = min(1.0, (draw.uniform(0.3, 0.6) if rate > 15e6 else 0.9)) if link in used and at > 0 else 0.0
@@ -268,7 +266,7 @@ def _decisions(swaps: list[dict[str, Any]], end: float) -> Iterable[dict[str, An
             "epoch": adopted and adopted["epoch"],
             "current_s": 0.9,
             "proposed_s": 0.5,
-            "bound_s": 0.44 if DROP_S <= at < 90 else 0.3,
+            "bound_s": 0.44 if DROP_S <= at < 60 else 0.3,
         }
 
 

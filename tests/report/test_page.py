@@ -98,7 +98,7 @@ def test_figures_take_the_pages_colours(html: str) -> None:
 
 def test_the_page_tells_the_run(html: str) -> None:
     text = _Page(html).text
-    for words in ("trusted", "97.2 %", "plan 3", "network swap", "dallas-tokyo", "6.1.0", "bbr", "userspace"):
+    for words in ("trusted", "97.2 %", "plan 3", "network swap", "toronto-tokyo", "6.1.0", "bbr", "userspace"):
         assert words in text
     for member in MEMBERS:
         assert member in text
@@ -156,8 +156,8 @@ def test_a_controller_that_is_told_the_truth_is_not_held_against_it(tmp_path: Pa
 def test_a_suspect_run_says_why_first(tmp_path: Path) -> None:
     run = build_run(tmp_path / "run", rounds=20)
     summary = json.loads((run / "summary.json").read_text())
-    summary |= {"verdict": "suspect", "reasons": ["dallas->tokyo: rate +9.9% off what was asked (tolerance 2%)"]}
-    summary["links"]["dallas->tokyo"]["rate_error_pct"] = 9.9
+    summary |= {"verdict": "suspect", "reasons": ["toronto->tokyo: rate +9.9% off what was asked (tolerance 2%)"]}
+    summary["links"]["toronto->tokyo"]["rate_error_pct"] = 9.9
     (run / "summary.json").write_text(json.dumps(summary))
     html = write_report(run).read_text(encoding="utf-8")
     assert html.index("+9.9% off what was asked") < html.index("<svg")

@@ -23,10 +23,10 @@ def test_a_whole_run_is_read_without_gaps(tmp_path: Path) -> None:
 
 def test_times_count_from_the_start_of_training(tmp_path: Path) -> None:
     record = RunRecord.read(build_run(tmp_path / "run"))
-    assert record.states["dallas->tokyo"][0].at_s == -2.0
-    assert next(state.at_s for state in record.states["dallas->tokyo"] if not state.up) == DOWN_S
-    assert record.states["dallas->london"][-1].at_s == NETWORK_S
-    assert not record.states["dallas->london"][-1].there
+    assert record.states["toronto->tokyo"][0].at_s == -2.0
+    assert next(state.at_s for state in record.states["toronto->tokyo"] if not state.up) == DOWN_S
+    assert record.states["toronto->london"][-1].at_s == NETWORK_S
+    assert not record.states["toronto->london"][-1].there
     assert 0 < record.since(record.rounds[0].entered_s) < 1
 
 

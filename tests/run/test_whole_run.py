@@ -214,7 +214,7 @@ def test_the_quickstart_comes_to_its_end(quickstart: Running) -> None:
     value = summary(quickstart)
     print(json.dumps({**value, "links": "…"}, indent=1))
     assert_trusted(quickstart)
-    assert value["training"]["rounds"] == 160
+    assert value["training"]["rounds"] == 180
     assert value["training"]["final_accuracy"] >= 0.95
     assert value["training"]["identical_parameters"]
     kinds = [swap["kind"] for swap in value["swaps"]]
