@@ -45,11 +45,17 @@ class _Pace:
         self._looked = -LOOK_S
         self._allowed_bytes_s = 0
 
-    def allowed_bytes_s(self, now: float) -> int:
-        """See TcpInfo; OSError once the connection is closed."""
+    def allowed_bytes_s(self, now: float, rested: bool) -> int:
+        """See TcpInfo; OSError once the connection is closed.
+
+        BBR begins at its estimate when it has `rested`, whatever gain it had before: where that was 1.25, trains at the
+        estimate passed for a full link.
+        """
         if now - self._looked >= LOOK_S:
             self._looked = now
             self._allowed_bytes_s = tcpinfo.read(self._connection).allowed_bytes_s(self._paced)
+        if rested and self._paced:
+            return int(self._allowed_bytes_s / tcpinfo.probing_gain(self._connection))
         return self._allowed_bytes_s
 
 
@@ -180,8 +186,9 @@ class Sender:
                 sockets.let_wait(connection, longest)
             began = time.monotonic()
             frame = item.sealed(item.frame).sealed(item.payload)  # here, where what it reads is sent next
-            allowed = pace.allowed_bytes_s(began)
-            head = self._wire.pack(frame._replace(follows=item.queued_s <= ended, allowed_bytes_s=allowed))
+            follows = item.queued_s <= ended
+            allowed = pace.allowed_bytes_s(began, rested=not follows)
+            head = self._wire.pack(frame._replace(follows=follows, allowed_bytes_s=allowed))
             sockets.send_all(connection, head, item.payload)
             ended = time.monotonic()
             self.sending_s += ended - began

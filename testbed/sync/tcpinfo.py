@@ -14,6 +14,11 @@ _OUT_OF_ORDER = struct.Struct("<8x24I4Q6I4Q2I2Q2II")
 _MSS, _RTT, _WINDOW, _TOTAL_RETRANS, _PACING, _BYTES_ACKED, _UNSENT, _MIN_RTT = 2, 15, 18, 23, 24, 26, 30, 31
 _DELIVERY_RATE, _BUSY, _RWND_LIMITED = 34, 35, 36
 
+#: struct tcp_bbr_info of linux/inet_diag.h: two halves of the bandwidth, the least round trip, two gains in 1/256.
+_CC_INFO, _BBR_INFO, _PACING_GAIN, _GAIN_UNIT = 26, struct.Struct("<5I"), 3, 256
+
+#: BBR's gain when it looks for more. Starting up it has 2.89.
+PROBING = 1.25
 
 #: Round trips that take longer than this many times the least, and this much, have a queue in them. BBR by itself
 #: keeps as much again on the way as the path holds; short paths differ by what hosts do meanwhile.
@@ -109,6 +114,16 @@ def out_of_order(connection: socket.socket) -> int:
     """How many packets came in on a connection while one before them was missing; 0 where the kernel does not say."""
     raw = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _OUT_OF_ORDER.size)
     return int(_OUT_OF_ORDER.unpack(raw)[-1]) if len(raw) == _OUT_OF_ORDER.size else 0
+
+
+def probing_gain(connection: socket.socket) -> float:
+    """How many times its estimate of the path BBR lets go just now, where it looks for more: above 1 for a round trip
+    of eight. 1 of any other congestion control, and while it starts up."""
+    raw = connection.getsockopt(socket.IPPROTO_TCP, _CC_INFO, _BBR_INFO.size)
+    if not paces(connection) or len(raw) < _BBR_INFO.size:
+        return 1.0
+    gain = _BBR_INFO.unpack(raw)[_PACING_GAIN] / _GAIN_UNIT
+    return gain if 1.0 < gain <= PROBING else 1.0
 
 
 def paces(connection: socket.socket) -> bool:
