@@ -29,7 +29,7 @@ from testbed.controller.spec import ControllerSpec
 from testbed.controller.succession import Succession
 from testbed.controller.swaps import Swap
 from testbed.plan import Plan
-from testbed.planning import Pair, PhysicalLink, Policy, PolicyError, View, make_policy
+from testbed.planning import Pair, PhysicalLink, Policy, PolicyError, View, make_policy, predict
 from testbed.protocol import Held, Message, Prepare, Report, Stop
 
 #: Plans that are remembered: what a network did once it often does again.
@@ -96,7 +96,7 @@ class Planner:
         plan = self._plan(self.policy, view)
         self.course.begin(plan)
         self._ledger.store(plan)
-        first = Decision(True, "the first plan", None, self._foresight.seconds(plan, view))
+        first = Decision(True, "the first plan", None, predict(plan, view).seconds)
         await self._record(Request("period"), view, first, None, plan)
         self._considering = asyncio.create_task(self._consider_requests())
         self._considering.add_done_callback(self._ended)

@@ -23,13 +23,15 @@ links: [{between: [paris, tokyo], rate: 40mbit, delay: 10ms}]
 """
 DELAY_MS = 10.0
 
-#: Without the wide registers, on one core, under a kernel whose system calls are slow, a step takes long.
+#: Without the wide registers, on one core, under a kernel whose system calls are slow, a step takes long, and what
+#: judges plans takes minutes to compile.
 EXPERIMENT = """
 name: guest
 topology: two-sites.yaml
 train: {model: cnn, batch: 8, rounds: 4, evaluate_every: 4}
 compute: {step_time: 1s}
 sync: {policy: mst}
+controller: {hold: true}
 backend: netem
 """
 
