@@ -17,6 +17,7 @@ from dataclasses import replace
 
 from testbed.planning import Edge, Pair, PhysicalLink, View
 from testbed.protocol import PeerSample, Train
+from testbed.telemetry.bottleneck import FELL_S
 from testbed.telemetry.bottleneck import samples as samples_of
 from testbed.telemetry.estimate import UNKNOWN_DOUBT, Estimate, RateEstimator
 
@@ -42,6 +43,7 @@ class Knowledge:
         self._round_trips: dict[Pair, deque[float]] = {}
         self._speeds: dict[str, float] = {}
         self._redeclared_s: dict[Pair, float] = {}
+        self._newest: dict[Pair, list[Train]] = {}
 
     def redeclare(
         self, links: Mapping[str, PhysicalLink], routes: Mapping[Pair, tuple[str, ...]], now_s: float
@@ -142,8 +144,11 @@ class Knowledge:
             for name in route
         }
         delay_s = {name: link.delay_s for name, link in self._declared.links.items()}
-        for name, its in samples_of(trains, routes, delay_s, believed, self._access).items():
+        for name, its in samples_of(trains, routes, delay_s, believed, self._access, self._newest).items():
             self._rates.setdefault(name, RateEstimator(believed[name])).add(its)
+        for pair, came in trains.items():
+            kept = [*self._newest.get(pair, ()), *came]
+            self._newest[pair] = [train for train in kept if train.began_s >= kept[-1].began_s - FELL_S]
 
     def _edge(self, pair: Pair, links: Mapping[str, PhysicalLink], estimates: Mapping[str, Estimate]) -> Edge:
         """An edge over `links` as they are known. Its slowest one says whether it is."""

@@ -17,8 +17,16 @@ from testbed.protocol import Train
 from testbed.telemetry.sample import Sample
 from testbed.telemetry.trains import Floats, Pair, passed_bps
 
-#: A train that came at this part of what TCP let go was held up by that.
-HELD_BY_TCP = 0.85
+#: No trains.
+NOTHING: Mapping[Pair, Sequence[Train]] = {}
+
+#: A train that came at this part of what TCP let go was held up by that. One that came so many times faster than TCP
+#: lets anything go, then or by the next train, had waited in a queue.
+HELD_BY_TCP, QUEUED = 0.85, 1.1
+
+#: But where the edge carried so much more within so many seconds before, the path made TCP slower: its pace only falls
+#: when less comes through, while one that is too low stays so or grows.
+FELL, FELL_S = 0.75, 10.0
 
 #: A link that carried so many times as much at about the same time was not full. Trains of 64 KiB on links of 5 to 40
 #: Mbit/s lie within a tenth of each other.
@@ -35,21 +43,23 @@ def samples(
     delay_s: Mapping[str, float],
     believed_bps: Mapping[str, float],
     trusted: Collection[str] = (),
+    before: Mapping[Pair, Sequence[Train]] = NOTHING,
 ) -> dict[str, list[Sample]]:
     """What the trains of each edge say of the links of its route, in the order of the edges.
 
-    `trusted` links are held to be full only where a route has no others.
+    `trusted` links are held to be full only where a route has no others. `before` are trains that came earlier.
     """
     passed = passed_bps(trains, routes, delay_s)
     most = _most(passed, trains)
     found: dict[str, list[Sample]] = {}
     for pair, its in trains.items():
         doubted = [link for link in routes[pair] if link not in trusted] or list(routes[pair])
-        for number, train in enumerate(its):
+        earlier = _Most.of([*before.get(pair, ()), *its])
+        for number, (train, after) in enumerate(zip(its, [*its[1:], *its[-1:]], strict=True)):
             rates = {link: float(passed[pair, link][number]) for link in routes[pair]}
             middle_s = train.began_s + train.seconds / 2
             full = None
-            if not _held_by_tcp(train):
+            if not _held_by_tcp(train, after) or _bits_s(train) < FELL * earlier.before(train.began_s):
                 left = [link for link in doubted if most[link].near(middle_s) <= CLEARLY * rates[link]]
                 full = min(left, key=lambda link: abs(log(rates[link] / believed_bps[link])), default=None)
             for link, rate_bps in rates.items():
@@ -58,15 +68,33 @@ def samples(
     return found
 
 
-def _held_by_tcp(train: Train) -> bool:
-    return bool(train.allowed_bytes_s) and train.bytes / train.seconds >= HELD_BY_TCP * train.allowed_bytes_s
+def _held_by_tcp(train: Train, after: Train) -> bool:
+    """Whether a train that `after` follows came as fast as TCP let it, and no faster."""
+    rate, allowed = train.bytes / train.seconds, train.allowed_bytes_s
+    return bool(allowed) and HELD_BY_TCP * allowed <= rate <= QUEUED * max(allowed, after.allowed_bytes_s)
+
+
+def _bits_s(train: Train) -> float:
+    return 8 * train.bytes / train.seconds
 
 
 class _Most:
-    """What a link carried at most about a time, by the trains that passed it."""
+    """What a link, or an edge, carried at most about a time, by the trains that passed it."""
 
     def __init__(self, parts: Sequence[tuple[Floats, Floats, Floats]]) -> None:
         self._middles_s, self._rates_bps, self._bytes = (np.concatenate(part) for part in zip(*parts, strict=True))
+
+    @classmethod
+    def of(cls, trains: Sequence[Train]) -> _Most:
+        """Of an edge's own trains."""
+        middles_s = np.array([train.began_s + train.seconds / 2 for train in trains])
+        sizes = np.array([float(train.bytes) for train in trains])
+        return cls([(middles_s, np.array([_bits_s(train) for train in trains]), sizes)])
+
+    def before(self, at_s: float) -> float:
+        """Bit/s in the FELL_S before a time."""
+        recent = (self._middles_s < at_s) & (self._middles_s >= at_s - FELL_S)
+        return quantile(self._rates_bps[recent], self._bytes[recent], QUANTILE)
 
     def near(self, at_s: float) -> float:
         """Bit/s."""
