@@ -13,6 +13,9 @@ from testbed.planning import View, predict
 #: Seconds for which what is known of a network is taken to hold: what a swap saves later does not count for it.
 HOLDS_S = 20.0
 
+#: What is true of a plan shows in one of so many of its newest rounds.
+NEWEST = 2
+
 #: A swap costs so much of a round as long as none was measured: connections begin slowly.
 COST = 0.5
 
@@ -55,6 +58,11 @@ class Standing:
     left: float = float("inf")
     swaps_s: tuple[float, ...] = ()
 
+    @property
+    def longest_s(self) -> float:
+        """The longest of the newest rounds; infinite where there were none."""
+        return max(self.whole_s[-NEWEST:], default=float("inf"))
+
     def cost_s(self, round_s: float) -> float:
         """Seconds that another swap is expected to cost."""
         return median([COST * round_s, *self.swaps_s])
@@ -72,20 +80,23 @@ def decide(
 
     The dwell keeps a plan from being judged by the noise of its first rounds. When the network itself was changed
     (`network_changed`) there is nothing to wait for. A saving must be larger than the margin, and in all but a few of
-    the cases that may be, given what is known of links and plans, it must make up for the swap while it lasts.
+    the cases that may be, given what is known of links and plans, it must make up for the swap while it lasts. What is
+    to save something must be quicker than rounds really are, not only than they are foreseen to be: a link believed too
+    slow makes the plan in force look bad, and the rounds don't.
     """
     current_s = judge.seconds(current)
     seconds = [current_s if plan.shape() == current.shape() else judge.seconds(plan) for plan in proposed]
     proposed_s, best = min(zip(seconds, proposed, strict=True), key=lambda one: one[0])
     if best.shape() == current.shape():
         return Decision(False, "the plan in force is the best", current_s, current_s), best
-    saves, enough = _saves(1 - proposed_s / current_s, rules, "round")
+    really_s = current_s if network_changed else min(current_s, standing.longest_s)
+    saves, enough = _saves(1 - proposed_s / really_s, rules, "round")
     if not enough:
         return Decision(False, saves, current_s, proposed_s), best
     if wait := _dwells(standing, rules, network_changed):
         return Decision(False, saves + wait, current_s, proposed_s), best
     rounds = min(standing.left, max(HOLDS_S / proposed_s, 1.0))
-    surely_s, cost_s = judge.saves(current, best) * rounds, standing.cost_s(current_s)
+    surely_s, cost_s = judge.saves(current, best, really_s) * rounds, standing.cost_s(really_s)
     if surely_s <= cost_s:
         doubt = f", but surely only {surely_s:.1f} s in {rounds:.0f} rounds, and the swap may cost {cost_s:.1f} s"
         return Decision(False, saves + doubt, current_s, proposed_s), best

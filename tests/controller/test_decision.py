@@ -79,6 +79,15 @@ def test_rounds_that_are_quicker_than_the_view_has_it_speak_for_the_plan_in_forc
     assert not decision.adopt
 
 
+def test_a_plan_is_not_left_for_one_that_is_slower_than_its_rounds_really_are() -> None:
+    foreseen = decided(10)
+    assert foreseen.current_s is not None
+    quick = Standing(10, whole_s=(5.0, foreseen.proposed_s, foreseen.proposed_s * 1.05))
+    assert not decided(10, quick).adopt
+    assert decided(10, Standing(10, whole_s=(0.1, foreseen.current_s, 0.1))).adopt  # one of two was as foreseen
+    assert decided(10, quick, changed=True).adopt  # those were rounds over another network
+
+
 @given(st.floats(1, 39), st.floats(0, 0.3))
 def test_less_doubt_never_undoes_a_swap(direct: float, doubt: float) -> None:
     doubts = dict.fromkeys(("a->c", "c->b"), (doubt, 0.0))

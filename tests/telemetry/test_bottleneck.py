@@ -8,7 +8,7 @@ import pytest
 
 from testbed.planning.fair import Fair
 from testbed.protocol import Train
-from testbed.telemetry.bottleneck import samples
+from testbed.telemetry.bottleneck import FELL_S, samples
 from testbed.telemetry.sample import Sample
 from testbed.telemetry.trains import FRAME_BITS, Pair
 
@@ -100,7 +100,21 @@ def test_a_trusted_link_is_full_only_where_a_route_has_no_other() -> None:
     assert [sample.full for sample in its["a->b"]] == [True] and [sample.full for sample in its["down"]] == [False]
 
 
-@pytest.mark.parametrize(("allowed", "held_up"), [(0, False), (2_000_000, False), (1_100_000, True), (900_000, True)])
+@pytest.mark.parametrize(("allowed", "held_up"), [(0, False), (2_000_000, False), (1_100_000, True), (950_000, True)])
 def test_a_train_that_tcp_held_up_says_what_links_carry_at_least(allowed: int, held_up: bool) -> None:
     its = samples({("a", "b"): [Train(1.0, 0.1, 100_000, allowed)]}, {("a", "b"): ("a->b",)}, {}, {"a->b": 40e6})
     assert its["a->b"] == [Sample(pytest.approx(1e6 * FRAME_BITS), 1.0, 0.1, 100_000, full=not held_up)]
+
+
+def test_a_train_that_came_faster_than_tcp_lets_go_had_waited_unless_tcp_let_go_more_by_the_next() -> None:
+    its = [Train(1.0, 0.1, 100_000, 800_000), Train(2.0, 0.1, 100_000, 500_000), Train(3.0, 0.1, 100_000, 1_000_000)]
+    found = samples({("a", "b"): its}, {("a", "b"): ("a->b",)}, {}, {"a->b": 40e6})["a->b"]
+    assert [sample.full for sample in found] == [True, False, False]
+
+
+@pytest.mark.parametrize(("earlier_s", "full"), [(2.0, True), (2 * FELL_S, False)])
+def test_a_pace_below_what_the_edge_carried_shortly_before_is_the_path_s(earlier_s: float, full: bool) -> None:
+    before = {("a", "b"): [Train(100.0 - earlier_s, 0.1, 400_000, 4_000_000)]}
+    trains = {("a", "b"): [Train(100.0, 0.1, 100_000, 1_000_000)]}
+    found = samples(trains, {("a", "b"): ("a->b",)}, {}, {"a->b": 40e6}, before=before)["a->b"]
+    assert [sample.full for sample in found] == [full]
