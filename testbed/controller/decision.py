@@ -84,19 +84,18 @@ def decide(
     to save something must be quicker than rounds really are, not only than they are foreseen to be: a link believed too
     slow makes the plan in force look bad, and the rounds don't.
     """
-    current_s = judge.seconds(current)
+    current_s = judge.seconds(current) if network_changed else min(judge.seconds(current), standing.longest_s)
     seconds = [current_s if plan.shape() == current.shape() else judge.seconds(plan) for plan in proposed]
     proposed_s, best = min(zip(seconds, proposed, strict=True), key=lambda one: one[0])
     if best.shape() == current.shape():
         return Decision(False, "the plan in force is the best", current_s, current_s), best
-    really_s = current_s if network_changed else min(current_s, standing.longest_s)
-    saves, enough = _saves(1 - proposed_s / really_s, rules, "round")
+    saves, enough = _saves(1 - proposed_s / current_s, rules, "round")
     if not enough:
         return Decision(False, saves, current_s, proposed_s), best
     if wait := _dwells(standing, rules, network_changed):
         return Decision(False, saves + wait, current_s, proposed_s), best
     rounds = min(standing.left, max(HOLDS_S / proposed_s, 1.0))
-    surely_s, cost_s = judge.saves(current, best, really_s) * rounds, standing.cost_s(really_s)
+    surely_s, cost_s = judge.saves(current, best, current_s) * rounds, standing.cost_s(current_s)
     if surely_s <= cost_s:
         doubt = f", but surely only {surely_s:.1f} s in {rounds:.0f} rounds, and the swap may cost {cost_s:.1f} s"
         return Decision(False, saves + doubt, current_s, proposed_s), best

@@ -44,15 +44,14 @@ class Judge:
         """Of a whole round, as is to be expected. SimulationError when the plan uses an edge that is not there."""
         return self._foresight.seconds(plan, self._view)
 
-    def saves(self, current: Plan, proposed: Plan, current_s: float | None = None) -> float:
+    def saves(self, current: Plan, proposed: Plan, current_s: float) -> float:
         """Seconds that a round under `proposed` is surely shorter by; below zero where it may as well be longer.
 
-        `current_s` is how long rounds really are under `current`, where that is known better than foreseen.
+        `current_s` is how long rounds are under `current`: that may be known better than it is foreseen.
         """
         before, before_off = self._cases(current)
-        if current_s is not None:
-            part = current_s / self.seconds(current)
-            before, before_off = before * part, before_off * part
+        part = current_s / self.seconds(current)
+        before, before_off = before * part, before_off * part
         after, after_off = self._cases(proposed)
         saved = before - after
         apart = (np.var(saved) + before_off**2 + after_off**2) ** 0.5
