@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from testbed.planning import Pair, View
+from testbed.planning import Edge, Pair, View
 from testbed.protocol import Probe
 
 #: The part of what a path could carry that probes of it take.
@@ -20,33 +20,25 @@ ROUND_TRIPS, LEAST_S = 6, 0.3
 
 
 class Explorer:
-    """Chooses probes. One member sends one at a time; each unknown link is probed by the shortest edge over it.
+    """Chooses probes. One member sends one at a time; each unknown link is probed by the shortest edge over it."""
 
-    `declared` says what paths are.
-    """
-
-    def __init__(self, declared: View) -> None:
-        self._declared = declared
+    def __init__(self) -> None:
         self._sent_s: dict[str, float] = {}
         self._probed_s: dict[Pair, float] = {}
 
-    def redeclare(self, declared: View) -> None:
-        """Paths are others now."""
-        self._declared = declared
-
-    def probes(self, unknown: Mapping[str, Sequence[Pair]], now_s: float) -> dict[str, Probe]:
-        """The probes to send now, by their sender, for links that are `unknown`, each with the edges that use it."""
+    def probes(self, unknown: Mapping[str, Sequence[Pair]], declared: View, now_s: float) -> dict[str, Probe]:
+        """The probes to send now, by their sender, for links that are `unknown`, each with the edges that use it;
+        paths are as `declared`."""
         found: dict[str, Probe] = {}
-        routes = self._declared.routes
+        routes = declared.routes
         edges = {min(pairs, key=lambda pair: (len(routes.get(pair, ())), pair)) for pairs in unknown.values() if pairs}
         for pair in sorted(edges, key=lambda pair: (self._probed_s.get(pair, -AGAIN_S), pair)):
             rested = now_s - self._sent_s.get(pair[0], -SPACING_S) >= SPACING_S
             if rested and now_s - self._probed_s.get(pair, -AGAIN_S) >= AGAIN_S:
-                found[pair[0]] = self._probe(pair)
+                found[pair[0]] = _probe(pair, declared.edges[pair])
                 self._sent_s[pair[0]] = self._probed_s[pair] = now_s
         return found
 
-    def _probe(self, pair: Pair) -> Probe:
-        edge = self._declared.edges[pair]
-        size = int(SHARE * AGAIN_S * edge.rate_bps / 8)
-        return Probe(pair[1], size, ROUND_TRIPS * edge.rtt_s + LEAST_S)
+
+def _probe(pair: Pair, edge: Edge) -> Probe:
+    return Probe(pair[1], int(SHARE * AGAIN_S * edge.rate_bps / 8), ROUND_TRIPS * edge.rtt_s + LEAST_S)

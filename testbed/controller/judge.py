@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cached_property
 from math import exp
 
 import numpy as np
@@ -32,13 +33,8 @@ class Judge:
 
     def __init__(self, view: View, doubts: Doubts, foresight: Foresight) -> None:
         self._view = view
+        self._doubts = doubts
         self._foresight = foresight
-        names = sorted(doubts)
-        half = np.random.default_rng(0).standard_normal((PAIRS, len(names)))
-        self._views = [
-            _with_rates(view, {name: exp(z * doubts[name][int(z > 0)]) for name, z in zip(names, row, strict=True)})
-            for row in (*half, *-half)
-        ]
 
     def seconds(self, plan: Plan) -> float:
         """Of a whole round, as is to be expected. SimulationError when the plan uses an edge that is not there."""
@@ -56,6 +52,18 @@ class Judge:
         saved = before - after
         apart = (np.var(saved) + before_off**2 + after_off**2) ** 0.5
         return float(saved.mean() - SURELY * apart)
+
+    @cached_property
+    def _views(self) -> list[View]:
+        """The cases, drawn when a saving is large enough to be doubted."""
+        doubts, names = self._doubts, sorted(self._doubts)
+        half = np.random.default_rng(0).standard_normal((PAIRS, len(names)))
+        return [
+            _with_rates(
+                self._view, {name: exp(z * doubts[name][int(z > 0)]) for name, z in zip(names, row, strict=True)}
+            )
+            for row in (*half, *-half)
+        ]
 
     def _cases(self, plan: Plan) -> tuple[NDArray[np.float64], float]:
         """Seconds of the plan's rounds in each case, and how far off all of them may be."""

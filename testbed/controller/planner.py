@@ -79,7 +79,7 @@ class Planner:
         self.knowledge = Knowledge(spec.view)
         self._spec = spec
         self._host = host
-        self._explorer = Explorer(spec.view)
+        self._explorer = Explorer()
         self._requests = Requests()
         self._ledger = Ledger(out)
         self._declarations = 0
@@ -117,7 +117,6 @@ class Planner:
     def change_network(self, links: Mapping[str, PhysicalLink], routes: Mapping[Pair, tuple[str, ...]]) -> None:
         """The underlay is another one now: look at it at once. ViewError when it contradicts itself."""
         self.knowledge.redeclare(links, routes, time.time())
-        self._explorer.redeclare(self.knowledge.declared)
         self._declarations += 1
         self._ask(Request("network"))
 
@@ -222,7 +221,7 @@ class Planner:
             name: [pair for pair in pairs if present.issuperset(pair)]
             for name, pairs in self.knowledge.unknown(now).items()
         }
-        probes = self._explorer.probes(unknown, now)
+        probes = self._explorer.probes(unknown, self.knowledge.declared, now)
         for member, probe in probes.items():
             self._host.send(member, probe)
 

@@ -12,8 +12,13 @@ HOPS = 5_000
 
 def coarse(plan: Plan, model_bytes: int) -> Plan:
     """The plan itself, or with so few chunks that HOPS are simulated in a round."""
-    chunks = HOPS / max(sum(plan.trees[tree].share for _, _, tree in plan.edges()), 1.0)
-    return replace(plan, chunk_bytes=max(plan.chunk_bytes, _whole(model_bytes / chunks)))
+    hops = max(sum(plan.trees[tree].share for _, _, tree in plan.edges()), 1.0)
+    return in_chunks(plan, model_bytes, HOPS / hops)
+
+
+def in_chunks(plan: Plan, model_bytes: int, most: float) -> Plan:
+    """The plan itself, or with chunks so large that a model has no more than `most` of them."""
+    return replace(plan, chunk_bytes=max(plan.chunk_bytes, _whole(model_bytes / most)))
 
 
 def _whole(size: float) -> int:

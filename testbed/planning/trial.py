@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from testbed.plan import Plan
+from testbed.planning.coarse import in_chunks
 from testbed.planning.cost import predict
 from testbed.planning.simulate import simulate
 from testbed.planning.view import View
@@ -26,8 +25,7 @@ def tried_s(plan: Plan, view: View, rounds: int = 1) -> float:
 
     A trial has coarser chunks than the plan where the model is large, in simulation and prediction alike.
     """
-    least = -(-view.model_bytes // TRIAL_CHUNKS // 8) * 8
-    trial = replace(plan, chunk_bytes=max(plan.chunk_bytes, least))
+    trial = in_chunks(plan, view.model_bytes, TRIAL_CHUNKS)
     predicted_s = predict(trial, view).seconds
     if not predicted_s:
         return 0.0  # a single member's

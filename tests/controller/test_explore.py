@@ -26,18 +26,18 @@ UNKNOWN: dict[str, list[Pair]] = {
 
 
 def test_each_link_is_probed_by_the_shortest_edge_over_it_and_a_member_probes_one_at_a_time() -> None:
-    explorer = Explorer(network())
-    found = explorer.probes(UNKNOWN, 0.0)
+    explorer, declared = Explorer(), network()
+    found = explorer.probes(UNKNOWN, declared, 0.0)
     assert {source: probe.peer for source, probe in found.items()} == {A: B, C: D}
-    assert explorer.probes(UNKNOWN, SPACING_S / 2) == {}
-    assert explorer.probes(UNKNOWN, SPACING_S).keys() == {A}
+    assert explorer.probes(UNKNOWN, declared, SPACING_S / 2) == {}
+    assert explorer.probes(UNKNOWN, declared, SPACING_S).keys() == {A}
 
 
 def test_all_edges_have_their_turn_and_none_twice_within_a_while() -> None:
-    explorer = Explorer(network())
+    explorer, declared = Explorer(), network()
     asked: dict[tuple[str, str], list[float]] = {}
     for i in range(100):
-        for source, probe in explorer.probes(UNKNOWN, float(i)).items():
+        for source, probe in explorer.probes(UNKNOWN, declared, float(i)).items():
             asked.setdefault((source, probe.peer), []).append(float(i))
     assert asked.keys() == {(A, B), (A, C), (C, D)}
     assert all(times[0] < 30 for times in asked.values())
@@ -47,14 +47,14 @@ def test_all_edges_have_their_turn_and_none_twice_within_a_while() -> None:
 
 @pytest.mark.parametrize("mbps", [5, 40, 400])
 def test_probes_take_a_small_part_of_what_their_path_could_carry_and_last_some_round_trips(mbps: float) -> None:
-    explorer = Explorer(network(mbps))
+    explorer, declared = Explorer(), network(mbps)
     seconds, total = 120, 0
     for i in range(seconds):
-        for source, probe in explorer.probes(UNKNOWN, float(i)).items():
+        for source, probe in explorer.probes(UNKNOWN, declared, float(i)).items():
             total += probe.bytes if (source, probe.peer) == (A, B) else 0
             assert ROUND_TRIPS * 0.1 <= probe.seconds <= ROUND_TRIPS * 0.1 + 1
     assert 0 < 8 * total <= SHARE * mbps * 1e6 * (seconds + AGAIN_S)
 
 
 def test_what_is_known_is_not_probed() -> None:
-    assert Explorer(network()).probes({}, 0.0) == {}
+    assert Explorer().probes({}, network(), 0.0) == {}
