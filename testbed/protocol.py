@@ -4,6 +4,7 @@
       Hello  ----------------------->            where the member listens for its peers
              <-----------------------  Welcome   its job, everybody's addresses, the plan; sent when all are there
       Report ----------------------->            after each round: where the time went, what each peer's path did
+      Arrived ---------------------->            while a round takes long: what came in so far
              <-----------------------  Prepare   another plan
       Held   ----------------------->            the plan is held: its next hops are connected; or it can't be
       Goodbye ---------------------->            done, with the digest of the parameters
@@ -302,6 +303,15 @@ class Report(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class Arrived(Message):
+    """A member is still in a round: the `arrivals` since it said so last, or since its last Report."""
+
+    kind: ClassVar[str] = "arrived"
+    member: str
+    arrivals: Mapping[str, tuple[Train, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Renew(Message):
     """A member is still there."""
 
@@ -437,7 +447,7 @@ class Stop(Message):
 MESSAGES: dict[str, type[Message]] = {
     cls.kind: cls
     for cls in (
-        *(Hello, Welcome, Prepare, Held, Report, Renew, Lost, Halt, Holding, Resume, Goodbye, Probe),
+        *(Hello, Welcome, Prepare, Held, Report, Arrived, Renew, Lost, Halt, Holding, Resume, Goodbye, Probe),
         *(Died, Ask, Promised, Turn, Release, Stop),
     )
 }
@@ -490,7 +500,7 @@ def _revive(cls: type[Message], body: dict[str, Any]) -> dict[str, Any]:
         body["roster"] = {name: _address(address) for name, address in dict(body["roster"]).items()}
     if cls is Report and "peers" in body:
         body["peers"] = tuple(_sample(sample) for sample in body["peers"])
-    if cls is Report and "arrivals" in body:
+    if cls in (Report, Arrived) and "arrivals" in body:
         body["arrivals"] = {str(peer): tuple(map(_train, its)) for peer, its in dict(body["arrivals"]).items()}
     if cls is Report and "slices" in body:
         body["slices"] = tuple(slice_of(value) for value in body["slices"])

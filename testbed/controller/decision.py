@@ -48,20 +48,28 @@ class Decision:
 @dataclass(frozen=True, slots=True)
 class Standing:
     """How the plan in force has done: for how many `rounds`, and how long those since it was last judged took whole
-    (seconds, from the end of one to that of the next; the first after a swap is not among them).
+    (seconds, from the end of one to that of the next; the first after a swap is not among them), and the `newest_s`.
+    One is on for `on_s` by now.
 
     `left` rounds are still to come, and swaps so far made a round longer by `swaps_s`.
     """
 
     rounds: int
     whole_s: tuple[float, ...] = ()
+    newest_s: tuple[float, ...] = ()
+    on_s: float = 0.0
     left: float = float("inf")
     swaps_s: tuple[float, ...] = ()
 
     @property
+    def slow(self) -> bool:
+        """Whether the round that is on takes longer already than the newest ones did: something changed since."""
+        return bool(self.newest_s) and self.on_s > max(self.newest_s)
+
+    @property
     def longest_s(self) -> float:
-        """The longest of the newest rounds; infinite where there were none."""
-        return max(self.whole_s[-NEWEST:], default=float("inf"))
+        """The longest of the newest rounds and the one that is on; infinite where there were none."""
+        return max(*self.newest_s, self.on_s) if self.newest_s else float("inf")
 
     def cost_s(self, round_s: float) -> float:
         """Seconds that another swap is expected to cost."""

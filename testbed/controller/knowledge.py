@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from testbed.planning import Edge, Pair, PhysicalLink, View
@@ -34,7 +34,7 @@ MIN_RTT_WINDOW_S = 300.0
 
 
 class Knowledge:
-    """The declared view and what was measured since. Fed after each round; gives views."""
+    """The declared view and what was measured since. Fed after each round, and while one lasts; gives views."""
 
     def __init__(self, declared: View) -> None:
         self._declared = declared
@@ -43,7 +43,8 @@ class Knowledge:
         self._round_trips: dict[Pair, deque[float]] = {}
         self._speeds: dict[str, float] = {}
         self._redeclared_s: dict[Pair, float] = {}
-        self._newest: dict[Pair, list[Train]] = {}
+        self._measured: dict[Pair, list[Train]] = {}  # the newest of them
+        self._unmeasured: dict[Pair, list[Train]] = {}
 
     def redeclare(
         self, links: Mapping[str, PhysicalLink], routes: Mapping[Pair, tuple[str, ...]], now_s: float
@@ -57,6 +58,8 @@ class Knowledge:
         for pair in {*old.routes, *routes}:
             route = routes.get(pair, ())
             if route != old.routes.get(pair, ()) or changed.intersection(route):
+                self._measured.pop(pair, None)
+                self._unmeasured.pop(pair, None)
                 for edge in (pair, pair[::-1]):  # the way back is part of the round trip
                     self._round_trips.pop(edge, None)
                     self._redeclared_s[edge] = now_s
@@ -75,7 +78,20 @@ class Knowledge:
             if sample.rtt_s > 0:
                 trips = self._round_trips.setdefault(pair, deque(maxlen=RTT_SAMPLES))
                 trips.append(self._of_this_path(pair, sample.rtt_s, now_s))
-        self._measure(arrivals, now_s)
+        self.take(arrivals)
+        self.measure()
+
+    def take(self, arrivals: Mapping[Pair, Sequence[Train]]) -> None:
+        """Take what came in so far in a round that is on, for when it is measured."""
+        for pair, came in arrivals.items():
+            if pair in self._declared.edges:
+                self._unmeasured.setdefault(pair, []).extend(self._over_this_path(pair, came))
+
+    def measure(self, until_s: float = math.inf) -> None:
+        """Measure links by the trains that began by then: what else passed them meanwhile was taken too."""
+        due, later = _parted(self._unmeasured, lambda train: train.began_s <= until_s)
+        self._measure(due, later)
+        self._unmeasured = later
 
     def clock(self, speeds: Mapping[str, float]) -> None:
         """Take how fast members computed in a round, as parts of what is declared. Rounds differ by a late step, and
@@ -132,23 +148,21 @@ class Knowledge:
         """The links of an edge; where they are not known it is a capacity of its own."""
         return self._declared.routes.get(pair) or (f"{pair[0]}=>{pair[1]}",)
 
-    def _measure(self, arrivals: Mapping[Pair, Sequence[Train]], now_s: float) -> None:
-        trains = {
-            pair: self._over_this_path(pair, its) for pair, its in arrivals.items() if pair in self._declared.edges
-        }
-        routes = {pair: self.route(pair) for pair in trains}
-        estimates = self.estimates(now_s)
+    def _measure(self, trains: Mapping[Pair, Sequence[Train]], later: Mapping[Pair, Sequence[Train]]) -> None:
+        routes = {pair: self.route(pair) for pair in {*trains, *later, *self._measured}}
+        newest_s = max((its[-1].began_s for its in trains.values() if its), default=0.0)
+        estimates = self.estimates(newest_s)
         believed = {
             name: _rate(estimates.get(name), self._declared_bps(pair, name))
             for pair, route in routes.items()
             for name in route
         }
         delay_s = {name: link.delay_s for name, link in self._declared.links.items()}
-        for name, its in samples_of(trains, routes, delay_s, believed, self._access, self._newest).items():
+        found = samples_of(trains, routes, delay_s, believed, self._access, self._measured, later)
+        for name, its in found.items():
             self._rates.setdefault(name, RateEstimator(believed[name])).add(its)
-        for pair, came in trains.items():
-            kept = [*self._newest.get(pair, ()), *came]
-            self._newest[pair] = [train for train in kept if train.began_s >= kept[-1].began_s - FELL_S]
+        kept = {pair: [*self._measured.get(pair, ()), *trains.get(pair, ())] for pair in {*self._measured, *trains}}
+        self._measured, _ = _parted(kept, lambda train: train.began_s >= newest_s - FELL_S)
 
     def _edge(self, pair: Pair, links: Mapping[str, PhysicalLink], estimates: Mapping[str, Estimate]) -> Edge:
         """An edge over `links` as they are known. Its slowest one says whether it is."""
@@ -179,6 +193,17 @@ class Knowledge:
         """The round trip, but the declared one where it must be that of the path before the newest declaration."""
         since_s = now_s - self._redeclared_s.get(pair, -math.inf)
         return max(rtt_s, self._declared.edges[pair].rtt_s) if since_s <= MIN_RTT_WINDOW_S else rtt_s
+
+
+def _parted(
+    trains: Mapping[Pair, Sequence[Train]], chosen: Callable[[Train], bool]
+) -> tuple[dict[Pair, list[Train]], dict[Pair, list[Train]]]:
+    """Those that are chosen, and the others; an edge that has none is left out."""
+    found: tuple[dict[Pair, list[Train]], dict[Pair, list[Train]]] = ({}, {})
+    for pair, its in trains.items():
+        for train in its:
+            found[not chosen(train)].setdefault(pair, []).append(train)
+    return found
 
 
 def _rate(estimate: Estimate | None, declared_bps: float) -> float:

@@ -11,6 +11,7 @@ from typing import Protocol
 from testbed.protocol import (
     MAX_LINE_BYTES,
     PROTOCOL_VERSION,
+    Arrived,
     Goodbye,
     Held,
     Hello,
@@ -41,6 +42,9 @@ class Listener(Protocol):
 
     def reported(self, report: Report) -> None:
         """A member finished a round. ValueError when the report contradicts earlier ones."""
+
+    def arrived(self, arrived: Arrived) -> None:
+        """A member is in a round that takes long."""
 
     def held(self, held: Held) -> None:
         """A member holds a plan."""
@@ -182,6 +186,8 @@ class MemberServer:
                 match message:
                     case Report():
                         self._listener.reported(message)
+                    case Arrived():
+                        self._listener.arrived(message)
                     case Held():
                         self._listener.held(message)
                     case Renew():

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from testbed.controller.allowance import Allowance
-from testbed.controller.decision import Decision, Standing
+from testbed.controller.decision import NEWEST, Decision, Standing
 from testbed.controller.explore import Explorer
 from testbed.controller.foresight import Foresight
 from testbed.controller.knowledge import Knowledge
@@ -30,12 +30,15 @@ from testbed.controller.succession import Succession
 from testbed.controller.swaps import Swap
 from testbed.plan import Plan
 from testbed.planning import Pair, PhysicalLink, Policy, PolicyError, View, make_policy, predict
-from testbed.protocol import Held, Message, Prepare, Report, Stop
+from testbed.protocol import Arrived, Held, Message, Prepare, Report, Stop
 
 #: Plans that are remembered: what a network did once it often does again.
 PAST = 3
 
 log = logging.getLogger(__name__)
+
+#: What members say of a round that is on may be told so much later than it was so: a train is told when it is over.
+STRAGGLES_S = 0.5
 
 #: Members say within the round's timeout whether they hold a plan; who says nothing for so much longer never will.
 HOLD_MARGIN_S = 10.0
@@ -86,6 +89,7 @@ class Planner:
         self._foresight = Foresight()
         self._allowance = Allowance()
         self._considered_s = 0.0
+        self._measured_s = 0.0
         self._judged = 0
         self._past: tuple[Plan, ...] = ()
         self._busy = False
@@ -131,6 +135,21 @@ class Planner:
         """A member finished a round. ValueError when it said so before."""
         if (done := self.book.add(report)) is not None:
             self._round_done(done)
+
+    def arrived(self, arrived: Arrived) -> None:
+        """A member is in a round that takes long. Once all who are there have said so, it is known why, and whether
+        another plan is worth its while: what they come to hold in the midst of a round they go by in the next."""
+        now = time.time()
+        self.book.hear(arrived.member, now)
+        self.knowledge.take({(peer, arrived.member): trains for peer, trains in arrived.arrivals.items()})
+        heard_s = self.book.heard_s(self._host.members.present)
+        if heard_s <= self._measured_s:
+            return
+        self._measured_s = now
+        self.knowledge.measure(heard_s - STRAGGLES_S)
+        self._ledger.estimated(now, self.knowledge.estimates(now))
+        if self._standing(now).slow:
+            self._ask_if_due(now)
 
     def held(self, held: Held) -> None:
         """A member holds a plan, or never will."""
@@ -197,11 +216,15 @@ class Planner:
         self.knowledge.clock(self._spec.speeds(done.rates()))
         self._ledger.estimated(now, self.knowledge.estimates(now))
         self._explore(now)
-        due = now - self._considered_s >= self._spec.period_s and self._allowance.has_some(done.finished_s)
+        self._ask_if_due(done.finished_s)
+        self._host.announce()
+
+    def _ask_if_due(self, now: float) -> None:
+        """Have a plan considered, if that was long ago, may be afforded, and rounds are left to profit from it."""
+        due = time.time() - self._considered_s >= self._spec.period_s and self._allowance.has_some(now)
         idle = self.course.pending is None and self._requests.empty
         if due and idle and not self._spec.hold and self._left() >= self._spec.dwell_rounds:
             self._ask(Request("period"))
-        self._host.announce()
 
     def _activate(self) -> None:
         """The members may go by another plan since the last round."""
@@ -308,7 +331,7 @@ class Planner:
                 doubts=self.knowledge.doubts(now),
                 current=self.course.plan,
                 past=self._past,
-                standing=self._standing(),
+                standing=self._standing(now),
                 foresight=replace(self._foresight, compute_s=self.book.compute_s()),
                 network_changed=request.reason == "network",
                 anyway=f"{request.joins} comes" if request.joins else "forced" if request.reason == "forced" else "",
@@ -319,12 +342,14 @@ class Planner:
                 self._judged = rounds
                 return proposal
 
-    def _standing(self) -> Standing:
-        epoch = self.course.plan.epoch
+    def _standing(self, now: float) -> Standing:
+        epoch, last = self.course.plan.epoch, self.book.last
         pauses = [swap.pause_ms / 1e3 for swap in self.course.swaps if swap.pause_ms is not None]
         return Standing(
             rounds=sum(done.epoch == epoch for done in self.book.complete),
             whole_s=tuple(self.book.whole_s(self._judged, epoch)),
+            newest_s=tuple(self.book.whole_s(0, epoch)[-NEWEST:]),
+            on_s=now - last.finished_s if last is not None else 0.0,
             left=self._left(),
             swaps_s=tuple(pauses),
         )

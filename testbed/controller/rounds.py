@@ -1,8 +1,9 @@
-"""Rounds as the controller sees them: each member's report, and what follows when all have reported."""
+"""Rounds as the controller sees them: each member's report, what follows when all have reported, and who is heard of
+while one takes long."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
@@ -97,7 +98,17 @@ class RoundBook:
     def __init__(self, expected: Callable[[int], frozenset[str]]) -> None:
         self._expected = expected
         self._open: dict[int, dict[str, Report]] = {}
+        self._heard_s: dict[str, float] = {}
         self.complete: list[Round] = []
+
+    def hear(self, member: str, now_s: float) -> None:
+        """A member says that it is still in a round."""
+        self._heard_s[member] = now_s
+
+    def heard_s(self, members: Collection[str]) -> float:
+        """By when each of these has said so, or more, since the last round was complete; 0 where one has not."""
+        heard_s = min((self._heard_s.get(member, 0.0) for member in members), default=0.0)
+        return heard_s if self.last is None or heard_s > self.last.finished_s else 0.0
 
     def add(self, report: Report) -> Round | None:
         """Take a report; the round, when it was the last one of it. ValueError when the member reported it before."""

@@ -30,7 +30,7 @@ from testbed.controller.swaps import Swap
 from testbed.plan import Plan
 from testbed.planning import Pair, PhysicalLink, Policy
 from testbed.planning.graphs import GraphError
-from testbed.protocol import Goodbye, Held, Hello, Holding, Lost, Message, Promised, Renew, Report, Stop
+from testbed.protocol import Arrived, Goodbye, Held, Hello, Holding, Lost, Message, Promised, Renew, Report, Stop
 from testbed.telemetry.store import Records, write_json
 
 log = logging.getLogger(__name__)
@@ -63,6 +63,7 @@ class Controller:
         self.circle = Decentralized(spec.circle, spec, self) if spec.circle else None
         self._server = MemberServer(socket, spec.members, spec.token, self, tcp, self._elastic)
         self._rounds_file = Records(out / "rounds.jsonl")
+        self._arrivals_file = Records(out / "arrivals.jsonl")
         self._changed = asyncio.Event()
 
     async def start(self) -> None:
@@ -85,6 +86,7 @@ class Controller:
         self.closed = True
         self.announce()
         self._rounds_file.close()
+        self._arrivals_file.close()
 
     async def wait_change(self, seen: int) -> int:
         """Wait until something changed since `seen` (what this returned before; 0 at first); the newest number."""
@@ -184,6 +186,11 @@ class Controller:
         else:
             self.planner.reported(report)
         self._rounds_file.append({"at_s": time.time(), **asdict(report)})
+
+    def arrived(self, arrived: Arrived) -> None:
+        if self.circle is None:
+            self.planner.arrived(arrived)
+            self._arrivals_file.append({"at_s": time.time(), **asdict(arrived)})
 
     def held(self, held: Held) -> None:
         self.planner.held(held)

@@ -16,7 +16,20 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from testbed.plan import Plan, PlanError
-from testbed.protocol import Goodbye, Halt, Held, Message, Prepare, Probe, ProtocolError, Report, Resume, Slice, Stop
+from testbed.protocol import (
+    Arrived,
+    Goodbye,
+    Halt,
+    Held,
+    Message,
+    Prepare,
+    Probe,
+    ProtocolError,
+    Report,
+    Resume,
+    Slice,
+    Stop,
+)
 from testbed.sync import catchup, checkpoint
 from testbed.sync.buffers import CODES, Staging
 from testbed.sync.checkpoint import Stateful
@@ -26,6 +39,7 @@ from testbed.sync.errors import Stopped, SyncError
 from testbed.sync.later import Later, Work
 from testbed.sync.line import Line
 from testbed.sync.listener import CLOSE_S, Listener
+from testbed.sync.meanwhile import Meanwhile
 from testbed.sync.meeting import Meeting, meet
 from testbed.sync.round import Tally
 from testbed.sync.sender import Way
@@ -111,6 +125,7 @@ class Session(Offers):
         self._telling = threading.Lock()
         self._finished = False
         self._holding: list[threading.Thread] = []
+        self._meanwhile = Meanwhile(self.name, self._tell_arrivals)
         self._control = threading.Thread(target=self._obey, name="control", daemon=True)
         self._control.start()
 
@@ -186,6 +201,7 @@ class Session(Offers):
         if self._source:
             raise SyncError(f"{self.name} came while others train: call share() before its first round")
         values = self._staging.fetch(flat) if flat.is_cuda else flat
+        self._meanwhile.begins()
         with self._failing():
             current = self._eras.begin(values, weight, residual, overlaps=later)
         return _Begun(current, tensor, values, started, began, sending_s)
@@ -193,6 +209,7 @@ class Session(Offers):
     def _end(self, begun: _Begun) -> RoundResult:
         with self._failing():
             done = self._eras.end(begun.round)
+        self._meanwhile.ends()
         if begun.values.device != begun.tensor.device:
             begun.tensor.detach().view(-1).copy_(begun.values)
             self._staging.put_back(begun.values)
@@ -287,6 +304,11 @@ class Session(Offers):
             )
         return bool(untold)
 
+    def _tell_arrivals(self) -> None:
+        """Tell what came in so far. A controller that is gone has no use for it, and that is told elsewhere."""
+        with suppress(OSError):
+            self._line.send(Arrived(self.name, self._listener.arrivals()))
+
     def finish(self, digest: str = "", metrics: Mapping[str, float] | None = None) -> None:
         """Say goodbye, with the SHA-256 of the parameters if the controller is to compare them, once the peers have
         read all that was sent to them. Leaving the session without an error does so too."""
@@ -313,6 +335,7 @@ class Session(Offers):
         elif not self._finished:
             self._goodbye(Goodbye(self.name, self.rounds, error=f"{kind.__name__ if kind else ''}: {error}"))
         self._released.set()
+        self._meanwhile.close()
         self._eras.close()
         self._later.close()
         self._listener.close()

@@ -15,10 +15,7 @@ import numpy as np
 
 from testbed.protocol import Train
 from testbed.telemetry.sample import Sample
-from testbed.telemetry.trains import Floats, Pair, passed_bps
-
-#: No trains.
-NOTHING: Mapping[Pair, Sequence[Train]] = {}
+from testbed.telemetry.trains import NOTHING, Floats, Pair, passed_bps
 
 #: A train that came at this part of what TCP let go was held up by that. One that came so many times faster than TCP
 #: lets anything go, then or by the next train, had waited in a queue.
@@ -44,12 +41,15 @@ def samples(
     believed_bps: Mapping[str, float],
     trusted: Collection[str] = (),
     before: Mapping[Pair, Sequence[Train]] = NOTHING,
+    later: Mapping[Pair, Sequence[Train]] = NOTHING,
 ) -> dict[str, list[Sample]]:
     """What the trains of each edge say of the links of its route, in the order of the edges.
 
-    `trusted` links are held to be full only where a route has no others. `before` are trains that came earlier.
+    `trusted` links are held to be full only where a route has no others. `before` and `later` are trains that came
+    earlier and later, as far as that is known.
     """
-    passed = passed_bps(trains, routes, delay_s)
+    beside = {pair: [*before.get(pair, ()), *later.get(pair, ())] for pair in {**before, **later}}
+    passed = passed_bps(trains, routes, delay_s, beside)
     most = _most(passed, trains)
     found: dict[str, list[Sample]] = {}
     for pair, its in trains.items():

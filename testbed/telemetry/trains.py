@@ -19,6 +19,9 @@ Pair = tuple[str, str]
 
 Floats = NDArray[np.float64]
 
+#: No trains.
+NOTHING: Mapping[Pair, Sequence[Train]] = {}
+
 #: Bits of frames to a byte of payload.
 FRAME_BITS = 8 * MTU_FRAME_BYTES / TCP_PAYLOAD_BYTES
 
@@ -47,18 +50,21 @@ def passed_bps(
     trains: Mapping[Pair, Sequence[Train]],
     routes: Mapping[Pair, Sequence[str]],
     delay_s: Mapping[str, float],
+    beside: Mapping[Pair, Sequence[Train]] = NOTHING,
 ) -> dict[tuple[Pair, str], Floats]:
     """What each link of each edge carried during each of the edge's trains, in bit/s of frames.
 
-    `delay_s` is what each link takes one way; one that is not named takes nothing.
+    `delay_s` is what each link takes one way; one that is not named takes nothing. Trains that came `beside` these,
+    before and after, are part of what links carried.
     """
     trains = {pair: its for pair, its in trains.items() if its}
+    whole = {pair: [*trains.get(pair, ()), *beside.get(pair, ())] for pair in {**trains, **beside}}
     users: dict[str, list[Pair]] = {}
-    for pair in trains:
+    for pair in whole:
         for link in routes[pair]:
             users.setdefault(link, []).append(pair)
-    carried = {pair: Carried(its) for pair, its in trains.items()}
-    beyond = {pair: _beyond(routes[pair], delay_s) for pair in trains}
+    carried = {pair: Carried(its) for pair, its in whole.items()}
+    beyond = {pair: _beyond(routes[pair], delay_s) for pair in whole}
     found = {}
     for pair, its in trains.items():
         began = np.array([train.began_s for train in its])

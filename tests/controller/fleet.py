@@ -22,6 +22,7 @@ from testbed.planning.constraints import Constraints
 from testbed.planning.fair import Fair
 from testbed.protocol import (
     MAX_LINE_BYTES,
+    Arrived,
     Goodbye,
     Held,
     Hello,
@@ -41,6 +42,9 @@ from testbed.sync.arrivals import LEAST_BYTES, MOST_BYTES, MOST_S
 #: Round trips that an edge stays busy beyond draining, and by which part trains are off.
 OVERHEAD_RTTS = 3
 NOISE = 0.02
+
+#: Seconds between two rounds.
+PAUSE_S = 0.1
 
 #: What a probe is taken to send.
 PROBED_BYTES = 512 * 1024
@@ -148,10 +152,30 @@ class Fleet:
             timing = (started, finished, 0.1, 0.0, sent, sent, 0, 0, {})
             member.send(Report(name, self.round, epoch, *timing, peers, {"loss": 1.0}, arrivals=came))
         self.round += 1
-        self.clock_s = finished + 0.1
+        self.clock_s = finished + PAUSE_S
         await asyncio.sleep(0.01)  # the controller reads ...
         await self.until(lambda: not self._thinks())  # ... decides, which real rounds leave time for ...
         await asyncio.sleep(0.01)  # ... and prepares
+
+    async def linger(self, seconds: float, silent: Collection[str] = ()) -> None:
+        """Be in a round for so long, and say what came in, but for those who are `silent`."""
+        _, arrivals = transfers(self.network, self.plan, self._random, self.clock_s)
+        for name, member in self.members.items():
+            if name in silent:
+                continue
+            came = {
+                source: tuple(train for train in trains if train.began_s + train.seconds < self.clock_s + seconds)
+                for (source, target), trains in arrivals.items()
+                if target == name
+            }
+            member.send(Arrived(name, came))
+        await asyncio.sleep(0.01)
+        await self.until(lambda: not self._thinks())
+
+    @property
+    def plan(self) -> Plan:
+        """What they go by unless they agree on another."""
+        return next(iter(self.members.values())).plans[self.epochs[-1] if self.epochs else 0]
 
     def _take_probes(self) -> set[Pair]:
         taken = set().union(*(member.probes for member in self.members.values()))

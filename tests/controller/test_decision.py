@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -82,9 +83,11 @@ def test_rounds_that_are_quicker_than_the_view_has_it_speak_for_the_plan_in_forc
 def test_a_plan_is_not_left_for_one_that_is_slower_than_its_rounds_really_are() -> None:
     foreseen = decided(10)
     assert foreseen.current_s is not None
-    quick = Standing(10, whole_s=(5.0, foreseen.proposed_s, foreseen.proposed_s * 1.05))
+    quick = Standing(10, newest_s=(foreseen.proposed_s, foreseen.proposed_s * 1.05))
     assert not decided(10, quick).adopt
-    assert decided(10, Standing(10, whole_s=(0.1, foreseen.current_s, 0.1))).adopt  # one of two was as foreseen
+    assert decided(10, Standing(10, newest_s=(foreseen.current_s, 0.1))).adopt  # one of two was as foreseen
+    assert not decided(10, replace(quick, on_s=foreseen.proposed_s)).adopt
+    assert decided(10, replace(quick, on_s=foreseen.current_s)).adopt  # the one that is on takes as long already
     assert decided(10, quick, changed=True).adopt  # those were rounds over another network
 
 

@@ -100,8 +100,8 @@ def test_a_link_that_two_members_share_is_measured_by_both() -> None:
     view = measured(sites(("a", "b", 40), ("b", "c", 40)), a=2)
     plan = Plan(0, view.names, (star(view.names, "c-w0"),))
     known = Knowledge(view)
-    observe(known, plan, with_rate(view, "a->b", 0.3), 0, 4)
-    assert corrected(known, view, 4.0) == {"a->b": pytest.approx(0.3, rel=0.1)}
+    observe(known, plan, with_rate(view, "a->b", 0.3), 0, 4, every_s=8)
+    assert corrected(known, view, 32.0) == {"a->b": pytest.approx(0.3, rel=0.1)}
 
 
 def test_what_is_not_used_is_unknown_and_so_is_what_was_not_used_for_long() -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -16,10 +17,10 @@ from testbed.controller import planner
 from testbed.controller.service import Controller
 from testbed.controller.spec import ControllerSpec
 from testbed.plan import Plan
-from testbed.planning import View, make_policy
+from testbed.planning import CostModel, View, make_policy
 from testbed.protocol import Goodbye, Held, Job, Report, encode
 from testbed.telemetry.store import read_records
-from tests.controller.fleet import Fleet, connect
+from tests.controller.fleet import PAUSE_S, Fleet, connect
 from tests.planning.networks import sites, view_of
 
 pytestmark = pytest.mark.unit
@@ -136,6 +137,45 @@ def test_a_drop_of_a_link_in_use_makes_it_swap_within_three_rounds(tmp_path: Pat
             swaps = len(controller.swaps)
             await fleet.run(40)
             assert len(controller.swaps) == swaps <= 2
+
+    asyncio.run(scene())
+
+
+def test_a_drop_is_seen_and_another_plan_held_before_the_round_that_it_comes_in_is_over(tmp_path: Path) -> None:
+    rounds, lasts_s = 8, 8.0
+
+    async def scene() -> None:
+        view = mesh()
+        async with training(spec_of(view), tmp_path, view) as (controller, fleet):
+            whole_s = CostModel(view).predict(controller.plan).seconds + PAUSE_S
+            assert lasts_s > 2 * whole_s
+            fleet.clock_s = time.time() - rounds * whole_s - lasts_s
+            await fleet.run(rounds)
+            assert controller.swaps == []
+            before = controller.plan
+            dropped = sorted(u[0] + "_" + v[0] for u, v, _ in before.edges() if u[0] < v[0])[0]
+            fleet.network = mesh(**{dropped: 8})
+            await fleet.linger(lasts_s)
+            (swap,) = controller.swaps  # before anybody has reported the round
+            await fleet.run(2)
+            assert swap.active_round == rounds
+            assert dropped not in {u[0] + "_" + v[0] for u, v, _ in controller.plan.edges()}
+        looks = list(read_records(tmp_path / "out/estimates.jsonl"))
+        assert len(looks) == rounds + 1 + 2
+
+    asyncio.run(scene())
+
+
+def test_a_member_that_says_nothing_of_a_slow_round_is_waited_for(tmp_path: Path) -> None:
+    async def scene() -> None:
+        view = mesh()
+        async with training(spec_of(view), tmp_path, view) as (controller, fleet):
+            fleet.clock_s = time.time() - 60.0
+            await fleet.run(8)
+            fleet.network = mesh(a_b=8, a_c=8)
+            await fleet.linger(10.0, silent={"b-w0"})
+            assert controller.swaps == []
+            assert len(list(read_records(tmp_path / "out/estimates.jsonl"))) == 8
 
     asyncio.run(scene())
 

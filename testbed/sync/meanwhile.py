@@ -1,0 +1,61 @@
+"""Says something now and then while rounds are on: who waits for the end of a slow one hears of its cause too late."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+#: Seconds between two times, and from the begin of a round to the first.
+EACH_S = 1.0
+
+#: The thread ends at once when it is told to; this is for a machine that has no time for it.
+CLOSE_S = 5.0
+
+
+class Meanwhile:
+    """Calls `say` on a thread of its own, each EACH_S for as long as rounds are on. Any thread may call."""
+
+    def __init__(self, name: str, say: Callable[[], None]) -> None:
+        self._say = say
+        self._changed = threading.Condition()
+        self._on = 0
+        self._due_s = 0.0
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name=f"{name}: meanwhile", daemon=True)
+        self._thread.start()
+
+    def begins(self) -> None:
+        """A round does; the one before may not be over."""
+        with self._changed:
+            if not self._on:
+                self._due_s = time.monotonic() + EACH_S
+            self._on += 1
+            self._changed.notify()
+
+    def ends(self) -> None:
+        """A round does."""
+        with self._changed:
+            self._on -= 1
+
+    def close(self) -> None:
+        """Say nothing any more."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        self._thread.join(CLOSE_S)
+
+    def _run(self) -> None:
+        while self._await():
+            self._say()
+
+    def _await(self) -> bool:
+        """Wait until something is to be said; False when nothing will be."""
+        with self._changed:
+            while not self._closed:
+                left_s = self._due_s - time.monotonic() if self._on else None
+                if left_s is not None and left_s <= 0:
+                    self._due_s = time.monotonic() + EACH_S
+                    return True
+                self._changed.wait(left_s)
+            return False
