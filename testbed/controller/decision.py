@@ -48,8 +48,8 @@ class Decision:
 @dataclass(frozen=True, slots=True)
 class Standing:
     """How the plan in force has done: for how many `rounds`, and how long those since it was last judged took whole
-    (seconds, from the end of one to that of the next; the first after a swap is not among them), and the `newest_s`.
-    One is on for `on_s` by now.
+    (seconds, from the end of one to that of the next; the first after a swap is not among them; none where links were
+    measured since), and the `newest_s`. One is on for `on_s` by now.
 
     `left` rounds are still to come, and swaps so far made a round longer by `swaps_s`.
     """

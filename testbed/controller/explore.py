@@ -26,16 +26,16 @@ class Explorer:
         self._sent_s: dict[str, float] = {}
         self._probed_s: dict[Pair, float] = {}
 
-    def probes(self, unknown: Mapping[str, Sequence[Pair]], declared: View, now_s: float) -> dict[str, Probe]:
-        """The probes to send now, by their sender, for links that are `unknown`, each with the edges that use it;
-        paths are as `declared`."""
+    def probes(self, unknown: Mapping[str, Sequence[Pair]], view: View, now_s: float) -> dict[str, Probe]:
+        """The probes to send now, by their sender, for links that are `unknown`, each with the edges that use it.
+        What a path could carry is what the `view` believes: where that is too little, the next probe says more."""
         found: dict[str, Probe] = {}
-        routes = declared.routes
+        routes = view.routes
         edges = {min(pairs, key=lambda pair: (len(routes.get(pair, ())), pair)) for pairs in unknown.values() if pairs}
         for pair in sorted(edges, key=lambda pair: (self._probed_s.get(pair, -AGAIN_S), pair)):
             rested = now_s - self._sent_s.get(pair[0], -SPACING_S) >= SPACING_S
             if rested and now_s - self._probed_s.get(pair, -AGAIN_S) >= AGAIN_S:
-                found[pair[0]] = _probe(pair, declared.edges[pair])
+                found[pair[0]] = _probe(pair, view.edges[pair])
                 self._sent_s[pair[0]] = self._probed_s[pair] = now_s
         return found
 

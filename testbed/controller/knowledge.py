@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from testbed.planning import Edge, Pair, PhysicalLink, View
 from testbed.protocol import PeerSample, Train
-from testbed.telemetry.bottleneck import FELL_S
+from testbed.telemetry.bottleneck import FELL, FELL_S
 from testbed.telemetry.bottleneck import samples as samples_of
 from testbed.telemetry.estimate import UNKNOWN_DOUBT, Estimate, RateEstimator
 
@@ -40,6 +40,7 @@ class Knowledge:
         self._declared = declared
         self._access = {name for member in declared.members for name in (member.uplink, member.downlink)}
         self._rates: dict[str, RateEstimator] = {}
+        self._at_end: dict[str, Estimate] = {}
         self._round_trips: dict[Pair, deque[float]] = {}
         self._speeds: dict[str, float] = {}
         self._redeclared_s: dict[Pair, float] = {}
@@ -64,11 +65,6 @@ class Knowledge:
                     self._round_trips.pop(edge, None)
                     self._redeclared_s[edge] = now_s
 
-    @property
-    def declared(self) -> View:
-        """The network as it was last declared to be."""
-        return self._declared
-
     def observe(
         self, samples: Mapping[Pair, PeerSample], arrivals: Mapping[Pair, Sequence[Train]], now_s: float
     ) -> None:
@@ -80,6 +76,7 @@ class Knowledge:
                 trips.append(self._of_this_path(pair, sample.rtt_s, now_s))
         self.take(arrivals)
         self.measure()
+        self._at_end = self.estimates(now_s)
 
     def take(self, arrivals: Mapping[Pair, Sequence[Train]]) -> None:
         """Take what came in so far in a round that is on, for when it is measured."""
@@ -116,6 +113,15 @@ class Knowledge:
         """What was measured, by link (`u=>v` where an edge is one of its own)."""
         found = {name: estimator.estimate(now_s) for name, estimator in self._rates.items()}
         return {name: estimate for name, estimate in found.items() if estimate is not None}
+
+    def fell(self, now_s: float) -> bool:
+        """Whether a link carries much less than it did by the end of the last round that is over."""
+        before = self._at_end
+        return any(
+            estimate.rate_bps < FELL * before[name].rate_bps
+            for name, estimate in self.estimates(now_s).items()
+            if name in before
+        )
 
     def doubts(self, now_s: float) -> dict[str, tuple[float, float]]:
         """How far off links may be, as `Estimate.doubt` has it: nothing where nothing is measured, and of access links

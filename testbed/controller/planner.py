@@ -37,8 +37,8 @@ PAST = 3
 
 log = logging.getLogger(__name__)
 
-#: What members say of a round that is on may be told so much later than it was so: a train is told when it is over.
-STRAGGLES_S = 0.5
+#: A train is told when it is over, and what it is held against came to others up to so much later.
+STRAGGLES_S = 0.3
 
 #: Members say within the round's timeout whether they hold a plan; who says nothing for so much longer never will.
 HOLD_MARGIN_S = 10.0
@@ -137,8 +137,11 @@ class Planner:
             self._round_done(done)
 
     def arrived(self, arrived: Arrived) -> None:
-        """A member is in a round that takes long. Once all who are there have said so, it is known why, and whether
-        another plan is worth its while: what they come to hold in the midst of a round they go by in the next."""
+        """A member is in a round that takes long. Once all who are there have said so, links are measured.
+
+        Where one fell another plan is looked for at once: what members come to hold in the midst of a round they may
+        go by in the next.
+        """
         now = time.time()
         self.book.hear(arrived.member, now)
         self.knowledge.take({(peer, arrived.member): trains for peer, trains in arrived.arrivals.items()})
@@ -148,8 +151,8 @@ class Planner:
         self._measured_s = now
         self.knowledge.measure(heard_s - STRAGGLES_S)
         self._ledger.estimated(now, self.knowledge.estimates(now))
-        if self._standing(now).slow:
-            self._ask_if_due(now)
+        if self._standing(now).slow and self.knowledge.fell(now):
+            self._ask_if_affordable(now)
 
     def held(self, held: Held) -> None:
         """A member holds a plan, or never will."""
@@ -216,14 +219,14 @@ class Planner:
         self.knowledge.clock(self._spec.speeds(done.rates()))
         self._ledger.estimated(now, self.knowledge.estimates(now))
         self._explore(now)
-        self._ask_if_due(done.finished_s)
+        if now - self._considered_s >= self._spec.period_s:
+            self._ask_if_affordable(done.finished_s)
         self._host.announce()
 
-    def _ask_if_due(self, now: float) -> None:
-        """Have a plan considered, if that was long ago, may be afforded, and rounds are left to profit from it."""
-        due = time.time() - self._considered_s >= self._spec.period_s and self._allowance.has_some(now)
-        idle = self.course.pending is None and self._requests.empty
-        if due and idle and not self._spec.hold and self._left() >= self._spec.dwell_rounds:
+    def _ask_if_affordable(self, now: float) -> None:
+        """Have a plan considered, if none is, and rounds are left to profit from it."""
+        idle = self.course.pending is None and not self.considering
+        if idle and not self._spec.hold and self._left() >= self._spec.dwell_rounds and self._allowance.has_some(now):
             self._ask(Request("period"))
 
     def _activate(self) -> None:
@@ -244,7 +247,7 @@ class Planner:
             name: [pair for pair in pairs if present.issuperset(pair)]
             for name, pairs in self.knowledge.unknown(now).items()
         }
-        probes = self._explorer.probes(unknown, self.knowledge.declared, now)
+        probes = self._explorer.probes(unknown, self.knowledge.view(now), now)
         for member, probe in probes.items():
             self._host.send(member, probe)
 
@@ -343,13 +346,14 @@ class Planner:
                 return proposal
 
     def _standing(self, now: float) -> Standing:
-        epoch, last = self.course.plan.epoch, self.book.last
+        epoch = self.course.plan.epoch
+        finished_s = self.book.last.finished_s if self.book.last else now
         pauses = [swap.pause_ms / 1e3 for swap in self.course.swaps if swap.pause_ms is not None]
         return Standing(
             rounds=sum(done.epoch == epoch for done in self.book.complete),
-            whole_s=tuple(self.book.whole_s(self._judged, epoch)),
+            whole_s=() if self._measured_s > finished_s else tuple(self.book.whole_s(self._judged, epoch)),
             newest_s=tuple(self.book.whole_s(0, epoch)[-NEWEST:]),
-            on_s=now - last.finished_s if last is not None else 0.0,
+            on_s=now - finished_s,
             left=self._left(),
             swaps_s=tuple(pauses),
         )

@@ -74,7 +74,7 @@ def _propose(policy: Policy, spec: ControllerSpec, asked: Question) -> Proposal:
         )
         return Proposal(view, plans[0], _anyway(decision, asked, plans[0]), asked.foresight)
     foresight = asked.foresight
-    if not lacks and asked.standing.whole_s and not asked.standing.slow:  # what those rounds saw is no more
+    if not lacks and asked.standing.whole_s:
         ratio = median(asked.standing.whole_s[-NEWEST:]) / foresight.simulated(current, view)
         foresight = foresight.learned(current, ratio)
     judge = Judge(view, asked.doubts, foresight)

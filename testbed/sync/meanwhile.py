@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 #: Seconds between two times, and from the begin of a round to the first.
-EACH_S = 1.0
+EACH_S = 0.5
 
 #: The thread ends at once when it is told to; this is for a machine that has no time for it.
 CLOSE_S = 5.0

@@ -139,7 +139,8 @@ class Outbox:
 
     def probe(self, peer: str, most: int, seconds: float) -> None:
         """Send `peer` what means nothing for `seconds`, at most `most` bytes; returns at once."""
-        send_probe(self._sender((peer, PROBE_LANE)).backlog, most, seconds)
+        sender = self._sender((peer, PROBE_LANE))
+        send_probe(sender.backlog, most, seconds, sender.queueing)
 
     def sending_s(self) -> float:
         """Seconds that all connections together have spent in sending since they began."""
