@@ -7,6 +7,7 @@
       Arrived ---------------------->            while a round takes long: what came in so far
              <-----------------------  Prepare   another plan
       Held   ----------------------->            the plan is held: its next hops are connected; or it can't be
+             <-----------------------  Confirm   all hold the plan
       Goodbye ---------------------->            done, with the digest of the parameters
              <-----------------------  Probe     send something to a peer, to find out what the path there carries
              <-----------------------  Died      another member is gone (without a centre: the others go on)
@@ -29,7 +30,8 @@ hold: the epoch of the plan they were last asked for, or the round's own until t
 say different ones make it the round's own; what came of it comes back with the mean, so after round k all members
 know the same epoch to use in round k+1, and every one of them holds it. Agreement thus rides on the barrier that
 the round is anyway: nobody pauses for a swap, and a controller that dies in the middle of one leaves no member
-undecided.
+undecided. Confirm only makes it sooner: a root that knows all to hold the plan says so with the means that it has
+still to make, whatever their contributors said when they sent theirs, which may be seconds ago on a slow path.
 
 One plan at a time is asked for. Prepare takes back what an earlier Prepare asked for and is not in force yet, so a
 plan that a member could not hold, and the controller dropped, is no successor any more where it is held.
@@ -266,6 +268,14 @@ class Held(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class Confirm(Message):
+    """All members have said that they hold the plan of `epoch`."""
+
+    kind: ClassVar[str] = "confirm"
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class Report(Message):
     """One round as one member saw it. `started_s` and `finished_s` bound the synchronization (Unix time).
 
@@ -447,7 +457,7 @@ class Stop(Message):
 MESSAGES: dict[str, type[Message]] = {
     cls.kind: cls
     for cls in (
-        *(Hello, Welcome, Prepare, Held, Report, Arrived, Renew, Lost, Halt, Holding, Resume, Goodbye, Probe),
+        *(Hello, Welcome, Prepare, Held, Confirm, Report, Arrived, Renew, Lost, Halt, Holding, Resume, Goodbye, Probe),
         *(Died, Ask, Promised, Turn, Release, Stop),
     )
 }

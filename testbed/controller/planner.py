@@ -30,7 +30,7 @@ from testbed.controller.succession import Succession
 from testbed.controller.swaps import Swap
 from testbed.plan import Plan
 from testbed.planning import Pair, PhysicalLink, Policy, PolicyError, View, make_policy, predict
-from testbed.protocol import Arrived, Held, Message, Prepare, Report, Stop
+from testbed.protocol import Arrived, Confirm, Held, Message, Prepare, Report, Stop
 
 #: Plans that are remembered: what a network did once it often does again.
 PAST = 3
@@ -163,6 +163,8 @@ class Planner:
             self._give_up(swap, f"{held.member} can't hold it: {held.refusal}")
         else:
             swap.hold(held.member, time.time())
+            if swap.held_s is not None and not swap.joins:
+                self._host.send_all(Confirm(swap.plan.epoch))
         self._host.announce()
 
     # Members that go and come: see Membership

@@ -147,6 +147,10 @@ class Eras:
         """Connect to the next hops of a plan that is kept; SyncError if they can't be reached."""
         self._exchange.reach(plan)
 
+    def confirm(self, epoch: int) -> None:
+        """All members hold the plan of an epoch."""
+        self._exchange.confirm(epoch)
+
     def prepare(self, plan: Plan, roster: Roster, source: str) -> None:
         """Hold a plan with which another era begins, since it has other members; SyncError when they can't be reached.
 

@@ -138,6 +138,11 @@ class Exchange:
         with self._changed:
             self._plans.hold(plan)
 
+    def confirm(self, epoch: int) -> None:
+        """All members hold the plan of an epoch."""
+        with self._changed:
+            self._plans.confirm(epoch)
+
     def promise(self, epoch: int) -> None:
         """Say that this member is ready to go by `epoch`, the first of another era; PlanError as `keep`."""
         with self._changed:
@@ -211,9 +216,13 @@ class Exchange:
         def ready() -> int:
             return max(self._plans.successor, current.epoch) if current.among_all else current.epoch
 
-        successor = ready()
-        said = (lambda: successor) if self._overlapped else ready
-        return Share(values, weight, said, self._overlapped, self._overlaps)
+        def confirmed() -> int:
+            return max(self._plans.confirmed, current.epoch) if current.among_all else current.epoch
+
+        if self._overlapped:
+            successor = ready()
+            return Share(values, weight, lambda: successor, lambda: current.epoch, True, self._overlaps)
+        return Share(values, weight, ready, confirmed, False, self._overlaps)
 
     def end(self, current: Round, timeout_s: float) -> Round:
         """The second half of `run`: wait until a round that was begun is over."""

@@ -11,12 +11,14 @@ from testbed.sync.duty import Role, role_in
 class Plans:
     """By epoch, with what `member` does under each. No lock of its own.
 
-    `agreed` is the epoch that the next round goes by, `successor` the one that this member is ready to go by after it.
+    `agreed` is the epoch that the next round goes by, `successor` the one that this member is ready to go by after it,
+    `confirmed` the newest that all members are known to be ready for.
     """
 
     def __init__(self, member: str, first: Plan) -> None:
         self.agreed = first.epoch
         self.successor = first.epoch
+        self.confirmed = first.epoch
         self._member = member
         self._oldest = first.epoch
         self._plans: dict[int, Plan] = {}
@@ -56,7 +58,7 @@ class Plans:
         Whichever was kept before and is not in force is no successor any more. It may be agreed on all the same, in
         the round that is on, and stays for that.
         """
-        self.successor = self.agreed
+        self.successor = self.confirmed = self.agreed
         if plan.members != self.in_force.members:
             raise PlanError(f"the plan of epoch {plan.epoch} is for other members than the session")
         self._check_newer(plan.epoch)
@@ -66,6 +68,11 @@ class Plans:
         """A plan that is kept can be gone by, unless a newer one is kept meanwhile."""
         if plan.epoch == max(self._plans):
             self.successor = plan.epoch
+
+    def confirm(self, epoch: int) -> None:
+        """All members hold the plan of an epoch; that is of no use if a newer one is kept meanwhile."""
+        if epoch == max(self._plans):
+            self.confirmed = epoch
 
     def promise(self, epoch: int) -> None:
         """This member is ready to go by `epoch`, the first of another era; PlanError as `keep`."""

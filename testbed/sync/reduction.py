@@ -39,7 +39,8 @@ class Part(NamedTuple):
 
 
 class Share(NamedTuple):
-    """This member's own: its values (flat), their weight, and what says the epoch it is ready to go by next.
+    """This member's own: its values (flat), their weight, what says the epoch it is ready to go by next, and the newest
+    one that all are known to be ready for.
 
     `fixed`: it always says the same, since another round may begin with the first mean of this one. This member
     `overlaps` rounds, or may from now on.
@@ -48,6 +49,7 @@ class Share(NamedTuple):
     values: torch.Tensor
     weight: float
     ready: Callable[[], int]
+    confirmed: Callable[[], int]
     fixed: bool = False
     overlaps: bool = False
 
@@ -64,7 +66,8 @@ class Reduction:
     """The state of every chunk of one round, at a member with `role`, summed in `sums`.
 
     `epoch` is what the round goes by, and the one to go by next unless all contributors to some chunk say another: each
-    says so as that chunk leaves it, so who comes to hold a plan in the midst of a round may still have it in the next.
+    says so as that chunk leaves it, and a root says what all are known to be ready for, so who comes to hold a plan in
+    the midst of a round may still have it in the next.
     `lost` and `duplicated` are bitmaps of members whose update a mean left out, or that came a second time.
     `overlapped`: some member overlaps rounds; known with the first mean.
 
@@ -87,6 +90,7 @@ class Reduction:
         self._early: dict[int, dict[str, Update]] = {}
         self._share: Share | None = None
         self._ready: Callable[[], int] = lambda: epoch
+        self._confirmed: Callable[[], int] = lambda: epoch
         self._parts: list[Part | None] = [None] * chunks
         self._summed = bytearray(chunks)
         self._final = bytearray(chunks)
@@ -113,6 +117,12 @@ class Reduction:
         own = self._ready()
         return part._replace(successor=own if part.successor in (None, own) else self._epoch)
 
+    def concluded(self, part: Part) -> Part:
+        """A mean's part as it leaves its root, whose contributors may all be ready for more than they said."""
+        part = self.sealed(part)
+        assert part.successor is not None
+        return part._replace(successor=max(part.successor, self._confirmed()))
+
     def view(self, number: int) -> torch.Tensor:
         """The sum of a chunk."""
         chunk = self.layout.chunks[number]
@@ -124,7 +134,7 @@ class Reduction:
 
     def enter(self, share: Share) -> None:
         """This member takes part; `own` then adds its values chunk by chunk."""
-        self._share, self._ready = share, share.ready
+        self._share, self._ready, self._confirmed = share, share.ready, share.confirmed
 
     def leave(self) -> None:
         """The round is over here: let go of this member's values."""

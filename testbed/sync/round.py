@@ -239,7 +239,7 @@ class Round:
             finished = self.reduction.finish(number)
             self.tally.add_s += time.monotonic() - began
         for each in finished:
-            self._release(each, self.reduction.sealed(self.reduction.part(each)), duty.mean_codec)
+            self._release(each, self.reduction.concluded(self.reduction.part(each)), duty.mean_codec)
 
     def _advance(self, peer: str) -> None:
         """Send `peer` the partial sums whose turn it is."""

@@ -18,6 +18,7 @@ import torch
 from testbed.plan import Plan, PlanError
 from testbed.protocol import (
     Arrived,
+    Confirm,
     Goodbye,
     Halt,
     Held,
@@ -365,6 +366,8 @@ class Session(Offers):
                         self._eras.fail(Stopped(message.reason, message.again))
                     case Prepare():
                         self._prepare(message)
+                    case Confirm():
+                        self._eras.confirm(message.epoch)
                     case Probe():
                         self._eras.probe(message.peer, message.bytes, message.seconds)
                     case Halt():

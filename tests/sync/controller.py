@@ -10,7 +10,21 @@ from pathlib import Path
 from types import TracebackType
 
 from testbed.plan import Plan
-from testbed.protocol import Goodbye, Hello, Job, Message, Prepare, Probe, Report, Stop, Welcome, decode, encode
+from testbed.protocol import (
+    Confirm,
+    Goodbye,
+    Held,
+    Hello,
+    Job,
+    Message,
+    Prepare,
+    Probe,
+    Report,
+    Stop,
+    Welcome,
+    decode,
+    encode,
+)
 
 
 def job(**changes: object) -> Job:
@@ -33,6 +47,7 @@ class Controller:
         self.changed = threading.Condition()  # a reentrant lock, so conditions may ask what was said
         self._path = directory / "control.sock"
         self._connections: dict[str, socket.socket] = {}
+        self._holders: dict[int, set[str]] = {}
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(str(self._path))
         self._listener.listen(64)
@@ -105,6 +120,11 @@ class Controller:
                 self._connections[message.member] = connection
                 if len(self.roster) == len(self.plan.members):
                     self._welcome()
+            if isinstance(message, Held) and not message.refusal:
+                self._holders.setdefault(message.epoch, set()).add(message.member)
+                if self._holders[message.epoch] == set(self.plan.members):
+                    for each in self._connections.values():
+                        each.sendall(encode(Confirm(message.epoch)))
             self.changed.notify_all()
 
     def _welcome(self) -> None:

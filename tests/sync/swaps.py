@@ -172,6 +172,8 @@ def by_post(seed: int, swaps: int) -> Ledger:
             time.sleep(draw.choice([0, draw.uniform(0, 1e-3)]))
         for member in draw.sample(members, len(members)):
             exchanges[member].reach(plan)
+        for member in draw.sample(members, len(members)):
+            exchanges[member].confirm(plan.epoch)
 
     try:
         _meet(members, train, draw, swaps, prepare, ledger)

@@ -14,7 +14,7 @@ import torch
 
 from testbed import sync
 from testbed.plan import Group, Plan, Route
-from testbed.protocol import PeerSample
+from testbed.protocol import Held, PeerSample
 from tests.sync.controller import Controller, job
 from tests.sync.plans import chain, names, random_groups, random_plan, random_routes, star
 from tests.sync.test_session import check_exact, reducing, reducing_until, run, run_with, values
@@ -83,6 +83,34 @@ def test_plans_are_swapped_in_rounds_among_all_alone(tmp_path: Path) -> None:
     period = {0: 3, 1: 2, 2: 1}
     for number, (before, after) in enumerate(pairwise(epochs), start=1):  # type: ignore[arg-type]
         assert before == after or number % period[before] == 0
+
+
+def test_a_plan_that_all_hold_by_the_end_of_a_round_is_gone_by_in_the_next(tmp_path: Path) -> None:
+    """Others have contributed long before, and had only the old plan then."""
+    members = names(3)
+    begun, held = threading.Barrier(2), threading.Event()
+
+    def work(session: sync.Session) -> list[int]:
+        if session.name == "m2":
+            begun.wait(20)
+            held.wait(20)
+        return [session.allreduce(torch.ones(1000)).epoch for _ in range(2)]
+
+    def swap(controller: Controller) -> None:
+        controller.await_condition(lambda: len(controller.roster) == len(members))
+        begun.wait(20)
+        time.sleep(0.2)  # the others' values leave
+        controller.prepare(Plan(1, members, (chain(members),)))
+        controller.await_messages(Held, len(members))
+        time.sleep(0.2)  # they are told so
+        held.set()
+
+    with Controller(tmp_path, Plan(0, members, (star(members, "m0"),)), job()) as controller:
+        thread = threading.Thread(target=swap, args=(controller,))
+        thread.start()
+        results = run_with(controller, work)
+        thread.join()
+    assert all(results[member] == [0, 1] for member in members)
 
 
 @pytest.mark.parametrize("seed", range(4))

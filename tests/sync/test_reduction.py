@@ -56,10 +56,12 @@ class Wire:
         }
         self.contributed = {member: values.clone() for member, values in self.values.items()}
         self.weights = {member: draw.choice([1.0, draw.uniform(0.1, 9)]) for member in plan.members}
-        ready = draw.sample(range(plan.epoch, 9), draw.randint(1, 3))
-        self.successor = {member: draw.choice(ready) for member in plan.members}
+        epochs = draw.sample(range(plan.epoch, 9), draw.randint(1, 3))
+        self.successor = {member: draw.choice(epochs) for member in plan.members}
+        self.confirmed = plan.epoch
         for member, state in self.members.items():
-            state.enter(Share(self.values[member], self.weights[member], partial(self.ready, member)))
+            ready = partial(self.ready, member)
+            state.enter(Share(self.values[member], self.weights[member], ready, lambda: self.confirmed))
         chunks = range(len(next(iter(self.members.values())).layout.chunks))
         self.pending = [("own", member, number, "", None, None) for member in plan.members for number in chunks]
         self.draw = draw
@@ -91,7 +93,7 @@ class Wire:
             self.pending.append(("partial", duty.partials_to, number, member, *sent))
             return
         for each in state.finish(number):
-            made = state.sealed(state.part(each))
+            made = state.concluded(state.part(each))
             state.accept(each, made)
             self.broadcast(member, each, made)
 
@@ -134,6 +136,8 @@ def test_who_comes_to_hold_a_plan_in_the_midst_of_a_round_may_have_it_in_the_nex
         if steps > late:
             wire.successor[draw.choice(list(wire.members))] = 4
         all_ready = all_ready or set(wire.successor.values()) == {4}
+        if all_ready and draw.random() < 0.5:
+            wire.confirmed = 4
         run(member, number, part)
 
     wire.complete = step  # type: ignore[method-assign]
@@ -165,7 +169,7 @@ ONES = torch.ones(5)
 def entered(plan: Plan, member: str, elements: int = 5, weight: float = 1.0, fixed: bool = False) -> Reduction:
     """A member that has passed on its values, or added them."""
     state = reduction(plan, member, elements)
-    state.enter(Share(torch.ones(elements), weight, lambda: plan.epoch, fixed))
+    state.enter(Share(torch.ones(elements), weight, lambda: plan.epoch, lambda: plan.epoch, fixed))
     for number in range(len(state.layout.chunks)):
         state.own(number)
     return state
@@ -203,7 +207,7 @@ def test_values_of_chunks_that_are_not_final_stay_what_was_contributed() -> None
     plan = Plan(0, MEMBERS, (star(MEMBERS, "m0"),), 1024)
     values = torch.arange(300, dtype=torch.float32)
     leaf = reduction(plan, "m1", 300)
-    leaf.enter(Share(values, 2.0, lambda: 0))
+    leaf.enter(Share(values, 2.0, lambda: 0, lambda: 0))
     for number in range(2):
         leaf.own(number)
     give(leaf, 1, "m0", torch.zeros(44), Part(0b111, 3.0, 0))
@@ -226,7 +230,7 @@ def test_sixteen_bits_are_summed_in_float32() -> None:
     """256 + 1 is 256 in bfloat16."""
     root = reduction(STAR, "m0", 5, dtype=torch.bfloat16)
     values = torch.full((5,), 256, dtype=torch.bfloat16)
-    root.enter(Share(values, 1.0, lambda: 0))
+    root.enter(Share(values, 1.0, lambda: 0, lambda: 0))
     root.own(0)
     for peer, bit in (("m1", 0b010), ("m2", 0b100)):
         root.add(0, peer, Update(torch.ones(5, dtype=torch.bfloat16), 4.0, Part(bit, 4.0, 0)))
