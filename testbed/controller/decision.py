@@ -16,6 +16,9 @@ HOLDS_S = 20.0
 #: What is true of a plan shows in one of so many of its newest rounds.
 NEWEST = 2
 
+#: A plan whose rounds take so many times as long as they were promised to needs no more rounds to be judged.
+BROKEN = 1.5
+
 #: A swap costs so much of a round as long as none was measured: connections begin slowly.
 COST = 0.5
 
@@ -51,7 +54,8 @@ class Standing:
     (seconds, from the end of one to that of the next; the first after a swap is not among them; none where links were
     measured since), and the `newest_s`. One is on for `on_s` by now.
 
-    `left` rounds are still to come, and swaps so far made a round longer by `swaps_s`.
+    `left` rounds are still to come, and swaps so far made a round longer by `swaps_s`. It was adopted since its rounds
+    were to take `promised_s`.
     """
 
     rounds: int
@@ -60,6 +64,12 @@ class Standing:
     on_s: float = 0.0
     left: float = float("inf")
     swaps_s: tuple[float, ...] = ()
+    promised_s: float = float("inf")
+
+    @property
+    def broken(self) -> bool:
+        """Whether rounds are much longer than was promised."""
+        return bool(self.newest_s) and min(self.newest_s) > BROKEN * self.promised_s
 
     @property
     def slow(self) -> bool:
@@ -86,11 +96,11 @@ def decide(
 ) -> tuple[Decision, Plan]:
     """Choose among the `proposed` (at least one), and judge the choice against `current`.
 
-    The dwell keeps a plan from being judged by the noise of its first rounds. When the network itself was changed
-    (`network_changed`) there is nothing to wait for. A saving must be larger than the margin, and in all but a few of
-    the cases that may be, given what is known of links and plans, it must make up for the swap while it lasts. What is
-    to save something must be quicker than rounds really are, not only than they are foreseen to be: a link believed too
-    slow makes the plan in force look bad, and the rounds don't.
+    The dwell keeps a plan from being judged by the noise of its first rounds, unless they break what it promised. When
+    the network itself was changed (`network_changed`) there is nothing to wait for. A saving must be larger than the
+    margin, and in all but a few of the cases that may be, given what is known of links and plans, it must make up for
+    the swap while it lasts. What is to save something must be quicker than rounds really are, not only than they are
+    foreseen to be: a link believed too slow makes the plan in force look bad, and the rounds don't.
     """
     current_s = judge.seconds(current) if network_changed else min(judge.seconds(current), standing.longest_s)
     seconds = [current_s if plan.shape() == current.shape() else judge.seconds(plan) for plan in proposed]
@@ -136,6 +146,6 @@ def _saves(gain: float, rules: Rules, what: str) -> tuple[str, bool]:
 
 
 def _dwells(standing: Standing, rules: Rules, network_changed: bool) -> str:
-    if network_changed or standing.rounds >= rules.dwell_rounds:
+    if network_changed or standing.rounds >= rules.dwell_rounds or standing.broken:
         return ""
     return f", but the plan has stood for {standing.rounds} of {rules.dwell_rounds} rounds"

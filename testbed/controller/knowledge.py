@@ -41,6 +41,7 @@ class Knowledge:
         self._access = {name for member in declared.members for name in (member.uplink, member.downlink)}
         self._rates: dict[str, RateEstimator] = {}
         self._at_end: dict[str, Estimate] = {}
+        self._ended_s = 0.0
         self._round_trips: dict[Pair, deque[float]] = {}
         self._speeds: dict[str, float] = {}
         self._redeclared_s: dict[Pair, float] = {}
@@ -76,7 +77,7 @@ class Knowledge:
                 trips.append(self._of_this_path(pair, sample.rtt_s, now_s))
         self.take(arrivals)
         self.measure()
-        self._at_end = self.estimates(now_s)
+        self._at_end, self._ended_s = self.estimates(now_s), now_s
 
     def take(self, arrivals: Mapping[Pair, Sequence[Train]]) -> None:
         """Take what came in so far in a round that is on, for when it is measured."""
@@ -98,7 +99,7 @@ class Knowledge:
 
     def view(self, now_s: float) -> View:
         """What is known now: links as estimated, edges with the age of the estimate behind them, members' speeds."""
-        estimates = self.estimates(now_s) if self._declared.knowledge == "measured" else {}
+        estimates = self._either_way(self.estimates(now_s), now_s) if self._declared.knowledge == "measured" else {}
         links = {
             name: replace(link, rate_bps=_rate(estimates.get(name), link.rate_bps))
             for name, link in self._declared.links.items()
@@ -114,14 +115,15 @@ class Knowledge:
         found = {name: estimator.estimate(now_s) for name, estimator in self._rates.items()}
         return {name: estimate for name, estimate in found.items() if estimate is not None}
 
-    def fell(self, now_s: float) -> bool:
-        """Whether a link carries much less than it did by the end of the last round that is over."""
+    def fell(self, now_s: float) -> dict[str, float]:
+        """The links that carry much less than they did by the end of the last round that is over: what part of it."""
         before = self._at_end
-        return any(
-            estimate.rate_bps < FELL * before[name].rate_bps
+        parts = {
+            name: estimate.rate_bps / before[name].rate_bps
             for name, estimate in self.estimates(now_s).items()
             if name in before
-        )
+        }
+        return {name: part for name, part in parts.items() if part < FELL}
 
     def doubts(self, now_s: float) -> dict[str, tuple[float, float]]:
         """How far off links may be, as `Estimate.doubt` has it: nothing where nothing is measured, and of access links
@@ -169,6 +171,27 @@ class Knowledge:
             self._rates.setdefault(name, RateEstimator(believed[name])).add(its)
         kept = {pair: [*self._measured.get(pair, ()), *trains.get(pair, ())] for pair in {*self._measured, *trains}}
         self._measured, _ = _parted(kept, lambda train: train.began_s >= newest_s - FELL_S)
+
+    def _either_way(self, estimates: dict[str, Estimate], now_s: float) -> dict[str, Estimate]:
+        """Links are taken to fall both ways until the way back is measured again, later in the round: updates come
+        first, and a plan that left one way alone sent its means the other."""
+        since_s = now_s - self._ended_s
+        fell = self.fell(now_s)
+        found = dict(estimates)
+        for name, part in fell.items():
+            for back in self._ways_back(name):
+                if back not in fell and back in estimates and estimates[back].age_s >= since_s:
+                    found[back] = replace(estimates[back], rate_bps=estimates[back].rate_bps * part)
+        return found
+
+    def _ways_back(self, name: str) -> set[str]:
+        """The links that paths take back where they took this one there, if they go the same way."""
+        found = set()
+        for pair in self._declared.edges:
+            there, back = self.route(pair), self.route(pair[::-1])
+            if name in there and len(there) == len(back):
+                found.add(back[-1 - there.index(name)])
+        return found
 
     def _edge(self, pair: Pair, links: Mapping[str, PhysicalLink], estimates: Mapping[str, Estimate]) -> Edge:
         """An edge over `links` as they are known. Its slowest one says whether it is."""

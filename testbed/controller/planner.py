@@ -91,6 +91,7 @@ class Planner:
         self._considered_s = 0.0
         self._measured_s = 0.0
         self._judged = 0
+        self._promised_s = float("inf")
         self._past: tuple[Plan, ...] = ()
         self._busy = False
 
@@ -321,6 +322,8 @@ class Planner:
             reason = request.reason if request.policy else f"{request.reason}: {decision.why}"
             self._past = () if request.policy else _remembered(proposal.plan, last, *self._past)
             plan = self._adopt(proposal.plan, reason, request.joins)
+            policy = request.policy or self.policy
+            self._promised_s = decision.proposed_s if policy.measure is None else float("inf")
         await self._record(request, view, decision, last, plan, proposal.choice)
 
     async def _propose(self, request: Request) -> Proposal:
@@ -358,6 +361,7 @@ class Planner:
             on_s=now - finished_s,
             left=self._left(),
             swaps_s=tuple(pauses),
+            promised_s=self._promised_s,
         )
 
     def _adopt(self, plan: Plan, reason: str, joins: str) -> Plan:

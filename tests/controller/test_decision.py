@@ -91,6 +91,13 @@ def test_a_plan_is_not_left_for_one_that_is_slower_than_its_rounds_really_are() 
     assert decided(10, quick, changed=True).adopt  # those were rounds over another network
 
 
+def test_a_plan_that_breaks_its_promise_is_judged_before_its_time() -> None:
+    young = Standing(1, newest_s=(50.0,))
+    assert not decided(10, young).adopt
+    assert not decided(10, replace(young, promised_s=40.0)).adopt
+    assert decided(10, replace(young, promised_s=30.0)).adopt
+
+
 @given(st.floats(1, 39), st.floats(0, 0.3))
 def test_less_doubt_never_undoes_a_swap(direct: float, doubt: float) -> None:
     doubts = dict.fromkeys(("a->c", "c->b"), (doubt, 0.0))

@@ -224,3 +224,19 @@ def test_samples_of_edges_that_are_not_there_any_more_are_passed_over() -> None:
     known = Knowledge(view)
     known.observe({("a-w0", "z-w0"): PeerSample("z-w0", 10**6, 1.0, 0.01, 0)}, {}, 1.0)
     assert known.estimates(1.0) == {}
+
+
+def test_a_link_that_falls_in_the_midst_of_a_round_is_taken_to_fall_both_ways_until_the_way_back_is_measured() -> None:
+    view = measured(sites(("a", "b", 40), ("b", "c", 40)))
+    plan = Plan(0, view.names, (star(view.names, "b-w0"),))
+    known = Knowledge(view)
+    observe(known, plan, view, 0, 3, every_s=8)
+    _, arrivals = transfers(with_rate(view, "a->b", 0.25), plan, random.Random(1), 24.0)
+    known.take({("a-w0", "b-w0"): arrivals["a-w0", "b-w0"]})
+    known.measure()
+    fallen = {"a->b": pytest.approx(0.25, rel=0.1), "b->a": pytest.approx(0.25, rel=0.1)}
+    assert known.fell(30.0) == {"a->b": pytest.approx(0.25, rel=0.1)}
+    assert corrected(known, view, 30.0) == fallen
+    known.take({("b-w0", "a-w0"): arrivals["b-w0", "a-w0"]})
+    known.measure()
+    assert corrected(known, view, 30.0).keys() == {"a->b"}
