@@ -6,7 +6,8 @@ import threading
 import time
 from collections.abc import Callable
 
-#: Seconds between two times, and from the begin of a round to the first.
+#: Seconds between two times. They are the same ones for all members, as far as clocks agree: what one says is held
+#: against what others say.
 EACH_S = 0.5
 
 #: The thread ends at once when it is told to; this is for a machine that has no time for it.
@@ -14,7 +15,10 @@ CLOSE_S = 5.0
 
 
 class Meanwhile:
-    """Calls `say` on a thread of its own, each EACH_S for as long as rounds are on. Any thread may call."""
+    """Calls `say` on a thread of its own, each EACH_S for as long as rounds are on, if that is longer than EACH_S.
+
+    Any thread may call.
+    """
 
     def __init__(self, name: str, say: Callable[[], None]) -> None:
         self._say = say
@@ -29,7 +33,7 @@ class Meanwhile:
         """A round does; the one before may not be over."""
         with self._changed:
             if not self._on:
-                self._due_s = time.monotonic() + EACH_S
+                self._due_s = _next(time.time() + EACH_S)
             self._on += 1
             self._changed.notify()
 
@@ -53,9 +57,15 @@ class Meanwhile:
         """Wait until something is to be said; False when nothing will be."""
         with self._changed:
             while not self._closed:
-                left_s = self._due_s - time.monotonic() if self._on else None
+                now = time.time()
+                left_s = min(self._due_s - now, EACH_S * 2) if self._on else None
                 if left_s is not None and left_s <= 0:
-                    self._due_s = time.monotonic() + EACH_S
+                    self._due_s = _next(now)
                     return True
                 self._changed.wait(left_s)
             return False
+
+
+def _next(now: float) -> float:
+    """The first of the times that come after this one (Unix seconds)."""
+    return (now // EACH_S + 1) * EACH_S

@@ -24,6 +24,9 @@ from testbed.telemetry.sample import Sample
 GROUP = 5
 #: Fewer say nothing: a late stamp made one of 190 Mbit/s over a link of 20.
 LEAST = 3
+#: But so many in a row that are each below this part of the ones before are a fall: late stamps make trains look fast,
+#: and while losses are mended few come at all.
+FALLEN, FALLS = 2, 0.5
 #: A group agrees when its median is within this part of that of the window. Trains of 64 to 256 KiB are 0.8 % off at
 #: the median and 2.7 % at the 90th percentile.
 AGREES = 0.06
@@ -122,6 +125,8 @@ def _agreeing(samples: Sequence[Sample]) -> list[Sample]:
     """The newest samples, and those before them for as long as they agree and are no older than SILENCE_S."""
     recent = [sample for sample in samples if samples[-1].ended_s - sample.began_s <= SILENCE_S]
     samples = recent if len(recent) >= LEAST else samples[-LEAST:]
+    if fallen := _fallen(samples):
+        return fallen
     window = list(samples[-GROUP:])
     for stop in range(len(samples) - GROUP, 0, -GROUP):
         group = samples[max(stop - GROUP, 0) : stop]
@@ -129,6 +134,17 @@ def _agreeing(samples: Sequence[Sample]) -> list[Sample]:
             break
         window = [*group, *window]
     return window
+
+
+def _fallen(samples: Sequence[Sample]) -> list[Sample]:
+    """The newest samples, if they are less than a group and the ones before them were much above all of them."""
+    for count in range(FALLEN, GROUP):
+        before, newest = samples[-GROUP - count : -count], samples[-count:]
+        if len(before) < LEAST:
+            break
+        if max(sample.rate_bps for sample in newest) < FALLS * min(sample.rate_bps for sample in before):
+            return list(newest)
+    return []
 
 
 def _middle(samples: Sequence[Sample]) -> float:
