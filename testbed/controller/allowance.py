@@ -5,8 +5,9 @@ from __future__ import annotations
 #: The part.
 SHARE = 0.05
 
-#: Seconds of it that are saved up at most, for when much happens after a quiet time.
-SAVED_S = 1.0
+#: Seconds of it that are saved up at most, for when much happens after a quiet time, and what of them is kept for what
+#: is urgent.
+SAVED_S, RESERVE_S = 1.0, 0.5
 
 
 class Allowance:
@@ -16,12 +17,12 @@ class Allowance:
         self._left_s = SAVED_S
         self._at_s: float | None = None
 
-    def has_some(self, now_s: float) -> bool:
+    def has_some(self, now_s: float, urgent: bool = False) -> bool:
         """Whether anything may be spent at this time, by any clock that does not jump."""
         passed_s = 0.0 if self._at_s is None else max(now_s - self._at_s, 0.0)
         self._left_s = min(self._left_s + SHARE * passed_s, SAVED_S)
         self._at_s = now_s
-        return self._left_s > 0
+        return self._left_s > (0.0 if urgent else RESERVE_S)
 
     def spend(self, seconds: float) -> None:
         """So much of a processor was used."""

@@ -77,7 +77,6 @@ class Knowledge:
                 trips.append(self._of_this_path(pair, sample.rtt_s, now_s))
         self.take(arrivals)
         self.measure()
-        self._at_end, self._ended_s = self.estimates(now_s), now_s
 
     def take(self, arrivals: Mapping[Pair, Sequence[Train]]) -> None:
         """Take what came in so far in a round that is on, for when it is measured."""
@@ -90,6 +89,10 @@ class Knowledge:
         due, later = _parted(self._unmeasured, lambda train: train.began_s <= until_s)
         self._measure(due, later)
         self._unmeasured = later
+
+    def round_over(self, now_s: float) -> None:
+        """What is known by now is what links are held to have carried before they `fell`."""
+        self._at_end, self._ended_s = self.estimates(now_s), now_s
 
     def clock(self, speeds: Mapping[str, float]) -> None:
         """Take how fast members computed in a round, as parts of what is declared. Rounds differ by a late step, and
@@ -116,7 +119,7 @@ class Knowledge:
         return {name: estimate for name, estimate in found.items() if estimate is not None}
 
     def fell(self, now_s: float) -> dict[str, float]:
-        """The links that carry much less than they did by the end of the last round that is over: what part of it."""
+        """The links that carry much less than they did when a round was over last: what part of it."""
         before = self._at_end
         parts = {
             name: estimate.rate_bps / before[name].rate_bps

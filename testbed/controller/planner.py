@@ -153,7 +153,7 @@ class Planner:
         self.knowledge.measure(heard_s - STRAGGLES_S)
         self._ledger.estimated(now, self.knowledge.estimates(now))
         if self._standing(now).slow and self.knowledge.fell(now):
-            self._ask_if_affordable(now)
+            self._ask_if_affordable(now, urgent=True)
 
     def held(self, held: Held) -> None:
         """A member holds a plan, or never will."""
@@ -219,17 +219,20 @@ class Planner:
         now = time.time()
         self._activate()
         self.knowledge.observe(done.samples(), done.arrivals(), now)
+        fell = bool(self.knowledge.fell(now))
+        self.knowledge.round_over(now)
         self.knowledge.clock(self._spec.speeds(done.rates()))
         self._ledger.estimated(now, self.knowledge.estimates(now))
         self._explore(now)
-        if now - self._considered_s >= self._spec.period_s:
-            self._ask_if_affordable(done.finished_s)
+        if fell or now - self._considered_s >= self._spec.period_s:
+            self._ask_if_affordable(done.finished_s, urgent=fell)
         self._host.announce()
 
-    def _ask_if_affordable(self, now: float) -> None:
+    def _ask_if_affordable(self, now: float, urgent: bool) -> None:
         """Have a plan considered, if none is, and rounds are left to profit from it."""
         idle = self.course.pending is None and not self.considering
-        if idle and not self._spec.hold and self._left() >= self._spec.dwell_rounds and self._allowance.has_some(now):
+        worth = not self._spec.hold and self._left() >= self._spec.dwell_rounds
+        if idle and worth and self._allowance.has_some(now, urgent):
             self._ask(Request("period"))
 
     def _activate(self) -> None:

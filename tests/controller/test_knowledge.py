@@ -34,6 +34,7 @@ def observe(known: Knowledge, plan: Plan, network: View, first: int, rounds: int
     chance = random.Random(first)
     for i in range(first, first + rounds):
         known.observe(*transfers(network, plan, chance, i * every_s), (i + 1) * every_s)
+        known.round_over((i + 1) * every_s)
 
 
 def corrected(known: Knowledge, declared: View, now_s: float) -> dict[str, float]:
