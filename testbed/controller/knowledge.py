@@ -169,7 +169,10 @@ class Knowledge:
             for name in route
         }
         delay_s = {name: link.delay_s for name, link in self._declared.links.items()}
-        found = samples_of(trains, routes, delay_s, believed, self._access, self._measured, later)
+        round_trip_s = {
+            pair: min(self._round_trips.get(pair, ()), default=self._declared.edges[pair].rtt_s) for pair in routes
+        }
+        found = samples_of(trains, routes, delay_s, believed, round_trip_s, self._access, self._measured, later)
         for name, its in found.items():
             self._rates.setdefault(name, RateEstimator(believed[name])).add(its)
         kept = {pair: [*self._measured.get(pair, ()), *trains.get(pair, ())] for pair in {*self._measured, *trains}}

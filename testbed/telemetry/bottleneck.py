@@ -8,6 +8,7 @@ carry.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from math import log
 
@@ -25,6 +26,12 @@ HELD_BY_TCP, QUEUED = 0.85, 1.1
 #: when less comes through, while one that is too low stays so or grows.
 FELL, FELL_S = 0.75, 10.0
 
+#: Nor does TCP hold up what was sent without a pause for so many round trips, in which it looked for more (BBR once in
+#: eight) and did not find so much of it.
+LOOKED_TRIPS, MORE = 10, 1.1
+#: A pause: a sender without more to send makes one, trains that are cut don't.
+PAUSE_S = 0.005
+
 #: A link that carried so many times as much at about the same time was not full. Trains of 64 KiB on links of 5 to 40
 #: Mbit/s lie within a tenth of each other.
 CLEARLY = 1.15
@@ -39,6 +46,7 @@ def samples(
     routes: Mapping[Pair, Sequence[str]],
     delay_s: Mapping[str, float],
     believed_bps: Mapping[str, float],
+    round_trip_s: Mapping[Pair, float],
     trusted: Collection[str] = (),
     before: Mapping[Pair, Sequence[Train]] = NOTHING,
     later: Mapping[Pair, Sequence[Train]] = NOTHING,
@@ -55,11 +63,13 @@ def samples(
     for pair, its in trains.items():
         doubted = [link for link in routes[pair] if link not in trusted] or list(routes[pair])
         earlier = _Most.of([*before.get(pair, ()), *its])
+        looked = _looked([*before.get(pair, ()), *its], round_trip_s[pair])
         for number, (train, after) in enumerate(zip(its, [*its[1:], *its[-1:]], strict=True)):
             rates = {link: float(passed[pair, link][number]) for link in routes[pair]}
             middle_s = train.began_s + train.seconds / 2
             full = None
-            if not _held_by_tcp(train, after) or _bits_s(train) < FELL * earlier.before(train.began_s):
+            fell = _bits_s(train) < FELL * earlier.before(train.began_s)
+            if fell or train in looked or not _held_by_tcp(train, after):
                 left = [link for link in doubted if most[link].near(middle_s) <= CLEARLY * rates[link]]
                 full = min(left, key=lambda link: abs(log(rates[link] / believed_bps[link])), default=None)
             for link, rate_bps in rates.items():
@@ -72,6 +82,22 @@ def _held_by_tcp(train: Train, after: Train) -> bool:
     """Whether a train that `after` follows came as fast as TCP let it, and no faster."""
     rate, allowed = train.bytes / train.seconds, train.allowed_bytes_s
     return bool(allowed) and HELD_BY_TCP * allowed <= rate <= QUEUED * max(allowed, after.allowed_bytes_s)
+
+
+def _looked(trains: Sequence[Train], round_trip_s: float) -> set[Train]:
+    """The trains by whose end TCP had looked for more, without a pause, and had not found it."""
+    found: set[Train] = set()
+    unbroken: deque[Train] = deque()
+    for train in sorted(trains):
+        if unbroken and train.began_s - unbroken[-1].began_s - unbroken[-1].seconds > PAUSE_S:
+            unbroken.clear()
+        unbroken.append(train)
+        since_s = train.began_s + train.seconds - LOOKED_TRIPS * round_trip_s
+        while len(unbroken) > 1 and unbroken[1].began_s <= since_s:
+            unbroken.popleft()
+        if unbroken[0].began_s <= since_s and train.allowed_bytes_s <= MORE * unbroken[0].allowed_bytes_s:
+            found.add(train)
+    return found
 
 
 def _bits_s(train: Train) -> float:
