@@ -27,6 +27,10 @@ from testbed.sync.frame import Frame
 #: What is shorter than a dozen packets says too little.
 LEAST_BYTES = 16 * 1024
 
+#: So many show how fast a train comes, and whether there was a pause in it: one window of ten packets and the first of
+#: the next, a round trip later, were 1 Mbit/s over a link of 26.
+PACED_BYTES = 8 * 1024
+
 #: A train that says enough ends when it has so many bytes or lasted so long, so that a change shows within a round.
 MOST_BYTES, MOST_S = 256 * 1024, 0.25
 
@@ -112,7 +116,7 @@ class Timing:
         return self._last[1] - self._first[1] if self._first else 0
 
     def _paused(self, now: tuple[float, int]) -> bool:
-        if self._first is None or self._bytes < LEAST_BYTES:
+        if self._first is None or self._bytes < PACED_BYTES:
             return False
         pace_s = (self._last[0] - self._first[0]) / self._bytes
         return now[0] - self._last[0] > PAUSE * pace_s * (now[1] - self._last[1]) + PAUSE_S

@@ -87,6 +87,16 @@ def test_a_pause_of_tcp_s_ends_a_train() -> None:
     assert all(train.bytes / train.seconds == pytest.approx(1e6, rel=0.02) for train in path.trains())
 
 
+def test_a_train_does_not_reach_over_a_pause_to_become_long_enough() -> None:
+    """Ten packets, and a round trip later what the next window begins with."""
+    path = Path(1e6, 1448)
+    path.timing.begin(head(follows=False), HEAD)
+    for number in range(20):
+        path.now += 0.15 if number == 10 else 1448 / 1e6
+        path.timing.note(path.now, 1448, 0)
+    assert path.trains() == ()
+
+
 def test_long_trains_are_cut_so_that_a_change_shows() -> None:
     fast, slow = Path(1e8, 1448), Path(1e5, 1448)
     for number in range(16):
