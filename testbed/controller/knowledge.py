@@ -14,12 +14,14 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from math import hypot
 
 from testbed.planning import Edge, Pair, PhysicalLink, View
 from testbed.protocol import PeerSample, Train
 from testbed.telemetry.bottleneck import FELL, FELL_S
 from testbed.telemetry.bottleneck import samples as samples_of
 from testbed.telemetry.estimate import UNKNOWN_DOUBT, Estimate, RateEstimator
+from testbed.telemetry.restless import Restless
 
 #: Seconds after which an unknown link is taken for what was declared.
 FORGOTTEN_S = 60.0
@@ -41,6 +43,7 @@ class Knowledge:
         self._access = {name for member in declared.members for name in (member.uplink, member.downlink)}
         self._rates: dict[str, RateEstimator] = {}
         self._at_end: dict[str, Estimate] = {}
+        self._before: dict[str, Restless] = {}
         self._ended_s = 0.0
         self._round_trips: dict[Pair, deque[float]] = {}
         self._speeds: dict[str, float] = {}
@@ -93,6 +96,9 @@ class Knowledge:
     def round_over(self, now_s: float) -> None:
         """What is known by now is what links are held to have carried before they `fell`."""
         self._at_end, self._ended_s = self.estimates(now_s), now_s
+        for name, estimate in self._at_end.items():
+            if estimate.known:
+                self._before.setdefault(name, Restless()).add(estimate, now_s)
 
     def clock(self, speeds: Mapping[str, float]) -> None:
         """Take how fast members computed in a round, as parts of what is declared. Rounds differ by a late step, and
@@ -102,7 +108,7 @@ class Knowledge:
 
     def view(self, now_s: float) -> View:
         """What is known now: links as estimated, edges with the age of the estimate behind them, members' speeds."""
-        estimates = self._either_way(self.estimates(now_s), now_s) if self._declared.knowledge == "measured" else {}
+        estimates = self._expected(now_s) if self._declared.knowledge == "measured" else {}
         links = {
             name: replace(link, rate_bps=_rate(estimates.get(name), link.rate_bps))
             for name, link in self._declared.links.items()
@@ -135,10 +141,12 @@ class Knowledge:
             return {}
         estimates = self.estimates(now_s)
         names = {name for pair in self._declared.edges for name in self.route(pair) if name not in self._access}
-        return {
-            name: estimates[name].doubt() if name in estimates else (UNKNOWN_DOUBT, UNKNOWN_DOUBT)
-            for name in names | estimates.keys()
-        }
+        found = {}
+        for name in names | estimates.keys():
+            below, above = estimates[name].doubt() if name in estimates else (UNKNOWN_DOUBT, UNKNOWN_DOUBT)
+            restless = self._before[name].spread if name in self._before else 0.0
+            found[name] = hypot(below, restless), hypot(above, restless)
+        return found
 
     def unknown(self, now_s: float) -> dict[str, list[Pair]]:
         """Each capacity that is not known now, with the edges that use it: nothing where nothing is measured.
@@ -177,6 +185,14 @@ class Knowledge:
             self._rates.setdefault(name, RateEstimator(believed[name])).add(its)
         kept = {pair: [*self._measured.get(pair, ()), *trains.get(pair, ())] for pair in {*self._measured, *trains}}
         self._measured, _ = _parted(kept, lambda train: train.began_s >= newest_s - FELL_S)
+
+    def _expected(self, now_s: float) -> dict[str, Estimate]:
+        """What links are expected to carry for a while."""
+        estimates = self._either_way(self.estimates(now_s), now_s)
+        return {
+            name: replace(its, rate_bps=self._before[name].expected_bps(its)) if name in self._before else its
+            for name, its in estimates.items()
+        }
 
     def _either_way(self, estimates: dict[str, Estimate], now_s: float) -> dict[str, Estimate]:
         """Links are taken to fall both ways until the way back is measured again, later in the round: updates come

@@ -14,8 +14,10 @@ from testbed.telemetry.trains import FRAME_BITS, Pair
 
 pytestmark = pytest.mark.unit
 
-#: Seconds of a train.
+#: Seconds of a train, and of a round trip.
 TRAIN_S = 0.1
+RTT_S = 0.2
+TRIPS = {("a", "b"): RTT_S, ("a", "c"): RTT_S}
 
 
 def fair_trains(
@@ -41,7 +43,7 @@ def fair_trains(
 def seen(
     routes: dict[Pair, tuple[str, ...]], capacities: dict[str, float], believed: dict[str, float]
 ) -> dict[str, list[Sample]]:
-    return samples(fair_trains(routes, capacities), routes, {}, believed)
+    return samples(fair_trains(routes, capacities), routes, {}, believed, dict.fromkeys(routes, RTT_S))
 
 
 def full(its: list[Sample]) -> float:
@@ -95,20 +97,20 @@ def test_a_link_in_the_middle_that_two_edges_share() -> None:
 def test_a_trusted_link_is_full_only_where_a_route_has_no_other() -> None:
     trains = {("a", "b"): [Train(1.0, 0.1, 100_000)], ("a", "c"): [Train(5.0, 0.1, 100_000)]}
     routes = {("a", "b"): ("up", "a->b", "down"), ("a", "c"): ("up",)}
-    its = samples(trains, routes, {}, {"up": 1e6, "down": 1e6, "a->b": 1e9}, trusted=("up", "down"))
+    its = samples(trains, routes, {}, {"up": 1e6, "down": 1e6, "a->b": 1e9}, TRIPS, ("up", "down"))
     assert [sample.full for sample in its["up"]] == [False, True]
     assert [sample.full for sample in its["a->b"]] == [True] and [sample.full for sample in its["down"]] == [False]
 
 
 @pytest.mark.parametrize(("allowed", "held_up"), [(0, False), (2_000_000, False), (1_100_000, True), (950_000, True)])
 def test_a_train_that_tcp_held_up_says_what_links_carry_at_least(allowed: int, held_up: bool) -> None:
-    its = samples({("a", "b"): [Train(1.0, 0.1, 100_000, allowed)]}, {("a", "b"): ("a->b",)}, {}, {"a->b": 40e6})
+    its = samples({("a", "b"): [Train(1.0, 0.1, 100_000, allowed)]}, {("a", "b"): ("a->b",)}, {}, {"a->b": 40e6}, TRIPS)
     assert its["a->b"] == [Sample(pytest.approx(1e6 * FRAME_BITS), 1.0, 0.1, 100_000, full=not held_up)]
 
 
 def test_a_train_that_came_faster_than_tcp_lets_go_had_waited_unless_tcp_let_go_more_by_the_next() -> None:
     its = [Train(1.0, 0.1, 100_000, 800_000), Train(2.0, 0.1, 100_000, 500_000), Train(3.0, 0.1, 100_000, 1_000_000)]
-    found = samples({("a", "b"): its}, {("a", "b"): ("a->b",)}, {}, {"a->b": 40e6})["a->b"]
+    found = samples({("a", "b"): its}, {("a", "b"): ("a->b",)}, {}, {"a->b": 40e6}, TRIPS)["a->b"]
     assert [sample.full for sample in found] == [True, False, False]
 
 
@@ -116,5 +118,18 @@ def test_a_train_that_came_faster_than_tcp_lets_go_had_waited_unless_tcp_let_go_
 def test_a_pace_below_what_the_edge_carried_shortly_before_is_the_path_s(earlier_s: float, full: bool) -> None:
     before = {("a", "b"): [Train(100.0 - earlier_s, 0.1, 400_000, 4_000_000)]}
     trains = {("a", "b"): [Train(100.0, 0.1, 100_000, 1_000_000)]}
-    found = samples(trains, {("a", "b"): ("a->b",)}, {}, {"a->b": 40e6}, before=before)["a->b"]
+    found = samples(trains, {("a", "b"): ("a->b",)}, {}, {"a->b": 40e6}, TRIPS, before=before)["a->b"]
     assert [sample.full for sample in found] == [full]
+
+
+@pytest.mark.parametrize(("grew", "pause_s", "full"), [(1.0, 0.0, True), (1.3, 0.0, False), (1.0, 0.02, False)])
+def test_at_tcp_s_pace_a_link_is_full_once_tcp_has_looked_for_more_in_vain(
+    grew: float, pause_s: float, full: bool
+) -> None:
+    """It takes ten round trips without a pause, in which what TCP lets go does not grow."""
+    count = round(12 * RTT_S / TRAIN_S)
+    sizes = [round(100_000 * grew ** (number / count)) for number in range(count)]
+    its = [Train(1 + number * (TRAIN_S + pause_s), TRAIN_S, size, size * 10) for number, size in enumerate(sizes)]
+    found = samples({("a", "b"): its}, {("a", "b"): ("a->b",)}, {}, {"a->b": 40e6}, TRIPS)["a->b"]
+    assert not any(sample.full for sample in found[: count // 2])
+    assert found[-1].full == full
