@@ -10,8 +10,9 @@ from testbed.protocol import Probe
 #: The part of what a path could carry that probes of it take.
 SHARE = 0.02
 
-#: Seconds after which an edge that a probe left unknown may be probed again, and between two probes of one member.
-AGAIN_S = 15.0
+#: An edge that a probe left unknown may be probed again after so many round trips, within these seconds: what it takes
+#: to find out grows with the round trip. Between two probes of one member are SPACING_S.
+AGAIN_TRIPS, AGAIN_LEAST_S, AGAIN_MOST_S = 60, 5.0, 15.0
 SPACING_S = 3.0
 
 #: TCP doubles what it sends each round trip: after so many it has found what the path carries, or as much as a probe
@@ -32,13 +33,19 @@ class Explorer:
         found: dict[str, Probe] = {}
         routes = view.routes
         edges = {min(pairs, key=lambda pair: (len(routes.get(pair, ())), pair)) for pairs in unknown.values() if pairs}
-        for pair in sorted(edges, key=lambda pair: (self._probed_s.get(pair, -AGAIN_S), pair)):
+        for pair in sorted(edges, key=lambda pair: (self._probed_s.get(pair, -AGAIN_MOST_S), pair)):
             rested = now_s - self._sent_s.get(pair[0], -SPACING_S) >= SPACING_S
-            if rested and now_s - self._probed_s.get(pair, -AGAIN_S) >= AGAIN_S:
+            if rested and now_s - self._probed_s.get(pair, -AGAIN_MOST_S) >= again_s(view.edges[pair].rtt_s):
                 found[pair[0]] = _probe(pair, view.edges[pair])
                 self._sent_s[pair[0]] = self._probed_s[pair] = now_s
         return found
 
 
 def _probe(pair: Pair, edge: Edge) -> Probe:
-    return Probe(pair[1], int(SHARE * AGAIN_S * edge.rate_bps / 8), ROUND_TRIPS * edge.rtt_s + LEAST_S)
+    most = SHARE * again_s(edge.rtt_s) * edge.rate_bps / 8
+    return Probe(pair[1], int(most), ROUND_TRIPS * edge.rtt_s + LEAST_S)
+
+
+def again_s(rtt_s: float) -> float:
+    """Seconds from one probe of an edge to the next."""
+    return min(max(AGAIN_TRIPS * rtt_s, AGAIN_LEAST_S), AGAIN_MOST_S)
