@@ -139,4 +139,4 @@ class Timing:
         before, self._astray = self._astray, self._out_of_order()
         if self._astray - before > OUT_OF_ORDER:
             self._mended_s = self._last[0] + MENDING_S
-        return self._last[0] > self._mended_s
+        return self._first is not None and self._first[0] > self._mended_s

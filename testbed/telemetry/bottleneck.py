@@ -123,9 +123,12 @@ class _Most:
         return quantile(self._rates_bps[recent], self._bytes[recent], QUANTILE)
 
     def near(self, at_s: float) -> float:
-        """Bit/s."""
-        near = np.abs(self._middles_s - at_s) <= NEAR_S
-        return quantile(self._rates_bps[near], self._bytes[near], QUANTILE)
+        """Bit/s both before and after it, as far as there are trains beside the one whose middle that is: a link that
+        fell or rose just then carried more on one side alone."""
+        before = (self._middles_s >= at_s - NEAR_S) & (self._middles_s <= at_s)
+        after = (self._middles_s >= at_s) & (self._middles_s <= at_s + NEAR_S)
+        sides = [side for side in (before, after) if side.sum() > 1] or [before]
+        return min(quantile(self._rates_bps[side], self._bytes[side], QUANTILE) for side in sides)
 
 
 def _most(passed: Mapping[tuple[Pair, str], Floats], trains: Mapping[Pair, Sequence[Train]]) -> dict[str, _Most]:
