@@ -159,14 +159,15 @@ class Train(NamedTuple):
     """Bytes of a peer's that arrived one right behind another, while it had more to send: what its path carried then.
 
     `bytes` came in the `seconds` after its first packet, which arrived at `began_s` (Unix time). `allowed_bytes_s` is
-    the most that the sender's TCP would have let go meanwhile, 0 where it held nothing back: a train near it says what
-    the path carries at least.
+    the most that the sender's TCP would have let go meanwhile, 0 where it held nothing back, and `burst_bytes_s` how
+    fast it would have let go at a time: a train between them says what the path carries at least.
     """
 
     began_s: float
     seconds: float
     bytes: int
     allowed_bytes_s: int = 0
+    burst_bytes_s: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -528,9 +529,9 @@ def _sample(value: Mapping[str, Any]) -> PeerSample:
 
 def _train(value: Any) -> Train:
     """The train that JSON has; TypeError or ValueError when it is none."""
-    began_s, seconds, count, allowed = value
-    train = Train(float(began_s), float(seconds), int(count), int(allowed))
-    if not (train.began_s > 0 and train.seconds > 0 and train.bytes > 0 and train.allowed_bytes_s >= 0):
+    began_s, seconds, *counts = value
+    train = Train(float(began_s), float(seconds), *map(int, counts))
+    if not (train.began_s > 0 and train.seconds > 0 and train.bytes > 0 and min(train[3:]) >= 0):
         raise ValueError(f"{train} is no train")
     return train
 

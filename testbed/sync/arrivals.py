@@ -12,14 +12,16 @@ What is missing is not passed on until it comes again, and then with all that ca
 trains in which packets came out of order are left out, and those shortly after them.
 
 Two things look alike and are told apart: a sender without more to send begins another train; one whose TCP holds it
-back says what that lets go (`allowed_bytes_s`), and whoever reads the train knows that the path carries at least as
-much.
+back says what that lets go (`allowed_bytes_s`, `burst_bytes_s`), and whoever reads the train knows that the path
+carries at least as much.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 from testbed.protocol import Train
 from testbed.sync.frame import Frame
@@ -41,6 +43,9 @@ PAUSE, PAUSE_S = 4.0, 0.005
 #: So many packets out of order are a loss, and for so long after it the path has holes: a round trip, mostly.
 OUT_OF_ORDER, MENDING_S = 2, 0.3
 
+#: A sender that had no more to send is not heard of again before the next round.
+IDLE_S = 0.1
+
 #: Trains kept for each peer until somebody takes them. Of more the newest say enough.
 KEPT = 256
 
@@ -51,6 +56,19 @@ class Arrivals:
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._trains: dict[str, list[Train]] = {}
+        self._timings: list[Timing] = []
+
+    @contextmanager
+    def timing(self, peer: str, out_of_order: Callable[[], int]) -> Iterator[Timing]:
+        """What times a connection from a peer; see Timing."""
+        timing = Timing(peer, self, out_of_order)
+        with self._guard:
+            self._timings.append(timing)
+        try:
+            yield timing
+        finally:
+            with self._guard:
+                self._timings.remove(timing)
 
     def add(self, peer: str, train: Train) -> None:
         """A train is over."""
@@ -61,14 +79,18 @@ class Arrivals:
                 del trains[0]
 
     def take(self) -> dict[str, tuple[Train, ...]]:
-        """Those that were not taken before."""
+        """Those that were not taken before; one is over when nothing came for IDLE_S."""
+        with self._guard:
+            timings = list(self._timings)
+        for timing in timings:
+            timing.rest(time.time())
         with self._guard:
             taken, self._trains = self._trains, {}
         return {peer: tuple(trains) for peer, trains in taken.items()}
 
 
 class Timing:
-    """Times what comes in over one connection; for the thread that reads it.
+    """Times what comes in over one connection; for the thread that reads it, but for `rest`.
 
     Packets come as super-packets of up to 45 frames, and a piece that is read ends in the midst of one. What counts is
     what had arrived by a time, whether it was read yet or not: without that, trains of 64 KiB were 15 % too fast.
@@ -79,26 +101,44 @@ class Timing:
         self._peer = peer
         self._arrivals = arrivals
         self._out_of_order = out_of_order
+        self._guard = threading.Lock()
         self._astray = 0
         self._mended_s = 0.0
         self._read = 0
         self._first: tuple[float, int] | None = None
         self._last: tuple[float, int] = (0.0, 0)
         self._allowed_bytes_s = 0  # during the train
-        self._newest_bytes_s = 0  # as the newest head says
+        self._burst_bytes_s = 0
+        self._newest = (0, 0)  # as the newest head says
 
     def begin(self, head: Frame, head_bytes: int) -> None:
         """A frame's head has come, and its elements follow."""
+        with self._guard:
+            self._begin(head, head_bytes)
+
+    def _begin(self, head: Frame, head_bytes: int) -> None:
         self._read += head_bytes
         if not head.follows:
             self._end()
             self._first = None
-        self._newest_bytes_s = head.allowed_bytes_s
+        self._newest = head.allowed_bytes_s, head.burst_bytes_s
         if head.allowed_bytes_s:
             self._allowed_bytes_s = min(self._allowed_bytes_s or head.allowed_bytes_s, head.allowed_bytes_s)
+            self._burst_bytes_s = max(self._burst_bytes_s, head.burst_bytes_s)
 
     def note(self, at_s: float, count: int, waiting: int) -> None:
         """So many bytes more were read; by `at_s` they and those that are `waiting` had arrived."""
+        with self._guard:
+            self._note(at_s, count, waiting)
+
+    def rest(self, now_s: float) -> None:
+        """The train is over if nothing came for long. Any thread may say so."""
+        with self._guard, suppress(OSError):  # the connection may be closed just now
+            if self._first is not None and now_s - self._last[0] > IDLE_S:
+                self._end()
+                self._first = None
+
+    def _note(self, at_s: float, count: int, waiting: int) -> None:
         self._read += count
         now = (at_s, self._read + waiting)
         if self._first is None or self._paused(now):
@@ -124,13 +164,14 @@ class Timing:
     def _start(self, now: tuple[float, int]) -> None:
         """A train begins with what comes after this."""
         self._first = self._last = now
-        self._allowed_bytes_s = self._newest_bytes_s
+        self._allowed_bytes_s, self._burst_bytes_s = self._newest
 
     def _end(self) -> None:
         """The train, if there is one, is over."""
         if self._first is not None and self._bytes >= LEAST_BYTES:
             began_s, seconds = self._first[0], self._last[0] - self._first[0]
-            train = Train(round(began_s, 5), round(seconds, 6), self._bytes, self._allowed_bytes_s)
+            allowed = self._allowed_bytes_s, self._burst_bytes_s
+            train = Train(round(began_s, 5), round(seconds, 6), self._bytes, *allowed)
             if self._whole():
                 self._arrivals.add(self._peer, train)
 

@@ -2,8 +2,8 @@
 
     greeting   magic  version  lane  stream  length of the name  era  secret (digest)  name     once, by who connects
     frame      magic  version  kind  dtype  left  flags  tree  route  epoch  successor  round  length  elements  offset
-               weight  scale  pace  contributors (a bit a member)  checksum of the elements  CRC-32 of all before it
-               elements...
+               weight  scale  pace  burst  contributors (a bit a member)  checksum of the elements
+               CRC-32 of all before it  elements...
     taken      .                                        back, for each frame in a lane for auxiliary routes
 
 All little-endian. A frame says enough to be checked against the plan before a byte of its elements is taken:
@@ -23,7 +23,7 @@ from testbed.sync.checksum import checksum
 from testbed.sync.errors import FrameError
 
 MAGIC: Final = b"TBDS"
-VERSION: Final = 5
+VERSION: Final = 6
 
 GREETING: Final = struct.Struct("<4sBBBBI16s")
 #: The answer to a greeting in a lane for auxiliary routes: who forwards will wait for what comes there. A member
@@ -40,13 +40,13 @@ PROBE_LANE: Final = 254
 #: A member's name is a host's name, and those end at 64 characters.
 MAX_NAME_BYTES: Final = 64
 
-_HEAD: Final = "<4sBBBBBHHIIIIQQddI"
+_HEAD: Final = "<4sBBBBBHHIIIIQQddII"
 _CRC: Final = struct.Struct("<I")
 
 
 #: Flags.
 _FOLLOWS, _OVERLAPS = 1, 2
-#: `pace` is what TCP allows, in KiB/s.
+#: `pace` and `burst` are what TCP allows, in KiB/s.
 _KIB, _MOST_PACE = 1024, 2**32 - 1
 
 
@@ -70,7 +70,7 @@ class Frame(NamedTuple):
 
     Some contributor `overlaps` rounds (see Exchange). A frame `follows` another on its connection if it waited while
     that one was sent. `allowed_bytes_s` is what TCP would let go by then, to the next KiB/s; 0 where the path holds it
-    back, not TCP.
+    back, not TCP. It goes in bursts of `burst_bytes_s` where its window takes less than its pace.
     """
 
     kind: Kind
@@ -91,6 +91,7 @@ class Frame(NamedTuple):
     follows: bool = False
     overlaps: bool = False
     allowed_bytes_s: int = 0
+    burst_bytes_s: int = 0
 
     def sealed(self, payload: memoryview) -> Frame:
         """The frame with the checksum of its elements."""
@@ -124,7 +125,8 @@ class FrameFormat:
             frame.offset,
             frame.weight,
             frame.scale,
-            min(-(-frame.allowed_bytes_s // _KIB), _MOST_PACE),
+            _kib(frame.allowed_bytes_s),
+            _kib(frame.burst_bytes_s),
             frame.contributors.to_bytes(self._bitmap_bytes, "little"),
             frame.checksum,
         )
@@ -135,7 +137,7 @@ class FrameFormat:
         (magic, version, kind, dtype, left, flags, tree, route, epoch, successor, number, length, elements, offset) = (
             fields := self._head.unpack_from(head)
         )[:14]
-        weight, scale, pace, bitmap, stated = fields[14:]
+        weight, scale, pace, burst, bitmap, stated = fields[14:]
         if magic != MAGIC:
             raise FrameError(f"not a frame: it begins with {magic!r}")
         if version != VERSION:
@@ -165,7 +167,12 @@ class FrameFormat:
             follows=bool(flags & _FOLLOWS),
             overlaps=bool(flags & _OVERLAPS),
             allowed_bytes_s=pace * _KIB,
+            burst_bytes_s=burst * _KIB,
         )
+
+
+def _kib(bytes_s: int) -> int:
+    return min(-(-bytes_s // _KIB), _MOST_PACE)
 
 
 def verify(frame: Frame, payload: memoryview) -> None:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from testbed.protocol import Train
 from testbed.sync import frame, sockets, tcpinfo
-from testbed.sync.arrivals import Arrivals, Timing
+from testbed.sync.arrivals import Arrivals
 from testbed.sync.buffers import Scratch
 from testbed.sync.errors import FrameError, SyncError
 from testbed.sync.round import Delivery
@@ -173,15 +173,15 @@ class Listener:
         """Hand on frames until the peer closes between two of them."""
         raw = memoryview(bytearray(receiver.wire.size))
         scratch = Scratch()
-        timing = Timing(hello.member, self._arrivals, lambda: tcpinfo.out_of_order(connection))
         sockets.stamp(connection)
-        while sockets.receive_or_end(connection, raw):
-            head = receiver.wire.unpack(raw)
-            delivery = receiver.admit(hello.member, hello.lane, head)
-            payload = scratch.room(head.length) if delivery.into is None else delivery.into
-            timing.begin(head, receiver.wire.size)
-            sockets.receive_timed(connection, payload, timing.note)
-            frame.verify(head, payload)
-            delivery.take(payload)
-            if 0 < hello.lane < frame.PROBE_LANE:
-                connection.sendall(frame.TAKEN)
+        with self._arrivals.timing(hello.member, lambda: tcpinfo.out_of_order(connection)) as timing:
+            while sockets.receive_or_end(connection, raw):
+                head = receiver.wire.unpack(raw)
+                delivery = receiver.admit(hello.member, hello.lane, head)
+                payload = scratch.room(head.length) if delivery.into is None else delivery.into
+                timing.begin(head, receiver.wire.size)
+                sockets.receive_timed(connection, payload, timing.note)
+                frame.verify(head, payload)
+                delivery.take(payload)
+                if 0 < hello.lane < frame.PROBE_LANE:
+                    connection.sendall(frame.TAKEN)

@@ -43,20 +43,22 @@ class _Pace:
         self._connection = connection
         self._paced = tcpinfo.paces(connection)
         self._looked = -LOOK_S
-        self._allowed_bytes_s = 0
+        self._allowed = (0, 0)
 
-    def allowed_bytes_s(self, now: float, rested: bool) -> int:
-        """See TcpInfo; OSError once the connection is closed.
+    def allowed(self, now: float, rested: bool) -> tuple[int, int]:
+        """Bytes a second, and in a burst: see TcpInfo. OSError once the connection is closed.
 
         BBR begins at its estimate when it has `rested`, whatever gain it had before: where that was 1.25, trains at the
         estimate passed for a full link.
         """
         if now - self._looked >= LOOK_S:
             self._looked = now
-            self._allowed_bytes_s = tcpinfo.read(self._connection).allowed_bytes_s(self._paced)
+            info = tcpinfo.read(self._connection)
+            self._allowed = info.allowed_bytes_s(self._paced), info.burst_bytes_s(self._paced)
         if rested and self._paced:
-            return int(self._allowed_bytes_s / tcpinfo.probing_gain(self._connection))
-        return self._allowed_bytes_s
+            gain = tcpinfo.probing_gain(self._connection)
+            return int(self._allowed[0] / gain), int(self._allowed[1] / gain)
+        return self._allowed
 
 
 class Sender:
@@ -187,8 +189,8 @@ class Sender:
             began = time.monotonic()
             frame = item.sealed(item.frame).sealed(item.payload)  # here, where what it reads is sent next
             follows = item.queued_s <= ended
-            allowed = pace.allowed_bytes_s(began, rested=not follows)
-            head = self._wire.pack(frame._replace(follows=follows, allowed_bytes_s=allowed))
+            allowed, burst = pace.allowed(began, rested=not follows)
+            head = self._wire.pack(frame._replace(follows=follows, allowed_bytes_s=allowed, burst_bytes_s=burst))
             sockets.send_all(connection, head, item.payload)
             ended = time.monotonic()
             self.sending_s += ended - began

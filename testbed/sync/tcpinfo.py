@@ -56,6 +56,11 @@ class TcpInfo:
         by_window = int(self.window_bytes / self.min_rtt_s)
         return min(by_window, self.pacing_bytes_s) if paced else by_window
 
+    def burst_bytes_s(self, paced: bool) -> int:
+        """How fast TCP lets go what its window takes: by its pace, where it is `paced`; else as `allowed_bytes_s`, for
+        what it lets go as fast as it can is spread out by a queue."""
+        return self.pacing_bytes_s if paced else self.allowed_bytes_s(paced)
+
     @property
     def queues(self) -> bool:
         """Whether packets wait on the path, there or back: round trips take much longer than they could."""

@@ -70,7 +70,9 @@ def samples(
             full = None
             fell = _bits_s(train) < FELL * earlier.before(train.began_s)
             if fell or train in looked or not _held_by_tcp(train, after):
-                left = [link for link in doubted if most[link].near(middle_s) <= CLEARLY * rates[link]]
+                left = [link for link in doubted if most[link].near(middle_s) <= CLEARLY * rates[link]] or [
+                    link for link in doubted if most[link].beside(middle_s) <= CLEARLY * rates[link]
+                ]
                 full = min(left, key=lambda link: abs(log(rates[link] / believed_bps[link])), default=None)
             for link, rate_bps in rates.items():
                 sample = Sample(rate_bps, train.began_s, train.seconds, train.bytes, link == full)
@@ -81,7 +83,8 @@ def samples(
 def _held_by_tcp(train: Train, after: Train) -> bool:
     """Whether a train that `after` follows came as fast as TCP let it, and no faster."""
     rate, allowed = train.bytes / train.seconds, train.allowed_bytes_s
-    return bool(allowed) and HELD_BY_TCP * allowed <= rate <= QUEUED * max(allowed, after.allowed_bytes_s)
+    most = max(*train[3:], *after[3:])
+    return bool(allowed) and HELD_BY_TCP * allowed <= rate <= QUEUED * most
 
 
 def _looked(trains: Sequence[Train], round_trip_s: float) -> set[Train]:
@@ -123,6 +126,11 @@ class _Most:
         return quantile(self._rates_bps[recent], self._bytes[recent], QUANTILE)
 
     def near(self, at_s: float) -> float:
+        """Bit/s."""
+        near = np.abs(self._middles_s - at_s) <= NEAR_S
+        return quantile(self._rates_bps[near], self._bytes[near], QUANTILE)
+
+    def beside(self, at_s: float) -> float:
         """Bit/s both before and after it, as far as there are trains beside the one whose middle that is: a link that
         fell or rose just then carried more on one side alone."""
         before = (self._middles_s >= at_s - NEAR_S) & (self._middles_s <= at_s)

@@ -119,6 +119,18 @@ def test_trains_with_something_missing_are_left_out_and_those_shortly_after_them
     assert kept[0].began_s > 1000 + MENDING_S
 
 
+def test_the_last_train_of_a_burst_is_there_once_nothing_comes_any_more() -> None:
+    path = Path(1e6, 1448)
+    path.now = time.time() - 10
+    with path.arrivals.timing("a", lambda: 0) as path.timing:
+        path.frame(follows=False)
+        (train,) = path.arrivals.take()["a"]
+        assert train.bytes / train.seconds == pytest.approx(1e6, rel=0.01)
+        path.now = time.time() + 10
+        path.frame(follows=True)
+        assert path.arrivals.take() == {}  # more may come
+
+
 def test_a_train_says_the_least_that_tcp_allowed() -> None:
     path = Path(1e6, 1448)
     for number, allowed in enumerate((0, 4_000_000, 2_000_000, 3_000_000)):

@@ -39,6 +39,7 @@ FRAME = Frame(Kind.MEAN, 1, 2, 3, 4, 5, 1000, 64, len(PAYLOAD), 1.5, 0b101, chec
         follows=st.booleans(),
         overlaps=st.booleans(),
         allowed_bytes_s=st.integers(0, 2**20).map(lambda kib: 1024 * kib),
+        burst_bytes_s=st.integers(0, 2**20).map(lambda kib: 1024 * kib),
     )
 )
 def test_a_frame_survives_the_trip(frame: Frame) -> None:
