@@ -81,6 +81,10 @@ class Standing:
         """The longest of the newest rounds and the one that is on; infinite where there were none."""
         return max(*self.newest_s, self.on_s) if self.newest_s else float("inf")
 
+    def settled(self, dwell_rounds: int) -> bool:
+        """Whether the plan may be judged: it has stood for so long, or breaks what it promised."""
+        return self.rounds >= dwell_rounds or self.broken
+
     def cost_s(self, round_s: float) -> float:
         """Seconds that another swap is expected to cost."""
         return median([COST * round_s, *self.swaps_s])
@@ -146,6 +150,6 @@ def _saves(gain: float, rules: Rules, what: str) -> tuple[str, bool]:
 
 
 def _dwells(standing: Standing, rules: Rules, network_changed: bool) -> str:
-    if network_changed or standing.rounds >= rules.dwell_rounds or standing.broken:
+    if network_changed or standing.settled(rules.dwell_rounds):
         return ""
     return f", but the plan has stood for {standing.rounds} of {rules.dwell_rounds} rounds"

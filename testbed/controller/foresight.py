@@ -18,10 +18,13 @@ from statistics import median
 
 from testbed.plan import Plan
 from testbed.planning import View, simulate
-from testbed.planning.coarse import coarse
+from testbed.planning.coarse import HOPS, coarse
 
-#: Rounds that are simulated: the first begins with idle links, later ones overlap with the one before.
-ROUNDS = 3
+#: Rounds that are simulated: the first begins with idle links, the second overlaps with it as all later ones do.
+ROUNDS = 2
+
+#: Chunks times hops that a rough simulation has: within 8 % of the exact one in a sixth of its time.
+ROUGH_HOPS = 300
 
 #: Ratios of measured to simulated rounds that are kept of each plan.
 KEPT = 5
@@ -58,7 +61,15 @@ class Foresight:
 
     def simulated(self, plan: Plan, view: View) -> float:
         """Seconds of a whole round, uncorrected. SimulationError when the plan uses an edge that the view lacks."""
-        return simulate(coarse(plan, view.model_bytes), view, rounds=ROUNDS, compute_s=self.compute_s).seconds
+        return self._simulated(plan, view, HOPS)
+
+    def roughly(self, plan: Plan, view: View) -> float:
+        """The same, to be compared with other views alone."""
+        return self._simulated(plan, view, ROUGH_HOPS)
+
+    def _simulated(self, plan: Plan, view: View, hops: int) -> float:
+        coarser = coarse(plan, view.model_bytes, hops)
+        return simulate(coarser, view, rounds=ROUNDS, compute_s=self.compute_s).seconds
 
     def seconds(self, plan: Plan, view: View) -> float:
         """Seconds of a whole round, as they are to be expected. SimulationError as above."""

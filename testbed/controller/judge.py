@@ -14,7 +14,7 @@ from testbed.controller.foresight import Foresight
 from testbed.plan import Plan
 from testbed.planning import View
 
-#: Networks that are drawn for a judgement, in pairs that are as far off to either side: a simulation takes some
+#: Networks that are drawn for a judgement, in pairs that are as far off to either side: a rough simulation takes some
 #: milliseconds.
 PAIRS = 4
 
@@ -35,10 +35,11 @@ class Judge:
         self._view = view
         self._doubts = doubts
         self._foresight = foresight
+        self._known: dict[int, tuple[Plan, float]] = {}  # by identity: a plan's hash costs as much as some simulations
 
     def seconds(self, plan: Plan) -> float:
         """Of a whole round, as is to be expected. SimulationError when the plan uses an edge that is not there."""
-        return self._foresight.seconds(plan, self._view)
+        return self._simulated(plan) * exp(self._foresight.correction(plan)[0])
 
     def saves(self, current: Plan, proposed: Plan, current_s: float) -> float:
         """Seconds that a round under `proposed` is surely shorter by; below zero where it may as well be longer.
@@ -68,9 +69,15 @@ class Judge:
     def _cases(self, plan: Plan) -> tuple[NDArray[np.float64], float]:
         """Seconds of the plan's rounds in each case, and how far off all of them may be."""
         expected, spread = self._foresight.correction(plan)
-        simulated = np.array([self._foresight.simulated(plan, view) for view in self._views])
-        seconds: NDArray[np.float64] = simulated * exp(expected)
+        rough = np.array([self._foresight.roughly(plan, view) for view in (self._view, *self._views)])
+        seconds: NDArray[np.float64] = rough[1:] / rough[0] * self._simulated(plan) * exp(expected)
         return seconds, float(seconds.mean() * spread)
+
+    def _simulated(self, plan: Plan) -> float:
+        """By the view itself, once."""
+        if id(plan) not in self._known:
+            self._known[id(plan)] = plan, self._foresight.simulated(plan, self._view)
+        return self._known[id(plan)][1]
 
 
 def _with_rates(view: View, factors: Mapping[str, float]) -> View:

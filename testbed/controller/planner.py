@@ -231,9 +231,12 @@ class Planner:
         self._host.announce()
 
     def _ask_if_affordable(self, now: float, urgent: bool) -> None:
-        """Have a plan considered, if none is, and rounds are left to profit from it."""
+        """Have a plan considered, if none is, the one in force may be left, and rounds remain to profit from that."""
+        dwell_rounds = self._spec.dwell_rounds
         idle = self.course.pending is None and not self.considering
-        worth = not self._spec.hold and self._left() >= self._spec.dwell_rounds
+        worth = (
+            not self._spec.hold and self._left() >= dwell_rounds and self._standing(time.time()).settled(dwell_rounds)
+        )
         if idle and worth and self._allowance.has_some(now, urgent):
             self._ask(Request("period"))
 

@@ -10,10 +10,10 @@ from testbed.plan import Plan
 HOPS = 5_000
 
 
-def coarse(plan: Plan, model_bytes: int) -> Plan:
-    """The plan itself, or with so few chunks that HOPS are simulated in a round."""
+def coarse(plan: Plan, model_bytes: int, most: float = HOPS) -> Plan:
+    """The plan itself, or with so few chunks that at most so many chunks times hops are simulated in a round."""
     hops = max(sum(plan.trees[tree].share for _, _, tree in plan.edges()), 1.0)
-    return in_chunks(plan, model_bytes, HOPS / hops)
+    return in_chunks(plan, model_bytes, most / hops)
 
 
 def in_chunks(plan: Plan, model_bytes: int, most: float) -> Plan:
