@@ -4,9 +4,6 @@
 
 The simulation leaves out what TCP loses and what hosts take. Both are the plan's own more than the moment's, so each
 plan is corrected by what was measured of it, and one that was never in force as the others were.
-
-The best of many plans is one whose links are believed to carry more than they do, more often than not. So a plan that
-was never in force is also expected to keep its promise no better than the ones before it kept theirs.
 """
 
 from __future__ import annotations
@@ -29,9 +26,6 @@ ROUGH_HOPS = 300
 #: Ratios of measured to simulated rounds that are kept of each plan.
 KEPT = 5
 
-#: Promises that are looked back on.
-PROMISES = 3
-
 #: A ratio beyond this, or below its inverse, is of a round in which something else happened.
 STRANGE = 3.0
 
@@ -42,22 +36,17 @@ SPREAD = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Foresight:
-    """What was learned so far: the seconds that each member computes between two rounds, by plan (its shape) the
-    logarithms of measured over simulated rounds, and those of measured over promised rounds of plans that were adopted,
-    the newest last."""
+    """What was learned so far: the seconds that each member computes between two rounds, and by plan (its shape) the
+    logarithms of measured over simulated rounds, the newest last."""
 
     compute_s: Mapping[str, float] = field(default_factory=dict)
     ratios: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    promises: tuple[float, ...] = ()
 
     def learned(self, plan: Plan, ratio: float) -> Foresight:
         """With one more ratio of a plan's measured to its simulated rounds."""
         key = _key(plan)
-        return replace(self, ratios={**self.ratios, key: (*self.ratios.get(key, ()), _bounded(ratio))[-KEPT:]})
-
-    def kept(self, ratio: float) -> Foresight:
-        """With the ratio of measured to promised rounds of another plan that was adopted."""
-        return replace(self, promises=(*self.promises, _bounded(ratio))[-PROMISES:])
+        bounded = min(max(log(ratio), -log(STRANGE)), log(STRANGE))
+        return replace(self, ratios={**self.ratios, key: (*self.ratios.get(key, ()), bounded)[-KEPT:]})
 
     def simulated(self, plan: Plan, view: View) -> float:
         """Seconds of a whole round, uncorrected. SimulationError when the plan uses an edge that the view lacks."""
@@ -82,18 +71,8 @@ class Foresight:
         """
         usual = median(map(median, self.ratios.values())) if self.ratios else 0.0
         own = self.ratios.get(_key(plan), ())
-        expected = (len(own) * median(own) + usual) / (len(own) + 1) if own else usual + self._disappointment
+        expected = (len(own) * median(own) + usual) / (len(own) + 1) if own else usual
         return expected, SPREAD / (2.0 if own else 1.0)
-
-    @property
-    def _disappointment(self) -> float:
-        """By how much rounds are longer than promised: the mean with one promise that is kept, so one swap that came at
-        a bad time does not say all."""
-        return max(sum(self.promises) / (len(self.promises) + 1), 0.0)
-
-
-def _bounded(ratio: float) -> float:
-    return min(max(log(ratio), -log(STRANGE)), log(STRANGE))
 
 
 def _key(plan: Plan) -> str:

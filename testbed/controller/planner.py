@@ -12,7 +12,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from statistics import median
 from typing import Protocol
 
 from testbed.controller.allowance import Allowance
@@ -93,7 +92,6 @@ class Planner:
         self._measured_s = 0.0
         self._judged = 0
         self._promised_s = float("inf")
-        self._kept = False
         self._past: tuple[Plan, ...] = ()
         self._busy = False
 
@@ -317,7 +315,6 @@ class Planner:
         if request.joins and (not self._host.connected(request.joins) or request.joins in members.present):
             return  # it went before its turn
         last = self.course.plan
-        self._learn_of_promise(time.time())
         proposal = await self._propose(request)
         view, decision, plan = proposal.view, proposal.decision, None
         if members.changing or set(view.names) != members.present | ({request.joins} - {""}):
@@ -333,7 +330,6 @@ class Planner:
             plan = self._adopt(proposal.plan, reason, request.joins)
             policy = request.policy or self.policy
             self._promised_s = decision.proposed_s if policy.measure is None else float("inf")
-            self._kept = False
         await self._record(request, view, decision, last, plan, proposal.choice)
 
     async def _propose(self, request: Request) -> Proposal:
@@ -359,13 +355,6 @@ class Planner:
             if declarations == self._declarations:
                 self._judged = rounds
                 return proposal
-
-    def _learn_of_promise(self, now: float) -> None:
-        """Once there are whole rounds under the plan that was adopted last, see how it kept what was promised of it."""
-        newest_s = self._standing(now).newest_s
-        if newest_s and self._promised_s < float("inf") and not self._kept:
-            self._kept = True
-            self._foresight = self._foresight.kept(median(newest_s) / self._promised_s)
 
     def _standing(self, now: float) -> Standing:
         epoch = self.course.plan.epoch

@@ -55,19 +55,6 @@ def test_one_round_in_which_something_else_happened_counts_for_little() -> None:
     assert exp(Foresight().learned(plan, 1000.0).correction(plan)[0]) == pytest.approx(STRANGE)
 
 
-def test_new_plans_are_expected_to_keep_their_promise_as_those_before_them_did_and_old_ones_are_known() -> None:
-    _, plan, other = triangle(10)
-    known = Foresight().learned(plan, 1.2)
-    corrections = [known]
-    for _ in range(4):
-        corrections.append(corrections[-1].kept(2.0))
-    new = [exp(one.correction(other)[0]) / 1.2 for one in corrections]
-    assert new[0] == pytest.approx(1.0) and new == sorted(new)
-    assert new[1] == pytest.approx(2.0**0.5) and new[3] == new[4] == pytest.approx(2.0**0.75)
-    assert {one.correction(plan) for one in corrections} == {known.correction(plan)}
-    assert known.kept(0.5).correction(other) == known.correction(other)  # a pleasant surprise promises nothing
-
-
 def test_another_epoch_and_name_are_the_same_plan() -> None:
     _, plan, _ = triangle(10)
     foresight = Foresight().learned(plan, 1.4)
