@@ -15,7 +15,7 @@ CLOSE_S = 5.0
 
 
 class Meanwhile:
-    """Calls `say` on a thread of its own, each EACH_S for as long as rounds are on, if that is longer than EACH_S.
+    """Calls `say` on a thread of its own, each EACH_S while rounds are on, once they are for that long.
 
     Any thread may call.
     """
@@ -24,7 +24,7 @@ class Meanwhile:
         self._say = say
         self._changed = threading.Condition()
         self._on = 0
-        self._due_s = 0.0
+        self._since_s = 0.0
         self._closed = False
         self._thread = threading.Thread(target=self._run, name=f"{name}: meanwhile", daemon=True)
         self._thread.start()
@@ -33,9 +33,9 @@ class Meanwhile:
         """A round does; the one before may not be over."""
         with self._changed:
             if not self._on:
-                self._due_s = _next(time.time() + EACH_S)
+                self._since_s = time.monotonic()
+                self._changed.notify()
             self._on += 1
-            self._changed.notify()
 
     def ends(self) -> None:
         """A round does."""
@@ -57,15 +57,9 @@ class Meanwhile:
         """Wait until something is to be said; False when nothing will be."""
         with self._changed:
             while not self._closed:
-                now = time.time()
-                left_s = min(self._due_s - now, EACH_S * 2) if self._on else None
-                if left_s is not None and left_s <= 0:
-                    self._due_s = _next(now)
-                    return True
-                self._changed.wait(left_s)
+                if not self._on:
+                    self._changed.wait()
+                elif not self._changed.wait(EACH_S - time.time() % EACH_S):  # nobody woke us
+                    if self._on and time.monotonic() - self._since_s >= EACH_S:
+                        return True
             return False
-
-
-def _next(now: float) -> float:
-    """The first of the times that come after this one (Unix seconds)."""
-    return (now // EACH_S + 1) * EACH_S
