@@ -59,7 +59,8 @@ class Meanwhile:
             while not self._closed:
                 if not self._on:
                     self._changed.wait()
-                elif not self._changed.wait(EACH_S - time.time() % EACH_S):  # nobody woke us
-                    if self._on and time.monotonic() - self._since_s >= EACH_S:
-                        return True
+                    continue
+                woken = self._changed.wait(EACH_S - time.time() % EACH_S)
+                if not woken and self._on and time.monotonic() - self._since_s >= EACH_S:
+                    return True
             return False
