@@ -60,6 +60,8 @@ class Knowledge:
         self._declared = View.of_network(old.members, links, routes, old.model_bytes, now_s, old.knowledge)
         for name in changed:
             self._rates.pop(name, None)
+            self._at_end.pop(name, None)
+            self._before.pop(name, None)
         for pair in {*old.routes, *routes}:
             route = routes.get(pair, ())
             if route != old.routes.get(pair, ()) or changed.intersection(route):
@@ -125,8 +127,9 @@ class Knowledge:
         return {name: estimate for name, estimate in found.items() if estimate is not None}
 
     def fell(self, now_s: float) -> dict[str, float]:
-        """The links that carry much less than they did when a round was over last: what part of it."""
-        before = self._at_end
+        """The links that carry much less than they did when a round was over last: what part of it. Nothing where
+        nothing is measured."""
+        before = self._at_end if self._declared.knowledge == "measured" else {}
         parts = {
             name: estimate.rate_bps / before[name].rate_bps
             for name, estimate in self.estimates(now_s).items()
