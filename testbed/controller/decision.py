@@ -54,8 +54,8 @@ class Standing:
     (seconds, from the end of one to that of the next; the first after a swap is not among them; none where links were
     measured since), and the `newest_s`. One is on for `on_s` by now.
 
-    `left` rounds are still to come, and swaps so far made a round longer by `swaps_s`. It was adopted since its rounds
-    were to take `promised_s`.
+    `left` rounds are still to come, and swaps so far made a round longer by `swaps_s`, and brought the part `trust` of
+    what they were to save. The plan was adopted since its rounds were to take `promised_s`.
     """
 
     rounds: int
@@ -65,6 +65,7 @@ class Standing:
     left: float = float("inf")
     swaps_s: tuple[float, ...] = ()
     promised_s: float = float("inf")
+    trust: float = 1.0
 
     @property
     def broken(self) -> bool:
@@ -104,20 +105,27 @@ def decide(
     the network itself was changed (`network_changed`) there is nothing to wait for. A saving must be larger than the
     margin, and in all but a few of the cases that may be, given what is known of links and plans, it must make up for
     the swap while it lasts. What is to save something must be quicker than rounds really are, not only than they are
-    foreseen to be: a link believed too slow makes the plan in force look bad, and the rounds don't.
+    foreseen to be: a link believed too slow makes the plan in force look bad, and the rounds don't. And of what is
+    foreseen to be saved, only the part counts that earlier swaps brought of theirs: on rates that go up and down all
+    the while the best plan of now is no better than another by the time that it is in force.
     """
     current_s = judge.seconds(current) if network_changed else min(judge.seconds(current), standing.longest_s)
     seconds = [current_s if plan.shape() == current.shape() else judge.seconds(plan) for plan in proposed]
     proposed_s, best = min(zip(seconds, proposed, strict=True), key=lambda one: one[0])
     if best.shape() == current.shape():
         return Decision(False, "the plan in force is the best", current_s, current_s), best
-    saves, enough = _saves(1 - proposed_s / current_s, rules, "round")
+    gain = 1 - proposed_s / current_s
+    saves, enough = _saves(gain, rules, "round")
     if not enough:
         return Decision(False, saves, current_s, proposed_s), best
+    if gain * standing.trust <= rules.margin:
+        doubt = f", but swaps brought {standing.trust:.0%} of what they were to save"
+        return Decision(False, saves + doubt, current_s, proposed_s), best
     if wait := _dwells(standing, rules, network_changed):
         return Decision(False, saves + wait, current_s, proposed_s), best
     rounds = min(standing.left, max(HOLDS_S / proposed_s, 1.0))
-    surely_s, cost_s = judge.saves(current, best, current_s) * rounds, standing.cost_s(current_s)
+    surely_s = judge.saves(current, best, current_s) * rounds * standing.trust
+    cost_s = standing.cost_s(current_s)
     if surely_s <= cost_s:
         doubt = f", but surely only {surely_s:.1f} s in {rounds:.0f} rounds, and the swap may cost {cost_s:.1f} s"
         return Decision(False, saves + doubt, current_s, proposed_s), best

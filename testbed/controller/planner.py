@@ -28,6 +28,7 @@ from testbed.controller.rounds import Round, RoundBook
 from testbed.controller.spec import ControllerSpec
 from testbed.controller.succession import Succession
 from testbed.controller.swaps import Swap
+from testbed.controller.trust import Promise, Trust
 from testbed.plan import Plan
 from testbed.planning import Pair, PhysicalLink, Policy, PolicyError, View, make_policy, predict
 from testbed.protocol import Arrived, Confirm, Held, Message, Prepare, Report, Stop
@@ -92,6 +93,7 @@ class Planner:
         self._measured_s = 0.0
         self._judged = 0
         self._promised_s = float("inf")
+        self._trust = Trust()
         self._past: tuple[Plan, ...] = ()
         self._busy = False
 
@@ -218,6 +220,7 @@ class Planner:
     def _round_done(self, done: Round) -> None:
         now = time.time()
         self._activate()
+        self._trust.see(self.book)
         self.knowledge.observe(done.samples(), done.arrivals(), now)
         fell = bool(self.knowledge.fell(now))
         self.knowledge.round_over(now)
@@ -328,8 +331,7 @@ class Planner:
             reason = request.reason if request.policy else f"{request.reason}: {decision.why}"
             self._past = () if request.policy else _remembered(proposal.plan, last, *self._past)
             plan = self._adopt(proposal.plan, reason, request.joins)
-            policy = request.policy or self.policy
-            self._promised_s = decision.proposed_s if policy.measure is None else float("inf")
+            self._promise(request, decision, last, plan)
         await self._record(request, view, decision, last, plan, proposal.choice)
 
     async def _propose(self, request: Request) -> Proposal:
@@ -368,6 +370,7 @@ class Planner:
             left=self._left(),
             swaps_s=tuple(pauses),
             promised_s=self._promised_s,
+            trust=self._trust.part,
         )
 
     def _adopt(self, plan: Plan, reason: str, joins: str) -> Plan:
@@ -382,6 +385,13 @@ class Planner:
             self.course.begin(plan)
         self._host.announce()
         return plan
+
+    def _promise(self, request: Request, decision: Decision, last: Plan, plan: Plan) -> None:
+        """Keep what rounds under the adopted plan are to take, where it was adopted for that."""
+        of_rounds = (request.policy or self.policy).measure is None
+        self._promised_s = decision.proposed_s if of_rounds else float("inf")
+        if of_rounds and request.reason == "period" and decision.current_s is not None:
+            self._trust.promised(Promise(1 - decision.proposed_s / decision.current_s, last.epoch, plan.epoch))
 
     def _prepare(self, swap: Swap) -> None:
         """Have the members hold a plan; with one that joins, see Membership."""

@@ -91,6 +91,14 @@ def test_a_plan_is_not_left_for_one_that_is_slower_than_its_rounds_really_are() 
     assert decided(10, quick, changed=True).adopt  # those were rounds over another network
 
 
+def test_what_is_saved_counts_as_far_as_swaps_brought_what_they_promised() -> None:
+    trusted = decided(10)
+    gain = 1 - trusted.proposed_s / (trusted.current_s or 0.0)
+    assert trusted.adopt
+    distrusted = decided(10, replace(SETTLED, trust=RULES.margin / gain))
+    assert not distrusted.adopt and "of what they were to save" in distrusted.why
+
+
 def test_a_plan_that_breaks_its_promise_is_judged_before_its_time() -> None:
     young = Standing(1, newest_s=(50.0,))
     assert not decided(10, young).adopt
