@@ -30,6 +30,24 @@ def test_where_packets_wait_it_is_the_path_that_holds_back_what_has_no_pace() ->
     assert crowded.allowed_bytes_s(paced=True) == 600_000
 
 
+def test_what_waited_before_a_pause_waits_no_more() -> None:
+    crowded = replace(IDLE, rtt_s=0.3)
+    assert crowded.queues and replace(crowded, last_ack_s=0.15).queues
+    assert not replace(crowded, last_ack_s=0.25).queues
+
+
+def test_the_kernel_says_how_long_ago_it_was_acknowledged() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.socket() as sender:
+        sender.connect(listener.getsockname())
+        receiver, _ = listener.accept()
+        with receiver:
+            sender.sendall(bytes(1000))
+            receiver.recv(1000)
+            time.sleep(0.3)
+            ago_s = tcpinfo.read(sender).last_ack_s
+    assert 0.2 < ago_s < 30
+
+
 @pytest.mark.parametrize("control", ["reno", "cubic", "bbr"])
 def test_only_bbr_looks_for_more_at_times(control: str) -> None:
     if control not in AVAILABLE:
