@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.plan import Group, Tree
-from testbed.sync.ahead import AHEAD, CHUNKS_A_HOP, Ahead
+from testbed.sync.ahead import AHEAD, CHUNKS_A_HOP, ROOM, Ahead
 from testbed.sync.layout import Layout
 from testbed.sync.reduction import Part
 
@@ -87,7 +87,7 @@ def test_each_peer_has_its_own() -> None:
 
 
 def test_what_fits_into_the_time_that_a_mean_takes_to_come_back_is_not_held_back() -> None:
-    """Means come back 0.3 s after sums have left, of a round of 1 s: so much may be ahead in the next one."""
+    """Means come back 0.3 s after sums have left, of a round of 1 s: ROOM times as much may be ahead in the next."""
     its, over = party((40,)), layout(party((40,)), (40,))
     first = filled(over, its, 1.0)
     assert len(released(first, crowded=True)) == 40, "nothing is known yet"
@@ -100,5 +100,5 @@ def test_what_fits_into_the_time_that_a_mean_takes_to_come_back_is_not_held_back
         first.settle(number, number * 0.7 / 39 + (0.3 if number else 0.35))
     assert first.returns == pytest.approx(0.3)
     second = filled(over, its, first.returns)
-    assert len(released(second, crowded=True)) in (12, 13), "those within three tenths"
+    assert len(released(second, crowded=True)) in (ROOM * 12, ROOM * 12 + 1), "those within ROOM times three tenths"
     assert second.returns == first.returns, "none came back yet"
