@@ -365,7 +365,7 @@ class Planner:
         return Standing(
             rounds=sum(done.epoch == epoch for done in self.book.complete),
             whole_s=() if self._measured_s > finished_s else tuple(self.book.whole_s(self._judged, epoch)),
-            newest_s=tuple(self.book.whole_s(0, epoch)[-NEWEST:]),
+            newest_s=tuple(self.book.whole_s(len(self.book.complete) - NEWEST, epoch)),
             on_s=now - finished_s,
             left=self._left(),
             swaps_s=tuple(pauses),
