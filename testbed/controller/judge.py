@@ -39,7 +39,9 @@ class Judge:
 
     def seconds(self, plan: Plan) -> float:
         """Of a whole round, as is to be expected. SimulationError when the plan uses an edge that is not there."""
-        return self._simulated(plan) * exp(self._foresight.correction(plan)[0])
+        if id(plan) not in self._known:
+            self._known[id(plan)] = plan, self._foresight.seconds(plan, self._view)
+        return self._known[id(plan)][1]
 
     def saves(self, current: Plan, proposed: Plan, current_s: float) -> float:
         """Seconds that a round under `proposed` is surely shorter by; below zero where it may as well be longer.
@@ -68,16 +70,10 @@ class Judge:
 
     def _cases(self, plan: Plan) -> tuple[NDArray[np.float64], float]:
         """Seconds of the plan's rounds in each case, and how far off all of them may be."""
-        expected, spread = self._foresight.correction(plan)
+        _, spread = self._foresight.correction(plan)
         rough = np.array([self._foresight.roughly(plan, view) for view in (self._view, *self._views)])
-        seconds: NDArray[np.float64] = rough[1:] / rough[0] * self._simulated(plan) * exp(expected)
+        seconds: NDArray[np.float64] = rough[1:] / rough[0] * self.seconds(plan)
         return seconds, float(seconds.mean() * spread)
-
-    def _simulated(self, plan: Plan) -> float:
-        """By the view itself, once."""
-        if id(plan) not in self._known:
-            self._known[id(plan)] = plan, self._foresight.simulated(plan, self._view)
-        return self._known[id(plan)][1]
 
 
 def _with_rates(view: View, factors: Mapping[str, float]) -> View:
