@@ -137,6 +137,7 @@ def _evidence(
             replay_late_p99_s=summary.percentile(late, 99) if late else None,
             traced=name in traced,
             rate_resolution=worst[1],
+            unshaped_bytes=sum(sample["unshaped_bytes"].get(name, 0) for sample in traffic),
         )
     declared = {w.name: experiment.spec.compute.step_seconds(w) for w in experiment.topology.workers}
     return Evidence(

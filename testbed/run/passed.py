@@ -1,12 +1,14 @@
 """Whether links let more pass than they may, by the kernel's count where they end. Pure.
 
 A shaper that vouches for itself does not see what goes around it: a rule that someone deleted, a queue that someone
-replaced. The kernel's count does.
+replaced. The kernel's count does: it is held against the rate (`excess`), and against what the shaper says it let
+through (`around`), which tells bursts too that are no more in three seconds than the rate would have carried.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 Record = Mapping[str, Any]
@@ -17,6 +19,29 @@ WINDOW = 3
 LOOK_S = 0.1
 #: … and this, which arrives at once.
 SUPER_PACKET_BITS = 8 * 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Link → bytes since it was made, at one moment: what the kernel counted where it ends, and what its shaper had let
+    through just `before` and just `after` that was read."""
+
+    before: Mapping[str, int]
+    arrived: Mapping[str, int]
+    after: Mapping[str, int]
+
+
+def around(first: Look, last: Look) -> dict[str, int]:
+    """Link → bytes that arrived between two looks and that its shaper cannot have let through; only what is more than a
+    super-packet. A shaper counts each frame's headers, the kernel those of the super-packet alone, so of what is shaped
+    never more arrives than was let through from before the first look to after the last."""
+    found = {}
+    for link, arrived in _grown(first.arrived, last.arrived):
+        if link in first.before and last.after.get(link, -1) >= first.before[link]:
+            beside = arrived - (last.after[link] - first.before[link])
+            if 8 * beside > SUPER_PACKET_BITS:
+                found[link] = beside
+    return found
 
 
 def excess(samples: Sequence[Record], states: Sequence[Record]) -> dict[str, float]:
@@ -31,18 +56,19 @@ def excess(samples: Sequence[Record], states: Sequence[Record]) -> dict[str, flo
     worst: dict[str, float] = {}
     for first, last in zip(samples, samples[WINDOW:], strict=False):
         began, seconds = first["at_s"], last["at_s"] - first["at_s"]
-        for link, bits in _arrived(first, last):
+        for link, size in _grown(first["bytes"], last["bytes"]):
+            bits = 8.0 * size
             allowed = _peak_bps(history.get(link, []), began - seconds, last["at_s"]) * seconds
             if bits > allowed * (1 + LOOK_S / seconds) + SUPER_PACKET_BITS and allowed > 0:
                 worst[link] = max(worst.get(link, 0.0), bits / allowed - 1)
     return worst
 
 
-def _arrived(first: Record, last: Record) -> Iterator[tuple[str, float]]:
-    """Bits over each link that was there all the time; the count of one that was made anew begins again."""
-    for link, count in last["bytes"].items():
-        if link in first["bytes"] and count >= first["bytes"][link]:
-            yield link, 8.0 * (count - first["bytes"][link])
+def _grown(first: Mapping[str, int], last: Mapping[str, int]) -> Iterator[tuple[str, int]]:
+    """By how much each link's count grew, of those there all the time; the count of one made anew begins again."""
+    for link, count in last.items():
+        if link in first and count >= first[link]:
+            yield link, count - first[link]
 
 
 def _peak_bps(history: Sequence[tuple[float, float]], began_s: float, ended_s: float) -> float:

@@ -1,6 +1,7 @@
 """Once a second: what has arrived over every link, how long its queue was busy, and how busy the host was.
 
-Bytes are those the kernel counted where the link ends, so they say what a link did, not what it was told to do.
+Bytes are those the kernel counted where the link ends, so they say what a link did, not what it was told to do. What of
+them went around the link's shaping is told beside.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from testbed.emulation.network import Network
+from testbed.run.passed import Look, around
 from testbed.telemetry.host import CpuMeter
 
 PERIOD_S = 1.0
@@ -29,6 +31,7 @@ class Sampler:
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
         self._cpu = CpuMeter()
         self._failure: Exception | None = None
+        self._last: Look | None = None
 
     def start(self) -> None:
         self._thread.start()
@@ -58,13 +61,20 @@ class Sampler:
             self._failure = error
 
     def _sample(self) -> None:
-        counters = self._network.shaper.counters()
-        wan = self._network.links_in_force.states().keys() & counters.keys()
+        before = self._network.shaper.counters()
+        arrived = self._network.arrived_bytes()
+        after = self._network.shaper.counters()
+        look = Look(
+            {name: c.bytes for name, c in before.items()}, arrived, {name: c.bytes for name, c in after.items()}
+        )
+        wan = self._network.links_in_force.states().keys() & after.keys()
         self._record(
             {
                 "at_s": time.time(),
-                "bytes": self._network.arrived_bytes(),
-                "busy_s": {name: round(counters[name].busy_s, 4) for name in wan},
+                "bytes": arrived,
+                "unshaped_bytes": around(self._last, look) if self._last else {},
+                "busy_s": {name: round(after[name].busy_s, 4) for name in wan},
                 "cpu": round(self._cpu.read(), 4),
             }
         )
+        self._last = look

@@ -44,6 +44,7 @@ class LinkEvidence:
     replay_late_p99_s: float | None
     traced: bool = False
     rate_resolution: float = 0.0
+    unshaped_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,8 @@ def _link(name: str, link: LinkEvidence, backend: str) -> list[str]:
     rate, rtt = RATE_TOLERANCE[backend] + link.rate_resolution, RTT_TOLERANCE_S[backend]
     if link.rate_error is not None and not abs(link.rate_error) <= rate:
         reasons.append(f"{name}: rate {link.rate_error:+.1%} off what was asked (tolerance {rate:.1%})")
+    if link.unshaped_bytes:
+        reasons.append(f"{name}: {link.unshaped_bytes / 1e6:.1f} MB went around its shaping: something took it away")
     if link.rtt_error_s is not None and not abs(link.rtt_error_s) <= rtt:
         reasons.append(f"{name}: round trip {link.rtt_error_s * 1e3:+.2f} ms off (tolerance {rtt * 1e3:g} ms)")
     if link.traced and link.replay_late_p99_s is None:

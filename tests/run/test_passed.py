@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from testbed.run.passed import LOOK_S, SUPER_PACKET_BITS, WINDOW, excess
+from testbed.run.passed import LOOK_S, SUPER_PACKET_BITS, WINDOW, Look, around, excess
 
 pytestmark = pytest.mark.unit
 
@@ -53,3 +53,27 @@ def test_a_link_that_came_later_counts_from_its_first_sample() -> None:
     for sample in made[:4]:
         sample["bytes"].clear()
     assert excess(made, [state(3.5, RATE)]) == {}
+
+
+def look(arrived: int, before: int, after: int, link: str = "a->b") -> Look:
+    return Look({link: before}, {link: arrived}, {link: after})
+
+
+PACKET = SUPER_PACKET_BITS // 8
+
+
+def test_what_the_shaper_let_through_did_not_go_around_it() -> None:
+    assert around(look(0, 0, 0), look(10**6, 10**6, 10**6)) == {}
+    assert around(look(0, 0, 0), look(10**6, 9 * 10**5, 10**6)) == {}, "let through while the kernel was asked"
+    assert around(look(0, 0, 0), look(10**6, 11 * 10**5, 11 * 10**5)) == {}, "super-packets are counted by their frames"
+
+
+def test_what_arrives_beside_the_shaper_went_around_it() -> None:
+    assert around(look(0, 0, 0), look(10**6 + PACKET, 10**6, 10**6)) == {}, "one that is let through just now"
+    assert around(look(0, 0, 0), look(10**6 + PACKET + 1, 10**6, 10**6)) == {"a->b": PACKET + 1}
+
+
+def test_a_link_made_anew_has_no_past() -> None:
+    assert around(look(10**9, 10**9, 10**9), look(10**6, 0, 0)) == {}, "both counts began again"
+    assert around(look(0, 10**9, 10**9), look(10**6, 0, 0)) == {}, "its shaper's did"
+    assert around(look(0, 0, 0), look(10**6, 0, 0, link="b->a")) == {}, "it was not there before"

@@ -50,6 +50,12 @@ def test_a_link_is_judged_by_its_backend_s_tolerance(
     assert found.reasons[0].startswith(said)
 
 
+def test_what_goes_around_a_link_s_shaping_is_told() -> None:
+    found = judge(replace(FINE, links={"a->b": replace(FINE_LINK, unshaped_bytes=1_234_567)}))
+    assert found.verdict == "suspect"
+    assert found.reasons == ("a->b: 1.2 MB went around its shaping: something took it away",)
+
+
 @pytest.mark.parametrize("value", [float("inf"), float("nan")])
 @pytest.mark.parametrize("field", ["rate_error", "rtt_error_s", "replay_late_p99_s"])
 def test_a_figure_that_is_no_number_is_not_trusted(field: str, value: float) -> None:
