@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -11,7 +11,6 @@ from typing import Annotated
 import typer
 
 from testbed.cli.console import BAD_INPUT, CANNOT, FAILED, INTERRUPTED, err, fail
-from testbed.cli.tables import print_comparison
 from testbed.emulation.interrupt import Interrupted, interruptible
 from testbed.spec.errors import SpecError
 
@@ -36,13 +35,12 @@ def overrides(pairs: list[str]) -> dict[str, str]:
 
 def run(experiment: Experiment, set_: Set = [], strict: Strict = False) -> None:  # noqa: B006
     """Run an experiment: build the network, train, change it as the file says, and judge."""
-    from testbed.report.page import write_report
     from testbed.run.display import Display
     from testbed.run.execute import execute
 
     changes = overrides(set_)
     with _ended_in_words():
-        outcome = execute(experiment, changes, strict, write_report, Display())
+        outcome = execute(experiment, changes, strict, _page, Display())
     if not outcome.finished or (strict and outcome.verdict != "trusted"):
         raise typer.Exit(FAILED)
 
@@ -56,7 +54,7 @@ def compare(
     json_: Annotated[bool, typer.Option("--json", help="one JSON object; progress goes to the error output")] = False,
 ) -> None:
     """Run an experiment under several policies, each with the same seeds and traces, and set them side by side."""
-    from testbed.report.page import write_comparison, write_report
+    from testbed.cli.tables import print_comparison
     from testbed.run.compare import Variant
     from testbed.run.compare import compare as run_all
     from testbed.run.display import Display
@@ -69,7 +67,7 @@ def compare(
         raise fail(BAD_INPUT, f"{error}\n    write instead: --policies netstorm,mst --seeds 1,2,3") from None
     display = Display(err) if json_ else Display()
     with _ended_in_words():
-        compared = run_all(experiment, variants, numbers, changes, strict, display, write_report, write_comparison)
+        compared = run_all(experiment, variants, numbers, changes, strict, display, _page, _comparison)
     if json_:
         print(json.dumps(compared.figures()))
     else:
@@ -77,6 +75,20 @@ def compare(
         display.say(f"  side by side: {compared.page}")
     if not compared.finished or (strict and not compared.trusted):
         raise typer.Exit(FAILED)
+
+
+def _page(run: Path) -> Path:
+    """Of a run that is over: what draws it takes a second to load."""
+    from testbed.report.page import write_report
+
+    return write_report(run)
+
+
+def _comparison(runs: Sequence[Path], page: Path) -> Path:
+    """Of several."""
+    from testbed.report.page import write_comparison
+
+    return write_comparison(runs, page)
 
 
 @contextmanager

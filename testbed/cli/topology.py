@@ -9,7 +9,6 @@ import typer
 
 from testbed.cli.console import BAD_INPUT, fail, quantity
 from testbed.spec.errors import SpecError
-from testbed.spec.graph import import_graph
 from testbed.spec.units import Rate
 
 app = typer.Typer(no_args_is_help=True, help=__doc__)
@@ -30,6 +29,8 @@ def import_(
     workers: Annotated[int, typer.Option(min=0, help="at each site")] = 1,
 ) -> None:
     """Make a topology of a graph: delays by 0.0085 ms a kilometre and 4 ms, one way."""
+    from testbed.spec.graph import import_graph
+
     try:
         made = import_graph(graph, out, rate, workers)
     except (SpecError, OSError) as error:  # OSError: the file cannot be written
