@@ -8,8 +8,8 @@ carry.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import accumulate
 from math import log
 
 import numpy as np
@@ -24,7 +24,12 @@ HELD_BY_TCP, QUEUED = 0.85, 1.1
 
 #: But where the edge carried so much more within so many seconds before, the path made TCP slower: its pace only falls
 #: when less comes through, while one that is too low stays so or grows.
-FELL, FELL_S = 0.75, 10.0
+FELL, FELL_S = 0.75, 20.0
+
+#: Unless TCP has only begun, as on a probe's connection, or begins again, as BBR does when it forgot a path in a loss
+#: (25 Mbit/s became 0.5, and 6 again after 6 s): it lets ten packets go in a round trip, and more and more without a
+#: pause.
+BEGIN_BYTES, DOUBLED = 10 * 1448, 1.9
 
 #: Nor does TCP hold up what was sent without a pause for so many round trips, in which it looked for more (BBR once in
 #: eight) and did not find so much of it.
@@ -64,11 +69,12 @@ def samples(
         doubted = [link for link in routes[pair] if link not in trusted] or list(routes[pair])
         earlier = _Most.of([*before.get(pair, ()), *its])
         looked = _looked([*before.get(pair, ()), *its], round_trip_s[pair])
+        beginning = _beginning([*before.get(pair, ()), *its, *later.get(pair, ())], round_trip_s[pair])
         for number, (train, after) in enumerate(zip(its, [*its[1:], *its[-1:]], strict=True)):
             rates = {link: float(passed[pair, link][number]) for link in routes[pair]}
             middle_s = train.began_s + train.seconds / 2
             full = None
-            fell = _bits_s(train) < FELL * earlier.before(train.began_s)
+            fell = train not in beginning and _bits_s(train) < FELL * earlier.before(train.began_s)
             if fell or train in looked or not _held_by_tcp(train, after):
                 left = [link for link in doubted if most[link].near(middle_s) <= CLEARLY * rates[link]] or [
                     link for link in doubted if most[link].beside(middle_s) <= CLEARLY * rates[link]
@@ -87,19 +93,42 @@ def _held_by_tcp(train: Train, after: Train) -> bool:
     return bool(allowed) and HELD_BY_TCP * allowed <= rate <= QUEUED * most
 
 
+def _beginning(trains: Sequence[Train], round_trip_s: float) -> set[Train]:
+    """The trains that came while TCP found out, or found out again, how much it may let go: the first round trips, and
+    where without a pause it let twice as much go later, or half as much earlier."""
+    found = {train for train in trains if 0 < train.allowed_bytes_s * round_trip_s <= BEGIN_BYTES / HELD_BY_TCP}
+    for run in _unbroken(trains):
+        least = list(accumulate((train.burst_bytes_s for train in run), min))
+        most = list(accumulate((train.burst_bytes_s for train in reversed(run)), max))[::-1]
+        for train, lowest, highest in zip(run, least, most, strict=True):
+            if highest > DOUBLED * train.burst_bytes_s or train.burst_bytes_s > DOUBLED * lowest:
+                found.add(train)
+    return found
+
+
+def _unbroken(trains: Sequence[Train]) -> Iterator[list[Train]]:
+    """The trains in order, by runs in which one followed the other."""
+    run: list[Train] = []
+    for train in sorted(trains):
+        if run and train.began_s - run[-1].began_s - run[-1].seconds > PAUSE_S:
+            yield run
+            run = []
+        run.append(train)
+    if run:
+        yield run
+
+
 def _looked(trains: Sequence[Train], round_trip_s: float) -> set[Train]:
     """The trains by whose end TCP had looked for more, without a pause, and had not found it."""
     found: set[Train] = set()
-    unbroken: deque[Train] = deque()
-    for train in sorted(trains):
-        if unbroken and train.began_s - unbroken[-1].began_s - unbroken[-1].seconds > PAUSE_S:
-            unbroken.clear()
-        unbroken.append(train)
-        since_s = train.began_s + train.seconds - LOOKED_TRIPS * round_trip_s
-        while len(unbroken) > 1 and unbroken[1].began_s <= since_s:
-            unbroken.popleft()
-        if unbroken[0].began_s <= since_s and train.allowed_bytes_s <= MORE * unbroken[0].allowed_bytes_s:
-            found.add(train)
+    for run in _unbroken(trains):
+        first = 0
+        for number, train in enumerate(run):
+            since_s = train.began_s + train.seconds - LOOKED_TRIPS * round_trip_s
+            while first < number and run[first + 1].began_s <= since_s:
+                first += 1
+            if run[first].began_s <= since_s and train.allowed_bytes_s <= MORE * run[first].allowed_bytes_s:
+                found.add(train)
     return found
 
 

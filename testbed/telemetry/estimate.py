@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import log
+from math import inf, log
 from statistics import median
 
 from testbed.telemetry.sample import Sample
@@ -33,8 +33,9 @@ AGREES = 0.06
 #: The longest window: on a rate that wanders what is older says nothing of now, on a constant one it adds nothing.
 WINDOW = 25
 
-#: So many of the newest trains that did not fill a link, all above the estimate by AGREES, say that it carries more.
-CONTRADICT = 3
+#: So many of the newest trains that did not fill a link, all above the estimate by AGREES, say that it carries more,
+#: and so does a single one that lasted so long: a stamp may be some milliseconds late.
+CONTRADICT, LASTED_S = 3, 0.05
 
 #: The interval lies at least this part to either side of the estimate: clocks, framing, and what is lost on the way.
 LEAST_SPREAD = 0.06
@@ -99,12 +100,17 @@ class RateEstimator:
 
     declared_bps: float
     _full: deque[Sample] = field(default_factory=lambda: deque(maxlen=WINDOW))
-    _passed: deque[Sample] = field(default_factory=lambda: deque(maxlen=CONTRADICT))
+    _passed: deque[Sample] = field(default_factory=lambda: deque(maxlen=WINDOW))
 
     def add(self, samples: Sequence[Sample]) -> None:
         """Take what was seen since the last time."""
         for sample in sorted(samples, key=lambda sample: sample.ended_s):
             (self._full if sample.full else self._passed).append(sample)
+
+    @property
+    def newest_bps(self) -> float:
+        """What the newest train that filled the link came at; infinite before one did."""
+        return self._full[-1].rate_bps if self._full else inf
 
     def estimate(self, now_s: float) -> Estimate | None:
         """The estimate as of `now_s` (Unix time); None before anything was measured, or carried beyond belief."""
@@ -114,11 +120,16 @@ class RateEstimator:
         return _among(window, now_s) if window else None
 
     def _above(self, window: Sequence[Sample]) -> list[Sample]:
-        """The newest trains that did not fill the link, if all of them carried more than it is said to."""
-        passed = list(self._passed)
+        """Trains that did not fill the link and carried more than it is said to: the fastest that lasted, or the newest
+        if all of them did."""
         most_bps = (_middle(window) if window else self.declared_bps) * (1 + AGREES)
-        newer = len(passed) == CONTRADICT and (not window or passed[0].began_s > window[-1].began_s)
-        return passed if newer and all(sample.rate_bps > most_bps for sample in passed) else []
+        passed = [sample for sample in self._passed if not window or sample.began_s > window[-1].began_s]
+        recent = [sample for sample in passed if passed[-1].ended_s - sample.began_s <= SILENCE_S]
+        lasted = [sample for sample in recent if sample.seconds >= LASTED_S and sample.rate_bps > most_bps]
+        if lasted:
+            return [max(lasted, key=lambda sample: sample.rate_bps)]
+        newest = passed[-CONTRADICT:]
+        return newest if len(newest) == CONTRADICT and all(its.rate_bps > most_bps for its in newest) else []
 
 
 def _agreeing(samples: Sequence[Sample]) -> list[Sample]:

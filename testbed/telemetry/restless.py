@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 from itertools import pairwise
-from math import exp, log
+from math import exp, log, sqrt
 from statistics import mean, median
 
 from testbed.telemetry.estimate import Estimate
@@ -18,7 +18,10 @@ from testbed.telemetry.estimate import Estimate
 KEPT, APART_S, LEAST = 8, 1.0, 4
 
 #: A rate that goes up and down by so much (its logarithm) is expected half way between what it is and what it was like.
-HALF_WAY = 0.25
+HALF_WAY = 0.15
+
+#: A plan is to stay for so many of those times.
+AHEAD = 8
 
 
 @dataclass(slots=True)
@@ -42,6 +45,11 @@ class Restless:
         if len(logs) < LEAST:
             return 0.0
         return median(abs(after - before) for before, after in pairwise(logs))
+
+    @property
+    def drift(self) -> float:
+        """How far the logarithm goes while a plan is in force: as a random walk does."""
+        return self.spread * sqrt(AHEAD)
 
     def expected_bps(self, estimate: Estimate) -> float:
         """What the link is expected to carry for a while."""

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from testbed.protocol import Train
 from testbed.sync import sockets
-from testbed.sync.arrivals import LEAST_BYTES, MENDING_S, MOST_BYTES, MOST_S, Arrivals, Timing
+from testbed.sync.arrivals import HOLES_S, LEAST_BYTES, MENDING_S, MOST_BYTES, MOST_S, Arrivals, Timing
 from testbed.sync.frame import Frame, Kind
 
 pytestmark = pytest.mark.unit
@@ -117,6 +117,19 @@ def test_trains_with_something_missing_are_left_out_and_those_shortly_after_them
     kept = path.trains()
     assert len(kept) == 1
     assert kept[0].began_s > 1000 + MENDING_S
+
+
+@pytest.mark.parametrize(("astray", "kept"), [(CHUNK // 1448, 2), (CHUNK // 1448 // 3, 0)])
+def test_what_comes_with_holes_all_the_while_counts_by_the_second(astray: int, kept: int) -> None:
+    path = Path(0.4e6, 1448)
+    for number in range(14):
+        path.astray += astray
+        path.frame(follows=number > 0)
+    trains = path.trains()
+    assert len(trains) == kept
+    for train in trains:
+        assert train.bytes / train.seconds == pytest.approx(0.4e6, rel=0.01)
+        assert HOLES_S <= train.seconds <= HOLES_S + CHUNK / 0.4e6
 
 
 def test_the_last_train_of_a_burst_is_there_once_nothing_comes_any_more() -> None:

@@ -122,6 +122,32 @@ def test_a_pace_below_what_the_edge_carried_shortly_before_is_the_path_s(earlier
     assert [sample.full for sample in found] == [full]
 
 
+def test_a_connection_that_has_only_begun_says_nothing_of_a_fall() -> None:
+    """A probe's over 10 Mbit/s and 225 ms was taken for 1.1 Mbit/s: another connection had carried more."""
+    before = {("a", "b"): [Train(95.0, 0.013, 17_376, 2_006_016, 2_006_016)]}
+    came = [
+        Train(100.0, 0.253, 31_856, 64_512, 165_888),
+        Train(100.253, 0.372, 49_232, 64_512, 165_888),
+        Train(100.625, 0.305, 115_840, 164_512, 365_568),
+        Train(100.931, 0.265, 178_400, 266_240, 885_760),
+    ]
+    routes, believed, trips = {("a", "b"): ("a->b",)}, {"a->b": 10e6}, {("a", "b"): 0.225}
+    for seen in range(1, 4):
+        now, later = {("a", "b"): came[:seen]}, {("a", "b"): came[seen:]}
+        found = samples(now, routes, {}, believed, trips, before=before, later=later)["a->b"]
+        assert not any(sample.full for sample in found)
+    assert not any(s.full for s in samples({("a", "b"): came[:2]}, routes, {}, believed, trips, before=before)["a->b"])
+
+
+def test_nor_does_one_that_begins_again() -> None:
+    """BBR forgot a path of 26 Mbit/s in a loss, and took 6 s to find it again."""
+    before = {("a", "b"): [Train(95.0, 0.086, 275_000, 7_900_000, 7_900_000)]}
+    rates = (70_000, 80_000, 110_000, 140_000, 200_000, 300_000, 400_000, 500_000, 640_000, 720_000)
+    its = [Train(100 + 0.3 * number, 0.3, round(0.3 * rate), rate, rate) for number, rate in enumerate(rates)]
+    found = samples({("a", "b"): its}, {("a", "b"): ("a->b",)}, {}, {"a->b": 26e6}, TRIPS, before=before)["a->b"]
+    assert not any(sample.full for sample in found)
+
+
 @pytest.mark.parametrize(("grew", "pause_s", "full"), [(1.0, 0.0, True), (1.3, 0.0, False), (1.0, 0.02, False)])
 def test_at_tcp_s_pace_a_link_is_full_once_tcp_has_looked_for_more_in_vain(
     grew: float, pause_s: float, full: bool

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from testbed.telemetry.estimate import (
     CONTRADICT,
     GROUP,
+    LASTED_S,
     LEAST,
     LEAST_SPREAD,
     OPEN,
@@ -29,8 +30,13 @@ DECLARED = 20e6
 rates = st.floats(1e5, 1e9)
 
 
-def train(number: int, rate_bps: float, full: bool = True) -> Sample:
-    return Sample(rate_bps, 100 + number * EVERY_S, 0.2, 65_536, full)
+def train(number: int, rate_bps: float, full: bool = True, seconds: float = 0.2) -> Sample:
+    return Sample(rate_bps, 100 + number * EVERY_S, seconds, 65_536, full)
+
+
+def short(number: int, rate_bps: float) -> Sample:
+    """One that did not fill the link."""
+    return train(number, rate_bps, full=False, seconds=LASTED_S / 2)
 
 
 def ended_s(number: int) -> float:
@@ -107,9 +113,9 @@ def test_one_train_that_is_off_changes_nothing() -> None:
 
 def test_what_never_filled_a_link_says_what_it_carries_at_least_and_it_stays_unknown() -> None:
     estimator = RateEstimator(DECLARED)
-    estimator.add([train(i, DECLARED / 2, full=False) for i in range(CONTRADICT)])
+    estimator.add([short(i, DECLARED / 2) for i in range(CONTRADICT)])
     assert estimator.estimate(200.0) is None  # nothing new
-    estimator.add([train(i, rate, full=False) for i, rate in enumerate((40e6, 50e6, 60e6))])
+    estimator.add([short(i, rate) for i, rate in enumerate((40e6, 50e6, 60e6))])
     estimate = estimated(estimator, ended_s(2))
     assert not estimate.known
     assert (estimate.rate_bps, estimate.low_bps, estimate.high_bps) == (50e6, 40e6, OPEN * 50e6)
@@ -118,13 +124,22 @@ def test_what_never_filled_a_link_says_what_it_carries_at_least_and_it_stays_unk
 def test_so_many_trains_that_carried_more_without_filling_it_raise_an_estimate() -> None:
     estimator = RateEstimator(DECLARED)
     estimator.add([train(i, 40e6) for i in range(8)])
-    estimator.add([train(8 + i, 50e6, full=False) for i in range(CONTRADICT - 1)])
+    estimator.add([short(8 + i, 50e6) for i in range(CONTRADICT - 1)])
     assert estimated(estimator, ended_s(20)).rate_bps == 40e6
-    estimator.add([train(7 + CONTRADICT, 50e6, full=False)])
+    estimator.add([short(7 + CONTRADICT, 50e6)])
     raised = estimated(estimator, ended_s(7 + CONTRADICT))
     assert raised.rate_bps == 50e6 and raised.high_bps > 100e6 and not raised.known
     estimator.add([train(20 + i, 45e6) for i in range(GROUP)])  # until it is measured
     assert estimated(estimator, ended_s(30)).rate_bps == 45e6
+
+
+def test_a_single_train_that_lasted_says_so_too_whatever_slower_ones_come_after_it() -> None:
+    """As a probe's does over a link that recovered, while the plan's own transfers are still slow."""
+    estimator = RateEstimator(DECLARED)
+    estimator.add([train(i, 3e6) for i in range(8)])
+    estimator.add([train(9, 20e6, full=False), *(short(10 + i, 5e6) for i in range(CONTRADICT))])
+    raised = estimated(estimator, ended_s(20))
+    assert raised.rate_bps == 20e6 and not raised.known
 
 
 def test_what_did_not_fill_a_link_makes_an_estimate_no_younger() -> None:
