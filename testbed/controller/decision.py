@@ -52,7 +52,7 @@ class Decision:
 class Standing:
     """How the plan in force has done: for how many `rounds`, and how long those since it was last judged took whole
     (seconds, from the end of one to that of the next; the first after a swap is not among them; none where links were
-    measured since), and the `newest_s`. One is on for `on_s` by now.
+    measured since), and the `newest_s`. One is on for `on_s` by now. Whether a link `fell` in these rounds.
 
     `left` rounds are still to come, and swaps so far made a round longer by `swaps_s`, and brought the part `trust` of
     what they were to save. The plan was adopted since its rounds were to take `promised_s`.
@@ -62,6 +62,7 @@ class Standing:
     whole_s: tuple[float, ...] = ()
     newest_s: tuple[float, ...] = ()
     on_s: float = 0.0
+    fell: bool = False
     left: float = float("inf")
     swaps_s: tuple[float, ...] = ()
     promised_s: float = float("inf")
@@ -79,8 +80,11 @@ class Standing:
 
     @property
     def longest_s(self) -> float:
-        """The longest of the newest rounds and the one that is on; infinite where there were none."""
-        return max(*self.newest_s, self.on_s) if self.newest_s else float("inf")
+        """The longest of the newest rounds and the one that is on, if a link fell; else the shortest, for single rounds
+        are held up by a loss now and then. Infinite where there were none."""
+        if not self.newest_s:
+            return float("inf")
+        return max(*self.newest_s, self.on_s) if self.fell else min(self.newest_s)
 
     def settled(self, dwell_rounds: int) -> bool:
         """Whether the plan may be judged: it has stood for so long, or breaks what it promised."""

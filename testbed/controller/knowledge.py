@@ -34,6 +34,9 @@ RTT_SAMPLES = 10
 #: became another one, what is less than the declared round trip may be that of the old path.
 MIN_RTT_WINDOW_S = 300.0
 
+#: Evidence is the same if it is of the same time, but for rounding.
+SAME_S = 1e-3
+
 
 class Knowledge:
     """The declared view and what was measured since. Fed after each round, and while one lasts; gives views."""
@@ -44,7 +47,7 @@ class Knowledge:
         self._rates: dict[str, RateEstimator] = {}
         self._at_end: dict[str, Estimate] = {}
         self._before: dict[str, Restless] = {}
-        self._ended_s = 0.0
+        self._suspected: dict[str, tuple[float, float]] = {}
         self._round_trips: dict[Pair, deque[float]] = {}
         self._speeds: dict[str, float] = {}
         self._redeclared_s: dict[Pair, float] = {}
@@ -62,6 +65,7 @@ class Knowledge:
             self._rates.pop(name, None)
             self._at_end.pop(name, None)
             self._before.pop(name, None)
+            self._suspected.pop(name, None)
         for pair in {*old.routes, *routes}:
             route = routes.get(pair, ())
             if route != old.routes.get(pair, ()) or changed.intersection(route):
@@ -97,7 +101,8 @@ class Knowledge:
 
     def round_over(self, now_s: float) -> None:
         """What is known by now is what links are held to have carried before they `fell`."""
-        self._at_end, self._ended_s = self.estimates(now_s), now_s
+        self._suspected = self._suspects(now_s)
+        self._at_end = self.estimates(now_s)
         for name, estimate in self._at_end.items():
             if estimate.known:
                 self._before.setdefault(name, Restless()).add(estimate, now_s)
@@ -147,7 +152,7 @@ class Knowledge:
         found = {}
         for name in names | estimates.keys():
             below, above = estimates[name].doubt() if name in estimates else (UNKNOWN_DOUBT, UNKNOWN_DOUBT)
-            restless = self._before[name].spread if name in self._before else 0.0
+            restless = min(self._before[name].drift, UNKNOWN_DOUBT) if name in self._before else 0.0
             found[name] = hypot(below, restless), hypot(above, restless)
         return found
 
@@ -158,7 +163,9 @@ class Knowledge:
         """
         if self._declared.knowledge != "measured":
             return {}
-        known = {name for name, estimate in self.estimates(now_s).items() if estimate.known}
+        known = {name for name, estimate in self.estimates(now_s).items() if estimate.known} - self._suspects(
+            now_s
+        ).keys()
         users: dict[str, list[Pair]] = {}
         for pair in self._declared.edges:
             for name in self.route(pair):
@@ -198,15 +205,32 @@ class Knowledge:
         }
 
     def _either_way(self, estimates: dict[str, Estimate], now_s: float) -> dict[str, Estimate]:
-        """Links are taken to fall both ways until the way back is measured again, later in the round: updates come
-        first, and a plan that left one way alone sent its means the other."""
-        since_s = now_s - self._ended_s
+        suspected = self._suspects(now_s)
+        return {
+            name: replace(its, rate_bps=suspected[name][0]) if name in suspected else its
+            for name, its in estimates.items()
+        }
+
+    def _suspects(self, now_s: float) -> dict[str, tuple[float, float]]:
+        """Links that are taken to have fallen since the way back did: to how much, and when their newest evidence was.
+
+        That is so until they were measured since, and their newest train came as fast as before: updates come first,
+        and a plan that left one way alone sent its means the other. A slow train proves nothing by itself, but what
+        came before it may have been on its way as the link fell.
+        """
+        estimates = self.estimates(now_s)
+        found = {
+            name: (rate_bps, at_s)
+            for name, (rate_bps, at_s) in self._suspected.items()
+            if name in estimates and abs(now_s - estimates[name].age_s - at_s) < SAME_S
+        }
         fell = self.fell(now_s)
-        found = dict(estimates)
         for name, part in fell.items():
-            for back in self._ways_back(name):
-                if back not in fell and back in estimates and estimates[back].age_s >= since_s:
-                    found[back] = replace(estimates[back], rate_bps=estimates[back].rate_bps * part)
+            slow_for_s = estimates[name].age_s + estimates[name].over_s
+            for back in self._ways_back(name) - fell.keys() - found.keys():
+                its = estimates.get(back)
+                if its and (its.age_s >= slow_for_s or self._rates[back].newest_bps < math.sqrt(part) * its.rate_bps):
+                    found[back] = its.rate_bps * part, now_s - its.age_s
         return found
 
     def _ways_back(self, name: str) -> set[str]:

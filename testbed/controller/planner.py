@@ -70,6 +70,11 @@ class Host(Protocol):
         """Let those who wait for a change go on."""
 
 
+#: A link that fell to less than this part is reason enough to look for another plan in the midst of a round; of others
+#: it must take longer than those before it.
+HALVED = 0.5
+
+
 class Planner:
     """Considers plans by what is known of the network, and sees those that it adopts into force.
 
@@ -91,6 +96,7 @@ class Planner:
         self._allowance = Allowance()
         self._considered_s = 0.0
         self._measured_s = 0.0
+        self._fell_by = -NEWEST  # so many rounds were complete when a link was last seen to fall
         self._judged = 0
         self._promised_s = float("inf")
         self._trust = Trust()
@@ -154,7 +160,9 @@ class Planner:
         self._measured_s = now
         self.knowledge.measure(heard_s - STRAGGLES_S)
         self._ledger.estimated(now, self.knowledge.estimates(now))
-        if self._standing(now).slow and self.knowledge.fell(now):
+        fell = self.knowledge.fell(now)
+        if fell and (min(fell.values()) < HALVED or self._standing(now).slow):
+            self._fell_by = len(self.book.complete)
             self._ask_if_affordable(now, urgent=True)
 
     def held(self, held: Held) -> None:
@@ -223,6 +231,8 @@ class Planner:
         self._trust.see(self.book)
         self.knowledge.observe(done.samples(), done.arrivals(), now)
         fell = bool(self.knowledge.fell(now))
+        if fell:
+            self._fell_by = len(self.book.complete)
         self.knowledge.round_over(now)
         self.knowledge.clock(self._spec.speeds(done.rates()))
         self._ledger.estimated(now, self.knowledge.estimates(now))
@@ -367,6 +377,7 @@ class Planner:
             whole_s=() if self._measured_s > finished_s else tuple(self.book.whole_s(self._judged, epoch)),
             newest_s=tuple(self.book.whole_s(len(self.book.complete) - NEWEST, epoch)),
             on_s=now - finished_s,
+            fell=len(self.book.complete) - self._fell_by < NEWEST,
             left=self._left(),
             swaps_s=tuple(pauses),
             promised_s=self._promised_s,

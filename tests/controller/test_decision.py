@@ -85,9 +85,11 @@ def test_a_plan_is_not_left_for_one_that_is_slower_than_its_rounds_really_are() 
     assert foreseen.current_s is not None
     quick = Standing(10, newest_s=(foreseen.proposed_s, foreseen.proposed_s * 1.05))
     assert not decided(10, quick).adopt
-    assert decided(10, Standing(10, newest_s=(foreseen.current_s, 0.1))).adopt  # one of two was as foreseen
-    assert not decided(10, replace(quick, on_s=foreseen.proposed_s)).adopt
-    assert decided(10, replace(quick, on_s=foreseen.current_s)).adopt  # the one that is on takes as long already
+    held_up = Standing(10, newest_s=(foreseen.current_s, foreseen.proposed_s))
+    assert not decided(10, held_up).adopt  # by a loss, perhaps
+    assert decided(10, replace(held_up, fell=True)).adopt  # by what fell
+    assert not decided(10, replace(quick, fell=True, on_s=foreseen.proposed_s)).adopt
+    assert decided(10, replace(quick, fell=True, on_s=foreseen.current_s)).adopt  # the one that is on takes as long
     assert decided(10, quick, changed=True).adopt  # those were rounds over another network
 
 

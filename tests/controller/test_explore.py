@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from testbed.controller.explore import AGAIN_MOST_S, ROUND_TRIPS, SHARE, SPACING_S, Explorer, again_s
+from testbed.controller.explore import AGAIN_MOST_S, LEAST_BYTES, ROUND_TRIPS, SHARE, SPACING_S, Explorer, again_s
 from testbed.planning import Pair, View
 from tests.planning.networks import sites, view_of
 
@@ -45,7 +45,7 @@ def test_all_edges_have_their_turn_and_none_twice_within_a_while() -> None:
     assert gaps and min(gaps) >= min(again_s(edge.rtt_s) for edge in declared.edges.values())
 
 
-@pytest.mark.parametrize("mbps", [5, 40, 400])
+@pytest.mark.parametrize("mbps", [5, 20, 40, 400])
 def test_probes_take_a_small_part_of_what_their_path_could_carry_and_last_some_round_trips(mbps: float) -> None:
     explorer, declared = Explorer(), network(mbps)
     seconds, total = 120, 0
@@ -54,6 +54,10 @@ def test_probes_take_a_small_part_of_what_their_path_could_carry_and_last_some_r
             total += probe.bytes if (source, probe.peer) == (A, B) else 0
             assert ROUND_TRIPS * 0.1 <= probe.seconds <= ROUND_TRIPS * 0.1 + 1
     assert 0 < 8 * total <= SHARE * mbps * 1e6 * (seconds + AGAIN_MOST_S)
+
+
+def test_a_path_that_fell_is_probed_with_enough_to_see_it_recover() -> None:
+    assert Explorer().probes(UNKNOWN, network(0.5), 0.0)[A].bytes == LEAST_BYTES
 
 
 def test_what_is_known_is_not_probed() -> None:

@@ -249,6 +249,18 @@ def test_a_link_that_falls_in_the_midst_of_a_round_is_taken_to_fall_both_ways_un
     fallen = {"a->b": pytest.approx(0.25, rel=0.1), "b->a": pytest.approx(0.25, rel=0.1)}
     assert known.fell(30.0) == {"a->b": pytest.approx(0.25, rel=0.1)}
     assert corrected(known, view, 30.0) == fallen
-    known.take({("b-w0", "a-w0"): arrivals["b-w0", "a-w0"]})
+    came = arrivals["b-w0", "a-w0"]
+    later = Knowledge(view)
+    observe(later, plan, view, 0, 3, every_s=8)
+    later.take({("a-w0", "b-w0"): arrivals["a-w0", "b-w0"]})
+    later.measure()
+    later.round_over(30.0)
+    assert later.fell(31.0) == {} and corrected(later, view, 31.0) == fallen, "also when that round is over"
+    assert "b->a" in later.unknown(31.0) and "a->b" not in later.unknown(31.0)
+    slow = came[2]._replace(began_s=came[2].began_s + 1.5, seconds=4 * came[2].seconds)
+    known.take({("b-w0", "a-w0"): [*came[:2], slow]})
+    known.measure()
+    assert corrected(known, view, 30.0) == fallen, "what was on its way, and one that came as slow as the other way"
+    known.take({("b-w0", "a-w0"): [train._replace(began_s=train.began_s + 3) for train in came]})
     known.measure()
     assert corrected(known, view, 30.0).keys() == {"a->b"}
