@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := setup
 # Other shells leave by a signal without running what `trap … EXIT` asked for.
 SHELL := /bin/bash
-.PHONY: setup emulate test test-in-guest test-units test-core smoke bench doctor clean
+.PHONY: setup emulate test test-in-guest test-units test-runs test-networks smoke bench doctor clean
 
 # Files that root makes in the checkout are handed back to the user who called sudo, however the recipe ends.
 GIVE_BACK = trap './setup.sh give-back' EXIT
@@ -16,10 +16,12 @@ emulate: setup ## train a model over an emulated wide-area network
 	@$(GIVE_BACK); .venv/bin/testbed run experiments/quickstart.yaml
 
 # Tests marked `guest` need netem and Open vSwitch in the kernel; where this one lacks either they run in a guest's. That
-# takes one processor for two minutes, so of those that need no root, and time nothing, one half has what is left of the
-# other meanwhile, and the second half, of synchronization and planning, comes after. Both beside the guest are too much
-# for it: it was a quarter slower, and late.
-CORE = tests/sync tests/planning
+# takes one processor for some minutes, and those that need no root have the other, part by part, and then both. Then
+# come those that need root, in two lanes, since they mostly wait: runs to their end, and all else; at last those that
+# would disturb any other.
+PARTS = sync controller planning
+RUNS = $(filter-out tests/run/test_nothing_left.py,$(wildcard tests/run/test_*.py))
+ROOTS = not guest and not unit
 NETEM_AND_OVS = unshare --net sh -c 'tc qdisc add dev lo root netem && ovs-dpctl add-dp trial' 2>/dev/null
 test: setup ## style, types and every test
 	@$(GIVE_BACK); \
@@ -27,18 +29,25 @@ test: setup ## style, types and every test
 	if $(NETEM_AND_OVS); then \
 	    .venv/bin/python -m pytest; \
 	else \
-	    $(MAKE) --no-print-directory --jobs=2 test-in-guest test-units test-core && \
-	    .venv/bin/python -m pytest -m 'not guest and not unit'; \
+	    $(MAKE) --no-print-directory --jobs=2 test-in-guest $(PARTS:%=test-units-%) test-units && \
+	    $(MAKE) --no-print-directory --jobs=2 test-runs test-networks && \
+	    .venv/bin/python -m pytest -m '$(ROOTS) and alone'; \
 	fi
 
 test-in-guest:
 	@.venv/bin/python -m tests.guest
 
-test-units:
-	@nice -n 19 .venv/bin/python -m pytest -m 'unit and not guest' $(addprefix --ignore=,$(CORE))
+test-units-%:
+	@nice -n 19 .venv/bin/python -m pytest -m 'unit and not guest' tests/$*
 
-test-core:
-	@nice -n 19 .venv/bin/python -m pytest -m 'unit and not guest' $(CORE)
+test-units:
+	@nice -n 19 .venv/bin/python -m pytest -m 'unit and not guest' $(PARTS:%=--ignore=tests/%)
+
+test-runs:
+	@.venv/bin/python -m pytest -m '$(ROOTS) and not alone' $(RUNS)
+
+test-networks:
+	@.venv/bin/python -m pytest -m '$(ROOTS) and not alone' $(addprefix --ignore=,$(RUNS))
 
 smoke: setup ## a short run in a container with its own engine; fails unless its verdict is `trusted`
 	@$(GIVE_BACK); .venv/bin/python -m containers.smoke

@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from testbed.cli import app
 from testbed.run.compare import Variant
 from tests.run.running import REPOSITORY
 
@@ -52,11 +54,13 @@ def test_the_files_options_are_for_the_files_policy() -> None:
         (("--policies", "mst", "--seeds", "-1"), "seed"),
     ],
 )
-def test_bad_input_is_refused_before_the_first_run(words: tuple[str, ...], said: str, tmp_path: Path) -> None:
-    ended = compare(tmp_path, *words)
-    assert ended.returncode == 2
-    assert said in ended.stderr
-    assert "Traceback" not in ended.stderr
+def test_bad_input_is_refused_before_the_first_run(
+    words: tuple[str, ...], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ended = CliRunner().invoke(app, ["compare", SMOKE, *words])
+    assert ended.exit_code == 2
+    assert said in " ".join(ended.stderr.split())
     assert list(tmp_path.iterdir()) == []
 
 

@@ -46,12 +46,13 @@ def test_the_others_finish_when_two_die(tmp_path: Path) -> None:
 
 
 def test_one_that_dies_comes_again_at_the_iteration_of_the_others(tmp_path: Path) -> None:
-    with Running(tmp_path, "experiments/hop-elastic.yaml") as running:
+    sooner = ("--set", "train.rounds=120", "--set", "events=[{round: 8, kill: london-w0}]")
+    with Running(tmp_path, "experiments/hop-elastic.yaml", *sooner) as running:
         assert running.end() == 0, running.output
     assert running.left_behind == NOTHING
     summary = json.loads((running.directory / "summary.json").read_text())
     [swap] = json.loads((running.directory / "final.json").read_text())["graph_swaps"]
-    assert swap["joins"] == "london-w0" and 20 < swap["first"] < 200
-    assert summary["sync"]["gap"]["breaches"] == [] and summary["training"]["rounds"] == 200
+    assert swap["joins"] == "london-w0" and 8 < swap["first"] < 120
+    assert summary["sync"]["gap"]["breaches"] == [] and summary["training"]["rounds"] == 120
     happened = [event["kind"] for event in summary["events"] if event["target"] == "london-w0"]
     assert happened[0] == "kill" and sorted(happened) == ["came", "kill", "left", "restart"]

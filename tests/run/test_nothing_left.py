@@ -85,6 +85,22 @@ def test_after_a_kill_clean_leaves_nothing(line: str, foreign: Container, tmp_pa
         time.sleep(0.3)  # into the midst of it
         running.process.kill()
         running.process.wait()
-    subprocess.run([sys.executable, "-m", "testbed.cli", "clean"], check=True)
+    clean("--name", running.directory.name)
     assert running.left_behind == NOTHING
     assert interfaces() == before
+
+
+@pytest.mark.alone
+def test_clean_finds_what_is_left_without_being_told_its_name(foreign: Container, tmp_path: Path) -> None:
+    before = interfaces()
+    with Running(tmp_path, "experiments/smoke.yaml") as running:
+        running.wait_for("round    ")
+        running.process.kill()
+        running.process.wait()
+    clean()
+    assert running.left_behind == NOTHING
+    assert interfaces() == before
+
+
+def clean(*words: str) -> None:
+    subprocess.run([sys.executable, "-m", "testbed.cli", "clean", *words], check=True)
