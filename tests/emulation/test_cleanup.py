@@ -158,7 +158,7 @@ def image(client: docker.DockerClient) -> Iterator[str]:
 
 
 def test_what_is_not_ours_survives(client: docker.DockerClient, image: str) -> None:
-    mark = f"tbf{os.getpid()}"
+    mark = f"foreign{os.getpid()}"
     networks = {"one": containers.LABEL, "two": containers.LABEL, "theirs": "other.label"}
     made = {
         name: client.containers.create(image, ["none"], name=f"{mark}-{name}", labels={key: name}, network_mode="none")

@@ -88,6 +88,10 @@ class Running:
 NOTHING: dict[str, list[object]] = {"processes": [], "containers": [], "networks": []}
 
 
+#: What Docker makes begins with these, and what tests make in the name of somebody else; other tests may run beside.
+OTHERS = ("br-", "veth", "foreign")
+
+
 def interfaces() -> set[str]:
-    """The interfaces of the machine's own namespace."""
-    return {path.name for path in Path("/sys/class/net").iterdir()}
+    """The interfaces of the machine's own namespace that may be the testbed's."""
+    return {path.name for path in Path("/sys/class/net").iterdir() if not path.name.startswith(OTHERS)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path as FilePath
@@ -21,6 +21,8 @@ PAYLOAD = MTU_FRAME_BYTES - 14 - 20 - 8
 SEND = """
 import socket, sys
 count, size = int(sys.argv[1]), int(sys.argv[2])
+print("ready", flush=True)
+sys.stdin.readline()
 with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as out:
     for number in range(count):
         out.sendto(number.to_bytes(4, "big") + bytes(size - 4), (sys.argv[3], 7000))
@@ -131,11 +133,20 @@ class Path:
             run("ip", "netns", "delete", f"{self.prefix}-{node}", check=False)
 
 
-def burst(path: Path, count: int, *, size: int = PAYLOAD, quiet_s: float = 1.5) -> list[tuple[int, float]]:
-    """Send datagrams, full frames as a rule, as fast as can be; number and time of arrival of each that came."""
-    with subprocess.Popen(
-        path.command("target", "python3", "-c", RECEIVE, str(quiet_s)), stdout=subprocess.PIPE, text=True
-    ) as receiver:
-        assert receiver.stdout and receiver.stdout.readline() == "ready\n"
-        run(*path.command("source", "python3", "-c", SEND, str(count), str(size), TARGET))
+def burst(
+    path: Path, count: int, *, size: int = PAYLOAD, quiet_s: float = 1.5, ready: Callable[[], None] = lambda: None
+) -> list[tuple[int, float]]:
+    """Send datagrams, full frames as a rule, as fast as can be, at once after `ready` returns; number and time of
+    arrival of each that came."""
+    receive = path.command("target", "python3", "-c", RECEIVE, str(quiet_s))
+    send = path.command("source", "python3", "-c", SEND, str(count), str(size), TARGET)
+    with (
+        subprocess.Popen(receive, stdout=subprocess.PIPE, text=True) as receiver,
+        subprocess.Popen(send, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as sender,
+    ):
+        for process in (receiver, sender):
+            assert process.stdout and process.stdout.readline() == "ready\n"
+        ready()
+        sender.communicate("go\n")
+        assert sender.returncode == 0 and receiver.stdout
         return [(int(n), float(at)) for n, at in (line.split() for line in receiver.stdout)]

@@ -53,13 +53,19 @@ def delivered(path: Path, shaper: UserspaceShaper, opportunities: Opportunities,
     """Seconds from the replay's begin at which datagrams of this size, sent at once, arrive over 1 ms of delay."""
     state = LinkState(1e6, 0.001, queue=Queue(400, "packets"))
     shaper.attach({path.there: state})
-    begin = time.monotonic() + 0.3  # by then the sender has started
-    shaper.apply({"left->right": replace(state, delivery=Delivery(opportunities, begin, "stop"))})
+    begin = 0.0
+
+    def replay() -> None:
+        nonlocal begin
+        begin = time.monotonic() - 0.1
+        shaper.apply({"left->right": replace(state, delivery=Delivery(opportunities, begin, "stop"))})
+
+    arrivals = burst(path, count, size=size, ready=replay)
     wall = time.time() - time.monotonic() + begin
-    return [at - wall for _, at in burst(path, count, size=size)]
+    return [at - wall for _, at in arrivals]
 
 
-#: Two at a time each 10 ms, with a pause from 50 to 550 ms, in the middle of which the packets come.
+#: Two at a time each 10 ms, with a pause from 50 to 550 ms, early in which the packets come.
 PAIRS = Opportunities(tuple(ms for ms in [*range(10, 51, 10), *range(550, 1000, 10)] for _ in range(2)))
 
 
