@@ -76,11 +76,12 @@ class Window(Display):
     """Shows nothing, and ends the run when its time is over."""
 
     console: Console = field(default_factory=lambda: Console(quiet=True))
+    window_s: float = WINDOW_S
     ends_s: float = 0.0
 
     def show(self, snapshot: Snapshot) -> None:
         now = time.monotonic()
-        self.ends_s = self.ends_s or now + WINDOW_S
+        self.ends_s = self.ends_s or now + self.window_s
         if now > self.ends_s:
             raise Enough
 
@@ -110,8 +111,8 @@ class Cell:
         }
 
 
-def measure(cell: Cell, nursery: Nursery) -> dict[str, Any]:
-    """Run a cell; its figures."""
+def measure(cell: Cell, nursery: Nursery, window_s: float = WINDOW_S) -> tuple[RunRecord, Experiment]:
+    """Run a cell; what it recorded."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         file = folder / "experiment.yaml"
@@ -119,11 +120,11 @@ def measure(cell: Cell, nursery: Nursery) -> dict[str, Any]:
         experiment = Experiment.load(file)
         directory = RunDirectory(experiment.name)
         run = ForkedRun(experiment, directory, nursery)
-        run.display = Window()
+        run.display = Window(window_s=window_s)
         with suppress(Enough):
             run.execute()
         directory.close()
-    return figures_of(RunRecord.read(directory.path), experiment)
+    return RunRecord.read(directory.path), experiment
 
 
 def figures_of(record: RunRecord, experiment: Experiment) -> dict[str, Any]:
@@ -276,7 +277,7 @@ def main() -> int:
                 if cell.key in kept:
                     continue
                 progress(f"{cell.key} ({number} of {len(cells)})")
-                kept[cell.key] = measure(cell, nursery)
+                kept[cell.key] = figures_of(*measure(cell, nursery))
                 write_json(args.kept, kept)
                 progress(f"  {kept[cell.key]}")
     found = {cell.key: kept[cell.key] for cell in cells if cell.key in kept}

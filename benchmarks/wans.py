@@ -66,12 +66,16 @@ LTE_MEAN_BPS = 20e6
 
 @dataclass(frozen=True, slots=True)
 class Wan:
-    """A network of the family; `recorded` is a folder with packet-delivery files, if there is one."""
+    """A network of the family; `recorded` is a folder with packet-delivery files, if there is one.
+
+    With an `rtt_s` that is the round trip of all links, and not the published ones.
+    """
 
     kind: Kind
     sites: int
     seed: int
     recorded: Path | None = None
+    rtt_s: float | None = None
 
     @property
     def name(self) -> str:
@@ -94,6 +98,8 @@ class Wan:
         delay_s = {(link.source, link.target): link.state.delay_s for link in regions.links.values()}
         sites = sorted(draw.sample(sorted(regions.sites), self.sites))
         links = _links(sites, delay_s)
+        if self.rtt_s is not None:
+            delay_s = dict.fromkeys(delay_s, self.rtt_s / 2)
         return {
             "name": self.name,
             "sites": {site: {"workers": 1, "speed": draw.choice(SPEEDS)} for site in sites},
