@@ -160,6 +160,7 @@ class Planner:
         self._measured_s = now
         self.knowledge.measure(heard_s - STRAGGLES_S)
         self._ledger.estimated(now, self.knowledge.estimates(now))
+        self._explore(now)
         fell = self.knowledge.fell(now)
         if fell and (min(fell.values()) < HALVED or self._standing(now).slow):
             self._fell_by = len(self.book.complete)
