@@ -21,9 +21,10 @@ from scipy import stats
 from benchmarks.members import TOKEN, meeting
 from benchmarks.table import Table, arguments, progress, show
 from testbed import sync
-from testbed.protocol import Job
-from testbed.worker import learner, strategies
+from testbed.sync.strategies import Gradients
+from testbed.worker import learner
 from testbed.worker.learner import Learner
+from testbed.workload import Workload
 
 MEMBERS = ("m0", "m1")
 BASELINE = "fp32"
@@ -46,7 +47,7 @@ class Outcome:
 def train(codec: str, seed: int, steps: int, model: str) -> Outcome:
     """One training with both members in this process."""
     learners = {
-        name: learner.make(_job(model, seed, steps, shard), Path(), torch.device("cpu"))
+        name: learner.make(_workload(model, seed, shard), Path(), torch.device("cpu"))
         for shard, name in enumerate(MEMBERS)
     }
     model_bytes = 4 * next(iter(learners.values())).gradient.numel()
@@ -56,13 +57,13 @@ def train(codec: str, seed: int, steps: int, model: str) -> Outcome:
     return Outcome(codec, seed, learners[MEMBERS[0]].evaluate()["test_loss"], sent, len(digests) == 1)
 
 
-def _job(model: str, seed: int, steps: int, shard: int) -> Job:
-    return Job(model, steps, BATCH, "adamw", LEARNING_RATE, seed, shard, len(MEMBERS))
+def _workload(model: str, seed: int, shard: int) -> Workload:
+    return Workload(model, BATCH, "adamw", LEARNING_RATE, seed, shard, len(MEMBERS))
 
 
 def _member(control: str, name: str, model: Learner, steps: int) -> str:
     with sync.join(control, name, "127.0.0.1", token=TOKEN) as session:
-        strategy = strategies.make(Job("gpt", steps, BATCH, "adamw", LEARNING_RATE, 0, 0, 2), session, model.parameters)
+        strategy = Gradients(session, model.parameters, weight=BATCH)
         for _ in range(steps):
             model.compute()
             strategy.before_step()

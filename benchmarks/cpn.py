@@ -91,7 +91,7 @@ def figures_of(directory: Path, experiment: Experiment) -> dict[str, Any]:
     came to; without a centre, what an iteration began with, whose report is of its end.
     """
     reports = sorted(read_records(directory / "rounds.jsonl"), key=lambda report: float(report["finished_s"]))
-    centred = not experiment.spec.sync.decentralized
+    centred = experiment.spec.sync.scheme.exchange == "all-reduce"
     began = min(report["started_s"] + (0 if centred else report["compute_s"] + report["paced_s"]) for report in reports)
     ended = reports[-1]["finished_s"]
     found = [(report["finished_s" if centred else "started_s"] - began, report["metrics"]) for report in reports]

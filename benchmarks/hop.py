@@ -31,7 +31,6 @@ from benchmarks.kept import Kept
 from benchmarks.nursery import Nursery, Processes
 from benchmarks.table import Table, arguments, progress, show
 from testbed.emulation.containers import Fleet
-from testbed.protocol import Job
 from testbed.run.conclude import conclude
 from testbed.run.directory import RUNS, RunDirectory
 from testbed.run.display import Display
@@ -41,6 +40,7 @@ from testbed.run.verdict import STEP_OVERRUN
 from testbed.spec.experiment import Experiment
 from testbed.telemetry.store import read_records
 from testbed.worker.slowness import Slowness
+from testbed.workload import Workload
 
 KEPT = Kept(RUNS / "benchmark-hop.json")
 TOPOLOGY = Path(__file__).parents[1] / "topologies" / "hop16.yaml"
@@ -219,7 +219,7 @@ def alone_s(compute: str, seed: int) -> float:
 
     def seconds(shard: int) -> float:
         slow = {f"slow_{name}": value for name, value in slowdown.items()}
-        slowness = Slowness(Job("svm", rounds, 16, "sgd", 0.1, seed, shard, MEMBERS, **slow))
+        slowness = Slowness(Workload("svm", 16, "sgd", 0.1, seed, shard, MEMBERS, **slow))
         factor: float = stragglers.get(f"rack-w{shard}", 1.0)
         return factor * STEP_S * sum(slowness.factor(step, 0.0) for step in range(rounds))
 

@@ -31,6 +31,7 @@ from testbed.run.service import ControllerProcess
 from testbed.run.view import view_of
 from testbed.spec.topology import Topology
 from testbed.telemetry.store import read_records
+from testbed.workload import Workload
 
 #: Asking the controller costs it some 10 ms, on the processors that the members share.
 POLL_S = 0.5
@@ -158,22 +159,15 @@ def members_on(name: str, topology: Topology, parameters: int) -> Iterator[Live]
         yield live
 
 
+def _workload(parameters: int, shard: int, shards: int) -> dict[str, Any]:
+    work = Workload("synthetic", 1, "sgd", 0.1, 0, shard, shards, parameters=parameters, evaluate_every=ENDLESS)
+    return work.to_json()
+
+
 def _spec(network: Network, token: str, parameters: int) -> ControllerSpec:
     workers = network.topology.workers
     jobs = {
-        worker.name: Job(
-            "synthetic",
-            rounds=ENDLESS,
-            batch=1,
-            optimizer="sgd",
-            learning_rate=0.1,
-            seed=0,
-            shard=shard,
-            shards=len(workers),
-            parameters=parameters,
-            evaluate_every=ENDLESS,
-            congestion=CONGESTION,
-        )
+        worker.name: Job(ENDLESS, workload=_workload(parameters, shard, len(workers)), congestion=CONGESTION)
         for shard, worker in enumerate(workers)
     }
     return ControllerSpec(

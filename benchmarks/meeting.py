@@ -12,7 +12,7 @@ from typing import Self
 from testbed.plan import Plan
 from testbed.protocol import Hello, Job, Welcome, decode, encode
 
-JOB = Job("synthetic", rounds=1, batch=1, optimizer="sgd", learning_rate=0.1, seed=0, shard=0, shards=1)
+JOB = Job(rounds=1)
 
 
 class Meeting:

@@ -56,70 +56,44 @@ class ProtocolError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a worker trains, as the controller hands it out. Times in seconds.
+    """What a member is told of a run, as the controller hands it out.
 
-    `strategy` and what it takes: `every` local steps to a round, from step `start` on, in `fragments` with `delay`
-    steps for each, the outer optimizer's learning rate and momentum; gradients at rank `powersgd_rank`, or whole (0).
-    `streams` connections go to each next hop: on long paths that lose packets, more of them carry more.
-    `congestion` names their congestion control (the kernel's default when empty). `reproducible` fixes the order of
-    additions, for the same bits run after run. `sites` names the site of each shard's worker,
-    `steps` says how many local steps each takes to a round, if they are to be evened out; each goes `prox` of the way
-    back to where its round began. With `overlap`, rounds go on beside the next one's steps.
-
-    A step takes `slow_factor` times its `step_seconds` with the probability `slow_probability`, drawn anew for each
-    step, and the time over a speed that changes: `speeds` are (seconds since training began, speed), over and over.
-    In decentralized training `rounds` are iterations, and `place` is this member's `Place`.
+    rounds           how many there are; iterations, where members gossip
+    seed             of all that is drawn at random
+    scheme           how members train together: a name of testbed.schemes; its `options`, by name
+    assignment       what the scheme tells this member alone; of one that gossips, its Place
+    workload         what is trained; the library does not look into it
+    samples_per_s    what the member declares to compute; 0 where it declares nothing
+    round_timeout_s  how long is waited for a round's peers
+    streams          connections to each next hop: on long paths that lose packets, more of them carry more
+    congestion       their congestion control; the kernel's default when empty
+    reproducible     whether the order of additions is fixed, for the same bits run after run
     """
 
-    model: str
     rounds: int
-    batch: int
-    optimizer: str
-    learning_rate: float
-    seed: int
-    shard: int
-    shards: int
-    partition: str = "iid"
-    alpha: float = 1.0
-    parameters: int = 0
-    step_seconds: float = 0.0
-    device: str = "auto"
-    evaluate_every: int = 10
-    strategy: str = "gradients"
-    every: int = 1
-    start: int = 0
-    fragments: int = 1
-    delay: int = 0
-    outer_learning_rate: float = 0.7
-    outer_momentum: float = 0.9
-    powersgd_rank: int = 0
+    seed: int = 0
+    scheme: str = "gradients"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    assignment: Mapping[str, Any] = field(default_factory=dict)
+    workload: Mapping[str, Any] = field(default_factory=dict)
+    samples_per_s: float = 0.0
     round_timeout_s: float = 120.0
     streams: int = 1
     congestion: str = ""
     reproducible: bool = False
-    slow_factor: float = 1.0
-    slow_probability: float = 0.0
-    speeds: tuple[tuple[float, float], ...] = ()
-    place: Mapping[str, Any] = field(default_factory=dict)
-    sites: tuple[str, ...] = ()
-    steps: tuple[int, ...] = ()
-    prox: float = 0.0
-    overlap: bool = False
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Job:
         """The job that a mapping says; ProtocolError when it says none."""
         try:
-            speeds = tuple((float(at_s), float(speed)) for at_s, speed in value.get("speeds", ()))
-            listed = {name: tuple(value.get(name, ())) for name in ("sites", "steps")}
-            return cls(**{**value, **listed, "speeds": speeds})
+            return cls(**value)
         except (TypeError, ValueError) as error:
             raise ProtocolError(f"not a job: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a member stands in decentralized training, and by which protocol: what a Job's `place` holds.
+    """Where a member stands in decentralized training, and by which protocol: what a Job's `assignment` holds.
 
     protocol    hop, sgp, adpsgd, prague, netmax, fedasync or staggered; leader or worker where Hop is between sites
     sources     who sends to it in the communication graph, itself left out; `targets`, to whom it sends

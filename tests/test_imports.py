@@ -21,27 +21,32 @@ ARROWS: dict[str, set[str]] = {
     "link": set(),
     "plan": set(),
     "protocol": set(),
+    "workload": set(),
+    "schemes": {"sync", "plan", "protocol"},
     "trace": {"link"},
-    "spec": {"trace", "link"},
+    "spec": {"schemes", "trace", "link"},
     "planning": {"plan", "link"},
     "telemetry": {"spec", "trace", "plan", "protocol", "link"},
     "emulation": {"planning", "telemetry", "spec", "trace", "plan", "protocol", "link"},
     "controller": {"planning", "telemetry", "spec", "trace", "plan", "protocol", "link"},
     "sync": {"plan", "protocol"},
-    "worker": {"sync", "plan", "protocol"},
-    "run": {"controller", "emulation", "planning", "telemetry", "spec", "trace", "plan", "protocol", "link"},
+    "worker": {"schemes", "sync", "workload", "plan", "protocol"},
+    "run": {
+        *("controller", "emulation", "planning", "telemetry", "spec", "schemes", "trace"),
+        *("workload", "plan", "protocol", "link"),
+    },
     "report": {"run", "planning", "telemetry", "spec", "trace", "plan", "protocol", "link"},
     "__main__": {"cli"},
     "cli": {"run", "report", "controller", "emulation", "planning", "telemetry", "spec", "trace", "plan", "link"},
 }
 
 #: Rooms that compute and nothing else, and what would let them reach outside.
-PURE = ("link", "plan", "protocol", "planning")
+PURE = ("link", "plan", "protocol", "workload", "planning")
 OUTSIDE = {"socket", "subprocess", "pathlib", "os", "io", "shutil", "tempfile", "threading", "asyncio", "time"}
 OPENERS = {"open", "input", "print", "exec", "eval", "__import__"}
 
 #: The one package from outside that a worker over a real WAN needs.
-ONLY_TORCH = ("sync", "worker", "plan", "protocol")
+ONLY_TORCH = ("schemes", "sync", "worker", "workload", "plan", "protocol")
 
 
 def room_of(module: Path) -> str:

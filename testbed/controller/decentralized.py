@@ -129,7 +129,7 @@ class Decentralized:
         members, plan = self._host.members, self._host.plan
         members.roster[member] = self._comers.pop(member)
         self.passages.append(Passage("came", member, time.time(), place.first, plan.epoch, ""))
-        job = replace(self._spec.jobs[member], place=asdict(place))
+        job = replace(self._spec.jobs[member], assignment=asdict(place))
         self._host.send(member, members.welcome(member, job, plan))
 
     def _turn_away(self, why: str) -> None:

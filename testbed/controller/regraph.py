@@ -171,6 +171,6 @@ class Regraph:
         sources, targets = graph.sources(member), graph.targets(member)
         partners = tuple(other for other in graph.members if other in {*sources, *targets})
         weights = self._circle.weigh(graph)[member]
-        before = Place.from_json(self._jobs[member].place)
+        before = Place.from_json(self._jobs[member].assignment)
         partners += tuple(before.rules.get("site", ()))
         return replace(before, sources=sources, targets=targets, weights=weights, partners=partners)

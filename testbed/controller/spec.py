@@ -160,11 +160,11 @@ class ControllerSpec(BaseModel):
         return plan if self.period == 1 or plan.groups else with_site_groups(plan, view, self.period)
 
     def speeds(self, rates: Mapping[str, float]) -> dict[str, float]:
-        """Members' samples per second as parts of what their jobs declare, where those declare a step's time."""
+        """Members' samples per second as parts of what their jobs declare, where those declare any."""
         return {
-            member: rate * job.step_seconds / job.batch
+            member: rate / job.samples_per_s
             for member, rate in rates.items()
-            if (job := self.jobs[member]).step_seconds
+            if (job := self.jobs[member]).samples_per_s
         }
 
     @property

@@ -43,10 +43,7 @@ def spec_of(
     return ControllerSpec(
         members=names,
         token=token,
-        jobs={
-            name: Job("own", ENDLESS, 1, "own", 0.0, 0, shard, len(names), round_timeout_s=timeout_s)
-            for shard, name in enumerate(names)
-        },
+        jobs={name: Job(ENDLESS, round_timeout_s=timeout_s) for name in names},
         view=View(known, {}, {}, edges, model_bytes, time.time(), "measured"),
         policy=policy,
         codec=codec,

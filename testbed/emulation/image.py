@@ -37,7 +37,16 @@ CONTAINERS = ROOT / "containers"
 BUILD = ROOT / "build"
 
 #: What of the package goes into a worker: the sync library, the worker's program and the values they share.
-WORKER_CODE = ("__init__.py", "link.py", "plan.py", "protocol.py", "sync/**/*.py", "worker/**/*.py")
+WORKER_CODE = (
+    "__init__.py",
+    "link.py",
+    "plan.py",
+    "protocol.py",
+    "workload.py",
+    "schemes/**/*.py",
+    "sync/**/*.py",
+    "worker/**/*.py",
+)
 
 #: Which image it is, on every image made here; only what carries it is ever removed.
 KIND_LABEL = "testbed.image"

@@ -22,7 +22,6 @@ from testbed.run.summary import RoundFigures
 from testbed.run.training import Outcome
 from testbed.run.verdict import Evidence, LinkEvidence, Verdict, judge
 from testbed.spec.experiment import Experiment
-from testbed.spec.sync import PLANNED
 from testbed.spec.topology import Topology
 
 #: The bound follows the network, so it is solved for rounds spread over the run; each takes some 30 ms.
@@ -41,7 +40,7 @@ def conclude(experiment: Experiment, directory: RunDirectory, outcome: Outcome) 
     evidence = _evidence(experiment, outcome, reports, traffic, states, rounds, identical)
     verdict = judge(evidence)
     sync = experiment.spec.sync
-    centred = not sync.decentralized
+    centred = sync.scheme.exchange == "all-reduce"
     bounds = _bounds(experiment, states, outcome, rounds) if centred else {}
     ratios = [r.seconds / bounds[r.number] for r in rounds if bounds.get(r.number)]
     proven = _synchronous_and_plain(experiment, directory) and not outcome.status["passages"]
@@ -53,10 +52,10 @@ def conclude(experiment: Experiment, directory: RunDirectory, outcome: Outcome) 
             "final_loss": summary.last_metric(reports, "loss"),
             "final_accuracy": summary.last_metric(reports, "accuracy"),
             "wall_seconds": outcome.training_ended_s - began,
-            "identical_parameters": identical if sync.alike else None,
+            "identical_parameters": identical if sync.scheme.alike else None,
         },
         "sync": {
-            "policy": sync.policy if sync.strategy in PLANNED else None,
+            "policy": sync.policy if sync.scheme.planned else None,
             "strategy": sync.strategy,
             "seconds_per_round": {"p50": summary.percentile(seconds, 50), "p95": summary.percentile(seconds, 95)},
             "wan_bytes": summary.wan_bytes(traffic, began),
@@ -149,7 +148,7 @@ def _evidence(
         duplicated_updates=sum(r.duplicated for r in rounds),
         identical_parameters=identical,
         missed_events=outcome.missed_events,
-        alike=experiment.spec.sync.alike,
+        alike=experiment.spec.sync.scheme.alike,
     )
 
 
@@ -232,8 +231,7 @@ def _lower_bound(
 
 def _synchronous_and_plain(experiment: Experiment, directory: RunDirectory) -> bool:
     """Whether each step took the gradients of all members, as they are; the lower bound holds for nothing else."""
-    sync = experiment.spec.sync
-    if sync.strategy != "gradients" or sync.powersgd_rank is not None:
+    if not experiment.spec.sync.own.exact:
         return False
     plans = [json.loads(file.read_text(encoding="utf-8")) for file in directory.path.glob("plans/*.json")]
     return not any(plan.groups or plan.codec != PLAIN_CODEC or plan.link_codecs for plan in map(Plan.from_json, plans))

@@ -7,6 +7,9 @@ from typing import Any
 
 from testbed.planning import View, make_policy
 from testbed.planning.graphs import Graph
+from testbed.schemes.hierarchical import HierarchicalOptions
+from testbed.schemes.hybrid import HybridOptions
+from testbed.schemes.staggered import StaggeredOptions
 from testbed.spec.experiment import ExperimentFile
 from testbed.spec.topology import Worker
 
@@ -24,28 +27,31 @@ def steps_of(workers: Sequence[Worker], every: int) -> tuple[int, ...]:
 def options_of(spec: ExperimentFile) -> dict[str, Any]:
     """The policy's options: the cpn policy knows the experiment's steps unless it is told others, and whether groups
     have periods of their own: where rounds are a session's all groups have one."""
-    own = dict(spec.sync.options)
+    given = dict(spec.sync.options)
     if spec.sync.policy != CPN:
-        return own
-    temporal = spec.sync.strategy == "staggered"
-    known: dict[str, Any] = {"every": spec.sync.every, "temporal": temporal, "overlap": spec.sync.overlap}
+        return given
+    own = spec.sync.own
+    temporal = isinstance(own, StaggeredOptions)
+    overlap = isinstance(own, HybridOptions) and own.overlap
+    known: dict[str, Any] = {"every": own.local_steps, "temporal": temporal, "overlap": overlap}
     if temporal:
         known["groups"] = "sites"  # what members of a group send each other does not go through the codec
     if spec.compute.step_time:
         known["step_s"] = spec.compute.step_time
-    return known | own
+    return known | given
 
 
 def period_of(spec: ExperimentFile) -> int:
     """Every how many rounds all synchronize, where the experiment says so and not the policy."""
-    grouped = spec.sync.strategy in ("hierarchical", "hybrid")
-    return spec.sync.period if grouped and spec.sync.policy != CPN else 1
+    match spec.sync.own:
+        case HierarchicalOptions(period=period) | HybridOptions(period=period) if spec.sync.policy != CPN:
+            return period
+    return 1
 
 
-def rules_of(spec: ExperimentFile, known: View) -> dict[str, Any]:
+def rules_of(spec: ExperimentFile, own: StaggeredOptions, known: View) -> dict[str, Any]:
     """What HybridRules are made of, where groups have periods of their own: as the policy plans for the known network.
     PolicyError when it has no plan."""
-    sync = spec.sync
     policy = make_policy(CPN, options_of(spec))
     plan = policy.plan(known)
     groups = policy.explain(known, plan)["groups"]
@@ -60,11 +66,11 @@ def rules_of(spec: ExperimentFile, known: View) -> dict[str, Any]:
             for group in groups
         ],
         "steps": dict(plan.steps),
-        "staleness": sync.staleness or None,
-        "normalise": sync.normalise,
-        "prox": sync.prox,
-        "outer": {"learning_rate": sync.outer.learning_rate, "momentum": sync.outer.momentum},
-        "codec": sync.codec,
+        "staleness": own.staleness or None,
+        "normalise": own.normalise,
+        "prox": own.prox,
+        "outer": {"learning_rate": own.outer.learning_rate, "momentum": own.outer.momentum},
+        "codec": spec.sync.codec,
     }
 
 

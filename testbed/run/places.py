@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from testbed.controller.spec import Circle
 from testbed.planning import PolicyError, make_policy
@@ -11,6 +11,11 @@ from testbed.planning.graphs import Graph, GraphError, fast_edges, make_graph
 from testbed.protocol import Place
 from testbed.run import hybrid
 from testbed.run.view import declared_view
+from testbed.schemes.dpsgd import DpsgdOptions
+from testbed.schemes.graph import DEGREE, InGraph
+from testbed.schemes.hop import HopOptions
+from testbed.schemes.prague import PragueOptions
+from testbed.schemes.staggered import StaggeredOptions
 from testbed.spec.errors import Fault, SpecError
 from testbed.spec.experiment import Experiment
 
@@ -34,11 +39,11 @@ class Placement:
     """
 
     def __init__(self, experiment: Experiment) -> None:
-        self._sync = experiment.spec.sync
-        self._protocol = PROTOCOLS[self._sync.strategy]
-        self._sites = _sites(experiment) if self._sync.between == "sites" else {}
+        self._own = experiment.spec.sync.own
+        self._protocol = PROTOCOLS[experiment.spec.sync.strategy]
+        self._sites = _sites(experiment) if isinstance(self._own, HopOptions) and self._own.between == "sites" else {}
         try:
-            self.groups = _groups(experiment) if self._protocol == "staggered" else {}
+            self.groups = _groups(experiment, self._own) if isinstance(self._own, StaggeredOptions) else {}
             self.graph = hybrid.graph_of(self.groups) if self.groups else _graph(experiment, tuple(self._sites))
             self._weights = self.circle.weigh(self.graph)
             self._active = self.graph.sides()[0] if self._protocol == "adpsgd" else ()
@@ -55,18 +60,27 @@ class Placement:
     @property
     def circle(self) -> Circle:
         """What the controller needs to know."""
-        sync = self._sync
+        hop = self._own if isinstance(self._own, HopOptions) else HopOptions()
         return Circle(
             edges=tuple(sorted(self.graph.edges)),
             leaders=self.graph.members if self._sites else (),
             bounded=self._protocol in SYNCHRONOUS,
             survives=self._protocol == "hop",
-            weights=sync.weights or ("metropolis" if sync.strategy == "dpsgd" else "uniform"),
-            max_ig=sync.max_ig,
-            backup=sync.backup,
-            staleness=sync.staleness,
-            notify_ack=sync.mode == "notify_ack",
+            weights=self._weighing,
+            max_ig=hop.max_ig,
+            backup=hop.backup,
+            staleness=hop.staleness,
+            notify_ack=hop.mode == "notify_ack",
         )
+
+    @property
+    def _weighing(self) -> Literal["uniform", "metropolis"]:
+        match self._own:
+            case DpsgdOptions(weights=weights):
+                return weights or "metropolis"
+            case HopOptions(weights=weights):
+                return weights or "uniform"
+        return "uniform"
 
     def place(self, member: str) -> Place:
         """What a worker is told."""
@@ -83,27 +97,27 @@ class Placement:
         return Place("leader", sources, targets, self._weights[member], (*partners, *site), rules)
 
     def _rules(self, member: str) -> Mapping[str, Any]:
-        sync = self._sync
-        match self._protocol:
-            case "hop":
+        match self._own:
+            case HopOptions() as own:
                 return {
-                    "max_ig": sync.max_ig,
-                    "backup": sync.backup,
-                    "staleness": sync.staleness,
-                    "max_jump": sync.skip.jump if sync.skip else 1,
-                    "quantile": sync.skip.quantile if sync.skip else 0.0,
-                    "notify_ack": sync.mode == "notify_ack",
-                    "parallel": sync.form == "parallel",
+                    "max_ig": own.max_ig,
+                    "backup": own.backup,
+                    "staleness": own.staleness,
+                    "max_jump": own.skip.jump if own.skip else 1,
+                    "quantile": own.skip.quantile if own.skip else 0.0,
+                    "notify_ack": own.mode == "notify_ack",
+                    "parallel": own.form == "parallel",
                 }
-            case "adpsgd":
-                return {"active": member in self._active}
-            case "prague":
-                return {"group": sync.group, "generator": self.graph.members[0]}
-            case "fedasync":
-                server = max(self.graph.members, key=lambda one: len(self.graph.sources(one)))
-                return {"server": server}
-            case "staggered":
+            case DpsgdOptions() as own:
+                return {"parallel": own.form == "parallel"}
+            case PragueOptions() as own:
+                return {"group": own.group, "generator": self.graph.members[0]}
+            case StaggeredOptions():
                 return self.groups
+        if self._protocol == "adpsgd":
+            return {"active": member in self._active}
+        if self._protocol == "fedasync":
+            return {"server": max(self.graph.members, key=lambda one: len(self.graph.sources(one)))}
         return {}
 
     def _evaluates(self, member: str) -> tuple[int, int] | None:
@@ -115,12 +129,7 @@ class Placement:
         return next((team["period"], team["phase"]) for team in self.groups["teams"] if member in team["members"])
 
     def _steps(self, member: str) -> int:
-        match self._protocol:
-            case "fedasync":
-                return self._sync.every
-            case "staggered":
-                return int(self.groups["steps"][member])
-        return 1
+        return int(self.groups["steps"][member]) if self.groups else self._own.local_steps
 
     def _unmakeable(self, experiment: Experiment) -> list[Fault]:
         """Events' graphs that these workers do not make."""
@@ -142,11 +151,12 @@ class Placement:
     def _too_few(self, graph: Graph) -> list[Fault]:
         fewest = min(len(graph.sources(member)) for member in graph.members)
         faults = []
-        if self._sync.backup > fewest:
-            rule = f"{self._sync.backup}, where some member has {fewest} in-neighbours"
+        own = self._own
+        if isinstance(own, HopOptions) and own.backup > fewest:
+            rule = f"{own.backup}, where some member has {fewest} in-neighbours"
             faults.append(Fault("sync.backup", rule, f"{fewest} at most"))
-        if self._protocol == "prague" and self._sync.group > len(self.graph.members):
-            rule = f"{self._sync.group}, where there are {len(self.graph.members)} workers"
+        if isinstance(own, PragueOptions) and own.group > len(self.graph.members):
+            rule = f"{own.group}, where there are {len(self.graph.members)} workers"
             faults.append(Fault("sync.group", rule, f"{len(self.graph.members)} at most"))
         return faults
 
@@ -159,19 +169,19 @@ def _sites(experiment: Experiment) -> Mapping[str, tuple[str, ...]]:
     return {leader: tuple(others) for leader, *others in sites.values()}
 
 
-def _groups(experiment: Experiment) -> Mapping[str, Any]:
-    return hybrid.rules_of(experiment.spec, declared_view(experiment.topology, experiment.spec.round_bytes))
+def _groups(experiment: Experiment, own: StaggeredOptions) -> Mapping[str, Any]:
+    return hybrid.rules_of(experiment.spec, own, declared_view(experiment.topology, experiment.spec.round_bytes))
 
 
 def _graph(experiment: Experiment, leaders: tuple[str, ...]) -> Graph:
-    sync = experiment.spec.sync
+    own = experiment.spec.sync.own
     names = leaders or tuple(worker.name for worker in experiment.topology.workers)
-    if sync.strategy == "prague":
+    if isinstance(own, InGraph) and own.graph != "network":
+        return make_graph(own.graph, names)
+    if isinstance(own, PragueOptions):
         return make_graph("complete", names)
-    if sync.graph != "network" and sync.strategy != "fedasync":
-        return make_graph(sync.graph, names)
     known = declared_view(experiment.topology, experiment.spec.round_bytes)
-    if sync.strategy != "fedasync":
-        return fast_edges(known, sync.degree)
+    if isinstance(own, InGraph):
+        return fast_edges(known, own.degree or DEGREE)
     edges = {(child, parent) for tree in make_policy("star").plan(known).trees for child, parent in tree.reduce.items()}
     return Graph(names, frozenset(edges | {(parent, child) for child, parent in edges}))

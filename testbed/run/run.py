@@ -16,6 +16,7 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import docker
 from rich.markup import escape
@@ -40,9 +41,11 @@ from testbed.run.places import Placement
 from testbed.run.service import ControllerProcess
 from testbed.run.training import Outcome, Training
 from testbed.run.workers import Workers
+from testbed.schemes.hybrid import HybridOptions
 from testbed.spec.errors import Fault, SpecError
 from testbed.spec.experiment import Experiment
 from testbed.spec.topology import Worker
+from testbed.workload import Workload
 
 #: How often it looks whether all have joined.
 POLL_S = 0.1
@@ -63,7 +66,7 @@ def check_policy(experiment: Experiment) -> None:
     except (PolicyError, TypeError, ValueError) as error:
         fault = Fault("sync.policy", str(error), "a policy and options as docs/experiment.md lists them")
         raise SpecError(experiment.file, [fault]) from None
-    if sync.decentralized:
+    if sync.scheme.exchange == "gossip":
         Placement(experiment)
 
 
@@ -77,7 +80,7 @@ class Run:
         self.display = display
         self.fits: bool | None = None
         self._token = secrets.token_hex(16)
-        self._placement = Placement(experiment) if experiment.spec.sync.decentralized else None
+        self._placement = Placement(experiment) if experiment.spec.sync.scheme.exchange == "gossip" else None
 
     def execute(self, strict: bool = False) -> Outcome:
         """The whole run; everything it made is gone when this returns or raises.
@@ -167,7 +170,7 @@ class Run:
         return ControllerSpec(
             members=tuple(worker.name for worker in workers),
             token=self._token,
-            jobs={worker.name: self._job(worker, index, len(workers)) for index, worker in enumerate(workers)},
+            jobs={worker.name: self._job(worker, index) for index, worker in enumerate(workers)},
             view=known,
             policy=spec.sync.policy,
             options=hybrid.options_of(spec),
@@ -182,46 +185,53 @@ class Run:
             circle=self._placement.circle if self._placement else None,
         )
 
-    def _job(self, worker: Worker, index: int, count: int) -> Job:
+    def _job(self, worker: Worker, index: int) -> Job:
         spec = self.experiment.spec
-        slowdown = spec.compute.slowdown
-        unequal = spec.sync.strategy == "hybrid"  # staggered members' steps stand in their places
-        steps = hybrid.steps_of(self.experiment.topology.workers, spec.sync.every)
+        work = self._workload(worker, index)
         return Job(
-            model=spec.train.model,
             rounds=spec.train.rounds,
+            seed=spec.seed,
+            scheme=spec.sync.strategy,
+            options=asdict(spec.sync.own),
+            assignment=self._assignment(worker, index),
+            workload=work.to_json(),
+            samples_per_s=work.samples_per_s,
+            round_timeout_s=spec.sync.round_timeout,
+            streams=spec.sync.streams,
+            congestion=spec.sync.congestion,
+        )
+
+    def _workload(self, worker: Worker, index: int) -> Workload:
+        spec, workers = self.experiment.spec, self.experiment.topology.workers
+        slowdown = spec.compute.slowdown
+        return Workload(
+            model=spec.train.model,
             batch=spec.train.batch,
             optimizer=spec.train.optimizer.name,
             learning_rate=spec.train.optimizer.learning_rate,
             seed=spec.seed,
             shard=index,
-            shards=count,
+            shards=len(workers),
             partition=spec.train.partition.kind,
             alpha=spec.train.partition.alpha,
-            sites=tuple(other.site for other in self.experiment.topology.workers),
+            sites=tuple(other.site for other in workers),
             parameters=spec.train.parameters or 0,
+            tensors=spec.sync.own.parts,
             step_seconds=spec.compute.step_seconds(worker),
             device=spec.train.device,
             evaluate_every=spec.train.evaluate_every,
-            strategy=spec.sync.strategy,
-            every=steps[index] if unequal else spec.sync.every,
-            steps=steps if unequal and spec.sync.normalise else (),
-            prox=spec.sync.prox,
-            overlap=spec.sync.overlap,
-            start=spec.sync.start,
-            fragments=spec.sync.fragments,
-            delay=spec.sync.delay,
-            outer_learning_rate=spec.sync.outer.learning_rate,
-            outer_momentum=spec.sync.outer.momentum,
-            powersgd_rank=spec.sync.powersgd_rank or 0,
-            round_timeout_s=spec.sync.round_timeout,
-            streams=spec.sync.streams,
-            congestion=spec.sync.congestion,
             slow_factor=slowdown.factor if slowdown else 1.0,
             slow_probability=slowdown.probability if slowdown else 0.0,
             speeds=self.experiment.speeds.get(worker.name, ()),
-            place=asdict(self._placement.place(worker.name)) if self._placement else {},
         )
+
+    def _assignment(self, worker: Worker, index: int) -> dict[str, Any]:
+        if self._placement:
+            return asdict(self._placement.place(worker.name))
+        if isinstance(self.experiment.spec.sync.own, HybridOptions):
+            steps = hybrid.steps_of(self.experiment.topology.workers, self.experiment.spec.sync.own.every)
+            return {"every": steps[index], "steps": steps}
+        return {}
 
     def _requests(self, network: Network) -> Iterable[ContainerRequest]:
         for worker in self.experiment.topology.workers:

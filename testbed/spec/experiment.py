@@ -11,11 +11,13 @@ import yaml
 from pydantic import Field, model_validator
 
 from testbed.link import LinkState
+from testbed.schemes import SCHEMES
+from testbed.schemes.graph import GraphKind
+from testbed.schemes.options import Misfit
 from testbed.spec.compute import Compute
-from testbed.spec.decentralized import SURVIVING, GraphKind
 from testbed.spec.errors import Fault, SpecError
 from testbed.spec.load import Pair, Strict, misfit, parse_yaml, read_yaml, validate
-from testbed.spec.sync import Sync
+from testbed.spec.sync import SyncField, read_sync
 from testbed.spec.topology import MAX_SCALE, MIN_SCALE, Topology
 from testbed.spec.units import Delay, Duration, Loss, Rate
 from testbed.trace.speed import Speeds
@@ -177,7 +179,7 @@ class ExperimentFile(Strict):
     transport: Literal["fitted", "kernel"] = "fitted"
     train: Train
     compute: Compute = Compute()
-    sync: Sync = Sync()
+    sync: SyncField = read_sync({})
     controller: Controller = Controller()
     elastic: Elastic | None = None
     events: list[Event] = Field(default_factory=list)
@@ -186,7 +188,7 @@ class ExperimentFile(Strict):
     @property
     def round_bytes(self) -> int:
         """What one member contributes to a round, through the codec; with PowerSGD, what it would be without."""
-        values = self.train.model_bytes / 4 / self.sync.fragments
+        values = self.train.model_bytes / 4 / self.sync.own.parts
         return max(1, round(values * self.sync.bytes_per_value))
 
 
@@ -292,10 +294,6 @@ def _check_events(spec: ExperimentFile, topology: Topology, networks: Mapping[st
     return faults
 
 
-#: Strategies whose members can be lost and come between any two steps, or iterations.
-ELASTIC_STRATEGIES = ("gradients", "local_sgd", "diloco", *SURVIVING)
-
-
 def _check_elastic(spec: ExperimentFile, topology: Topology) -> list[Fault]:
     """What of an elastic experiment can't be."""
     if spec.elastic is None:
@@ -305,18 +303,17 @@ def _check_elastic(spec: ExperimentFile, topology: Topology) -> list[Fault]:
     if spec.elastic.quorum > count:
         rule = f"{spec.elastic.quorum} are more than the {count} workers of {topology.file}"
         faults.append(Fault("elastic.quorum", rule, f"from 1 to {count}"))
-    sync = spec.sync
-    if sync.strategy not in ELASTIC_STRATEGIES:
-        rule = f"with the strategy {sync.strategy} a lost member can't be made up for"
-        faults.append(Fault("elastic", rule, f"`strategy:` one of {', '.join(ELASTIC_STRATEGIES)}"))
-    if sync.powersgd_rank is not None or sync.delay:
-        rule = "a step with two rounds, or rounds with a delay, leaves no moment to come back at"
-        faults.append(Fault("elastic", rule, "no `powersgd_rank` and no `delay`"))
-    if sync.between == "sites":
-        rule = "with Hop between sites those who stand for them can't be made up for"
-        faults.append(Fault("elastic", rule, "`between: workers`, or no `elastic`"))
-    if sync.decentralized and "lease" in spec.elastic.model_fields_set:
-        rule = "members without a centre have none: who hangs up is gone"
+    scheme = spec.sync.scheme
+    if not scheme.elastic:
+        rule = f"with the strategy {scheme.name} a lost member can't be made up for"
+        able = ", ".join(other.name for other in SCHEMES.values() if other.elastic)
+        faults.append(Fault("elastic", rule, f"`strategy:` one of {able}"))
+    try:
+        spec.sync.own.check_elastic()
+    except Misfit as error:
+        faults.append(Fault("elastic", error.rule, f"{error.remedy}, or no `elastic`"))
+    if scheme.exchange == "gossip" and "lease" in spec.elastic.model_fields_set:
+        rule = "members that gossip have none: who hangs up is gone"
         faults.append(Fault("elastic.lease", rule, "leave it out"))
     return faults
 
@@ -355,14 +352,14 @@ def _check_event(
         faults.append(Fault(f"{field}.change.rate", rule, f"what leaves it {RATES_IN_WORDS}"))
     if event.kill is not None:
         workers = {worker.name for worker in topology.workers}
-        if spec.elastic is None and spec.sync.strategy not in SURVIVING:
-            rule = f"ends a run that is not elastic, unless its strategy is {' or '.join(SURVIVING)}"
+        if spec.elastic is None and not spec.sync.scheme.survives:
+            rule = f"ends a run that is not elastic, unless its strategy is {_surviving()}"
             faults.append(Fault(f"{field}.kill", rule, "`elastic: {quorum: 2}` beside it"))
         if event.kill not in workers:
             faults.append(Fault(f"{field}.kill", f"no worker {event.kill!r} is there", _some(workers)))
-    if event.graph and spec.sync.strategy not in SURVIVING:
+    if event.graph and not spec.sync.scheme.survives:
         rule = f"the members of {spec.sync.strategy} can't go over to another graph"
-        faults.append(Fault(f"{field}.graph", rule, f"`strategy:` {' or '.join(SURVIVING)}"))
+        faults.append(Fault(f"{field}.graph", rule, f"`strategy:` {_surviving()}"))
     for kind in ("down", "up"):
         pair = getattr(event, kind)
         if pair and "->".join(pair) not in known:
@@ -374,6 +371,10 @@ def _check_event(
             rule = "a network swap in an experiment keeps its workers, their speeds and limits, and the LAN"
             faults.append(Fault(f"{field}.swap", rule, f"a topology with the workers {names}, and `lan`, as here"))
     return faults
+
+
+def _surviving() -> str:
+    return " or ".join(scheme.name for scheme in SCHEMES.values() if scheme.survives)
 
 
 def _some(names: set[str]) -> str:

@@ -1,50 +1,20 @@
-"""What `sync` says of how members synchronize: a strategy, what it takes, and what it goes by."""
+"""What `sync` says of how members train together: a scheme with its options, and what all schemes take."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Literal, Self
+from dataclasses import MISSING, fields, is_dataclass
+from functools import cache, cached_property
+from types import UnionType
+from typing import Annotated, Any, Self, Union, get_args, get_origin, get_type_hints
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, SerializeAsAny, create_model, model_validator
 
-from testbed.spec.decentralized import DECENTRALIZED, DECENTRALIZED_FIELDS, Decentralized, DecentralizedSync
+from testbed.schemes import SCHEMES, Scheme
+from testbed.schemes.options import C, Checked, Misfit, Options, read
 from testbed.spec.load import Strict, misfit
 from testbed.spec.units import Duration
-
-
-class Outer(Strict):
-    """DiLoCo's outer optimizer: SGD with Nesterov momentum on the members' mean change."""
-
-    learning_rate: float = Field(default=0.7, gt=0)
-    momentum: float = Field(default=0.9, ge=0, lt=1)
-
-
-Reduction = Literal["gradients", "local_sgd", "post_local_sgd", "diloco", "hierarchical", "hybrid"]
-Strategy = Literal[Reduction, Decentralized]
-REDUCTIONS: frozenset[str] = frozenset(Reduction.__args__)  # type: ignore[attr-defined]
-
-#: Those in which a policy plans who exchanges with whom.
-PLANNED = REDUCTIONS | {"staggered"}
-
-#: The fields of `sync` that belong to some strategies only.
-STRATEGY_FIELDS: Mapping[str, frozenset[str]] = {
-    "policy": PLANNED,
-    "options": PLANNED,
-    "codec": PLANNED,
-    "link_codecs": REDUCTIONS,
-    **DECENTRALIZED_FIELDS,
-    "every": frozenset(("local_sgd", "post_local_sgd", "diloco", "hierarchical", "hybrid", "fedasync", "staggered")),
-    "start": frozenset(("post_local_sgd",)),
-    "period": frozenset(("hierarchical", "hybrid")),
-    "fragments": frozenset(("diloco",)),
-    "delay": frozenset(("diloco",)),
-    "outer": frozenset(("diloco", "hybrid", "staggered")),
-    "prox": frozenset(("hybrid", "staggered")),
-    "normalise": frozenset(("hybrid", "staggered")),
-    "overlap": frozenset(("hybrid",)),
-    "powersgd_rank": frozenset(("gradients",)),
-}
 
 #: Each stream costs both ends a thread; on paths that lose packets little is gained beyond eight.
 MOST_STREAMS = 16
@@ -54,35 +24,21 @@ CODEC_BYTES = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "int8": 1 + 4 / 256}
 TOPK = re.compile(r"topk:(0?\.\d+)")
 TOPK_BYTES = 6
 
-#: Codecs that do not depend on what else is in a chunk, nor leave a part of it for later.
-STAGGERED_CODECS = ("fp32", "fp16", "bf16")
+#: The fields of schemes whose exchanges a policy plans; the last is that of all-reduces alone.
+PLANNED_FIELDS = ("policy", "options", "codec", "link_codecs")
 
 
-class Sync(DecentralizedSync):
-    """How members synchronize: by a strategy, over the plans of a policy, through a codec; or without a centre.
-
-    `every` local steps to a round; `post_local_sgd` begins with `start` steps by gradients; `hierarchical` reduces
-    inside sites but in every `period`-th round, which is among all; `hybrid` does so with as many steps as each
-    worker's speed allows, `every` at the fastest, evened out (`normalise`) and held back (`prox`), or with rounds that
-    go on beside the next one's steps (`overlap`); `staggered` is the hybrid with a period and a phase of each group's
-    own, which wait for no exchange that is up to `staleness` rounds overdue; `diloco` may stream the model in
-    `fragments`, with `delay` steps for each to be reduced in.
+class Sync(Strict):
+    """How members train together: by the scheme that is the file's `strategy`, with the options of its own, over the
+    plans of a `policy`, through a `codec`.
 
     `link_codecs` are those of what members of one site send to another's, by `paris->tokyo`. `streams` connections go
     to each next hop, under the `congestion` control of that name, or the kernel's default.
+
+    There is a model for each scheme, which has its options as fields too; `own` has them as the scheme takes them.
     """
 
-    strategy: Strategy = "gradients"
-    every: int = Field(default=8, ge=1)
-    start: int = Field(default=100, ge=1)
-    period: int = Field(default=4, ge=1)
-    fragments: int = Field(default=1, ge=1)
-    delay: int = Field(default=0, ge=0)
-    outer: Outer = Outer()
-    prox: float = Field(default=0.0, ge=0, lt=1)
-    normalise: bool = True
-    overlap: bool = False
-    powersgd_rank: int | None = Field(default=None, ge=1)
+    strategy: str = "gradients"
     codec: str = "fp32"
     link_codecs: dict[str, str] = Field(default_factory=dict)
     streams: int = Field(default=1, ge=1, le=MOST_STREAMS)
@@ -91,56 +47,117 @@ class Sync(DecentralizedSync):
     options: dict[str, Any] = Field(default_factory=dict)
     round_timeout: Duration = Field(default=120.0, ge=1)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _fields_of_the_scheme(cls, value: Any) -> Any:
+        scheme = _scheme_of(value)
+        for name in value if isinstance(value, Mapping) else ():
+            owners = sorted(_owners().get(name, ()))
+            if owners and scheme.name not in owners:
+                raise misfit(name, f"the strategy {scheme.name} has none", f"`strategy: {owners[0]}`")
+        return value
+
     @model_validator(mode="after")
-    def _strategy_takes(self) -> Self:
-        for name, strategies in STRATEGY_FIELDS.items():
-            if name in self.model_fields_set and self.strategy not in strategies:
-                raise misfit(name, f"the strategy {self.strategy} has none", f"`strategy: {sorted(strategies)[0]}`")
-        if self.every % self.fragments:
-            raise misfit("fragments", f"{self.fragments} do not divide {self.every} steps evenly", "a divisor of every")
-        if self.delay >= self.every:
-            raise misfit("delay", f"{self.delay} steps are not over before the next round", f"below {self.every}")
-        if self.overlap and self.prox:
-            raise misfit("prox", "rounds that overlap begin from no one place", "one of the two")
+    def _agrees(self) -> Self:
         codecs = {"codec": self.codec, **{f"link_codecs.{at}": codec for at, codec in self.link_codecs.items()}}
         for at, codec in codecs.items():
             if codec not in CODEC_BYTES and not TOPK.fullmatch(codec):
                 raise misfit(at, f"no such codec: {codec!r}", f"{', '.join(CODEC_BYTES)} or topk:0.01")
-            if codec != "fp32" and self.powersgd_rank is not None:
-                raise misfit(at, "PowerSGD's factors travel as they are", "one of the two")
+            self._checks_plan(at, codec)
         return self
 
-    @model_validator(mode="after")
-    def _groups_are_planned(self) -> Self:
-        """What groups with periods of their own take."""
-        if self.strategy != "staggered":
-            if self.policy == "cpn" and self.options.get("temporal"):
-                raise misfit("options.temporal", "all groups have one period here", "`strategy: staggered`")
-            return self
-        if self.policy != "cpn":
-            raise misfit("policy", f"{self.policy} plans no periods for single groups", "`policy: cpn`")
-        if self.codec not in STAGGERED_CODECS:
-            raise misfit("codec", f"{self.codec} is for changes; here parameters travel", " or ".join(STAGGERED_CODECS))
-        if self.options.get("codecs"):
-            raise misfit("options.codecs", "one codec is everybody's here", "`codec: fp16` in its place")
-        if self.options.get("spatial") == "spread":
-            raise misfit("options.spatial", "leaders have no trees here", "leader or sharded")
-        if self.options.get("overlap"):
-            raise misfit("options.overlap", "exchanges do not go on beside steps here", "leave it out")
-        return self
+    def _checks_plan(self, at: str, codec: str) -> None:
+        try:
+            self.own.check_plan(self.policy, self.options, codec)
+        except Misfit as error:
+            raise misfit(at if error.name == "codec" else error.name, error.rule, error.remedy) from None
 
     @property
-    def decentralized(self) -> bool:
-        """Whether members train without a centre."""
-        return self.strategy in DECENTRALIZED
+    def scheme(self) -> Scheme:
+        """How members train together."""
+        return SCHEMES[self.strategy]
 
-    @property
-    def alike(self) -> bool:
-        """Whether all members end with the same parameters. Staggered groups all exchange in the last round."""
-        return not self.decentralized or self.strategy == "staggered"
+    @cached_property
+    def own(self) -> Options:
+        """The scheme's options."""
+        return _made(self.scheme.options, self)
 
     @property
     def bytes_per_value(self) -> float:
         """What a number of the model takes on its way."""
         kept = TOPK.fullmatch(self.codec)
         return TOPK_BYTES * float(kept[1]) if kept else CODEC_BYTES[self.codec]
+
+
+def _scheme_of(value: Any) -> Scheme:
+    """The scheme that a file's value of `sync` names."""
+    name = value.get("strategy", "gradients") if isinstance(value, Mapping) else "gradients"
+    if not isinstance(name, str) or name not in SCHEMES:
+        expected = ", ".join(map(repr, SCHEMES))
+        raise misfit("strategy", f"no such strategy: {name!r:.60}", f"one of {expected}")
+    return SCHEMES[name]
+
+
+@cache
+def _owners() -> Mapping[str, frozenset[str]]:
+    """The schemes that have a field, of the fields that not all have."""
+    owners: dict[str, set[str]] = {}
+    for scheme in SCHEMES.values():
+        for name in (*scheme.fields, *_planned_fields(scheme)):
+            owners.setdefault(name, set()).add(scheme.name)
+    return {name: frozenset(its) for name, its in owners.items()}
+
+
+def _planned_fields(scheme: Scheme) -> tuple[str, ...]:
+    if not scheme.planned:
+        return ()
+    return PLANNED_FIELDS if scheme.exchange == "all-reduce" else PLANNED_FIELDS[:-1]
+
+
+def read_sync(value: Any) -> Any:
+    """A file's value of `sync` as the model of its scheme; what is a model stays one."""
+    return value if isinstance(value, Sync) else _model(_scheme_of(value).options, Sync).model_validate(value)  # type: ignore[arg-type]
+
+
+#: The field of an experiment file.
+SyncField = Annotated[SerializeAsAny[Sync], BeforeValidator(read_sync)]
+
+
+@cache
+def _model(options: type[Checked], base: type[Strict] = Strict) -> type[Strict]:
+    """A model with the fields of a scheme's options, under the rules for files: its limits, nothing unknown."""
+    hints = get_type_hints(options)
+    given: dict[str, Any] = {}
+    for its in fields(options):
+        default = ... if its.default is MISSING else its.default
+        if is_dataclass(default):
+            default = _model(type(default))()  # type: ignore[arg-type]
+        given[its.name] = (_modelled(hints[its.name]), Field(default=default, **its.metadata))
+    checks: dict[str, Any] = {"_obeys": model_validator(mode="after")(_check_of(options))}
+    return create_model(options.__name__, __base__=base, __validators__=checks, __doc__=options.__doc__, **given)
+
+
+def _modelled(hint: Any) -> Any:
+    """A type in which dataclasses are models."""
+    if is_dataclass(hint):
+        return _model(hint)  # type: ignore[arg-type]
+    if get_origin(hint) in (Union, UnionType):
+        return Union[tuple(map(_modelled, get_args(hint)))]  # noqa: UP007 (made of parts)
+    return hint
+
+
+def _check_of(options: type[Checked]) -> Any:
+    def check(self: Strict) -> Strict:
+        _made(options, self)
+        return self
+
+    return check
+
+
+def _made(options: type[C], model: Strict) -> C:
+    """The options that a model has; what breaks a rule is as files have it."""
+    names = {its.name for its in fields(options)}
+    try:
+        return read(options, model.model_dump(include=names))
+    except Misfit as error:
+        raise misfit(error.name, error.rule, error.remedy) from None

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from testbed.protocol import Goodbye, Job, Place
+from testbed.protocol import Goodbye, Place
 from testbed.sync import flat
 from testbed.sync.decentralized.account import StepFigures
 from testbed.sync.decentralized.membership import Membership
@@ -17,6 +17,7 @@ from testbed.worker import learner
 from testbed.worker.learner import Learner
 from testbed.worker.pace import Pace
 from testbed.worker.slowness import Slowness
+from testbed.workload import Workload
 
 
 class LocalSteps:
@@ -26,13 +27,13 @@ class LocalSteps:
     to evaluate, in the time that its first step leaves.
     """
 
-    def __init__(self, model: Learner, job: Job) -> None:
+    def __init__(self, model: Learner, work: Workload, place: Place) -> None:
         self._model = model
-        self._place = Place.from_json(job.place)
-        self._evaluate_every = job.evaluate_every
+        self._place = place
+        self._evaluate_every = work.evaluate_every
         self._evaluated = -1
-        self._slowness = Slowness(job)
-        self._pace = Pace(job.step_seconds)
+        self._slowness = Slowness(work)
+        self._pace = Pace(work.step_seconds)
         self._began_s = time.monotonic()
         self._figures = StepFigures()
         model.compute()  # PyTorch sets up its kernels at the first step, which would then be late
@@ -80,18 +81,17 @@ def gathered(model: Learner) -> Tensor:
     return flat.gather(model.parameters, flat.room(model.parameters)).cpu()
 
 
-def work(meeting: Meeting, folder: Path, device: torch.device) -> None:
+def train(meeting: Meeting, work: Workload, folder: Path, device: torch.device) -> None:
     """Do the job to its end. SyncError when the member can't go on, Stopped when the controller said so, ValueError
     when the job asks for what does not exist."""
     torch.set_num_threads(1)
-    job = meeting.job
     try:
-        model = learner.make(job, folder, device)
+        model = learner.make(work, folder, device)
+        steps = LocalSteps(model, work, Place.from_json(meeting.job.assignment))
     except ValueError as error:
         meeting.channel.send(Goodbye(meeting.name, 0, error=str(error)))
         raise
     start = gathered(model)
-    steps = LocalSteps(model, job)
     with Membership(meeting, start, steps.figures, model.samples) as membership:
         flat.scatter(membership.train(steps), model.parameters)
         membership.finish(model.digest(), model.evaluate())

@@ -12,11 +12,11 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from testbed.protocol import Job
 from testbed.sync.buffers import bytes_of
 from testbed.worker import data, models, optimizer
 from testbed.worker.partition import partition
 from testbed.worker.sites import Scores, Sites, histogram
+from testbed.workload import Workload
 
 #: Test samples at a time: bounds the memory of an evaluation.
 TEST_BATCH = 128
@@ -79,18 +79,18 @@ class Trained:
 class Supervised(Trained):
     """A model, and the shard of a data set that this member learns from."""
 
-    def __init__(self, job: Job, folder: Path, device: torch.device) -> None:
-        samples = data.digits(folder) if job.model in ("cnn", "svm") else data.text()
-        shards = partition(samples.labels, job.shards, job.partition, job.alpha, job.seed, job.sites)
+    def __init__(self, work: Workload, folder: Path, device: torch.device) -> None:
+        samples = data.digits(folder) if work.model in ("cnn", "svm") else data.text()
+        shards = partition(samples.labels, work.shards, work.partition, work.alpha, work.seed, work.sites)
         self.samples = [float(len(shard)) for shard in shards]
-        self._sites = Sites(samples.labels, shards, job.sites)
-        self._histogram = histogram(samples.labels, shards[job.shard])
-        self._model = models.build(job.model, samples.classes, data.CONTEXT, job.seed).to(device)
+        self._sites = Sites(samples.labels, shards, work.sites)
+        self._histogram = histogram(samples.labels, shards[work.shard])
+        self._model = models.build(work.model, samples.classes, data.CONTEXT, work.seed).to(device)
         self._parameters, self.gradient = flatten(self._model)
         self.parameters: list[torch.Tensor] = list(self._model.parameters())
         self._data = samples.to(device)
-        self._batches = batches(shards[job.shard], job.batch, job.seed * job.shards + job.shard)
-        self._optimizer = optimizer.make(job.optimizer, job.learning_rate)
+        self._batches = batches(shards[work.shard], work.batch, work.seed * work.shards + work.shard)
+        self._optimizer = optimizer.make(work.optimizer, work.learning_rate)
 
     def compute(self) -> dict[str, float]:
         """The mean gradient over the next batch, and its loss."""
@@ -142,23 +142,23 @@ class Supervised(Trained):
 
 
 class Synthetic(Trained):
-    """As many numbers as the job says and nothing to learn: exercises communication alone.
+    """As many numbers as the workload says and nothing to learn: exercises communication alone.
 
     Each step's gradient is the same random draw, scaled by a number of the step's, because drawing afresh would
     cost more than the communication: 0.4 s for 61 M.
     """
 
-    def __init__(self, job: Job, device: torch.device) -> None:
-        if job.parameters < 1:
+    def __init__(self, work: Workload, device: torch.device) -> None:
+        if work.parameters < 1:
             raise ValueError("a synthetic model needs `parameters` of at least 1")
-        generator = torch.Generator().manual_seed(job.seed * job.shards + job.shard)
-        self._draw = torch.randn(job.parameters, generator=generator).to(device)
-        self._parameters = torch.zeros(job.parameters, device=device)
+        generator = torch.Generator().manual_seed(work.seed * work.shards + work.shard)
+        self._draw = torch.randn(work.parameters, generator=generator).to(device)
+        self._parameters = torch.zeros(work.parameters, device=device)
         self.gradient = torch.empty_like(self._draw)
-        self.parameters = split(self._parameters, self.gradient, job.fragments)
-        self.samples = [1.0] * job.shards
-        self._scales = random.Random(job.seed)
-        self._optimizer = optimizer.make(job.optimizer, job.learning_rate)
+        self.parameters = split(self._parameters, self.gradient, work.tensors)
+        self.samples = [1.0] * work.shards
+        self._scales = random.Random(work.seed)
+        self._optimizer = optimizer.make(work.optimizer, work.learning_rate)
 
     def compute(self) -> dict[str, float]:
         """A gradient; there is no loss."""
@@ -182,9 +182,9 @@ class Synthetic(Trained):
         return digest([self._parameters])
 
 
-def make(job: Job, folder: Path, device: torch.device) -> Learner:
-    """What the job asks for; ValueError when there is no such thing."""
-    return Synthetic(job, device) if job.model == "synthetic" else Supervised(job, folder, device)
+def make(work: Workload, folder: Path, device: torch.device) -> Learner:
+    """What the workload asks for; ValueError when there is no such thing."""
+    return Synthetic(work, device) if work.model == "synthetic" else Supervised(work, folder, device)
 
 
 def flatten(model: nn.Module) -> tuple[torch.Tensor, torch.Tensor]:

@@ -6,18 +6,23 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from testbed import sync
+from testbed.schemes import SCHEMES
+from testbed.schemes.training import Training
+from testbed.sync import Strategy
 from testbed.sync.meeting import Meeting
 from testbed.sync.session import session_of
-from testbed.worker import decentralized, learner, strategies
+from testbed.worker import decentralized, learner
 from testbed.worker.learner import Learner
 from testbed.worker.pace import Pace, Paced
 from testbed.worker.slowness import Slowness
+from testbed.workload import Workload
 
 
 def device() -> str:
@@ -27,26 +32,28 @@ def device() -> str:
 
 def work_at(meeting: Meeting, folder: Path) -> None:
     """Do the job that a member was told when it met the others: over a session, or without a centre."""
-    if meeting.job.place:
-        decentralized.work(meeting, folder, chosen_device(meeting.job.device))
+    if SCHEMES[meeting.job.scheme].exchange == "gossip":
+        work = Workload.from_json(meeting.job.workload)
+        decentralized.train(meeting, work, folder, chosen_device(work.device))
         return
     with session_of(meeting) as session:
-        work(session, folder)
+        work_in(session, folder)
 
 
-def work(session: sync.Session, folder: Path) -> None:
+def work_in(session: sync.Session, folder: Path) -> None:
     """Do the session's job to the end.
 
     SyncError when the members can't go on, Stopped when the controller said so, ValueError when the job asks for
     what does not exist.
     """
     torch.set_num_threads(1)
-    model = learner.make(session.job, folder, chosen_device(session.job.device))
-    metrics = train(session, model)
+    work = Workload.from_json(session.job.workload)
+    model = learner.make(work, folder, chosen_device(work.device))
+    metrics = train(session, work, model)
     session.finish(model.digest(), metrics)
 
 
-def train(session: sync.Session, model: Learner) -> dict[str, float]:
+def train(session: sync.Session, work: Workload, model: Learner) -> dict[str, float]:
     """All rounds of the session's job; the last one's metrics.
 
     The first member evaluates for all, after rounds, what all agreed on in the last one among all. What is done between
@@ -55,17 +62,17 @@ def train(session: sync.Session, model: Learner) -> dict[str, float]:
 
     A member that comes while the others train begins with the step that they are at.
     """
-    job = session.job
+    rounds = session.job.rounds
     metrics: dict[str, float] = {}
     model.compute()  # PyTorch sets up its kernels at the first step, which would then be late
     described = model.describe()
-    strategy = strategies.make(job, session, model.parameters, described.get("samples"), lambda: planned_steps(session))
-    pace, slowness, began = Pace(job.step_seconds), Slowness(job), time.monotonic()
+    strategy = strategy_of(session, model, counted(work, described.get("samples")))
+    pace, slowness, began = Pace(work.step_seconds), Slowness(work), time.monotonic()
     spent = Spent()
     steps = Steps()
     session.share(learner=model, strategy=strategy, steps=steps)
-    evaluated = session.rounds // job.evaluate_every
-    over = strategies.over(job, strategy, steps.taken)
+    evaluated = session.rounds // work.evaluate_every
+    over = strategy.over(rounds, steps.taken)
     while not over:
         number = steps.taken + 1
         with spent.computing():
@@ -78,23 +85,39 @@ def train(session: sync.Session, model: Learner) -> dict[str, float]:
             model.apply()
         with pace.aside():
             strategy.after_step()
-            if over := strategies.over(job, strategy, number):
+            if over := strategy.over(rounds, number):
                 strategy.settle()
         steps.taken = number
         session.step_done()
         evaluates = session.name == session.members[0]
-        if evaluates and (session.rounds // job.evaluate_every > evaluated or over):
-            evaluated = session.rounds // job.evaluate_every
+        if evaluates and (session.rounds // work.evaluate_every > evaluated or over):
+            evaluated = session.rounds // work.evaluate_every
             with strategy.agreed():
                 metrics |= model.evaluate()
-        if session.report(metrics | described | spent.rate(job.batch), spent.compute_s, spent.slept_s, spent.late_s):
+        if session.report(metrics | described | spent.rate(work.batch), spent.compute_s, spent.slept_s, spent.late_s):
             spent, described = Spent(), {}
     return metrics
 
 
-def planned_steps(session: sync.Session) -> int:
-    """The local steps that this member takes to a round: the job's, unless the plan in force has others."""
-    return session.plan.steps.get(session.name, session.job.every)
+def strategy_of(session: sync.Session, model: Learner, weight: float) -> Strategy:
+    """What synchronizes the model as the session's job has it."""
+    job = session.job
+    scheme = SCHEMES[job.scheme]
+    planned = partial(planned_steps, session)
+    training = Training(session, model.parameters, weight, job.assignment, planned)
+    strategy: Strategy = scheme.algorithm.build(scheme.read(job.options), training)
+    return strategy
+
+
+def planned_steps(session: sync.Session) -> int | None:
+    """The local steps to a round that the plan in force gives this member, if it does."""
+    return session.plan.steps.get(session.name)
+
+
+def counted(work: Workload, samples: float | None) -> float:
+    """What this member counts in a mean. Where data is not shared out evenly, as its `samples` do (p_i = n_i/Σn, as
+    FedAvg has it), so that all the data counts evenly."""
+    return float(work.batch) if work.partition == "iid" or samples is None else samples
 
 
 @dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from random import Random
 
-from testbed.protocol import Job
+from testbed.workload import Workload
 
 
 class Slowness:
@@ -15,12 +15,12 @@ class Slowness:
     whatever the strategy, so that strategies are compared under the same slowdowns.
     """
 
-    def __init__(self, job: Job) -> None:
-        self._factor = job.slow_factor
-        self._probability = job.slow_probability
-        self._who = f"{job.seed} {job.shard}"
-        self._moments = [at_s for at_s, _ in job.speeds]
-        self._speeds = [speed for _, speed in job.speeds]
+    def __init__(self, work: Workload) -> None:
+        self._factor = work.slow_factor
+        self._probability = work.slow_probability
+        self._who = f"{work.seed} {work.shard}"
+        self._moments = [at_s for at_s, _ in work.speeds]
+        self._speeds = [speed for _, speed in work.speeds]
 
     def factor(self, step: int, elapsed_s: float) -> float:
         """The factor for the step of that number, begun `elapsed_s` seconds after training began."""

@@ -40,11 +40,10 @@ def hop_spec() -> ControllerSpec:
     graph = ring(VIEW.names)
     weights = uniform(graph)
     jobs = {}
-    for number, name in enumerate(VIEW.names):
+    for name in VIEW.names:
         around = graph.sources(name)
         place = asdict(Place("hop", around, around, weights[name], around, {"max_ig": MAX_IG, "backup": 1}))
-        job = Job("svm", ROUNDS, 8, "sgd", 0.1, 1, number, len(VIEW.names), round_timeout_s=20.0, place=place)
-        jobs[name] = job
+        jobs[name] = Job(ROUNDS, scheme="hop", assignment=place, round_timeout_s=20.0)
     circle = Circle(edges=tuple(sorted(graph.edges)), survives=True, max_ig=MAX_IG, backup=1)
     return spec_of(VIEW, jobs=jobs, circle=circle, elastic=Elastic(quorum=3))
 

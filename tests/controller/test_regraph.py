@@ -30,10 +30,10 @@ class Told:
         self.sent: list[tuple[str, Message]] = []
         self.came: list[tuple[str, Place]] = []
         jobs = {}
-        for number, name in enumerate(MEMBERS):
+        for name in MEMBERS:
             sources = graph.sources(name)
             place = asdict(Place("hop", sources, sources, weights[name], sources, {"max_ig": 4}))
-            jobs[name] = Job("svm", ROUNDS, 8, "sgd", 0.1, 1, number, len(MEMBERS), place=place)
+            jobs[name] = Job(ROUNDS, scheme="hop", assignment=place)
         self.book = IterationBook(MEMBERS, circle)
         self.regraph = Regraph(
             circle, jobs, self.book, lambda name, message: self.sent.append((name, message)), self.let_in

@@ -26,7 +26,7 @@ from tests.planning.networks import sites, view_of
 pytestmark = pytest.mark.unit
 
 ROUNDS = 1000
-JOB = Job("cnn", ROUNDS, 32, "sgd", 0.1, 1, 0, 1)
+JOB = Job(ROUNDS)
 
 
 def mesh(**slower: float) -> View:

@@ -44,7 +44,7 @@ def test_sessions_go_through_forced_swaps_without_losing_an_update(tmp_path: Pat
     means: dict[str, set[float]] = {}
 
     async def scene() -> None:
-        jobs = dict.fromkeys(view.names, Job("synthetic", ROUNDS, 1, "sgd", 0.1, 1, 0, 1))
+        jobs = dict.fromkeys(view.names, Job(ROUNDS))
         async with running(spec_of(view, jobs=jobs), tmp_path) as controller:
             threads = [
                 threading.Thread(target=member, args=(tmp_path / "s", name, float(i), means), daemon=True)

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from testbed.run.hybrid import options_of, period_of, steps_of
+from testbed.schemes.hybrid.algorithm import work
 from testbed.spec.experiment import ExperimentFile
+from testbed.spec.sync import read_sync
 from testbed.spec.topology import Worker
-from testbed.worker import strategies
-from tests.sync.controller import job
 
 pytestmark = pytest.mark.unit
 
 
 def spec(**sync: Any) -> ExperimentFile:
     train = {"model": "cnn", "rounds": 8}
-    return ExperimentFile(name="x", topology="t", train=train, compute={"step_time": "50ms"}, sync=sync)  # type: ignore[arg-type]
+    return ExperimentFile(name="x", topology="t", train=train, compute={"step_time": "50ms"}, sync=read_sync(sync))  # type: ignore[arg-type]
 
 
 def test_steps_follow_speed() -> None:
@@ -43,8 +42,7 @@ def test_who_says_when_all_synchronize() -> None:
     assert period_of(spec(strategy="diloco")) == 1
 
 
-def test_a_worker_s_job_says_how_much_its_steps_count(tmp_path: Path) -> None:
-    slow = job(strategy="hybrid", every=2, steps=(8, 2), shard=1, shards=2, rounds=5)
-    assert strategies._due(slow, lambda: 2) == (2, pytest.approx(2 / 5))
-    assert strategies._due(slow, lambda: 4) == (4, pytest.approx(4 / 5))
-    assert strategies._due(job(strategy="hybrid", every=2), lambda: 3) == (3, 1)
+def test_steps_count_by_the_members_mean_work() -> None:
+    assert work(2, (8, 2), prox=0.0) == pytest.approx(2 / 5)
+    assert work(4, (8, 2), prox=0.0) == pytest.approx(4 / 5)
+    assert work(3, (), prox=0.0) == 1

@@ -35,7 +35,7 @@ def load(folder: Path, sync: dict[str, Any], compute: dict[str, Any] | None = No
     ],
 )
 def test_strategies_without_a_centre(sync: dict[str, Any], tmp_path: Path) -> None:
-    assert load(tmp_path, sync).spec.sync.decentralized
+    assert load(tmp_path, sync).spec.sync.scheme.exchange == "gossip"
 
 
 @pytest.mark.parametrize(

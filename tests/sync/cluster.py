@@ -199,10 +199,7 @@ class Cluster:
         self.admin = AdminClient(folder / "admin.sock")
         self._step_s = step_s
         self._token = secrets.token_hex(8)
-        jobs = {
-            name: Job("own", 10**9, 1, "own", 0.0, 0, i, count, round_timeout_s=30.0)
-            for i, name in enumerate(self.names)
-        }
+        jobs = dict.fromkeys(self.names, Job(10**9, round_timeout_s=30.0))
         self._spec = ControllerSpec(
             members=self.names,
             token=self._token,

@@ -27,10 +27,9 @@ from testbed.protocol import (
 )
 
 
-def job(**changes: object) -> Job:
+def job(rounds: int = 1, **changes: object) -> Job:
     """A job with what tests don't care about filled in."""
-    basics = {"model": "synthetic", "rounds": 1, "batch": 1, "optimizer": "sgd", "learning_rate": 0.1, "seed": 0}
-    return Job(**{**basics, "shard": 0, "shards": 1, "round_timeout_s": 20.0, **changes})  # type: ignore[arg-type]
+    return Job(rounds, **{"round_timeout_s": 20.0, **changes})  # type: ignore[arg-type]
 
 
 class Controller:
@@ -129,7 +128,8 @@ class Controller:
 
     def _welcome(self) -> None:
         for shard, member in enumerate(self.plan.members):
-            work = {**asdict(self.work), "shard": shard, "shards": len(self.plan.members)}
+            share = {"shard": shard, "shards": len(self.plan.members)} if self.work.workload else {}
+            work = {**asdict(self.work), "workload": {**self.work.workload, **share}}
             roster = self.roster | self.misled.get(member, {})
             line = encode(Welcome(work, roster, self.plan.to_json(), self.secret))
             self._connections[member].sendall(line)

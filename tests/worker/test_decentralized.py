@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -11,17 +10,17 @@ import torch
 from testbed.protocol import Place
 from testbed.worker import learner
 from testbed.worker.decentralized import LocalSteps, gathered
-from tests.sync.controller import job
 from tests.worker.test_worker import write_digits
+from tests.worker.workloads import workload
 
 pytestmark = pytest.mark.unit
 
 
 def test_an_evaluation_is_reported_with_the_steps_that_came_after_it(tmp_path: Path) -> None:
     write_digits(tmp_path)
-    work = job(model="svm", batch=8, evaluate_every=2, place=asdict(Place("prague", (), (), {}, (), {})))
+    work = workload(model="svm", batch=8, evaluate_every=2)
     model = learner.make(work, tmp_path, torch.device("cpu"))
-    steps, parameters = LocalSteps(model, work), gathered(model)
+    steps, parameters = LocalSteps(model, work, Place("prague", (), (), {}, (), {})), gathered(model)
     for iteration in (4, 5):  # evaluated before the first of the two
         parameters = parameters + steps(parameters, iteration)
     assert {"test_loss", "loss"} <= steps.figures().metrics.keys()
@@ -35,10 +34,10 @@ def test_who_evaluates_does_so_as_its_rounds_begin(
 ) -> None:
     """Every second round of three steps, or the next one that begins with what came back from an exchange."""
     write_digits(tmp_path)
-    place = asdict(Place("staggered", (), (), {}, (), {}, steps=3, evaluates=evaluates))
-    work = job(model="svm", batch=8, evaluate_every=2, place=place)
+    place = Place("staggered", (), (), {}, (), {}, steps=3, evaluates=evaluates)
+    work = workload(model="svm", batch=8, evaluate_every=2)
     model = learner.make(work, tmp_path, torch.device("cpu"))
-    steps, parameters = LocalSteps(model, work), gathered(model)
+    steps, parameters = LocalSteps(model, work, place), gathered(model)
     evaluated = []
     for step in range(17):
         parameters = parameters + steps(parameters, step)

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from testbed.worker import data, learner, models, optimizer
-from tests.sync.controller import job
 from tests.worker.test_worker import write_digits
+from tests.worker.workloads import workload
 
 pytestmark = pytest.mark.unit
 
@@ -106,7 +106,7 @@ def test_text_is_followed_by_its_own_next_characters() -> None:
 
 def test_learning_lowers_the_loss(tmp_path: Path) -> None:
     write_digits(tmp_path)
-    work = job(model="cnn", batch=16, optimizer="adam", learning_rate=3e-3)
+    work = workload(model="cnn", batch=16, optimizer="adam", learning_rate=3e-3)
     model = learner.make(work, tmp_path, torch.device("cpu"))
     before = model.evaluate()
     for _ in range(30):

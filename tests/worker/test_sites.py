@@ -9,8 +9,8 @@ import torch
 
 from testbed.worker import learner
 from testbed.worker.sites import Scores, Sites, histogram
-from tests.sync.controller import job
 from tests.worker.test_worker import write_digits
+from tests.worker.workloads import workload
 
 pytestmark = pytest.mark.unit
 
@@ -43,7 +43,7 @@ def test_a_histogram() -> None:
 
 def test_a_learner_tells_of_its_shard_and_of_all_sites(tmp_path: Path) -> None:
     write_digits(tmp_path)
-    work = job(model="cnn", partition="sites", alpha=0.1, shards=4, sites=("a", "a", "b", "b"))
+    work = workload(model="cnn", partition="sites", alpha=0.1, shards=4, sites=("a", "a", "b", "b"))
     model = learner.make(work, tmp_path, torch.device("cpu"))
     described = model.describe()
     assert described["samples"] == sum(count for name, count in described.items() if name.startswith("label@"))

@@ -7,7 +7,9 @@ import os
 import subprocess
 import sys
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +18,7 @@ from testbed.plan import Plan
 from testbed.protocol import Goodbye, Hello, Job, Report
 from tests.sync.controller import Controller, job
 from tests.sync.plans import chain, names, star
+from tests.worker.workloads import workload
 
 pytestmark = pytest.mark.unit
 
@@ -34,6 +37,11 @@ def write_digits(folder: Path, count: int = 200) -> None:
         "labels": {"file": "labels.i64", "dtype": "int64", "shape": [count]},
     }
     (folder / "digits" / "digits.json").write_text(json.dumps(index))
+
+
+def trains(rounds: int, **work: Any) -> Job:
+    """The job of a workload."""
+    return job(rounds, workload=workload(**work).to_json())
 
 
 def start(controller: Controller, member: str, data: Path) -> subprocess.Popen[str]:
@@ -60,7 +68,8 @@ def train(tmp_path: Path, work: Job, plan: Plan) -> Controller:
 @pytest.mark.parametrize("model", ["cnn", "gpt-small", "synthetic"])
 def test_all_members_end_with_the_same_parameters(tmp_path: Path, model: str) -> None:
     members = names(2)
-    work = job(model=model, rounds=4, batch=8, optimizer="adam", learning_rate=1e-3, parameters=5000, evaluate_every=2)
+    adam = {"batch": 8, "optimizer": "adam", "learning_rate": 1e-3}
+    work = trains(4, model=model, parameters=5000, evaluate_every=2, **adam)
     controller = train(tmp_path, work, Plan(0, members, (chain(members),)))
     digests = {goodbye.digest for goodbye in controller.goodbyes()}
     assert len(digests) == 1 and len(digests.pop()) == 64
@@ -71,18 +80,18 @@ def test_all_members_end_with_the_same_parameters(tmp_path: Path, model: str) ->
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("scheme", "options"),
     [
-        {"strategy": "gradients", "powersgd_rank": 2},
-        {"strategy": "local_sgd", "every": 3},
-        {"strategy": "post_local_sgd", "start": 2, "every": 2},
-        {"strategy": "diloco", "every": 4, "fragments": 2, "delay": 1},
+        ("gradients", {"powersgd_rank": 2}),
+        ("local_sgd", {"every": 3}),
+        ("post_local_sgd", {"start": 2, "every": 2}),
+        ("diloco", {"every": 4, "fragments": 2, "delay": 1}),
     ],
-    ids=lambda changes: changes["strategy"],
 )
-def test_every_strategy_has_its_rounds_and_ends_agreed(tmp_path: Path, changes: dict[str, object]) -> None:
+def test_every_scheme_has_its_rounds_and_ends_agreed(tmp_path: Path, scheme: str, options: dict[str, object]) -> None:
     members = names(2)
-    work = job(model="cnn", rounds=6, batch=8, optimizer="adam", learning_rate=1e-3, evaluate_every=100, **changes)
+    adam = {"batch": 8, "optimizer": "adam", "learning_rate": 1e-3}
+    work = replace(trains(6, model="cnn", evaluate_every=100, **adam), scheme=scheme, options=options)
     controller = train(tmp_path, work, Plan(0, members, (chain(members),), codec="int8"))
     assert len({goodbye.digest for goodbye in controller.goodbyes()}) == 1
     assert {goodbye.rounds for goodbye in controller.goodbyes()} == {6}
@@ -92,7 +101,7 @@ def test_every_strategy_has_its_rounds_and_ends_agreed(tmp_path: Path, changes: 
 
 def test_a_declared_step_time_is_kept(tmp_path: Path) -> None:
     members = names(2)
-    work = job(model="cnn", rounds=5, batch=8, step_seconds=0.2)
+    work = trains(5, model="cnn", batch=8, step_seconds=0.2)
     controller = train(tmp_path, work, Plan(0, members, (star(members, "m0"),)))
     for report in controller.reports():
         assert report.paced_s > 0 or report.late_s > 0
@@ -101,7 +110,10 @@ def test_a_declared_step_time_is_kept(tmp_path: Path) -> None:
 
 def test_what_does_not_exist_is_told_to_the_controller(tmp_path: Path) -> None:
     plan = Plan(0, names(1), (star(names(1), "m0"),))
-    with Controller(tmp_path, plan, job(model="oracle")) as controller, start(controller, "m0", tmp_path) as worker:
+    with (
+        Controller(tmp_path, plan, trains(1, model="oracle")) as controller,
+        start(controller, "m0", tmp_path) as worker,
+    ):
         controller.await_messages(Goodbye, 1)
         assert worker.wait(20) == 1
     assert "no such model: 'oracle'" in controller.goodbyes()[0].error
@@ -109,7 +121,7 @@ def test_what_does_not_exist_is_told_to_the_controller(tmp_path: Path) -> None:
 
 def test_a_killed_worker_is_named_by_the_others(tmp_path: Path) -> None:
     members = names(3)
-    work = job(rounds=100_000, parameters=1000)
+    work = trains(100_000, parameters=1000)
     with Controller(tmp_path, Plan(0, members, (star(members, "m2"),)), work) as controller, ExitStack() as processes:
         workers = {m: processes.enter_context(start(controller, m, tmp_path)) for m in members}
         controller.await_messages(Report, 6)
@@ -122,7 +134,7 @@ def test_a_killed_worker_is_named_by_the_others(tmp_path: Path) -> None:
 def test_sigterm_ends_a_worker_that_waits_for_others(tmp_path: Path) -> None:
     members = names(2)
     plan = Plan(0, members, (chain(members),))
-    with Controller(tmp_path, plan, job()) as controller, start(controller, "m0", tmp_path) as worker:
+    with Controller(tmp_path, plan, trains(1)) as controller, start(controller, "m0", tmp_path) as worker:
         controller.await_messages(Hello, 1)
         assert [hello.token for hello in controller.said(Hello)] == ["from the environment"]  # type: ignore[attr-defined]
         worker.terminate()

@@ -42,7 +42,7 @@ class Membership:
         self.name, self.job = meeting.name, meeting.job
         job, welcome = meeting.job, meeting.welcome
         members = tuple(welcome.roster)
-        place = Place.from_json(job.place)
+        place = Place.from_json(job.assignment)
         letters = Letters(members, len(start), by_name(place.rules.get("codec", PLAIN.name)))
         way = Way(self.name, welcome.secret, job.round_timeout_s, job.streams, job.congestion, era=place.first)
         self._party = make_party(self.name, members, place, start, job.rounds, job.seed, samples)

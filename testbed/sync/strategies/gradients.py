@@ -45,6 +45,9 @@ class Gradients(Strategy):
             check_whole(self._reducer.allreduce(flat.gather(gradients, self._room), self.weight, self._residual))
             flat.scatter(self._room, gradients)
 
+    def over(self, rounds: int, taken: int) -> bool:
+        return taken >= (max(1, rounds // 2) if self._powersgd else rounds)
+
     def state_dict(self) -> dict[str, Any]:
         """What codecs and PowerSGD left out."""
         powersgd = self._powersgd.state_dict() if self._powersgd else None

@@ -200,6 +200,14 @@ class LocalSgd(Strategy):
             self._every, work = self._due()
             self._scale = 1 / work
 
+    def over(self, rounds: int, taken: int) -> bool:
+        """Streamed in n fragments, n - 1 of them have changed since their last round when training ends: as many of
+        the rounds are kept for them. Groups may settle in up to a period's rounds more."""
+        parts = len(self._fragments)
+        if parts == 1:
+            return self.periods >= rounds
+        return taken >= max(1, rounds - parts + 1) * self._every // parts
+
     @contextmanager
     def agreed(self) -> Iterator[None]:
         """The parameters are those of the last round among all while inside."""

@@ -29,6 +29,7 @@ class PostLocalSgd(Strategy):
         if start < 1:
             raise ValueError(f"start={start}: at least 1 step by gradients; local SGD has none")
         self._start = start
+        self._every = every
         self._steps = 0
         self._gradients = Gradients(reducer, parameters)
         self._local = LocalSgd(reducer, parameters, every=every)
@@ -51,6 +52,9 @@ class PostLocalSgd(Strategy):
     def settle(self) -> None:
         """Synchronize what has changed since the last round."""
         self._local.settle()
+
+    def over(self, rounds: int, taken: int) -> bool:
+        return taken >= min(rounds, self._start) + max(0, rounds - self._start) * self._every
 
     def agreed(self) -> AbstractContextManager[None]:
         """As the strategy in force has it."""

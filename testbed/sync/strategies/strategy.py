@@ -82,6 +82,11 @@ class Strategy(ABC):
     def settle(self) -> None:  # noqa: B027
         """Synchronize what is not yet; all members hold the same parameters then."""
 
+    @abstractmethod
+    def over(self, rounds: int, taken: int) -> bool:
+        """Whether so many steps `taken` have `rounds` rounds, those included that `settle` needs to have all members
+        agree; as long as nothing changes how many that takes."""
+
     def agreed(self) -> AbstractContextManager[None]:
         """While inside, the parameters are what all members last agreed on: what there is to evaluate. No step may be
         taken there."""

@@ -1,0 +1,36 @@
+"""How members train together: a folder for each scheme, and a line here.
+
+A scheme's options and what it can do are known without loading PyTorch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+
+from testbed.schemes.scheme import Scheme
+
+#: Folders of this package, in the order in which they are listed to users.
+_FOLDERS = (
+    "gradients",
+    "local_sgd",
+    "post_local_sgd",
+    "diloco",
+    "hierarchical",
+    "hybrid",
+    "hop",
+    "dpsgd",
+    "adpsgd",
+    "prague",
+    "netmax",
+    "sgp",
+    "fedasync",
+    "staggered",
+)
+
+#: All schemes by name.
+SCHEMES: Mapping[str, Scheme] = {
+    scheme.name: scheme for scheme in (import_module(f"{__name__}.{folder}").SCHEME for folder in _FOLDERS)
+}
+
+__all__ = ["SCHEMES", "Scheme"]

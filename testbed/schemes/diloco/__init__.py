@@ -1,0 +1,44 @@
+"""DiLoCo: local steps, and an outer optimizer that steps by the members' mean change; streamed, if asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from testbed.schemes.options import Misfit, limited
+from testbed.schemes.outer import NESTEROV, OuterOptions
+from testbed.schemes.scheme import Scheme
+from testbed.schemes.steps import LocalSteps
+
+
+@dataclass(frozen=True)
+class DilocoOptions(LocalSteps):
+    """`every` local steps to a round; the model in `fragments`, with `delay` steps for each to be reduced in."""
+
+    fragments: int = limited(1, ge=1)
+    delay: int = limited(0, ge=0)
+    outer: OuterOptions = NESTEROV
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.every % self.fragments:
+            raise Misfit("fragments", f"{self.fragments} do not divide {self.every} steps evenly", "a divisor of every")
+        if self.delay >= self.every:
+            raise Misfit("delay", f"{self.delay} steps are not over before the next round", f"below {self.every}")
+
+    @property
+    def parts(self) -> int:
+        return self.fragments
+
+    def check_elastic(self) -> None:
+        if self.delay:
+            raise Misfit("delay", "rounds that go on beside the steps leave no moment to come back at", "no `delay`")
+
+
+SCHEME = Scheme(
+    name="diloco",
+    options=DilocoOptions,
+    exchange="all-reduce",
+    planned=True,
+    elastic=True,
+    source="Douillard et al. 2023, arXiv 2311.08105; streamed: Douillard et al. 2025, arXiv 2501.18512",
+)

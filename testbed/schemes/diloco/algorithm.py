@@ -1,0 +1,21 @@
+"""DiLoCo around a loop's steps."""
+
+from __future__ import annotations
+
+from testbed.schemes.diloco import DilocoOptions
+from testbed.schemes.training import Training
+from testbed.sync import Nesterov
+from testbed.sync.strategies import LocalSgd, Strategy
+
+
+def build(options: DilocoOptions, training: Training) -> Strategy:
+    """The strategy for a member's model."""
+    return LocalSgd(
+        training.reducer,
+        training.parameters,
+        every=options.every,
+        outer=Nesterov(options.outer.learning_rate, options.outer.momentum),
+        fragments=options.fragments,
+        delay=options.delay,
+        weight=training.weight,
+    )

@@ -1,0 +1,12 @@
+"""Local SGD around a loop's steps."""
+
+from __future__ import annotations
+
+from testbed.schemes.steps import LocalSteps
+from testbed.schemes.training import Training
+from testbed.sync.strategies import LocalSgd, Strategy
+
+
+def build(options: LocalSteps, training: Training) -> Strategy:
+    """The strategy for a member's model."""
+    return LocalSgd(training.reducer, training.parameters, every=options.every, weight=training.weight)

@@ -1,0 +1,15 @@
+"""NetMax: each member pulls from one peer at a time, from fast ones more often."""
+
+from __future__ import annotations
+
+from testbed.schemes.graph import InGraph
+from testbed.schemes.scheme import Scheme
+
+SCHEME = Scheme(
+    name="netmax",
+    options=InGraph,
+    exchange="gossip",
+    planned=False,
+    alike=False,
+    source="Zhou et al. 2021, ICDE",
+)

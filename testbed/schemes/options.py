@@ -1,0 +1,86 @@
+"""What a scheme's options are made of: plain dataclasses that check themselves, so that a file and a caller meet the
+same rules. Nothing here loads more than the standard library."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from operator import ge, gt, le, lt
+from typing import Any, TypeVar, get_args, get_type_hints
+
+C = TypeVar("C", bound="Checked")
+
+#: Limits by their names: the test that a value must pass, and how the remedy words it.
+_LIMITS = {"gt": (gt, "a number above"), "ge": (ge, "at least"), "lt": (lt, "a number below"), "le": (le, "at most")}
+
+
+class Misfit(ValueError):
+    """An option that breaks a rule: the field's name, the rule, and what to write instead."""
+
+    def __init__(self, name: str, rule: str, remedy: str) -> None:
+        super().__init__(f"{name}: {rule}; write instead: {remedy}")
+        self.name = name
+        self.rule = rule
+        self.remedy = remedy
+
+
+def limited(default: Any = MISSING, **limits: float) -> Any:
+    """A field of a number within limits: `gt`, `ge`, `lt`, `le`, as pydantic names them. Required without default."""
+    return field(default=default, metadata=limits)
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A dataclass whose numbers are within their fields' limits; Misfit where one is not."""
+
+    def __post_init__(self) -> None:
+        for its in fields(self):
+            value = getattr(self, its.name)
+            if value is not None:
+                _check(its.name, value, its.metadata)
+
+
+def _check(name: str, value: Any, limits: Mapping[str, Any]) -> None:
+    for limit, bound in limits.items():
+        holds, words = _LIMITS[limit]
+        if not holds(value, bound):
+            raise Misfit(name, f"is {value}", f"{words} {bound}")
+
+
+def read(kind: type[C], value: Mapping[str, Any]) -> C:
+    """The dataclass that plain values say. Misfit where they break a rule, TypeError where there is no such field."""
+    hints = get_type_hints(kind)
+    return kind(**{name: _made(hints.get(name), its) for name, its in value.items()})
+
+
+def _made(hint: Any, value: Any) -> Any:
+    inner = next((one for one in (hint, *get_args(hint)) if isinstance(one, type) and issubclass(one, Checked)), None)
+    return read(inner, value) if inner and isinstance(value, Mapping) else value
+
+
+@dataclass(frozen=True)
+class Options(Checked):
+    """What a scheme takes beside what all schemes take. Fields have the names that a file has under `sync`."""
+
+    @property
+    def exact(self) -> bool:
+        """Whether each step takes the mean of all members' gradients as they are."""
+        return False
+
+    @property
+    def local_steps(self) -> int:
+        """Steps to a round at most, of the fastest member."""
+        return 1
+
+    @property
+    def parts(self) -> int:
+        """In how many rounds the whole model is sent once."""
+        return 1
+
+    def check_plan(self, policy: str, policy_options: Mapping[str, Any], codec: str) -> None:
+        """Misfit, with a field of `sync`, where the options do not go with how exchanges are planned."""
+        if policy == "cpn" and policy_options.get("temporal"):
+            raise Misfit("options.temporal", "all groups have one period here", "`strategy: staggered`")
+
+    def check_elastic(self) -> None:
+        """Misfit where members under these options could not be lost and come back."""

@@ -1,0 +1,48 @@
+"""What a scheme is to all who do not run it: its options, and what it can do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from importlib import import_module
+from types import ModuleType
+from typing import Any, Literal
+
+from testbed.schemes.options import Options, read
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scheme:
+    """How members train together, under the `name` that a file has it by.
+
+    options     the dataclass of what it takes
+    exchange    members reduce in rounds among all, by trees; or each goes at its own pace, and they gossip
+    planned     whether a policy plans who exchanges with whom
+    elastic     whether members can be lost and come back between any two steps, or iterations
+    survives    whether the others go on without one that has died, and over to another graph
+    alike       whether all members end with the same parameters
+    source      where it was published
+    """
+
+    name: str
+    options: type[Options]
+    exchange: Literal["all-reduce", "gossip"]
+    planned: bool
+    elastic: bool = False
+    survives: bool = False
+    alike: bool = True
+    source: str
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The names of its options."""
+        return tuple(its.name for its in fields(self.options))
+
+    def read(self, options: Mapping[str, Any]) -> Options:
+        """Its options as plain values have them. ValueError or TypeError when they are none of it."""
+        return read(self.options, options)
+
+    @property
+    def algorithm(self) -> ModuleType:
+        """The module that runs it, which loads PyTorch."""
+        return import_module(f"testbed.schemes.{self.name}.algorithm")

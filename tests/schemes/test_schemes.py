@@ -1,0 +1,67 @@
+"""What all schemes have in common: options that check themselves, known without PyTorch."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from testbed import schemes
+from testbed.schemes import SCHEMES, Scheme
+from testbed.schemes.options import Misfit, read
+from testbed.schemes.outer import OuterOptions
+
+pytestmark = pytest.mark.unit
+
+ROOT = Path(__file__).parents[2]
+LOADS_NO_TORCH = """
+import sys
+from pathlib import Path
+from testbed.spec.experiment import Experiment
+for file in sys.argv[1:]:
+    Experiment.load(Path(file))
+assert "torch" not in sys.modules
+"""
+
+
+def test_every_folder_is_a_scheme_of_its_name() -> None:
+    folders = {path.parent.name for path in Path(schemes.__file__).parent.glob("*/__init__.py")}
+    assert folders == set(SCHEMES)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES.values(), ids=SCHEMES)
+def test_options_travel_as_plain_values(scheme: Scheme) -> None:
+    options = scheme.options()
+    assert scheme.read(json.loads(json.dumps(asdict(options)))) == options
+    with pytest.raises(TypeError, match="no_such_option"):
+        scheme.read({"no_such_option": 1})
+
+
+@pytest.mark.parametrize(
+    ("scheme", "options", "said"),
+    [
+        ("local_sgd", {"every": 0}, "every: is 0; write instead: at least 1"),
+        ("diloco", {"every": 8, "fragments": 3}, "fragments: 3 do not divide 8 steps evenly"),
+        ("hop", {"backup": 1}, "backup: nothing would bound"),
+        ("hop", {"max_ig": 4, "backup": 1, "skip": {"jump": 1}}, "jump: is 1"),
+        ("hybrid", {"outer": {"momentum": 1.0}}, "momentum: is 1.0; write instead: a number below 1"),
+    ],
+)
+def test_a_caller_meets_the_rules_that_a_file_meets(scheme: str, options: dict[str, object], said: str) -> None:
+    with pytest.raises(Misfit) as caught:
+        SCHEMES[scheme].read(options)
+    assert said in str(caught.value)
+
+
+def test_options_inside_options_are_read() -> None:
+    outer = read(OuterOptions, {"momentum": 0.5})
+    assert SCHEMES["diloco"].read({"outer": {"momentum": 0.5}}) == SCHEMES["diloco"].options(outer=outer)  # type: ignore[call-arg]
+
+
+def test_reading_an_experiment_loads_no_torch() -> None:
+    files = sorted(map(str, (ROOT / "experiments").glob("*.yaml")))
+    subprocess.run([sys.executable, "-c", LOADS_NO_TORCH, *files], check=True, cwd=ROOT)
