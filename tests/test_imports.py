@@ -22,7 +22,7 @@ ARROWS: dict[str, set[str]] = {
     "plan": set(),
     "protocol": set(),
     "workload": set(),
-    "schemes": {"sync", "plan", "protocol"},
+    "schemes": {"planning", "sync", "plan", "protocol"},
     "trace": {"link"},
     "spec": {"schemes", "trace", "link"},
     "planning": {"plan", "link"},
@@ -47,6 +47,10 @@ OPENERS = {"open", "input", "print", "exec", "eval", "__import__"}
 
 #: The one package from outside that a worker over a real WAN needs.
 ONLY_TORCH = ("schemes", "sync", "worker", "workload", "plan", "protocol")
+
+
+#: Modules of a scheme that need PyTorch.
+RUN_A_SCHEME = ("algorithm", "training", "messages")
 
 
 def room_of(module: Path) -> str:
@@ -148,3 +152,21 @@ def test_a_pure_module_reaches_nothing_outside(module: Path) -> None:
 def test_workers_need_torch_and_nothing_else(module: Path) -> None:
     tops = {name.partition(".")[0] for _, name in imports(module)}
     assert tops - sys.stdlib_module_names - {"testbed"} <= {"torch"}
+
+
+@pytest.mark.parametrize("module", found := [m for m in MODULES if room_of(m) == "schemes"], ids=names(found))
+def test_a_scheme_s_options_need_neither_torch_nor_planning(module: Path) -> None:
+    """Files and plans are read with options alone; what runs a scheme and what shares it out stand beside them."""
+    found = {".".join(name.split(".")[:2]) for _, name in imports(module)}
+    if module.stem != "assignment":
+        barred = ("testbed.planning", "testbed.schemes.assignment")
+        assert not [name for name in imports_at_top(module) if name.startswith(barred)]
+    if module.stem not in RUN_A_SCHEME:
+        assert not found & {"torch", "testbed.sync"}
+
+
+def imports_at_top(module: Path) -> set[str]:
+    """The modules that are loaded with this one."""
+    tree = ast.parse(module.read_text(encoding="utf-8"))
+    loaded = [node for node in tree.body if isinstance(node, ast.ImportFrom | ast.Import)]
+    return {name for node in loaded for _, name in imports_in(ast.unparse(node), module.relative_to(PACKAGE.parent))}

@@ -16,7 +16,6 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import docker
 from rich.markup import escape
@@ -32,16 +31,16 @@ from testbed.emulation.shaping import open_shaper
 from testbed.link import LinkState
 from testbed.planning import PolicyError, make_policy
 from testbed.protocol import Job
-from testbed.run import hybrid, view
+from testbed.run import view
+from testbed.run.assignments import assignment_of, circle_of, policy_options, site_period
 from testbed.run.directory import RunDirectory
 from testbed.run.display import Display
 from testbed.run.errors import RunFailed, TooMuch
 from testbed.run.manifest import Manifest
-from testbed.run.places import Placement
 from testbed.run.service import ControllerProcess
 from testbed.run.training import Outcome, Training
 from testbed.run.workers import Workers
-from testbed.schemes.hybrid import HybridOptions
+from testbed.schemes.assignment import GossipAssignment
 from testbed.spec.errors import Fault, SpecError
 from testbed.spec.experiment import Experiment
 from testbed.spec.topology import Worker
@@ -62,12 +61,11 @@ def check_policy(experiment: Experiment) -> None:
     sync = experiment.spec.sync
     known = view.declared_view(experiment.topology, experiment.spec.round_bytes)
     try:
-        make_policy(sync.policy, hybrid.options_of(experiment.spec)).plan(known)
+        make_policy(sync.policy, policy_options(experiment.spec)).plan(known)
     except (PolicyError, TypeError, ValueError) as error:
         fault = Fault("sync.policy", str(error), "a policy and options as docs/experiment.md lists them")
         raise SpecError(experiment.file, [fault]) from None
-    if sync.scheme.exchange == "gossip":
-        Placement(experiment)
+    assignment_of(experiment)
 
 
 class Run:
@@ -80,7 +78,7 @@ class Run:
         self.display = display
         self.fits: bool | None = None
         self._token = secrets.token_hex(16)
-        self._placement = Placement(experiment) if experiment.spec.sync.scheme.exchange == "gossip" else None
+        self._assignment = assignment_of(experiment)
 
     def execute(self, strict: bool = False) -> Outcome:
         """The whole run; everything it made is gone when this returns or raises.
@@ -98,8 +96,8 @@ class Run:
                 shaper = stack.enter_context(open_shaper(experiment.spec.backend))
             self._compare_with_budget(shaper.name, strict)
             manifest = Manifest(self.directory, experiment, shaper, image)
-            if self._placement and self._placement.groups:
-                manifest.add(groups=self._placement.groups)
+            if isinstance(self._assignment, GossipAssignment) and self._assignment.groups:
+                manifest.add(groups=self._assignment.groups)
             topology = experiment.topology
             with display.step(
                 f"{len(topology.sites)} sites, {len(topology.links)} directed links, {shaper.name} shaping"
@@ -166,23 +164,24 @@ class Run:
         spec, topology = self.experiment.spec, self.experiment.topology
         states = view.declared_states(topology)
         known = view.view_of(topology, network.routes, states, spec.round_bytes, time.time(), spec.controller.knowledge)
-        workers = topology.workers
+        workers, assigned = topology.workers, self._assignment
+        circle = circle_of(self.experiment, assigned) if isinstance(assigned, GossipAssignment) else None
         return ControllerSpec(
             members=tuple(worker.name for worker in workers),
             token=self._token,
             jobs={worker.name: self._job(worker, index) for index, worker in enumerate(workers)},
             view=known,
             policy=spec.sync.policy,
-            options=hybrid.options_of(spec),
+            options=policy_options(spec),
             codec=spec.sync.codec,
             link_codecs=self.experiment.link_codecs,
-            period=hybrid.period_of(spec),
+            period=site_period(spec),
             period_s=spec.controller.period,
             margin=spec.controller.margin,
             dwell_rounds=spec.controller.dwell,
             hold=spec.controller.hold,
             elastic=None if spec.elastic is None else Elastic(quorum=spec.elastic.quorum, lease_s=spec.elastic.lease),
-            circle=self._placement.circle if self._placement else None,
+            circle=circle,
         )
 
     def _job(self, worker: Worker, index: int) -> Job:
@@ -193,7 +192,7 @@ class Run:
             seed=spec.seed,
             scheme=spec.sync.strategy,
             options=asdict(spec.sync.own),
-            assignment=self._assignment(worker, index),
+            assignment=self._assignment.of(worker.name),
             workload=work.to_json(),
             samples_per_s=work.samples_per_s,
             round_timeout_s=spec.sync.round_timeout,
@@ -224,14 +223,6 @@ class Run:
             slow_probability=slowdown.probability if slowdown else 0.0,
             speeds=self.experiment.speeds.get(worker.name, ()),
         )
-
-    def _assignment(self, worker: Worker, index: int) -> dict[str, Any]:
-        if self._placement:
-            return asdict(self._placement.place(worker.name))
-        if isinstance(self.experiment.spec.sync.own, HybridOptions):
-            steps = hybrid.steps_of(self.experiment.topology.workers, self.experiment.spec.sync.own.every)
-            return {"every": steps[index], "steps": steps}
-        return {}
 
     def _requests(self, network: Network) -> Iterable[ContainerRequest]:
         for worker in self.experiment.topology.workers:

@@ -77,6 +77,24 @@ class Options(Checked):
         """In how many rounds the whole model is sent once."""
         return 1
 
+    @property
+    def site_period(self) -> int:
+        """Each so many-th round is among all, the others inside sites; where the policy makes no groups itself."""
+        return 1
+
+    @property
+    def for_planning(self) -> Mapping[str, Any]:
+        """What a policy that plans with computing power is told of it, as its options."""
+        return {"every": self.local_steps, "temporal": False, "overlap": False}
+
+    @property
+    def gap(self) -> Mapping[str, Any]:
+        """What bounds how far members get apart, as `planning.graphs.gap_bounds` takes it."""
+        return {}
+
+    def check_graph(self, fewest: int) -> None:
+        """Misfit where a graph in which some member has no more than `fewest` in-neighbours is not for the options."""
+
     def check_plan(self, policy: str, policy_options: Mapping[str, Any], codec: str) -> None:
         """Misfit, with a field of `sync`, where the options do not go with how exchanges are planned."""
         if policy == "cpn" and policy_options.get("temporal"):

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from importlib import import_module
+from importlib.util import find_spec
 from types import ModuleType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from testbed.schemes.options import Options, read
+
+if TYPE_CHECKING:
+    from testbed.schemes.assignment import Assignment, Setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +22,7 @@ class Scheme:
     options     the dataclass of what it takes
     exchange    members reduce in rounds among all, by trees; or each goes at its own pace, and they gossip
     planned     whether a policy plans who exchanges with whom
+    synchronous whether members wait for each other's updates, so that how far they get apart is bounded
     elastic     whether members can be lost and come back between any two steps, or iterations
     survives    whether the others go on without one that has died, and over to another graph
     alike       whether all members end with the same parameters
@@ -28,6 +33,7 @@ class Scheme:
     options: type[Options]
     exchange: Literal["all-reduce", "gossip"]
     planned: bool
+    synchronous: bool = True
     elastic: bool = False
     survives: bool = False
     alike: bool = True
@@ -41,6 +47,17 @@ class Scheme:
     def read(self, options: Mapping[str, Any]) -> Options:
         """Its options as plain values have them. ValueError or TypeError when they are none of it."""
         return read(self.options, options)
+
+    def assign(self, options: Options, setting: Setting) -> Assignment:
+        """What members are told: the folder's `assignment` says so, where there is one; else nothing.
+
+        GraphError, PolicyError or Misfit where the members and the network are not for it.
+        """
+        from testbed.schemes.assignment import Assignment
+
+        name = f"testbed.schemes.{self.name}.assignment"
+        assigned: Assignment = import_module(name).assign(options, setting) if find_spec(name) else Assignment()
+        return assigned
 
     @property
     def algorithm(self) -> ModuleType:

@@ -10,6 +10,7 @@ SCHEME = Scheme(
     options=InGraph,
     exchange="gossip",
     planned=False,
+    synchronous=False,
     alike=False,
     source="Lian et al. 2018, arXiv 1710.06952",
 )

@@ -10,6 +10,7 @@ SCHEME = Scheme(
     options=LocalSteps,
     exchange="gossip",
     planned=False,
+    synchronous=False,
     alike=False,
     source="Xie et al. 2019, arXiv 1903.03934",
 )

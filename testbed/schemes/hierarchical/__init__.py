@@ -15,6 +15,10 @@ class HierarchicalOptions(LocalSteps):
 
     period: int = limited(4, ge=1)
 
+    @property
+    def site_period(self) -> int:
+        return self.period
+
 
 SCHEME = Scheme(
     name="hierarchical",

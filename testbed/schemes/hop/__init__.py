@@ -3,8 +3,9 @@ neighbours."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from testbed.schemes.graph import InGraph
 from testbed.schemes.options import Checked, Misfit, limited
@@ -59,6 +60,20 @@ class HopOptions(InGraph):
         if self.skip and not (self.max_ig and (self.backup or self.staleness)):
             rule = "without tokens nobody knows that it lags, and without backup or staleness nobody lags by two"
             raise Misfit("skip", rule, "`max_ig: 4` and `backup: 1` (or `staleness: 1`) with it")
+
+    @property
+    def gap(self) -> Mapping[str, Any]:
+        return {
+            "max_ig": self.max_ig,
+            "backup": self.backup,
+            "staleness": self.staleness,
+            "notify_ack": self.mode == "notify_ack",
+        }
+
+    def check_graph(self, fewest: int) -> None:
+        if self.backup > fewest:
+            rule = f"{self.backup}, where some member has {fewest} in-neighbours"
+            raise Misfit("backup", rule, f"{fewest} at most")
 
     def check_elastic(self) -> None:
         if self.between == "sites":

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from testbed.schemes.options import Misfit, limited
 from testbed.schemes.outer import NESTEROV, OuterOptions
@@ -28,6 +30,14 @@ class HybridOptions(LocalSteps):
         super().__post_init__()
         if self.overlap and self.prox:
             raise Misfit("prox", "rounds that overlap begin from no one place", "one of the two")
+
+    @property
+    def site_period(self) -> int:
+        return self.period
+
+    @property
+    def for_planning(self) -> Mapping[str, Any]:
+        return {**super().for_planning, "overlap": self.overlap}
 
 
 SCHEME = Scheme(

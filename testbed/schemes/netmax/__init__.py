@@ -10,6 +10,7 @@ SCHEME = Scheme(
     options=InGraph,
     exchange="gossip",
     planned=False,
+    synchronous=False,
     alike=False,
     source="Zhou et al. 2021, ICDE",
 )

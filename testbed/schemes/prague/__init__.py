@@ -20,6 +20,7 @@ SCHEME = Scheme(
     options=PragueOptions,
     exchange="gossip",
     planned=False,
+    synchronous=False,
     alike=False,
     source="Luo et al. 2020, ASPLOS, arXiv 1909.08029",
 )

@@ -25,6 +25,11 @@ class StaggeredOptions(LocalSteps):
     normalise: bool = True
     staleness: int = limited(0, ge=0, le=10_000)
 
+    @property
+    def for_planning(self) -> Mapping[str, Any]:
+        # What members of a group send each other does not go through the codec.
+        return {**super().for_planning, "temporal": True, "groups": "sites"}
+
     def check_plan(self, policy: str, policy_options: Mapping[str, Any], codec: str) -> None:
         if policy != "cpn":
             raise Misfit("policy", f"{policy} plans no periods for single groups", "`policy: cpn`")
@@ -43,5 +48,6 @@ SCHEME = Scheme(
     options=StaggeredOptions,
     exchange="gossip",
     planned=True,
+    synchronous=False,
     source="the CPN framework's redistribution in time",
 )

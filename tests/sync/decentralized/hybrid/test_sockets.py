@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from testbed.run.hybrid import graph_of
+from testbed.schemes.staggered.assignment import graph_of
 from testbed.sync.codecs import by_name
 from testbed.sync.decentralized.driver import LocalStep
 from testbed.sync.decentralized.hybrid import HybridMember, HybridRules, Team

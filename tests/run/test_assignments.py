@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,12 @@ from typing import Any
 import pytest
 import torch
 
+from testbed.controller.spec import Circle
+from testbed.planning.view import Member
 from testbed.protocol import Place
-from testbed.run.places import Placement
+from testbed.run.assignments import assignment_of, circle_of, policy_options, site_period
+from testbed.schemes.assignment import GossipAssignment
+from testbed.schemes.hybrid.assignment import steps_of
 from testbed.spec.errors import SpecError
 from testbed.spec.experiment import Experiment
 from testbed.sync.decentralized import ActiveMember, HopMember, HopRules, PassiveMember
@@ -23,8 +26,15 @@ from tests.spec.files import EXPERIMENT, TOPOLOGY, spoilt, write
 pytestmark = pytest.mark.unit
 
 
-def placed(folder: Path, sync: dict[str, Any]) -> Placement:
-    return Placement(Experiment.load(write(folder, experiment=EXPERIMENT | {"sync": sync})))
+def loaded(folder: Path, sync: dict[str, Any], topology: Any = TOPOLOGY, **more: Any) -> Experiment:
+    return Experiment.load(write(folder, topology, EXPERIMENT | {"sync": sync} | more))
+
+
+def assigned(folder: Path, sync: dict[str, Any], topology: Any = TOPOLOGY) -> tuple[GossipAssignment, Circle]:
+    experiment = loaded(folder, sync, topology)
+    assignment = assignment_of(experiment)
+    assert isinstance(assignment, GossipAssignment)
+    return assignment, circle_of(experiment, assignment)
 
 
 @pytest.mark.parametrize(
@@ -42,49 +52,49 @@ def placed(folder: Path, sync: dict[str, Any]) -> Placement:
     ],
 )
 def test_every_place_makes_a_party(sync: dict[str, Any], tmp_path: Path) -> None:
-    placement = placed(tmp_path, sync)
-    members = placement.graph.members
+    assignment, circle = assigned(tmp_path, sync)
+    members = assignment.graph.members
     for member in members:
-        place = Place.from_json(asdict(placement.place(member)))
+        place = Place.from_json(assignment.of(member))
         party = make_party(member, members, place, torch.zeros(3), 5, seed=1)
         assert party.name == member
         assert set(place.partners) <= set(members) - {member}
-    bounds = placement.circle.bounds(members)
+    bounds = circle.bounds(members)
     assert (max(bounds.values()) < float("inf")) == (sync["strategy"] in ("hop", "dpsgd", "sgp"))
 
 
 def test_between_sites_the_first_worker_of_each_stands_for_it(tmp_path: Path) -> None:
-    placement = placed(tmp_path, {"strategy": "hop", "between": "sites", "max_ig": 3, "backup": 1})
+    assignment, circle = assigned(tmp_path, {"strategy": "hop", "between": "sites", "max_ig": 3, "backup": 1})
     names = [worker.name for worker in Experiment.load(tmp_path / "experiment.yaml").topology.workers]
     parties = {}
     for name in names:
-        place = Place.from_json(asdict(placement.place(name)))
+        place = Place.from_json(assignment.of(name))
         parties[name] = make_party(name, names, place, torch.zeros(3), 5, seed=1)
     leaders = {name for name, party in parties.items() if isinstance(party, SiteLeader)}
-    assert leaders == {name for name in names if name.endswith("-w0")} == set(placement.circle.leaders)
-    bounds = placement.circle.bounds(tuple(names))
+    assert leaders == {name for name in names if name.endswith("-w0")} == set(circle.leaders)
+    bounds = circle.bounds(tuple(names))
     assert {pair for pair, bound in bounds.items() if bound < float("inf")} == set(permutations(leaders, 2))
 
 
 def test_rules_come_through(tmp_path: Path) -> None:
     sync = {"strategy": "hop", "backup": 1, "max_ig": 4, "skip": {"jump": 10, "rule": 0.75}, "form": "parallel"}
-    place = placed(tmp_path, sync).place("paris-w0")
+    place = assigned(tmp_path, sync)[0].place("paris-w0")
     assert HopRules(**place.rules) == HopRules(max_ig=4, backup=1, max_jump=10, quantile=0.75, parallel=True)
 
 
 def test_d_psgd_is_hops_standard_mode_with_metropolis_weights(tmp_path: Path) -> None:
-    placement = placed(tmp_path, {"strategy": "dpsgd"})
-    place = placement.place("paris-w0")
-    party = make_party("paris-w0", placement.graph.members, place, torch.zeros(3), 5, seed=1)
+    assignment, _ = assigned(tmp_path, {"strategy": "dpsgd"})
+    place = assignment.place("paris-w0")
+    party = make_party("paris-w0", assignment.graph.members, place, torch.zeros(3), 5, seed=1)
     assert isinstance(party, HopMember) and HopRules(**place.rules) == HopRules()
     assert sum(place.weights.values()) == pytest.approx(1)
 
 
 def test_ad_psgd_has_two_sides(tmp_path: Path) -> None:
-    placement = placed(tmp_path, {"strategy": "adpsgd"})
-    members = placement.graph.members
+    assignment, _ = assigned(tmp_path, {"strategy": "adpsgd"})
+    members = assignment.graph.members
     kinds = [
-        type(make_party(member, members, placement.place(member), torch.zeros(3), 5, seed=1)) for member in members
+        type(make_party(member, members, assignment.place(member), torch.zeros(3), 5, seed=1)) for member in members
     ]
     assert kinds == [ActiveMember, PassiveMember, ActiveMember, PassiveMember]
 
@@ -100,16 +110,16 @@ def test_ad_psgd_has_two_sides(tmp_path: Path) -> None:
 )
 def test_what_the_workers_do_not_make_is_refused(sync: dict[str, Any], said: str, tmp_path: Path) -> None:
     with pytest.raises(SpecError) as caught:
-        placed(tmp_path, sync)
+        assigned(tmp_path, sync)
     assert said in str(caught.value) and "write instead" in str(caught.value)
 
 
 def test_staggered_groups_are_those_of_the_policy_and_one_member_evaluates(tmp_path: Path) -> None:
     sync = {"strategy": "staggered", "policy": "cpn", "every": 6, "staleness": 2}
     uneven = spoilt(TOPOLOGY, "sites", "tokyo", "speed", to=0.5)
-    placement = Placement(Experiment.load(write(tmp_path, uneven, EXPERIMENT | {"sync": sync})))
-    places = {name: placement.place(name) for name in placement.graph.members}
-    teams = placement.groups["teams"]
+    assignment, _ = assigned(tmp_path, sync, uneven)
+    places = {name: assignment.place(name) for name in assignment.graph.members}
+    teams = assignment.groups["teams"]
     assert [set(team["members"]) for team in teams] == [{"paris-w0", "paris-w1"}, {"tokyo-w0"}, {"dallas-w0"}]
     assert all(set(team["owners"]) <= set(team["members"]) for team in teams)
     steps = {name: place.steps for name, place in places.items()}
@@ -117,14 +127,43 @@ def test_staggered_groups_are_those_of_the_policy_and_one_member_evaluates(tmp_p
     assert {name: place.evaluates for name, place in places.items() if place.evaluates} == {
         "paris-w0": (teams[0]["period"], teams[0]["phase"])
     }
-    party = make_party("paris-w1", placement.graph.members, places["paris-w1"], torch.zeros(3), 5, 1, [9.0, 3, 2, 2])
+    party = make_party("paris-w1", assignment.graph.members, places["paris-w1"], torch.zeros(3), 5, 1, [9.0, 3, 2, 2])
     assert isinstance(party, HybridMember)
     rules = party._rules
     assert rules.staleness == 2 and rules.share("paris-w1") < rules.share("paris-w0")
 
 
 def test_the_server_s_model_is_evaluated_by_one(tmp_path: Path) -> None:
-    placement = placed(tmp_path, {"strategy": "fedasync", "every": 4})
-    places = [placement.place(name) for name in placement.graph.members]
+    assignment, _ = assigned(tmp_path, {"strategy": "fedasync", "every": 4})
+    places = [assignment.place(name) for name in assignment.graph.members]
     assert [place.evaluates for place in places] == [(1, 0), None, None, None]
     assert {place.steps for place in places} == {4}
+
+
+def test_steps_follow_speed(tmp_path: Path) -> None:
+    members = [Member(f"a-w{i}", "a", speed, "", "") for i, speed in enumerate((2.0, 1.0, 0.5, 0.1))]
+    assert steps_of(members, 8) == (8, 4, 2, 1)
+    uneven = spoilt(TOPOLOGY, "sites", "tokyo", "speed", to=0.5)
+    assignment = assignment_of(loaded(tmp_path, {"strategy": "hybrid", "every": 4}, uneven))
+    assert assignment.of("tokyo-w0") == {"every": 2, "steps": (4, 4, 2, 4)}
+    assert assignment_of(loaded(tmp_path, {"strategy": "diloco"})).of("tokyo-w0") == {}
+
+
+def test_the_cpn_policy_knows_what_the_scheme_has_members_do(tmp_path: Path) -> None:
+    def options(**sync: Any) -> dict[str, Any]:
+        return policy_options(loaded(tmp_path, sync, compute={"step_time": "50ms"}).spec)
+
+    known = {"every": 4, "temporal": False, "overlap": False, "step_s": 0.05, "spatial": "sharded"}
+    assert options(strategy="hybrid", policy="cpn", every=4, options={"spatial": "sharded"}) == known
+    assert options(strategy="hybrid", policy="cpn", overlap=True)["overlap"]
+    assert options(policy="cpn", options={"step_s": 1.0})["step_s"] == 1.0
+    staggered = options(strategy="staggered", policy="cpn", options={"groups": "search"})
+    assert staggered["temporal"] and staggered["groups"] == "search"
+    assert options(strategy="staggered", policy="cpn")["groups"] == "sites"
+    assert options(policy="ring", options={"order": "naive"}) == {"order": "naive"}
+
+
+def test_who_says_when_all_synchronize(tmp_path: Path) -> None:
+    assert site_period(loaded(tmp_path, {"strategy": "hybrid", "policy": "star", "period": 3}).spec) == 3
+    assert site_period(loaded(tmp_path, {"strategy": "hybrid", "policy": "cpn", "period": 3}).spec) == 1
+    assert site_period(loaded(tmp_path, {"strategy": "diloco"}).spec) == 1

@@ -1,0 +1,85 @@
+"""What each worker and the controller are told of how members train together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from testbed.controller.spec import Circle
+from testbed.planning import PolicyError
+from testbed.planning.graphs import Graph, GraphError, make_graph
+from testbed.run.view import declared_view
+from testbed.schemes.assignment import Assignment, GossipAssignment, Setting
+from testbed.schemes.options import Misfit
+from testbed.spec.errors import Fault, SpecError
+from testbed.spec.experiment import Experiment, ExperimentFile
+
+#: The policy that plans with computing power, and makes groups itself.
+CPN = "cpn"
+
+
+def policy_options(spec: ExperimentFile) -> dict[str, Any]:
+    """The policy's options: the cpn policy knows what the scheme has its members do, unless it is told otherwise."""
+    given = dict(spec.sync.options)
+    if spec.sync.policy != CPN:
+        return given
+    step_s = {"step_s": spec.compute.step_time} if spec.compute.step_time else {}
+    return {**spec.sync.own.for_planning, **step_s, **given}
+
+
+def site_period(spec: ExperimentFile) -> int:
+    """Every how many rounds all synchronize, where the experiment says so and not the policy."""
+    return 1 if spec.sync.policy == CPN else spec.sync.own.site_period
+
+
+def assignment_of(experiment: Experiment) -> Assignment:
+    """What members are told. SpecError when the workers or events' graphs are not for the scheme."""
+    spec = experiment.spec
+    known = declared_view(experiment.topology, spec.round_bytes)
+    setting = Setting(view=known, policy_options=policy_options(spec), codec=spec.sync.codec)
+    with _faulted(experiment.file, "sync.graph", "another graph, or another number of workers"):
+        assignment = spec.sync.scheme.assign(spec.sync.own, setting)
+        if not isinstance(assignment, GossipAssignment):
+            return assignment
+        _check(experiment, assignment.graph)
+    for number, event in enumerate(spec.events):
+        if event.graph is not None:
+            with _faulted(experiment.file, f"events.{number}.graph", "another graph"):
+                graph = make_graph(event.graph, assignment.graph.members)
+                assignment.weigh(graph)
+                _check(experiment, graph)
+    return assignment
+
+
+def circle_of(experiment: Experiment, assignment: GossipAssignment) -> Circle:
+    """What the controller needs to know."""
+    sync = experiment.spec.sync
+    return Circle(
+        edges=tuple(sorted(assignment.graph.edges)),
+        leaders=assignment.graph.members if assignment.sites else (),
+        bounded=sync.scheme.synchronous,
+        survives=sync.scheme.survives,
+        weights=assignment.weighing,
+        **sync.own.gap,
+    )
+
+
+def _check(experiment: Experiment, graph: Graph) -> None:
+    experiment.spec.sync.own.check_graph(min(len(graph.sources(member)) for member in graph.members))
+
+
+@contextmanager
+def _faulted(file: Path, field: str, remedy: str) -> Iterator[None]:
+    """What is wrong with a graph is a fault of this field, what is wrong with an option one of that."""
+    try:
+        yield
+    except GraphError as error:
+        rule, _, instead = str(error).partition("; ")
+        raise SpecError(file, [Fault(field, rule, instead or remedy)]) from None
+    except Misfit as error:
+        raise SpecError(file, [Fault(f"sync.{error.name}", error.rule, error.remedy)]) from None
+    except PolicyError as error:
+        fault = Fault("sync.policy", str(error), "a policy and options as docs/experiment.md lists them")
+        raise SpecError(file, [fault]) from None

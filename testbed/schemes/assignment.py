@@ -1,0 +1,94 @@
+"""What a scheme tells each member of an experiment, beside its options.
+
+options, what is known of the network  --assign-->  Assignment  --of(member)-->  what the member's job has
+                                                        `-> the communication graph, for the controller
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from testbed.planning import View
+from testbed.planning.graphs import Graph, Weights, fast_edges, make_graph, metropolis, uniform
+from testbed.protocol import Place
+from testbed.schemes.graph import DEGREE, InGraph
+
+#: How members weigh what they average.
+Weighing = Literal["uniform", "metropolis"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """An experiment as its scheme sees it: the members and the network as the files declare them, the options of the
+    policy, and the codec."""
+
+    view: View
+    policy_options: Mapping[str, Any] = field(default_factory=dict)
+    codec: str = "fp32"
+
+
+class Assignment:
+    """What members are told: nothing, unless a scheme says so."""
+
+    def of(self, member: str) -> dict[str, Any]:
+        """Plain values for the member's job."""
+        return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class GossipAssignment(Assignment):
+    """Who sends to whom, and by which rules.
+
+    protocol    what members run, as their Place has it
+    graph       of those who stand in it; `sites` has the others of each one's site
+    weighing    how members weigh what they average
+    rules       what the protocol takes, the same for all; `own` what only one member is told
+    steps       local steps to an iteration, by member; 1 where none are given
+    evaluators  (period, phase) by member: it evaluates what it begins such iterations with. None: all do, in each
+    groups      of staggered groups, for the run's manifest
+    """
+
+    protocol: str
+    graph: Graph
+    sites: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    weighing: Weighing = "uniform"
+    rules: Mapping[str, Any] = field(default_factory=dict)
+    own: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    steps: Mapping[str, int] = field(default_factory=dict)
+    evaluators: Mapping[str, tuple[int, int]] | None = None
+    groups: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.weigh(self.graph)
+
+    def weigh(self, graph: Graph) -> Weights:
+        """What each of a graph's members averages by; GraphError when its weights are not for such a graph."""
+        return metropolis(graph) if self.weighing == "metropolis" else uniform(graph)
+
+    def of(self, member: str) -> dict[str, Any]:
+        return asdict(self.place(member))
+
+    def place(self, member: str) -> Place:
+        """Where the member stands."""
+        if member not in self.graph.members:
+            leader = next(leader for leader, others in self.sites.items() if member in others)
+            return Place("worker", (), (), {}, (leader,), {"leader": leader})
+        sources, targets = self.graph.sources(member), self.graph.targets(member)
+        partners = tuple(other for other in self.graph.members if other in {*sources, *targets})
+        weights = self.weigh(self.graph)[member]
+        rules = {**self.rules, **self.own.get(member, {})}
+        if member in self.sites:
+            site = self.sites[member]
+            return Place("leader", sources, targets, weights, (*partners, *site), {**rules, "site": site})
+        evaluates = (1, 0) if self.evaluators is None else self.evaluators.get(member)
+        steps = self.steps.get(member, 1)
+        return Place(self.protocol, sources, targets, weights, partners, rules, steps, evaluates)
+
+
+def graph_of(options: InGraph, setting: Setting, members: tuple[str, ...] = ()) -> Graph:
+    """The graph that options name, over the `members`, all by default; GraphError when they make none."""
+    if options.graph == "network":
+        return fast_edges(setting.view, options.degree or DEGREE)
+    return make_graph(options.graph, members or setting.view.names)
