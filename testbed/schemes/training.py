@@ -1,19 +1,22 @@
-"""What the algorithm of a scheme that reduces in rounds is built around."""
+"""What the algorithm of a scheme is built around."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from random import Random
 from typing import Any
 
 import torch
 
+from testbed.protocol import Place
+from testbed.sync.gossip.neighbours import Neighbours
 from testbed.sync.strategies import Reducer
 
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """One member's model, and the session that reduces.
+    """Of a scheme that reduces in rounds: one member's model, and the session that reduces.
 
     parameters   the tensors that the members are to agree on, each with its `grad`
     weight       what this member counts in a mean
@@ -26,3 +29,31 @@ class Training:
     weight: float
     assignment: Mapping[str, Any]
     steps: Callable[[], int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class GossipTraining:
+    """Of a scheme whose members gossip: one member, and what it begins with.
+
+    members      all of them, in the order of their shards; `samples` are how many each learns from, empty if the same
+    place        where the member stands
+    parameters   flat, float32, on the host; the same at all members
+    """
+
+    name: str
+    members: Sequence[str]
+    place: Place
+    parameters: torch.Tensor
+    iterations: int
+    seed: int
+    samples: Sequence[float] = ()
+
+    @property
+    def neighbours(self) -> Neighbours:
+        """Its place in the graph; ValueError where it stands in none."""
+        return Neighbours(self.name, self.place.sources, self.place.targets, self.place.weights)
+
+    @property
+    def random(self) -> Random:
+        """A source of its own, the same in each run of the seed."""
+        return Random(f"{self.seed} {self.name}")

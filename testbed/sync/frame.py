@@ -52,7 +52,7 @@ _KIB, _MOST_PACE = 1024, 2**32 - 1
 
 class Kind(IntEnum):
     """Which way a chunk travels; a probe's frame is of no round (see probe.py), a message's of no all-reduce (see
-    decentralized/letters.py)."""
+    gossip/message_codec.py)."""
 
     PARTIAL = 0
     MEAN = 1

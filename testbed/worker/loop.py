@@ -18,7 +18,7 @@ from testbed.schemes.training import Training
 from testbed.sync import Strategy
 from testbed.sync.meeting import Meeting
 from testbed.sync.session import session_of
-from testbed.worker import decentralized, learner
+from testbed.worker import gossip, learner
 from testbed.worker.learner import Learner
 from testbed.worker.pace import Pace, Paced
 from testbed.worker.slowness import Slowness
@@ -34,7 +34,7 @@ def work_at(meeting: Meeting, folder: Path) -> None:
     """Do the job that a member was told when it met the others: over a session, or without a centre."""
     if SCHEMES[meeting.job.scheme].exchange == "gossip":
         work = Workload.from_json(meeting.job.workload)
-        decentralized.train(meeting, work, folder, chosen_device(work.device))
+        gossip.train(meeting, work, folder, chosen_device(work.device))
         return
     with session_of(meeting) as session:
         work_in(session, folder)

@@ -18,11 +18,12 @@ from testbed.controller.service import Controller
 from testbed.controller.spec import Circle, ControllerSpec, Elastic
 from testbed.planning.graphs import ring, uniform
 from testbed.protocol import Job, Place
-from testbed.sync.decentralized.account import StepFigures
-from testbed.sync.decentralized.membership import Membership
 from testbed.sync.errors import Stopped
+from testbed.sync.gossip.account import StepFigures
+from testbed.sync.gossip.membership import Membership
 from testbed.sync.meeting import meet
 from tests.controller.test_service import mesh, running, spec_of
+from tests.schemes.participants import participant
 
 pytestmark = [pytest.mark.unit, pytest.mark.timeout(60)]
 
@@ -81,7 +82,9 @@ class Runner(threading.Thread):
             time.sleep(0.01)
             return torch.zeros(3)
 
-        with Membership(meeting, torch.full((3,), self._value), StepFigures) as membership:
+        place, start = Place.from_json(meeting.job.assignment), torch.full((3,), self._value)
+        member = participant("hop", self.name, tuple(meeting.welcome.roster), place, start, ROUNDS)
+        with Membership(meeting, member, StepFigures, survives=True) as membership:
             self.result = membership.train(step)
             membership.finish("", {})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,16 @@ from testbed.controller.spec import Circle
 from testbed.planning.view import Member
 from testbed.protocol import Place
 from testbed.run.assignments import assignment_of, circle_of, policy_options, site_period
+from testbed.schemes.adpsgd.algorithm import ActiveMember, PassiveMember
 from testbed.schemes.assignment import GossipAssignment
+from testbed.schemes.hop.member import HopMember
+from testbed.schemes.hop.rules import HopRules
+from testbed.schemes.hop.sites import SiteLeader
 from testbed.schemes.hybrid.assignment import steps_of
+from testbed.schemes.staggered.member import HybridMember
 from testbed.spec.errors import SpecError
 from testbed.spec.experiment import Experiment
-from testbed.sync.decentralized import ActiveMember, HopMember, HopRules, PassiveMember
-from testbed.sync.decentralized.bridge import SiteLeader
-from testbed.sync.decentralized.hybrid import HybridMember
-from testbed.sync.decentralized.parties import make_party
+from tests.schemes.participants import participant
 from tests.spec.files import EXPERIMENT, TOPOLOGY, spoilt, write
 
 pytestmark = pytest.mark.unit
@@ -53,11 +56,12 @@ def assigned(folder: Path, sync: dict[str, Any], topology: Any = TOPOLOGY) -> tu
 )
 def test_every_place_makes_a_party(sync: dict[str, Any], tmp_path: Path) -> None:
     assignment, circle = assigned(tmp_path, sync)
-    members = assignment.graph.members
+    members, scheme = assignment.graph.members, sync["strategy"]
+    own = Experiment.load(tmp_path / "experiment.yaml").spec.sync.own
     for member in members:
         place = Place.from_json(assignment.of(member))
-        party = make_party(member, members, place, torch.zeros(3), 5, seed=1)
-        assert party.name == member
+        built = participant(scheme, member, members, place, torch.zeros(3), 5, **asdict(own))
+        assert built.name == member
         assert set(place.partners) <= set(members) - {member}
     bounds = circle.bounds(members)
     assert (max(bounds.values()) < float("inf")) == (sync["strategy"] in ("hop", "dpsgd", "sgp"))
@@ -69,7 +73,7 @@ def test_between_sites_the_first_worker_of_each_stands_for_it(tmp_path: Path) ->
     parties = {}
     for name in names:
         place = Place.from_json(assignment.of(name))
-        parties[name] = make_party(name, names, place, torch.zeros(3), 5, seed=1)
+        parties[name] = participant("hop", name, names, place, torch.zeros(3), 5)
     leaders = {name for name, party in parties.items() if isinstance(party, SiteLeader)}
     assert leaders == {name for name in names if name.endswith("-w0")} == set(circle.leaders)
     bounds = circle.bounds(tuple(names))
@@ -85,7 +89,7 @@ def test_rules_come_through(tmp_path: Path) -> None:
 def test_d_psgd_is_hops_standard_mode_with_metropolis_weights(tmp_path: Path) -> None:
     assignment, _ = assigned(tmp_path, {"strategy": "dpsgd"})
     place = assignment.place("paris-w0")
-    party = make_party("paris-w0", assignment.graph.members, place, torch.zeros(3), 5, seed=1)
+    party = participant("dpsgd", "paris-w0", assignment.graph.members, place, torch.zeros(3), 5)
     assert isinstance(party, HopMember) and HopRules(**place.rules) == HopRules()
     assert sum(place.weights.values()) == pytest.approx(1)
 
@@ -94,7 +98,7 @@ def test_ad_psgd_has_two_sides(tmp_path: Path) -> None:
     assignment, _ = assigned(tmp_path, {"strategy": "adpsgd"})
     members = assignment.graph.members
     kinds = [
-        type(make_party(member, members, assignment.place(member), torch.zeros(3), 5, seed=1)) for member in members
+        type(participant("adpsgd", member, members, assignment.place(member), torch.zeros(3), 5)) for member in members
     ]
     assert kinds == [ActiveMember, PassiveMember, ActiveMember, PassiveMember]
 
@@ -127,7 +131,8 @@ def test_staggered_groups_are_those_of_the_policy_and_one_member_evaluates(tmp_p
     assert {name: place.evaluates for name, place in places.items() if place.evaluates} == {
         "paris-w0": (teams[0]["period"], teams[0]["phase"])
     }
-    party = make_party("paris-w1", assignment.graph.members, places["paris-w1"], torch.zeros(3), 5, 1, [9.0, 3, 2, 2])
+    names, place, samples = assignment.graph.members, places["paris-w1"], [9.0, 3, 2, 2]
+    party = participant("staggered", "paris-w1", names, place, torch.zeros(3), 5, samples)
     assert isinstance(party, HybridMember)
     rules = party._rules
     assert rules.staleness == 2 and rules.share("paris-w1") < rules.share("paris-w0")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from testbed.schemes.hybrid import HybridOptions
+from testbed.schemes.staggered.rules import accumulated
 from testbed.schemes.training import Training
 from testbed.sync import Nesterov
-from testbed.sync.decentralized.hybrid import accumulated
 from testbed.sync.strategies import LocalSgd, Strategy
 
 

@@ -1,0 +1,93 @@
+"""FedAsync (Xie, Koyejo and Gupta 2019, arXiv 1903.03934): a server merges whoever is done; nobody waits for others.
+
+member: local steps from version t  ---- Trained(t, x_i) ---->  server, at version u:  x ← (1 − α_s)·x + α_s·x_i
+                                    <---- Given(u + 1, x) ----        α_s = α·(1 + s)^−a,  s = u − t   (section 5.2)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from torch import Tensor
+
+from testbed.schemes.steps import LocalSteps
+from testbed.schemes.training import GossipTraining
+from testbed.sync.gossip.effects import Advance, Compute, Member, Participant, Send, Step, Steps, Until
+from testbed.sync.gossip.message import Message, message
+
+#: α and a as in the paper's experiments: a half of a model that is new, and the less the older.
+MIXING = 0.6
+DECAY = 0.5
+
+
+@message(18)
+class Trained(Message):
+    """What the sender's local steps made of the model of this version."""
+
+    version: int
+    parameters: Tensor
+
+
+@message(19)
+class Given(Message):
+    """The model as it is now."""
+
+    version: int
+    parameters: Tensor
+
+
+class AsyncMember(Member):
+    """Takes `steps` local steps from the newest model it was given, and gives the server what came out."""
+
+    def __init__(self, name: str, server: str, parameters: Tensor, iterations: int, steps: int) -> None:
+        super().__init__(name, parameters)
+        self._server = server
+        self._iterations = iterations
+        self._steps = steps
+        self._version = 0
+        self._asked = False
+
+    def program(self) -> Steps[None]:
+        for iteration in range(self._iterations):
+            yield Advance(iteration)
+            local = self.parameters
+            for number in range(iteration * self._steps, (iteration + 1) * self._steps):
+                step: Step = yield Compute(local, number)
+                yield from self.finished(step, number)
+                local = local + step.change
+            self._asked = True
+            yield Send(self._server, Trained(self._version, local))
+            yield Until(lambda: not self._asked, "the server's model")
+        yield Advance(self._iterations)
+
+    def receive(self, sender: str, message: Message) -> Iterable[Send]:
+        if not isinstance(message, Given) or not self._asked:
+            raise self.unexpected(sender, message)
+        self._version, self.parameters, self._asked = message.version, message.parameters, False
+        return ()
+
+
+class AsyncServer(AsyncMember):
+    """A member with whom the server lives."""
+
+    def __init__(self, name: str, parameters: Tensor, iterations: int, steps: int) -> None:
+        super().__init__(name, name, parameters, iterations, steps)
+        self._model = parameters
+        self._newest = 0
+
+    def receive(self, sender: str, message: Message) -> Iterable[Send]:
+        if not isinstance(message, Trained):
+            return super().receive(sender, message)
+        late = self._newest - message.version
+        self._model = self._model.lerp(message.parameters, MIXING * (1 + late) ** -DECAY)
+        self._newest += 1
+        return (Send(sender, Given(self._newest, self._model)),)
+
+
+def build(options: LocalSteps, training: GossipTraining) -> Participant:
+    """A member, or the one with whom the server lives."""
+    name, server = training.name, training.place.rules["server"]
+    parameters, iterations = training.parameters, training.iterations
+    if name == server:
+        return AsyncServer(name, parameters, iterations, options.every)
+    return AsyncMember(name, server, parameters, iterations, options.every)

@@ -1,0 +1,20 @@
+"""Hop's members, and those of its sites."""
+
+from __future__ import annotations
+
+from testbed.schemes.hop import HopOptions
+from testbed.schemes.hop.member import HopMember
+from testbed.schemes.hop.rules import HopRules
+from testbed.schemes.hop.sites import SiteLeader, SiteWorker
+from testbed.schemes.training import GossipTraining
+from testbed.sync.gossip.effects import Participant
+
+
+def build(options: HopOptions, training: GossipTraining) -> Participant:
+    """The participant at a member's place, which has the rules; ValueError when it is none for them."""
+    place, parameters, iterations = training.place, training.parameters, training.iterations
+    if place.protocol == "worker":
+        return SiteWorker(training.name, place.rules["leader"], parameters, iterations)
+    rules = HopRules(**{name: value for name, value in place.rules.items() if name != "site"})
+    member = HopMember(training.neighbours, rules, parameters, iterations, place.first)
+    return SiteLeader(member, place.rules["site"], iterations) if place.protocol == "leader" else member

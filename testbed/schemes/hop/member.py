@@ -1,0 +1,215 @@
+"""A member of Hop.
+
+    iteration k   send x_k to the out-neighbours, make a local step at x_k, receive, average:  x_k+1 = mean + step
+    advance       take a token from each out-neighbour; now in k + 1; give a token to each in-neighbour
+    leap          take J tokens of each; now in k + J; give J tokens; say what is skipped; renew: x_k+J = the average
+                  of iteration k + J - 1
+
+The leap's order matters. Tokens given, and the skip told, only after the renewal deadlock: those whose updates it
+waits for may be waiting for them. A skip that is not told deadlocks whoever counts on more than `backup` of those
+that skipped.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+from torch import Tensor
+
+from testbed.schemes.hop.course import Course
+from testbed.schemes.hop.credits import Credits
+from testbed.schemes.hop.messages import Ack, Skipped, Tokens, Update
+from testbed.schemes.hop.reception import Backup, Reception, Stale
+from testbed.schemes.hop.rules import HopRules
+from testbed.schemes.hop.updates import Entry
+from testbed.sync.gossip.effects import Advance, Compute, Member, Send, Step, Steps, Until
+from testbed.sync.gossip.message import Message
+from testbed.sync.gossip.neighbours import Neighbours
+
+
+class HopMember(Member):
+    """Trains for `iterations` iterations by `rules`, which are the same for all members.
+
+    `iteration` is the one it is in, `first` - 1 before the first and `iterations` at the end. One that comes while
+    others train begins in the iteration `first` in which they take it in (see Course), with the mean of its
+    in-neighbours' parameters instead of its own.
+    Raises ValueError when `neighbours` are too few for the rules.
+    """
+
+    def __init__(
+        self, neighbours: Neighbours, rules: HopRules, parameters: Tensor, iterations: int, first: int = 0
+    ) -> None:
+        super().__init__(neighbours.member, parameters)
+        rules.check(neighbours)
+        self.iteration = first - 1
+        self.credits = None if rules.max_ig is None else Credits(neighbours.targets, rules.max_ig, taken=first)
+        self.reception: Reception = (Stale if rules.staleness else Backup)(neighbours, rules)
+        self._course = Course(neighbours)
+        self._rules = rules
+        self._first = first
+        self._iterations = iterations
+        self._given: Counter[str] = Counter()
+        self._acked = dict.fromkeys(neighbours.targets, first - 1)
+
+    def receive(self, sender: str, message: Message) -> Iterable[Send]:
+        match message:
+            case Update(iteration, parameters):
+                self.reception.enqueue(Entry(parameters, iteration, sender))
+            case Skipped(first, last):
+                for iteration in range(first, last + 1):
+                    self.reception.enqueue(Entry(None, iteration, sender))
+            case Tokens(count) if self.credits:
+                self.credits.put(sender, count)
+            case Ack(iteration):
+                if sender in self._acked:
+                    self._acked[sender] = max(self._acked[sender], iteration)
+            case _:
+                raise self.unexpected(sender, message)
+        return ()
+
+    def forget(self, gone: str) -> None:
+        """A member has died: nothing is sent to it or waited for any more, and its tokens are settled.
+
+        Members whom no other is left to exchange with can't go on: ValueError.
+        """
+        self._course.forget(gone)
+        self.reception.forget(gone)
+        self._acked.pop(gone, None)
+        del self._given[gone]
+        if self.credits:
+            self.credits.forget(gone)
+            self.credits.turn(self._course.neighbours.targets)
+
+    def promise(self, ahead: int) -> int:
+        """Enter `ahead` - 1 iterations at most until `turn` or `release`; the iteration that it will not be in.
+
+        Who has not begun counts as being in its first iteration, which it does not turn in. ValueError while a turn is
+        ahead already.
+        """
+        return self._course.promise(max(self.iteration, self._first) + ahead)
+
+    def turn(self, iteration: int, neighbours: Neighbours) -> Iterable[Send]:
+        """From `iteration` on stand in another place; what to send at once. ValueError as Course.turn, or when its
+        neighbours there are too few for the rules."""
+        self._rules.check(neighbours)
+        self._course.turn(iteration, neighbours)
+        self.reception.expect(self._course.sources)
+        return tuple(self._give())
+
+    def release(self) -> None:
+        """Go on as before: what was promised for does not come."""
+        self._course.release()
+
+    def program(self) -> Steps[None]:
+        yield from self._enter(self._first)
+        if self._first:
+            yield from self._come()
+        while self.iteration < self._iterations:
+            yield from self._send()
+            yield from self._learn()
+            yield from self._advance()
+
+    def _enter(self, iteration: int) -> Steps[None]:
+        self.iteration = iteration
+        yield Advance(iteration)
+        yield from self._give()
+
+    def _come(self) -> Steps[None]:
+        """The iteration in which it comes: what it would average is what it begins with."""
+        self.parameters = yield from self.reception.begun()
+        yield from self._send()
+        step: Step = yield Compute(self.parameters, self.iteration)
+        change = yield from self.finished(step, self.iteration)
+        yield from self._acknowledge()
+        self.parameters = self.parameters + change
+        yield from self._advance()
+
+    def _give(self) -> Iterator[Send]:
+        """A token for each iteration that was entered, the first included, to those who have not had it."""
+        if self.credits is None:
+            return
+        for source in self._course.sources:
+            if (count := self.iteration + 1 - self._given[source]) > 0:
+                self._given[source] += count
+                yield Send(source, Tokens(count))
+
+    def _send(self) -> Steps[None]:
+        if self._rules.notify_ack:
+            last = self.iteration - 1
+            yield Until(lambda: min(self._acked.values()) >= last, f"acknowledgements of iteration {last}")
+        for target in self._course.neighbours.targets:
+            if self._is_of_use_to(target, self.iteration):
+                yield Send(target, Update(self.iteration, self.parameters))
+
+    def stale(self, to: str, message: Message, later: Sequence[Message]) -> bool:
+        """An update that `to` would drop; under staleness also one that a newer update is about to replace."""
+        if not isinstance(message, Update):
+            return False
+        superseded = bool(self._rules.staleness) and any(isinstance(other, Update) for other in later)
+        return superseded or not self._is_of_use_to(to, message.iteration)
+
+    def _is_of_use_to(self, target: str, iteration: int) -> bool:
+        """False when the target's tokens show it to be so far ahead that it would drop that iteration's update."""
+        if self.credits is None:
+            return True
+        return self.credits.lead(target) + self.iteration - iteration <= self._rules.slack
+
+    def _learn(self) -> Steps[None]:
+        step: Step = yield Compute(self.parameters, self.iteration)
+        if not self._rules.parallel:
+            yield from self.finished(step, self.iteration)
+        own = Entry(self.parameters, self.iteration, self.name)
+        mean = yield from self.reception.average(own, self.iteration)
+        yield from self._acknowledge()
+        change = yield from self.finished(step, self.iteration)
+        self.parameters = mean + change
+
+    def _acknowledge(self) -> Steps[None]:
+        if self._rules.notify_ack:
+            for source in self._course.neighbours.sources:
+                yield Send(source, Ack(self.iteration))
+
+    def _advance(self) -> Steps[None]:
+        now = self.iteration
+        jump = 1
+        yield Until(lambda: self._may_enter(now + 1), "a token from each out-neighbour, or word of the graph to come")
+        if self.credits:
+            jump = self._jump(self.credits)
+            self.credits.take(jump)
+        yield from self._enter(now + jump)
+        if jump > 1:
+            yield from self._renew(now)
+        if self.iteration == self._course.turning:
+            self._take_place()
+        self.reception.begin(self.iteration)
+
+    def _may_enter(self, iteration: int) -> bool:
+        tokens = self.credits is None or self.credits.least(self._course.givers(iteration)) >= 1
+        return tokens and self._course.open(iteration)
+
+    def _jump(self, credits: Credits) -> int:
+        if not self._rules.skipping:
+            return 1
+        now = self.iteration
+        wanted = min(now + credits.jump(self._rules.max_jump, self._rules.quantile), self._iterations)
+        reach = self.reception.reach()
+        end = self._course.leap_end(wanted if reach is None else min(wanted, reach))
+        return max(int(end) - now, 1)
+
+    def _take_place(self) -> None:
+        """The graph is another from this iteration on."""
+        place = self._course.take()
+        self.reception.turn(place)
+        self._acked = {target: self._acked.get(target, self.iteration - 1) for target in place.targets}
+        if self.credits:
+            self.credits.turn(place.targets)
+
+    def _renew(self, left: int) -> Steps[None]:
+        """Having leapt from iteration `left`: tells who waits for updates from between, and averages the newest."""
+        for target in self._course.neighbours.targets:
+            yield Send(target, Skipped(left + 1, self.iteration - 1))
+        before = self.iteration - 1
+        self.reception.begin(before)
+        own = Entry(self.parameters, left + 1, self.name)
+        self.parameters = yield from self.reception.average(own, before)

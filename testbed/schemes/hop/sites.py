@@ -1,0 +1,154 @@
+"""Hop between sites: one member of each site stands for it, and its steps are the means of all the site's members'.
+
+    leader    in iteration k, where a member of Hop makes its step      worker
+      Task(k, x_k)  ---- over the LAN ---------------------------------->  its own step at x_k
+      mean of the changes  <---------------------------- Change(k, step)
+
+So inside a site it is all-reduce, with the leader as the place to reduce at, and what crosses the WAN is Hop's: tokens
+bound how far sites drift apart, whatever each of them does inside.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+from torch import Tensor
+
+from testbed.schemes.hop.member import HopMember
+from testbed.sync.gossip.average import Average
+from testbed.sync.gossip.effects import Advance, Compute, Member, Participant, Send, Step, Steps, Until
+from testbed.sync.gossip.message import Message, message
+from testbed.sync.gossip.neighbours import Neighbours
+
+
+@message(16)
+class Task(Message):
+    """The site is in `iteration`, at `parameters`; in the last, which takes no step, they are what it ended at."""
+
+    iteration: int
+    parameters: Tensor
+
+
+@message(17)
+class Change(Message):
+    """The sender's step of `iteration`."""
+
+    iteration: int
+    change: Tensor
+
+
+class _SiteStep(Step):
+    """The mean of the leader's own step and those of the workers that are left; done when all are."""
+
+    def __init__(self, own: Step, workers: list[str], changes: dict[str, Tensor]) -> None:
+        super().__init__()
+        self._own = own
+        self._workers = workers
+        self._changes = changes
+
+    @property
+    def done(self) -> bool:
+        return self._own.done and set(self._workers) <= self._changes.keys()
+
+    @property
+    def change(self) -> Tensor:
+        average = Average()
+        for change in (self._own.change, *self._changes.values()):
+            average.add(change, 1.0)
+        return average.value
+
+
+class SiteLeader(Participant):
+    """A member of Hop among the other sites' leaders, and of its site with `workers`."""
+
+    def __init__(self, member: HopMember, workers: Sequence[str], iterations: int) -> None:
+        self.name = member.name
+        self.member = member
+        self._workers = list(workers)
+        self._iterations = iterations
+        self._changes: dict[int, dict[str, Tensor]] = defaultdict(dict)
+
+    @property
+    def model(self) -> Tensor:
+        return self.member.model
+
+    def program(self) -> Steps[None]:
+        program, answer = self.member.program(), None
+        while True:
+            try:
+                effect = program.send(answer)
+            except StopIteration:
+                break
+            if isinstance(effect, Compute):
+                answer = yield from self._begin(effect)
+            else:
+                answer = yield effect
+        yield from self._tell(Task(self._iterations, self.member.parameters))
+
+    def receive(self, sender: str, message: Message) -> Iterable[Send]:
+        if not isinstance(message, Change):
+            return self.member.receive(sender, message)
+        self._changes[message.iteration][sender] = message.change
+        return ()
+
+    def forget(self, gone: str) -> None:
+        """A worker of its site has died, who is done without; or another site's leader."""
+        if gone in self._workers:
+            self._workers.remove(gone)
+        else:
+            self.member.forget(gone)
+
+    def promise(self, ahead: int) -> int:
+        return self.member.promise(ahead)
+
+    def turn(self, iteration: int, neighbours: Neighbours) -> Iterable[Send]:
+        return self.member.turn(iteration, neighbours)
+
+    def release(self) -> None:
+        self.member.release()
+
+    def stale(self, to: str, message: Message, later: Sequence[Message]) -> bool:
+        return self.member.stale(to, message, later)
+
+    def _begin(self, compute: Compute) -> Steps[Step]:
+        for iteration in [past for past in self._changes if past < compute.iteration]:
+            del self._changes[iteration]
+        yield from self._tell(Task(compute.iteration, compute.parameters))
+        own: Step = yield compute
+        return _SiteStep(own, self._workers, self._changes[compute.iteration])
+
+    def _tell(self, task: Task) -> Steps[None]:
+        for worker in tuple(self._workers):
+            yield Send(worker, task)
+
+
+class SiteWorker(Member):
+    """Makes a step wherever its site's `leader` is, which may leap; ends when the leader does, at its parameters."""
+
+    def __init__(self, name: str, leader: str, parameters: Tensor, iterations: int) -> None:
+        super().__init__(name, parameters)
+        self._leader = leader
+        self._iterations = iterations
+        self._tasks: list[Task] = []
+
+    def receive(self, sender: str, message: Message) -> Iterable[Send]:
+        if not isinstance(message, Task):
+            raise self.unexpected(sender, message)
+        self._tasks.append(message)
+        return ()
+
+    def program(self) -> Steps[None]:
+        iteration = -1
+        while iteration < self._iterations:
+            yield Until(lambda: bool(self._tasks), f"the next iteration of {self._leader}")
+            task = self._tasks.pop(0)
+            iteration, self.parameters = task.iteration, task.parameters
+            if iteration < self._iterations:
+                change = yield from self.local_step(iteration)
+                yield Send(self._leader, Change(iteration, change))
+        yield Advance(iteration)
+
+    def forget(self, gone: str) -> None:
+        if gone == self._leader:
+            raise ValueError(f"{self.name} can't go on without {gone}, which stands for its site")

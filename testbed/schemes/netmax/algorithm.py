@@ -1,0 +1,148 @@
+"""NetMax (ICDE 2021): a member pulls the model of one peer at a time, more often from those that are fast to reach.
+
+x <- x + step - c (x - x_m) / p_m: what comes seldom counts more, so that no peer's share of the model depends on how
+fast its edge is. `c` is the paper's rate x rho, and the doubling of gamma for edges both ways is part of it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from random import Random
+
+from torch import Tensor
+
+from testbed.schemes.graph import InGraph
+from testbed.schemes.training import GossipTraining
+from testbed.sync.gossip.effects import Advance, Member, Participant, Send, Steps, Until
+from testbed.sync.gossip.message import Message, message
+
+
+@message(8)
+class Pull(Message):
+    """The sender asks for the receiver's parameters."""
+
+
+@message(9)
+class Model(Message):
+    """The sender's parameters."""
+
+    parameters: Tensor
+
+
+def pull_probabilities(seconds: Mapping[str, float], floor: float) -> dict[str, float]:
+    """How often to pull from each peer, given the seconds that a pull from it takes [ours].
+
+    Proportional to speed above `floor`, which every peer gets whatever its speed, so that the graph of pulls stays
+    connected. (The paper solves a linear program for the spectral gap it wants; the floor stands for that.)
+    Raises ValueError when the floor is not within (0, 1 / peers].
+    """
+    if not 0 < floor <= 1 / len(seconds):
+        raise ValueError(f"floor {floor}: take more than 0 and no more than 1 / {len(seconds)} peers")
+    speeds = {peer: 1 / time for peer, time in seconds.items()}
+    rest = (1 - floor * len(seconds)) / sum(speeds.values())
+    return {peer: floor + rest * speed for peer, speed in speeds.items()}
+
+
+class NetMaxMember(Member):
+    """Pulls from one peer during each step, by `probabilities`, which may be replaced at any time.
+
+    Raises ValueError when `pull` is more than a peer's probability: the step past its model would be too far.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        probabilities: Mapping[str, float],
+        pull: float,
+        parameters: Tensor,
+        iterations: int,
+        random: Random,
+    ) -> None:
+        super().__init__(name, parameters)
+        self._pull = pull
+        self._iterations = iterations
+        self._random = random
+        self._pulled: Tensor | None = None
+        self.probabilities = probabilities
+
+    @property
+    def probabilities(self) -> Mapping[str, float]:
+        """How often each peer is pulled from; they sum to 1."""
+        return self._probabilities
+
+    @probabilities.setter
+    def probabilities(self, probabilities: Mapping[str, float]) -> None:
+        least = min(probabilities, key=lambda peer: probabilities[peer])
+        if not 0 < self._pull <= probabilities[least]:
+            raise ValueError(f"pull {self._pull}: take at most {least}'s probability, {probabilities[least]:.3g}")
+        self._probabilities = probabilities
+
+    def receive(self, sender: str, message: Message) -> Iterable[Send]:
+        match message:
+            case Pull():
+                return (Send(sender, Model(self.parameters)),)
+            case Model(parameters):
+                self._pulled = parameters
+                return ()
+        raise self.unexpected(sender, message)
+
+    def program(self) -> Steps[None]:
+        for iteration in range(self._iterations):
+            step = yield from self.begin(iteration)
+            peers, odds = zip(*self.probabilities.items(), strict=True)
+            (peer,) = self._random.choices(peers, odds)
+            share = self._pull / self.probabilities[peer]
+            yield Send(peer, Pull())
+            yield Until(lambda: self._pulled is not None, f"the model of {peer}")
+            change = yield from self.finished(step, iteration)
+            pulled, self._pulled = self._pulled, None
+            assert pulled is not None
+            self.parameters = self.parameters + change - share * (self.parameters - pulled)
+        yield Advance(self._iterations)
+
+
+#: What the newest pull from a peer counts in the estimate of how long pulls from it take [ours].
+NEWEST = 0.25
+
+
+class MeasuringNetMax(NetMaxMember):
+    """Measures how long its pulls take, and pulls from fast peers more often from then on."""
+
+    def __init__(self, name: str, peers: Sequence[str], parameters: Tensor, iterations: int, random: Random) -> None:
+        # Under equal odds the model goes half of the way to the one that was pulled; slow peers keep half their odds.
+        self._floor = 1 / (2 * len(peers))
+        super().__init__(name, dict.fromkeys(peers, 1 / len(peers)), self._floor, parameters, iterations, random)
+        self._seconds: dict[str, float] = {}
+        self._asked_s = 0.0
+
+    def program(self) -> Steps[None]:
+        program, answer = super().program(), None
+        while True:
+            try:
+                effect = program.send(answer)
+            except StopIteration:
+                return
+            if isinstance(effect, Send) and isinstance(effect.message, Pull):
+                self._asked_s = time.monotonic()
+            answer = yield effect
+
+    def receive(self, sender: str, message: Message) -> Iterable[Send]:
+        if isinstance(message, Model):
+            took = time.monotonic() - self._asked_s
+            before = self._seconds.get(sender, took)
+            self._seconds[sender] = (1 - NEWEST) * before + NEWEST * took
+            self._learn()
+        return super().receive(sender, message)
+
+    def _learn(self) -> None:
+        """Peers that were not pulled from yet count as fast as the fastest, so that they will be."""
+        best = min(self._seconds.values())
+        seconds: Mapping[str, float] = {peer: self._seconds.get(peer, best) for peer in self.probabilities}
+        self.probabilities = pull_probabilities(seconds, self._floor)
+
+
+def build(options: InGraph, training: GossipTraining) -> Participant:
+    """The participant among its peers."""
+    peers = training.place.targets
+    return MeasuringNetMax(training.name, peers, training.parameters, training.iterations, training.random)

@@ -1,0 +1,205 @@
+"""Prague (arXiv 1909.08029): after each step a member averages within a random group that a generator gives it.
+
+Groups that overlap must not wait for each other in a circle. The generator enters a group into the buffers of all its
+members at once, and each member takes the groups of its buffer in that order: the oldest unfinished group is next for
+all of its members, so that it will be done.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import defaultdict, deque
+from collections.abc import Iterable
+from random import Random
+from typing import Final, Self
+
+from torch import Tensor
+
+from testbed.schemes.prague import PragueOptions
+from testbed.schemes.training import GossipTraining
+from testbed.sync.gossip.average import Average
+from testbed.sync.gossip.effects import Advance, Member, Participant, Send, Steps, Until
+from testbed.sync.gossip.message import Message, message
+
+#: A group inside a list of them begins with its number.
+_NUMBER: Final = struct.Struct("<I")
+
+
+@message(10)
+class Ready(Message):
+    """The sender has made a step and asks for its next group."""
+
+
+@message(11)
+class Leaving(Message):
+    """The sender's training is done: it asks for the groups that still count on it."""
+
+
+@message(12)
+class Group(Message):
+    """A group to average in; `number` tells groups of the same members apart."""
+
+    number: int
+    members: tuple[str, ...]
+
+    def to_body(self, members: tuple[str, ...]) -> bytes:
+        return bytes(name in self.members for name in members)
+
+    @classmethod
+    def of_body(cls, body: memoryview, members: tuple[str, ...], **numbers: int) -> Self:
+        if len(body) != len(members):
+            raise ValueError(f"{len(body)} bytes do not say which of {len(members)} members are in a group")
+        return cls(**numbers, members=tuple(name for name, there in zip(members, body, strict=True) if there))
+
+
+@message(13)
+class Groups(Message):
+    """The groups that a member which leaves still has to serve, in order."""
+
+    groups: tuple[Group, ...]
+
+    def to_body(self, members: tuple[str, ...]) -> bytes:
+        return b"".join(_NUMBER.pack(group.number) + group.to_body(members) for group in self.groups)
+
+    @classmethod
+    def of_body(cls, body: memoryview, members: tuple[str, ...], **numbers: int) -> Self:
+        size = _NUMBER.size + len(members)
+        if len(body) % size:
+            raise ValueError("a list of groups that is cut short")
+        parts = (body[start : start + size] for start in range(0, len(body), size))
+        return cls(tuple(_group(part, members) for part in parts))
+
+
+def _group(part: memoryview, members: tuple[str, ...]) -> Group:
+    (number,) = _NUMBER.unpack_from(part)
+    return Group.of_body(part[_NUMBER.size :], members, number=number)
+
+
+@message(14)
+class Part(Message):
+    """The sender's parameters for group `number`."""
+
+    number: int
+    parameters: Tensor
+
+
+class GroupGenerator(Participant):
+    """Gives out groups of `size` members, drawn at random; answers each member's next group in the buffers' order."""
+
+    def __init__(self, name: str, members: Iterable[str], size: int, random: Random) -> None:
+        if size < 2:
+            raise ValueError(f"groups of {size}: nobody would average with anybody; take 2 or more")
+        self.name = name
+        self._present = list(members)
+        self._size = size
+        self._random = random
+        self._buffers: dict[str, deque[Group]] = {member: deque() for member in self._present}
+        self._count = 0
+
+    def program(self) -> Steps[None]:
+        yield from ()
+
+    def receive(self, sender: str, message: Message) -> Iterable[Send]:
+        match message:
+            case Ready():
+                return (Send(sender, self.next_group(sender)),)
+            case Leaving():
+                return (Send(sender, Groups(self.leave(sender))),)
+        raise TypeError(f"{self.name} gives out groups; it cannot take {message} from {sender}")
+
+    def next_group(self, member: str) -> Group:
+        """The oldest group in the member's buffer, which a new one enters where there is none."""
+        if not self._buffers[member]:
+            self._form(member)
+        return self._buffers[member].popleft()
+
+    def leave(self, member: str) -> tuple[Group, ...]:
+        """Puts the member into no more groups; those that it is in and has not been given."""
+        self._present.remove(member)
+        left = tuple(self._buffers[member])
+        self._buffers[member].clear()
+        return left
+
+    def _form(self, member: str) -> None:
+        others = [other for other in self._present if other != member]
+        chosen = self._random.sample(others, min(self._size - 1, len(others)))
+        group = Group(self._count, (member, *chosen))
+        self._count += 1
+        for one in group.members:
+            self._buffers[one].append(group)
+
+
+class PragueMember(Member):
+    """Trains for `iterations` iterations, each a step and an average in the group that `generator` gives."""
+
+    def __init__(self, name: str, generator: str, parameters: Tensor, iterations: int) -> None:
+        super().__init__(name, parameters)
+        self._generator = generator
+        self._iterations = iterations
+        self._given: list[tuple[Group, ...]] = []
+        self._parts: dict[int, list[Tensor]] = defaultdict(list)
+
+    def receive(self, sender: str, message: Message) -> Iterable[Send]:
+        match message:
+            case Group():
+                self._given.append((message,))
+            case Groups(groups):
+                self._given.append(groups)
+            case Part(number, parameters):
+                self._parts[number].append(parameters)
+            case _:
+                raise self.unexpected(sender, message)
+        return ()
+
+    def program(self) -> Steps[None]:
+        for iteration in range(self._iterations):
+            change = yield from self.local_step(iteration)
+            self.parameters = self.parameters + change
+            yield from self._average_in(Ready())
+        yield Advance(self._iterations)
+        yield from self._average_in(Leaving())
+
+    def _average_in(self, request: Message) -> Steps[None]:
+        yield Send(self._generator, request)
+        yield Until(lambda: bool(self._given), f"groups from {self._generator}")
+        for group in self._given.pop():
+            yield from self._reduce(group)
+
+    def _reduce(self, group: Group) -> Steps[None]:
+        others = [other for other in group.members if other != self.name]
+        for other in others:
+            yield Send(other, Part(group.number, self.parameters))
+        yield Until(lambda: len(self._parts[group.number]) == len(others), f"the parts of {group}")
+        average = Average()
+        for part in (self.parameters, *self._parts.pop(group.number)):
+            average.add(part, 1.0)
+        self.parameters = average.value
+
+
+class WithGenerator(Participant):
+    """A member of Prague, and the generator of everybody's groups, which lives with it."""
+
+    def __init__(self, member: PragueMember, generator: GroupGenerator) -> None:
+        self.name = member.name
+        self.member = member
+        self._generator = generator
+
+    @property
+    def model(self) -> Tensor:
+        return self.member.model
+
+    def program(self) -> Steps[None]:
+        return self.member.program()
+
+    def receive(self, sender: str, message: Message) -> Iterable[Send]:
+        taker = self._generator if isinstance(message, Ready | Leaving) else self.member
+        return taker.receive(sender, message)
+
+
+def build(options: PragueOptions, training: GossipTraining) -> Participant:
+    """A member, or the one with whom the generator lives."""
+    generator: str = training.place.rules["generator"]
+    member = PragueMember(training.name, generator, training.parameters, training.iterations)
+    if training.name != generator:
+        return member
+    return WithGenerator(member, GroupGenerator(generator, training.members, options.group, training.random))

@@ -1,0 +1,193 @@
+"""Carries out a participant's effects over sockets and in real time: the protocol code is the one that simulations run.
+
+program (this thread)          others
+  Send      -> MessageQueue          a thread for each connection sends and receives frames
+  Compute   -> Stepper         a thread makes the local step
+  Until     <- Inbox           what came meanwhile is handed over, then the condition looked at again
+  Advance   -> Watch           told before anything else is sent, so that nobody learns of it earlier
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from math import inf
+from typing import Protocol
+
+from torch import Tensor
+
+from testbed.sync.errors import SyncError
+from testbed.sync.gossip.effects import Advance, Compute, Effect, Participant, Send, Step, Until
+from testbed.sync.gossip.inbox import Arrived, Asked, Cut, Event, Failed, Gone, Inbox, Sent, Stepped, Turned
+from testbed.sync.gossip.message_codec import Done
+from testbed.sync.gossip.message_queue import MessageQueue
+from testbed.sync.gossip.neighbours import Neighbours
+
+#: Makes the local step of an iteration: the change to the parameters, which it must not write to.
+LocalStep = Callable[[Tensor, int], Tensor]
+
+
+class Watch(Protocol):
+    """Who follows a member."""
+
+    def advanced(self, iteration: int) -> None:
+        """It has entered `iteration`."""
+
+    def promised(self, end: int) -> None:
+        """It enters no iteration from `end` on until it hears of another graph."""
+
+    def waited(self, seconds: float, peer: str) -> None:
+        """It has waited for so long until a message of `peer` let it go on."""
+
+
+class Driver:
+    """Drives `participant`; `partners` are all who may send it anything.
+
+    One whose program has ended still answers, until all of its partners have said that theirs has.
+    """
+
+    def __init__(
+        self,
+        participant: Participant,
+        partners: Collection[str],
+        inbox: Inbox,
+        queue: MessageQueue,
+        step: LocalStep,
+        watch: Watch,
+        patience_s: float,
+        survives: bool = False,
+    ) -> None:
+        """`survives`: who is gone may be cut out by the controller's word, which is waited for."""
+        self.iteration = 0
+        self._survives = survives
+        self._gone: dict[str, str] = {}
+        self._participant = participant
+        self._inbox = inbox
+        self._queue = queue
+        self._local_step = step
+        self._watch = watch
+        self._patience_s = patience_s * participant.patience
+        self._stepping = ThreadPoolExecutor(1, thread_name_prefix=f"{participant.name}: steps")
+        self._partners = set(partners)
+        self._done: set[str] = set()
+
+    def run(self) -> None:
+        """Runs the program to its end, and answers until the partners have come to theirs.
+
+        SyncError names who is gone, or what was waited for in vain, and the iteration; what a local step raises
+        comes out as it is.
+        """
+        try:
+            self._run_program()
+            for partner in sorted(self._partners):
+                self._queue.send(partner, Done())
+            # As long as the slowest takes: who dies meanwhile is noticed, and the controller can end the wait.
+            self._wait(lambda: self._done >= self._partners and self._queue.idle, "its partners' end", inf)
+        finally:
+            self._stepping.shutdown(wait=True, cancel_futures=True)
+
+    def _run_program(self) -> None:
+        program, answer = self._participant.program(), None
+        try:
+            while True:
+                answer = self._carry_out(program.send(answer))
+        except StopIteration:
+            return
+
+    def _carry_out(self, effect: Effect) -> Step | None:
+        match effect:
+            case Send(to, message):
+                self._send(Send(to, message))
+            case Compute(parameters, iteration):
+                return self._begin(parameters, iteration)
+            case Until(condition, awaited):
+                self._wait(condition, awaited, self._patience_s)
+            case Advance(iteration):
+                self.iteration = iteration
+                self._watch.advanced(iteration)
+        return None
+
+    def _send(self, send: Send) -> None:
+        if send.to == self._participant.name:
+            self._inbox.put(Arrived(send.to, send.message, time.monotonic()))
+        else:
+            self._queue.send(send.to, send.message)
+
+    def _begin(self, parameters: Tensor, iteration: int) -> Step:
+        step = Step()
+
+        def finish(future: Future[Tensor]) -> None:
+            if future.cancelled():
+                return
+            if (error := future.exception()) is not None:
+                self._inbox.put(Failed(error))
+            else:
+                self._inbox.put(Stepped(step, future.result()))
+
+        self._stepping.submit(self._local_step, parameters, iteration).add_done_callback(finish)
+        return step
+
+    def _wait(self, condition: Callable[[], bool], awaited: str, patience_s: float) -> None:
+        began = time.monotonic()
+        while not condition():
+            event = self._inbox.take(began + patience_s - time.monotonic())
+            if event is None:
+                gone = "".join(f"; {peer} is gone ({why})" for peer, why in self._gone.items())
+                raise SyncError(
+                    f"{self._participant.name}, iteration {self.iteration}: waited {patience_s:g} s for {awaited}{gone}"
+                )
+            try:
+                self._handle(event, awaited)
+            except ValueError as error:
+                raise SyncError(f"{self._participant.name}, iteration {self.iteration}: {error}") from error
+            if isinstance(event, Arrived) and condition():
+                self._watch.waited(max(event.at_s - began, 0.0), event.sender)
+
+    def _handle(self, event: Event, awaited: str) -> None:
+        match event:
+            case Arrived(sender, Done()):
+                self._done.add(sender)
+            case Arrived(sender, message):
+                for answer in self._participant.receive(sender, message):
+                    self._send(answer)
+            case Stepped(step, change):
+                step.finish(change)
+            case Sent(peer):
+                self._queue.left(peer)
+            case Gone(peer, why):
+                self._lost(peer, why, awaited)
+            case Cut(peer):
+                self._cut(peer)
+            case Asked(ahead):
+                self._watch.promised(self._participant.promise(ahead))
+            case Turned(iteration, neighbours, roster):
+                self._turn(iteration, neighbours, roster)
+            case Failed(error):
+                raise error
+
+    def _lost(self, peer: str, why: str, awaited: str) -> None:
+        """A peer's connections have ended: as they should after its `Done`, which may be on its way still."""
+        if peer not in self._partners - self._done:
+            return
+        self._gone[peer] = why
+        if not self._survives:
+            at = f"{self._participant.name}, iteration {self.iteration}"
+            raise SyncError(f"{at}: {peer} is gone ({why}), while waiting for {awaited}")
+
+    def _turn(self, iteration: int, neighbours: Neighbours | None, roster: Mapping[str, tuple[str, int]]) -> None:
+        if neighbours is None:
+            self._participant.release()
+            return
+        for peer, address in roster.items():
+            self._gone.pop(peer, None)
+            self._queue.meet(peer, address)
+        self._partners |= {*neighbours.sources, *neighbours.targets}
+        for send in self._participant.turn(iteration, neighbours):
+            self._send(send)
+
+    def _cut(self, peer: str) -> None:
+        self._gone.pop(peer, None)
+        self._partners.discard(peer)
+        self._queue.drop(peer)
+        self._participant.forget(peer)

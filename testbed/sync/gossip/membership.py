@@ -1,0 +1,142 @@
+"""One member's part in a decentralized run: its connections, its participant, what it tells the controller."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from types import TracebackType
+
+from torch import Tensor
+
+from testbed.protocol import Ask, Died, Goodbye, Message, Place, ProtocolError, Release, Stop, Turn
+from testbed.sync.codecs import PLAIN, Codec
+from testbed.sync.errors import Stopped
+from testbed.sync.gossip.account import Account, StepFigures
+from testbed.sync.gossip.driver import Driver, LocalStep
+from testbed.sync.gossip.effects import Participant
+from testbed.sync.gossip.inbox import Asked, Failed, Gone, Inbox, Sent, Turned
+from testbed.sync.gossip.message_codec import MessageCodec
+from testbed.sync.gossip.message_queue import MessageQueue
+from testbed.sync.gossip.neighbours import Neighbours
+from testbed.sync.listener import CLOSE_S, Listener
+from testbed.sync.meeting import Meeting
+from testbed.sync.sender import Way
+
+log = logging.getLogger(__name__)
+
+
+class Membership:
+    """A context manager; leaving it by an error says so to the controller.
+
+    `participant` has `elements` parameters, and sends what groups exchange through the `codec`. If it `survives`, who
+    is gone may be cut out by the controller's word. ValueError when the job's place is none.
+    """
+
+    def __init__(
+        self,
+        meeting: Meeting,
+        participant: Participant,
+        figures: Callable[[], StepFigures],
+        codec: Codec = PLAIN,
+        survives: bool = False,
+    ) -> None:
+        self.name, self.job = meeting.name, meeting.job
+        job, welcome = meeting.job, meeting.welcome
+        place = Place.from_json(job.assignment)
+        messages = MessageCodec(tuple(welcome.roster), len(participant.model), codec)
+        way = Way(self.name, welcome.secret, job.round_timeout_s, job.streams, job.congestion, era=place.first)
+        self._participant = participant
+        self._partners = place.partners
+        self._survives = survives
+        self._inbox = Inbox(messages, job.streams)
+        self._queue = MessageQueue(
+            way,
+            messages,
+            welcome.roster,
+            stale=self._participant.stale,
+            on_sent=lambda peer: self._inbox.put(Sent(peer)),
+            on_failure=self._undelivered,
+        )
+        self._account = Account(self.name, place.first, self._queue, self._inbox, figures, self._tell)
+        self._channel = meeting.channel
+        self._finished = False
+        self._listener = Listener(meeting.accepting, welcome.secret, self._inbox)
+        self._control = threading.Thread(target=self._obey, name="control", daemon=True)
+        self._control.start()
+
+    def train(self, step: LocalStep) -> Tensor:
+        """All iterations; the parameters at their end. SyncError, Stopped, or what `step` raises."""
+        driver = Driver(
+            self._participant,
+            self._partners,
+            self._inbox,
+            self._queue,
+            step,
+            self._account,
+            self.job.round_timeout_s,
+            survives=self._survives,
+        )
+        driver.run()
+        return self._participant.model
+
+    def finish(self, digest: str, metrics: dict[str, float]) -> None:
+        """Say goodbye, once the peers have read all that was sent to them."""
+        self._queue.drain(self.job.round_timeout_s)
+        self._goodbye(Goodbye(self.name, self.job.rounds, digest, metrics))
+
+    def __enter__(self) -> Membership:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None and not self._finished:
+            self._goodbye(Goodbye(self.name, 0, error=f"{kind.__name__}: {error}"))
+        self._queue.close()
+        self._listener.close()
+        self._channel.close()
+        self._control.join(CLOSE_S)
+
+    def _undelivered(self, peer: str, reason: str) -> None:
+        self._inbox.put(Gone(peer, f"can't send to it: {reason}"))
+
+    def _goodbye(self, message: Goodbye) -> None:
+        self._finished = True
+        self._tell(message)
+
+    def _tell(self, message: Message) -> None:
+        """Training does not need the controller, so it goes on without."""
+        try:
+            self._channel.send(message)
+        except OSError as error:
+            log.warning("%s: the controller did not get a %s: %s", self.name, message.kind, error)
+
+    def _obey(self) -> None:
+        """The control thread: does what the controller asks until the channel closes."""
+        with suppress(OSError, ValueError):  # closed under us: the membership is being left
+            while True:
+                try:
+                    message = self._channel.receive()
+                except ProtocolError as error:
+                    log.warning("%s: ignored what the controller said: %s", self.name, error)
+                    continue
+                if message is None:
+                    return
+                self._obey_one(message)
+
+    def _obey_one(self, message: Message) -> None:
+        match message:
+            case Stop(reason):
+                self._inbox.put(Failed(Stopped(reason)))
+            case Died(gone):
+                self._inbox.cut(gone)
+            case Ask(ahead):
+                self._inbox.put(Asked(ahead))
+            case Turn(iteration, place, roster):
+                there = Place.from_json(place)
+                neighbours = Neighbours(self.name, there.sources, there.targets, there.weights)
+                self._inbox.turn(Turned(iteration, neighbours, roster))
+            case Release():
+                self._inbox.put(Turned(0, None))

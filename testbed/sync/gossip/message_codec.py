@@ -1,0 +1,94 @@
+"""Messages as they travel: a code and a few numbers that go into a frame's head, and bytes."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from testbed.sync.buffers import bytes_of
+from testbed.sync.codecs import PLAIN, Codec
+from testbed.sync.errors import FrameError
+from testbed.sync.gossip.message import CLASSES, Message, message
+
+#: A body that is no tensor has fewer bytes for each member and each of its pairs.
+BYTES_A_PAIR = 8
+
+
+@message(15)
+class Done(Message):
+    """The sender's program has ended: it sends nothing any more but answers."""
+
+
+class Packed(NamedTuple):
+    """A message's code, whole numbers and weight, and the bytes of its body; `kept` is whatever those belong to."""
+
+    code: int
+    number: int = 0
+    amount: int = 0
+    weight: float = 0.0
+    body: memoryview = memoryview(b"")
+    kept: object = None
+
+    @property
+    def large(self) -> bool:
+        """Whether it is a tensor: what is small overtakes it."""
+        return self.kept is not None
+
+
+class MessageCodec:
+    """Packs and unpacks messages among `members`, whose models have `elements` parameters (float32).
+
+    What groups send each other goes through the `codec`: one whose bytes are as many for each element.
+    """
+
+    def __init__(self, members: tuple[str, ...], elements: int, codec: Codec = PLAIN) -> None:
+        self.members = members
+        self.most_bytes = max(4 * elements, BYTES_A_PAIR * len(members) * (len(members) + 1))
+        self._elements = elements
+        self._codec = codec
+
+    def pack(self, message: Message) -> Packed:
+        """The message as it travels. Its tensor is not copied, but for what goes through the codec."""
+        form = message.form
+        numbers = [getattr(message, name) for name in form.numbers]
+        weight = getattr(message, form.weight) if form.weight else 0.0
+        head = Packed(message.code, *numbers)._replace(weight=weight)
+        if not form.tensor:
+            return head._replace(body=memoryview(message.to_body(self.members)))
+        values = getattr(message, form.tensor).detach().to("cpu", torch.float32)
+        kept = self._codec.encode(values) if form.coded else values.contiguous()
+        return head._replace(body=bytes_of(kept), kept=kept)
+
+    def unpack(self, packed: Packed) -> Message:
+        """The message that arrived; FrameError when it is none."""
+        cls = CLASSES.get(packed.code)
+        if cls is None:
+            raise FrameError(f"no message has the code {packed.code}")
+        form = cls.form
+        values: dict[str, Any] = dict(zip(form.numbers, (packed.number, packed.amount), strict=False))
+        if form.weight:
+            values[form.weight] = packed.weight
+        try:
+            if not form.tensor:
+                return cls.of_body(packed.body, self.members, **values)
+            codec = self._codec if form.coded else PLAIN
+            tensor = self._some(packed, codec) if form.elements else self._model(packed)
+            return cls(**values, **{form.tensor: tensor})
+        except ValueError as error:
+            raise FrameError(f"{cls.__name__}: {error}") from error
+
+    def _model(self, packed: Packed) -> Tensor:
+        if len(packed.body) != 4 * self._elements:
+            raise FrameError(f"a model of {len(packed.body)} bytes, where this member's has {4 * self._elements}")
+        return torch.frombuffer(packed.body, dtype=torch.float32)
+
+    def _some(self, packed: Packed, codec: Codec) -> Tensor:
+        """Some of a model's elements; whose part it is knows how many they should be."""
+        elements = len(packed.body) // codec.size(1)
+        if elements > self._elements or not codec.fits(elements, len(packed.body)):
+            raise FrameError(f"{len(packed.body)} bytes are no part of a model of {self._elements} elements")
+        if not elements:
+            return torch.empty(0)  # a member's shard, of more members than elements
+        return codec.decode(torch.frombuffer(packed.body, dtype=torch.uint8), elements)

@@ -1,0 +1,144 @@
+"""What a member sends: each peer's messages one after the other, those that became useless on the way left out."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from testbed.protocol import PeerSample
+from testbed.sync.backlog import Priority
+from testbed.sync.frame import Frame, FrameFormat, Kind
+from testbed.sync.gossip.message import Message
+from testbed.sync.gossip.message_codec import MessageCodec, Packed
+from testbed.sync.outbox import Outbox
+from testbed.sync.sender import Way
+
+#: Tokens and acknowledgements overtake a model between two of its frames: at 20 Mbit/s they wait for 26 ms at most.
+CHUNK_BYTES = 64 * 1024
+
+#: Models on their way to a peer at once: one leaves while the next is at hand. Those behind wait here, where what
+#: has become useless meanwhile can still be left out.
+UNDER_WAY = 2
+
+#: (to, message, later ones that wait for the same peer): whether nobody needs the message any more.
+Stale = Callable[[str, Message, Sequence[Message]], bool]
+
+
+class MessageQueue:
+    """Sends messages to peers; all methods belong to one thread.
+
+    `on_sent(peer)` is told, from another thread, that a model has left: `left` is to be called then. So is
+    `on_failure(peer, reason)`, that a peer can't be reached. `suppressed` counts the messages that were left out.
+    """
+
+    def __init__(
+        self,
+        way: Way,
+        codec: MessageCodec,
+        roster: Mapping[str, tuple[str, int]],
+        stale: Stale,
+        on_sent: Callable[[str], None],
+        on_failure: Callable[[str, str], None],
+    ) -> None:
+        self.sent_bytes: Counter[str] = Counter()
+        self.suppressed = 0
+        self._codec = codec
+        self._roster = dict(roster)
+        self._outbox = Outbox(way, FrameFormat(len(codec.members)), self._roster, on_failure)
+        self._stale = stale
+        self._on_sent = on_sent
+        self._dropped: set[str] = set()
+        self._waiting: dict[str, deque[tuple[Message, Packed]]] = defaultdict(deque)
+        self._under_way: Counter[str] = Counter()
+        self._sequence: Counter[str] = Counter()
+
+    def send(self, to: str, message: Message) -> None:
+        """Have `message` delivered. What is small goes at once, a model when those before it have left."""
+        if to in self._dropped:
+            return
+        packed = self._codec.pack(message)
+        if packed.large:
+            self._waiting[to].append((message, packed))
+            self._send_on(to)
+        else:
+            self._hand_over(to, packed)
+
+    def left(self, peer: str) -> None:
+        """A model has left for the peer: the next may be under way."""
+        self._under_way[peer] -= 1
+        if peer not in self._dropped:
+            self._send_on(peer)
+
+    def drop(self, peer: str) -> None:
+        """The peer is gone: nothing is sent to it any more."""
+        self._dropped.add(peer)
+        self._waiting.pop(peer, None)
+        self._outbox.drop(peer)
+
+    def meet(self, peer: str, address: tuple[str, int]) -> None:
+        """The peer comes, perhaps not for the first time, and listens at `address`."""
+        self._dropped.discard(peer)
+        self._under_way.pop(peer, None)
+        self._roster[peer] = address
+
+    @property
+    def idle(self) -> bool:
+        """Whether all models are under way."""
+        return not any(self._waiting.values())
+
+    def samples(self) -> tuple[PeerSample, ...]:
+        """What each peer's path did since the last call."""
+        return self._outbox.samples()
+
+    def sending_s(self) -> float:
+        """Seconds that all connections together have spent in sending since they began."""
+        return self._outbox.sending_s()
+
+    def drain(self, timeout_s: float) -> None:
+        """Wait until the peers have read all that was sent, then close the connections to them."""
+        self._outbox.drain(timeout_s, lambda lane, seconds: None)
+
+    def close(self) -> None:
+        """Close the connections at once."""
+        self._outbox.close()
+
+    def _send_on(self, to: str) -> None:
+        waiting = self._waiting[to]
+        while waiting and self._under_way[to] < UNDER_WAY:
+            message, packed = waiting.popleft()
+            if self._stale(to, message, [later for later, _ in waiting]):
+                self.suppressed += 1
+            else:
+                self._under_way[to] += 1
+                self._hand_over(to, packed)
+
+    def _hand_over(self, to: str, packed: Packed) -> None:
+        number = self._sequence[to]
+        self._sequence[to] = (number + 1) % 2**32
+        size = len(packed.body)
+        self.sent_bytes[to] += size
+        frame = Frame(
+            kind=Kind.MESSAGE,
+            dtype=0,
+            tree=packed.code,
+            epoch=number,
+            successor=packed.amount,
+            round=packed.number,
+            elements=size,
+            offset=0,
+            length=0,
+            weight=packed.weight,
+            contributors=0,
+        )
+        for start in range(0, max(size, 1), CHUNK_BYTES):
+            part = packed.body[start : start + CHUNK_BYTES]
+            priority: Priority = (1 if packed.large else 0, number, start, 0)
+            last = packed.large and start + CHUNK_BYTES >= size
+            sent = partial(self._gone_out, packed.kept, to if last else None)
+            self._outbox.put(to, priority, frame._replace(offset=start, length=len(part)), part, sent)
+
+    def _gone_out(self, kept: object, to: str | None) -> None:
+        """A part has left; until it is called, the call itself holds on to the memory that is being sent."""
+        if to is not None:
+            self._on_sent(to)

@@ -1,0 +1,95 @@
+"""Hop's members over a graph, and what must hold of them at every step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from testbed.planning.graphs import GapMonitor, Graph, Weights, gap_bounds, uniform
+from testbed.schemes.hop.member import HopMember
+from testbed.schemes.hop.messages import Tokens
+from testbed.schemes.hop.rules import HopRules
+from testbed.sync.gossip.neighbours import Neighbours
+from tests.sync.gossip.simulation import Conditions, Simulation, Watcher
+
+
+def neighbours(graph: Graph, member: str, weights: Weights) -> Neighbours:
+    return Neighbours(member, graph.sources(member), graph.targets(member), weights[member])
+
+
+def hop_members(
+    graph: Graph,
+    rules: HopRules,
+    iterations: int,
+    start: Mapping[str, Tensor] | None = None,
+    weights: Weights | None = None,
+    kind: type[HopMember] = HopMember,
+) -> dict[str, HopMember]:
+    weights = weights or uniform(graph)
+    start = start or dict.fromkeys(graph.members, torch.zeros(1))
+    return {name: kind(neighbours(graph, name, weights), rules, start[name], iterations) for name in graph.members}
+
+
+def bounds_of(graph: Graph, rules: HopRules) -> Mapping[tuple[str, str], float]:
+    return gap_bounds(
+        graph,
+        max_ig=rules.max_ig,
+        backup=rules.backup,
+        staleness=rules.staleness,
+        notify_ack=rules.notify_ack,
+    )
+
+
+def monitor_of(graph: Graph, rules: HopRules) -> GapMonitor:
+    return GapMonitor(graph.members, bounds_of(graph, rules))
+
+
+class Invariants(Watcher):
+    """Raises AssertionError at the first step where a bound, or the number of tokens of a queue, does not hold."""
+
+    def __init__(self, graph: Graph, rules: HopRules) -> None:
+        self.monitor = monitor_of(graph, rules)
+        self.leaps = 0
+        self._graph = graph
+        self._max_ig = rules.max_ig
+        self._simulation: Simulation | None = None
+
+    def follow(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+        simulation.watch(self)
+
+    def advanced(self, member: str, iteration: int) -> None:
+        self.leaps += iteration > self.monitor.iterations[member] + 1
+        breaches = self.monitor.advance(member, iteration)
+        assert not breaches, "; ".join(map(str, breaches))
+
+    def settled(self, member: str) -> None:
+        if self._max_ig is None:
+            return
+        for target in self._graph.targets(member):
+            self._count_tokens(target, member)
+        for source in self._graph.sources(member):
+            self._count_tokens(member, source)
+
+    def _count_tokens(self, giver: str, taker: str) -> None:
+        assert self._simulation is not None and self._max_ig is not None
+        one, other = self._simulation.members[taker], self._simulation.members[giver]
+        assert isinstance(one, HopMember) and isinstance(other, HopMember) and one.credits
+        flying = self._simulation.flying[giver, taker]
+        tokens = one.credits.held[giver] + sum(m.count for m in flying if isinstance(m, Tokens))
+        # The first iteration takes no token: a taker that has not begun it has what it will have then.
+        ahead = other.iteration - max(one.iteration, 0)
+        assert tokens == self._max_ig + ahead, f"TokenQ({giver} -> {taker}): {tokens}, giver {ahead} ahead"
+
+
+def run_hop(
+    graph: Graph, members: Mapping[str, HopMember], rules: HopRules, conditions: Conditions
+) -> tuple[Simulation, Invariants]:
+    """Runs the members to the end under their invariants."""
+    simulation = Simulation(members, conditions)
+    invariants = Invariants(graph, rules)
+    invariants.follow(simulation)
+    simulation.run()
+    return simulation, invariants

@@ -1,0 +1,151 @@
+"""Hop under simulated time: random cases, what makes them fail, and what averaging leads to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from testbed.planning.graphs import Graph, Weights, double_ring, exponential, metropolis, ring, uniform
+from testbed.schemes.hop.member import HopMember
+from testbed.schemes.hop.messages import Skipped, Update
+from testbed.schemes.hop.rules import HopRules
+from testbed.sync.gossip.effects import Send, Steps
+from tests.schemes.hop.campaign import run_cases
+from tests.schemes.hop.cases import Case
+from tests.schemes.hop.figures import random_slowdown, stragglers
+from tests.schemes.hop.hops import hop_members, run_hop
+from tests.sync.gossip.quadratic import Quadratics
+from tests.sync.gossip.simulation import Conditions, Deadlock, Simulation
+
+pytestmark = pytest.mark.unit
+
+MEMBERS = tuple(f"w{index}" for index in range(16))
+#: A one-way circle with a shortcut: neither symmetric nor regular.
+DIRECTED = Graph(tuple("abcd"), frozenset({("a", "b"), ("b", "c"), ("c", "d"), ("d", "a"), ("a", "c")}))
+
+
+def test_every_bound_holds_and_every_finite_one_is_attained() -> None:
+    assert run_cases(range(200)).missing() == []
+
+
+@settings(max_examples=30)
+@given(st.integers(10_000, 2**32))
+def test_no_case_deadlocks_or_breaks_a_bound(seed: int) -> None:
+    Case.of(seed).run()
+
+
+def test_a_seed_replays_its_case() -> None:
+    first, again = Case.of(7), Case.of(7)
+    assert first.rules == again.rules and first.graph == again.graph
+    assert first.run().monitor.widest == again.run().monitor.widest
+
+
+class Mute(HopMember):
+    """Leaps without telling what it skips."""
+
+    def _renew(self, left: int) -> Steps[None]:
+        for effect in super()._renew(left):
+            if not (isinstance(effect, Send) and isinstance(effect.message, Skipped)):
+                yield effect
+
+
+class Hoarder(HopMember):
+    """Gives the tokens of a leap only after it has renewed itself."""
+
+    def _enter(self, iteration: int) -> Steps[None]:
+        leaps = iteration > self.iteration + 1
+        effects = list(super()._enter(iteration))
+        self._kept = [effect for effect in effects if leaps and isinstance(effect, Send)]
+        yield from (effect for effect in effects if effect not in self._kept)
+
+    def _renew(self, left: int) -> Steps[None]:
+        yield from super()._renew(left)
+        yield from self._kept
+
+
+@pytest.mark.parametrize("kind", [Mute, Hoarder])
+def test_a_leap_in_the_wrong_order_deadlocks_and_the_cases_find_it(kind: type[HopMember]) -> None:
+    def run(seed: int, kind: type[HopMember]) -> None:
+        case = Case.of(seed)
+        members = hop_members(case.graph, case.rules, case.iterations, kind=kind)
+        Simulation(members, case.conditions).run()
+
+    found = 0
+    for seed in range(300):
+        if Case.of(seed).mode == "backup + tokens + leaps":
+            try:
+                run(seed, kind)
+            except Deadlock:
+                run(seed, HopMember)
+                found += 1
+    assert found
+
+
+def test_a_case_that_fails_says_how_to_replay_it() -> None:
+    with pytest.raises(AssertionError, match=r"(?s)seed 53, backup.*Deadlock.*campaign --seed 53"):
+        Case.of(53).run(Mute)
+
+
+@pytest.mark.parametrize(
+    ("graph", "weigh"), [(ring(MEMBERS), metropolis), (exponential(MEMBERS), uniform), (DIRECTED, uniform)]
+)
+@pytest.mark.parametrize("rules", [HopRules(), HopRules(max_ig=2), HopRules(notify_ack=True, parallel=True)])
+def test_modes_that_wait_for_all_average_as_the_matrix_does(
+    graph: Graph, weigh: Callable[[Graph], Weights], rules: HopRules
+) -> None:
+    """x(k+1) = W x(k) - rate x gradient, whatever the delays: with Metropolis weights it is D-PSGD."""
+    problem, weights, random = Quadratics(graph.members, Random(1)), weigh(graph), Random(2)
+    expected = dict(problem.start)
+    for iteration in range(20):
+        expected = {
+            member: sum((weight * expected[other] for other, weight in weights[member].items()), torch.zeros(3))
+            + problem.change(member, iteration, expected[member])
+            for member in graph.members
+        }
+    members = hop_members(graph, rules, 20, problem.start, weights)
+    conditions = Conditions(
+        step_time=lambda member, iteration: random.choice((1.0, 6.0)),
+        delay=lambda sender, receiver: random.uniform(0, 3),
+        change=problem.change,
+        in_order=False,
+    )
+    run_hop(graph, members, rules, conditions)
+    for name, member in members.items():
+        assert torch.allclose(member.parameters, expected[name], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        HopRules(),
+        HopRules(max_ig=4, backup=1),
+        HopRules(max_ig=4, staleness=2),
+        HopRules(max_ig=4, backup=1, max_jump=4),
+        HopRules(max_ig=4, staleness=3, max_jump=4, quantile=0.5),
+    ],
+)
+def test_every_mode_comes_near_the_common_optimum(rules: HopRules) -> None:
+    graph = double_ring(MEMBERS[:8])
+    problem = Quadratics(graph.members, Random(1))
+    members = hop_members(graph, rules, 150, problem.start, metropolis(graph))
+    run_hop(graph, members, rules, Conditions(random_slowdown(0), change=problem.change))
+    apart = max(problem.distance(parameters) for parameters in problem.start.values())
+    assert max(problem.distance(member.parameters) for member in members.values()) < 0.15 * apart
+
+
+def test_a_send_that_its_receiver_would_drop_is_suppressed() -> None:
+    """A straggler without leaps is max_ig behind, and its neighbours, who do without it, have no use for it."""
+    graph = ring(MEMBERS[:6])
+    rules = HopRules(max_ig=3, backup=1)
+    members = hop_members(graph, rules, 30)
+    simulation = Simulation(members, Conditions(stragglers("w0")))
+    simulation.run()
+    updates = [pair for pair, message in simulation.log if isinstance(message, Update)]
+    # Its first 4 iterations go out while its neighbours are no more than max_ig ahead; after that they always are.
+    assert updates.count(("w3", "w2")) == 30
+    assert updates.count(("w0", "w1")) < 5

@@ -1,0 +1,101 @@
+"""The update queue, the tokens, and the rules that go together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from testbed.schemes.hop.credits import Credits
+from testbed.schemes.hop.reception import Stale
+from testbed.schemes.hop.rules import HopRules
+from testbed.schemes.hop.updates import Entry, QueueOverflow, UpdateQueue
+from testbed.sync.gossip.effects import Until
+from testbed.sync.gossip.neighbours import Neighbours
+
+pytestmark = pytest.mark.unit
+
+
+def entry(iteration: int, sender: str) -> Entry:
+    return Entry(torch.tensor([float(iteration)]), iteration, sender)
+
+
+def test_dequeue_waits_for_as_many_as_match_and_takes_the_first() -> None:
+    queue = UpdateQueue(None)
+    waiting = queue.dequeue(2, iteration=3)
+    until = next(waiting)
+    assert isinstance(until, Until)
+    for one in (entry(3, "a"), entry(4, "b")):
+        queue.enqueue(one)
+    assert not until.condition()
+    queue.enqueue(entry(3, "b"))
+    queue.enqueue(entry(3, "c"))
+    assert until.condition()
+    with pytest.raises(StopIteration) as done:
+        next(waiting)
+    assert [(one.iteration, one.sender) for one in done.value.value] == [(3, "a"), (3, "b")]
+    assert queue.size() == 2
+    assert (queue.size(iteration=4), queue.size(sender="c"), queue.size(4, "c")) == (1, 1, 0)
+
+
+def test_a_full_queue_says_that_a_bound_was_broken() -> None:
+    queue = UpdateQueue(1)
+    queue.enqueue(entry(0, "a"))
+    with pytest.raises(QueueOverflow, match="iteration 1 from b finds 1 others"):
+        queue.enqueue(entry(1, "b"))
+
+
+def test_lag_and_jump_come_from_the_tokens_alone() -> None:
+    credits = Credits(("a", "b", "c"), max_ig=4)
+    for giver, count in (("a", 1), ("b", 4), ("c", 6)):
+        credits.put(giver, count)
+    assert dict(credits.held) == {"a": 4, "b": 7, "c": 9}
+    assert [credits.lag(quantile) for quantile in (0, 0.5, 1)] == [0, 3, 5]
+    assert [credits.jump(10, quantile) for quantile in (0, 0.5, 1)] == [1, 3, 4]
+    assert credits.jump(2, 1) == 2
+    credits.take(4)
+    assert credits.least(credits.held) == 0
+    with pytest.raises(ValueError, match="1 tokens asked of each, where one gave 0"):
+        credits.take(1)
+
+
+def test_staleness_keeps_the_newest_and_weighs_it_by_its_age() -> None:
+    place = Neighbours("me", ("a", "b"), ("a",), {"me": 1 / 3, "a": 1 / 3, "b": 1 / 3})
+    reception = Stale(place, HopRules(staleness=2))
+    reception.begin(5)
+    for one in (entry(2, "a"), entry(3, "b")):
+        reception.enqueue(one)
+    assert [(one.iteration, one.sender) for one in reception.queue] == [(3, "b")]
+    for one in (entry(4, "a"), entry(3, "a"), entry(7, "b")):
+        reception.enqueue(one)
+    assert [(one.iteration, one.sender) for one in reception.queue] == [(4, "a"), (7, "b")]
+    steps = reception.average(entry(5, "me"), 5)
+    with pytest.raises(StopIteration) as done:
+        while True:
+            until = next(steps)
+            assert isinstance(until, Until) and until.condition()
+    # The window begins at 3: weights 3, 2 and 5.
+    assert done.value.value.item() == pytest.approx((3 * 5 + 2 * 4 + 5 * 7) / 10)
+
+
+@pytest.mark.parametrize(
+    ("options", "remedy"),
+    [
+        ({"max_ig": 0}, "set at least 1"),
+        ({"backup": 1, "staleness": 1}, "set one of them to 0"),
+        ({"notify_ack": True, "max_ig": 2}, "leave out max_ig"),
+        ({"max_jump": 2, "backup": 1}, "needs max_ig"),
+        ({"max_jump": 2, "max_ig": 2}, "backup or staleness"),
+        ({"quantile": 1.5}, r"within \[0, 1\]"),
+    ],
+)
+def test_rules_without_meaning_are_refused(options: dict[str, Any], remedy: str) -> None:
+    with pytest.raises(ValueError, match=remedy):
+        HopRules(**options)
+
+
+def test_more_backup_than_neighbours_is_refused() -> None:
+    place = Neighbours("me", ("a",), ("a",), {"me": 0.5, "a": 0.5})
+    with pytest.raises(ValueError, match="backup 2: me has 1 in-neighbours"):
+        HopRules(backup=2).check(place)

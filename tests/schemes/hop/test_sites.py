@@ -1,0 +1,111 @@
+"""Hop between sites: the steps of a site are one member's, and tokens bound how far sites drift apart."""
+
+from __future__ import annotations
+
+import time
+from random import Random
+
+import pytest
+import torch
+
+from testbed.planning.graphs import GapMonitor, gap_bounds, metropolis, ring
+from testbed.schemes.hop.rules import HopRules
+from testbed.schemes.hop.sites import SiteLeader, SiteWorker
+from testbed.sync.gossip.effects import Participant
+from testbed.sync.gossip.inbox import Cut
+from tests.schemes.hop.hops import hop_members
+from tests.sync.gossip.loopback import start
+from tests.sync.gossip.quadratic import Quadratics
+from tests.sync.gossip.simulation import Conditions, Simulation, Watcher
+from tests.sync.gossip.test_sockets import of, run
+
+pytestmark = [pytest.mark.unit, pytest.mark.timeout(60)]
+
+SITES = {f"s{site}-w0": (f"s{site}-w1", f"s{site}-w2") for site in range(4)}
+EVERYBODY = tuple(name for leader, others in SITES.items() for name in (leader, *others))
+GRAPH = ring(tuple(SITES))
+
+
+def parties(rules: HopRules, iterations: int, problem: Quadratics) -> dict[str, Participant]:
+    begin = {leader: problem.start[leader] for leader in SITES}
+    leaders = hop_members(GRAPH, rules, iterations, begin, metropolis(GRAPH))
+    made: dict[str, Participant] = {}
+    for leader, others in SITES.items():
+        made[leader] = SiteLeader(leaders[leader], others, iterations)
+        made |= {name: SiteWorker(name, leader, begin[leader], iterations) for name in others}
+    return made
+
+
+def expected(problem: Quadratics, iterations: int) -> dict[str, torch.Tensor]:
+    now = {leader: problem.start[leader] for leader in SITES}
+    weights = metropolis(GRAPH)
+    for k in range(iterations):
+        steps = {
+            leader: torch.stack([problem.change(name, k, now[leader]) for name in (leader, *others)]).mean(0)
+            for leader, others in SITES.items()
+        }
+        now = {
+            leader: sum((weight * now[other] for other, weight in weights[leader].items()), steps[leader])
+            for leader in SITES
+        }
+    return now
+
+
+@pytest.mark.parametrize("rules", [HopRules(), HopRules(max_ig=2, parallel=True)])
+def test_a_sites_step_is_the_mean_of_its_members(rules: HopRules) -> None:
+    problem, random = Quadratics(EVERYBODY, Random(1)), Random(2)
+    made = parties(rules, 20, problem)
+    conditions = Conditions(
+        step_time=lambda member, iteration: random.choice((1.0, 6.0)),
+        delay=lambda sender, receiver: random.uniform(0, 3),
+        change=problem.change,
+        in_order=False,
+    )
+    Simulation(made, conditions).run()
+    for leader, parameters in expected(problem, 20).items():
+        assert torch.allclose(made[leader].member.parameters, parameters, atol=1e-5)
+        for name in SITES[leader]:
+            assert torch.equal(made[name].parameters, made[leader].member.parameters)
+
+
+class Gaps(Watcher):
+    """Holds the leaders to their bounds."""
+
+    def __init__(self, rules: HopRules) -> None:
+        bounds = gap_bounds(GRAPH, max_ig=rules.max_ig, backup=rules.backup)
+        self.monitor = GapMonitor(GRAPH.members, bounds)
+
+    def advanced(self, member: str, iteration: int) -> None:
+        if member in SITES:
+            assert not self.monitor.advance(member, iteration)
+
+
+def test_tokens_bound_the_drift_between_sites_also_where_one_leaps() -> None:
+    rules = HopRules(max_ig=3, backup=1, max_jump=4)
+    problem = Quadratics(EVERYBODY, Random(1))
+    made, gaps = parties(rules, 60, problem), Gaps(rules)
+    slow = Conditions(step_time=lambda member, iteration: 4.0 if member == "s1-w2" else 1.0, change=problem.change)
+    simulation = Simulation(made, slow, gaps)
+    took = simulation.run()
+    assert max(gaps.monitor.widest.values()) > 1
+    assert took < 0.7 * 4 * 60  # the whole site leaps after the others, its worker being slow
+
+
+def test_over_sockets_a_worker_that_dies_is_done_without_and_a_leader_is_not() -> None:
+    problem = Quadratics(EVERYBODY, Random(1))
+    made = parties(HopRules(max_ig=3, backup=1), 40, problem)
+    partners = {leader: (*GRAPH.sources(leader), *others) for leader, others in SITES.items()}
+    partners |= {name: (leader,) for leader, others in SITES.items() for name in others}
+    nodes = start(made, partners, 3, of(problem, lambda name, k: 0.002), survives=True)
+    while len(nodes["s2-w1"].follow.entered) < 10:
+        time.sleep(0.005)
+    nodes["s2-w1"].kill()
+    nodes["s2-w1"].join()
+    for name, node in nodes.items():
+        if name != "s2-w1":
+            node.inbox.put(Cut("s2-w1"))
+    del nodes["s2-w1"]
+    run(nodes)
+    assert torch.equal(made["s2-w2"].parameters, made["s2-w0"].member.parameters)
+    with pytest.raises(ValueError, match="s0-w1 can't go on without s0-w0, which stands for its site"):
+        made["s0-w1"].forget("s0-w0")

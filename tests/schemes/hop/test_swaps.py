@@ -1,0 +1,97 @@
+"""Another graph while members train, and members that come: under simulated time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from random import Random
+
+import pytest
+import torch
+from torch import Tensor
+
+from testbed.planning.graphs import complete, double_ring, metropolis, ring, uniform
+from testbed.schemes.hop.course import Course
+from testbed.schemes.hop.member import HopMember
+from testbed.schemes.hop.rules import HopRules
+from tests.schemes.hop.hops import hop_members, neighbours
+from tests.schemes.hop.swapper import Era, Swapper, run_swaps
+from tests.sync.gossip.quadratic import Quadratics
+from tests.sync.gossip.simulation import Conditions, Simulation
+
+pytestmark = pytest.mark.unit
+
+CASES = 60
+
+
+def test_bounds_and_tokens_outlast_swaps_and_nobody_waits_for_ever() -> None:
+    swaps = given_up = came = died = 0
+    for seed in range(CASES):
+        swapper = run_swaps(seed)
+        swaps += len(swapper.eras) - 1
+        given_up += swapper.given_up
+        came += len(swapper.eras[-1].graph.members) - len(swapper.eras[0].graph.members)
+        died += len(swapper.died)
+    assert swaps > CASES and came > CASES / 3 and died > CASES / 3 and given_up
+
+
+def expected(problem: Quadratics, eras: list[Era], iterations: int) -> Mapping[str, Tensor]:
+    """What comes of averaging with the matrix of whatever graph holds in an iteration."""
+    now = dict(problem.start)
+    for iteration in range(iterations):
+        era = next(era for era in reversed(eras) if era.first <= iteration)
+        weights = uniform(era.graph)
+        for late in set(era.graph.members) - now.keys():
+            sources = era.graph.sources(late)
+            now[late] = torch.stack([now[source] for source in sources]).mean(0)
+        now = {
+            member: torch.stack([weight * now[other] for other, weight in weights[member].items()]).sum(0)
+            + problem.change(member, iteration, now[member])
+            for member in era.graph.members
+        }
+    return now
+
+
+@pytest.mark.parametrize("rules", [HopRules(), HopRules(max_ig=2), HopRules(notify_ack=True, parallel=True)])
+@pytest.mark.parametrize("late", [(), ("e",)])
+def test_averages_are_those_of_the_graph_in_force(rules: HopRules, late: tuple[str, ...]) -> None:
+    members, random = tuple("abcd"), Random(3)
+    graphs = [ring(members), complete((*members, *late)), ring((*late, *members))]
+    problem = Quadratics((*members, *late), Random(1))
+    problem.start = {name: problem.start[name] for name in members}
+    conditions = Conditions(
+        step_time=lambda member, iteration: random.choice((1.0, 6.0)),
+        delay=lambda sender, receiver: random.uniform(0, 3),
+        change=problem.change,
+        in_order=False,
+    )
+    parties = hop_members(graphs[0], rules, 60, problem.start, uniform(graphs[0]))
+    simulation = Simulation(parties, conditions)
+    swapper = Swapper(simulation, rules, graphs, Random(5), 60, lambda: 1.0)
+    simulation.run()
+    assert len(swapper.eras) == 3
+    for name, parameters in expected(problem, swapper.eras, 60).items():
+        assert torch.allclose(swapper.member(name).parameters, parameters, atol=1e-5)
+
+
+def test_a_turn_is_in_no_iteration_that_was_not_promised() -> None:
+    graph = double_ring(tuple("abcdefgh"))
+    place = neighbours(graph, "a", metropolis(graph))
+    course = Course(place)
+    with pytest.raises(ValueError, match="turns from inf on"):
+        course.turn(4, place)
+    course.promise(5)
+    assert course.open(4) and not course.open(5)
+    with pytest.raises(ValueError, match="turns from 5 on, so not in iteration 4"):
+        course.turn(4, place)
+    course.turn(7, place)
+    assert course.open(9) and course.leap_end(9) == 6
+    with pytest.raises(ValueError, match="has not got there"):
+        course.promise(9)
+
+
+def test_a_place_with_too_few_neighbours_is_refused() -> None:
+    graph = complete(tuple("abcd"))
+    member: HopMember = hop_members(graph, HopRules(max_ig=3, backup=3), 10)["a"]
+    member.promise(2)
+    with pytest.raises(ValueError, match="backup 3: a has 2 in-neighbours"):
+        member.turn(3, neighbours(ring(tuple("abcd")), "a", uniform(ring(tuple("abcd")))))

@@ -1,0 +1,30 @@
+"""Participants as workers build them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from testbed.protocol import Place
+from testbed.schemes import SCHEMES
+from testbed.schemes.training import GossipTraining
+from testbed.sync.gossip.effects import Participant
+
+
+def participant(
+    scheme: str,
+    name: str,
+    members: Sequence[str],
+    place: Place,
+    parameters: Tensor,
+    iterations: int,
+    samples: Sequence[float] = (),
+    **options: Any,
+) -> Participant:
+    """The scheme's, for the member `name` at a place."""
+    its = SCHEMES[scheme]
+    training = GossipTraining(name, members, place, parameters, iterations, seed=1, samples=samples)
+    built: Participant = its.algorithm.build(its.read(options), training)
+    return built

@@ -1,0 +1,123 @@
+"""Participants in threads that exchange real frames over loopback, each with its own listener and connections."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from testbed.sync.codecs import PLAIN, Codec
+from testbed.sync.errors import SyncError
+from testbed.sync.gossip.driver import Driver, LocalStep
+from testbed.sync.gossip.effects import Participant
+from testbed.sync.gossip.inbox import Failed, Gone, Inbox, Sent
+from testbed.sync.gossip.message_codec import MessageCodec
+from testbed.sync.gossip.message_queue import MessageQueue
+from testbed.sync.listener import Listener
+from testbed.sync.sender import Way
+from testbed.sync.sockets import listen
+
+PATIENCE_S = 20.0
+
+
+@dataclass
+class Follow:
+    """Keeps what a driver tells of its member; `advanced` is passed on, as it happens."""
+
+    tell: Callable[[int], None]
+    entered: list[int] = field(default_factory=list)
+    waits: list[tuple[float, str]] = field(default_factory=list)
+    promises: list[int] = field(default_factory=list)
+
+    def advanced(self, iteration: int) -> None:
+        self.entered.append(iteration)
+        self.tell(iteration)
+
+    def promised(self, end: int) -> None:
+        self.promises.append(end)
+
+    def waited(self, seconds: float, peer: str) -> None:
+        self.waits.append((seconds, peer))
+
+
+class Node:
+    """One participant with all that it needs, and the thread that drives it."""
+
+    def __init__(
+        self, name: str, members: tuple[str, ...], elements: int, streams: int = 1, codec: Codec = PLAIN
+    ) -> None:
+        self.name = name
+        self.error: BaseException | None = None
+        self._streams = streams
+        self._codec = MessageCodec(members, elements, codec)
+        self._accepting = listen("127.0.0.1", PATIENCE_S)
+        self.address: tuple[str, int] = self._accepting.getsockname()
+        self.inbox = Inbox(self._codec, streams)
+
+    def start(
+        self,
+        party: Participant,
+        partners: tuple[str, ...],
+        roster: Mapping[str, tuple[str, int]],
+        step: LocalStep,
+        tell: Callable[[int], None],
+        survives: bool = False,
+        era: int = 0,
+    ) -> None:
+        self.follow = Follow(tell)
+        self.queue = MessageQueue(
+            Way(self.name, "secret", PATIENCE_S, self._streams, era=era),
+            self._codec,
+            roster,
+            party.stale,
+            lambda peer: self.inbox.put(Sent(peer)),
+            lambda peer, why: self.inbox.put(Gone(peer, why)),
+        )
+        self._listener = Listener(self._accepting, "secret", self.inbox)
+        self._driver = Driver(party, partners, self.inbox, self.queue, step, self.follow, PATIENCE_S, survives)
+        self._thread = threading.Thread(target=self._run, name=self.name)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._driver.run()
+            self.queue.drain(PATIENCE_S)
+        except BaseException as error:
+            self.error = error
+        finally:
+            self.queue.close()
+            self._listener.close()
+
+    def kill(self) -> None:
+        """End at once, in the middle of whatever it does."""
+        self.inbox.put(Failed(SyncError("killed")))
+
+    def join(self) -> None:
+        self._thread.join(2 * PATIENCE_S)
+        assert not self._thread.is_alive(), f"{self.name} did not end"
+
+
+def start(
+    parties: Mapping[str, Participant],
+    partners: Mapping[str, tuple[str, ...]],
+    elements: int,
+    step: Callable[[str], LocalStep],
+    tell: Callable[[str, int], None] = lambda name, iteration: None,
+    streams: int = 1,
+    survives: bool = False,
+    codec: Codec = PLAIN,
+) -> dict[str, Node]:
+    nodes = {name: Node(name, tuple(parties), elements, streams, codec) for name in parties}
+    roster = {name: node.address for name, node in nodes.items()}
+    for name, node in nodes.items():
+        node.start(parties[name], partners[name], roster, step(name), lambda k, name=name: tell(name, k), survives)
+    return nodes
+
+
+def no_change(name: str) -> LocalStep:
+    def step(parameters: Tensor, iteration: int) -> Tensor:
+        return parameters * 0
+
+    return step

@@ -1,0 +1,318 @@
+"""The same protocol objects as in simulated time, over sockets: results, bounds, errors, what is left out."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from random import Random
+
+import pytest
+import torch
+from torch import Tensor
+
+from testbed.planning.graphs import Graph, complete, double_ring, gap_bounds, metropolis, ring, uniform
+from testbed.planning.graphs.monitor import GapMonitor
+from testbed.protocol import Place
+from testbed.schemes.hop.member import HopMember
+from testbed.schemes.hop.messages import Update
+from testbed.schemes.hop.rules import HopRules
+from testbed.sync.errors import FrameError, SyncError
+from testbed.sync.frame import Frame, Greeting, Kind
+from testbed.sync.gossip.driver import LocalStep
+from testbed.sync.gossip.effects import Participant
+from testbed.sync.gossip.inbox import Asked, Cut, Inbox, Turned
+from testbed.sync.gossip.message_codec import MessageCodec
+from tests.schemes.hop.hops import hop_members, monitor_of, neighbours
+from tests.schemes.participants import participant
+from tests.sync.gossip.loopback import Node, no_change, start
+from tests.sync.gossip.quadratic import Quadratics
+
+pytestmark = [pytest.mark.unit, pytest.mark.timeout(60)]
+
+MEMBERS = tuple(f"w{index}" for index in range(6))
+
+
+def around(graph: Graph) -> dict[str, tuple[str, ...]]:
+    return {name: tuple({*graph.sources(name), *graph.targets(name)}) for name in graph.members}
+
+
+def run(nodes: dict[str, Node]) -> None:
+    for node in nodes.values():
+        node.join()
+    errors = {name: node.error for name, node in nodes.items() if node.error}
+    assert not errors
+
+
+def of(problem: Quadratics, seconds: Callable[[str, int], float] = lambda name, k: 0.0) -> Callable[[str], LocalStep]:
+    def step_of(name: str) -> LocalStep:
+        def step(parameters: Tensor, iteration: int) -> Tensor:
+            time.sleep(seconds(name, iteration))
+            return problem.change(name, iteration, parameters)
+
+        return step
+
+    return step_of
+
+
+@pytest.mark.parametrize("streams", [1, 3])
+@pytest.mark.parametrize("rules", [HopRules(), HopRules(max_ig=2), HopRules(notify_ack=True, parallel=True)])
+def test_modes_that_wait_for_all_average_as_the_matrix_does(rules: HopRules, streams: int) -> None:
+    graph = ring(MEMBERS)
+    problem, weights = Quadratics(graph.members, Random(1)), metropolis(graph)
+    expected = dict(problem.start)
+    for k in range(10):
+        expected = {
+            member: sum((weight * expected[other] for other, weight in weights[member].items()), torch.zeros(3))
+            + problem.change(member, k, expected[member])
+            for member in graph.members
+        }
+    members = hop_members(graph, rules, 10, problem.start, weights)
+    run(start(members, around(graph), 3, of(problem), streams=streams))
+    for name, member in members.items():
+        assert torch.allclose(member.parameters, expected[name], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        HopRules(),
+        HopRules(notify_ack=True),
+        HopRules(max_ig=3, backup=1),
+        HopRules(max_ig=4, staleness=2),
+        HopRules(max_ig=4, backup=1, max_jump=4, quantile=0.5),
+        HopRules(max_ig=4, staleness=3, max_jump=4, parallel=True),
+    ],
+)
+def test_bounds_hold_as_members_enter_their_iterations(rules: HopRules) -> None:
+    """What a member tells of its iterations before it sends on is in the order in which things happened."""
+    graph = double_ring(tuple(f"w{index}" for index in range(8)))
+    monitor, guard, draws = monitor_of(graph, rules), threading.Lock(), Random(3)
+    slow = {(name, k) for name in graph.members for k in range(40) if draws.random() < 0.1}
+
+    def tell(name: str, iteration: int) -> None:
+        with guard:
+            monitor.advance(name, iteration)
+
+    def seconds(name: str, k: int) -> float:
+        return 0.02 if (name, k) in slow or name == "w3" else 0.002
+
+    problem = Quadratics(graph.members, Random(1))
+    members = hop_members(graph, rules, 40, problem.start)
+    run(start(members, around(graph), 3, of(problem, seconds), tell))
+    assert monitor.breaches == ()
+    assert set(monitor.iterations.values()) == {40}
+    assert max(monitor.widest.values()) >= 1
+
+
+def test_the_monitor_tells_a_member_that_takes_tokens_it_was_not_given() -> None:
+    graph, rules = ring(MEMBERS[:4]), HopRules(max_ig=1, backup=1)
+    monitor = GapMonitor(graph.members, gap_bounds(graph, max_ig=1, backup=1))
+    guard = threading.Lock()
+
+    def tell(name: str, iteration: int) -> None:
+        with guard:
+            monitor.advance(name, iteration)
+
+    members = hop_members(graph, rules, 20)
+    credits = members["w0"].credits
+    assert credits
+    for giver in credits.held:
+        credits.put(giver, 100)
+    step = of(Quadratics(graph.members, Random(1)), lambda name, k: 0.0 if name in ("w0", "w1") else 0.01)
+    for member in members.values():
+        member.parameters = torch.zeros(3)
+    run(start(members, around(graph), 3, step, tell))
+    assert any(breach.ahead == "w0" for breach in monitor.breaches)
+
+
+@pytest.mark.parametrize("protocol", ["sgp", "adpsgd", "prague", "netmax", "fedasync"])
+def test_other_protocols_come_near_the_common_optimum(protocol: str) -> None:
+    graph = complete(MEMBERS) if protocol in ("prague", "netmax", "fedasync") else ring(MEMBERS)
+    problem, weights = Quadratics(graph.members, Random(1)), uniform(graph)
+    active = graph.sides()[0] if protocol == "adpsgd" else ()
+    participants: dict[str, Participant] = {}
+    for name in graph.members:
+        rules = {"active": name in active, "generator": "w0", "server": "w0"}
+        near = graph.sources(name), graph.targets(name), weights[name], around(graph)[name]
+        options = {"every": 2} if protocol == "fedasync" else {}
+        place = Place(protocol, *near, rules)
+        participants[name] = participant(protocol, name, graph.members, place, problem.start[name], 150, **options)
+    run(start(participants, around(graph), 3, of(problem, lambda name, k: 0.003)))
+    apart = max(problem.distance(one) for one in problem.start.values())
+    # Who ends last is alone at its end and drifts to its own optimum, the further the slower the machine.
+    assert max(problem.distance(one.model) for one in participants.values()) < 0.3 * apart
+
+
+def test_a_model_of_many_frames_arrives_whole_and_tokens_overtake_it() -> None:
+    graph, elements = ring(MEMBERS[:4]), 200_000
+    begin = {name: torch.randn(elements, generator=torch.Generator().manual_seed(i)) for i, name in enumerate("abcd")}
+    begin = dict(zip(graph.members, begin.values(), strict=True))
+    members = hop_members(graph, HopRules(max_ig=2), 60, begin, metropolis(graph))
+    nodes = start(members, around(graph), elements, no_change, streams=2)
+    run(nodes)
+    mean = torch.stack(list(begin.values())).mean(0)
+    assert all(torch.allclose(member.parameters, mean, atol=1e-5) for member in members.values())
+    assert nodes["w0"].queue.sent_bytes == {"w1": 60 * 4 * elements, "w3": 60 * 4 * elements}
+
+
+def test_who_is_gone_is_named_with_the_iteration() -> None:
+    graph = ring(MEMBERS[:4])
+    members = hop_members(graph, HopRules(), 10_000)
+    nodes = start(members, around(graph), 1, no_change)
+    while len(nodes["w0"].follow.entered) < 5:
+        time.sleep(0.01)
+    nodes["w2"].kill()
+    for node in nodes.values():
+        node.join()
+    for name in ("w1", "w3"):
+        assert isinstance(nodes[name].error, SyncError)
+        assert f"{name}, iteration " in str(nodes[name].error) and "w2 is gone" in str(nodes[name].error)
+
+
+@pytest.mark.parametrize(
+    "rules", [HopRules(), HopRules(max_ig=3, backup=1, max_jump=4), HopRules(max_ig=4, staleness=2)]
+)
+def test_two_members_die_and_the_others_finish(rules: HopRules) -> None:
+    graph = double_ring(tuple(f"w{index}" for index in range(8)))
+    problem = Quadratics(graph.members, Random(1))
+    members = hop_members(graph, rules, 60, problem.start)
+    nodes = start(members, around(graph), 3, of(problem, lambda name, k: 0.003), survives=True)
+    for number, dead in ((10, "w2"), (20, "w5")):
+        while len(nodes[dead].follow.entered) < number:
+            time.sleep(0.005)
+        nodes[dead].kill()
+        nodes[dead].join()
+        for node in nodes.values():
+            node.inbox.cut(dead)
+    for node in nodes.values():
+        node.join()
+    assert {name for name, node in nodes.items() if node.error} == {"w2", "w5"}
+    assert all(members[name].iteration == 60 for name in nodes if name not in ("w2", "w5"))
+
+
+@pytest.mark.parametrize(
+    "rules", [HopRules(), HopRules(max_ig=3, backup=1, max_jump=4), HopRules(max_ig=4, staleness=2)]
+)
+def test_members_go_over_to_another_graph_and_back(rules: HopRules) -> None:
+    before, after = ring(MEMBERS), complete(MEMBERS)
+    problem = Quadratics(before.members, Random(1))
+    members = hop_members(before, rules, 60, problem.start)
+    nodes = start(members, around(before), 3, of(problem, lambda name, k: 0.004))
+    firsts = []
+    for number, graph in enumerate((after, before), 1):
+        while min(len(node.follow.entered) for node in nodes.values()) < 12 * number:
+            time.sleep(0.005)
+        for node in nodes.values():
+            node.inbox.put(Asked(3))
+        while min(len(node.follow.promises) for node in nodes.values()) < number:
+            time.sleep(0.005)
+        firsts.append(max(node.follow.promises[-1] for node in nodes.values()))
+        for name, node in nodes.items():
+            node.inbox.put(Turned(firsts[-1], neighbours(graph, name, uniform(graph))))
+        while min(node.follow.entered[-1] for node in nodes.values()) < firsts[-1]:
+            time.sleep(0.005)
+    run(nodes)
+    assert all(member.iteration == 60 for member in members.values())
+    sent = {to: nodes["w0"].queue.sent_bytes[to] // 12 for to in ("w1", "w3")}
+    assert 0 < sent["w3"] <= firsts[1] - firsts[0] and sent["w1"] > sent["w3"]
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [HopRules(max_ig=2), HopRules(max_ig=3, backup=1, max_jump=4), HopRules(max_ig=4, staleness=2)],
+)
+def test_a_member_that_died_comes_again_where_the_others_are(rules: HopRules) -> None:
+    """It begins with what they have, not with what it brings, and every queue has the tokens that it should."""
+    graph = double_ring(tuple(f"w{index}" for index in range(8)))
+    weights = uniform(graph)
+    members = hop_members(graph, rules, 80, dict.fromkeys(graph.members, torch.ones(3)))
+
+    def slowly(name: str) -> LocalStep:
+        def step(parameters: Tensor, iteration: int) -> Tensor:
+            time.sleep(0.004)
+            return torch.zeros(3)
+
+        return step
+
+    nodes = start(members, around(graph), 3, slowly, survives=True)
+    while len(nodes["w2"].follow.entered) < 10:
+        time.sleep(0.005)
+    nodes["w2"].kill()
+    nodes["w2"].join()
+    others = {name: node for name, node in nodes.items() if name != "w2"}
+    for node in others.values():
+        node.inbox.cut("w2")
+        node.inbox.put(Asked(3))
+    while not all(node.follow.promises for node in others.values()):
+        time.sleep(0.005)
+    first = max(node.follow.promises[-1] for node in others.values())
+    comer = nodes["w2"] = Node("w2", graph.members, 3)
+    for name, node in others.items():
+        node.inbox.turn(Turned(first, neighbours(graph, name, weights), {"w2": comer.address}))
+    members["w2"] = HopMember(neighbours(graph, "w2", weights), rules, torch.zeros(3), 80, first)
+    roster = {name: node.address for name, node in nodes.items()}
+    comer.start(members["w2"], around(graph)["w2"], roster, slowly("w2"), lambda k: None, survives=True, era=first)
+    run(nodes)
+    assert comer.follow.entered[0] == first
+    for member in members.values():
+        assert torch.allclose(member.parameters, torch.ones(3)) and member.iteration == 80
+        assert member.credits and set(member.credits.held.values()) == {rules.max_ig}
+
+
+def test_what_a_dead_member_left_on_its_way_is_not_taken_for_what_it_sends_when_it_comes_again() -> None:
+    inbox = Inbox(MessageCodec(MEMBERS, 1))
+    token = Frame(Kind.MESSAGE, 0, 3, 0, 1, 0, 0, 0, 0, 0.0, 0)
+    before = inbox.receiver(Greeting("w1", 0, 0, 0))
+    late = before.admit("w1", 0, token)
+    inbox.cut("w1")
+    with pytest.raises(FrameError, match="w1 was cut"):
+        late.take(memoryview(b""))
+    with pytest.raises(FrameError, match="w1 was cut"):
+        before.admit("w1", 0, token)
+    before.gone("w1", 0, "")
+    assert isinstance(inbox.take(0), Cut) and inbox.take(0) is None
+    inbox.receiver(Greeting("w1", 0, 0, 7)).admit("w1", 0, token).take(memoryview(b""))
+
+
+def test_a_protocol_with_one_graph_ends_when_it_is_to_go_over_to_another() -> None:
+    graph = ring(MEMBERS[:4])
+    weights = uniform(graph)
+    participants: dict[str, Participant] = {}
+    for name in graph.members:
+        place = Place("sgp", graph.sources(name), graph.targets(name), weights[name], around(graph)[name], {})
+        participants[name] = participant("sgp", name, graph.members, place, torch.zeros(1), 1000)
+    nodes = start(participants, around(graph), 1, no_change)
+    nodes["w0"].inbox.put(Asked(3))
+    for node in nodes.values():
+        node.join()
+    assert isinstance(nodes["w0"].error, SyncError)
+    assert "w0 can't go over to another graph: its protocol has one" in str(nodes["w0"].error)
+
+
+def test_waits_are_counted_for_whom_they_ended_with() -> None:
+    graph = ring(MEMBERS[:4])
+    members = hop_members(graph, HopRules(), 20)
+    problem = Quadratics(graph.members, Random(1))
+    for name, member in members.items():
+        member.parameters = problem.start[name]
+    nodes = start(members, around(graph), 3, of(problem, lambda name, k: 0.02 if name == "w0" else 0.0))
+    run(nodes)
+    waited = {peer: sum(s for s, by in nodes["w1"].follow.waits if by == peer) for peer in ("w0", "w2")}
+    assert waited["w0"] > 0.2 > waited["w2"]
+
+
+def test_an_update_that_waits_for_a_slow_path_is_left_out_when_a_newer_one_makes_it_useless() -> None:
+    member: HopMember = hop_members(ring(MEMBERS), HopRules(max_ig=5, staleness=2), 10)["w0"]
+    update = Update(3, torch.zeros(1))
+    assert member.stale("w1", update, [Update(4, torch.zeros(1))])
+    assert not member.stale("w1", update, [])
+
+
+def test_an_update_that_waits_for_a_slow_path_is_left_out_when_its_receiver_has_gone_on() -> None:
+    member: HopMember = hop_members(ring(MEMBERS), HopRules(max_ig=5, backup=1), 10)["w0"]
+    member.iteration = 4
+    assert member.credits
+    member.credits.put("w1", 2)  # 6 of 5 are w1's: it is one ahead, in iteration 5
+    assert member.stale("w1", Update(4, torch.zeros(1)), [])
+    assert not member.stale("w5", Update(4, torch.zeros(1)), [])

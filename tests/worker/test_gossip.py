@@ -1,0 +1,46 @@
+"""Local steps of members that train without a centre."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from testbed.protocol import Place
+from testbed.worker import learner
+from testbed.worker.gossip import LocalSteps, gathered
+from tests.worker.test_worker import write_digits
+from tests.worker.workloads import workload
+
+pytestmark = pytest.mark.unit
+
+
+def test_an_evaluation_is_reported_with_the_steps_that_came_after_it(tmp_path: Path) -> None:
+    write_digits(tmp_path)
+    work = workload(model="svm", batch=8, evaluate_every=2)
+    model = learner.make(work, tmp_path, torch.device("cpu"))
+    steps, parameters = LocalSteps(model, work, Place("prague", (), (), {}, (), {})), gathered(model)
+    for iteration in (4, 5):  # evaluated before the first of the two
+        parameters = parameters + steps(parameters, iteration)
+    assert {"test_loss", "loss"} <= steps.figures().metrics.keys()
+    steps(parameters, 5)
+    assert steps.figures().metrics.keys() == {"loss"}
+
+
+@pytest.mark.parametrize(("evaluates", "before"), [((1, 0), [0, 6, 12]), ((4, 1), [3, 15]), (None, [])])
+def test_who_evaluates_does_so_as_its_rounds_begin(
+    evaluates: tuple[int, int] | None, before: list[int], tmp_path: Path
+) -> None:
+    """Every second round of three steps, or the next one that begins with what came back from an exchange."""
+    write_digits(tmp_path)
+    place = Place("staggered", (), (), {}, (), {}, steps=3, evaluates=evaluates)
+    work = workload(model="svm", batch=8, evaluate_every=2)
+    model = learner.make(work, tmp_path, torch.device("cpu"))
+    steps, parameters = LocalSteps(model, work, place), gathered(model)
+    evaluated = []
+    for step in range(17):
+        parameters = parameters + steps(parameters, step)
+        if "test_loss" in steps.figures().metrics:
+            evaluated.append(step)
+    assert evaluated == before
