@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := setup
 # Other shells leave by a signal without running what `trap … EXIT` asked for.
 SHELL := /bin/bash
-.PHONY: setup emulate test test-in-guest test-units test-runs test-networks smoke bench doctor clean
+.PHONY: setup emulate test test-in-guest test-units test-runs test-networks check smoke bench doctor clean
 
 # Files that root makes in the checkout are handed back to the user who called sudo, however the recipe ends.
 GIVE_BACK = trap './setup.sh give-back' EXIT
@@ -48,6 +48,13 @@ test-runs:
 
 test-networks:
 	@.venv/bin/python -m pytest -m '$(ROOTS) and not alone' $(addprefix --ignore=,$(RUNS))
+
+# What changed since this commit.
+SINCE ?= HEAD
+check: setup ## style, types, sizes and the unit tests of what changed, in two minutes
+	@$(GIVE_BACK); \
+	.venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy && .venv/bin/python -m tests.sizes && \
+	.venv/bin/python -m pytest -m unit $$(.venv/bin/python -m tests.changed $(SINCE))
 
 smoke: setup ## a short run in a container with its own engine; fails unless its verdict is `trusted`
 	@$(GIVE_BACK); .venv/bin/python -m containers.smoke

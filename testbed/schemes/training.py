@@ -15,7 +15,7 @@ from testbed.sync.strategies import Reducer
 
 
 @dataclass(frozen=True, slots=True)
-class Training:
+class RoundTraining:
     """Of a scheme that reduces in rounds: one member's model, and the session that reduces.
 
     parameters   the tensors that the members are to agree on, each with its `grad`

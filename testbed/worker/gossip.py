@@ -24,7 +24,7 @@ from testbed.worker.slowness import Slowness
 from testbed.workload import Workload
 
 
-class LocalSteps:
+class PacedSteps:
     """Steps of a learner from parameters that are given, each paced to its declared time.
 
     What an iteration begins with is evaluated in every `evaluate_every`-th, or the next of those in which the member is
@@ -92,7 +92,7 @@ def train(meeting: Meeting, work: Workload, folder: Path, device: torch.device) 
     try:
         model = learner.make(work, folder, device)
         place = Place.from_json(meeting.job.assignment)
-        steps = LocalSteps(model, work, place)
+        steps = PacedSteps(model, work, place)
         participant = participant_of(meeting, place, model)
     except ValueError as error:
         meeting.channel.send(Goodbye(meeting.name, 0, error=str(error)))

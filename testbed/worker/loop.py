@@ -14,7 +14,7 @@ import torch
 
 from testbed import sync
 from testbed.schemes import SCHEMES
-from testbed.schemes.training import Training
+from testbed.schemes.training import RoundTraining
 from testbed.sync import Strategy
 from testbed.sync.meeting import Meeting
 from testbed.sync.session import session_of
@@ -104,7 +104,7 @@ def strategy_of(session: sync.Session, model: Learner, weight: float) -> Strateg
     job = session.job
     scheme = SCHEMES[job.scheme]
     planned = partial(planned_steps, session)
-    training = Training(session, model.parameters, weight, job.assignment, planned)
+    training = RoundTraining(session, model.parameters, weight, job.assignment, planned)
     strategy: Strategy = scheme.algorithm.build(scheme.read(job.options), training)
     return strategy
 

@@ -9,7 +9,7 @@ import torch
 
 from testbed.protocol import Place
 from testbed.worker import learner
-from testbed.worker.gossip import LocalSteps, gathered
+from testbed.worker.gossip import PacedSteps, gathered
 from tests.worker.test_worker import write_digits
 from tests.worker.workloads import workload
 
@@ -20,7 +20,7 @@ def test_an_evaluation_is_reported_with_the_steps_that_came_after_it(tmp_path: P
     write_digits(tmp_path)
     work = workload(model="svm", batch=8, evaluate_every=2)
     model = learner.make(work, tmp_path, torch.device("cpu"))
-    steps, parameters = LocalSteps(model, work, Place("prague", (), (), {}, (), {})), gathered(model)
+    steps, parameters = PacedSteps(model, work, Place("prague", (), (), {}, (), {})), gathered(model)
     for iteration in (4, 5):  # evaluated before the first of the two
         parameters = parameters + steps(parameters, iteration)
     assert {"test_loss", "loss"} <= steps.figures().metrics.keys()
@@ -37,7 +37,7 @@ def test_who_evaluates_does_so_as_its_rounds_begin(
     place = Place("staggered", (), (), {}, (), {}, steps=3, evaluates=evaluates)
     work = workload(model="svm", batch=8, evaluate_every=2)
     model = learner.make(work, tmp_path, torch.device("cpu"))
-    steps, parameters = LocalSteps(model, work, place), gathered(model)
+    steps, parameters = PacedSteps(model, work, place), gathered(model)
     evaluated = []
     for step in range(17):
         parameters = parameters + steps(parameters, step)

@@ -14,25 +14,25 @@ from torch import Tensor
 
 from testbed.schemes.graph import InGraph
 from testbed.schemes.training import GossipTraining
-from testbed.sync.gossip.effects import Advance, Member, Participant, Send, Steps, Until
+from testbed.sync.gossip.effects import Advance, Participant, Send, Steps, TrainingMember, Until
 from testbed.sync.gossip.message import Message, message
 
 
 @message(6)
-class Exchange(Message):
+class AverageRequest(Message):
     """The active member's parameters, to be averaged with the receiver's."""
 
     parameters: Tensor
 
 
 @message(7)
-class Moved(Message):
+class HalfDifference(Message):
     """Half the difference: the passive member has added it, the active one takes it away."""
 
     half: Tensor
 
 
-class PassiveMember(Member):
+class PassiveMember(TrainingMember):
     """Trains, and averages with whoever asks, also after its own training has ended."""
 
     def __init__(self, name: str, parameters: Tensor, iterations: int) -> None:
@@ -40,11 +40,11 @@ class PassiveMember(Member):
         self._iterations = iterations
 
     def receive(self, sender: str, message: Message) -> Iterable[Send]:
-        if not isinstance(message, Exchange):
+        if not isinstance(message, AverageRequest):
             raise self.unexpected(sender, message)
         half = (message.parameters - self.parameters) / 2
         self.parameters = self.parameters + half
-        return (Send(sender, Moved(half)),)
+        return (Send(sender, HalfDifference(half)),)
 
     def program(self) -> Steps[None]:
         for iteration in range(self._iterations):
@@ -53,7 +53,7 @@ class PassiveMember(Member):
         yield Advance(self._iterations)
 
 
-class ActiveMember(Member):
+class ActiveMember(TrainingMember):
     """Averages with one random member of `targets`, all passive, during each of its steps."""
 
     def __init__(
@@ -66,7 +66,7 @@ class ActiveMember(Member):
         self._asked = ""
 
     def receive(self, sender: str, message: Message) -> Iterable[Send]:
-        if not isinstance(message, Moved) or sender != self._asked:
+        if not isinstance(message, HalfDifference) or sender != self._asked:
             raise self.unexpected(sender, message)
         self.parameters = self.parameters - message.half
         self._asked = ""
@@ -76,7 +76,7 @@ class ActiveMember(Member):
         for iteration in range(self._iterations):
             step = yield from self.begin(iteration)
             self._asked = self._random.choice(self._targets)
-            yield Send(self._asked, Exchange(self.parameters))
+            yield Send(self._asked, AverageRequest(self.parameters))
             yield Until(lambda: not self._asked, "the answer of its passive neighbour")
             change = yield from self.finished(step, iteration)
             self.parameters = self.parameters + change

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from testbed.schemes.diloco import DilocoOptions
-from testbed.schemes.training import Training
+from testbed.schemes.training import RoundTraining
 from testbed.sync import Nesterov
 from testbed.sync.strategies import LocalSgd, Strategy
 
 
-def build(options: DilocoOptions, training: Training) -> Strategy:
+def build(options: DilocoOptions, training: RoundTraining) -> Strategy:
     """The strategy for a member's model."""
     return LocalSgd(
         training.reducer,

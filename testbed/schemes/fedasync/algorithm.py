@@ -12,7 +12,7 @@ from torch import Tensor
 
 from testbed.schemes.steps import LocalSteps
 from testbed.schemes.training import GossipTraining
-from testbed.sync.gossip.effects import Advance, Compute, Member, Participant, Send, Step, Steps, Until
+from testbed.sync.gossip.effects import Advance, LocalCompute, Participant, Send, Step, Steps, TrainingMember, Until
 from testbed.sync.gossip.message import Message, message
 
 #: α and a as in the paper's experiments: a half of a model that is new, and the less the older.
@@ -21,7 +21,7 @@ DECAY = 0.5
 
 
 @message(18)
-class Trained(Message):
+class TrainedModel(Message):
     """What the sender's local steps made of the model of this version."""
 
     version: int
@@ -29,14 +29,14 @@ class Trained(Message):
 
 
 @message(19)
-class Given(Message):
+class GivenModel(Message):
     """The model as it is now."""
 
     version: int
     parameters: Tensor
 
 
-class AsyncMember(Member):
+class AsyncMember(TrainingMember):
     """Takes `steps` local steps from the newest model it was given, and gives the server what came out."""
 
     def __init__(self, name: str, server: str, parameters: Tensor, iterations: int, steps: int) -> None:
@@ -52,16 +52,16 @@ class AsyncMember(Member):
             yield Advance(iteration)
             local = self.parameters
             for number in range(iteration * self._steps, (iteration + 1) * self._steps):
-                step: Step = yield Compute(local, number)
+                step: Step = yield LocalCompute(local, number)
                 yield from self.finished(step, number)
                 local = local + step.change
             self._asked = True
-            yield Send(self._server, Trained(self._version, local))
+            yield Send(self._server, TrainedModel(self._version, local))
             yield Until(lambda: not self._asked, "the server's model")
         yield Advance(self._iterations)
 
     def receive(self, sender: str, message: Message) -> Iterable[Send]:
-        if not isinstance(message, Given) or not self._asked:
+        if not isinstance(message, GivenModel) or not self._asked:
             raise self.unexpected(sender, message)
         self._version, self.parameters, self._asked = message.version, message.parameters, False
         return ()
@@ -76,12 +76,12 @@ class AsyncServer(AsyncMember):
         self._newest = 0
 
     def receive(self, sender: str, message: Message) -> Iterable[Send]:
-        if not isinstance(message, Trained):
+        if not isinstance(message, TrainedModel):
             return super().receive(sender, message)
         late = self._newest - message.version
         self._model = self._model.lerp(message.parameters, MIXING * (1 + late) ** -DECAY)
         self._newest += 1
-        return (Send(sender, Given(self._newest, self._model)),)
+        return (Send(sender, GivenModel(self._newest, self._model)),)
 
 
 def build(options: LocalSteps, training: GossipTraining) -> Participant:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from testbed.schemes.hierarchical import HierarchicalOptions
-from testbed.schemes.training import Training
+from testbed.schemes.training import RoundTraining
 from testbed.sync.strategies import LocalSgd, Strategy
 
 
-def build(options: HierarchicalOptions, training: Training) -> Strategy:
+def build(options: HierarchicalOptions, training: RoundTraining) -> Strategy:
     """The strategy for a member's model."""
     return LocalSgd(training.reducer, training.parameters, every=options.every, weight=training.weight)

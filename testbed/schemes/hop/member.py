@@ -19,16 +19,16 @@ from torch import Tensor
 
 from testbed.schemes.hop.course import Course
 from testbed.schemes.hop.credits import Credits
-from testbed.schemes.hop.messages import Ack, Skipped, Tokens, Update
+from testbed.schemes.hop.messages import Ack, HopUpdate, Skipped, Tokens
 from testbed.schemes.hop.reception import Backup, Reception, Stale
 from testbed.schemes.hop.rules import HopRules
 from testbed.schemes.hop.updates import Entry
-from testbed.sync.gossip.effects import Advance, Compute, Member, Send, Step, Steps, Until
+from testbed.sync.gossip.effects import Advance, LocalCompute, Send, Step, Steps, TrainingMember, Until
 from testbed.sync.gossip.message import Message
 from testbed.sync.gossip.neighbours import Neighbours
 
 
-class HopMember(Member):
+class HopMember(TrainingMember):
     """Trains for `iterations` iterations by `rules`, which are the same for all members.
 
     `iteration` is the one it is in, `first` - 1 before the first and `iterations` at the end. One that comes while
@@ -54,7 +54,7 @@ class HopMember(Member):
 
     def receive(self, sender: str, message: Message) -> Iterable[Send]:
         match message:
-            case Update(iteration, parameters):
+            case HopUpdate(iteration, parameters):
                 self.reception.enqueue(Entry(parameters, iteration, sender))
             case Skipped(first, last):
                 for iteration in range(first, last + 1):
@@ -119,7 +119,7 @@ class HopMember(Member):
         """The iteration in which it comes: what it would average is what it begins with."""
         self.parameters = yield from self.reception.begun()
         yield from self._send()
-        step: Step = yield Compute(self.parameters, self.iteration)
+        step: Step = yield LocalCompute(self.parameters, self.iteration)
         change = yield from self.finished(step, self.iteration)
         yield from self._acknowledge()
         self.parameters = self.parameters + change
@@ -140,13 +140,13 @@ class HopMember(Member):
             yield Until(lambda: min(self._acked.values()) >= last, f"acknowledgements of iteration {last}")
         for target in self._course.neighbours.targets:
             if self._is_of_use_to(target, self.iteration):
-                yield Send(target, Update(self.iteration, self.parameters))
+                yield Send(target, HopUpdate(self.iteration, self.parameters))
 
     def stale(self, to: str, message: Message, later: Sequence[Message]) -> bool:
         """An update that `to` would drop; under staleness also one that a newer update is about to replace."""
-        if not isinstance(message, Update):
+        if not isinstance(message, HopUpdate):
             return False
-        superseded = bool(self._rules.staleness) and any(isinstance(other, Update) for other in later)
+        superseded = bool(self._rules.staleness) and any(isinstance(other, HopUpdate) for other in later)
         return superseded or not self._is_of_use_to(to, message.iteration)
 
     def _is_of_use_to(self, target: str, iteration: int) -> bool:
@@ -156,7 +156,7 @@ class HopMember(Member):
         return self.credits.lead(target) + self.iteration - iteration <= self._rules.slack
 
     def _learn(self) -> Steps[None]:
-        step: Step = yield Compute(self.parameters, self.iteration)
+        step: Step = yield LocalCompute(self.parameters, self.iteration)
         if not self._rules.parallel:
             yield from self.finished(step, self.iteration)
         own = Entry(self.parameters, self.iteration, self.name)

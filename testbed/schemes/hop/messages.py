@@ -8,7 +8,7 @@ from testbed.sync.gossip.message import Message, message
 
 
 @message(1)
-class Update(Message):
+class HopUpdate(Message):
     """The sender's parameters at the start of `iteration`."""
 
     iteration: int

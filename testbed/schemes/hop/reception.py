@@ -8,7 +8,7 @@ from torch import Tensor
 
 from testbed.schemes.hop.rules import HopRules
 from testbed.schemes.hop.updates import Entry, UpdateQueue
-from testbed.sync.gossip.average import Average
+from testbed.sync.gossip.average import WeightedMean
 from testbed.sync.gossip.effects import Steps, Until
 from testbed.sync.gossip.neighbours import Neighbours
 
@@ -60,7 +60,7 @@ class Reception(ABC):
 
     def begun(self) -> Steps[Tensor]:
         """For who comes later: waits for each in-neighbour's first update to it; the average, without its own."""
-        average = Average()
+        average = WeightedMean()
         for sender in self._neighbours.sources:
             entry = yield from self._first_of(sender)
             if entry is not None:
@@ -117,7 +117,7 @@ class Backup(Reception):
             self.queue.enqueue(entry)
 
     def average(self, own: Entry, iteration: int) -> Steps[Tensor]:
-        average = Average()
+        average = WeightedMean()
         self._count(average, [own])
         counted: set[str] = set()
         while not self._enough(counted):
@@ -136,7 +136,7 @@ class Backup(Reception):
             f"updates of iteration {iteration} from {len(missing) - self._spare} of {', '.join(missing)}",
         )
 
-    def _take(self, average: Average, iteration: int) -> Steps[set[str]]:
+    def _take(self, average: WeightedMean, iteration: int) -> Steps[set[str]]:
         """Counts what there is of `iteration`; whose it was."""
         entries = yield from self.queue.dequeue(self.queue.size(iteration), iteration)
         self._count(average, entries)
@@ -155,7 +155,7 @@ class Backup(Reception):
     def reach(self) -> int | None:
         return None
 
-    def _count(self, average: Average, entries: list[Entry]) -> None:
+    def _count(self, average: WeightedMean, entries: list[Entry]) -> None:
         for entry in entries:
             if entry.update is not None and entry.sender in self._weights:
                 average.add(entry.update, self._weights[entry.sender])
@@ -180,7 +180,7 @@ class Stale(Reception):
 
     def average(self, own: Entry, iteration: int) -> Steps[Tensor]:
         first = iteration - self._staleness
-        average = Average()
+        average = WeightedMean()
         # A member that leaps is itself older than the window; it counts once, or what it learned would be lost.
         self._count(average, own, max(own.iteration - first + 1, 1))
         for sender in self._neighbours.sources:
@@ -213,6 +213,6 @@ class Stale(Reception):
     def _newest(self, sender: str) -> Entry | None:
         return next((entry for entry in self.queue if entry.sender == sender), None)
 
-    def _count(self, average: Average, entry: Entry, times: int) -> None:
+    def _count(self, average: WeightedMean, entry: Entry, times: int) -> None:
         if entry.update is not None:
             average.add(entry.update, times * self._weights[entry.sender])

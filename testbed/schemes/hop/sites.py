@@ -16,14 +16,14 @@ from collections.abc import Iterable, Sequence
 from torch import Tensor
 
 from testbed.schemes.hop.member import HopMember
-from testbed.sync.gossip.average import Average
-from testbed.sync.gossip.effects import Advance, Compute, Member, Participant, Send, Step, Steps, Until
+from testbed.sync.gossip.average import WeightedMean
+from testbed.sync.gossip.effects import Advance, LocalCompute, Participant, Send, Step, Steps, TrainingMember, Until
 from testbed.sync.gossip.message import Message, message
 from testbed.sync.gossip.neighbours import Neighbours
 
 
 @message(16)
-class Task(Message):
+class SiteTask(Message):
     """The site is in `iteration`, at `parameters`; in the last, which takes no step, they are what it ended at."""
 
     iteration: int
@@ -31,7 +31,7 @@ class Task(Message):
 
 
 @message(17)
-class Change(Message):
+class SiteChange(Message):
     """The sender's step of `iteration`."""
 
     iteration: int
@@ -53,7 +53,7 @@ class _SiteStep(Step):
 
     @property
     def change(self) -> Tensor:
-        average = Average()
+        average = WeightedMean()
         for change in (self._own.change, *self._changes.values()):
             average.add(change, 1.0)
         return average.value
@@ -80,14 +80,14 @@ class SiteLeader(Participant):
                 effect = program.send(answer)
             except StopIteration:
                 break
-            if isinstance(effect, Compute):
+            if isinstance(effect, LocalCompute):
                 answer = yield from self._begin(effect)
             else:
                 answer = yield effect
-        yield from self._tell(Task(self._iterations, self.member.parameters))
+        yield from self._tell(SiteTask(self._iterations, self.member.parameters))
 
     def receive(self, sender: str, message: Message) -> Iterable[Send]:
-        if not isinstance(message, Change):
+        if not isinstance(message, SiteChange):
             return self.member.receive(sender, message)
         self._changes[message.iteration][sender] = message.change
         return ()
@@ -111,29 +111,29 @@ class SiteLeader(Participant):
     def stale(self, to: str, message: Message, later: Sequence[Message]) -> bool:
         return self.member.stale(to, message, later)
 
-    def _begin(self, compute: Compute) -> Steps[Step]:
+    def _begin(self, compute: LocalCompute) -> Steps[Step]:
         for iteration in [past for past in self._changes if past < compute.iteration]:
             del self._changes[iteration]
-        yield from self._tell(Task(compute.iteration, compute.parameters))
+        yield from self._tell(SiteTask(compute.iteration, compute.parameters))
         own: Step = yield compute
         return _SiteStep(own, self._workers, self._changes[compute.iteration])
 
-    def _tell(self, task: Task) -> Steps[None]:
+    def _tell(self, task: SiteTask) -> Steps[None]:
         for worker in tuple(self._workers):
             yield Send(worker, task)
 
 
-class SiteWorker(Member):
+class SiteWorker(TrainingMember):
     """Makes a step wherever its site's `leader` is, which may leap; ends when the leader does, at its parameters."""
 
     def __init__(self, name: str, leader: str, parameters: Tensor, iterations: int) -> None:
         super().__init__(name, parameters)
         self._leader = leader
         self._iterations = iterations
-        self._tasks: list[Task] = []
+        self._tasks: list[SiteTask] = []
 
     def receive(self, sender: str, message: Message) -> Iterable[Send]:
-        if not isinstance(message, Task):
+        if not isinstance(message, SiteTask):
             raise self.unexpected(sender, message)
         self._tasks.append(message)
         return ()
@@ -146,7 +146,7 @@ class SiteWorker(Member):
             iteration, self.parameters = task.iteration, task.parameters
             if iteration < self._iterations:
                 change = yield from self.local_step(iteration)
-                yield Send(self._leader, Change(iteration, change))
+                yield Send(self._leader, SiteChange(iteration, change))
         yield Advance(iteration)
 
     def forget(self, gone: str) -> None:

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from testbed.schemes.hybrid import HybridOptions
 from testbed.schemes.staggered.rules import accumulated
-from testbed.schemes.training import Training
+from testbed.schemes.training import RoundTraining
 from testbed.sync import Nesterov
 from testbed.sync.strategies import LocalSgd, Strategy
 
 
-def build(options: HybridOptions, training: Training) -> Strategy:
+def build(options: HybridOptions, training: RoundTraining) -> Strategy:
     """The strategy for a member's model. Its assignment has `every`, the local steps of a round if the plan has none,
     and `steps`, those of each member."""
     every: int = training.assignment.get("every", options.every)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from testbed.schemes.graph import InGraph
 from testbed.schemes.training import GossipTraining
-from testbed.sync.gossip.effects import Advance, Member, Participant, Send, Steps, Until
+from testbed.sync.gossip.effects import Advance, Participant, Send, Steps, TrainingMember, Until
 from testbed.sync.gossip.message import Message, message
 
 
@@ -44,7 +44,7 @@ def pull_probabilities(seconds: Mapping[str, float], floor: float) -> dict[str, 
     return {peer: floor + rest * speed for peer, speed in speeds.items()}
 
 
-class NetMaxMember(Member):
+class NetMaxMember(TrainingMember):
     """Pulls from one peer during each step, by `probabilities`, which may be replaced at any time.
 
     Raises ValueError when `pull` is more than a peer's probability: the step past its model would be too far.

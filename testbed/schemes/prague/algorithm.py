@@ -17,8 +17,8 @@ from torch import Tensor
 
 from testbed.schemes.prague import PragueOptions
 from testbed.schemes.training import GossipTraining
-from testbed.sync.gossip.average import Average
-from testbed.sync.gossip.effects import Advance, Member, Participant, Send, Steps, Until
+from testbed.sync.gossip.average import WeightedMean
+from testbed.sync.gossip.effects import Advance, Participant, Send, Steps, TrainingMember, Until
 from testbed.sync.gossip.message import Message, message
 
 #: A group inside a list of them begins with its number.
@@ -36,7 +36,7 @@ class Leaving(Message):
 
 
 @message(12)
-class Group(Message):
+class DrawnGroup(Message):
     """A group to average in; `number` tells groups of the same members apart."""
 
     number: int
@@ -53,10 +53,10 @@ class Group(Message):
 
 
 @message(13)
-class Groups(Message):
+class DrawnGroups(Message):
     """The groups that a member which leaves still has to serve, in order."""
 
-    groups: tuple[Group, ...]
+    groups: tuple[DrawnGroup, ...]
 
     def to_body(self, members: tuple[str, ...]) -> bytes:
         return b"".join(_NUMBER.pack(group.number) + group.to_body(members) for group in self.groups)
@@ -70,13 +70,13 @@ class Groups(Message):
         return cls(tuple(_group(part, members) for part in parts))
 
 
-def _group(part: memoryview, members: tuple[str, ...]) -> Group:
+def _group(part: memoryview, members: tuple[str, ...]) -> DrawnGroup:
     (number,) = _NUMBER.unpack_from(part)
-    return Group.of_body(part[_NUMBER.size :], members, number=number)
+    return DrawnGroup.of_body(part[_NUMBER.size :], members, number=number)
 
 
 @message(14)
-class Part(Message):
+class GroupPart(Message):
     """The sender's parameters for group `number`."""
 
     number: int
@@ -93,7 +93,7 @@ class GroupGenerator(Participant):
         self._present = list(members)
         self._size = size
         self._random = random
-        self._buffers: dict[str, deque[Group]] = {member: deque() for member in self._present}
+        self._buffers: dict[str, deque[DrawnGroup]] = {member: deque() for member in self._present}
         self._count = 0
 
     def program(self) -> Steps[None]:
@@ -104,16 +104,16 @@ class GroupGenerator(Participant):
             case Ready():
                 return (Send(sender, self.next_group(sender)),)
             case Leaving():
-                return (Send(sender, Groups(self.leave(sender))),)
+                return (Send(sender, DrawnGroups(self.leave(sender))),)
         raise TypeError(f"{self.name} gives out groups; it cannot take {message} from {sender}")
 
-    def next_group(self, member: str) -> Group:
+    def next_group(self, member: str) -> DrawnGroup:
         """The oldest group in the member's buffer, which a new one enters where there is none."""
         if not self._buffers[member]:
             self._form(member)
         return self._buffers[member].popleft()
 
-    def leave(self, member: str) -> tuple[Group, ...]:
+    def leave(self, member: str) -> tuple[DrawnGroup, ...]:
         """Puts the member into no more groups; those that it is in and has not been given."""
         self._present.remove(member)
         left = tuple(self._buffers[member])
@@ -123,29 +123,29 @@ class GroupGenerator(Participant):
     def _form(self, member: str) -> None:
         others = [other for other in self._present if other != member]
         chosen = self._random.sample(others, min(self._size - 1, len(others)))
-        group = Group(self._count, (member, *chosen))
+        group = DrawnGroup(self._count, (member, *chosen))
         self._count += 1
         for one in group.members:
             self._buffers[one].append(group)
 
 
-class PragueMember(Member):
+class PragueMember(TrainingMember):
     """Trains for `iterations` iterations, each a step and an average in the group that `generator` gives."""
 
     def __init__(self, name: str, generator: str, parameters: Tensor, iterations: int) -> None:
         super().__init__(name, parameters)
         self._generator = generator
         self._iterations = iterations
-        self._given: list[tuple[Group, ...]] = []
+        self._given: list[tuple[DrawnGroup, ...]] = []
         self._parts: dict[int, list[Tensor]] = defaultdict(list)
 
     def receive(self, sender: str, message: Message) -> Iterable[Send]:
         match message:
-            case Group():
+            case DrawnGroup():
                 self._given.append((message,))
-            case Groups(groups):
+            case DrawnGroups(groups):
                 self._given.append(groups)
-            case Part(number, parameters):
+            case GroupPart(number, parameters):
                 self._parts[number].append(parameters)
             case _:
                 raise self.unexpected(sender, message)
@@ -165,12 +165,12 @@ class PragueMember(Member):
         for group in self._given.pop():
             yield from self._reduce(group)
 
-    def _reduce(self, group: Group) -> Steps[None]:
+    def _reduce(self, group: DrawnGroup) -> Steps[None]:
         others = [other for other in group.members if other != self.name]
         for other in others:
-            yield Send(other, Part(group.number, self.parameters))
+            yield Send(other, GroupPart(group.number, self.parameters))
         yield Until(lambda: len(self._parts[group.number]) == len(others), f"the parts of {group}")
-        average = Average()
+        average = WeightedMean()
         for part in (self.parameters, *self._parts.pop(group.number)):
             average.add(part, 1.0)
         self.parameters = average.value

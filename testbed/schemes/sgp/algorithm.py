@@ -14,13 +14,13 @@ from torch import Tensor
 
 from testbed.schemes.graph import InGraph
 from testbed.schemes.training import GossipTraining
-from testbed.sync.gossip.effects import Advance, Member, Participant, Send, Steps, Until
+from testbed.sync.gossip.effects import Advance, Participant, Send, Steps, TrainingMember, Until
 from testbed.sync.gossip.message import Message, message
 from testbed.sync.gossip.neighbours import Neighbours
 
 
 @message(5)
-class Share(Message):
+class MassShare(Message):
     """A part of the sender's numerator and of its mass, in `iteration`."""
 
     iteration: int
@@ -28,7 +28,7 @@ class Share(Message):
     mass: float
 
 
-class PushSumMember(Member):
+class PushSumMember(TrainingMember):
     """Synchronous: an iteration ends when all in-neighbours' shares of it have come. Weights are not used."""
 
     def __init__(self, neighbours: Neighbours, parameters: Tensor, iterations: int) -> None:
@@ -37,7 +37,7 @@ class PushSumMember(Member):
         self._iterations = iterations
         self._numerator = parameters
         self._mass = 1.0
-        self._shares: dict[int, list[Share]] = defaultdict(list)
+        self._shares: dict[int, list[MassShare]] = defaultdict(list)
 
     @property
     def held(self) -> tuple[Tensor, float]:
@@ -47,7 +47,7 @@ class PushSumMember(Member):
         return numerator, self._mass + sum(share.mass for share in waiting)
 
     def receive(self, sender: str, message: Message) -> Iterable[Send]:
-        if not isinstance(message, Share):
+        if not isinstance(message, MassShare):
             raise self.unexpected(sender, message)
         self._shares[message.iteration].append(message)
         return ()
@@ -65,7 +65,7 @@ class PushSumMember(Member):
         self._numerator = self._numerator / parts
         self._mass /= parts
         for target in self._neighbours.targets:
-            yield Send(target, Share(iteration, self._numerator, self._mass))
+            yield Send(target, MassShare(iteration, self._numerator, self._mass))
 
     def _gather(self, iteration: int) -> Steps[None]:
         sources = len(self._neighbours.sources)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from testbed.schemes.staggered.messages import Merged, Moved
+from testbed.schemes.staggered.messages import GroupMove, Merged
 from testbed.schemes.staggered.rules import HybridRules
 from testbed.sync.gossip.effects import Send
 
@@ -18,7 +18,7 @@ class _Awaiting:
     """An exchange that is to be answered."""
 
     sender: str
-    message: Moved
+    message: GroupMove
 
 
 class GlobalSlice:
@@ -38,7 +38,7 @@ class GlobalSlice:
         self._done = [0] * len(rules.teams)  # the round of each group's last exchange that is whole
         self._newest = 0
 
-    def merge(self, sender: str, message: Moved) -> Iterable[Send]:
+    def merge(self, sender: str, message: GroupMove) -> Iterable[Send]:
         """Merge a part of a group's move; the answers that may be given now. ValueError when it does not lie here."""
         group = self._rules.team_of(sender)
         if not self._start <= message.start <= self._start + len(self.values) - len(message.values):
@@ -72,7 +72,7 @@ class GlobalSlice:
             return owed > number
         return owed >= number - self._rules.staleness
 
-    def _answer(self, message: Moved) -> Merged:
+    def _answer(self, message: GroupMove) -> Merged:
         place = message.start - self._start
         values = self.values[place : place + len(message.values)]
         return Merged(message.round, message.start, self._rules.rounded(values))

@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 
 from testbed.schemes.staggered.copy import GlobalSlice
-from testbed.schemes.staggered.messages import Agreed, Local, Merged, Moved
+from testbed.schemes.staggered.messages import Agreed, GroupMove, Local, Merged
 from testbed.schemes.staggered.rules import HybridRules, cut
-from testbed.sync.gossip.effects import Advance, Compute, Member, Send, Step, Steps, Until
+from testbed.sync.gossip.effects import Advance, LocalCompute, Send, Step, Steps, TrainingMember, Until
 from testbed.sync.gossip.message import Message
 
 
-class HybridMember(Member):
+class HybridMember(TrainingMember):
     """Member `name` under `rules`, from `parameters`, which are everybody's at the start."""
 
     def __init__(self, name: str, rules: HybridRules, parameters: Tensor) -> None:
@@ -54,7 +54,7 @@ class HybridMember(Member):
             yield Advance(number - 1)
             local = self.parameters
             for _ in range(self._rules.steps[self.name]):
-                step: Step = yield Compute(local, done)
+                step: Step = yield LocalCompute(local, done)
                 yield from self.finished(step, done)
                 local = local + step.change
                 if self._rules.prox:
@@ -74,7 +74,7 @@ class HybridMember(Member):
                 self._local.setdefault(number, {})[sender] = values
             case Agreed(number, values) if _fits(values, self._shards.get(sender)):
                 self._agreed.setdefault(number, {})[sender] = values
-            case Moved() if self._copy is not None:
+            case GroupMove() if self._copy is not None:
                 return self._copy.merge(sender, message)
             case Merged(number, start, values) if self._missing:
                 self._put(number, start, values)
@@ -106,7 +106,7 @@ class HybridMember(Member):
         for root, (first, last) in self._slices.items():
             begin, end = max(start, first), min(stop, last)
             if begin < end:
-                yield Send(root, Moved(number, begin, moved[begin - start : end - start]))
+                yield Send(root, GroupMove(number, begin, moved[begin - start : end - start]))
         yield Until(lambda: not self._missing, f"the exchange of round {number}")
         self._base = self._at
 

@@ -22,7 +22,7 @@ class Agreed(Message):
 
 
 @message(22)
-class Moved(Message):
+class GroupMove(Message):
     """How far a group has gone since its last exchange, for the root that holds these elements."""
 
     round: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 
-class Average:
+class WeightedMean:
     """Sum of weight x update over the sum of weights, so that it is an average whoever is missing."""
 
     def __init__(self) -> None:

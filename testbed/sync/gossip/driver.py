@@ -18,8 +18,19 @@ from typing import Protocol
 from torch import Tensor
 
 from testbed.sync.errors import SyncError
-from testbed.sync.gossip.effects import Advance, Compute, Effect, Participant, Send, Step, Until
-from testbed.sync.gossip.inbox import Arrived, Asked, Cut, Event, Failed, Gone, Inbox, Sent, Stepped, Turned
+from testbed.sync.gossip.effects import Advance, Effect, LocalCompute, Participant, Send, Step, Until
+from testbed.sync.gossip.inbox import (
+    Asked,
+    Cut,
+    Event,
+    Gone,
+    Inbox,
+    MemberFailed,
+    MessageArrived,
+    Sent,
+    Stepped,
+    Turned,
+)
 from testbed.sync.gossip.message_codec import Done
 from testbed.sync.gossip.message_queue import MessageQueue
 from testbed.sync.gossip.neighbours import Neighbours
@@ -99,7 +110,7 @@ class Driver:
         match effect:
             case Send(to, message):
                 self._send(Send(to, message))
-            case Compute(parameters, iteration):
+            case LocalCompute(parameters, iteration):
                 return self._begin(parameters, iteration)
             case Until(condition, awaited):
                 self._wait(condition, awaited, self._patience_s)
@@ -110,7 +121,7 @@ class Driver:
 
     def _send(self, send: Send) -> None:
         if send.to == self._participant.name:
-            self._inbox.put(Arrived(send.to, send.message, time.monotonic()))
+            self._inbox.put(MessageArrived(send.to, send.message, time.monotonic()))
         else:
             self._queue.send(send.to, send.message)
 
@@ -121,7 +132,7 @@ class Driver:
             if future.cancelled():
                 return
             if (error := future.exception()) is not None:
-                self._inbox.put(Failed(error))
+                self._inbox.put(MemberFailed(error))
             else:
                 self._inbox.put(Stepped(step, future.result()))
 
@@ -141,14 +152,14 @@ class Driver:
                 self._handle(event, awaited)
             except ValueError as error:
                 raise SyncError(f"{self._participant.name}, iteration {self.iteration}: {error}") from error
-            if isinstance(event, Arrived) and condition():
+            if isinstance(event, MessageArrived) and condition():
                 self._watch.waited(max(event.at_s - began, 0.0), event.sender)
 
     def _handle(self, event: Event, awaited: str) -> None:
         match event:
-            case Arrived(sender, Done()):
+            case MessageArrived(sender, Done()):
                 self._done.add(sender)
-            case Arrived(sender, message):
+            case MessageArrived(sender, message):
                 for answer in self._participant.receive(sender, message):
                     self._send(answer)
             case Stepped(step, change):
@@ -163,7 +174,7 @@ class Driver:
                 self._watch.promised(self._participant.promise(ahead))
             case Turned(iteration, neighbours, roster):
                 self._turn(iteration, neighbours, roster)
-            case Failed(error):
+            case MemberFailed(error):
                 raise error
 
     def _lost(self, peer: str, why: str, awaited: str) -> None:

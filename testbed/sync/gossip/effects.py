@@ -35,7 +35,7 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
-class Compute:
+class LocalCompute:
     """Begin the local step of `iteration` at `parameters`, which must not change meanwhile."""
 
     parameters: Tensor
@@ -57,7 +57,7 @@ class Advance:
     iteration: int
 
 
-Effect = Send | Compute | Until | Advance
+Effect = Send | LocalCompute | Until | Advance
 
 Result = TypeVar("Result")
 
@@ -133,7 +133,7 @@ class Participant(ABC):
         return False
 
 
-class Member(Participant):
+class TrainingMember(Participant):
     """A participant that trains. `parameters` is 1-dimensional and replaced, never written to: others may hold it."""
 
     def __init__(self, name: str, parameters: Tensor) -> None:
@@ -147,7 +147,7 @@ class Member(Participant):
     def begin(self, iteration: int) -> Steps[Step]:
         """Enters `iteration` and begins its local step."""
         yield Advance(iteration)
-        step: Step = yield Compute(self.parameters, iteration)
+        step: Step = yield LocalCompute(self.parameters, iteration)
         return step
 
     def finished(self, step: Step, iteration: int) -> Steps[Tensor]:

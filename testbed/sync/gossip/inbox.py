@@ -17,7 +17,7 @@ from testbed.sync.errors import FrameError
 from testbed.sync.frame import Frame, FrameFormat, Greeting, Kind
 from testbed.sync.gossip.effects import Step
 from testbed.sync.gossip.message import Message
-from testbed.sync.gossip.message_codec import MessageCodec, Packed
+from testbed.sync.gossip.message_codec import MessageCodec, WireMessage
 from testbed.sync.gossip.neighbours import Neighbours
 from testbed.sync.round import Delivery
 
@@ -27,7 +27,7 @@ OPEN_MESSAGES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Arrived:
+class MessageArrived:
     """A message from `sender`, whole since `at_s` (monotonic clock)."""
 
     sender: str
@@ -70,7 +70,7 @@ class Turned:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class MemberFailed:
     """This member can't go on."""
 
     error: BaseException
@@ -91,7 +91,7 @@ class Stepped:
     change: Tensor
 
 
-Event = Arrived | Gone | Cut | Asked | Turned | Failed | Sent | Stepped
+Event = MessageArrived | Gone | Cut | Asked | Turned | MemberFailed | Sent | Stepped
 
 
 @dataclass(slots=True)
@@ -188,11 +188,11 @@ class Inbox:
             if open_.left > 0:
                 return
             self._open[peer, era].pop(head.epoch, None)
-        whole = Packed(head.tree, head.round, head.successor, head.weight, memoryview(open_.body))
+        whole = WireMessage(head.tree, head.round, head.successor, head.weight, memoryview(open_.body))
         message = self._codec.unpack(whole)
         with self._guard:
             self._check(peer, era)
-            self.put(Arrived(peer, message, time.monotonic()))
+            self.put(MessageArrived(peer, message, time.monotonic()))
 
     def ended(self, peer: str, era: int, error: str) -> None:
         """A connection of the peer ended. One that ended well may have ended before others to the same peer."""

@@ -16,7 +16,7 @@ from testbed.sync.errors import Stopped
 from testbed.sync.gossip.account import Account, StepFigures
 from testbed.sync.gossip.driver import Driver, LocalStep
 from testbed.sync.gossip.effects import Participant
-from testbed.sync.gossip.inbox import Asked, Failed, Gone, Inbox, Sent, Turned
+from testbed.sync.gossip.inbox import Asked, Gone, Inbox, MemberFailed, Sent, Turned
 from testbed.sync.gossip.message_codec import MessageCodec
 from testbed.sync.gossip.message_queue import MessageQueue
 from testbed.sync.gossip.neighbours import Neighbours
@@ -129,7 +129,7 @@ class Membership:
     def _obey_one(self, message: Message) -> None:
         match message:
             case Stop(reason):
-                self._inbox.put(Failed(Stopped(reason)))
+                self._inbox.put(MemberFailed(Stopped(reason)))
             case Died(gone):
                 self._inbox.cut(gone)
             case Ask(ahead):

@@ -21,7 +21,7 @@ class Done(Message):
     """The sender's program has ended: it sends nothing any more but answers."""
 
 
-class Packed(NamedTuple):
+class WireMessage(NamedTuple):
     """A message's code, whole numbers and weight, and the bytes of its body; `kept` is whatever those belong to."""
 
     code: int
@@ -49,19 +49,19 @@ class MessageCodec:
         self._elements = elements
         self._codec = codec
 
-    def pack(self, message: Message) -> Packed:
+    def pack(self, message: Message) -> WireMessage:
         """The message as it travels. Its tensor is not copied, but for what goes through the codec."""
         form = message.form
         numbers = [getattr(message, name) for name in form.numbers]
         weight = getattr(message, form.weight) if form.weight else 0.0
-        head = Packed(message.code, *numbers)._replace(weight=weight)
+        head = WireMessage(message.code, *numbers)._replace(weight=weight)
         if not form.tensor:
             return head._replace(body=memoryview(message.to_body(self.members)))
         values = getattr(message, form.tensor).detach().to("cpu", torch.float32)
         kept = self._codec.encode(values) if form.coded else values.contiguous()
         return head._replace(body=bytes_of(kept), kept=kept)
 
-    def unpack(self, packed: Packed) -> Message:
+    def unpack(self, packed: WireMessage) -> Message:
         """The message that arrived; FrameError when it is none."""
         cls = CLASSES.get(packed.code)
         if cls is None:
@@ -79,12 +79,12 @@ class MessageCodec:
         except ValueError as error:
             raise FrameError(f"{cls.__name__}: {error}") from error
 
-    def _model(self, packed: Packed) -> Tensor:
+    def _model(self, packed: WireMessage) -> Tensor:
         if len(packed.body) != 4 * self._elements:
             raise FrameError(f"a model of {len(packed.body)} bytes, where this member's has {4 * self._elements}")
         return torch.frombuffer(packed.body, dtype=torch.float32)
 
-    def _some(self, packed: Packed, codec: Codec) -> Tensor:
+    def _some(self, packed: WireMessage, codec: Codec) -> Tensor:
         """Some of a model's elements; whose part it is knows how many they should be."""
         elements = len(packed.body) // codec.size(1)
         if elements > self._elements or not codec.fits(elements, len(packed.body)):

@@ -10,7 +10,7 @@ from testbed.protocol import PeerSample
 from testbed.sync.backlog import Priority
 from testbed.sync.frame import Frame, FrameFormat, Kind
 from testbed.sync.gossip.message import Message
-from testbed.sync.gossip.message_codec import MessageCodec, Packed
+from testbed.sync.gossip.message_codec import MessageCodec, WireMessage
 from testbed.sync.outbox import Outbox
 from testbed.sync.sender import Way
 
@@ -49,7 +49,7 @@ class MessageQueue:
         self._stale = stale
         self._on_sent = on_sent
         self._dropped: set[str] = set()
-        self._waiting: dict[str, deque[tuple[Message, Packed]]] = defaultdict(deque)
+        self._waiting: dict[str, deque[tuple[Message, WireMessage]]] = defaultdict(deque)
         self._under_way: Counter[str] = Counter()
         self._sequence: Counter[str] = Counter()
 
@@ -113,7 +113,7 @@ class MessageQueue:
                 self._under_way[to] += 1
                 self._hand_over(to, packed)
 
-    def _hand_over(self, to: str, packed: Packed) -> None:
+    def _hand_over(self, to: str, packed: WireMessage) -> None:
         number = self._sequence[to]
         self._sequence[to] = (number + 1) % 2**32
         size = len(packed.body)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from testbed.planning.graphs import Graph, Weights, double_ring, exponential, metropolis, ring, uniform
 from testbed.schemes.hop.member import HopMember
-from testbed.schemes.hop.messages import Skipped, Update
+from testbed.schemes.hop.messages import HopUpdate, Skipped
 from testbed.schemes.hop.rules import HopRules
 from testbed.sync.gossip.effects import Send, Steps
 from tests.schemes.hop.campaign import run_cases
@@ -145,7 +145,7 @@ def test_a_send_that_its_receiver_would_drop_is_suppressed() -> None:
     members = hop_members(graph, rules, 30)
     simulation = Simulation(members, Conditions(stragglers("w0")))
     simulation.run()
-    updates = [pair for pair, message in simulation.log if isinstance(message, Update)]
+    updates = [pair for pair, message in simulation.log if isinstance(message, HopUpdate)]
     # Its first 4 iterations go out while its neighbours are no more than max_ig ahead; after that they always are.
     assert updates.count(("w3", "w2")) == 30
     assert updates.count(("w0", "w1")) < 5

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from testbed.schemes.staggered.assignment import graph_of
 from testbed.schemes.staggered.member import HybridMember
-from testbed.schemes.staggered.messages import Agreed, Local, Merged, Moved
+from testbed.schemes.staggered.messages import Agreed, GroupMove, Local, Merged
 from testbed.schemes.staggered.rules import HybridRules, Team
 from testbed.sync.codecs import by_name
 from testbed.sync.errors import FrameError, SyncError
@@ -83,7 +83,7 @@ def test_a_death_ends_all_and_names_who_is_gone() -> None:
 def test_messages_travel(codec: str) -> None:
     messages = MessageCodec(MEMBERS, 10, by_name(codec))
     values = torch.tensor([0.5, -2.0, 1024.0])
-    for message in (Local(3, values), Agreed(4, values), Moved(5, 7, values), Merged(6, 7, values)):
+    for message in (Local(3, values), Agreed(4, values), GroupMove(5, 7, values), Merged(6, 7, values)):
         packed = messages.pack(message)  # what is read is its memory
         read = messages.unpack(packed)
         assert type(read) is type(message)
@@ -94,7 +94,7 @@ def test_messages_travel(codec: str) -> None:
 def test_no_part_of_the_model_is_refused() -> None:
     messages = MessageCodec(MEMBERS, 10)
     with pytest.raises(FrameError, match="no part of a model of 10"):
-        messages.unpack(messages.pack(Moved(1, 0, torch.zeros(11))))
+        messages.unpack(messages.pack(GroupMove(1, 0, torch.zeros(11))))
     one = HybridMember(
         "w0", HybridRules(LEADERS, 1, dict.fromkeys(MEMBERS, 1), dict.fromkeys(MEMBERS, 1.0)), torch.zeros(9)
     )
@@ -102,7 +102,7 @@ def test_no_part_of_the_model_is_refused() -> None:
         with pytest.raises(TypeError, match="cannot take"):
             one.receive("w1", message)
     with pytest.raises(ValueError, match="not here"):
-        one.receive("w4", Moved(1, 2, torch.zeros(4)))
+        one.receive("w4", GroupMove(1, 2, torch.zeros(4)))
 
 
 def test_what_the_codec_leaves_out_comes_with_the_next_move() -> None:
@@ -117,6 +117,6 @@ def test_what_the_codec_leaves_out_comes_with_the_next_move() -> None:
         exchange = member._exchange(number, torch.full((2,), 1 + 2.0**-10))
         for effect in exchange:
             message = getattr(effect, "message", None)
-            if isinstance(message, Moved):
+            if isinstance(message, GroupMove):
                 sent[message.start : message.start + len(message.values)] += message.values
     assert sent.tolist() == pytest.approx([8 + 8 * 2.0**-10] * 2, abs=2.0**-8)

@@ -12,7 +12,7 @@ from testbed.sync.codecs import PLAIN, Codec
 from testbed.sync.errors import SyncError
 from testbed.sync.gossip.driver import Driver, LocalStep
 from testbed.sync.gossip.effects import Participant
-from testbed.sync.gossip.inbox import Failed, Gone, Inbox, Sent
+from testbed.sync.gossip.inbox import Gone, Inbox, MemberFailed, Sent
 from testbed.sync.gossip.message_codec import MessageCodec
 from testbed.sync.gossip.message_queue import MessageQueue
 from testbed.sync.listener import Listener
@@ -92,7 +92,7 @@ class Node:
 
     def kill(self) -> None:
         """End at once, in the middle of whatever it does."""
-        self.inbox.put(Failed(SyncError("killed")))
+        self.inbox.put(MemberFailed(SyncError("killed")))
 
     def join(self) -> None:
         self._thread.join(2 * PATIENCE_S)

@@ -11,7 +11,7 @@ from random import Random
 import torch
 from torch import Tensor
 
-from testbed.sync.gossip.effects import Advance, Compute, Participant, Send, Step, Steps, Until
+from testbed.sync.gossip.effects import Advance, LocalCompute, Participant, Send, Step, Steps, Until
 from testbed.sync.gossip.message import Message
 
 Pair = tuple[str, str]
@@ -147,7 +147,7 @@ class Simulation:
             case Advance(iteration):
                 for watcher in self._watchers:
                     watcher.advanced(name, iteration)
-            case Compute(parameters, iteration):
+            case LocalCompute(parameters, iteration):
                 step = Step()
                 change = self._conditions.change(name, iteration, parameters)
                 self._at(

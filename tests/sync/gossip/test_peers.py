@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from testbed.planning.graphs import Graph, GraphError, complete, ring, torus, uniform
-from testbed.schemes.adpsgd.algorithm import ActiveMember, Moved, PassiveMember
-from testbed.schemes.fedasync.algorithm import AsyncMember, AsyncServer, Given, Trained
+from testbed.schemes.adpsgd.algorithm import ActiveMember, HalfDifference, PassiveMember
+from testbed.schemes.fedasync.algorithm import AsyncMember, AsyncServer, GivenModel, TrainedModel
 from testbed.schemes.netmax.algorithm import NetMaxMember, pull_probabilities
 from testbed.schemes.prague.algorithm import GroupGenerator, PragueMember
-from testbed.schemes.sgp.algorithm import PushSumMember, Share
-from testbed.sync.gossip.effects import Member, Participant
+from testbed.schemes.sgp.algorithm import MassShare, PushSumMember
+from testbed.sync.gossip.effects import Participant, TrainingMember
 from tests.schemes.hop.hops import neighbours
 from tests.sync.gossip.quadratic import Quadratics
 from tests.sync.gossip.simulation import Conditions, Simulation, Watcher
@@ -90,7 +90,7 @@ PROTOCOLS = {"push-sum": push_sum, "AD-PSGD": ad_psgd, "Prague": prague, "NetMax
 
 
 def models(parties: Mapping[str, Participant]) -> dict[str, Tensor]:
-    return {name: party.parameters for name, party in parties.items() if isinstance(party, Member)}
+    return {name: party.parameters for name, party in parties.items() if isinstance(party, TrainingMember)}
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -127,7 +127,7 @@ class MassOfShares(Watcher):
 
     def _sum(self) -> tuple[Tensor, float]:
         held = [party.held for party in self._simulation.members.values() if isinstance(party, PushSumMember)]
-        shares = [share for pair in self._simulation.flying.values() for share in pair if isinstance(share, Share)]
+        shares = [share for pair in self._simulation.flying.values() for share in pair if isinstance(share, MassShare)]
         numerators = [numerator for numerator, _ in held] + [share.numerator for share in shares]
         return torch.stack(numerators).sum(0), sum(mass for _, mass in held) + sum(share.mass for share in shares)
 
@@ -156,7 +156,12 @@ class SumOfModels(Watcher):
         assert torch.allclose(self._sum(), self._before, atol=1e-4)
 
     def _sum(self) -> Tensor:
-        flying = [moved.half for pair in self._simulation.flying.values() for moved in pair if isinstance(moved, Moved)]
+        flying = [
+            moved.half
+            for pair in self._simulation.flying.values()
+            for moved in pair
+            if isinstance(moved, HalfDifference)
+        ]
         return torch.stack([*models(self._simulation.members).values(), *(-half for half in flying)]).sum(0)
 
 
@@ -173,9 +178,9 @@ def test_a_late_model_counts_less() -> None:
     """Of version 0, when the server has made three more of it: 0.6 times 4 to the power of -0.5."""
     server = AsyncServer("a", torch.zeros(1), 1, 1)
     for _ in range(3):
-        server.receive("b", Trained(0, torch.zeros(1)))
-    (answer,) = server.receive("c", Trained(0, torch.ones(1)))
-    assert isinstance(answer.message, Given)
+        server.receive("b", TrainedModel(0, torch.zeros(1)))
+    (answer,) = server.receive("c", TrainedModel(0, torch.ones(1)))
+    assert isinstance(answer.message, GivenModel)
     assert (answer.to, answer.message.version, answer.message.parameters.item()) == ("c", 4, pytest.approx(0.3))
 
 

@@ -15,7 +15,7 @@ from testbed.planning.graphs import Graph, complete, double_ring, gap_bounds, me
 from testbed.planning.graphs.monitor import GapMonitor
 from testbed.protocol import Place
 from testbed.schemes.hop.member import HopMember
-from testbed.schemes.hop.messages import Update
+from testbed.schemes.hop.messages import HopUpdate
 from testbed.schemes.hop.rules import HopRules
 from testbed.sync.errors import FrameError, SyncError
 from testbed.sync.frame import Frame, Greeting, Kind
@@ -304,8 +304,8 @@ def test_waits_are_counted_for_whom_they_ended_with() -> None:
 
 def test_an_update_that_waits_for_a_slow_path_is_left_out_when_a_newer_one_makes_it_useless() -> None:
     member: HopMember = hop_members(ring(MEMBERS), HopRules(max_ig=5, staleness=2), 10)["w0"]
-    update = Update(3, torch.zeros(1))
-    assert member.stale("w1", update, [Update(4, torch.zeros(1))])
+    update = HopUpdate(3, torch.zeros(1))
+    assert member.stale("w1", update, [HopUpdate(4, torch.zeros(1))])
     assert not member.stale("w1", update, [])
 
 
@@ -314,5 +314,5 @@ def test_an_update_that_waits_for_a_slow_path_is_left_out_when_its_receiver_has_
     member.iteration = 4
     assert member.credits
     member.credits.put("w1", 2)  # 6 of 5 are w1's: it is one ahead, in iteration 5
-    assert member.stale("w1", Update(4, torch.zeros(1)), [])
-    assert not member.stale("w5", Update(4, torch.zeros(1)), [])
+    assert member.stale("w1", HopUpdate(4, torch.zeros(1)), [])
+    assert not member.stale("w5", HopUpdate(4, torch.zeros(1)), [])

@@ -1,0 +1,59 @@
+"""The unit tests of what has changed since a commit: `python -m tests.changed [COMMIT]` prints their files and folders.
+
+Tests mirror the source: `testbed/spec/load.py` is tested by `tests/spec/test_load.py`, or else by all of `tests/spec`.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+#: Tests of the whole source, which take seconds.
+ALWAYS = ("tests/test_imports.py", "tests/test_sizes.py")
+
+
+def mirrored(changed: Iterable[str], root: Path = ROOT) -> list[str]:
+    """The tests of these files, by paths from the root, in order and each once."""
+    found = {*map(Path, ALWAYS), *(test for file in changed for test in _tests_of(Path(file), root))}
+    return sorted(str(test) for test in found if not found.intersection(test.parents))
+
+
+def _tests_of(file: Path, root: Path) -> Iterator[Path]:
+    if file.suffix != ".py":
+        return
+    if file.parts[0] == "tests":
+        own = file.with_name(f"test_{file.name}")
+        if file.name.startswith("test_"):
+            own = file
+        if (root / own).is_file():
+            yield own
+        elif not file.name.startswith("test_"):
+            yield file.parent
+    elif file.parts[0] in ("testbed", "benchmarks", "containers"):
+        room = Path("tests", *(file.parts[1:-1] if file.parts[0] == "testbed" else file.parts[:-1]))
+        mirror = room / f"test_{file.name}"
+        yield mirror if (root / mirror).is_file() else next(_there(room, root))
+
+
+def _there(path: Path, root: Path) -> Iterator[Path]:
+    """The folder, or the nearest one above it that is there."""
+    yield path if (root / path).exists() else next(_there(path.parent, root))
+
+
+def main() -> int:
+    """Print them in a line."""
+    since = sys.argv[1] if len(sys.argv) > 1 else "HEAD"
+    named = ["git", "-c", f"safe.directory={ROOT}", "-C", str(ROOT)]
+    changed = subprocess.run([*named, "diff", "--name-only", since], capture_output=True, text=True, check=True).stdout
+    new = [*named, "ls-files", "--others", "--exclude-standard"]
+    added = subprocess.run(new, capture_output=True, text=True, check=True).stdout
+    print(*mirrored([*changed.splitlines(), *added.splitlines()]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,30 @@
+"""Which tests a change asks for."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.changed import ALWAYS, mirrored
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.mark.parametrize(
+    ("changed", "tests"),
+    [
+        ("testbed/spec/load.py", "tests/spec/test_load.py"),
+        ("testbed/sync/gossip/inbox.py", "tests/sync/gossip"),
+        ("testbed/schemes/sgp/algorithm.py", "tests/schemes"),
+        ("testbed/plan.py", "tests/test_plan.py"),
+        ("benchmarks/cells.py", "tests/benchmarks/test_cells.py"),
+        ("tests/spec/test_load.py", "tests/spec/test_load.py"),
+        ("tests/spec/files.py", "tests/spec"),
+        ("tests/sizes.py", "tests/test_sizes.py"),
+    ],
+)
+def test_a_file_s_tests_are_those_that_mirror_it(changed: str, tests: str) -> None:
+    assert mirrored([changed]) == sorted({*ALWAYS, tests})
+
+
+def test_what_is_no_source_asks_for_none() -> None:
+    assert mirrored(["README.md", "topologies/quickstart.yaml", "tests/spec/test_gone.py"]) == sorted(ALWAYS)
