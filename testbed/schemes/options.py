@@ -78,6 +78,11 @@ class Options(Checked):
         return 1
 
     @property
+    def round_share(self) -> float:
+        """The part of the model that a round sends."""
+        return 1 / self.parts
+
+    @property
     def site_period(self) -> int:
         """Each so many-th round is among all, the others inside sites; where the policy makes no groups itself."""
         return 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
@@ -27,8 +27,8 @@ class RoundTraining:
     reducer: Reducer
     parameters: Sequence[torch.Tensor]
     weight: float
-    assignment: Mapping[str, Any]
-    steps: Callable[[], int | None]
+    assignment: Mapping[str, Any] = field(default_factory=dict)
+    steps: Callable[[], int | None] = lambda: None
 
 
 @dataclass(frozen=True, slots=True)

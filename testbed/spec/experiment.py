@@ -188,7 +188,7 @@ class ExperimentFile(Strict):
     @property
     def round_bytes(self) -> int:
         """What one member contributes to a round, through the codec; with PowerSGD, what it would be without."""
-        values = self.train.model_bytes / 4 / self.sync.own.parts
+        values = self.train.model_bytes / 4 * self.sync.own.round_share
         return max(1, round(values * self.sync.bytes_per_value))
 
 

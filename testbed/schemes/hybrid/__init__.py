@@ -45,5 +45,5 @@ SCHEME = Scheme(
     options=HybridOptions,
     exchange="all-reduce",
     planned=True,
-    source="the CPN framework's hybrid synchronization",
+    source="the CPN framework, JICN 2025, 10.64509/jicn.12.39",
 )

@@ -49,5 +49,5 @@ SCHEME = Scheme(
     exchange="gossip",
     planned=True,
     synchronous=False,
-    source="the CPN framework's redistribution in time",
+    source="the CPN framework, JICN 2025, 10.64509/jicn.12.39: redistribution in time",
 )

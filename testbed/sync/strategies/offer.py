@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torch import nn
 
-from testbed.sync.outer import Nesterov, Outer
+from testbed.sync.outer import Outer
+from testbed.sync.strategies.diloco import DiLoCo, Streaming
 from testbed.sync.strategies.gradients import Gradients
 from testbed.sync.strategies.local import LocalSgd
 from testbed.sync.strategies.post_local import PostLocalSgd
@@ -28,7 +29,7 @@ class Offers(Reducer):
         self, model: nn.Module, optimizer: Steps, every: int = 8, outer: Outer | None = None, weight: float = 1.0
     ) -> LocalSgd:
         """Every `every` steps to the members' mean parameters, or to where `outer` takes the mean change."""
-        return LocalSgd(self, list(model.parameters()), optimizer, every, outer, weight=weight)
+        return LocalSgd(self, list(model.parameters()), optimizer, every, outer, weight)
 
     def post_local_sgd(
         self, model: nn.Module, optimizer: Steps, start: int = 100, every: int = 8, weight: float = 1.0
@@ -45,7 +46,7 @@ class Offers(Reducer):
         fragments: int = 1,
         delay: int = 0,
         weight: float = 1.0,
-    ) -> LocalSgd:
+    ) -> DiLoCo:
         """DiLoCo, streamed in `fragments` with `delay` steps' time for each; `outer` is Nesterov(0.7, 0.9)."""
-        parameters = list(model.parameters())
-        return LocalSgd(self, parameters, optimizer, every, outer or Nesterov(), fragments, delay, weight=weight)
+        streaming = Streaming(fragments, delay)
+        return DiLoCo(self, list(model.parameters()), optimizer, every, outer, streaming, weight)

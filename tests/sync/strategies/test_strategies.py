@@ -14,7 +14,9 @@ from torch import nn
 from testbed import sync
 from testbed.plan import Group, Plan, Tree
 from testbed.sync import Average, Nesterov, PowerSgd
-from testbed.sync.strategies.local import LocalSgd, cut
+from testbed.sync.strategies.diloco import DiLoCo, Streaming
+from testbed.sync.strategies.fragment import cut
+from testbed.sync.strategies.local import LocalSgd
 from testbed.sync.strategies.strategy import Strategy
 from tests.sync.plans import chain, names, star
 from tests.sync.sessions import run
@@ -142,8 +144,8 @@ def test_a_delayed_fragment_is_mixed_in_at_its_step(tmp_path: Path) -> None:
     def work(session: sync.Session) -> torch.Tensor:
         net = model()
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-        strategy = LocalSgd(session, list(net.parameters()), optimizer, every=4, delay=2)
-        with strategy:
+        streaming = Streaming(delay=2)
+        with DiLoCo(session, list(net.parameters()), optimizer, 4, Average(), streaming):
             for number in range(6):
                 step(net, optimizer, session.name, number)
             return flat(net)
@@ -235,13 +237,20 @@ def test_fragments_are_of_about_equal_size_and_in_order(seed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "options",
-    [{"every": 0}, {"every": 6, "fragments": 4}, {"every": 4, "delay": 4}, {"delay": 1, "mix": 1.0}, {"fragments": 8}],
-    ids=str,
+    ("every", "streaming", "said"),
+    [
+        (0, {}, "every="),
+        (6, {"fragments": 4}, "fragments="),
+        (4, {"delay": 4}, "delay="),
+        (8, {"fragments": 8}, "8 fr"),
+    ],
 )
-def test_options_that_make_no_sense(options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"every=|delay=|mix=|can't make 8 fragments"):
-        LocalSgd(None, list(model().parameters()), **options)  # type: ignore[arg-type]
+def test_options_that_make_no_sense(every: int, streaming: dict[str, Any], said: str) -> None:
+    parameters: Any = list(model().parameters())
+    with pytest.raises(ValueError, match=said):
+        DiLoCo(None, parameters, every=every, streaming=Streaming(**streaming))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="every=0"):
+        LocalSgd(None, parameters, every=0)  # type: ignore[arg-type]
 
 
 def test_groups_average_among_themselves_and_all_at_times(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +11,10 @@ from torch import nn
 
 from testbed import sync
 from testbed.plan import Group, Plan
-from testbed.sync.strategies.local import LocalSgd
+from testbed.schemes.hybrid import HybridOptions
+from testbed.schemes.hybrid.algorithm import Due, Hybrid
+from testbed.schemes.outer import OuterOptions
+from testbed.schemes.training import RoundTraining
 from tests.sync.plans import names, star
 from tests.sync.sessions import run
 from tests.sync.strategies.training import flat, model, step
@@ -31,11 +35,20 @@ PLAN = Plan(
 ROUNDS = 4
 
 
+#: The members' mean, as it is.
+MEANS = OuterOptions(learning_rate=1.0, momentum=0.0)
+
+
+def hybrid(session: sync.Session, net: nn.Module, optimizer: torch.optim.Optimizer, due: Due, **options: Any) -> Hybrid:
+    training = RoundTraining(session, list(net.parameters()), 1.0)
+    return Hybrid(training, HybridOptions(outer=MEANS, **options), due, optimizer)
+
+
 def in_groups(session: sync.Session, prox: float) -> torch.Tensor:
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     own = STEPS[session.name]
-    with LocalSgd(session, list(net.parameters()), optimizer, own, work=own / MEAN, prox=prox):
+    with hybrid(session, net, optimizer, lambda: (own, own / MEAN), prox=prox):
         for number in range(own * ROUNDS):
             step(net, optimizer, session.name, number)
     return flat(net)
@@ -74,7 +87,7 @@ def beside_steps(session: sync.Session) -> tuple[torch.Tensor, torch.Tensor]:
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     own = STEPS[session.name]
-    with LocalSgd(session, list(net.parameters()), optimizer, own, work=own / MEAN, overlap=True) as strategy:
+    with hybrid(session, net, optimizer, lambda: (own, own / MEAN), overlap=True) as strategy:
         for number in range(own * ROUNDS):
             if number == own * ROUNDS - 1:
                 with strategy.agreed():
@@ -120,7 +133,7 @@ def test_steps_may_change_from_round_to_round(tmp_path: Path) -> None:
             count = counts.pop(0) if counts else 1
             return count, count / MEAN
 
-        with LocalSgd(session, list(net.parameters()), optimizer, due=due) as strategy:
+        with hybrid(session, net, optimizer, due) as strategy:
             while strategy.periods < ROUNDS:
                 optimizer.zero_grad()
                 sum(parameter.sum() for parameter in net.parameters()).backward()
@@ -139,10 +152,9 @@ def test_rounds_beside_the_next_ones_steps_lose_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "options",
-    [{"work": 0.0}, {"prox": 1.0}, {"every": 4, "delay": 1, "work": 2.0}, {"overlap": True, "prox": 0.1}],
-    ids=str,
+    ("options", "work", "said"),
+    [({}, 0.0, "work behind"), ({"prox": 1.0}, 1.0, "prox: is"), ({"overlap": True, "prox": 0.1}, 1.0, "prox: rounds")],
 )
-def test_options_that_make_no_sense(options: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match=r"work=|leave"):
-        LocalSgd(None, list(model().parameters()), **options)  # type: ignore[arg-type]
+def test_options_that_make_no_sense(options: dict[str, Any], work: float, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        hybrid(None, model(), torch.optim.SGD(model().parameters()), lambda: (4, work), **options)  # type: ignore[arg-type]
