@@ -18,6 +18,7 @@ _FOLDERS = (
     "diloco",
     "hierarchical",
     "hybrid",
+    "sparta",
     "hop",
     "dpsgd",
     "adpsgd",
