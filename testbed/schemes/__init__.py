@@ -27,6 +27,7 @@ _FOLDERS = (
     "sgp",
     "fedasync",
     "staggered",
+    "noloco",
 )
 
 #: All schemes by name.
