@@ -17,10 +17,10 @@ emulate: setup ## train a model over an emulated wide-area network
 
 # Tests marked `guest` need netem and Open vSwitch in the kernel; where this one lacks either they run in a guest's. That
 # takes one processor for some minutes, and those that need no root have the other, part by part, and then both. Then
-# come those that need root, in two lanes, since they mostly wait: runs to their end, and all else; at last those that
-# would disturb any other.
+# come those that need root, in two lanes, since they mostly wait: runs, and all else with some of the runs, which takes
+# as long; at last those that would disturb any other.
 PARTS = sync controller planning
-RUNS = $(filter-out tests/run/test_nothing_left.py,$(wildcard tests/run/test_*.py))
+RUNS = $(filter-out $(addprefix tests/run/test_,nothing_left.py staggered_run.py),$(wildcard tests/run/test_*.py))
 ROOTS = not guest and not unit
 NETEM_AND_OVS = unshare --net sh -c 'tc qdisc add dev lo root netem && ovs-dpctl add-dp trial' 2>/dev/null
 test: setup ## style, types and every test
