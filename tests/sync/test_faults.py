@@ -50,7 +50,8 @@ def test_who_freezes_loses_its_lease_and_is_told_so_when_it_wakes() -> None:
 def test_below_the_quorum_the_run_stops_with_the_reason() -> None:
     with cluster(3, 0.02, quorum=3) as made:
         made.kill("m1", next(iter(PHASES)), comes_back=False, mended=False)
-        made.until(lambda: all(made.ended(name) for name in made.names))
-        final = json.loads((made.folder / "out" / "final.json").read_text())
+        written = made.folder / "out" / "final.json"  # by the controller, which may be slower than they
+        made.until(lambda: all(made.ended(name) for name in made.names) and written.exists())
+        final = json.loads(written.read_text())
     assert final["state"] == "failed"
     assert "m1 is gone" in final["failure"] and "2 members are left, and the quorum is 3" in final["failure"]
