@@ -1,11 +1,12 @@
 """NoLoCo's members (arXiv 2506.10911): an outer step with momentum, over a random pair.
 
     Δ = θ - (θ after H local steps)
-    m ← μ·m - α·mean(Δ) + α·(mean(θ) - θ)     means over the two of a pair, which send each other Δ and θ
+    m ← μ·m - α·mean(Δ) + α·(mean(θ) - θ)     means over the two of a pair, which send each other Δ and θ [γ = α: ours]
     θ ← θ + m
 
 Pairs follow from the seed and the outer step's number, so that nobody has to be asked. Where members are an odd number
-one is alone in each step. A member waits for its pair alone, which may wait for the pair that it had before.
+one is alone in each step. A member waits for its pair alone, which may wait for the pair that it had before, and so on:
+where one of 16 is eight times slower than the others, one of these waits for up to 7.9 of its outer steps at once.
 """
 
 from __future__ import annotations
@@ -37,6 +38,10 @@ class PairAnchor(Message):
     anchor: Tensor
 
 
+#: A chain of pairs is waited for at a time, of hardly more outer steps than this.
+PATIENCE = 10
+
+
 class NoLoCoMember(TrainingMember):
     """Takes `iterations` outer steps by `options` among `members`."""
 
@@ -57,6 +62,10 @@ class NoLoCoMember(TrainingMember):
         self._momentum = parameters * 0
         self._changes: dict[int, Tensor] = {}
         self._anchors: dict[int, Tensor] = {}
+
+    @property
+    def patience(self) -> int:
+        return PATIENCE
 
     def receive(self, sender: str, message: Message) -> Iterable[Send]:
         match message:

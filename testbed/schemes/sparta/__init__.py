@@ -22,7 +22,7 @@ class SpartaOptions(Options):
 
     @property
     def round_share(self) -> float:
-        return self.share
+        return self.share if self.every is None else (self.every * self.share + 1) / (self.every + 1)
 
     def check_plan(self, policy: str, policy_options: Mapping[str, Any], codec: str) -> None:
         super().check_plan(policy, policy_options, codec)
@@ -30,6 +30,8 @@ class SpartaOptions(Options):
             raise Misfit(
                 "codec", f"{codec} leaves something for the next round, which has other places", "`codec: fp32`"
             )
+        if policy_options.get("codecs"):
+            raise Misfit("options.codecs", "a share of the parameters goes as it is", "leave it out")
 
 
 SCHEME = Scheme(

@@ -9,6 +9,7 @@ Members so stay near each other without ever being the same; at the end the whol
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -63,9 +64,15 @@ class Sparta(Strategy):
             flat.scatter(values, self._parameters)
 
     def over(self, rounds: int, taken: int) -> bool:
-        """DiLoCo has a round each so many steps; one is kept for the end, unless that was just one of DiLoCo's."""
+        """DiLoCo has a round each so many steps; one is kept for the end, unless that was just one of DiLoCo's. Where a
+        step has two rounds there may be one more than asked for."""
         more = 1 if not self._every else taken // self._every + (taken % self._every > 0)
         return taken > 0 and taken + more >= rounds
+
+    def agreed(self) -> AbstractContextManager[None]:
+        """What DiLoCo's last round agreed on. Without DiLoCo members agree at the end alone: until then this is where
+        the member itself is."""
+        return self._diloco.agreed() if self._diloco is not None else super().agreed()
 
     def state_dict(self) -> dict[str, Any]:
         """The count of steps, and DiLoCo's state."""
