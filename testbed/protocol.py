@@ -95,11 +95,11 @@ class Job:
 class Place:
     """Where a member stands in decentralized training, and by which protocol: what a Job's `assignment` holds.
 
-    protocol    hop, sgp, adpsgd, prague, netmax, fedasync or staggered; leader or worker where Hop is between sites
+    protocol    the scheme's name, dpsgd's being hop; leader or worker where Hop is between sites
     sources     who sends to it in the communication graph, itself left out; `targets`, to whom it sends
     weights     of averaging what comes, by source, its own name among them
     partners    all who may send it anything; it stays until they are done
-    rules       what the protocol takes: Hop's rules, Prague's `group` (how many) and `generator` (the member with
+    rules       what the protocol takes: Hop's rules, Prague's `generator` (the member with
                 whom it lives), AD-PSGD's `active`, a leader's workers (`site`), a worker's `leader`, FedAsync's
                 `server` (the member with whom it lives); what HybridRules are made of, `steps` by member
     steps       local steps that the member takes to an iteration

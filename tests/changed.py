@@ -32,7 +32,7 @@ def _tests_of(file: Path, root: Path) -> Iterator[Path]:
         if (root / own).is_file():
             yield own
         elif not file.name.startswith("test_"):
-            yield file.parent
+            yield next(_there(file.parent, root))
     elif file.parts[0] in ("testbed", "benchmarks", "containers"):
         room = Path("tests", *(file.parts[1:-1] if file.parts[0] == "testbed" else file.parts[:-1]))
         mirror = room / f"test_{file.name}"

@@ -26,5 +26,9 @@ def test_a_file_s_tests_are_those_that_mirror_it(changed: str, tests: str) -> No
     assert mirrored([changed]) == sorted({*ALWAYS, tests})
 
 
+def test_where_a_folder_is_gone_it_is_the_one_above() -> None:
+    assert mirrored(["tests/sync/gone/files.py"]) == sorted({*ALWAYS, "tests/sync"})
+
+
 def test_what_is_no_source_asks_for_none() -> None:
     assert mirrored(["README.md", "topologies/quickstart.yaml", "tests/spec/test_gone.py"]) == sorted(ALWAYS)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from testbed.controller.spec import Circle
@@ -39,17 +38,23 @@ def assignment_of(experiment: Experiment) -> Assignment:
     spec = experiment.spec
     known = declared_view(experiment.topology, spec.round_bytes)
     setting = Setting(view=known, policy_options=policy_options(spec), codec=spec.sync.codec)
-    with _faulted(experiment.file, "sync.graph", "another graph, or another number of workers"):
+    faults: list[Fault] = []
+    with _noting(faults, "sync.graph", "another graph, or another number of workers"):
         assignment = spec.sync.scheme.assign(spec.sync.own, setting)
-        if not isinstance(assignment, GossipAssignment):
-            return assignment
+    if faults:
+        raise SpecError(experiment.file, faults)
+    if not isinstance(assignment, GossipAssignment):
+        return assignment
+    with _noting(faults, "sync.graph", "another graph"):
         _check(experiment, assignment.graph)
     for number, event in enumerate(spec.events):
         if event.graph is not None:
-            with _faulted(experiment.file, f"events.{number}.graph", "another graph"):
+            with _noting(faults, f"events.{number}.graph", "another graph"):
                 graph = make_graph(event.graph, assignment.graph.members)
                 assignment.weigh(graph)
                 _check(experiment, graph)
+    if faults:
+        raise SpecError(experiment.file, faults)
     return assignment
 
 
@@ -71,15 +76,14 @@ def _check(experiment: Experiment, graph: Graph) -> None:
 
 
 @contextmanager
-def _faulted(file: Path, field: str, remedy: str) -> Iterator[None]:
+def _noting(faults: list[Fault], field: str, remedy: str) -> Iterator[None]:
     """What is wrong with a graph is a fault of this field, what is wrong with an option one of that."""
     try:
         yield
     except GraphError as error:
         rule, _, instead = str(error).partition("; ")
-        raise SpecError(file, [Fault(field, rule, instead or remedy)]) from None
+        faults.append(Fault(field, rule, instead or remedy))
     except Misfit as error:
-        raise SpecError(file, [Fault(f"sync.{error.name}", error.rule, error.remedy)]) from None
+        faults.append(Fault(f"sync.{error.name}", error.rule, error.remedy))
     except PolicyError as error:
-        fault = Fault("sync.policy", str(error), "a policy and options as docs/experiment.md lists them")
-        raise SpecError(file, [fault]) from None
+        faults.append(Fault("sync.policy", str(error), "a policy and options as docs/experiment.md lists them"))

@@ -35,4 +35,12 @@ SCHEMES: Mapping[str, Scheme] = {
     scheme.name: scheme for scheme in (import_module(f"{__name__}.{folder}").SCHEME for folder in _FOLDERS)
 }
 
-__all__ = ["SCHEMES", "Scheme"]
+
+def named(name: str) -> Scheme:
+    """The scheme of that name; ValueError when there is none."""
+    if name not in SCHEMES:
+        raise ValueError(f"no such scheme: {name!r}; there are {', '.join(SCHEMES)}")
+    return SCHEMES[name]
+
+
+__all__ = ["SCHEMES", "Scheme", "named"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 from testbed.planning import View
@@ -61,7 +62,12 @@ class GossipAssignment(Assignment):
     groups: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.weigh(self.graph)
+        assert self.weights  # GraphError now, where there are none
+
+    @cached_property
+    def weights(self) -> Weights:
+        """What each member averages by."""
+        return self.weigh(self.graph)
 
     def weigh(self, graph: Graph) -> Weights:
         """What each of a graph's members averages by; GraphError when its weights are not for such a graph."""
@@ -77,7 +83,7 @@ class GossipAssignment(Assignment):
             return Place("worker", (), (), {}, (leader,), {"leader": leader})
         sources, targets = self.graph.sources(member), self.graph.targets(member)
         partners = tuple(other for other in self.graph.members if other in {*sources, *targets})
-        weights = self.weigh(self.graph)[member]
+        weights = self.weights[member]
         rules = {**self.rules, **self.own.get(member, {})}
         if member in self.sites:
             site = self.sites[member]

@@ -45,8 +45,11 @@ class Scheme:
         return tuple(its.name for its in fields(self.options))
 
     def read(self, options: Mapping[str, Any]) -> Options:
-        """Its options as plain values have them. ValueError or TypeError when they are none of it."""
-        return read(self.options, options)
+        """Its options as plain values have them. ValueError when they are none of it."""
+        try:
+            return read(self.options, options)
+        except TypeError as error:
+            raise ValueError(f"no options of {self.name}: {error}") from error
 
     def assign(self, options: Options, setting: Setting) -> Assignment:
         """What members are told: the folder's `assignment` says so, where there is one; else nothing.

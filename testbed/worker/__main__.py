@@ -47,7 +47,8 @@ def _stopped(arguments: argparse.Namespace) -> bool:
     """Train; whether the others go on without this member, which may come back."""
     from testbed import sync
     from testbed.sync.meeting import meet
-    from testbed.worker.loop import device, work_at
+    from testbed.worker.device import device
+    from testbed.worker.loop import work_at
 
     try:
         meeting = meet(

@@ -13,28 +13,24 @@ from typing import Any
 import torch
 
 from testbed import sync
-from testbed.schemes import SCHEMES
+from testbed.schemes import SCHEMES, named
 from testbed.schemes.training import RoundTraining
 from testbed.sync import Strategy
 from testbed.sync.meeting import Meeting
 from testbed.sync.session import session_of
 from testbed.worker import gossip, learner
+from testbed.worker.device import chosen_device
 from testbed.worker.learner import Learner
 from testbed.worker.pace import Pace, Paced
 from testbed.worker.slowness import Slowness
 from testbed.workload import Workload
 
 
-def device() -> str:
-    """What this worker can compute on: `cuda` or `cpu`."""
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
 def work_at(meeting: Meeting, folder: Path) -> None:
-    """Do the job that a member was told when it met the others: over a session, or without a centre."""
-    if SCHEMES[meeting.job.scheme].exchange == "gossip":
-        work = Workload.from_json(meeting.job.workload)
-        gossip.train(meeting, work, folder, chosen_device(work.device))
+    """Do the job that a member was told when it met the others: over a session, or by gossip."""
+    scheme = SCHEMES.get(meeting.job.scheme)
+    if scheme is not None and scheme.exchange == "gossip":
+        gossip.train(meeting, scheme, folder)
         return
     with session_of(meeting) as session:
         work_in(session, folder)
@@ -102,7 +98,7 @@ def train(session: sync.Session, work: Workload, model: Learner) -> dict[str, fl
 def strategy_of(session: sync.Session, model: Learner, weight: float) -> Strategy:
     """What synchronizes the model as the session's job has it."""
     job = session.job
-    scheme = SCHEMES[job.scheme]
+    scheme = named(job.scheme)
     planned = partial(planned_steps, session)
     training = RoundTraining(session, model.parameters, weight, job.assignment, planned)
     strategy: Strategy = scheme.algorithm.build(scheme.read(job.options), training)
@@ -161,8 +157,3 @@ class Spent:
         """Samples per second of the steps so far, as a metric: measured, whatever was declared."""
         seconds = self.compute_s + self.slept_s
         return {"samples_per_s": batch * self.steps / seconds} if seconds else {}
-
-
-def chosen_device(wanted: str) -> torch.device:
-    """The device that a job names; `auto` is the best there is."""
-    return torch.device(device() if wanted == "auto" else wanted)

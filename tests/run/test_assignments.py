@@ -162,6 +162,7 @@ def test_the_cpn_policy_knows_what_the_scheme_has_members_do(tmp_path: Path) -> 
     assert options(strategy="hybrid", policy="cpn", every=4, options={"spatial": "sharded"}) == known
     assert options(strategy="hybrid", policy="cpn", overlap=True)["overlap"]
     assert options(policy="cpn", options={"step_s": 1.0})["step_s"] == 1.0
+    assert options(policy="cpn")["every"] == 1, "a step's gradients"
     staggered = options(strategy="staggered", policy="cpn", options={"groups": "search"})
     assert staggered["temporal"] and staggered["groups"] == "search"
     assert options(strategy="staggered", policy="cpn")["groups"] == "sites"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from testbed import schemes
-from testbed.schemes import SCHEMES, Scheme
+from testbed.schemes import SCHEMES, Scheme, named
 from testbed.schemes.options import Misfit, read
 from testbed.schemes.outer import OuterOptions
 
@@ -37,7 +37,7 @@ def test_every_folder_is_a_scheme_of_its_name() -> None:
 def test_options_travel_as_plain_values(scheme: Scheme) -> None:
     options = scheme.options()
     assert scheme.read(json.loads(json.dumps(asdict(options)))) == options
-    with pytest.raises(TypeError, match="no_such_option"):
+    with pytest.raises(ValueError, match=rf"no options of {scheme.name}: .*no_such_option"):
         scheme.read({"no_such_option": 1})
 
 
@@ -47,6 +47,11 @@ def test_options_travel_as_plain_values(scheme: Scheme) -> None:
         ("local_sgd", {"every": 0}, "every: is 0; write instead: at least 1"),
         ("diloco", {"every": 8, "fragments": 3}, "fragments: 3 do not divide 8 steps evenly"),
         ("hop", {"backup": 1}, "backup: nothing would bound"),
+        (
+            "noloco",
+            {"momentum": 0.9},
+            "learning_rate: members drift apart at a momentum of 0.9; write instead: below 0.38",
+        ),
         ("hop", {"max_ig": 4, "backup": 1, "skip": {"jump": 1}}, "jump: is 1"),
         ("hybrid", {"outer": {"momentum": 1.0}}, "momentum: is 1.0; write instead: a number below 1"),
     ],
@@ -55,6 +60,17 @@ def test_a_caller_meets_the_rules_that_a_file_meets(scheme: str, options: dict[s
     with pytest.raises(Misfit) as caught:
         SCHEMES[scheme].read(options)
     assert said in str(caught.value)
+
+
+def test_a_name_that_no_scheme_has_is_an_error_with_those_that_there_are() -> None:
+    with pytest.raises(ValueError, match=r"no such scheme: 'gossip'; there are gradients, .*noloco"):
+        named("gossip")
+
+
+def test_a_share_s_rounds_and_the_whole_ones_are_both_sent() -> None:
+    sparta = SCHEMES["sparta"]
+    assert sparta.read({"share": 0.01}).round_share == 0.01
+    assert sparta.read({"share": 0.01, "every": 9}).round_share == pytest.approx((9 * 0.01 + 1) / 10)
 
 
 def test_options_inside_options_are_read() -> None:

@@ -1,7 +1,7 @@
 """FedAsync (Xie, Koyejo and Gupta 2019, arXiv 1903.03934): a server merges whoever is done; nobody waits for others.
 
-member: local steps from version t  ---- Trained(t, x_i) ---->  server, at version u:  x ← (1 − α_s)·x + α_s·x_i
-                                    <---- Given(u + 1, x) ----        α_s = α·(1 + s)^−a,  s = u − t   (section 5.2)
+member: local steps from version t  -- TrainedModel(t, x_i) -->  server, at version u:  x ← (1 − α_s)·x + α_s·x_i
+                                    <-- GivenModel(u + 1, x) --        α_s = α·(1 + s)^−a,  s = u − t   (section 5.2)
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Hop between sites: one member of each site stands for it, and its steps are the means of all the site's members'.
 
     leader    in iteration k, where a member of Hop makes its step      worker
-      Task(k, x_k)  ---- over the LAN ---------------------------------->  its own step at x_k
-      mean of the changes  <---------------------------- Change(k, step)
+      SiteTask(k, x_k)  -- over the LAN ---------------------------------->  its own step at x_k
+      mean of the changes  <------------------------ SiteChange(k, step)
 
 So inside a site it is all-reduce, with the leader as the place to reduce at, and what crosses the WAN is Hop's: tokens
 bound how far sites drift apart, whatever each of them does inside.

@@ -13,5 +13,5 @@ def assign(options: PragueOptions, setting: Setting) -> GossipAssignment:
     members = setting.view.names
     if options.group > len(members):
         raise Misfit("group", f"{options.group}, where there are {len(members)} workers", f"{len(members)} at most")
-    rules = {"group": options.group, "generator": members[0]}
+    rules = {"generator": members[0]}
     return GossipAssignment(protocol="prague", graph=make_graph("complete", members), rules=rules)

@@ -1,6 +1,6 @@
 """A member of the hybrid scheme: local steps, a tight round inside its group, now and then a loose one outside it.
 
-    members --Local--> owner --Moved--> roots           in rounds in which the group exchanges
+    members --Local--> owner --GroupMove--> roots           in rounds in which the group exchanges
        ^                 | ^--Merged---'
        `-----Agreed------'                              in every round
 

@@ -1,10 +1,10 @@
 """Carries out a participant's effects over sockets and in real time: the protocol code is the one that simulations run.
 
-program (this thread)          others
-  Send      -> MessageQueue          a thread for each connection sends and receives frames
-  Compute   -> Stepper         a thread makes the local step
-  Until     <- Inbox           what came meanwhile is handed over, then the condition looked at again
-  Advance   -> Watch           told before anything else is sent, so that nobody learns of it earlier
+program (this thread)             others
+  Send         -> MessageQueue    a thread for each connection sends and receives frames
+  LocalCompute -> LocalStep       a thread makes the local step
+  Until        <- Inbox           what came meanwhile is handed over, then the condition looked at again
+  Advance      -> Watch           told before anything else is sent, so that nobody learns of it earlier
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ time, and resumes it:
 
     program yields        driver does                                            program is answered
     Send                  carries the message, when it can                       None
-    Compute               begins a local step on the side                        a Step, done later
+    LocalCompute          begins a local step on the side                        a Step, done later
     Until                 resumes the program once the condition holds           None
     Advance               notes the iteration that the member has entered        None
 
