@@ -7,13 +7,13 @@ from dataclasses import replace
 from itertools import permutations
 from math import inf
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator, model_validator
 
 from testbed.plan import PLAIN_CODEC, Plan
 from testbed.planning import Pair, Policy, PolicyError, View, make_policy
-from testbed.planning.graphs import Graph, GraphError, Weights, gap_bounds, metropolis, uniform
+from testbed.planning.graphs import Graph, GraphError, Weighing, Weights, gap_bounds, weigh
 from testbed.planning.sites import with_site_groups
 from testbed.protocol import Job
 
@@ -56,7 +56,7 @@ class Circle(BaseModel):
     leaders: tuple[str, ...] = ()
     bounded: bool = True
     survives: bool = False
-    weights: Literal["uniform", "metropolis"] = "uniform"
+    weights: Weighing = "uniform"
     max_ig: int | None = None
     backup: int = 0
     staleness: int = 0
@@ -79,7 +79,7 @@ class Circle(BaseModel):
 
     def weigh(self, graph: Graph) -> Weights:
         """What each of a graph's members averages by; GraphError when its weights are not for such a graph."""
-        return metropolis(graph) if self.weights == "metropolis" else uniform(graph)
+        return weigh(graph, self.weights)
 
     def bounds(self, members: tuple[str, ...]) -> dict[Pair, float]:
         """The most that each (ahead, behind) may be apart; GraphError when the edges make no graph of the members."""

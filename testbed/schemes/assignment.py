@@ -9,15 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 from testbed.planning import View
-from testbed.planning.graphs import Graph, Weights, fast_edges, make_graph, metropolis, uniform
+from testbed.planning.graphs import Graph, Weighing, Weights, fast_edges, make_graph, weigh
 from testbed.protocol import Place
 from testbed.schemes.graph import DEGREE, InGraph
-
-#: How members weigh what they average.
-Weighing = Literal["uniform", "metropolis"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +68,7 @@ class GossipAssignment(Assignment):
 
     def weigh(self, graph: Graph) -> Weights:
         """What each of a graph's members averages by; GraphError when its weights are not for such a graph."""
-        return metropolis(graph) if self.weighing == "metropolis" else uniform(graph)
+        return weigh(graph, self.weighing)
 
     def of(self, member: str) -> dict[str, Any]:
         return asdict(self.place(member))

@@ -16,13 +16,14 @@ from testbed.planning.graphs.families import (
 from testbed.planning.graphs.fast import fast_edges
 from testbed.planning.graphs.graph import Graph, GraphError
 from testbed.planning.graphs.monitor import Breach, GapMonitor
-from testbed.planning.graphs.weights import Weights, metropolis, spectral_gap, uniform
+from testbed.planning.graphs.weights import Weighing, Weights, metropolis, spectral_gap, uniform, weigh
 
 __all__ = [
     "Breach",
     "GapMonitor",
     "Graph",
     "GraphError",
+    "Weighing",
     "Weights",
     "complete",
     "double_ring",
@@ -37,4 +38,5 @@ __all__ = [
     "spectral_gap",
     "torus",
     "uniform",
+    "weigh",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
 import numpy as np
 
@@ -10,6 +11,14 @@ from testbed.planning.graphs.graph import Graph, GraphError
 
 #: weights[receiver][sender], the receiver itself among the senders; each row sums to 1.
 Weights = Mapping[str, Mapping[str, float]]
+
+#: How members weigh what they average.
+Weighing = Literal["uniform", "metropolis"]
+
+
+def weigh(graph: Graph, weighing: Weighing) -> Weights:
+    """What each of a graph's members averages by; GraphError when its weights are not for such a graph."""
+    return metropolis(graph) if weighing == "metropolis" else uniform(graph)
 
 
 def uniform(graph: Graph) -> Weights:

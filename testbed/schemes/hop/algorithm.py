@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from testbed.schemes.hop import HopOptions
+from testbed.schemes.graph import InGraph
 from testbed.schemes.hop.member import HopMember
 from testbed.schemes.hop.rules import HopRules
 from testbed.schemes.hop.sites import SiteLeader, SiteWorker
@@ -10,7 +10,7 @@ from testbed.schemes.training import GossipTraining
 from testbed.sync.gossip.effects import Participant
 
 
-def build(options: HopOptions, training: GossipTraining) -> Participant:
+def build(options: InGraph, training: GossipTraining) -> Participant:
     """The participant at a member's place, which has the rules; ValueError when it is none for them."""
     place, parameters, iterations = training.place, training.parameters, training.iterations
     if place.protocol == "worker":
