@@ -26,10 +26,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.meeting import Meeting
-from benchmarks.networks import roomy
-from benchmarks.reducers import Library, Outcome, Turn
-from benchmarks.table import Table, arguments, progress, show
+from benchmarks.support.networks import roomy
+from benchmarks.support.reducers import Library, Outcome, Turn
+from benchmarks.support.rendezvous import Meeting
+from benchmarks.support.table import Table, arguments, progress, show
 from testbed.emulation.label import labelled
 from testbed.emulation.namespace import Namespace
 from testbed.emulation.network import Network
@@ -234,7 +234,7 @@ def _run(case: Case, members: Team, library: Library, chosen: Plan, repeats: int
                 repeats=repeats,
                 timeout_s=TIMEOUT_S,
             )
-            command = [*entering, sys.executable, "-m", "benchmarks.reducers", turn.dumps()]
+            command = [*entering, sys.executable, "-m", "benchmarks.support.reducers", turn.dumps()]
             processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
         try:
             return [_outcome(process) for process in processes]

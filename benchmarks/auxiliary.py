@@ -13,10 +13,10 @@ from dataclasses import asdict, dataclass, replace
 from statistics import mean
 from typing import Any
 
-from benchmarks.live import Live, members_on
-from benchmarks.paired import Ratio, ratio
 from benchmarks.policies import PARAMETERS, SCALE, TOPOLOGY, drawn
-from benchmarks.table import Table, arguments, progress, show
+from benchmarks.support.live import Live, members_on
+from benchmarks.support.paired import Ratio, ratio
+from benchmarks.support.table import Table, arguments, progress, show
 from testbed.plan import Plan
 from testbed.planning import View, make_policy, simulate
 from testbed.spec.experiment import Change

@@ -21,7 +21,7 @@ from typing import Any
 
 import yaml
 
-from benchmarks.table import Table, arguments, progress, show
+from benchmarks.support.table import Table, arguments, progress, show
 from testbed.planning import View, make_policy, simulate
 from testbed.report.estimates import estimate_errors
 from testbed.report.record import RunRecord

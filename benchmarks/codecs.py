@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from scipy import stats
 
-from benchmarks.members import TOKEN, meeting
-from benchmarks.table import Table, arguments, progress, show
+from benchmarks.support.controller import TOKEN, meeting
+from benchmarks.support.table import Table, arguments, progress, show
 from testbed import sync
 from testbed.sync.strategies import Gradients
 from testbed.worker import learner

@@ -27,13 +27,13 @@ from typing import Any
 import yaml
 from rich.console import Console
 
-from benchmarks.cpn_cells import SEEDS, TASKS, Cell, Goal, cells
-from benchmarks.cpn_protocols import PROTOCOLS
-from benchmarks.cpn_tables import events_table, said, seconds_to, table
 from benchmarks.hop import ForkedRun
-from benchmarks.kept import Kept
-from benchmarks.nursery import Nursery
-from benchmarks.table import arguments, progress, show
+from benchmarks.support.campaign import Kept
+from benchmarks.support.cpn.cells import SEEDS, TASKS, Cell, Goal, cells
+from benchmarks.support.cpn.protocols import PROTOCOLS
+from benchmarks.support.cpn.tables import events_table, said, seconds_to, table
+from benchmarks.support.forkserver import Nursery
+from benchmarks.support.table import arguments, progress, show
 from testbed.run.directory import RUNS, RunDirectory
 from testbed.run.display import Display, Snapshot
 from testbed.run.run import Run

@@ -17,8 +17,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.members import meeting
-from benchmarks.table import Table, arguments, progress, show
+from benchmarks.support.controller import meeting
+from benchmarks.support.table import Table, arguments, progress, show
 from testbed.emulation.namespace import Namespace
 from testbed.emulation.network import Network
 from testbed.emulation.shaping import open_shaper
@@ -58,7 +58,7 @@ def train(network: Network, model: str, batch: int, bucket_mb: float, steps: int
         processes = []
         for worker in workers:
             words = [where.control, worker.name, network.address(worker), model, str(batch), str(bucket_mb), str(steps)]
-            command = [sys.executable, "-m", "benchmarks.ddp_member", *words]
+            command = [sys.executable, "-m", "benchmarks.support.ddp_member", *words]
             popen = network.container(worker.name).popen
             processes.append(stack.enter_context(popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)))
         outputs = [process.communicate() for process in processes]

@@ -16,10 +16,10 @@ from dataclasses import asdict
 from functools import partial
 from itertools import product
 
-from benchmarks.cells import Cell, Figure, Result, measure
-from benchmarks.subjects import MininetLink, TestbedLink
-from benchmarks.table import Table, arguments, progress, show
-from benchmarks.toggle import SLOW_BPS, TOGGLES, Toggled, asked, toggle
+from benchmarks.support.fidelity.cells import Cell, Figure, Result, measure
+from benchmarks.support.fidelity.subjects import MininetLink, TestbedLink
+from benchmarks.support.fidelity.toggle import SLOW_BPS, TOGGLES, Toggled, asked, toggle
+from benchmarks.support.table import Table, arguments, progress, show
 from testbed.run.verdict import RATE_TOLERANCE, RTT_TOLERANCE_S
 from tests.guest.kernel import run_in_guest
 

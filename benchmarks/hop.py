@@ -27,9 +27,9 @@ import yaml
 from rich.console import Console
 from scipy.stats import t as student
 
-from benchmarks.kept import Kept
-from benchmarks.nursery import Nursery, Processes
-from benchmarks.table import Table, arguments, progress, show
+from benchmarks.support.campaign import Kept
+from benchmarks.support.forkserver import Nursery, Processes
+from benchmarks.support.table import Table, arguments, progress, show
 from testbed.emulation.containers import Fleet
 from testbed.run.conclude import conclude
 from testbed.run.directory import RUNS, RunDirectory

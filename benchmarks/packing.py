@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.cuts import cut_rate
-from benchmarks.networks import limits, neighbours_view, netstorm9, random_sites, regular_sites, view
-from benchmarks.table import Table, arguments, progress, show
+from benchmarks.support.cuts import cut_rate
+from benchmarks.support.networks import limits, neighbours_view, netstorm9, random_sites, regular_sites, view
+from benchmarks.support.table import Table, arguments, progress, show
 from testbed.plan import Plan
 from testbed.planning import CostModel, View, make_policy, predict, simulate
 from testbed.planning.bound import bound

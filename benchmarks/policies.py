@@ -27,10 +27,10 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from benchmarks.live import Live, Rounds, members_on
-from benchmarks.networks import netstorm9, roomy
-from benchmarks.paired import CONFIDENCE, Ratio, ratio
-from benchmarks.table import Table, arguments, progress, show
+from benchmarks.support.live import Live, Rounds, members_on
+from benchmarks.support.networks import netstorm9, roomy
+from benchmarks.support.paired import CONFIDENCE, Ratio, ratio
+from benchmarks.support.table import Table, arguments, progress, show
 from testbed.planning import View, make_policy, predict, simulate
 from testbed.planning.bound import bound
 from testbed.spec.topology import Link, Topology

@@ -1,5 +1,5 @@
 """Does re-planning pay? Rounds completed in a minute by a controller that follows the network, one that holds its first
-plan, and one that knows the truth, on a seeded family of wide-area networks (`benchmarks.wans`).
+plan, and one that knows the truth, on a seeded family of wide-area networks (`benchmarks.support.wans`).
 
     cell: a network, a seed, a mode  --a run of WINDOW_S over the same traces-->  rounds, and what the run recorded
 
@@ -31,9 +31,9 @@ import yaml
 from rich.console import Console
 
 from benchmarks.hop import ForkedRun
-from benchmarks.nursery import Nursery
-from benchmarks.table import Table, arguments, progress, show
-from benchmarks.wans import FAMILY, Kind, Wan
+from benchmarks.support.forkserver import Nursery
+from benchmarks.support.table import Table, arguments, progress, show
+from benchmarks.support.wans import FAMILY, Kind, Wan
 from testbed.report.record import RunRecord
 from testbed.report.replanning import Score, score
 from testbed.run.directory import RUNS, RunDirectory

@@ -26,9 +26,9 @@ from socket import SOL_SOCKET, socket
 from statistics import correlation, median
 from threading import Event, Thread
 
-from benchmarks import flood
-from benchmarks.pairs import batch, namespaces, pairs
-from benchmarks.table import Table, arguments, progress, show
+from benchmarks.support import flood
+from benchmarks.support.pairs import batch, namespaces, pairs
+from benchmarks.support.table import Table, arguments, progress, show
 from testbed.emulation.links import Links
 from testbed.emulation.replay import Replay
 from testbed.emulation.shaping import Port, open_shaper

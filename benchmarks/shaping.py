@@ -3,8 +3,8 @@
 26 links at once, all busy: 8 Mbit/s of MTU-sized UDP each, then 40 Mbit/s of TCP each with segmentation offload. One
 link at 1 Gbit/s. Round trips over two links that carry nothing else, while 26 others are busy either way.
 
-The peer (benchmarks/relay.c) is one process too, compiled alike and as real-time; super-packets cross it whole, and it
-serves as much a pass. It has a rate, a delay and a queue, and none of the core's loss, jitter or changes.
+The peer (benchmarks/support/relay.c) is one process too, compiled alike and as real-time; super-packets cross it whole,
+and it serves as much a pass. It has a rate, a delay and a queue, and none of the core's loss, jitter or changes.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks import flood
-from benchmarks.pairs import Pair, pairs
-from benchmarks.table import Table, arguments, progress, show
+from benchmarks.support import flood
+from benchmarks.support.pairs import Pair, pairs
+from benchmarks.support.table import Table, arguments, progress, show
 from testbed.emulation.shaping.build import FLAGS
 from testbed.emulation.shaping.userspace import UserspaceShaper
 from testbed.link import MTU_FRAME_BYTES, TCP_PAYLOAD_BYTES, LinkState
@@ -43,7 +43,7 @@ RTT_MEDIAN_S, RTT_P99_S = 0.001, 0.003
 UDP_EXCESS = 1.03
 WARM_UP_S = 2.0
 PING_EVERY_S = 0.01
-RELAY = Path(__file__).with_name("relay.c")
+RELAY = Path(__file__).with_name("support") / "relay.c"
 
 
 @dataclass(frozen=True, slots=True)

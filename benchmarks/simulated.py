@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass
 from statistics import mean, median
 from typing import Any
 
-from benchmarks.paired import CONFIDENCE, Ratio, ratio
 from benchmarks.policies import CLAIMS, KEYS, PARAMETERS, POLICIES, SCALE, SIMULATED, TOPOLOGY, UNAWARE, drawn, served
-from benchmarks.table import Table, arguments, progress, show
+from benchmarks.support.paired import CONFIDENCE, Ratio, ratio
+from benchmarks.support.table import Table, arguments, progress, show
 from testbed.emulation.routing import Routes
 from testbed.planning import View, make_policy, simulate
 from testbed.planning.bound import bound

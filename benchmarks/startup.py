@@ -24,8 +24,8 @@ from mininet.link import TCLink
 from mininet.net import Mininet
 from mininet.topo import Topo
 
-from benchmarks.subjects import recorded_complaints
-from benchmarks.table import Table, arguments, progress, show
+from benchmarks.support.fidelity.subjects import recorded_complaints
+from benchmarks.support.table import Table, arguments, progress, show
 from testbed.emulation.shaping import open_shaper
 from testbed.emulation.topo import WanTopo
 from testbed.spec.topology import Topology

@@ -12,10 +12,10 @@ from __future__ import annotations
 import sys
 from statistics import median
 
-from benchmarks.nursery import Nursery
 from benchmarks.replanning import Cell, measure
-from benchmarks.table import Table, arguments, progress, show
-from benchmarks.wans import Wan
+from benchmarks.support.forkserver import Nursery
+from benchmarks.support.table import Table, arguments, progress, show
+from benchmarks.support.wans import Wan
 
 ROUND_TRIPS_MS = (20, 100, 250)
 SITES, SEED = 6, 1

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 
-from benchmarks.table import Table, arguments, progress, show
+from benchmarks.support.table import Table, arguments, progress, show
 from testbed.emulation.namespace import Namespace
 from testbed.emulation.network import Network
 from testbed.emulation.shaping import open_shaper

@@ -17,7 +17,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
-from benchmarks.table import Table, arguments, progress, show
+from benchmarks.support.table import Table, arguments, progress, show
 from testbed.emulation.namespace import Namespace
 from testbed.emulation.network import Network
 from testbed.emulation.shaping import open_shaper

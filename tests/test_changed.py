@@ -16,7 +16,7 @@ pytestmark = pytest.mark.unit
         ("testbed/sync/gossip/inbox.py", "tests/sync/gossip"),
         ("testbed/schemes/sgp/algorithm.py", "tests/schemes"),
         ("testbed/plan.py", "tests/test_plan.py"),
-        ("benchmarks/cells.py", "tests/benchmarks/test_cells.py"),
+        ("benchmarks/support/fidelity/cells.py", "tests/benchmarks/support/fidelity/test_cells.py"),
         ("tests/spec/test_load.py", "tests/spec/test_load.py"),
         ("tests/spec/files.py", "tests/spec"),
         ("tests/sizes.py", "tests/test_sizes.py"),

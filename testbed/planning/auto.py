@@ -38,7 +38,7 @@ class Auto(Policy):
     best prediction are tried by simulation, on networks of up to 16 members; of nearly equal ones the fewest trees
     win. The plan keeps the name of the policy that made it, so that a swap shows who took over. It takes as long as
     all the others together, half of it packing: 230 ms for 6 members, 180 ms for 9, 620 ms for 16 (medians of three
-    networks of `benchmarks.wans` each, two cores), 6 s for 64.
+    networks of `benchmarks.support.wans` each, two cores), 6 s for 64.
     """
 
     def plan(self, view: View) -> Plan:

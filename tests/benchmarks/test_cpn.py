@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import yaml
 
-from benchmarks import cpn_tables
 from benchmarks.cpn import figures_of, rounds_to_swap
-from benchmarks.cpn_cells import TASKS, Cell
-from benchmarks.cpn_protocols import FALL, OURS, PROTOCOLS
-from benchmarks.cpn_tables import events_table, seconds_to, table
+from benchmarks.support.cpn import tables as cpn_tables
+from benchmarks.support.cpn.cells import TASKS, Cell
+from benchmarks.support.cpn.protocols import FALL, OURS, PROTOCOLS
+from benchmarks.support.cpn.tables import events_table, seconds_to, table
 from testbed.spec.experiment import Experiment
 
 pytestmark = pytest.mark.unit

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 
-from benchmarks.networks import netstorm9
-from benchmarks.networks import view as netstorm9_view
+from benchmarks.support.networks import netstorm9
+from benchmarks.support.networks import view as netstorm9_view
 from testbed.plan import Plan
 from testbed.planning import Edge, PolicyError, View, make_policy, policy_names, predict, simulate
 from testbed.planning.bound import bound

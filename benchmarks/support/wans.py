@@ -37,7 +37,7 @@ from testbed.trace.trace import Row, Trace
 
 Kind = Literal["constant", "wander", "redraw", "drop", "fades", "lte"]
 
-REGIONS = Path(__file__).parents[1] / "topologies" / "ibm-cloud-10.yaml"
+REGIONS = Path(__file__).parents[2] / "topologies" / "ibm-cloud-10.yaml"
 
 LEAST_BPS, MOST_BPS = 5e6, 40e6
 #: No link is longer.

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.flows import TCP_HEADERS_BYTES, Look, flowing, look
-from benchmarks.subjects import Subject
+from benchmarks.support.fidelity.flows import TCP_HEADERS_BYTES, Look, flowing, look
+from benchmarks.support.fidelity.subjects import Subject
 from testbed.emulation.shaping.netem import burst_bytes
 from testbed.link import MTU_FRAME_BYTES, TCP_PAYLOAD_BYTES, LinkState, Queue
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.flows import TCP_HEADERS_BYTES, Look
-from benchmarks.toggle import EXCESS, FAST_BPS, SLOW_BPS, WINDOW_S, Change, allowed_bytes, windows
+from benchmarks.support.fidelity.flows import TCP_HEADERS_BYTES, Look
+from benchmarks.support.fidelity.toggle import EXCESS, FAST_BPS, SLOW_BPS, WINDOW_S, Change, allowed_bytes, windows
 from testbed.emulation.shaping.netem import burst_bytes
 from testbed.link import MTU_FRAME_BYTES
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.paired import ratio
+from benchmarks.support.paired import ratio
 
 pytestmark = pytest.mark.unit
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from statistics import mean
 from typing import Any
 
-from benchmarks.cpn_cells import SEEDS, TASKS, Cell, Goal
-from benchmarks.cpn_protocols import ABLATIONS, BASELINES, EVENTS, OURS
-from benchmarks.paired import CONFIDENCE, Ratio, ratio
-from benchmarks.table import Table
+from benchmarks.support.cpn.cells import SEEDS, TASKS, Cell, Goal
+from benchmarks.support.cpn.protocols import ABLATIONS, BASELINES, EVENTS, OURS
+from benchmarks.support.paired import CONFIDENCE, Ratio, ratio
+from benchmarks.support.table import Table
 
 
 def seconds_to(goal: Goal, run: Mapping[str, Any]) -> float | None:

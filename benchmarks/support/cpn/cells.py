@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.cpn_protocols import EVENTS, PROTOCOLS, TOPOLOGY
+from benchmarks.support.cpn.protocols import EVENTS, PROTOCOLS, TOPOLOGY
 
 #: 1 to 25 Mbit/s a link: a flat all-reduce of 0.5 MB then takes some four times as long as the slowest member's step.
 SCALE = 0.05

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.cells import Cell, why
-from benchmarks.flows import Rate
+from benchmarks.support.fidelity.cells import Cell, why
+from benchmarks.support.fidelity.flows import Rate
 from testbed.link import LinkState
 
 pytestmark = pytest.mark.unit

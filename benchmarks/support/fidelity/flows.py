@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from math import log2
 from pathlib import Path
 
-from benchmarks.datagrams import Pace, Sending, sending
-from benchmarks.subjects import Subject
+from benchmarks.support.fidelity.datagrams import Pace, Sending, sending
+from benchmarks.support.fidelity.subjects import Subject
 from testbed.link import MTU_FRAME_BYTES, TCP_PAYLOAD_BYTES
 from testbed.telemetry.host import CpuMeter
 

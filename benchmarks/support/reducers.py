@@ -1,4 +1,4 @@
-"""A member of an all-reduce that is timed, as a program: `python -m benchmarks.reducers TURN` with a JSON turn.
+"""A member of an all-reduce that is timed, as a program: `python -m benchmarks.support.reducers TURN` with a JSON turn.
 
 It prints one JSON object: when each repeat began and ended (monotonic time, which all processes of a host share), and
 how much memory the process took at most beyond what it had after importing PyTorch.

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.replanning import Compared, claims
-from benchmarks.wans import FAMILY, LEAST_BYTES, MOST_BYTES, MOST_RTT_S, Kind, Wan
+from benchmarks.support.wans import FAMILY, LEAST_BYTES, MOST_BYTES, MOST_RTT_S, Kind, Wan
 from testbed.emulation.routing import Routes
 from testbed.link import link_ends
 from testbed.spec.topology import Topology

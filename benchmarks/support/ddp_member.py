@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.members import TOKEN
+from benchmarks.support.controller import TOKEN
 from testbed import sync
 from testbed.worker import data, models
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from scipy.stats import binom
 
-from benchmarks.flows import Rate, ceiling_bps, round_trip_s, tcp_rate, udp_loss, udp_rate
-from benchmarks.subjects import Subject
+from benchmarks.support.fidelity.flows import Rate, ceiling_bps, round_trip_s, tcp_rate, udp_loss, udp_rate
+from benchmarks.support.fidelity.subjects import Subject
 from testbed.emulation.probe import round_trip_error
 from testbed.link import MTU_FRAME_BYTES, LinkState, Queue
 from testbed.run.verdict import CPU_BUSY, RATE_TOLERANCE, RTT_TOLERANCE_S

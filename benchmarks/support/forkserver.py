@@ -35,7 +35,7 @@ class Nursery:
         self._folder = tempfile.TemporaryDirectory(prefix="testbed-nursery-")
         bake(self.folder / "digits")
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.nursery"],
+            [sys.executable, "-m", "benchmarks.support.forkserver"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

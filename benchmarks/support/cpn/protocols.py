@@ -10,7 +10,7 @@ from typing import Any
 from testbed.run.view import declared_states
 from testbed.spec.topology import Topology
 
-TOPOLOGY = Path(__file__).parents[1] / "topologies" / "cpn-12.yaml"
+TOPOLOGY = Path(__file__).parents[3] / "topologies" / "cpn-12.yaml"
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ class Stream:
 def start(streams: Sequence[Stream], seconds: float) -> subprocess.Popen[bytes]:
     """The process that sends; it ends by itself."""
     asked = [[str(stream.netns), stream.address, stream.rate_bps] for stream in streams]
-    return subprocess.Popen([sys.executable, "-m", "benchmarks.flood", json.dumps(asked), str(seconds)])
+    return subprocess.Popen([sys.executable, "-m", "benchmarks.support.flood", json.dumps(asked), str(seconds)])
 
 
 def receiver(netns: Path) -> socket.socket:

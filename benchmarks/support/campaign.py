@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.table import progress
+from benchmarks.support.table import progress
 from testbed.run.verdict import STEP_OVERRUN_SHARE
 from testbed.telemetry.store import write_json
 

@@ -1,0 +1,1 @@
+"""What `benchmarks.cpn` measures, and how it is shown."""

@@ -1,0 +1,1 @@
+"""How a shaped link is measured from outside: the testbed's and a peer's alike."""
