@@ -27,9 +27,10 @@ from statistics import median
 from typing import Any
 
 from benchmarks.support.networks import roomy
+from benchmarks.support.options import Options
 from benchmarks.support.reducers import Library, Outcome, Turn
-from benchmarks.support.rendezvous import Meeting
-from benchmarks.support.table import Table, arguments, progress, show
+from benchmarks.support.rendezvous import Rendezvous
+from benchmarks.support.table import Table, progress, show
 from testbed.emulation.label import labelled
 from testbed.emulation.namespace import Namespace
 from testbed.emulation.network import Network
@@ -43,7 +44,7 @@ from testbed.run.view import declared_states, view_of
 from testbed.spec.topology import Topology
 
 MIB = 1 << 20
-REPEATS = 5
+REPEATS, QUICK_REPEATS = 5, 2
 #: gloo's slowest case, reno at 0.1 % loss, takes about a minute a round.
 TIMEOUT_S = 600.0
 PORT = 29500
@@ -78,7 +79,7 @@ class Case:
     mib: float = 24
     streams: int = 1
     congestion: str = ""
-    gloo_repeats: int = REPEATS
+    gloo_once: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +135,7 @@ def cases() -> tuple[Case, ...]:
             lossy,
             streams=8,
             congestion="reno",
-            gloo_repeats=1,
+            gloo_once=True,
         ),
         Case("d-bbr", "the same, BBR", (Target("gloo", 1.0),), lossy, streams=2, congestion="bbr"),
         Case("e", "loopback, 2 members", (Target("gloo", 1.0),), None, mib=256),
@@ -207,7 +208,7 @@ def measure(case: Case, backend: str, repeats: int) -> Figures:
         chosen = plan(tuple(members.addresses), seen)
         outcomes: dict[Library, list[Outcome]] = {}
         for library in ("ours", "gloo"):
-            count = min(repeats, case.gloo_repeats) if library == "gloo" else repeats
+            count = 1 if library == "gloo" and case.gloo_once else repeats
             progress(f"({case.name}) {case.title}: {library}")
             outcomes[library] = _run(case, members, library, chosen, count)
     seconds = {library: _seconds(each) for library, each in outcomes.items()}
@@ -217,9 +218,12 @@ def measure(case: Case, backend: str, repeats: int) -> Figures:
 
 
 def _run(case: Case, members: Team, library: Library, chosen: Plan, repeats: int) -> list[Outcome]:
-    with tempfile.TemporaryDirectory() as folder, Meeting(Path(folder), chosen, case.streams, TIMEOUT_S) as meeting:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Rendezvous(Path(folder), chosen, case.streams, TIMEOUT_S) as rendezvous,
+    ):
         first = next(iter(members.addresses.values()))
-        address = meeting.address if library == "ours" else f"{first}:{_port(members)}"
+        address = rendezvous.address if library == "ours" else f"{first}:{_port(members)}"
         processes = []
         for rank, (member, entering) in enumerate(members.entering.items()):
             turn = Turn(
@@ -302,16 +306,16 @@ def as_json(figures: Figures) -> dict[str, Any]:
 
 def main() -> None:
     known = {case.name: case for case in cases()}
-    parser = arguments(__doc__)
+    parser = Options(__doc__)
+    parser.add_repeats(REPEATS, QUICK_REPEATS)
     parser.add_argument("--case", action="append", choices=known, help="only this one; may be repeated")
     parser.add_argument("--backend", default="userspace", help="what shapes the links")
-    wanted = parser.parse_args()
-    repeats = 2 if wanted.quick else REPEATS
+    wanted = parser.parse()
     chosen = [known[name] for name in wanted.case or known]
     if wanted.quick:
         chosen = [replace(case, mib=case.mib / 4) for case in chosen]
-    all_figures = [measure(case, wanted.backend, repeats) for case in chosen]
-    figures = {"repeats": repeats, "cases": {each.case.name: as_json(each) for each in all_figures}}
+    all_figures = [measure(case, wanted.backend, wanted.repeats) for case in chosen]
+    figures = {"repeats": wanted.repeats, "cases": {each.case.name: as_json(each) for each in all_figures}}
     show(tables(all_figures), figures, as_json=wanted.json, backend=wanted.backend)
 
 

@@ -13,10 +13,11 @@ from dataclasses import asdict, dataclass, replace
 from statistics import mean
 from typing import Any
 
-from benchmarks.policies import PARAMETERS, SCALE, TOPOLOGY, drawn
 from benchmarks.support.live import Live, members_on
+from benchmarks.support.netstorm import PARAMETERS, SCALE, TOPOLOGY, drawn
+from benchmarks.support.options import Options
 from benchmarks.support.paired import Ratio, ratio
-from benchmarks.support.table import Table, arguments, progress, show
+from benchmarks.support.table import Table, progress, show
 from testbed.plan import Plan
 from testbed.planning import View, make_policy, simulate
 from testbed.spec.experiment import Change
@@ -148,14 +149,13 @@ def as_json(found: Sequence[Throttled]) -> Mapping[str, Any]:
 
 def main(words: Sequence[str] | None = None) -> None:
     """Measure and show."""
-    parser = arguments(__doc__)
-    parser.add_argument("--seeds", default="1,2,3", help="draws of the rates, by number")
-    asked = parser.parse_args(words)
-    seeds = [1] if asked.quick else [int(seed) for seed in asked.seeds.split(",")]
+    parser = Options(__doc__)
+    parser.add_draws((1, 2, 3), quick=1)
+    asked = parser.parse(words)
     topology = Topology.load(TOPOLOGY)
     found = []
-    with members_on(f"auxiliary-{os.getpid()}", drawn(topology, seeds[0]), PARAMETERS) as live:
-        for seed in seeds:
+    with members_on(f"auxiliary-{os.getpid()}", drawn(topology, asked.seeds[0]), PARAMETERS) as live:
+        for seed in asked.seeds:
             found.append(measure(live, seed, topology))
             progress(f"seed {seed}: {found[-1]}")
         backend = live.network.shaper.name

@@ -21,7 +21,8 @@ from typing import Any
 
 import yaml
 
-from benchmarks.support.table import Table, arguments, progress, show
+from benchmarks.support.options import Options
+from benchmarks.support.table import Table, progress, show
 from testbed.planning import View, make_policy, simulate
 from testbed.report.estimates import estimate_errors
 from testbed.report.record import RunRecord
@@ -147,11 +148,11 @@ def unknown_s(record: RunRecord) -> list[float]:
 
 def main() -> int:
     """Measure and show; the exit code says whether what must be met was."""
-    parser = arguments(__doc__)
+    parser = Options(__doc__)
     parser.add_argument("--policy", default="netstorm", help="how plans are made")
     parser.add_argument("--seed", type=int, default=1, help="of the draws")
     parser.add_argument("--round-trips", action="store_true", help="the same sites 10 to 120 ms apart, with losses")
-    args = parser.parse_args()
+    args = parser.parse()
     rounds = QUICK_ROUNDS if args.quick else ROUNDS
     with tempfile.TemporaryDirectory() as folder:
         progress(f"links that change, {rounds} rounds")

@@ -12,14 +12,15 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any
 
 import torch
-from scipy import stats
 
-from benchmarks.support.controller import TOKEN, meeting
-from benchmarks.support.table import Table, arguments, progress, show
+from benchmarks.support.controller import TOKEN, controller
+from benchmarks.support.options import Options
+from benchmarks.support.paired import interval
+from benchmarks.support.table import Table, progress, show
 from testbed import sync
 from testbed.sync.strategies import Gradients
 from testbed.worker import learner
@@ -51,8 +52,8 @@ def train(codec: str, seed: int, steps: int, model: str) -> Outcome:
         for shard, name in enumerate(MEMBERS)
     }
     model_bytes = 4 * next(iter(learners.values())).gradient.numel()
-    with meeting(MEMBERS, model_bytes, codec) as where, ThreadPoolExecutor(len(MEMBERS)) as pool:
-        digests = set(pool.map(lambda name: _member(where.control, name, learners[name], steps), MEMBERS))
+    with controller(MEMBERS, model_bytes, codec) as where, ThreadPoolExecutor(len(MEMBERS)) as pool:
+        digests = set(pool.map(lambda name: _member(where.address, name, learners[name], steps), MEMBERS))
         sent = where.sent_bytes()
     return Outcome(codec, seed, learners[MEMBERS[0]].evaluate()["test_loss"], sent, len(digests) == 1)
 
@@ -70,14 +71,6 @@ def _member(control: str, name: str, model: Learner, steps: int) -> str:
             model.apply()
         session.finish(model.digest())
     return model.digest()
-
-
-def interval(values: Sequence[float]) -> tuple[float, float]:
-    """The mean and the half width of its confidence interval."""
-    if len(values) < 2:
-        return mean(values), float("inf")
-    half = stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1) * stdev(values) / len(values) ** 0.5
-    return mean(values), float(half)
 
 
 def compare(outcomes: Sequence[Outcome], codec: str) -> dict[str, Any]:
@@ -99,18 +92,17 @@ def compare(outcomes: Sequence[Outcome], codec: str) -> dict[str, Any]:
 
 def main() -> int:
     """Train, print, and fail where a codec misses what is claimed of it or members differ."""
-    parser = arguments(__doc__)
+    parser = Options(__doc__)
     parser.add_argument("--codecs", default="int8", help="with commas between; fp32 is always there")
-    parser.add_argument("--seeds", default="1,2,3,4,5")
+    parser.add_draws((1, 2, 3, 4, 5), quick=2)
     parser.add_argument("--steps", type=int, default=120)
     parser.add_argument("--model", default="gpt", choices=("gpt-small", "gpt"))
-    args = parser.parse_args()
+    args = parser.parse()
     torch.set_num_threads(1)
-    seeds = [int(seed) for seed in args.seeds.split(",")][: 2 if args.quick else None]
     steps = min(args.steps, 20) if args.quick else args.steps
     codecs = [BASELINE, *args.codecs.split(",")]
     outcomes = []
-    for seed in seeds:
+    for seed in args.seeds:
         for codec in codecs:
             outcomes.append(train(codec, seed, steps, args.model))
             progress(f"seed {seed}, {codec}: validation loss {outcomes[-1].loss:.4f}")
@@ -128,8 +120,13 @@ def main() -> int:
         for one in compared
     ]
     columns = ("codec", "validation loss", "against fp32, paired", "bytes", "within fp32's interval")
-    title = f"{args.model}, {steps} steps, {len(seeds)} seeds, {len(MEMBERS)} members"
-    figures = {"repeats": len(seeds), "steps": steps, "fp32": {"loss": centre, "interval": half}, "codecs": compared}
+    title = f"{args.model}, {steps} steps, {len(args.seeds)} seeds, {len(MEMBERS)} members"
+    figures = {
+        "repeats": len(args.seeds),
+        "steps": steps,
+        "fp32": {"loss": centre, "interval": half},
+        "codecs": compared,
+    }
     figures["trainings"] = [asdict(one) for one in outcomes]
     show([Table(title, columns, rows)], figures, as_json=args.json)
     return 0 if all(one.identical for one in outcomes) and all(one["inside"] for one in compared) else 1

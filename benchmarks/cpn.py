@@ -14,73 +14,53 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field
+from contextlib import closing, suppress
+from functools import partial
 from math import inf
 from pathlib import Path
 from statistics import mean
+from tempfile import TemporaryDirectory
 from typing import Any
 
-import yaml
-from rich.console import Console
-
-from benchmarks.hop import ForkedRun
-from benchmarks.support.campaign import Kept
+from benchmarks.support.campaign import Campaign, Enough, load, run_of, without_curves
 from benchmarks.support.cpn.cells import SEEDS, TASKS, Cell, Goal, cells
 from benchmarks.support.cpn.protocols import PROTOCOLS
 from benchmarks.support.cpn.tables import events_table, said, seconds_to, table
-from benchmarks.support.forkserver import Nursery
-from benchmarks.support.table import arguments, progress, show
+from benchmarks.support.forkserver import ForkServer
+from benchmarks.support.options import Options
+from benchmarks.support.table import progress, show
 from testbed.run.directory import RUNS, RunDirectory
-from testbed.run.display import Display, Snapshot
-from testbed.run.run import Run
 from testbed.run.summary import wan_bytes
-from testbed.run.verdict import STEP_OVERRUN
+from testbed.run.verdict import STEP_OVERRUN, STEP_OVERRUN_SHARE
 from testbed.spec.experiment import Experiment
 from testbed.telemetry.store import read_records
 
-KEPT = Kept(RUNS / "benchmark-cpn.json")
-QUICK_SEEDS = 1
+CAMPAIGN = Campaign(RUNS / "benchmark-cpn.json", most_late=STEP_OVERRUN_SHARE)
 
 
-class Enough(Exception):
-    """The target is reached, or the time is over."""
+def enough(goal: Goal, directory: Path) -> bool:
+    """Whether a run's records show the goal reached, or its time over."""
+    reports = list(read_records(directory / "rounds.jsonl"))
+    if not reports:
+        return False
+    began = min(report["started_s"] for report in reports)
+    losses = [report["metrics"].get("test_loss", inf) for report in reports]
+    return bool(min(losses) <= goal.loss or time.time() - began > goal.limit_s)
 
 
-@dataclass(kw_only=True)
-class Watch(Display):
-    """Shows nothing, and ends the run when it is over."""
-
-    console: Console = field(default_factory=lambda: Console(quiet=True))
-    directory: Path
-    goal: Goal
-
-    def show(self, snapshot: Snapshot) -> None:
-        reports = list(read_records(self.directory / "rounds.jsonl"))
-        if not reports:
-            return
-        began = min(report["started_s"] for report in reports)
-        losses = [report["metrics"].get("test_loss", inf) for report in reports]
-        if min(losses) <= self.goal.loss or time.time() - began > self.goal.limit_s:
-            raise Enough
-
-
-def measure(cell: Cell, nursery: Nursery | None) -> dict[str, Any]:
-    """Run a cell, in containers where there is no nursery; its figures."""
-    directory = RunDirectory(f"benchmark-cpn-{cell.task}")
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "experiment.yaml"
-        file.write_text(yaml.safe_dump(cell.experiment()))
-        experiment = Experiment.load(file)
-        run = Run(experiment, directory, Display()) if nursery is None else ForkedRun(experiment, directory, nursery)
-        run.display = Watch(directory=directory.path, goal=cell.goal)
+def measure(cell: Cell, server: ForkServer | None) -> dict[str, Any]:
+    """Run a cell, in containers where there is no server of forks; its figures."""
+    with TemporaryDirectory() as folder, closing(RunDirectory(f"benchmark-cpn-{cell.task}")) as directory:
+        experiment = load(cell.experiment(), Path(folder))
         with suppress(Enough):
-            run.execute()
-    directory.close()
-    return figures_of(directory.path, experiment)
+            run_of(experiment, directory, server, partial(enough, cell.goal)).execute()
+    found = figures_of(directory.path, experiment)
+    learned = seconds_to(cell.goal, found)
+    when = "not reached" if learned is None else f"{learned:.1f} s"
+    progress(f"  {when}, loss {said(found['loss'], '.3f')}, {found['rounds']} rounds")
+    return found
 
 
 def figures_of(directory: Path, experiment: Experiment) -> dict[str, Any]:
@@ -147,47 +127,25 @@ def plan_in_force(path: Path) -> dict[str, Any]:
     }
 
 
-def measure_missing(missing: Sequence[Cell], until_s: float, nursery: Nursery | None) -> None:
-    """Measure these cells; none is begun when the monotonic clock is at `until_s`."""
-    for number, cell in enumerate(missing, 1):
-        if time.monotonic() > until_s:
-            return
-        found = measure(cell, nursery)
-        learned = seconds_to(cell.goal, found)
-        when = "not reached" if learned is None else f"{learned:.1f} s"
-        loss = said(found["loss"], ".3f")
-        progress(f"{cell.key} ({number} of {len(missing)}): {when}, loss {loss}, {found['rounds']} rounds")
-        KEPT.add(cell.key, found, containers=nursery is None)
-
-
 def main() -> int:
     """Measure what is missing and show all; the exit code."""
-    parser = arguments(__doc__)
-    parser.add_argument("--seeds", type=int, help=f"how many seeds (default {SEEDS}; with --quick {QUICK_SEEDS})")
+    parser = Options(__doc__)
+    parser.add_campaign(SEEDS, quick=1)
     parser.add_argument("--task", action="append", choices=TASKS, help="this task only (default: all)")
     parser.add_argument("--protocol", action="append", choices=PROTOCOLS, help="this protocol only (default: all)")
-    parser.add_argument("--cells", type=int, help="measure this many of the missing cells at most")
-    parser.add_argument("--seconds", type=float, default=inf, help="begin no cell later than this")
-    parser.add_argument("--forks", action="store_true", help="processes in hosts instead of containers: starts at once")
-    args = parser.parse_args()
-    until_s = time.monotonic() + args.seconds
-    tasks, found = args.task or list(TASKS), KEPT.read()
-    wanted = cells(tasks, args.seeds or (QUICK_SEEDS if args.quick else SEEDS))
-    chosen = args.protocol or PROTOCOLS
-    missing = [cell for cell in wanted if cell.key not in found and cell.protocol in chosen][: args.cells]
-    if missing:
-        with Nursery() if args.forks else nullcontext() as nursery:
-            measure_missing(missing, until_s, nursery)
-    found = KEPT.read()
+    args = parser.parse()
+    tasks = args.task or list(TASKS)
+    chosen = [cell for cell in cells(tasks, args.seeds) if cell.protocol in (args.protocol or PROTOCOLS)]
+    CAMPAIGN.measure(chosen, measure, forks=args.forks, most=args.cells, seconds=args.seconds)
+    found = CAMPAIGN.read()
     tables = {task: table(found, task) for task in tasks}
     events = {task: events_table(found, task) for task in tasks}
-    runs = {key: {name: value for name, value in run.items() if name != "curve"} for key, run in found.items()}
     repeats = max((each["seeds"] for _, figures in tables.values() for each in figures.values()), default=0)
     value = {
         "repeats": repeats,
         "tasks": {task: figures for task, (_, figures) in tables.items()},
         "events": {task: figures for task, (_, figures) in events.items()},
-        "runs": runs,
+        "runs": without_curves(found),
     }
     show([one for task in tasks for one, _ in (tables[task], events[task])], value, as_json=args.json)
     return 0

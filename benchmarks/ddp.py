@@ -17,8 +17,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.support.controller import meeting
-from benchmarks.support.table import Table, arguments, progress, show
+from benchmarks.support.controller import controller
+from benchmarks.support.options import Options
+from benchmarks.support.table import Table, progress, show
 from testbed.emulation.namespace import Namespace
 from testbed.emulation.network import Network
 from testbed.emulation.shaping import open_shaper
@@ -26,6 +27,7 @@ from testbed.spec.topology import Topology
 
 #: DDP arranges its buckets in the first step; the second has them cold.
 WARM_UP = 3
+REPEATS, QUICK_REPEATS = 3, 1
 OVERLAP, NONE = "overlap", "no overlap"
 #: Holds all gradients.
 ONE_BUCKET_MIB = 1000.0
@@ -54,10 +56,10 @@ def two_sites(rate: str, delay: str) -> Iterator[Network]:
 def train(network: Network, model: str, batch: int, bucket_mb: float, steps: int) -> dict[str, Any]:
     """Both members' loops; what the first printed. RuntimeError when one fails."""
     workers = network.topology.workers
-    with meeting([worker.name for worker in workers], 4_000_000) as where, ExitStack() as stack:
+    with controller([worker.name for worker in workers], 4_000_000) as where, ExitStack() as stack:
         processes = []
         for worker in workers:
-            words = [where.control, worker.name, network.address(worker), model, str(batch), str(bucket_mb), str(steps)]
+            words = [where.address, worker.name, network.address(worker), model, str(batch), str(bucket_mb), str(steps)]
             command = [sys.executable, "-m", "benchmarks.support.ddp_member", *words]
             popen = network.container(worker.name).popen
             processes.append(stack.enter_context(popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)))
@@ -71,27 +73,26 @@ def train(network: Network, model: str, batch: int, bucket_mb: float, steps: int
 
 def main() -> int:
     """Measure and print."""
-    parser = arguments(__doc__)
+    parser = Options(__doc__)
     parser.add_argument("--rate", default="100mbit")
     parser.add_argument("--delay", default="2ms")
     parser.add_argument("--model", default="gpt", choices=("gpt-small", "gpt", "gpt-medium"))
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--steps", type=int, default=25)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_repeats(REPEATS, QUICK_REPEATS)
     parser.add_argument("--bucket", type=float, default=0.5, help="MiB of gradients in a bucket that overlaps")
-    args = parser.parse_args()
+    args = parser.parse()
     bucket_sizes = {OVERLAP: args.bucket, NONE: ONE_BUCKET_MIB}
-    repeats = 1 if args.quick else args.repeats
     times: dict[str, list[float]] = {mode: [] for mode in bucket_sizes}
     buckets: dict[str, float] = {}
     with two_sites(args.rate, args.delay) as network:
         backend = network.shaper.name
-        for number in range(repeats):
+        for number in range(args.repeats):
             for mode, bucket_mb in bucket_sizes.items():
                 printed = train(network, args.model, args.batch, bucket_mb, WARM_UP + args.steps)
                 times[mode] += printed["seconds"][WARM_UP:]
                 buckets[mode] = printed["rounds"] / (WARM_UP + args.steps)
-                progress(f"{number + 1} of {repeats}, {mode}: {median(times[mode]) * 1e3:.0f} ms a step")
+                progress(f"{number + 1} of {args.repeats}, {mode}: {median(times[mode]) * 1e3:.0f} ms a step")
     steps = {mode: median(found) for mode, found in times.items()}
     ratio = steps[OVERLAP] / steps[NONE]
     rows = [[mode, f"{buckets[mode]:.1f}", f"{steps[mode] * 1e3:.0f} ms"] for mode in bucket_sizes]
@@ -99,7 +100,7 @@ def main() -> int:
     note = f"with overlap {ratio:.2f} of the time without"
     figures = {
         "bucket_mib": args.bucket,
-        "repeats": repeats,
+        "repeats": args.repeats,
         "steps": args.steps,
         "seconds_per_step": steps,
         "overlap_to_none": ratio,

@@ -19,7 +19,8 @@ from itertools import product
 from benchmarks.support.fidelity.cells import Cell, Figure, Result, measure
 from benchmarks.support.fidelity.subjects import MininetLink, TestbedLink
 from benchmarks.support.fidelity.toggle import SLOW_BPS, TOGGLES, Toggled, asked, toggle
-from benchmarks.support.table import Table, arguments, progress, show
+from benchmarks.support.options import Options
+from benchmarks.support.table import Table, progress, show
 from testbed.run.verdict import RATE_TOLERANCE, RTT_TOLERANCE_S
 from tests.guest.kernel import run_in_guest
 
@@ -34,14 +35,14 @@ GUEST_LIMIT_S = 1800.0
 
 
 def main() -> int:
-    parser = arguments(__doc__)
+    parser = Options(__doc__)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; all when none is named")
     parser.add_argument("--loss", type=float, choices=LOSSES_PCT, help="only the grid's cells with this loss, in %%")
     parser.add_argument(
         "--rates", type=float, nargs="+", choices=RATES_MBPS, help="only the grid's cells with these rates, in Mbit/s"
     )
     parser.add_argument("--guest", action="store_true", help="measure in the guest kernel")
-    args = parser.parse_args()
+    args = parser.parse()
     if unknown := set(args.parts) - set(PARTS):
         parser.error(f"no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
     if args.guest:

@@ -12,40 +12,31 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import closing
 from dataclasses import dataclass, replace
-from math import inf, sqrt
+from math import inf
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
+from tempfile import TemporaryDirectory
 from typing import Any
 
-import docker
-import yaml
-from rich.console import Console
-from scipy.stats import t as student
-
-from benchmarks.support.campaign import Kept
-from benchmarks.support.forkserver import Nursery, Processes
-from benchmarks.support.table import Table, arguments, progress, show
-from testbed.emulation.containers import Fleet
+from benchmarks.support.campaign import Campaign, load, run_of, without_curves
+from benchmarks.support.forkserver import ForkServer
+from benchmarks.support.options import Options
+from benchmarks.support.paired import interval
+from benchmarks.support.table import Table, show
 from testbed.run.conclude import conclude
 from testbed.run.directory import RUNS, RunDirectory
-from testbed.run.display import Display
-from testbed.run.execute import execute
-from testbed.run.run import Run
-from testbed.run.verdict import STEP_OVERRUN
-from testbed.spec.experiment import Experiment
+from testbed.run.verdict import STEP_OVERRUN, STEP_OVERRUN_SHARE
 from testbed.telemetry.store import read_records
 from testbed.worker.slowness import Slowness
 from testbed.workload import Workload
 
-KEPT = Kept(RUNS / "benchmark-hop.json")
+CAMPAIGN = Campaign(RUNS / "benchmark-hop.json", most_late=STEP_OVERRUN_SHARE)
 TOPOLOGY = Path(__file__).parents[1] / "topologies" / "hop16.yaml"
 MEMBERS = 16
-SEEDS, QUICK_SEEDS = 5, 1
+SEEDS = 5
 
 #: A local step takes 60 ms: sixteen workers' own work is then half of what a host of two cores can do. Sixty iterations
 #: bring the loss to where it is told apart, and a cell to 11 seconds.
@@ -152,31 +143,12 @@ def cells(seeds: int) -> Iterator[Cell]:
         yield from dict.fromkeys(wanted)
 
 
-class ForkedRun(Run):
-    """A run whose workers are processes in hosts instead of containers."""
-
-    def __init__(self, experiment: Experiment, directory: RunDirectory, nursery: Nursery) -> None:
-        super().__init__(experiment, directory, Display(Console(quiet=True)))
-        self._nursery = nursery
-
-    def fleet(self, client: docker.DockerClient, image: str, control: Path) -> Fleet:
-        return Processes(client, self.directory.id, image, control, self._nursery)
-
-
-def measure(cell: Cell, nursery: Nursery | None) -> dict[str, Any]:
-    """Run a cell, in containers where there is no nursery; RuntimeError when it did not come to its end."""
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "experiment.yaml"
-        file.write_text(yaml.safe_dump(cell.experiment()))
-        if nursery is not None:
-            experiment, directory = Experiment.load(file), RunDirectory(f"benchmark-hop-{cell.compute}")
-            conclude(experiment, directory, ForkedRun(experiment, directory, nursery).execute())
-            directory.close()
-            return figures_of(directory.path)
-        done = execute(file, {}, strict=False, publish=lambda path: path, display=Display())
-    if not done.finished:
-        raise RuntimeError(f"{cell.key} did not come to its end; see {done.directory}")
-    return figures_of(done.directory)
+def measure(cell: Cell, server: ForkServer | None) -> dict[str, Any]:
+    """Run a cell to its end, in containers where there is no server of forks; its figures."""
+    with TemporaryDirectory() as folder, closing(RunDirectory(f"benchmark-hop-{cell.compute}")) as directory:
+        experiment = load(cell.experiment(), Path(folder))
+        conclude(experiment, directory, run_of(experiment, directory, server).execute())
+    return figures_of(directory.path)
 
 
 def figures_of(directory: Path) -> dict[str, Any]:
@@ -224,13 +196,6 @@ def alone_s(compute: str, seed: int) -> float:
         return factor * STEP_S * sum(slowness.factor(step, 0.0) for step in range(rounds))
 
     return max(map(seconds, range(MEMBERS)))
-
-
-def interval(values: Sequence[float]) -> tuple[float, float]:
-    """The mean, and half of its 95 % interval by Student's t (infinite of one value)."""
-    if len(values) < 2:
-        return mean(values), inf
-    return mean(values), float(student.ppf(0.975, len(values) - 1)) * stdev(values) / sqrt(len(values))
 
 
 def ratios(claim: Claim, found: Mapping[str, Mapping[str, Any]], figure: str) -> list[float]:
@@ -331,34 +296,17 @@ def _with_half(values: Sequence[float]) -> str:
     return f"{middle:.3g}" if half == inf else f"{middle:.3g} ± {half:.2g}"
 
 
-def measure_missing(seeds: int, most: int | None, until_s: float, nursery: Nursery | None) -> None:
-    """Measure cells that are not kept yet: at most `most`, none begun when the monotonic clock is at `until_s`."""
-    missing = [cell for cell in cells(seeds) if cell.key not in KEPT.read()]
-    for number, cell in enumerate(missing[:most], 1):
-        if time.monotonic() > until_s:
-            return
-        progress(f"{cell.key} ({number} of {len(missing)} that are missing)")
-        found = measure(cell, nursery)
-        KEPT.add(cell.key, found, containers=nursery is None)
-
-
 def main() -> int:
     """Measure what is missing and show all; the exit code."""
-    parser = arguments(__doc__)
-    parser.add_argument("--seeds", type=int, help=f"how many seeds (default {SEEDS}; with --quick {QUICK_SEEDS})")
-    parser.add_argument("--cells", type=int, help="measure this many of the missing cells at most")
-    parser.add_argument("--seconds", type=float, default=inf, help="begin no cell later than this")
-    parser.add_argument("--forks", action="store_true", help="processes in hosts instead of containers: starts at once")
-    args = parser.parse_args()
-    until_s = time.monotonic() + args.seconds
-    with Nursery() if args.forks else nullcontext() as nursery:
-        measure_missing(args.seeds or (QUICK_SEEDS if args.quick else SEEDS), args.cells, until_s, nursery)
-    found = KEPT.read()
+    parser = Options(__doc__)
+    parser.add_campaign(SEEDS, quick=1)
+    args = parser.parse()
+    CAMPAIGN.measure(cells(args.seeds), measure, forks=args.forks, most=args.cells, seconds=args.seconds)
+    found = CAMPAIGN.read()
     table, figures = claims_table(found)
     repeats = max((len(claim["ratios"]) for claim in figures.values()), default=0)
-    runs = {key: {name: value for name, value in run.items() if name != "curve"} for key, run in found.items()}
     losses, compared = losses_table(found)
-    value = {"repeats": repeats, "claims": figures, "losses": compared, "runs": runs}
+    value = {"repeats": repeats, "claims": figures, "losses": compared, "runs": without_curves(found)}
     show([table, losses, runs_table(found)], value, as_json=args.json)
     return 0
 

@@ -9,7 +9,7 @@ Chunks: what their size costs, simulated. Replanning: what beginning from the la
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import mean
 from typing import Any
@@ -18,7 +18,8 @@ import numpy as np
 
 from benchmarks.support.cuts import cut_rate
 from benchmarks.support.networks import limits, neighbours_view, netstorm9, random_sites, regular_sites, view
-from benchmarks.support.table import Table, arguments, progress, show
+from benchmarks.support.options import Options
+from benchmarks.support.table import Table, progress, show
 from testbed.plan import Plan
 from testbed.planning import CostModel, View, make_policy, predict, simulate
 from testbed.planning.bound import bound
@@ -161,17 +162,15 @@ def replanning(quick: bool) -> dict[str, float]:
     return {"cold_seconds": mean(cold_s), "warm_seconds": mean(warm_s), "ratio": mean(cold_s) / mean(warm_s)}
 
 
-def main(words: Sequence[str] | None = None) -> None:
-    asked = arguments(__doc__).parse_args(words)
-    found, grown, fluid = optimum(asked.quick), sizes(asked.quick), policies(asked.quick)
-    cut, again = chunks(asked.quick), replanning(asked.quick)
-    tables = [
+def _tables(figures: Mapping[str, Any]) -> list[Table]:
+    again = figures["replanning"]
+    return [
         Table(
             "Rate found against the cuts' formulation",
             ("network", "of the cuts' rate", "proven gap", "seconds"),
             [
                 (f"{r['sites']} sites, {r['kind']}", f"{r['of_cuts']:.5f}", f"{r['gap']:.1e}", f"{r['seconds']:.2f}")
-                for r in found
+                for r in figures["optimum"]
             ],
         ),
         Table(
@@ -186,7 +185,7 @@ def main(words: Sequence[str] | None = None) -> None:
                     str(r["trees"]),
                     f"{r['plan_gap']:.1%}",
                 )
-                for r in grown
+                for r in figures["sizes"]
             ],
         ),
         Table(
@@ -194,7 +193,7 @@ def main(words: Sequence[str] | None = None) -> None:
             ("policy", "routes by 1/c", "best place", "routes by hops"),
             [
                 (name, *(f"{own[kind]:.2f}" if kind in own else "" for kind in ("inverse-rate", "best", "hops")))
-                for name, own in fluid.items()
+                for name, own in figures["policies"].items()
             ],
         ),
         Table(
@@ -205,7 +204,7 @@ def main(words: Sequence[str] | None = None) -> None:
                     f"{row['chunk_bytes'] / 1024:.0f} KiB",
                     *(f"{row[f'{p}_simulated']:.2f} ({row[f'{p}_predicted']:.2f})" for p in ("packing", "netstorm")),
                 )
-                for row in cut
+                for row in figures["chunks"]
             ],
         ),
         Table(
@@ -214,15 +213,18 @@ def main(words: Sequence[str] | None = None) -> None:
             [("from nothing", f"{again['cold_seconds']:.3f}"), ("from the last plan", f"{again['warm_seconds']:.3f}")],
         ),
     ]
-    figures = {
-        "chunks": cut,
-        "optimum": found,
-        "sizes": grown,
-        "policies": fluid,
-        "replanning": again,
-        "draws": 10 if asked.quick else 60,
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    asked = Options(__doc__).parse(words)
+    figures: dict[str, Any] = {
+        "optimum": optimum(asked.quick),
+        "sizes": sizes(asked.quick),
+        "policies": policies(asked.quick),
+        "chunks": chunks(asked.quick),
+        "replanning": replanning(asked.quick),
     }
-    show(tables, figures, as_json=asked.json)
+    show(_tables(figures), {**figures, "draws": 10 if asked.quick else 60}, as_json=asked.json)
 
 
 if __name__ == "__main__":

@@ -21,83 +21,42 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from math import ceil
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 from benchmarks.support.live import Live, Rounds, members_on
-from benchmarks.support.networks import netstorm9, roomy
+from benchmarks.support.netstorm import (
+    CLAIMS,
+    NETWORKS,
+    PARAMETERS,
+    POLICIES,
+    SCALE,
+    SIMULATED,
+    STARS,
+    TOPOLOGIES,
+    UNAWARE,
+    drawn,
+    options,
+)
+from benchmarks.support.networks import roomy
+from benchmarks.support.options import Options
 from benchmarks.support.paired import CONFIDENCE, Ratio, ratio
-from benchmarks.support.table import Table, arguments, progress, show
-from testbed.planning import View, make_policy, predict, simulate
+from benchmarks.support.table import Table, progress, show
+from testbed.planning import View, predict, simulate
 from testbed.planning.bound import bound
-from testbed.spec.topology import Link, Topology
+from testbed.spec.topology import Topology
 
-#: NetStorm's network as published, without delays, and with some of ours: 10 to 120 ms a round trip.
-NETWORKS = ("netstorm9", "netstorm9-rtt")
-TOPOLOGIES = Path(__file__).parents[1] / "topologies"
-TOPOLOGY = TOPOLOGIES / "netstorm9.yaml"
 OUT = Path("runs") / "policies.json"
-
-#: 2 to 15.5 Mbit/s a link, and 2 MB. At twice the rates nine containers and the shaper take 1.6 of two cores, and
-#: packing took 1.13 × what the simulator says of it, here 1.09 (another program ran beside it both times).
-SCALE, PARAMETERS = 0.1, 500_000
 
 #: Rounds of a policy on a seed: as many as take so long, within these limits. Two at least: where early members send
 #: ahead, long and short rounds take turns.
 MEASURED_S, FEWEST, MOST = 12.0, 2, 5
 
-#: Rounds in a simulation: who is done early sends ahead, here as there.
-SIMULATED = 3
-
-#: Policies and their options, in the order in which they are measured.
-POLICIES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
-    "packing": ("packing", {}),
-    "netstorm": ("netstorm", {}),
-    "netstorm, 1 root": ("netstorm", {"roots": 1}),
-    "netstorm, no auxiliary": ("netstorm", {"auxiliary": False}),
-    "netstorm, unaware": ("netstorm", {}),
-    "mst": ("mst", {}),
-    "mlnet": ("mlnet", {}),
-    "tsengine": ("tsengine", {}),
-    "ring": ("ring", {}),
-    "hierarchical": ("hierarchical", {}),
-    "auto": ("auto", {}),
-}
-UNAWARE = "netstorm, unaware"
-
-#: Stars by keys, and the ranks of their places among nine by the simulator.
-KEYS = ("alexnet", "one", "overlapped")
-RANKS = {"median": 4, "best": 0, "worst": 8}
-STARS = {f"star {keys}, {rank}": (keys, rank) for rank in RANKS for keys in KEYS}
-
 QUICK = ("packing", "netstorm", "star alexnet, median")
 
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """The first policy is at least this many times as fast as the second."""
-
-    policy: str
-    against: str
-    least: float
-
-
-CLAIMS = (
-    Claim("netstorm", "star alexnet, median", 5.0),
-    Claim("packing", "star alexnet, median", 7.0),
-    Claim("netstorm", "star one, median", 6.0),
-    Claim("packing", "star one, median", 9.5),
-    Claim("netstorm", "mlnet", 1.0),
-    Claim("netstorm", "tsengine", 1.0),
-    Claim("netstorm", "mst", 1.0),
-    Claim("packing", "netstorm", 1.4),
-    Claim("netstorm", "netstorm, 1 root", 1.0),
-    Claim("netstorm", "netstorm, no auxiliary", 1.0),
-    Claim("netstorm", "netstorm, unaware", 1.0),
-)
 
 #: Packing takes at most this many times the bound; each policy takes what the simulator says, within this part.
 NEAR_BOUND, NEAR_SIMULATED = 1.2, 0.15
@@ -124,32 +83,6 @@ class Measured:
     @property
     def mean_s(self) -> float:
         return mean(self.seconds)
-
-
-def drawn(topology: Topology, seed: int) -> Topology:
-    """The network with one draw of NetStorm's rates, the same as in `benchmarks.packing`, at this benchmark's scale."""
-    draw = netstorm9(seed)
-
-    def still(link: Link) -> Link:
-        rate_bps = draw[link.source][link.target]["rate"]
-        return replace(link, state=replace(link.state, rate_bps=rate_bps), trace=None)
-
-    return replace(topology, links={name: still(link) for name, link in topology.links.items()}).scaled(SCALE)
-
-
-def options(name: str, view: View) -> tuple[str, Mapping[str, Any]]:
-    """A policy of the benchmark, with the place of its server on this network where it has one."""
-    if name in POLICIES:
-        return POLICIES[name]
-    keys, rank = STARS[name]
-    seconds = served(keys, view)
-    return "star", {"keys": keys, "server": sorted(seconds, key=seconds.__getitem__)[RANKS[rank]]}
-
-
-def served(keys: str, view: View) -> dict[str, float]:
-    """Simulated seconds of a star's round by its server."""
-    stars = {server: make_policy("star", {"keys": keys, "server": server}).plan(view) for server in view.names}
-    return {server: simulate(plan, view, rounds=SIMULATED).seconds for server, plan in stars.items()}
 
 
 def measure(live: Live, name: str, seed: int, topology: Topology) -> Measured:
@@ -287,24 +220,26 @@ def as_json(found: Mapping[str, Mapping[int, Measured]]) -> dict[str, Any]:
 
 def main(words: Sequence[str] | None = None) -> None:
     """Measure what is asked for, and show all that was measured so far."""
-    parser = arguments(__doc__)
-    parser.add_argument("--seeds", default="1,2,3,4,5", help="draws of the rates, by number")
+    parser = Options(__doc__)
+    parser.add_draws((1, 2, 3, 4, 5), quick=1)
     parser.add_argument("--network", default=NETWORKS[0], choices=NETWORKS, help="as published, or with round trips")
     parser.add_argument("--policies", action="append", choices=(*POLICIES, *STARS), help="only this one; repeatable")
     parser.add_argument("--missing", action="store_true", help="only what was not measured yet")
     parser.add_argument("--show", action="store_true", help="measure nothing")
     parser.add_argument("--out", type=Path, default=OUT, help="where figures are kept")
-    asked = parser.parse_args(words)
+    asked = parser.parse(words)
     names = asked.policies or (QUICK if asked.quick else (*POLICIES, *STARS))
-    seeds = [1] if asked.quick else [int(seed) for seed in asked.seeds.split(",")]
     kept = load(asked.out)
     wanted = [
-        (name, seed) for seed in seeds for name in names if not (asked.missing and (asked.network, name, seed) in kept)
+        (name, seed)
+        for seed in asked.seeds
+        for name in names
+        if not (asked.missing and (asked.network, name, seed) in kept)
     ]
     backend = None
     if wanted and not asked.show:
         topology = Topology.load(TOPOLOGIES / f"{asked.network}.yaml")
-        with members_on(f"policies-{os.getpid()}", roomy(drawn(topology, seeds[0])), PARAMETERS) as live:
+        with members_on(f"policies-{os.getpid()}", roomy(drawn(topology, asked.seeds[0])), PARAMETERS) as live:
             backend = live.network.shaper.name
             for name, seed in wanted:
                 one = kept[asked.network, name, seed] = measure(live, name, seed, topology)

@@ -14,45 +14,28 @@ swaps promised and brought. No emulation is needed for that.
 
 from __future__ import annotations
 
-import json
 import sys
-import tempfile
-import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from itertools import product
 from math import exp, log
 from pathlib import Path
 from statistics import mean
-from typing import Any, Literal
+from typing import Any
 
-import yaml
-from rich.console import Console
-
-from benchmarks.hop import ForkedRun
-from benchmarks.support.forkserver import Nursery
-from benchmarks.support.table import Table, arguments, progress, show
+from benchmarks.support.campaign import Campaign
+from benchmarks.support.forkserver import ForkServer
+from benchmarks.support.options import Options, numbers
+from benchmarks.support.table import Table, show
 from benchmarks.support.wans import FAMILY, Kind, Wan
+from benchmarks.support.window import MODES, WINDOW_S, Cell, measure
 from testbed.report.record import RunRecord
 from testbed.report.replanning import Score, score
-from testbed.run.directory import RUNS, RunDirectory
-from testbed.run.display import Display, Snapshot
+from testbed.run.directory import RUNS
 from testbed.run.verdict import CPU_BUSY, STEP_OVERRUN
 from testbed.spec.experiment import Experiment
-from testbed.telemetry.store import write_json
 
 KEPT = RUNS / "benchmark-replanning.json"
-
-#: Of the trace. What the members need to join comes before it.
-WINDOW_S = 65.0
-
-Mode = Literal["hold", "follow", "oracle"]
-MODES: Mapping[Mode, Mapping[str, Any]] = {
-    "hold": {"hold": True},
-    "follow": {},
-    "oracle": {"knowledge": "oracle"},
-}
 
 SEEDS: Sequence[int] = (1, 2)
 #: Networks that no change was made by; they are measured at the end.
@@ -64,67 +47,10 @@ QUICK: Sequence[tuple[Kind, int]] = (("drop", 5), ("redraw", 6), ("constant", 6)
 WORTH, GAINED = 1.3, 1.25
 KEPT_UP, LEAST, OF_ORACLE = 0.98, 0.92, 0.87
 
-ENDLESS = 1_000_000
 
-
-class Enough(Exception):
-    """The window is over."""
-
-
-@dataclass(kw_only=True)
-class Window(Display):
-    """Shows nothing, and ends the run when its time is over."""
-
-    console: Console = field(default_factory=lambda: Console(quiet=True))
-    window_s: float = WINDOW_S
-    ends_s: float = 0.0
-
-    def show(self, snapshot: Snapshot) -> None:
-        now = time.monotonic()
-        self.ends_s = self.ends_s or now + self.window_s
-        if now > self.ends_s:
-            raise Enough
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """One run."""
-
-    wan: Wan
-    mode: Mode
-    policy: str
-
-    @property
-    def key(self) -> str:
-        return f"{self.policy}/{self.wan.name}/{self.wan.seed}/{self.mode}"
-
-    def experiment(self, folder: Path) -> dict[str, Any]:
-        """The experiment file's value; the network's files are written into `folder`."""
-        network = self.wan.write(folder)
-        return {
-            "name": f"replanning-{self.wan.name}-{self.wan.seed}-{self.mode}",
-            **network,
-            "train": {**network["train"], "rounds": ENDLESS, "evaluate_every": ENDLESS},
-            "sync": {"policy": self.policy},
-            "controller": {"period": "2s", **MODES[self.mode]},
-            "seed": self.wan.seed,
-        }
-
-
-def measure(cell: Cell, nursery: Nursery, window_s: float = WINDOW_S) -> tuple[RunRecord, Experiment]:
-    """Run a cell; what it recorded."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        file = folder / "experiment.yaml"
-        file.write_text(yaml.safe_dump(cell.experiment(folder)))
-        experiment = Experiment.load(file)
-        directory = RunDirectory(experiment.name)
-        run = ForkedRun(experiment, directory, nursery)
-        run.display = Window(window_s=window_s)
-        with suppress(Enough):
-            run.execute()
-        directory.close()
-    return RunRecord.read(directory.path), experiment
+def measured(cell: Cell, server: ForkServer | None) -> dict[str, Any]:
+    """Run a cell; its figures."""
+    return figures_of(*measure(cell, server))
 
 
 def figures_of(record: RunRecord, experiment: Experiment) -> dict[str, Any]:
@@ -236,9 +162,7 @@ def score_tables(scores: Mapping[str, Score]) -> list[Table]:
 def wanted(args: Any) -> list[Cell]:
     """The cells that were asked for, a network and seed at a time."""
     family = UNSEEN if args.unseen else QUICK if args.quick else FAMILY
-    seeds = UNSEEN_SEEDS if args.unseen else SEEDS[:1] if args.quick else SEEDS
-    if args.seeds:
-        seeds = [int(seed) for seed in args.seeds.split(",")]
+    seeds = args.seeds or (UNSEEN_SEEDS if args.unseen else SEEDS[:1] if args.quick else SEEDS)
     if args.networks:
         family = [(name.rpartition("-")[0], int(name.rpartition("-")[2])) for name in args.networks.split(",")]
     return [
@@ -255,31 +179,25 @@ def recorded() -> Path | None:
 
 def main() -> int:
     """Measure what is missing and show all; the exit code."""
-    parser = arguments(__doc__)
+    parser = Options(__doc__)
     parser.add_argument("--policy", default="auto", help="what plans in all three modes")
-    parser.add_argument("--seeds", help="draws of the networks, by number")
+    parser.add_argument("--seeds", type=numbers, help="seeds of the networks, with commas between")
     parser.add_argument("--networks", help="only these: `drop-5,wander-6`")
     parser.add_argument("--unseen", action="store_true", help="the networks that nothing was tried on")
     parser.add_argument("--recorded", type=Path, default=recorded(), help="a folder with recorded LTE links")
     parser.add_argument("--kept", type=Path, default=KEPT, help="where figures are kept")
     parser.add_argument("--show", action="store_true", help="measure nothing")
     parser.add_argument("--score", nargs="+", type=Path, metavar="RUN", help="score these runs' directories instead")
-    args = parser.parse_args()
+    args = parser.parse()
     if args.score:
         scores = {path.name: score(RunRecord.read(path)) for path in args.score}
         show(score_tables(scores), {name: asdict(one) for name, one in scores.items()}, as_json=args.json)
         return 0
     cells = wanted(args)
-    kept = json.loads(args.kept.read_text()) if args.kept.exists() else {}
+    campaign = Campaign(args.kept)
     if not args.show:
-        with Nursery() as nursery:
-            for number, cell in enumerate(cells, 1):
-                if cell.key in kept:
-                    continue
-                progress(f"{cell.key} ({number} of {len(cells)})")
-                kept[cell.key] = figures_of(*measure(cell, nursery))
-                write_json(args.kept, kept)
-                progress(f"  {kept[cell.key]}")
+        campaign.measure(cells, measured, forks=True)
+    kept = campaign.read()
     found = {cell.key: kept[cell.key] for cell in cells if cell.key in kept}
     ones = compared(found, args.policy)
     scores = {

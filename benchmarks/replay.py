@@ -27,8 +27,9 @@ from statistics import correlation, median
 from threading import Event, Thread
 
 from benchmarks.support import flood
+from benchmarks.support.options import Options
 from benchmarks.support.pairs import batch, namespaces, pairs
-from benchmarks.support.table import Table, arguments, progress, show
+from benchmarks.support.table import Table, progress, show
 from testbed.emulation.links import Links
 from testbed.emulation.replay import Replay
 from testbed.emulation.shaping import Port, open_shaper
@@ -223,10 +224,10 @@ def ports(count: int) -> Iterator[list[Port]]:
 
 
 def main() -> None:
-    parser = arguments(__doc__)
+    parser = Options(__doc__)
     parser.add_argument("--file", type=Path, help="a packet-delivery file; a generated one without")
     parser.add_argument("--backend", default="auto", choices=["auto", "netem", "userspace"])
-    asked = parser.parse_args()
+    asked = parser.parse()
     seconds, ticking = (15, 5.0) if asked.quick else (60, 20.0)
     progress(f"{asked.file or 'a generated file'}, {seconds} s")
     delivered = measure(asked.file, seconds, asked.backend)

@@ -22,8 +22,9 @@ from statistics import median
 from typing import Any
 
 from benchmarks.support import flood
+from benchmarks.support.options import Options
 from benchmarks.support.pairs import Pair, pairs
-from benchmarks.support.table import Table, arguments, progress, show
+from benchmarks.support.table import Table, progress, show
 from testbed.emulation.shaping.build import FLAGS
 from testbed.emulation.shaping.userspace import UserspaceShaper
 from testbed.link import MTU_FRAME_BYTES, TCP_PAYLOAD_BYTES, LinkState
@@ -241,7 +242,7 @@ def _quiet(command: Sequence[str]) -> subprocess.Popen[bytes]:
 
 
 def main() -> None:
-    asked = arguments(__doc__).parse_args()
+    asked = Options(__doc__).parse()
     seconds = 4.0 if asked.quick else 10.0
     cases: dict[str, dict[str, Busy]] = {}
     for name, case in (("udp", udp), ("tcp", tcp), ("fast", fast)):

@@ -12,9 +12,21 @@ from dataclasses import asdict, dataclass
 from statistics import mean, median
 from typing import Any
 
-from benchmarks.policies import CLAIMS, KEYS, PARAMETERS, POLICIES, SCALE, SIMULATED, TOPOLOGY, UNAWARE, drawn, served
+from benchmarks.support.netstorm import (
+    CLAIMS,
+    KEYS,
+    PARAMETERS,
+    POLICIES,
+    SCALE,
+    SIMULATED,
+    TOPOLOGY,
+    UNAWARE,
+    drawn,
+    served,
+)
+from benchmarks.support.options import Options
 from benchmarks.support.paired import CONFIDENCE, Ratio, ratio
-from benchmarks.support.table import Table, arguments, progress, show
+from benchmarks.support.table import Table, progress, show
 from testbed.emulation.routing import Routes
 from testbed.planning import View, make_policy, simulate
 from testbed.planning.bound import bound
@@ -125,12 +137,12 @@ def as_json(draws: Sequence[Draw]) -> dict[str, Any]:
 
 def main(words: Sequence[str] | None = None) -> None:
     """Simulate and show."""
-    parser = arguments(__doc__)
-    parser.add_argument("--seeds", default="1,2,3,4,5", help="draws of the rates, by number")
-    asked = parser.parse_args(words)
+    parser = Options(__doc__)
+    parser.add_draws((1, 2, 3, 4, 5), quick=2)
+    asked = parser.parse(words)
     topology = Topology.load(TOPOLOGY)
     draws = []
-    for seed in [1, 2] if asked.quick else [int(seed) for seed in asked.seeds.split(",")]:
+    for seed in asked.seeds:
         progress(f"draw {seed}")
         draws.append(draw(seed, topology))
     show(tables(draws), as_json(draws), as_json=asked.json)

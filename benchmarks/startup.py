@@ -25,7 +25,8 @@ from mininet.net import Mininet
 from mininet.topo import Topo
 
 from benchmarks.support.fidelity.subjects import recorded_complaints
-from benchmarks.support.table import Table, arguments, progress, show
+from benchmarks.support.options import Options
+from benchmarks.support.table import Table, progress, show
 from testbed.emulation.shaping import open_shaper
 from testbed.emulation.topo import WanTopo
 from testbed.spec.topology import Topology
@@ -37,7 +38,7 @@ GEANT = ROOT / "topologies" / "geant-40.yaml"
 SITES = 10
 HOSTS = LINKS = 2 * SITES
 RATE, DELAY = "100mbit", "10ms"
-REPEATS = 3
+REPEATS, QUICK_REPEATS = 3, 1
 #: The kernel takes namespaces apart after the call that ends a network has returned. None pays for another's.
 SETTLE_S = 1.0
 PING = ("ping", "-nq", "-c", "3", "-i", "0.1", "-W", "2")
@@ -65,11 +66,12 @@ class Taken:
 
 
 def main() -> int:
-    args = arguments(__doc__).parse_args()
-    repeats = 1 if args.quick else REPEATS
+    parser = Options(__doc__)
+    parser.add_repeats(REPEATS, QUICK_REPEATS)
+    args = parser.parse()
     with tempfile.TemporaryDirectory() as name, open_shaper() as shaper:
         backend = shaper.name
-        plain = _beside_mininet(Path(name), repeats)
+        plain = _beside_mininet(Path(name), args.repeats)
         workers = 1 if args.quick else CONTAINER_SITES
         file = _write(Path(name), "containers", ring(CONTAINER_SITES, workers))
         standing = [_standing(f"{CONTAINER_SITES * workers} container hosts", file)]
@@ -80,9 +82,14 @@ def main() -> int:
         "without_containers": [asdict(each) for each in plain],
         "ratio": ratio,
         "containers": [asdict(each) for each in standing],
-        "repeats": repeats,
+        "repeats": args.repeats,
     }
-    show([_plain_table(plain, ratio, repeats), _standing_table(standing)], figures, as_json=args.json, backend=backend)
+    show(
+        [_plain_table(plain, ratio, args.repeats), _standing_table(standing)],
+        figures,
+        as_json=args.json,
+        backend=backend,
+    )
     return 0
 
 

@@ -12,10 +12,11 @@ from __future__ import annotations
 import sys
 from statistics import median
 
-from benchmarks.replanning import Cell, measure
-from benchmarks.support.forkserver import Nursery
-from benchmarks.support.table import Table, arguments, progress, show
+from benchmarks.support.forkserver import ForkServer
+from benchmarks.support.options import Options
+from benchmarks.support.table import Table, progress, show
 from benchmarks.support.wans import Wan
+from benchmarks.support.window import Cell, measure
 
 ROUND_TRIPS_MS = (20, 100, 250)
 SITES, SEED = 6, 1
@@ -29,13 +30,13 @@ MOST = 1
 
 def main() -> int:
     """Measure and show all; the exit code."""
-    args = arguments(__doc__).parse_args()
+    args = Options(__doc__).parse()
     rows, figures, held = [], {}, True
-    with Nursery() as nursery:
+    with ForkServer() as server:
         for rtt_ms in ROUND_TRIPS_MS[:1] if args.quick else ROUND_TRIPS_MS:
             progress(f"{rtt_ms} ms")
             cell = Cell(Wan("constant", SITES, SEED, rtt_s=rtt_ms / 1e3), "follow", "auto")
-            record, _ = measure(cell, nursery, WINDOW_S)
+            record, _ = measure(cell, server, WINDOW_S)
             began_s = [record.since(rounds[0].entered_s) for epoch, rounds in record.epochs.items() if epoch]
             after = sum(at_s > FOUND_OUT_S for at_s in began_s)
             round_s = median(one.seconds for one in record.rounds)

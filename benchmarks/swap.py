@@ -17,7 +17,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 
-from benchmarks.support.table import Table, arguments, progress, show
+from benchmarks.support.options import Options
+from benchmarks.support.table import Table, progress, show
 from testbed.emulation.namespace import Namespace
 from testbed.emulation.network import Network
 from testbed.emulation.shaping import open_shaper
@@ -123,8 +124,9 @@ def unroutable_packets(network: Network) -> int:
 
 def main() -> int:
     """Measure and show; the exit code."""
-    args = arguments(__doc__).parse_args()
-    repeats = QUICK_REPEATS if args.quick else REPEATS
+    parser = Options(__doc__)
+    parser.add_repeats(REPEATS, QUICK_REPEATS)
+    args = parser.parse()
     first = still(Topology.load(PRESET).scaled(SCALE))
     networks = (first, other(first))
     with ExitStack() as stack:
@@ -134,7 +136,7 @@ def main() -> int:
         network.build()
         holders = {worker.name: stack.enter_context(closing(Namespace())) for worker in first.workers}
         network.join({name: holder.pid for name, holder in holders.items()})
-        found = list(windows(network, networks, repeats))
+        found = list(windows(network, networks, args.repeats))
         backend = shaper.name
     quiet, swapped = ([window for window in found if window.swapped == kind] for kind in (False, True))
     rows = [
@@ -154,7 +156,7 @@ def main() -> int:
     title = f"A flow over {'->'.join(WATCHED)} while {len(CHANGED)} of {len(first.links)} links change"
     notes = [f"windows of {WINDOW_S} s; dropped: packets from a full queue, from the swap to the window's end"]
     figures = {
-        "repeats": repeats,
+        "repeats": args.repeats,
         "retransmissions_without": [window.retransmissions for window in quiet],
         "retransmissions_with": [window.retransmissions for window in swapped],
         "goodput_ratio": median(w.goodput_bps for w in swapped) / median(w.goodput_bps for w in quiet),

@@ -17,7 +17,8 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
-from benchmarks.support.table import Table, arguments, progress, show
+from benchmarks.support.options import Options
+from benchmarks.support.table import Table, progress, show
 from testbed.emulation.namespace import Namespace
 from testbed.emulation.network import Network
 from testbed.emulation.shaping import open_shaper
@@ -73,15 +74,16 @@ def measure(congestion: str, fitted: bool) -> tuple[float, str]:
         return goodput_bps(json.loads(server.communicate()[0])) / IDEAL_BPS, shaper.name
 
 
-def main(arguments_given: Sequence[str] | None = None) -> int:
-    options = arguments(__doc__).parse_args(arguments_given)
-    repeats = QUICK_REPEATS if options.quick else REPEATS
+def main(words: Sequence[str] | None = None) -> int:
+    options = Options(__doc__)
+    options.add_repeats(REPEATS, QUICK_REPEATS)
+    asked = options.parse(words)
     found: dict[tuple[str, bool], list[float]] = {}
     backend = ""
     for congestion in CONGESTION_CONTROLS:
         for fitted in (False, True):
-            for number in range(repeats):
-                progress(f"{congestion}, transport: {_setting(fitted)}, {number + 1} of {repeats}")
+            for number in range(asked.repeats):
+                progress(f"{congestion}, transport: {_setting(fitted)}, {number + 1} of {asked.repeats}")
                 ratio, backend = measure(congestion, fitted)
                 found.setdefault((congestion, fitted), []).append(ratio)
     rows = [
@@ -97,11 +99,11 @@ def main(arguments_given: Sequence[str] | None = None) -> int:
         notes,
     )
     figures = {
-        "repeats": repeats,
+        "repeats": asked.repeats,
         "goodput_ratio": {f"{name}, {_setting(fitted)}": ratios for (name, fitted), ratios in found.items()},
         "wanted": WANTED,
     }
-    show([table], figures, as_json=options.json, backend=backend)
+    show([table], figures, as_json=asked.json, backend=backend)
     return 1 if missed else 0
 
 

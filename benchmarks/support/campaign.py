@@ -1,35 +1,135 @@
-"""What a benchmark's cells were measured to be, kept from one run of it to the next."""
+"""A campaign: cells that are measured once each, by a run of its own, in as many sittings as that takes.
+
+cells asked for, without those that are kept  --a run each, in containers or forks-->  figures, kept at once
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
+import docker
+import yaml
+from rich.console import Console
+
+from benchmarks.support.forkserver import ForkedWorkers, ForkServer
 from benchmarks.support.table import progress
-from testbed.run.verdict import STEP_OVERRUN_SHARE
+from testbed.emulation.containers import Fleet
+from testbed.run.directory import RunDirectory
+from testbed.run.display import Display, Snapshot
+from testbed.run.run import Run
+from testbed.spec.experiment import Experiment
 from testbed.telemetry.store import write_json
 
 
-class Kept:
-    """Cells' figures by the cells' keys, in a file."""
+class Cell(Protocol):
+    """What one run measures."""
 
-    def __init__(self, file: Path) -> None:
+    @property
+    def key(self) -> str:
+        """The cell's name in the file."""
+
+
+AnyCell = TypeVar("AnyCell", bound=Cell)
+
+
+class Campaign:
+    """Cells' figures by the cells' keys, in a file.
+
+    In a cell with more than `most_late` of its rounds `late`, compute was not what is declared, and seeds are no pairs:
+    such a cell is not kept.
+    """
+
+    def __init__(self, file: Path, most_late: float = 1.0) -> None:
         self._file = file
+        self._most_late = most_late
 
     def read(self) -> dict[str, Any]:
         """All that were kept so far."""
         return dict(json.loads(self._file.read_text())) if self._file.exists() else {}
 
-    def add(self, key: str, found: Mapping[str, Any], containers: bool) -> None:
-        """Keep a cell; not one in which more than STEP_OVERRUN_SHARE of the rounds were `late`.
-
-        Compute was not what is declared then, and seeds are no pairs.
-        """
-        if found["late"] > STEP_OVERRUN_SHARE:
-            progress(
-                f"not kept: {found['late']:.0%} of its rounds had late steps, other work held the host up; run it again"
-            )
+    def measure(
+        self,
+        cells: Iterable[AnyCell],
+        measure: Callable[[AnyCell, ForkServer | None], Mapping[str, Any]],
+        *,
+        forks: bool,
+        most: int | None = None,
+        seconds: float = inf,
+    ) -> None:
+        """Measure the cells that are not kept: at most so many, none begun later than so many seconds from now."""
+        known, until_s = self.read(), time.monotonic() + seconds
+        missing = [cell for cell in cells if cell.key not in known]
+        if not missing:
             return
-        write_json(self._file, {**self.read(), key: {**found, "containers": containers}})
+        with ForkServer() if forks else nullcontext() as server:
+            for number, cell in enumerate(missing[:most], 1):
+                if time.monotonic() > until_s:
+                    return
+                progress(f"{cell.key} ({number} of {len(missing)} that are missing)")
+                self.keep(cell.key, {**measure(cell, server), "containers": server is None})
+
+    def keep(self, key: str, found: Mapping[str, Any]) -> None:
+        """Keep a cell's figures, unless too many of its rounds were late."""
+        if found["late"] > self._most_late:
+            progress(f"not kept: {found['late']:.0%} of its rounds had late steps, other work held the host up")
+            return
+        write_json(self._file, {**self.read(), key: found})
+
+
+def without_curves(found: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Cells' figures, short enough to be shown."""
+    return {key: {name: value for name, value in cell.items() if name != "curve"} for key, cell in found.items()}
+
+
+class ForkedRun(Run):
+    """A run whose workers are forked processes in the network's hosts instead of containers."""
+
+    def __init__(self, experiment: Experiment, directory: RunDirectory, display: Display, server: ForkServer) -> None:
+        super().__init__(experiment, directory, display)
+        self._server = server
+
+    def fleet(self, client: docker.DockerClient, image: str, control: Path) -> Fleet:
+        return ForkedWorkers(client, self.directory.id, image, control, self._server)
+
+
+class Enough(Exception):
+    """A run has gone on for as long as it was to."""
+
+
+@dataclass(kw_only=True)
+class _Watch(Display):
+    """Shows nothing, and ends the run once enough of it is in its directory."""
+
+    console: Console = field(default_factory=lambda: Console(quiet=True))
+    directory: Path
+    enough: Callable[[Path], bool]
+
+    def show(self, snapshot: Snapshot) -> None:
+        if self.enough(self.directory):
+            raise Enough
+
+
+def load(experiment: Mapping[str, Any], folder: Path) -> Experiment:
+    """The experiment of a file's value; the file is written into `folder`, beside others that it may name."""
+    file = folder / "experiment.yaml"
+    file.write_text(yaml.safe_dump(experiment))
+    return Experiment.load(file)
+
+
+def run_of(
+    experiment: Experiment,
+    directory: RunDirectory,
+    server: ForkServer | None,
+    enough: Callable[[Path], bool] = lambda _: False,
+) -> Run:
+    """A run in containers, or in forks where there is a server; executing it raises Enough once its directory shows
+    `enough`."""
+    display = _Watch(directory=directory.path, enough=enough)
+    return Run(experiment, directory, display) if server is None else ForkedRun(experiment, directory, display, server)

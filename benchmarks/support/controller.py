@@ -1,4 +1,4 @@
-"""Members of a benchmark, joined to a controller process over loopback."""
+"""A controller in a process of its own, for members of a benchmark that join over loopback."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ TOKEN = "benchmark"
 
 
 @dataclass(frozen=True, slots=True)
-class Meeting:
-    """Where members meet: the controller's address for `sync.join`, and what it writes down."""
+class Controller:
+    """Its address for `sync.join`, and where it writes what members report."""
 
-    control: str
+    address: str
     out: Path
 
     def sent_bytes(self) -> int:
@@ -29,9 +29,9 @@ class Meeting:
 
 
 @contextmanager
-def meeting(members: Sequence[str], model_bytes: int, codec: str = "fp32") -> Iterator[Meeting]:
+def controller(members: Sequence[str], model_bytes: int, codec: str = "fp32") -> Iterator[Controller]:
     """A controller of its own process, for as long as the context lasts."""
-    with TemporaryDirectory(prefix="meeting-") as folder:
+    with TemporaryDirectory(prefix="controller-") as folder:
         token, out = Path(folder) / "token", Path(folder) / "out"
         token.write_text(TOKEN)
         with socket.create_server(("127.0.0.1", 0)) as free:
@@ -43,7 +43,7 @@ def meeting(members: Sequence[str], model_bytes: int, codec: str = "fp32") -> It
         )
         try:
             # The socket beside it serves members in other network namespaces, too: they share the file system.
-            yield Meeting(f"unix:{out / 'control.sock'}", out)
+            yield Controller(f"unix:{out / 'control.sock'}", out)
         finally:
             process.terminate()
             process.wait()

@@ -1,9 +1,9 @@
-"""Workers as processes in network namespaces of their own, born of one that has PyTorch loaded already.
+"""Workers as processes in network namespaces of their own, forked from one that has PyTorch loaded already.
 
 In place of containers where many short runs are to be measured: sixteen containers take a minute of two cores to load
 PyTorch, sixteen forks a second. What they do on the network is the same.
 
-    benchmark --a line of JSON for each worker--> nursery --fork--> worker: own namespace, own log, then its program
+    benchmark --a line of JSON for each worker--> fork server --fork--> worker: own namespace, own log, then its program
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _CLONE_NEWNET = 0x40000000
 _PR_SET_PDEATHSIG = 1
 
 
-class Nursery:
+class ForkServer:
     """The process that workers are forked from. A context manager; they end with it."""
 
-    def __enter__(self) -> Nursery:
-        self._folder = tempfile.TemporaryDirectory(prefix="testbed-nursery-")
+    def __enter__(self) -> ForkServer:
+        self._folder = tempfile.TemporaryDirectory(prefix="testbed-forkserver-")
         bake(self.folder / "digits")
         self._process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.support.forkserver"],
@@ -53,7 +53,7 @@ class Nursery:
         """Where data and logs lie."""
         return Path(self._folder.name)
 
-    def bear(self, arguments: list[str], environment: Mapping[str, str], log: Path) -> int:
+    def fork(self, arguments: list[str], environment: Mapping[str, str], log: Path) -> int:
         """The pid of a new worker, in its namespace already."""
         assert self._process.stdin and self._process.stdout
         order = {"arguments": arguments, "environment": dict(environment), "log": str(log)}
@@ -62,21 +62,23 @@ class Nursery:
         return int(self._process.stdout.readline())
 
 
-class Processes(Fleet):
+class ForkedWorkers(Fleet):
     """Stands in for a fleet of containers."""
 
-    def __init__(self, client: docker.DockerClient, network: str, image: str, control: Path, nursery: Nursery) -> None:
+    def __init__(
+        self, client: docker.DockerClient, network: str, image: str, control: Path, server: ForkServer
+    ) -> None:
         super().__init__(client, network, image, control)
         self._socket = control / "control.sock"
-        self._nursery = nursery
+        self._server = server
         self._pids: dict[str, int] = {}
 
     def start(self, requests: Iterable[ContainerRequest]) -> Mapping[str, int]:
         for request in requests:
             name = request.worker.name
-            places = ["--control", f"unix:{self._socket}", "--data", str(self._nursery.folder)]
+            more = ["--control", f"unix:{self._socket}", "--data", str(self._server.folder)]
             log = self._log(name)
-            self._pids[name] = self._nursery.bear([*request.command, *places], request.environment, log)
+            self._pids[name] = self._server.fork([*request.command, *more], request.environment, log)
         return dict(self._pids)
 
     def kill(self, worker: str) -> None:
@@ -94,11 +96,11 @@ class Processes(Fleet):
                 os.kill(pid, signal.SIGKILL)
 
     def _log(self, worker: str) -> Path:
-        return self._nursery.folder / f"{worker}.log"
+        return self._server.folder / f"{worker}.log"
 
 
 def _serve() -> None:
-    """The nursery's program: a fork for each line of its input."""
+    """The server's program: a fork for each line of its input."""
     import testbed.worker.loop  # noqa: F401 (what the children need, loaded once)
 
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel forgets children that end

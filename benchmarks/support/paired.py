@@ -1,10 +1,11 @@
-"""Ratios of paired measurements: both of a pair were made on the same network, so what it was like cancels."""
+"""Means and their intervals; ratios of paired measurements: both of a pair were made on the same network, so what it
+was like cancels."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import exp, log, sqrt
+from math import exp, inf, log, sqrt
 from statistics import mean, stdev
 
 from scipy.stats import t
@@ -30,13 +31,18 @@ class Ratio:
         return f"{self.value:.2f}{interval}"
 
 
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """The mean, and half of its interval by Student's t: infinite of one value."""
+    if len(values) < 2:
+        return mean(values), inf
+    quantile = float(t.ppf((1 + CONFIDENCE) / 2, len(values) - 1))
+    return mean(values), quantile * stdev(values) / sqrt(len(values))
+
+
 def ratio(above: Mapping[int, float], below: Mapping[int, float]) -> Ratio | None:
     """`above` / `below` over the seeds that both have; None when there is none."""
     logs = [log(above[seed] / below[seed]) for seed in sorted(above.keys() & below.keys())]
     if not logs:
         return None
-    middle = mean(logs)
-    if len(logs) == 1:
-        return Ratio(exp(middle), 0.0, float("inf"), 1)
-    reach = t.ppf((1 + CONFIDENCE) / 2, len(logs) - 1) * stdev(logs) / sqrt(len(logs))
-    return Ratio(exp(middle), exp(middle - reach), exp(middle + reach), len(logs))
+    middle, half = interval(logs)
+    return Ratio(exp(middle), exp(middle - half), exp(middle + half), len(logs))

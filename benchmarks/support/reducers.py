@@ -26,7 +26,7 @@ WARM_UPS = 1
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What one member does. `address` is the meeting's for ours; for gloo where member 0 listens, host:port."""
+    """What one member does. `address` is the rendezvous's for ours; for gloo where member 0 listens, host:port."""
 
     library: Library
     member: str

@@ -15,17 +15,17 @@ from testbed.protocol import Hello, Job, Welcome, decode, encode
 JOB = Job(rounds=1)
 
 
-class Meeting:
+class Rendezvous:
     """Welcomes all members of `plan` once they are there. A context manager; `path` is where it listens."""
 
     def __init__(self, folder: Path, plan: Plan, streams: int, timeout_s: float) -> None:
-        self.address = f"unix:{folder / 'meeting.sock'}"
+        self.address = f"unix:{folder / 'rendezvous.sock'}"
         self._plan = plan
         self._job = asdict(replace(JOB, streams=streams, round_timeout_s=timeout_s))
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.bind(str(folder / "meeting.sock"))
+        self._listener.bind(str(folder / "rendezvous.sock"))
         self._listener.listen(len(plan.members))
-        self._thread = threading.Thread(target=self._meet, daemon=True)
+        self._thread = threading.Thread(target=self._welcome, daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -38,7 +38,7 @@ class Meeting:
         self._listener.close()
         self._thread.join()
 
-    def _meet(self) -> None:
+    def _welcome(self) -> None:
         there: dict[str, tuple[socket.socket, tuple[str, int]]] = {}
         try:
             while len(there) < len(self._plan.members):

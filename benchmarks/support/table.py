@@ -1,8 +1,7 @@
-"""What all benchmarks share: their two options, and how their figures are shown."""
+"""How benchmarks show their figures."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import platform
@@ -29,14 +28,6 @@ class Table:
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     notes: Sequence[str] = ()
-
-
-def arguments(module_doc: str | None) -> argparse.ArgumentParser:
-    """A parser with what every benchmark takes; its description is the module's docstring."""
-    parser = argparse.ArgumentParser(description=module_doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="fewer cells or repeats")
-    parser.add_argument("--json", action="store_true", help="one JSON object on the last line instead of tables")
-    return parser
 
 
 def progress(text: str) -> None:

@@ -1,0 +1,54 @@
+"""The options of benchmarks: those that all have, and those that mean the same wherever a benchmark has them."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from math import inf
+from typing import Any
+
+
+class Options(argparse.ArgumentParser):
+    """`--quick` and `--json`; the description is the module's docstring.
+
+    Where `--quick` takes less of something, what is named on the command line counts before it.
+    """
+
+    def __init__(self, module_doc: str | None) -> None:
+        super().__init__(description=module_doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+        self._by_length: dict[str, tuple[Any, Any]] = {}
+        self.add_argument("--quick", action="store_true", help="fewer cells or repeats")
+        self.add_argument("--json", action="store_true", help="one JSON object on the last line instead of tables")
+
+    def add_repeats(self, whole: int, quick: int) -> None:
+        """`--repeats`: how often each measurement is made."""
+        self._add_shortened("repeats", whole, quick, type=int, help="how often each measurement is made")
+
+    def add_draws(self, whole: Sequence[int], quick: int) -> None:
+        """`--seeds`: a list of seeds; with `--quick` the first of the whole."""
+        self._add_shortened("seeds", list(whole), list(whole[:quick]), type=numbers, help="seeds, with commas between")
+
+    def add_campaign(self, seeds: int, quick: int) -> None:
+        """The options of a `Campaign` whose cells are compared seed by seed, and which may take several sittings."""
+        self._add_shortened("seeds", seeds, quick, type=int, help="how many seeds")
+        self.add_argument("--cells", type=int, help="measure this many of the missing cells at most")
+        self.add_argument("--seconds", type=float, default=inf, help="begin no cell later than this")
+        self.add_argument("--forks", action="store_true", help="processes in hosts, not containers: they start at once")
+
+    def _add_shortened(self, name: str, whole: Any, quick: Any, *, help: str, **how: Any) -> None:
+        self._by_length[name] = whole, quick
+        shown = [",".join(map(str, one)) if isinstance(one, list) else str(one) for one in (whole, quick)]
+        self.add_argument(f"--{name}", help=f"{help} (default {shown[0]}; with --quick {shown[1]})", **how)
+
+    def parse(self, words: Sequence[str] | None = None) -> argparse.Namespace:
+        """The options as they were given, or else as `--quick` or the default has them."""
+        given = self.parse_args(words)
+        for name, (whole, quick) in self._by_length.items():
+            if getattr(given, name) is None:
+                setattr(given, name, quick if given.quick else whole)
+        return given
+
+
+def numbers(text: str) -> list[int]:
+    """`1,2,3`."""
+    return [int(number) for number in text.split(",")]

@@ -1,0 +1,79 @@
+"""Runs that last for a window of time on a network of `benchmarks.support.wans`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
+
+from benchmarks.support.campaign import Enough, load, run_of
+from benchmarks.support.forkserver import ForkServer
+from benchmarks.support.wans import Wan
+from testbed.report.record import RunRecord
+from testbed.run.directory import RunDirectory
+from testbed.spec.experiment import Experiment
+
+#: Of the trace. What the members need to join comes before it.
+WINDOW_S = 65.0
+
+Mode = Literal["hold", "follow", "oracle"]
+MODES: Mapping[Mode, Mapping[str, Any]] = {
+    "hold": {"hold": True},
+    "follow": {},
+    "oracle": {"knowledge": "oracle"},
+}
+
+ENDLESS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One run."""
+
+    wan: Wan
+    mode: Mode
+    policy: str
+
+    @property
+    def key(self) -> str:
+        return f"{self.policy}/{self.wan.name}/{self.wan.seed}/{self.mode}"
+
+    def experiment(self, folder: Path) -> dict[str, Any]:
+        """The experiment file's value; the network's files are written into `folder`."""
+        network = self.wan.write(folder)
+        return {
+            "name": f"replanning-{self.wan.name}-{self.wan.seed}-{self.mode}",
+            **network,
+            "train": {**network["train"], "rounds": ENDLESS, "evaluate_every": ENDLESS},
+            "sync": {"policy": self.policy},
+            "controller": {"period": "2s", **MODES[self.mode]},
+            "seed": self.wan.seed,
+        }
+
+
+class Window:
+    """Over when so many seconds have passed since it was first asked."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._ends_s: float | None = None
+
+    def over(self, _: Path) -> bool:
+        """Whether it is over; asked as `run_of` does."""
+        now = time.monotonic()
+        if self._ends_s is None:
+            self._ends_s = now + self._seconds
+        return now > self._ends_s
+
+
+def measure(cell: Cell, server: ForkServer | None, window_s: float = WINDOW_S) -> tuple[RunRecord, Experiment]:
+    """Run a cell; what it recorded."""
+    with TemporaryDirectory() as folder:
+        experiment = load(cell.experiment(Path(folder)), Path(folder))
+        with closing(RunDirectory(experiment.name)) as directory, suppress(Enough):
+            run_of(experiment, directory, server, Window(window_s).over).execute()
+    return RunRecord.read(directory.path), experiment

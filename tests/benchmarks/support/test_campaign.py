@@ -1,0 +1,55 @@
+"""Cells of a campaign are measured once each, in as many sittings as that takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.support.campaign import Campaign, without_curves
+from benchmarks.support.forkserver import ForkServer
+
+pytestmark = pytest.mark.unit
+
+
+@dataclass(frozen=True)
+class Cell:
+    key: str
+    late: float = 0.0
+
+
+CELLS = [Cell("a"), Cell("b", late=0.3), Cell("c")]
+
+
+def measured(cell: Cell, server: ForkServer | None) -> dict[str, Any]:
+    assert server is None
+    return {"late": cell.late, "curve": [1.0]}
+
+
+def test_cells_are_measured_where_they_are_missing_and_at_most_so_many(tmp_path: Path) -> None:
+    campaign = Campaign(tmp_path / "kept.json")
+    campaign.measure(CELLS, measured, forks=False, most=1)
+    assert list(campaign.read()) == ["a"]
+    again: list[str] = []
+
+    def noted(cell: Cell, server: ForkServer | None) -> dict[str, Any]:
+        again.append(cell.key)
+        return measured(cell, server)
+
+    campaign.measure(CELLS, noted, forks=False)
+    assert again == ["b", "c"] and list(campaign.read()) == ["a", "b", "c"]
+    assert without_curves(campaign.read())["a"] == {"late": 0.0, "containers": True}
+
+
+def test_none_is_begun_when_its_time_is_over(tmp_path: Path) -> None:
+    campaign = Campaign(tmp_path / "kept.json")
+    campaign.measure(CELLS, measured, forks=False, seconds=-1.0)
+    assert campaign.read() == {}
+
+
+def test_a_cell_whose_compute_was_not_what_is_declared_is_not_kept(tmp_path: Path) -> None:
+    campaign = Campaign(tmp_path / "kept.json", most_late=0.2)
+    campaign.measure(CELLS, measured, forks=False)
+    assert list(campaign.read()) == ["a", "c"]
