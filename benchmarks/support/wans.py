@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from statistics import mean
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import networkx as nx
 import yaml
@@ -166,8 +166,6 @@ FAMILY: Sequence[tuple[Kind, int]] = (
     ("drop", 8),
     ("redraw", 4),
 )
-
-KINDS: Sequence[str] = get_args(Kind)
 
 
 def _packed_s(topology: Topology, model_bytes: int, at_s: float) -> float:
