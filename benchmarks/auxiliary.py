@@ -20,7 +20,7 @@ from benchmarks.support.paired import Ratio, ratio
 from benchmarks.support.table import Table, progress, show
 from testbed.plan import Plan
 from testbed.planning import View, make_policy, simulate
-from testbed.spec.experiment import Change
+from testbed.spec.experiment import LinkChange
 from testbed.spec.topology import Topology
 
 #: What is left of the throttled link's rate.
@@ -68,9 +68,9 @@ def worst_link(plan: Plan, view: View) -> str:
     return max(wan, key=lambda name: simulate(plan, throttled(view, name)).seconds)
 
 
-def at_rate(link: str, rate_bps: float) -> Change:
+def at_rate(link: str, rate_bps: float) -> LinkChange:
     """The link at another rate."""
-    return Change.model_validate({"link": link, "rate": f"{rate_bps:.0f}bit"})
+    return LinkChange.model_validate({"link": link, "rate": f"{rate_bps:.0f}bit"})
 
 
 def measure(live: Live, seed: int, topology: Topology) -> Throttled:

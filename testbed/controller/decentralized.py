@@ -17,7 +17,7 @@ from testbed.controller.membership import Membership, Passage
 from testbed.controller.regraph import Regraph
 from testbed.controller.spec import Circle, ControllerSpec
 from testbed.plan import Plan
-from testbed.planning.graphs import Breach, GraphError
+from testbed.planning.graphs import GraphError, Violation
 from testbed.protocol import Died, Hello, Message, Place, Promised, Report, Stop
 
 log = logging.getLogger(__name__)
@@ -137,7 +137,7 @@ class Decentralized:
             self._host.send(member, Stop(f"could not be let in: {why}"))
         self._comers.clear()
 
-    def _check(self, broken: list[Breach]) -> None:
+    def _check(self, broken: list[Violation]) -> None:
         """Members that get further apart than their rules allow do not do what the run is about."""
         if broken:
             self._host.fail(f"the bound on the iteration gap is broken: {broken[0]}")

@@ -10,7 +10,7 @@ from typing import Any
 
 from testbed.controller.spec import Circle
 from testbed.planning import Pair
-from testbed.planning.graphs import Breach, GapMonitor
+from testbed.planning.graphs import GapMonitor, Violation
 from testbed.protocol import Report
 
 #: The monitor must be fed in the order of time, and reports over different connections may come to be read in
@@ -38,7 +38,7 @@ class _Era:
         bounds = circle.bounds(members)
         return cls(first, circle, members, bounds, GapMonitor(members, bounds))
 
-    def advance(self, member: str, iteration: int) -> list[Breach]:
+    def advance(self, member: str, iteration: int) -> list[Violation]:
         within = int(min(iteration, self.end)) - self.first
         if within <= 0 or member not in self.members or within == self.monitor.iterations[member]:
             return []
@@ -70,7 +70,7 @@ class IterationBook:
         self._entered: dict[str, int] = {}
         self._newest: dict[str, Report] = {}
 
-    def add(self, report: Report) -> list[Breach]:
+    def add(self, report: Report) -> list[Violation]:
         """A member has entered an iteration: the bounds that turn out broken. ValueError when it went back."""
         before = self._entered.get(report.member)
         if before is not None and report.round <= before:
@@ -80,7 +80,7 @@ class IterationBook:
         heapq.heappush(self._waiting, (report.finished_s, next(self._order), report.member, report.round))
         return self.settle(report.finished_s - SETTLED_S)
 
-    def bury(self, member: str, why: str) -> list[Breach]:
+    def bury(self, member: str, why: str) -> list[Violation]:
         """A member has died and the others go on; the bounds that were broken before. GraphError when they can't."""
         standing = [era for era in self._eras if era.end > (self.lowest or 0) and member in era.members]
         circles = [era.circle.without(member, era.members) for era in standing]
@@ -104,9 +104,9 @@ class IterationBook:
         self._eras[-1].end = first
         self._eras.append(_Era.of(first, circle, self.members))
 
-    def settle(self, until_s: float) -> list[Breach]:
+    def settle(self, until_s: float) -> list[Violation]:
         """Judge what was reported of the time up to `until_s`; the bounds that it breaks."""
-        broken: list[Breach] = []
+        broken: list[Violation] = []
         while self._waiting and self._waiting[0][0] <= until_s:
             _, _, member, iteration = heapq.heappop(self._waiting)
             if member in self._monitor.iterations:

@@ -26,7 +26,7 @@ from testbed.emulation.label import labelled
 from testbed.emulation.namespace import Namespace
 from testbed.emulation.network import Network
 from testbed.emulation.shaping import Shaper, open_shaper
-from testbed.spec.experiment import PARAMETERS, Change, Experiment
+from testbed.spec.experiment import PARAMETERS, Experiment, LinkChange
 from testbed.spec.topology import Topology, Worker
 from testbed.telemetry.host import CpuMeter
 
@@ -134,7 +134,7 @@ def _step_cost(model: str, budget: Budget) -> float:
     return budget.step_seconds[largest] * PARAMETERS[model] / PARAMETERS[largest]
 
 
-def _peak(topology: Topology, changes: Iterable[Change]) -> float:
+def _peak(topology: Topology, changes: Iterable[LinkChange]) -> float:
     """Bit/s of all links, each at the highest rate that its file, its trace or a change to it asks for."""
     peaks = {}
     for name, link in topology.links.items():

@@ -14,7 +14,7 @@ from testbed.emulation.shaping import ShapingError
 from testbed.emulation.standing import StandingNetwork, state_values
 from testbed.emulation.switch import SwitchError
 from testbed.spec.errors import SpecError
-from testbed.spec.experiment import Change
+from testbed.spec.experiment import LinkChange
 from testbed.spec.load import validate
 from testbed.spec.topology import Topology
 
@@ -46,7 +46,7 @@ class Desk:
             return network.status()
         log.info("%s", request)
         if isinstance(request, LinkRequest):
-            state = network.change(validate(Change, {"link": request.link, **request.values}, Path(request.link)))
+            state = network.change(validate(LinkChange, {"link": request.link, **request.values}, Path(request.link)))
             return state_values(state if request.up is None else network.take(request.link, request.up))
         done = network.swap(Topology.load(request.file))
         log.info("swapped: %s", done)

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from testbed.link import Delivery, LinkState
-from testbed.spec.experiment import Change
+from testbed.spec.experiment import LinkChange
 from testbed.spec.topology import Link
 from testbed.trace.trace import Row
 
@@ -67,7 +67,7 @@ class Links:
         self._coming: dict[str, deque[_Coming]] = {}
         self._late: dict[str, deque[float]] = {}
         self._deliveries: dict[str, Delivery] = {}
-        self._changes: dict[str, Change] = {}
+        self._changes: dict[str, LinkChange] = {}
         self._down: set[str] = set()
         self._in_force: dict[str, LinkState] = {}
         self._clock: Clock | None = None
@@ -133,7 +133,7 @@ class Links:
         with self._lock:
             self._collect()
 
-    def change(self, change: Change) -> None:
+    def change(self, change: LinkChange) -> None:
         """Values that stay in force over the trace. KeyError for a link that is not there."""
         with self._lock:
             if change.link not in self._links:

@@ -21,7 +21,7 @@ from testbed.emulation.network import Network
 from testbed.emulation.replay import Replay
 from testbed.emulation.shaping import LinkCounters, open_shaper
 from testbed.link import LinkState
-from testbed.spec.experiment import Change
+from testbed.spec.experiment import LinkChange
 from testbed.spec.topology import Topology, Worker
 
 Backend = Literal["auto", "netem", "userspace"]
@@ -134,7 +134,7 @@ class StandingNetwork:
 
     # Changing -----------------------------------------------------------------------------------------------------
 
-    def change(self, change: Change) -> LinkState:
+    def change(self, change: LinkChange) -> LinkState:
         """New values for a directed link, in place; the state in force then. KeyError: no such link."""
         self.network.links_in_force.change(change)
         return self.network.links_in_force.states()[change.link]

@@ -25,7 +25,7 @@ from testbed.plan import Tree
 from testbed.planning.arborescence import Arborescences
 from testbed.planning.chunk import SIZES
 from testbed.planning.constraints import Constraints
-from testbed.planning.overlay import Floats, Ints, OneWay
+from testbed.planning.overlay import DirectedTree, Floats, Ints
 from testbed.planning.pack import Packed
 from testbed.planning.view import View
 
@@ -60,12 +60,12 @@ DEPTHS = 6
 
 
 @dataclass(frozen=True, slots=True)
-class _Pair:
+class _TreePair:
     """A reduce tree and a broadcast tree of one root: what they use together, and the seconds a chunk takes there and
     back along the longest ways."""
 
-    into: OneWay
-    out: OneWay
+    into: DirectedTree
+    out: DirectedTree
     fill_s: float
 
 
@@ -113,7 +113,7 @@ class Choice:
         np.maximum(hops, LEAST_HOP_S, out=hops)
         return hops
 
-    def _candidates(self, packed: Packed) -> Iterator[_Pair]:
+    def _candidates(self, packed: Packed) -> Iterator[_TreePair]:
         yield from self._optimal(packed)
         hops = np.where(np.isfinite(self._hop_s), self._hop_s, 0)
         way_s = csgraph.dijkstra(csr_array(hops))
@@ -123,7 +123,7 @@ class Choice:
         for worth in EXCHANGE:
             yield from self._shallow(prices + worth * self._hop_s, roots)
 
-    def _optimal(self, packed: Packed) -> Iterator[_Pair]:
+    def _optimal(self, packed: Packed) -> Iterator[_TreePair]:
         """The optimum's trees, a root's reduce trees laid beside its broadcast trees by rate (north-west corner)."""
         used = [(t, r) for t, r in zip(packed.trees, packed.rates_bps, strict=True) if r > NOTHING * packed.rate_bps]
         for root in sorted({tree.root for tree, _ in used}):
@@ -136,7 +136,7 @@ class Choice:
                 into = [(up - both, reduce), *into[1:]] if up > both else into[1:]
                 out = [(down - both, broadcast), *out[1:]] if down > both else out[1:]
 
-    def _shallow(self, costs: Floats, roots: Sequence[int]) -> Iterator[_Pair]:
+    def _shallow(self, costs: Floats, roots: Sequence[int]) -> Iterator[_TreePair]:
         """Each root's cheapest trees at these costs, and the trees of its cheapest ways."""
         into, out = Arborescences(costs.T), Arborescences(costs)
         ways = [
@@ -148,12 +148,12 @@ class Choice:
                 overlay = self._overlay
                 yield self._pair(overlay.tree(into, root, False), overlay.tree(out, root, True))
                 up, down = ([int(p) if p >= 0 else root for p in way[row]] for way in ways)
-                yield self._pair(overlay.one_way(root, False, up), overlay.one_way(root, True, down))
+                yield self._pair(overlay.directed_tree(root, False, up), overlay.directed_tree(root, True, down))
 
-    def _pair(self, into: OneWay, out: OneWay) -> _Pair:
-        return _Pair(into, out, self._longest(into) + self._longest(out))
+    def _pair(self, into: DirectedTree, out: DirectedTree) -> _TreePair:
+        return _TreePair(into, out, self._longest(into) + self._longest(out))
 
-    def _longest(self, tree: OneWay) -> float:
+    def _longest(self, tree: DirectedTree) -> float:
         """Seconds of a small chunk along the tree's longest way."""
         seconds = {tree.root: 0.0}
         for member in range(len(tree.parents)):
@@ -214,5 +214,5 @@ class Choice:
         ]
 
 
-def _named(names: Sequence[str], tree: OneWay) -> dict[str, str]:
+def _named(names: Sequence[str], tree: DirectedTree) -> dict[str, str]:
     return {names[child]: names[parent] for child, parent in enumerate(tree.parents) if child != tree.root}

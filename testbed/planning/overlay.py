@@ -16,7 +16,7 @@ Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class OneWay:
+class DirectedTree:
     """A tree in one direction: each member's parent (the root's own is itself), and which capacities it uses how often.
 
     `outward`: the mean goes along it from the root; else partial sums go along it to the root.
@@ -61,15 +61,15 @@ class Overlay:
         costs[self._source, self._target] = per_edge
         return costs
 
-    def tree(self, found: Arborescences, root: int, outward: bool) -> OneWay:
+    def tree(self, found: Arborescences, root: int, outward: bool) -> DirectedTree:
         """The tree of `root` in what was found for `costs` (`outward`), or for their transpose."""
-        return self.one_way(root, outward, found.parents(root))
+        return self.directed_tree(root, outward, found.parents(root))
 
-    def one_way(self, root: int, outward: bool, parents: Sequence[int]) -> OneWay:
+    def directed_tree(self, root: int, outward: bool, parents: Sequence[int]) -> DirectedTree:
         """The tree of these parents, whose edges must be in the overlay."""
         edges = self._edges(root, outward, parents)
         names, uses = np.unique(self._draws(edges), return_counts=True)
-        return OneWay(root, outward, tuple(parents), names, uses.astype(np.float64))
+        return DirectedTree(root, outward, tuple(parents), names, uses.astype(np.float64))
 
     def has(self, root: int, outward: bool, parents: Sequence[int]) -> bool:
         """Whether the edges of a tree are all there."""

@@ -32,7 +32,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from testbed.planning.arborescence import Arborescences
-from testbed.planning.overlay import Floats, OneWay, Overlay
+from testbed.planning.overlay import DirectedTree, Floats, Overlay
 from testbed.planning.program import Program
 
 #: Upper and lower bound have met when they differ by less than this part.
@@ -68,7 +68,7 @@ class Packed:
     """
 
     overlay: Overlay
-    trees: tuple[OneWay, ...]
+    trees: tuple[DirectedTree, ...]
     rates_bps: Floats
     prices: Floats
     rate_bps: float
@@ -80,16 +80,16 @@ class Packed:
         return max(0.0, self.upper_bps / self.rate_bps - 1)
 
 
-def pack(overlay: Overlay, tolerance: float = EXACT, known: Iterable[OneWay] = ()) -> Packed:
+def pack(overlay: Overlay, tolerance: float = EXACT, known: Iterable[DirectedTree] = ()) -> Packed:
     """Pack trees until no set of them can be better by more than `tolerance`, or the rounds are used up.
 
     `known` are trees to begin with. At least two members. PackingError when there is no tree at all.
     """
-    return _Search(overlay, tolerance, known).run()
+    return _PackingSearch(overlay, tolerance, known).run()
 
 
-class _Search:
-    def __init__(self, overlay: Overlay, tolerance: float, known: Iterable[OneWay]) -> None:
+class _PackingSearch:
+    def __init__(self, overlay: Overlay, tolerance: float, known: Iterable[DirectedTree]) -> None:
         self._overlay = overlay
         self._goodput = self._overlay.goodput
         self._program = Program(self._goodput)
@@ -151,7 +151,7 @@ class _Search:
     def _met(self) -> bool:
         return self._upper <= self._lower * (1 + self._tolerance)
 
-    def _price(self, prices: Floats, roots: int) -> tuple[bool, list[OneWay]]:
+    def _price(self, prices: Floats, roots: int) -> tuple[bool, list[DirectedTree]]:
         """Add the cheapest trees of the cheapest roots: whether any was new, and the trees. Betters the upper bound."""
         costs = self._overlay.costs(prices)
         into, out = Arborescences(costs.T), Arborescences(costs)

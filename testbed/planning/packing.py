@@ -9,7 +9,7 @@ from typing import Literal, get_args
 from testbed.plan import Plan, Tree
 from testbed.planning.choice import FEWER, Choice
 from testbed.planning.constraints import Constraints
-from testbed.planning.overlay import OneWay, Overlay
+from testbed.planning.overlay import DirectedTree, Overlay
 from testbed.planning.pack import PackingError, pack
 from testbed.planning.policy import Policy, PolicyError, register
 from testbed.planning.trial import affordable, tried_s
@@ -77,7 +77,7 @@ def _affordable(view: View, choice: Choice) -> list[list[Tree]]:
     return good if affordable(view) else good[:1]
 
 
-def _known(overlay: Overlay, last: Plan | None) -> list[OneWay]:
+def _known(overlay: Overlay, last: Plan | None) -> list[DirectedTree]:
     """The trees of a plan that the overlay still has."""
     if last is None or last.members != overlay.members:
         return []
@@ -87,5 +87,5 @@ def _known(overlay: Overlay, last: Plan | None) -> list[OneWay]:
         for outward, of in ((False, tree.reduce), (True, tree.broadcast)):
             parents = [number[of.get(member, member)] for member in overlay.members]
             if overlay.has(number[tree.root], outward, parents):
-                known.append(overlay.one_way(number[tree.root], outward, parents))
+                known.append(overlay.directed_tree(number[tree.root], outward, parents))
     return known

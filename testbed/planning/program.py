@@ -5,7 +5,7 @@ from __future__ import annotations
 import highspy
 import numpy as np
 
-from testbed.planning.overlay import Floats, OneWay
+from testbed.planning.overlay import DirectedTree, Floats
 
 #: HiGHS's number for the primal simplex: a basis stays feasible for it when columns are added.
 PRIMAL_SIMPLEX = 4
@@ -26,7 +26,7 @@ class Program:
     """
 
     def __init__(self, goodput: Floats) -> None:
-        self.trees: list[OneWay] = []
+        self.trees: list[DirectedTree] = []
         self._highs = highspy.Highs()  # type: ignore[no-untyped-call]
         self._highs.setOptionValue("output_flag", False)
         self._highs.setOptionValue("simplex_strategy", PRIMAL_SIMPLEX)
@@ -37,7 +37,7 @@ class Program:
         self._known: set[tuple[int, bool, tuple[int, ...]]] = set()
         self._column: list[int] = []
 
-    def add(self, tree: OneWay) -> bool:
+    def add(self, tree: DirectedTree) -> bool:
         """Whether the tree is a new one."""
         key = (tree.root, tree.outward, tree.parents)
         if key in self._known:

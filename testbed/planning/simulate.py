@@ -21,7 +21,7 @@ import numpy as np
 from testbed.plan import Plan, cut
 from testbed.planning import events
 from testbed.planning.constraints import Constraints
-from testbed.planning.events import NONE, Aside, Items, Network, Work
+from testbed.planning.events import NONE, AuxiliaryRoutes, FlowNetwork, Items, MemberWork
 from testbed.planning.view import Pair, View
 
 #: Bytes of an element.
@@ -62,9 +62,9 @@ def simulate(
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
-    """A chunk of a tree: its place among all trees' chunks, bytes, its key, and the part of its slice before it."""
+    """A chunk of a tree: its position among all trees' chunks, bytes, its key, and the part of its slice before it."""
 
-    place: int
+    position: int
     size: float
     key: int
     front: float
@@ -81,11 +81,11 @@ class _Rounds:
         self._hops = self._make_hops()
         self._network = self._make_network(view)
         self._items = self._make_items()
-        self._aside = self._make_aside()
+        self._auxiliary = self._make_auxiliary()
 
     def run(self, ready_s: Mapping[str, float], rounds: int, compute_s: Mapping[str, float]) -> Simulated:
         work = self._make_work(ready_s, compute_s)
-        finished, sent = events.run(self._network, self._items, work, self._aside, rounds)
+        finished, sent = events.run(self._network, self._items, work, self._auxiliary, rounds)
         ends = finished.max(axis=1)
         seconds = ends[0] if rounds == 1 else (ends[-1] - ends[0]) / (rounds - 1)
         edge_bytes: dict[Pair, float] = {}
@@ -94,14 +94,14 @@ class _Rounds:
         return Simulated(float(seconds), dict(zip(self._plan.members, finished[0].tolist(), strict=True)), edge_bytes)
 
     def _make_hops(self) -> dict[tuple[str, str, int], int]:
-        """Flows by (source, target, lane): auxiliary routes have their own lanes, by how many hops are left of them."""
+        """Flows by (source, target, level): auxiliary routes have their own, by how many hops are left of them."""
         hops = {(source, target, 0) for source, target, _ in self._plan.edges()}
         for route in self._plan.auxiliary:
-            way = (route.source, *route.via, route.target)
-            hops.update((a, b, len(way) - 1 - i) for i, (a, b) in enumerate(pairwise(way)))
+            path = (route.source, *route.via, route.target)
+            hops.update((a, b, len(path) - 1 - i) for i, (a, b) in enumerate(pairwise(path)))
         return {hop: f for f, hop in enumerate(sorted(hops))}
 
-    def _make_network(self, view: View) -> Network:
+    def _make_network(self, view: View) -> FlowNetwork:
         limits = Constraints.of(view)
         pairs = [(source, target) for source, target, _ in self._hops]
         if missing := [pair for pair in pairs if pair not in limits.drawn]:
@@ -109,7 +109,7 @@ class _Rounds:
         names = sorted({name for pair in pairs for name in limits.drawn[pair]})
         number = {name: i for i, name in enumerate(names)}
         drawn = [[number[name] for name in limits.drawn[pair]] for pair in pairs]
-        return Network(
+        return FlowNetwork(
             target=_ints(self._member[target] for _, target in pairs),
             delay_s=np.array([view.edge_delay(*pair) for pair in pairs], dtype=np.float64),
             draws=_starts(drawn),
@@ -119,7 +119,7 @@ class _Rounds:
 
     def _make_items(self) -> Items:
         """Items in the order in which senders prefer them: the front of each slice first, a mean before a sum."""
-        members, places = len(self._member), len(self._chunks)
+        members, positions = len(self._member), len(self._chunks)
         wanted: list[list[tuple[float, bool, int, int, int, int]]] = [[] for _ in self._hops]
         for t, tree in enumerate(self._plan.trees):
             ways = [(child, parent, False) for child, parent in tree.reduce.items()]
@@ -127,11 +127,11 @@ class _Rounds:
             for source, target, is_mean in ways:
                 m, to = self._member[source], self._member[target]
                 of = wanted[self._hops[source, target, 0]]
-                of += [(chunk.front, not is_mean, t, chunk.place, m, to) for chunk in self._trees[t]]
-        partial, means = (np.full((members, places), NONE, dtype=np.int64) for _ in range(2))
+                of += [(chunk.front, not is_mean, t, chunk.position, m, to) for chunk in self._trees[t]]
+        partial, means = (np.full((members, positions), NONE, dtype=np.int64) for _ in range(2))
         flow: list[int] = []
         size: list[float] = []
-        place: list[int] = []
+        position: list[int] = []
         is_means: list[bool] = []
         sibling: list[int] = []
         for f, of in enumerate(wanted):
@@ -139,40 +139,40 @@ class _Rounds:
                 sibling.append(NONE if is_partial else int(means[m, p]))
                 (partial if is_partial else means)[m, p] = len(flow)
                 flow.append(f)
-                place.append(p)
+                position.append(p)
                 size.append(self._chunks[p].size)
                 is_means.append(not is_partial)
         return Items(
             first=_starts(wanted),
             flow=_ints(flow),
             size=np.array(size, dtype=np.float64),
-            place=_ints(place),
+            position=_ints(position),
             is_mean=_ints(is_means),
             partial=partial,
             means=means,
             sibling=_ints(sibling),
         )
 
-    def _make_aside(self) -> Aside:
+    def _make_auxiliary(self) -> AuxiliaryRoutes:
         relieves, direct, hops = [], [], []
         for route in self._plan.auxiliary:
             if (route.source, route.target, 0) not in self._hops:
                 continue  # nothing is sent there that it could take over
-            way = (route.source, *route.via, route.target)
+            path = (route.source, *route.via, route.target)
             relieves.append(self._hops[route.source, route.target, 0])
-            direct.append(self._hops.get((way[0], way[1], 0), NONE))
-            hops.append([self._hops[a, b, len(way) - 1 - i] for i, (a, b) in enumerate(pairwise(way))])
-        return Aside(_ints(relieves), _ints(direct), _starts(hops), _ints(chain.from_iterable(hops)))
+            direct.append(self._hops.get((path[0], path[1], 0), NONE))
+            hops.append([self._hops[a, b, len(path) - 1 - i] for i, (a, b) in enumerate(pairwise(path))])
+        return AuxiliaryRoutes(_ints(relieves), _ints(direct), _starts(hops), _ints(chain.from_iterable(hops)))
 
-    def _make_work(self, ready_s: Mapping[str, float], compute_s: Mapping[str, float]) -> Work:
+    def _make_work(self, ready_s: Mapping[str, float], compute_s: Mapping[str, float]) -> MemberWork:
         awaited = np.ones((len(self._member), len(self._chunks)), dtype=np.int64)
         for tree, chunks in zip(self._plan.trees, self._trees, strict=True):
-            places = [chunk.place for chunk in chunks]
+            positions = [chunk.position for chunk in chunks]
             for parent in tree.reduce.values():
-                awaited[self._member[parent], places] += 1
+                awaited[self._member[parent], positions] += 1
         keys = [chunk.key for chunk in self._chunks]
-        firsts = [place for place, key in enumerate(keys) if place == 0 or keys[place - 1] != key]
-        return Work(
+        firsts = [position for position, key in enumerate(keys) if position == 0 or keys[position - 1] != key]
+        return MemberWork(
             awaited=awaited,
             key=_ints(keys),
             key_first=_ints(firsts),
@@ -185,14 +185,14 @@ def _cut(plan: Plan, elements: int) -> list[list[_Chunk]]:
     """The trees' chunks; a key's end is a chunk's end. Without keys, each chunk is a key of its own."""
     step = plan.chunk_bytes // ELEMENT_BYTES
     trees: list[list[_Chunk]] = []
-    place = keys = 0
+    position = keys = 0
     for part, tree in zip(plan.slices(elements), plan.trees, strict=True):
         chunks: list[_Chunk] = []
         for start, stop in pairwise(cut(tree.keys or (1.0,), part.start, part.stop)):
             for at in range(start, stop, step):
                 size = float(min(step, stop - at) * ELEMENT_BYTES)
-                chunks.append(_Chunk(place, size, keys, (at - part.start) / (part.stop - part.start)))
-                place += 1
+                chunks.append(_Chunk(position, size, keys, (at - part.start) / (part.stop - part.start)))
+                position += 1
                 keys += not tree.keys
             keys += bool(tree.keys) and stop > start
         trees.append(chunks)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from testbed.report.record import RunRecord
-from testbed.report.series import Steps, rate_in_force
+from testbed.report.series import StepFunction, rate_in_force
 from testbed.telemetry.estimate import SILENCE_S
 
 
@@ -36,7 +36,7 @@ def estimate_errors(record: RunRecord) -> dict[str, Errors]:
     return {link: its for link, its in errors.items() if its.off}
 
 
-def _errors(rate: Steps, estimates: list[tuple[float, Mapping[str, Any]]]) -> Errors:
+def _errors(rate: StepFunction, estimates: list[tuple[float, Mapping[str, Any]]]) -> Errors:
     stops = np.array([until_s for until_s, _ in estimates])
     starts = stops - np.array([estimate.get("over_s", 1.0) for _, estimate in estimates])
     true = [

@@ -27,7 +27,7 @@ class NotARun(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class LinkRecord:
     """What was in force on a link from `at_s` (seconds since training began) on; `there` is False once removed."""
 
     at_s: float
@@ -44,7 +44,7 @@ class State:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class TrafficRecord:
     """Counters at `at_s` (seconds since training began): bytes arrived and seconds backlogged by link, and the
     busy share of the host's processors in the second before."""
 
@@ -74,8 +74,8 @@ class RunRecord:
     path: Path
     manifest: Mapping[str, Any]
     summary: Mapping[str, Any]
-    states: Mapping[str, tuple[State, ...]]
-    samples: tuple[Sample, ...]
+    states: Mapping[str, tuple[LinkRecord, ...]]
+    samples: tuple[TrafficRecord, ...]
     events: tuple[Mapping[str, Any], ...]
     reports: tuple[Report, ...]
     decisions: tuple[Mapping[str, Any], ...]
@@ -315,21 +315,21 @@ class _Reader:
             if isinstance(message, Report):
                 yield message
 
-    def _states(self, zero: float) -> dict[str, tuple[State, ...]]:
-        states: dict[str, list[State]] = {}
+    def _states(self, zero: float) -> dict[str, tuple[LinkRecord, ...]]:
+        states: dict[str, list[LinkRecord]] = {}
         for line in self._lines("links.jsonl", "at_s", "link"):
             track, at = states.setdefault(line["link"], []), line["at_s"] - zero
             if line.get("removed"):
-                track.append(State(at, 0.0, track[-1].delay_s if track else 0.0, there=False))
+                track.append(LinkRecord(at, 0.0, track[-1].delay_s if track else 0.0, there=False))
             elif line.get("rate_bps") is not None:
                 up = bool(line.get("up", True))
                 delay, loss = line.get("delay_s") or 0.0, line.get("loss") or 0.0
-                track.append(State(at, line["rate_bps"], delay, loss, up))
+                track.append(LinkRecord(at, line["rate_bps"], delay, loss, up))
         return {link: tuple(track) for link, track in states.items() if track}
 
-    def _samples(self, zero: float) -> Iterator[Sample]:
+    def _samples(self, zero: float) -> Iterator[TrafficRecord]:
         for line in self._lines("traffic.jsonl", "at_s", "bytes"):
-            yield Sample(line["at_s"] - zero, line["bytes"], line.get("busy_s") or {}, line.get("cpu"))
+            yield TrafficRecord(line["at_s"] - zero, line["bytes"], line.get("busy_s") or {}, line.get("cpu"))
 
     def _plans(self) -> dict[int, Plan]:
         plans = {}

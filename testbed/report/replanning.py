@@ -18,8 +18,8 @@ from testbed.planning import PolicyError, SimulationError, View, ViewError, make
 from testbed.planning.coarse import coarse
 from testbed.report import text
 from testbed.report.estimates import estimate_errors
-from testbed.report.record import RunRecord, State
-from testbed.report.series import Steps, rate_in_force
+from testbed.report.record import LinkRecord, RunRecord
+from testbed.report.series import StepFunction, rate_in_force
 from testbed.telemetry.estimate import SILENCE_S
 
 #: Rounds after a decision that its prediction is held against.
@@ -131,17 +131,17 @@ class Score:
 
 def score(record: RunRecord) -> Score:
     """A run's. Records of earlier versions lack intervals, and say what was known only when plans were considered."""
-    course = _Course(record)
+    history = _RoundHistory(record)
     errors = estimate_errors(record).values()
-    noticed = list(_steps_noticed(record, course))
+    noticed = list(_steps_noticed(record, history))
     return Score(
         errors=tuple(error for one in errors for error in one.off),
         held=tuple(held for one in errors for held in one.held),
-        known=tuple(_known(record, course)),
+        known=tuple(_known(record, history)),
         noticed_s=tuple(seconds for seconds, _ in noticed),
         in_time=tuple(in_time for _, in_time in noticed),
-        calibration=tuple(_calibration(record, course)),
-        swaps=tuple(_swaps(record, course)),
+        calibration=tuple(_calibration(record, history)),
+        swaps=tuple(_swaps(record, history)),
     )
 
 
@@ -151,7 +151,7 @@ def whole_rounds(record: RunRecord) -> list[tuple[float, float]]:
     return [(after, after - before) for before, after in pairwise(ends)]
 
 
-def true_view(view: View, rates: Mapping[str, Steps], start_s: float, stop_s: float) -> View:
+def true_view(view: View, rates: Mapping[str, StepFunction], start_s: float, stop_s: float) -> View:
     """The network of a view as it truly was in the mean of that time. ViewError where a link carried nothing then."""
     links = {
         name: replace(link, rate_bps=rates[name].mean(start_s, stop_s)) if name in rates else link
@@ -187,7 +187,7 @@ def percentile(values: Sequence[float], share: float) -> float | None:
     return sorted(values)[min(int(share * len(values)), len(values) - 1)] if values else None
 
 
-class _Course:
+class _RoundHistory:
     """A run's rounds by time: whole ones, as `whole_rounds` has them, their epochs, and what their plans used."""
 
     def __init__(self, record: RunRecord) -> None:
@@ -233,14 +233,14 @@ class _Course:
         )
 
 
-def _known(record: RunRecord, course: _Course) -> Iterable[bool]:
+def _known(record: RunRecord, history: _RoundHistory) -> Iterable[bool]:
     for look in record.estimates:
         estimates = look["links"]
-        for link in course.used(look["at_s"]):
+        for link in history.used(look["at_s"]):
             yield link in estimates and estimates[link]["age_s"] <= SILENCE_S
 
 
-def _steps_noticed(record: RunRecord, course: _Course) -> Iterable[tuple[float, bool]]:
+def _steps_noticed(record: RunRecord, history: _RoundHistory) -> Iterable[tuple[float, bool]]:
     """For each step on a link in use: the seconds until it was noticed, and whether that was in time.
 
     Steps that another one follows before there was time, or after which the plan leaves the link alone, are left out.
@@ -250,11 +250,11 @@ def _steps_noticed(record: RunRecord, course: _Course) -> Iterable[tuple[float, 
         for number, (before, after) in enumerate(pairwise(states), 1):
             if not (before.passes and after.passes) or _times(before, after) < STEP:
                 continue
-            until_s = _in_time_until(course, after.at_s)
+            until_s = _in_time_until(history, after.at_s)
             later = islice(states, number, None)
             left = (state.at_s for state in later if not state.passes or _times(after, state) > STAYS)
             ends_s = next(left, record.end_s)
-            if ends_s < until_s or not {link} <= course.used(after.at_s) & course.used(until_s):
+            if ends_s < until_s or not {link} <= history.used(after.at_s) & history.used(until_s):
                 continue
             middle_bps = (before.rate_bps * after.rate_bps) ** 0.5
             looks = islice(record.estimates, bisect_right(times, after.at_s), bisect_right(times, ends_s))
@@ -270,43 +270,43 @@ def _steps_noticed(record: RunRecord, course: _Course) -> Iterable[tuple[float, 
             yield seconds, after.at_s + seconds <= until_s
 
 
-def _times(one: State, other: State) -> float:
+def _times(one: LinkRecord, other: LinkRecord) -> float:
     """How many times the rate of one the other's is, or the other way round: 1 and above."""
     return max(one.rate_bps / other.rate_bps, other.rate_bps / one.rate_bps)
 
 
-def _in_time_until(course: _Course, at_s: float) -> float:
+def _in_time_until(history: _RoundHistory, at_s: float) -> float:
     """NOTICED_S later, or the end of NOTICED_ROUNDS that began after it if that is later; half a second to say so."""
-    first = course.begun(at_s)
-    ends = [end for end, _ in course.rounds[first : first + NOTICED_ROUNDS]]
+    first = history.begun(at_s)
+    ends = [end for end, _ in history.rounds[first : first + NOTICED_ROUNDS]]
     return max(at_s + NOTICED_S, ends[-1] if len(ends) == NOTICED_ROUNDS else at_s) + 0.5
 
 
-def _calibration(record: RunRecord, course: _Course) -> Iterable[float]:
+def _calibration(record: RunRecord, history: _RoundHistory) -> Iterable[float]:
     """Predicted over measured, for each decision whose plan stayed for AHEAD more rounds, or half as many."""
     for at_s, epoch, predicted_s in predictions(record):
-        following = course.following(at_s, epoch)
+        following = history.following(at_s, epoch)
         if len(following) >= AHEAD // 2:
             yield predicted_s / median(following)
 
 
-def _swaps(record: RunRecord, course: _Course) -> Iterable[SwapScore]:
+def _swaps(record: RunRecord, history: _RoundHistory) -> Iterable[SwapScore]:
     rates = {link: rate_in_force(states, record.end_s) for link, states in record.states.items()}
     for line in record.decisions:
         if line.get("epoch") is None or line.get("last") is None or not line.get("reason", "").startswith("period"):
             continue
-        if line["epoch"] not in course.epochs or line["epoch"] not in record.plans or line["last"] not in record.plans:
+        if line["epoch"] not in history.epochs or line["epoch"] not in record.plans or line["last"] not in record.plans:
             continue
-        first = bisect_left(course.epochs, line["epoch"])
-        before = [seconds for _, seconds in course.rounds[max(first - AHEAD, 0) : first]]
-        after = course.rounds[first : first + AHEAD]
+        first = bisect_left(history.epochs, line["epoch"])
+        before = [seconds for _, seconds in history.rounds[max(first - AHEAD, 0) : first]]
+        after = history.rounds[first : first + AHEAD]
         promised = _saved(line.get("current_s"), line.get("proposed_s")) if _of_rounds(line) else None
         brought = _saved(median(before) if before else None, median(seconds for _, seconds in after))
         yield SwapScore(line["epoch"], line["at_s"], promised, brought, _true(record, line, rates, after))
 
 
 def _true(
-    record: RunRecord, line: Mapping[str, Any], rates: Mapping[str, Steps], after: Sequence[tuple[float, float]]
+    record: RunRecord, line: Mapping[str, Any], rates: Mapping[str, StepFunction], after: Sequence[tuple[float, float]]
 ) -> float | None:
     """The part of a round that the new plan saves by the true rates of the rounds after the swap."""
     view = record.view(line["view"]) if "view" in line else None

@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.report.record import Sample, State
+from testbed.report.record import LinkRecord, TrafficRecord
 from testbed.telemetry.estimate import SILENCE_S
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
+class StepFunction:
     """A step function of time."""
 
     edges: Floats
@@ -57,7 +57,7 @@ class Steps:
         areas: Floats = np.diff(np.interp(edges, self.edges, integral))
         return areas / np.maximum(np.diff(edges), 1e-9)
 
-    def thinned(self, limit: int) -> Steps:
+    def thinned(self, limit: int) -> StepFunction:
         """At most about `limit` steps: equal parts of time, each shown by its extremes in the order they came.
 
         A figure that is 400 points wide shows no more, and no peak or drop is lost.
@@ -76,7 +76,7 @@ class Steps:
                 kept = np.array(sorted(extremes))
             edges += [self.edges[part[0]], *self.edges[kept[1:]]]
             values += list(self.values[kept])
-        return Steps(np.array([*edges, self.edges[-1]]), np.array(values))
+        return StepFunction(np.array([*edges, self.edges[-1]]), np.array(values))
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,14 +110,14 @@ def estimated(looks: Sequence[Mapping[str, Any]], link: str, end_s: float) -> Ba
     return Band(np.array([*times, max([end_s, *times[-1:]])]), low, middle, high)
 
 
-def rate_in_force(states: Sequence[State], end_s: float) -> Steps:
+def rate_in_force(states: Sequence[LinkRecord], end_s: float) -> StepFunction:
     """The rate that a link was told to have (bit/s): NaN where it was down or not there."""
     edges = [state.at_s for state in states]
     values = [state.rate_bps if state.passes else np.nan for state in states]
-    return Steps(np.array([*edges, max(end_s, edges[-1])]), np.array(values))
+    return StepFunction(np.array([*edges, max(end_s, edges[-1])]), np.array(values))
 
 
-def down_spans(states: Sequence[State], end_s: float) -> list[tuple[float, float]]:
+def down_spans(states: Sequence[LinkRecord], end_s: float) -> list[tuple[float, float]]:
     """When a link was there but down."""
     spans: list[tuple[float, float]] = []
     ends = [*(state.at_s for state in states[1:]), max(end_s, states[-1].at_s)]
@@ -131,18 +131,18 @@ def down_spans(states: Sequence[State], end_s: float) -> list[tuple[float, float
     return spans
 
 
-def arrived(samples: Sequence[Sample], link: str) -> Steps:
+def arrived(samples: Sequence[TrafficRecord], link: str) -> StepFunction:
     """What arrived over a link between samples, in bit/s."""
     return _per_second(samples, [sample.bytes.get(link) for sample in samples], factor=8.0)
 
 
-def backlogged(samples: Sequence[Sample], link: str) -> Steps:
+def backlogged(samples: Sequence[TrafficRecord], link: str) -> StepFunction:
     """The share of the time between samples that a link's queue was backlogged, 0 to 1."""
     steps = _per_second(samples, [sample.busy_s.get(link) for sample in samples], factor=1.0)
-    return Steps(steps.edges, np.clip(steps.values, 0.0, 1.0))
+    return StepFunction(steps.edges, np.clip(steps.values, 0.0, 1.0))
 
 
-def _per_second(samples: Sequence[Sample], counts: Sequence[float | None], factor: float) -> Steps:
+def _per_second(samples: Sequence[TrafficRecord], counts: Sequence[float | None], factor: float) -> StepFunction:
     """The growth of a counter per second. NaN where it is not there, or began anew with a link made anew."""
     values = []
     for (before, after), (low, high) in zip(pairwise(samples), pairwise(counts), strict=True):
@@ -150,5 +150,5 @@ def _per_second(samples: Sequence[Sample], counts: Sequence[float | None], facto
         grew = low is not None and high is not None and high >= low and length > 0
         values.append(factor * (high - low) / length if grew else np.nan)  # type: ignore[operator]
     if not values:
-        return Steps(np.array([0.0, 0.0]), np.array([np.nan]))
-    return Steps(np.array([sample.at_s for sample in samples]), np.array(values))
+        return StepFunction(np.array([0.0, 0.0]), np.array([np.nan]))
+    return StepFunction(np.array([sample.at_s for sample in samples]), np.array(values))

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 from rich.table import Table
 
-from testbed.report.series import Steps
+from testbed.report.series import StepFunction
 from testbed.trace.facts import Column, columns_of
 from testbed.trace.mahimahi import DeliverySchedule
 from testbed.trace.read import TraceFile
@@ -52,7 +52,7 @@ def sketch(column: Column) -> Iterator[str]:
     """The column over time, from 0 to its most: a character shows the mean of its part of the time."""
     values = np.array([np.nan if value is None else value for value in column.values])
     parts = np.linspace(0.0, column.edges_s[-1], WIDTH + 1)
-    steps = Steps(np.array(column.edges_s), values)
+    steps = StepFunction(np.array(column.edges_s), values)
     means = np.nan_to_num([steps.mean(start, stop) for start, stop in pairwise(parts)])
     top = column.most or 1.0
     heights = np.round(means / top * HEIGHT * 8).astype(int)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 from testbed.emulation.containers import ContainerRequest, Fleet
 from testbed.emulation.network import Network
-from testbed.spec.experiment import Elastic
+from testbed.spec.experiment import ElasticSection
 
 #: How often the engine is asked; it lists 16 containers in some 10 ms.
 LOOK_S = 1.0
@@ -22,7 +22,7 @@ class Workers:
         fleet: Fleet,
         network: Network,
         requests: Iterable[ContainerRequest],
-        elastic: Elastic | None,
+        elastic: ElasticSection | None,
         save_log: Callable[[str], None],
     ) -> None:
         self._fleet = fleet

@@ -18,14 +18,14 @@ from testbed.trace.trace import TraceError
 LEAST_FACTOR, MOST_FACTOR = 1e-3, 1e3
 
 
-class Slowdown(Strict):
+class SlowdownSection(Strict):
     """Each step of each worker takes `factor` times as long with this probability."""
 
     factor: float = Field(default=6.0, ge=1, le=MOST_FACTOR)
     probability: float = Field(ge=0, le=1)
 
 
-class Compute(Strict):
+class ComputeSection(Strict):
     """Declared compute: a step takes `step_time` at speed 1; workers compute for real, then wait until then.
 
     `stragglers` maps workers to a factor on all of their steps, `speeds` workers or sites to the file of a trace of
@@ -33,7 +33,7 @@ class Compute(Strict):
     """
 
     step_time: Duration = 0.0
-    slowdown: Slowdown | None = None
+    slowdown: SlowdownSection | None = None
     stragglers: dict[str, float] = Field(default_factory=dict)
     speeds: dict[str, str] = Field(default_factory=dict)
 

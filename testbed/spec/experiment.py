@@ -14,7 +14,7 @@ from testbed.link import LinkState
 from testbed.schemes import SCHEMES
 from testbed.schemes.graph import GraphKind
 from testbed.schemes.options import Misfit
-from testbed.spec.compute import Compute
+from testbed.spec.compute import ComputeSection
 from testbed.spec.errors import Fault, SpecError
 from testbed.spec.load import Pair, Strict, misfit, parse_yaml, read_yaml, validate
 from testbed.spec.sync import SyncField, read_sync
@@ -42,12 +42,12 @@ PARAMETERS = {"cnn": 151_306, "svm": 650, "gpt-small": 116_864, "gpt": 825_856, 
 RATES_IN_WORDS = f"from {LEAST_RATE_BPS:g} to {MOST_RATE_BPS:g} bit/s"
 
 
-class Optimizer(Strict):
+class OptimizerSection(Strict):
     name: Literal["sgd", "adam", "adamw"] = "adam"
     learning_rate: float = Field(default=2e-3, gt=0)
 
 
-class Partition(Strict):
+class PartitionSection(Strict):
     """How the training data is cut over the workers: evenly at random, by Dirichlet draws over labels, by label, or by
     Dirichlet draws for the sites, whose workers share evenly."""
 
@@ -55,15 +55,15 @@ class Partition(Strict):
     alpha: float = Field(default=1.0, ge=1e-3, le=1e6)
 
 
-class Train(Strict):
+class TrainSection(Strict):
     """What is trained. `parameters` sizes the `synthetic` model, whose gradients are random but sent for real."""
 
     model: Model
     dataset: Literal["digits", "text", "none"] | None = None
     batch: int = Field(default=32, ge=1, le=1_000_000)
-    optimizer: Optimizer = Optimizer()
+    optimizer: OptimizerSection = OptimizerSection()
     rounds: int = Field(ge=1, lt=2**31)
-    partition: Partition = Partition()
+    partition: PartitionSection = PartitionSection()
     evaluate_every: int = Field(default=10, ge=1)
     parameters: int | None = Field(default=None, ge=1, le=10**11)
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -83,7 +83,7 @@ class Train(Strict):
         return 4 * (self.parameters or PARAMETERS[self.model])
 
 
-class Controller(Strict):
+class ControllerSection(Strict):
     """When another plan is adopted: looked for every `period`, its predicted gain above `margin`, and the plan in
     force at least `dwell` rounds old.
 
@@ -99,7 +99,7 @@ class Controller(Strict):
     knowledge: Literal["measured", "oracle"] = "measured"
 
 
-class Elastic(Strict):
+class ElasticSection(Strict):
     """Members may be lost while the others train, as long as `quorum` of them are left.
 
     A worker whose container died is started anew and comes back (`lost: restart`), or stays away (`leave`). One that
@@ -111,7 +111,7 @@ class Elastic(Strict):
     lease: Duration = Field(default=5.0, ge=0.5)
 
 
-class Change(Strict):
+class LinkChange(Strict):
     """New values for a directed link; what is left out stays."""
 
     link: str
@@ -120,12 +120,12 @@ class Change(Strict):
     jitter: Delay | None = None
     loss: Loss | None = None
 
-    def after(self, earlier: Change) -> Change:
+    def after(self, earlier: LinkChange) -> LinkChange:
         """Both in one: what is left out here is as it was changed before."""
-        given = {name: value for name in Change.model_fields if (value := getattr(self, name)) is not None}
+        given = {name: value for name in LinkChange.model_fields if (value := getattr(self, name)) is not None}
         return earlier.model_copy(update=given)
 
-    def scaled(self, factor: float) -> Change:
+    def scaled(self, factor: float) -> LinkChange:
         """The same change with its rate multiplied, as an experiment's scale does."""
         return self if self.rate is None else self.model_copy(update={"rate": self.rate * factor})
 
@@ -149,7 +149,7 @@ class Event(Strict):
 
     at: Duration | None = None
     round: int | None = Field(default=None, ge=1)
-    change: Change | None = None
+    change: LinkChange | None = None
     down: Pair[str] | None = None
     up: Pair[str] | None = None
     swap: str | None = Field(default=None, min_length=1)
@@ -177,11 +177,11 @@ class ExperimentFile(Strict):
     scale: float = Field(default=1.0, ge=MIN_SCALE, le=MAX_SCALE)
     backend: Literal["auto", "netem", "userspace"] = "auto"
     transport: Literal["fitted", "kernel"] = "fitted"
-    train: Train
-    compute: Compute = Compute()
+    train: TrainSection
+    compute: ComputeSection = ComputeSection()
     sync: SyncField = read_sync({})
-    controller: Controller = Controller()
-    elastic: Elastic | None = None
+    controller: ControllerSection = ControllerSection()
+    elastic: ElasticSection | None = None
     events: list[Event] = Field(default_factory=list)
     seed: int = Field(default=1, ge=0, lt=2**32)
 

@@ -28,7 +28,7 @@ TOPK_BYTES = 6
 PLANNED_FIELDS = ("policy", "options", "codec", "link_codecs")
 
 
-class Sync(Strict):
+class SyncSection(Strict):
     """How members train together: by the scheme that is the file's `strategy`, with the options of its own, over the
     plans of a `policy`, through a `codec`.
 
@@ -116,11 +116,13 @@ def _planned_fields(scheme: Scheme) -> tuple[str, ...]:
 
 def read_sync(value: Any) -> Any:
     """A file's value of `sync` as the model of its scheme; what is a model stays one."""
-    return value if isinstance(value, Sync) else _model(_scheme_of(value).options, Sync).model_validate(value)  # type: ignore[arg-type]
+    if isinstance(value, SyncSection):
+        return value
+    return _model(_scheme_of(value).options, SyncSection).model_validate(value)  # type: ignore[arg-type]
 
 
 #: The field of an experiment file.
-SyncField = Annotated[SerializeAsAny[Sync], BeforeValidator(read_sync)]
+SyncField = Annotated[SerializeAsAny[SyncSection], BeforeValidator(read_sync)]
 
 
 @cache

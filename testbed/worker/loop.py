@@ -65,7 +65,7 @@ def train(session: sync.Session, work: Workload, model: Learner) -> dict[str, fl
     strategy = strategy_of(session, model, counted(work, described.get("samples")))
     pace, slowness, began = Pace(work.step_seconds), Slowness(work), time.monotonic()
     spent = Spent()
-    steps = Steps()
+    steps = StepCount()
     session.share(learner=model, strategy=strategy, steps=steps)
     evaluated = session.rounds // work.evaluate_every
     over = strategy.over(rounds, steps.taken)
@@ -117,7 +117,7 @@ def counted(work: Workload, samples: float | None) -> float:
 
 
 @dataclass
-class Steps:
+class StepCount:
     """How many steps were taken; the same for all members."""
 
     taken: int = 0

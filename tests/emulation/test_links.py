@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from testbed.emulation.links import Links
 from testbed.emulation.shaping.base import ShapingError
 from testbed.link import LinkState, Opportunities
-from testbed.spec.experiment import Change
+from testbed.spec.experiment import LinkChange
 from testbed.spec.topology import Link
 from testbed.trace.trace import Row, Trace
 from tests.emulation.recorder import Recorder
@@ -51,8 +51,8 @@ def links(shaper: Recorder, seen: list[tuple[float, str, LinkState]]) -> Links:
     return links
 
 
-def change(link: str, **values: str) -> Change:
-    return Change.model_validate({"link": link, **values})
+def change(link: str, **values: str) -> LinkChange:
+    return LinkChange.model_validate({"link": link, **values})
 
 
 def test_a_link_begins_as_configured_or_as_its_trace_begins(links: Links, shaper: Recorder) -> None:

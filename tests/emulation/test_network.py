@@ -22,7 +22,7 @@ from testbed.emulation.shaping import open_shaper
 from testbed.emulation.wiring import needs_single_frames
 from testbed.link import LinkState, Opportunities, Queue
 from testbed.run.verdict import RATE_TOLERANCE, RTT_TOLERANCE_S
-from testbed.spec.experiment import Change
+from testbed.spec.experiment import LinkChange
 from testbed.spec.topology import Lan, Topology
 from testbed.trace.trace import Row, Trace
 
@@ -311,9 +311,9 @@ def test_workers_send_super_packets_unless_a_link_would_lose_them_whole() -> Non
 
 def test_a_link_that_comes_to_lose_ends_super_packets_too() -> None:
     with up(topology(QUITO_LIMA, "{quito: {workers: 1}, lima: {workers: 1}}")) as wan:
-        wan.network.links_in_force.change(Change.model_validate({"link": "lima->quito", "delay": "20ms"}))
+        wan.network.links_in_force.change(LinkChange.model_validate({"link": "lima->quito", "delay": "20ms"}))
         assert wan.network.offload
-        wan.network.links_in_force.change(Change.model_validate({"link": "lima->quito", "loss": "1%"}))
+        wan.network.links_in_force.change(LinkChange.model_validate({"link": "lima->quito", "loss": "1%"}))
         assert not wan.network.offload
         assert not super_packets(wan, "quito-w0", "lima-w0")
 

@@ -16,7 +16,7 @@ from testbed.emulation.links import Links
 from testbed.emulation.replay import AHEAD_S, Replay, changes_from
 from testbed.emulation.shaping.base import ShapingError
 from testbed.link import LinkState
-from testbed.spec.experiment import Change
+from testbed.spec.experiment import LinkChange
 from testbed.spec.topology import Link
 from testbed.trace.trace import End, Row, Trace
 from tests.emulation.recorder import Recorder
@@ -164,7 +164,7 @@ def test_a_change_holds_over_rows_that_are_on_their_way() -> None:
     stage = Stage(traced)
     stage.start(traced)
     stage.pass_(0.5)
-    stage.links.change(Change.model_validate({"link": "a->b", "delay": "100ms"}))
+    stage.links.change(LinkChange.model_validate({"link": "a->b", "delay": "100ms"}))
     stage.pass_(1.5)
     state = stage.links.states()["a->b"]
     assert (state.rate_bps, state.delay_s) == (2e6, 0.1)

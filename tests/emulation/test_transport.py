@@ -30,7 +30,7 @@ from testbed.emulation.transport import (
     settings_for,
 )
 from testbed.link import link_name
-from testbed.spec.experiment import Change
+from testbed.spec.experiment import LinkChange
 from testbed.spec.topology import Topology
 from testbed.trace.trace import Row, Trace
 from tests.emulation.test_routing import networks
@@ -164,9 +164,9 @@ def test_a_worker_s_kernel_has_what_the_longest_path_needs() -> None:
         record = long.network.transport.record()
         assert record["settings"] == wanted
         assert record["refused"] == {}
-        long.network.links_in_force.change(Change(link="a->b", rate="280mbit"))  # type: ignore[arg-type]
+        long.network.links_in_force.change(LinkChange(link="a->b", rate="280mbit"))  # type: ignore[arg-type]
         assert long.in_force("a-w0") == settings_for(280e6 / 8 * 0.218) == long.network.transport.settings
-        long.network.links_in_force.change(Change(link="a->b", rate="1mbit"))  # type: ignore[arg-type]
+        long.network.links_in_force.change(LinkChange(link="a->b", rate="1mbit"))  # type: ignore[arg-type]
         assert long.in_force("a-w0") == wanted
 
 

@@ -11,7 +11,7 @@ import pytest
 from testbed.plan import Plan, Tree
 from testbed.planning import Member, PhysicalLink, View
 from testbed.protocol import Report
-from testbed.report.record import RunRecord, State
+from testbed.report.record import LinkRecord, RunRecord
 from testbed.report.replanning import Score, percentile, score
 
 pytestmark = pytest.mark.unit
@@ -42,8 +42,8 @@ def record(
     ends: list[tuple[int, float]], decisions: list[Mapping[str, Any]], estimates: list[Mapping[str, Any]]
 ) -> RunRecord:
     """A run whose rounds ended under these epochs at these times; a->b falls, and all other links stay."""
-    states = {name: (State(0.0, BEFORE_BPS, 0.01),) for name in view().links if "w0" not in name}
-    states["a->b"] = (State(0.0, BEFORE_BPS, 0.01), State(FALLS_S, AFTER_BPS, 0.01))
+    states = {name: (LinkRecord(0.0, BEFORE_BPS, 0.01),) for name in view().links if "w0" not in name}
+    states["a->b"] = (LinkRecord(0.0, BEFORE_BPS, 0.01), LinkRecord(FALLS_S, AFTER_BPS, 0.01))
     found = RunRecord(
         path=Path("nowhere"),
         manifest={"ended_s": 40.0},

@@ -5,21 +5,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.report.record import Sample, State
-from testbed.report.series import Steps, arrived, backlogged, down_spans, estimated, rate_in_force
+from testbed.report.record import LinkRecord, TrafficRecord
+from testbed.report.series import StepFunction, arrived, backlogged, down_spans, estimated, rate_in_force
 
 pytestmark = pytest.mark.unit
 
 A = "a->b"
 
 
-def _sample(at: float, count: int | None, busy: float = 0.0) -> Sample:
-    return Sample(at, {} if count is None else {A: count}, {} if count is None else {A: busy}, 0.5)
+def _sample(at: float, count: int | None, busy: float = 0.0) -> TrafficRecord:
+    return TrafficRecord(at, {} if count is None else {A: count}, {} if count is None else {A: busy}, 0.5)
 
 
 @given(st.lists(st.floats(0, 1e9), min_size=1, max_size=2000), st.integers(4, 200))
 def test_thinning_keeps_span_and_extremes(values: list[float], limit: int) -> None:
-    steps = Steps(np.arange(len(values) + 1.0), np.array(values))
+    steps = StepFunction(np.arange(len(values) + 1.0), np.array(values))
     thin = steps.thinned(limit)
     assert len(thin.values) <= max(limit, len(values) if len(values) <= limit else 0)
     assert (thin.edges[0], thin.edges[-1]) == (steps.edges[0], steps.edges[-1])
@@ -30,12 +30,12 @@ def test_thinning_keeps_span_and_extremes(values: list[float], limit: int) -> No
 def test_thinning_keeps_holes() -> None:
     values = np.ones(1000)
     values[200:400] = np.nan
-    thin = Steps(np.arange(1001.0), values).thinned(100)
+    thin = StepFunction(np.arange(1001.0), values).thinned(100)
     assert np.diff(thin.edges)[np.isnan(thin.values)].sum() == pytest.approx(200, abs=40)
 
 
 def test_means_weigh_by_time() -> None:
-    steps = Steps(np.array([0.0, 1.0, 4.0]), np.array([10.0, 2.0]))
+    steps = StepFunction(np.array([0.0, 1.0, 4.0]), np.array([10.0, 2.0]))
     assert steps.mean(0, 4) == pytest.approx(4.0)
     assert steps.mean(0.5, 1.5) == pytest.approx(6.0)
     assert list(steps.means(np.array([0.0, 2.0, 4.0]))) == pytest.approx([6.0, 2.0])
@@ -44,7 +44,7 @@ def test_means_weigh_by_time() -> None:
 
 def test_a_series_needs_one_edge_more_than_values() -> None:
     with pytest.raises(ValueError, match="need 3 edges"):
-        Steps(np.array([0.0, 1.0]), np.array([1.0, 2.0]))
+        StepFunction(np.array([0.0, 1.0]), np.array([1.0, 2.0]))
 
 
 def test_counters_become_bits_a_second() -> None:
@@ -64,16 +64,21 @@ def test_without_samples_nothing_is_known() -> None:
 
 
 def test_a_link_that_is_down_or_gone_has_no_rate() -> None:
-    states = [State(0, 5e6, 0.1), State(2, 5e6, 0.1, up=False), State(3, 4e6, 0.1), State(6, 0, 0.1, there=False)]
+    states = [
+        LinkRecord(0, 5e6, 0.1),
+        LinkRecord(2, 5e6, 0.1, up=False),
+        LinkRecord(3, 4e6, 0.1),
+        LinkRecord(6, 0, 0.1, there=False),
+    ]
     rate = rate_in_force(states, 10)
     assert np.array_equal(rate.values, [5e6, np.nan, 4e6, np.nan], equal_nan=True)
     assert list(rate.edges) == [0, 2, 3, 6, 10]
 
 
 def test_downs_that_touch_are_one() -> None:
-    down = [State(at, 5e6, 0.1, up=False) for at in (2.0, 3.0)]
-    assert down_spans([State(0, 5e6, 0.1), *down, State(4, 5e6, 0.1)], 10) == [(2.0, 4.0)]
-    assert down_spans([*down, State(5, 0, 0.1, there=False)], 10) == [(2.0, 5.0)]
+    down = [LinkRecord(at, 5e6, 0.1, up=False) for at in (2.0, 3.0)]
+    assert down_spans([LinkRecord(0, 5e6, 0.1), *down, LinkRecord(4, 5e6, 0.1)], 10) == [(2.0, 4.0)]
+    assert down_spans([*down, LinkRecord(5, 0, 0.1, there=False)], 10) == [(2.0, 5.0)]
 
 
 def test_what_a_link_was_held_to_carry_has_gaps_where_it_was_not_known() -> None:
@@ -95,7 +100,7 @@ def test_what_a_link_was_held_to_carry_has_gaps_where_it_was_not_known() -> None
 
 
 def test_means_of_many_stretches_are_those_of_each() -> None:
-    steps = Steps(np.array([0.0, 1.0, 2.0, 4.0]), np.array([1.0, np.nan, 3.0]))
+    steps = StepFunction(np.array([0.0, 1.0, 2.0, 4.0]), np.array([1.0, np.nan, 3.0]))
     starts, stops = np.array([0.0, 1.0, 0.5, -2.0, 5.0]), np.array([4.0, 2.0, 3.0, 0.5, 6.0])
     each = [steps.mean(start, stop) for start, stop in zip(starts, stops, strict=True)]
     np.testing.assert_allclose(steps.means_within(starts, stops), each)

@@ -6,7 +6,7 @@ import pytest
 
 from testbed.report.figures.trace import save_trace
 from testbed.report.measured import measured_trace
-from testbed.report.record import RunRecord, Sample
+from testbed.report.record import RunRecord, TrafficRecord
 from testbed.report.trace import HEIGHT, WIDTH, sketch
 from testbed.trace.facts import columns_of
 from testbed.trace.resample import LEAST_BPS
@@ -41,7 +41,7 @@ def test_a_picture_is_a_png(tmp_path: Path) -> None:
 
 def record(*samples: tuple[float, int, float]) -> RunRecord:
     """A run that sampled (seconds, bytes, seconds backlogged) of one link."""
-    taken = tuple(Sample(at, {"a->b": bytes_}, {"a->b": busy}, None) for at, bytes_, busy in samples)
+    taken = tuple(TrafficRecord(at, {"a->b": bytes_}, {"a->b": busy}, None) for at, bytes_, busy in samples)
     nothing: dict[str, tuple[()]] = {}
     return RunRecord(Path("runs/x"), {}, {}, nothing, taken, (), (), (), (), {}, 0.0, ())
 

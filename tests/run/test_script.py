@@ -16,7 +16,7 @@ from testbed.link import LinkState
 from testbed.run.errors import RunFailed
 from testbed.run.script import Script
 from testbed.run.view import declared_states
-from testbed.spec.experiment import Change, Experiment
+from testbed.spec.experiment import Experiment, LinkChange
 from testbed.spec.topology import Link, Topology
 from tests.spec.files import EXPERIMENT, TOPOLOGY, spoilt, write
 
@@ -35,7 +35,7 @@ class Recorder:
         self.told: list[tuple[str, str]] = []
         self.informed: list[tuple[Any, Any]] = []
 
-    def change(self, change: Change) -> None:
+    def change(self, change: LinkChange) -> None:
         self.said.append(("change", change.link, change.rate))
 
     def take(self, a: str, b: str, up: bool) -> None:
@@ -157,7 +157,7 @@ def test_what_has_not_happened_is_named(tmp_path: Path) -> None:
 def test_an_event_that_cannot_happen_ends_the_run_in_words(tmp_path: Path) -> None:
     played, recorder = script(tmp_path, {"at": "1s", "change": {"link": "paris->dallas", "rate": "1mbit"}})
 
-    def refuse(_: Change) -> None:
+    def refuse(_: LinkChange) -> None:
         raise KeyError("no link paris->dallas is up")
 
     recorder.change = refuse  # type: ignore[method-assign]

@@ -9,7 +9,7 @@ import yaml
 from testbed.link import LinkState
 from testbed.planning import policy_names
 from testbed.spec.errors import SpecError
-from testbed.spec.experiment import DATASETS, PARAMETERS, Change, Experiment
+from testbed.spec.experiment import DATASETS, PARAMETERS, Experiment, LinkChange
 from tests.spec.files import EXPERIMENT, TOPOLOGY, spoilt, write
 
 pytestmark = pytest.mark.unit
@@ -195,7 +195,7 @@ def test_a_fault_in_a_topology_names_the_topology(tmp_path: Path) -> None:
 
 def test_a_change_leaves_what_it_does_not_name() -> None:
     before = LinkState(10e6, 0.01, 0.001, 0.1)
-    change = Change.model_validate({"link": "a->b", "rate": "20mbit", "loss": "0%"})
+    change = LinkChange.model_validate({"link": "a->b", "rate": "20mbit", "loss": "0%"})
     assert change.over(before) == LinkState(20e6, 0.01, 0.001, 0.0)
 
 

@@ -61,10 +61,10 @@ def search(
 
     500 members take 5 s, a dozen 0.7 s, less from a beginning.
     """
-    return _Search(problem, prices, temporal, spatial, seed).best(begin)
+    return _GroupingSearch(problem, prices, temporal, spatial, seed).best(begin)
 
 
-class _Search:
+class _GroupingSearch:
     def __init__(self, problem: Problem, prices: Prices, temporal: bool, spatial: Spatial, seed: int) -> None:
         self._problem = problem
         self._prices = prices

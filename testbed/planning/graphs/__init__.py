@@ -15,14 +15,14 @@ from testbed.planning.graphs.families import (
 )
 from testbed.planning.graphs.fast import fast_edges
 from testbed.planning.graphs.graph import Graph, GraphError
-from testbed.planning.graphs.monitor import Breach, GapMonitor
+from testbed.planning.graphs.monitor import GapMonitor, Violation
 from testbed.planning.graphs.weights import Weighing, Weights, metropolis, spectral_gap, uniform, weigh
 
 __all__ = [
-    "Breach",
     "GapMonitor",
     "Graph",
     "GraphError",
+    "Violation",
     "Weighing",
     "Weights",
     "complete",

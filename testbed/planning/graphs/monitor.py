@@ -9,7 +9,7 @@ from testbed.planning.view import Pair
 
 
 @dataclass(frozen=True, slots=True)
-class Breach:
+class Violation:
     """`ahead` got `gap` iterations ahead of `behind`, where the mode allows `bound`."""
 
     ahead: str
@@ -32,9 +32,9 @@ class GapMonitor:
         self._iteration = dict.fromkeys(members, 0)
         self._bounds = bounds
         self._widest: dict[Pair, int] = dict.fromkeys(bounds, 0)
-        self._breaches: list[Breach] = []
+        self._violations: list[Violation] = []
 
-    def advance(self, member: str, iteration: int) -> list[Breach]:
+    def advance(self, member: str, iteration: int) -> list[Violation]:
         """`member` has entered `iteration`; the bounds that this breaks."""
         self._iteration[member] = iteration
         broken = []
@@ -45,8 +45,8 @@ class GapMonitor:
             if gap > self._widest[pair]:
                 self._widest[pair] = gap
             if gap > self._bounds[pair]:
-                broken.append(Breach(member, other, gap, self._bounds[pair]))
-        self._breaches += broken
+                broken.append(Violation(member, other, gap, self._bounds[pair]))
+        self._violations += broken
         return broken
 
     def meet(self, comer: str, iteration: int) -> None:
@@ -69,6 +69,6 @@ class GapMonitor:
         return self._widest
 
     @property
-    def breaches(self) -> tuple[Breach, ...]:
+    def violations(self) -> tuple[Violation, ...]:
         """All that were broken so far."""
-        return tuple(self._breaches)
+        return tuple(self._violations)

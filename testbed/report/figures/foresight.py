@@ -23,7 +23,7 @@ from testbed.report.figures.canvas import (
 from testbed.report.figures.marks import draw_marks
 from testbed.report.record import RunRecord
 from testbed.report.replanning import AHEAD, Score, predictions, promises, whole_rounds
-from testbed.report.series import Steps
+from testbed.report.series import StepFunction
 
 #: The figure is some 720 points wide: more steps than twice as many are not seen.
 STEPS = 1_400
@@ -68,7 +68,7 @@ def draw_foresight(record: RunRecord, score: Score) -> Drawing | None:
         return finish(figure, "foresight", "Whole rounds, as expected and as they came", f"{words}.")
 
 
-def _ahead(record: RunRecord) -> Steps:
+def _ahead(record: RunRecord) -> StepFunction:
     """From the beginning of each whole round on, the median of it and the next ones under its plan."""
     rounds = whole_rounds(record)
     epochs = [one.epoch for one in record.rounds][1:]
@@ -80,7 +80,7 @@ def _ahead(record: RunRecord) -> Steps:
         )
         for i in range(len(rounds))
     ]
-    return Steps(np.array([rounds[0][0] - rounds[0][1], *(end for end, _ in rounds)]), np.array(values))
+    return StepFunction(np.array([rounds[0][0] - rounds[0][1], *(end for end, _ in rounds)]), np.array(values))
 
 
 def _points(points: list[tuple[float, float]]) -> tuple[list[float], list[float]]:

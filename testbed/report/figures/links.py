@@ -28,7 +28,7 @@ from testbed.report.figures.canvas import (
 )
 from testbed.report.figures.marks import draw_marks
 from testbed.report.record import RunRecord
-from testbed.report.series import Band, Steps, arrived, backlogged, down_spans, estimated, rate_in_force
+from testbed.report.series import Band, StepFunction, arrived, backlogged, down_spans, estimated, rate_in_force
 
 COLUMNS = 4
 
@@ -85,7 +85,7 @@ def _draw_link(axes: Axes, record: RunRecord, link: str) -> None:
     rate = rate_in_force(states, record.end_s)
     measured, busy = arrived(record.samples, link), backlogged(record.samples, link)
     # What the link had to carry where its queue was backlogged: the share of the second, times the rate in it.
-    owed = Steps(busy.edges, busy.values * rate.means(busy.edges))
+    owed = StepFunction(busy.edges, busy.values * rate.means(busy.edges))
     _stairs(axes, owed, fill=True, color=SKY, alpha=0.38, linewidth=0)
     _stairs(axes, measured, color=BLUE, linewidth=0.9)
     _stairs(axes, rate, color=ORANGE, linewidth=1.1)
@@ -103,7 +103,7 @@ def _draw_link(axes: Axes, record: RunRecord, link: str) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
 
 
-def _stairs(axes: Axes, steps: Steps, **look: object) -> None:
+def _stairs(axes: Axes, steps: StepFunction, **look: object) -> None:
     thin = steps.thinned(STEPS_A_PANEL)
     axes.stairs(thin.values / 1e6, thin.edges, baseline=0 if look.get("fill") else None, **look)  # type: ignore[arg-type]
 

@@ -29,7 +29,7 @@ from testbed.report.figures.canvas import (
     new_figure,
     style,
 )
-from testbed.report.record import RunRecord, State, site_of
+from testbed.report.record import LinkRecord, RunRecord, site_of
 
 MOST_PANELS = 4
 
@@ -52,7 +52,7 @@ _BEHIND = {"facecolor": PAPER, "edgecolor": "none", "pad": 0.5, "alpha": 0.85}
 
 
 @dataclass(frozen=True, slots=True)
-class _Pair:
+class _LinkPair:
     """A physical pair of links at a moment: rates of both directions (bit/s), round trip, whether up."""
 
     rates: tuple[float, float]
@@ -114,20 +114,20 @@ def _pairs(record: RunRecord) -> list[tuple[str, str]]:
     return list(found)
 
 
-def _state(states: Sequence[State], at_s: float) -> State | None:
+def _state(states: Sequence[LinkRecord], at_s: float) -> LinkRecord | None:
     """What was in force on a link at a moment; None where it was not there."""
     before = [state for state in states if state.at_s <= at_s]
     return before[-1] if before and before[-1].there else None
 
 
-def _pair(record: RunRecord, a: str, b: str, at_s: float) -> _Pair | None:
+def _pair(record: RunRecord, a: str, b: str, at_s: float) -> _LinkPair | None:
     """The pair as it was at a moment; None where neither direction was there."""
     states = [_state(record.states.get(link, ()), at_s) for link in (f"{a}->{b}", f"{b}->{a}")]
     found = [state for state in states if state]
     if not found:
         return None
     there, back = found[0], found[-1]
-    return _Pair((there.rate_bps, back.rate_bps), there.delay_s + back.delay_s, there.up and back.up)
+    return _LinkPair((there.rate_bps, back.rate_bps), there.delay_s + back.delay_s, there.up and back.up)
 
 
 def _rtt_s(record: RunRecord, a: str, b: str) -> float:

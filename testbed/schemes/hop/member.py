@@ -5,9 +5,9 @@
     leap          take J tokens of each; now in k + J; give J tokens; say what is skipped; renew: x_k+J = the average
                   of iteration k + J - 1
 
-The leap's order matters. Tokens given, and the skip told, only after the renewal deadlock: those whose updates it
-waits for may be waiting for them. A skip that is not told deadlocks whoever counts on more than `backup` of those
-that skipped.
+The leap's order matters. Giving tokens and telling the skip only after the renewal would deadlock: the members whose
+updates it waits for may be waiting for them. A skip that is not told deadlocks a member that counts on more than
+`backup` of those that skipped.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from torch import Tensor
 
-from testbed.schemes.hop.course import Course
 from testbed.schemes.hop.credits import Credits
 from testbed.schemes.hop.messages import Ack, HopUpdate, Skipped, Tokens
+from testbed.schemes.hop.neighbourhood import Neighbourhood
 from testbed.schemes.hop.reception import Backup, Reception, Stale
 from testbed.schemes.hop.rules import HopRules
 from testbed.schemes.hop.updates import Entry
@@ -32,7 +32,7 @@ class HopMember(TrainingMember):
     """Trains for `iterations` iterations by `rules`, which are the same for all members.
 
     `iteration` is the one it is in, `first` - 1 before the first and `iterations` at the end. One that comes while
-    others train begins in the iteration `first` in which they take it in (see Course), with the mean of its
+    others train begins in the iteration `first` in which they take it in (see Neighbourhood), with the mean of its
     in-neighbours' parameters instead of its own.
     Raises ValueError when `neighbours` are too few for the rules.
     """
@@ -45,7 +45,7 @@ class HopMember(TrainingMember):
         self.iteration = first - 1
         self.credits = None if rules.max_ig is None else Credits(neighbours.targets, rules.max_ig, taken=first)
         self.reception: Reception = (Stale if rules.staleness else Backup)(neighbours, rules)
-        self._course = Course(neighbours)
+        self._neighbourhood = Neighbourhood(neighbours)
         self._rules = rules
         self._first = first
         self._iterations = iterations
@@ -73,33 +73,33 @@ class HopMember(TrainingMember):
 
         Members whom no other is left to exchange with can't go on: ValueError.
         """
-        self._course.forget(gone)
+        self._neighbourhood.forget(gone)
         self.reception.forget(gone)
         self._acked.pop(gone, None)
         del self._given[gone]
         if self.credits:
             self.credits.forget(gone)
-            self.credits.turn(self._course.neighbours.targets)
+            self.credits.turn(self._neighbourhood.neighbours.targets)
 
     def promise(self, ahead: int) -> int:
         """Enter `ahead` - 1 iterations at most until `turn` or `release`; the iteration that it will not be in.
 
-        Who has not begun counts as being in its first iteration, which it does not turn in. ValueError while a turn is
-        ahead already.
+        A member that has not begun counts as being in its first iteration, in which its neighbours do not change.
+        ValueError while a change of neighbours is to come already.
         """
-        return self._course.promise(max(self.iteration, self._first) + ahead)
+        return self._neighbourhood.prepare(max(self.iteration, self._first) + ahead)
 
     def turn(self, iteration: int, neighbours: Neighbours) -> Iterable[Send]:
-        """From `iteration` on stand in another place; what to send at once. ValueError as Course.turn, or when its
-        neighbours there are too few for the rules."""
+        """Have other neighbours from `iteration` on; what to send at once. ValueError as Neighbourhood.commit, or when
+        they are too few for the rules."""
         self._rules.check(neighbours)
-        self._course.turn(iteration, neighbours)
-        self.reception.expect(self._course.sources)
+        self._neighbourhood.commit(iteration, neighbours)
+        self.reception.expect(self._neighbourhood.sources)
         return tuple(self._give())
 
     def release(self) -> None:
-        """Go on as before: what was promised for does not come."""
-        self._course.release()
+        """Go on as before: the change that was promised for does not come."""
+        self._neighbourhood.abort()
 
     def program(self) -> Steps[None]:
         yield from self._enter(self._first)
@@ -129,7 +129,7 @@ class HopMember(TrainingMember):
         """A token for each iteration that was entered, the first included, to those who have not had it."""
         if self.credits is None:
             return
-        for source in self._course.sources:
+        for source in self._neighbourhood.sources:
             if (count := self.iteration + 1 - self._given[source]) > 0:
                 self._given[source] += count
                 yield Send(source, Tokens(count))
@@ -138,7 +138,7 @@ class HopMember(TrainingMember):
         if self._rules.notify_ack:
             last = self.iteration - 1
             yield Until(lambda: min(self._acked.values()) >= last, f"acknowledgements of iteration {last}")
-        for target in self._course.neighbours.targets:
+        for target in self._neighbourhood.neighbours.targets:
             if self._is_of_use_to(target, self.iteration):
                 yield Send(target, HopUpdate(self.iteration, self.parameters))
 
@@ -167,7 +167,7 @@ class HopMember(TrainingMember):
 
     def _acknowledge(self) -> Steps[None]:
         if self._rules.notify_ack:
-            for source in self._course.neighbours.sources:
+            for source in self._neighbourhood.neighbours.sources:
                 yield Send(source, Ack(self.iteration))
 
     def _advance(self) -> Steps[None]:
@@ -180,13 +180,13 @@ class HopMember(TrainingMember):
         yield from self._enter(now + jump)
         if jump > 1:
             yield from self._renew(now)
-        if self.iteration == self._course.turning:
-            self._take_place()
+        if self.iteration == self._neighbourhood.changing:
+            self._change_neighbours()
         self.reception.begin(self.iteration)
 
     def _may_enter(self, iteration: int) -> bool:
-        tokens = self.credits is None or self.credits.least(self._course.givers(iteration)) >= 1
-        return tokens and self._course.open(iteration)
+        tokens = self.credits is None or self.credits.least(self._neighbourhood.givers(iteration)) >= 1
+        return tokens and self._neighbourhood.open(iteration)
 
     def _jump(self, credits: Credits) -> int:
         if not self._rules.skipping:
@@ -194,20 +194,20 @@ class HopMember(TrainingMember):
         now = self.iteration
         wanted = min(now + credits.jump(self._rules.max_jump, self._rules.quantile), self._iterations)
         reach = self.reception.reach()
-        end = self._course.leap_end(wanted if reach is None else min(wanted, reach))
+        end = self._neighbourhood.leap_end(wanted if reach is None else min(wanted, reach))
         return max(int(end) - now, 1)
 
-    def _take_place(self) -> None:
+    def _change_neighbours(self) -> None:
         """The graph is another from this iteration on."""
-        place = self._course.take()
-        self.reception.turn(place)
-        self._acked = {target: self._acked.get(target, self.iteration - 1) for target in place.targets}
+        neighbours = self._neighbourhood.change()
+        self.reception.turn(neighbours)
+        self._acked = {target: self._acked.get(target, self.iteration - 1) for target in neighbours.targets}
         if self.credits:
-            self.credits.turn(place.targets)
+            self.credits.turn(neighbours.targets)
 
     def _renew(self, left: int) -> Steps[None]:
-        """Having leapt from iteration `left`: tells who waits for updates from between, and averages the newest."""
-        for target in self._course.neighbours.targets:
+        """After a leap from iteration `left`: tell those who wait for updates from between, and average the newest."""
+        for target in self._neighbourhood.neighbours.targets:
             yield Send(target, Skipped(left + 1, self.iteration - 1))
         before = self.iteration - 1
         self.reception.begin(before)

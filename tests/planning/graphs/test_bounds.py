@@ -6,7 +6,7 @@ from math import inf
 
 import pytest
 
-from testbed.planning.graphs import Breach, GapMonitor, Graph, gap_bounds, ring
+from testbed.planning.graphs import GapMonitor, Graph, Violation, gap_bounds, ring
 
 pytestmark = pytest.mark.unit
 
@@ -33,8 +33,8 @@ def test_the_monitor_says_who_broke_which_bound() -> None:
     assert monitor.advance("a", 1) == []
     assert monitor.advance("b", 1) == []
     # d, one hop away, is still in 0; c, two hops away, may be.
-    assert monitor.advance("a", 2) == [Breach("a", "d", 2, 1)]
-    assert str(monitor.breaches[0]) == "a is 2 iterations ahead of d, where the bound is 1"
+    assert monitor.advance("a", 2) == [Violation("a", "d", 2, 1)]
+    assert str(monitor.violations[0]) == "a is 2 iterations ahead of d, where the bound is 1"
     assert monitor.widest["a", "c"] == 2 and monitor.widest["c", "a"] == 0
     assert monitor.advance("d", 1) == []
-    assert len(monitor.breaches) == 1
+    assert len(monitor.violations) == 1

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from testbed.planning.graphs import complete, double_ring, metropolis, ring, uniform
-from testbed.schemes.hop.course import Course
 from testbed.schemes.hop.member import HopMember
+from testbed.schemes.hop.neighbourhood import Neighbourhood
 from testbed.schemes.hop.rules import HopRules
 from tests.schemes.hop.hops import hop_members, neighbours
 from tests.schemes.hop.swapper import Era, Swapper, run_swaps
@@ -73,23 +73,23 @@ def test_averages_are_those_of_the_graph_in_force(rules: HopRules, late: tuple[s
         assert torch.allclose(swapper.member(name).parameters, parameters, atol=1e-5)
 
 
-def test_a_turn_is_in_no_iteration_that_was_not_promised() -> None:
+def test_neighbours_change_in_no_iteration_that_was_not_promised() -> None:
     graph = double_ring(tuple("abcdefgh"))
-    place = neighbours(graph, "a", metropolis(graph))
-    course = Course(place)
-    with pytest.raises(ValueError, match="turns from inf on"):
-        course.turn(4, place)
-    course.promise(5)
-    assert course.open(4) and not course.open(5)
-    with pytest.raises(ValueError, match="turns from 5 on, so not in iteration 4"):
-        course.turn(4, place)
-    course.turn(7, place)
-    assert course.open(9) and course.leap_end(9) == 6
+    given = neighbours(graph, "a", metropolis(graph))
+    neighbourhood = Neighbourhood(given)
+    with pytest.raises(ValueError, match="changes its neighbours from inf on"):
+        neighbourhood.commit(4, given)
+    neighbourhood.prepare(5)
+    assert neighbourhood.open(4) and not neighbourhood.open(5)
+    with pytest.raises(ValueError, match="changes its neighbours from 5 on, so not in iteration 4"):
+        neighbourhood.commit(4, given)
+    neighbourhood.commit(7, given)
+    assert neighbourhood.open(9) and neighbourhood.leap_end(9) == 6
     with pytest.raises(ValueError, match="has not got there"):
-        course.promise(9)
+        neighbourhood.prepare(9)
 
 
-def test_a_place_with_too_few_neighbours_is_refused() -> None:
+def test_too_few_neighbours_are_refused() -> None:
     graph = complete(tuple("abcd"))
     member: HopMember = hop_members(graph, HopRules(max_ig=3, backup=3), 10)["a"]
     member.promise(2)

@@ -100,7 +100,7 @@ def test_bounds_hold_as_members_enter_their_iterations(rules: HopRules) -> None:
     problem = Quadratics(graph.members, Random(1))
     members = hop_members(graph, rules, 40, problem.start)
     run(start(members, around(graph), 3, of(problem, seconds), tell))
-    assert monitor.breaches == ()
+    assert monitor.violations == ()
     assert set(monitor.iterations.values()) == {40}
     assert max(monitor.widest.values()) >= 1
 
@@ -123,7 +123,7 @@ def test_the_monitor_tells_a_member_that_takes_tokens_it_was_not_given() -> None
     for member in members.values():
         member.parameters = torch.zeros(3)
     run(start(members, around(graph), 3, step, tell))
-    assert any(breach.ahead == "w0" for breach in monitor.breaches)
+    assert any(violation.ahead == "w0" for violation in monitor.violations)
 
 
 @pytest.mark.parametrize("protocol", ["sgp", "adpsgd", "prague", "netmax", "fedasync"])
