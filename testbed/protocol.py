@@ -101,7 +101,7 @@ class Place:
     partners    all who may send it anything; it stays until they are done
     rules       what the protocol takes: Hop's rules, Prague's `generator` (the member with
                 whom it lives), AD-PSGD's `active`, a leader's workers (`site`), a worker's `leader`, FedAsync's
-                `server` (the member with whom it lives); what HybridRules are made of, `steps` by member
+                `server` (the member with whom it lives); what StaggeredRules are made of, `steps` by member
     steps       local steps that the member takes to an iteration
     evaluates   (period, phase): it evaluates what it begins such iterations with, where that is due; None: others do
     first       the iteration in which it begins: 0, but for who comes while the others train

@@ -20,7 +20,7 @@ from testbed.schemes.hop.member import HopMember
 from testbed.schemes.hop.rules import HopRules
 from testbed.schemes.hop.sites import SiteLeader
 from testbed.schemes.hybrid.assignment import steps_of
-from testbed.schemes.staggered.member import HybridMember
+from testbed.schemes.staggered.member import StaggeredMember
 from testbed.spec.errors import SpecError
 from testbed.spec.experiment import Experiment
 from tests.schemes.participants import participant
@@ -133,7 +133,7 @@ def test_staggered_groups_are_those_of_the_policy_and_one_member_evaluates(tmp_p
     }
     names, place, samples = assignment.graph.members, places["paris-w1"], [9.0, 3, 2, 2]
     party = participant("staggered", "paris-w1", names, place, torch.zeros(3), 5, samples)
-    assert isinstance(party, HybridMember)
+    assert isinstance(party, StaggeredMember)
     rules = party._rules
     assert rules.staleness == 2 and rules.share("paris-w1") < rules.share("paris-w0")
 

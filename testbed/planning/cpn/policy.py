@@ -8,20 +8,16 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, Literal, get_args
 
-from testbed.plan import Group, Plan, Tree
-from testbed.planning.blueconnect import nested_rings
-from testbed.planning.cost import CostModel
+from testbed.plan import Group, Plan
 from testbed.planning.cpn.codecs import LADDER, thinning, with_codecs
-from testbed.planning.cpn.judge import Judge, exchange_s
+from testbed.planning.cpn.plan_cost import PlanCost, exchange_s
 from testbed.planning.cpn.problem import Problem
 from testbed.planning.cpn.schedule import PERIODS, Prices, schedule
 from testbed.planning.cpn.search import Grouping, search
 from testbed.planning.cpn.terms import Costs, Ring, Spatial, Terms
 from testbed.planning.cpn.tour import bettered, nearest
-from testbed.planning.fastest import fastest_tree, graph
-from testbed.planning.packing import Packing
+from testbed.planning.cpn.trees import ring_within, trees_among
 from testbed.planning.policy import Policy, PolicyError, check_choice, check_switch, check_whole, register
-from testbed.planning.ring import ring_trees
 from testbed.planning.view import View
 
 #: `search`: by the heuristic. `sites`: a group is a site. `random`: as many groups as sites, of equal size.
@@ -88,8 +84,8 @@ class Cpn(Policy):
         if last.policy != self.name or last.members != view.names:
             return self.plan(view)
         number = {name: i for i, name in enumerate(view.names)}
-        parties = last.groups or (last.whole,)
-        return self._best(view, [tuple(number[name] for name in party.members) for party in parties])
+        groups = last.groups or (last.whole,)
+        return self._best(view, [tuple(number[name] for name in group.members) for group in groups])
 
     def _best(self, view: View, begin: Sequence[Ring]) -> Plan:
         """The plan of the groups that are asked for. The search goes by estimates of exchanges, since trees are not
@@ -115,10 +111,10 @@ class Cpn(Policy):
         return self.cost
 
     def cost(self, view: View, plan: Plan) -> float:
-        """J of a plan at its period, through its codec: seconds per local step (`judge`)."""
+        """J of a plan at its period, through its codec: seconds per local step (`plan_cost`)."""
         through = thinning(plan)
-        judge = Judge(self._terms(self._problem(view, plan.steps), plan), self._prices)
-        return judge.cost(plan.period, exchange_s(plan, view, through), through)
+        costs = PlanCost(self._terms(self._problem(view, plan.steps), plan), self._prices)
+        return costs.per_step(plan.period, exchange_s(plan, view, through), through)
 
     def explain(self, view: View, plan: Plan) -> dict[str, Any]:
         """The cost J of the plan's groups, term by term, and that of the plan."""
@@ -157,8 +153,8 @@ class Cpn(Policy):
         """What a plan's groups cost."""
         number = {name: i for i, name in enumerate(problem.names)}
         costs = Costs(problem, self.spatial)
-        parties = plan.groups or (plan.whole,)
-        return [costs.of(tuple(number[name] for name in party.members)) for party in parties]
+        groups = plan.groups or (plan.whole,)
+        return [costs.of(tuple(number[name] for name in group.members)) for group in groups]
 
     def _problem(self, view: View, steps: Mapping[str, int] | None = None) -> Problem:
         if self.labels and set(self.labels) != set(view.names):
@@ -188,13 +184,13 @@ class Cpn(Policy):
         rings = [tuple(names[i] for i in group.ring) for group in grouping.groups]
         steps = {name: int(count) for name, count in zip(names, problem.steps, strict=True)}
         if len(rings) == 1:
-            return replace(self._plan(view, _checked(view, ring_trees(rings[0]))), steps=steps)
-        trees = self._among_all(view, problem, grouping)
-        groups = tuple(Group(ring, tuple(_checked(view, ring_trees(ring)))) for ring in rings)
+            return replace(self._plan(view, ring_within(view, rings[0])), steps=steps)
+        trees = trees_among(view, self.spatial, rings, [names[group.leaders[0]] for group in grouping.groups])
+        groups = tuple(Group(ring, tuple(ring_within(view, ring))) for ring in rings)
         plan = self._plan(view, trees, groups=groups, period=LEAST_PERIOD)
-        judge = Judge(grouping.groups, self._prices)
+        plan_cost = PlanCost(grouping.groups, self._prices)
         costs = {
-            (period, rung): judge.cost(period, seconds, rung)
+            (period, rung): plan_cost.per_step(period, seconds, rung)
             for rung in (LADDER if self.codecs else LADDER[:1])
             for seconds in [exchange_s(plan, view, rung)]
             for period in PERIODS.tolist()
@@ -202,52 +198,3 @@ class Cpn(Policy):
         }
         period, through = min(costs, key=lambda choice: costs[choice])
         return with_codecs(replace(plan, period=period, steps=steps), view, through)
-
-    def _among_all(self, view: View, problem: Problem, grouping: Grouping) -> list[Tree]:
-        names = problem.names
-        rings = [tuple(names[i] for i in group.ring) for group in grouping.groups]
-        if self.spatial == "sharded":
-            sharded = nested_rings(view, rings, "two-opt")
-            if all((u, v) in view.edges for u, v, _ in Group(view.names, tuple(sharded)).edges()):
-                return sharded
-        leaders = [names[group.leaders[0]] for group in grouping.groups]
-        local = {m: leader for ring, leader in zip(rings, leaders, strict=True) for m in ring if m != leader}
-        if self.spatial == "spread" and (spread := _spread(view, leaders, local)):
-            return spread
-        return [_best_root(view, leaders, local)]
-
-
-def _spread(view: View, leaders: Sequence[str], local: Mapping[str, str]) -> list[Tree]:
-    """Trees packed into the links between the leaders, each with all members; none where leaders do not meet."""
-    try:
-        packed = Packing().plan(view.among(leaders)).trees
-    except PolicyError:
-        return []
-    whole = [replace(t, reduce={**local, **t.reduce}, broadcast={**local, **t.broadcast}) for t in packed]
-    return whole if all(_is_edge(view, *pair) for pair in local.items()) else []
-
-
-def _best_root(view: View, leaders: Sequence[str], local: Mapping[str, str]) -> Tree:
-    """The leaders' fastest-path tree that is predicted to be the fastest; where they do not meet, all members'."""
-    model = CostModel(view)
-    for among, below in ((leaders, local), (view.names, {})):
-        edges = graph(view, set(among))
-        found = [tree for root in among if (tree := fastest_tree(edges, root)) is not None]
-        whole = [Tree(t.root, {**below, **t.reduce}, {**below, **t.broadcast}) for t in found]
-        linked = [tree for tree in whole if all(_is_edge(view, *pair) for pair in tree.reduce.items())]
-        if linked:
-            return min(linked, key=lambda tree: model.predict(Plan(0, view.names, (tree,))).seconds)
-    raise PolicyError("cpn: the members are not connected by edges")
-
-
-def _is_edge(view: View, child: str, parent: str) -> bool:
-    return (child, parent) in view.edges and (parent, child) in view.edges
-
-
-def _checked(view: View, trees: Sequence[Tree]) -> Sequence[Tree]:
-    """The trees; PolicyError when one of their edges is not there."""
-    for tree in trees:
-        for child, parent in tree.reduce.items():
-            if (child, parent) not in view.edges:
-                raise PolicyError(f"cpn: a ring needs an edge from {child} to {parent}, and there is none")
-    return trees

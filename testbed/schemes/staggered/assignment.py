@@ -28,7 +28,7 @@ def assign(options: StaggeredOptions, setting: Setting) -> GossipAssignment:
 
 
 def rules_of(options: StaggeredOptions, setting: Setting) -> dict[str, Any]:
-    """What HybridRules are made of."""
+    """What StaggeredRules are made of."""
     policy = make_policy("cpn", setting.policy_options)
     plan = policy.plan(setting.view)
     return {

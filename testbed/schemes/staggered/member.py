@@ -1,4 +1,4 @@
-"""A member of the hybrid scheme: local steps, a tight round inside its group, now and then a loose one outside it.
+"""A member of the staggered scheme: local steps, a tight round inside its group, now and then a loose one outside it.
 
     members --Local--> owner --GroupMove--> roots           in rounds in which the group exchanges
        ^                 | ^--Merged---'
@@ -13,20 +13,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import torch
 from torch import Tensor
 
-from testbed.schemes.staggered.copy import GlobalSlice
+from testbed.schemes.staggered.global_slice import GlobalSlice
 from testbed.schemes.staggered.messages import Agreed, GroupMove, Local, Merged
-from testbed.schemes.staggered.rules import HybridRules, cut
+from testbed.schemes.staggered.rules import StaggeredRules, cut
+from testbed.schemes.staggered.shard import OwnedShard
 from testbed.sync.gossip.effects import Advance, LocalCompute, Send, Step, Steps, TrainingMember, Until
 from testbed.sync.gossip.message import Message
 
 
-class HybridMember(TrainingMember):
+class StaggeredMember(TrainingMember):
     """Member `name` under `rules`, from `parameters`, which are everybody's at the start."""
 
-    def __init__(self, name: str, rules: HybridRules, parameters: Tensor) -> None:
+    def __init__(self, name: str, rules: StaggeredRules, parameters: Tensor) -> None:
         super().__init__(name, parameters)
         self._rules = rules
         self._team = rules.teams[rules.team_of(name)]
@@ -35,12 +35,8 @@ class HybridMember(TrainingMember):
         self._slices = dict(zip(rules.roots, cut(len(parameters), len(rules.roots)), strict=True))
         self._agreed: dict[int, dict[str, Tensor]] = {}
         self._local: dict[int, dict[str, Tensor]] = {}
-        self._owned = self._shards.get(name)
-        self._base = parameters[slice(*self._owned)].clone() if self._owned else None
-        self._at = self._base  # where the group stands, of the shard that this member owns
-        self._owed = torch.zeros_like(self._base) if self._base is not None else None  # what the codec left out
-        self._missing, self._exchanged = 0, 0  # elements that are to come back, and the round in which they went
-        held = self._slices.get(name)
+        owned, held = self._shards.get(name), self._slices.get(name)
+        self._owned = OwnedShard(rules, owned[0], parameters[slice(*owned)]) if owned else None
         self._copy = GlobalSlice(rules, held[0], parameters[slice(*held)]) if held else None
 
     @property
@@ -64,60 +60,42 @@ class HybridMember(TrainingMember):
             for owner, shard in self._shards.items():
                 yield Send(owner, Local(number, change[slice(*shard)]))
             if self._owned:
-                yield from self._own(number)
+                yield from self._reduce(number, self._owned)
             yield from self._take(number)
         yield Advance(self._rules.rounds)
 
     def receive(self, sender: str, message: Message) -> Iterable[Send]:
         match message:
-            case Local(number, values) if _fits(values, self._owned):
+            case Local(number, values) if _fits(values, self._shards.get(self.name)):
                 self._local.setdefault(number, {})[sender] = values
             case Agreed(number, values) if _fits(values, self._shards.get(sender)):
                 self._agreed.setdefault(number, {})[sender] = values
             case GroupMove() if self._copy is not None:
                 return self._copy.merge(sender, message)
-            case Merged(number, start, values) if self._missing:
-                self._put(number, start, values)
+            case Merged(number, start, values) if self._owned and self._owned.awaits:
+                self._owned.put(number, start, values)
             case _:
                 raise self.unexpected(sender, message)
         return ()
 
-    def _own(self, number: int) -> Steps[None]:
+    def _reduce(self, number: int, owned: OwnedShard) -> Steps[None]:
         """Add up a round's shard, exchange it where that is due, and send it to the group."""
         everybody = set(self._team.members)
         yield Until(lambda: self._local.get(number, {}).keys() >= everybody, f"its group's changes of round {number}")
-        assert self._at is not None and self._base is not None
-        moves = self._local.pop(number)
-        # In one order, so that all members' bits do not hang on who came first.
-        self._at = self._at + sum((moves[m] for m in self._team.members[1:]), moves[self._team.members[0]])
+        changes = self._local.pop(number)
+        owned.add(changes[member] for member in self._team.members)
         if self._team.next_exchange(number - 1, self._rules.rounds) == number:
-            yield from self._exchange(number, self._at - self._base)
+            yield from self._exchange(number, owned)
         for member in self._team.members:
-            yield Send(member, Agreed(number, self._at))
+            yield Send(member, Agreed(number, owned.values))
 
-    def _exchange(self, number: int, moved: Tensor) -> Steps[None]:
-        assert self._owned is not None and self._owed is not None
-        start, stop = self._owned
-        owed = moved + self._owed
-        moved = self._rules.rounded(owed)
-        self._owed = owed - moved
-        self._at = moved.clone()  # filled with what comes back
-        self._missing, self._exchanged = stop - start, number
+    def _exchange(self, number: int, owned: OwnedShard) -> Steps[None]:
+        moved = owned.move(number)
         for root, (first, last) in self._slices.items():
-            begin, end = max(start, first), min(stop, last)
+            begin, end = max(owned.start, first), min(owned.stop, last)
             if begin < end:
-                yield Send(root, GroupMove(number, begin, moved[begin - start : end - start]))
-        yield Until(lambda: not self._missing, f"the exchange of round {number}")
-        self._base = self._at
-
-    def _put(self, number: int, start: int, values: Tensor) -> None:
-        assert self._at is not None and self._owned is not None
-        first, last = self._owned
-        if number != self._exchanged or not first <= start <= last - len(values):
-            raise ValueError(f"{len(values)} elements from {start} of round {number}, which are not waited for")
-        place = start - first
-        self._at[place : place + len(values)] = values
-        self._missing -= len(values)
+                yield Send(root, GroupMove(number, begin, moved[begin - owned.start : end - owned.start]))
+        yield Until(lambda: not owned.awaits, f"the exchange of round {number}")
 
     def _take(self, number: int) -> Steps[None]:
         """Take the group's parameters, shard by shard."""

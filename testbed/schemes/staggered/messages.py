@@ -1,4 +1,4 @@
-"""What members of the hybrid scheme send each other. `start` is the first element's place in the model."""
+"""What members of the staggered scheme send each other. `start` is the first element's index in the model."""
 
 from __future__ import annotations
 

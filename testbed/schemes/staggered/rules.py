@@ -55,7 +55,7 @@ class Team:
 
 
 @dataclass(frozen=True)
-class HybridRules:
+class StaggeredRules:
     """All that the members agree on. Each part can be switched off alone.
 
     rounds         how many; all groups exchange in the last one, so that all end with the same parameters
@@ -98,7 +98,7 @@ class HybridRules:
             raise ValueError(f"prox {self.prox} and momentum {self.momentum} must be at least 0 and below 1")
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any], rounds: int, samples: Mapping[str, float]) -> HybridRules:
+    def from_json(cls, value: Mapping[str, Any], rounds: int, samples: Mapping[str, float]) -> StaggeredRules:
         """The rules that a mapping says for members with so many samples; ValueError when it says none."""
         try:
             teams = [

@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from testbed.schemes.staggered.member import HybridMember
-from testbed.schemes.staggered.rules import HybridRules, Team, accumulated
+from testbed.schemes.staggered.member import StaggeredMember
+from testbed.schemes.staggered.rules import StaggeredRules, Team, accumulated
 from testbed.sync.outer import Nesterov
 from tests.sync.gossip.simulation import Conditions, Simulation, Watcher
 
@@ -37,7 +37,7 @@ NOBODY: Mapping[str, float] = {}
 EQUAL = dict.fromkeys(MEMBERS, 1.0)
 #: The last round is not like the others: all groups exchange in it.
 ROUNDS = 3 * STRETCH + 2
-RULES = HybridRules(TEAMS, ROUNDS, STEPS, EQUAL)
+RULES = StaggeredRules(TEAMS, ROUNDS, STEPS, EQUAL)
 
 
 def optimum(samples: dict[str, float]) -> Tensor:
@@ -48,7 +48,7 @@ def optimum(samples: dict[str, float]) -> Tensor:
 class Path(Watcher):
     """Where the global model is whenever the member that holds all of it has a stretch behind it."""
 
-    def __init__(self, member: HybridMember, stretch: int) -> None:
+    def __init__(self, member: StaggeredMember, stretch: int) -> None:
         self.points: list[Tensor] = []
         self._member = member
         self._stretch = stretch
@@ -58,7 +58,7 @@ class Path(Watcher):
             self.points.append(self._member.parameters)
 
 
-def settles_at(rules: HybridRules, stretch: int = STRETCH, slower: Mapping[str, float] = NOBODY) -> Tensor:
+def settles_at(rules: StaggeredRules, stretch: int = STRETCH, slower: Mapping[str, float] = NOBODY) -> Tensor:
     """The point that the rules lead to, from the last three stretches. Rounds take as long for all but who is `slower`
     by a factor."""
     speed: dict[str, Tensor] = {}
@@ -71,7 +71,7 @@ def settles_at(rules: HybridRules, stretch: int = STRETCH, slower: Mapping[str, 
         return -RATE * (1 - rules.momentum) * speed[member]
 
     start = torch.tensor([2.0, 2.0], dtype=torch.float64)
-    members = {name: HybridMember(name, rules, start) for name in MEMBERS}
+    members = {name: StaggeredMember(name, rules, start) for name in MEMBERS}
     path = Path(members["a"], stretch)
     step_s = {name: slower.get(name, 1.0) / rules.steps[name] for name in MEMBERS}
     conditions = Conditions(step_time=lambda member, _: step_s[member], change=change, starts=STARTS)
@@ -133,10 +133,10 @@ def test_periods_are_made_up_for(factor: bool, share: float, monkeypatch: pytest
     monkeypatch.setitem(CENTRES, "a", torch.zeros(2).double())
     monkeypatch.setitem(CENTRES, "b", torch.ones(2).double())
     teams = (Team(("a",), ("a",), 1), Team(("b",), ("b",), 4, 3))
-    rules = HybridRules(teams, ROUNDS, {"a": 2, "b": 2}, {"a": 1.0, "b": 1.0})
+    rules = StaggeredRules(teams, ROUNDS, {"a": 2, "b": 2}, {"a": 1.0, "b": 1.0})
     if not factor:
-        plain = HybridRules.weight
-        monkeypatch.setattr(HybridRules, "weight", lambda self, k, late: plain(self, k, late) / self.teams[k].period)
+        plain = StaggeredRules.weight
+        monkeypatch.setattr(StaggeredRules, "weight", lambda self, k, late: plain(self, k, late) / self.teams[k].period)
     monkeypatch.setattr("tests.schemes.staggered.test_fixed_point.MEMBERS", ("a", "b"))
     assert settles_at(rules).tolist() == pytest.approx([share, share], abs=1e-3)
 

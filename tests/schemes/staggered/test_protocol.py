@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from testbed.schemes.staggered.member import HybridMember
-from testbed.schemes.staggered.rules import HybridRules, Team
+from testbed.schemes.staggered.member import StaggeredMember
+from testbed.schemes.staggered.rules import StaggeredRules, Team
 from tests.sync.gossip.simulation import Conditions, Simulation, Watcher
 
 pytestmark = pytest.mark.unit
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.unit
 ROUNDS = 12
 
 
-def random_rules(draw: Random) -> HybridRules:
+def random_rules(draw: Random) -> StaggeredRules:
     """Two to four groups of one to three members, with leaders or shards, periods from 1 to 5, any staleness."""
     teams, count = [], 0
     for _ in range(draw.randint(2, 4)):
@@ -29,7 +29,7 @@ def random_rules(draw: Random) -> HybridRules:
         owners = members if draw.random() < 0.5 else (draw.choice(members),)
         teams.append(Team(members, owners, period, draw.randrange(period)))
     names = [member for team in teams for member in team.members]
-    return HybridRules(
+    return StaggeredRules(
         tuple(teams),
         ROUNDS,
         steps={name: draw.randint(1, 4) for name in names},
@@ -44,7 +44,7 @@ class Ahead(Watcher):
     Round r is iteration r - 1.
     """
 
-    def __init__(self, rules: HybridRules) -> None:
+    def __init__(self, rules: StaggeredRules) -> None:
         self._rules = rules
         self._entered = dict.fromkeys(rules.steps, 1)
 
@@ -69,7 +69,7 @@ def test_all_end_with_the_same_parameters(seed: int) -> None:
     draw = Random(seed)
     rules = random_rules(draw)
     start = torch.arange(5, dtype=torch.float32)
-    members = {name: HybridMember(name, rules, start) for name in rules.steps}
+    members = {name: StaggeredMember(name, rules, start) for name in rules.steps}
 
     def change(member: str, iteration: int, parameters: Tensor) -> Tensor:
         return 0.1 * (float(member[1:]) - parameters)
@@ -89,15 +89,15 @@ def test_all_end_with_the_same_parameters(seed: int) -> None:
 
 def test_with_one_group_and_equal_steps_it_is_an_average() -> None:
     names = ("a", "b")
-    rules = HybridRules((Team(names, names),), 1, dict.fromkeys(names, 1), {"a": 1.0, "b": 3.0})
-    members = {name: HybridMember(name, rules, torch.zeros(4)) for name in names}
+    rules = StaggeredRules((Team(names, names),), 1, dict.fromkeys(names, 1), {"a": 1.0, "b": 3.0})
+    members = {name: StaggeredMember(name, rules, torch.zeros(4)) for name in names}
     aims = {"a": torch.ones(4), "b": torch.full((4,), 5.0)}
     Simulation(members, Conditions(change=lambda member, *_: aims[member])).run()
     assert members["a"].parameters.tolist() == [4.0] * 4
 
 
 def test_a_late_move_counts_less() -> None:
-    rules = HybridRules(
+    rules = StaggeredRules(
         (Team(("a",), ("a",)), Team(("b",), ("b",))), 4, {"a": 1, "b": 1}, {"a": 1.0, "b": 1.0}, decay=1.0, staleness=3
     )
     assert rules.weight(0, late=3) == pytest.approx(rules.weight(0, late=0) / 4) == pytest.approx(0.125)
@@ -130,7 +130,7 @@ def test_rules_that_make_no_sense(changes: dict[str, object], said: str) -> None
         "samples": {"a": 1.0, "b": 1.0},
     }
     with pytest.raises(ValueError, match=said):
-        HybridRules(**{**whole, **changes})  # type: ignore[arg-type]
+        StaggeredRules(**{**whole, **changes})  # type: ignore[arg-type]
 
 
 def test_a_team_that_makes_no_sense() -> None:

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from testbed.schemes.staggered.assignment import graph_of
-from testbed.schemes.staggered.member import HybridMember
+from testbed.schemes.staggered.member import StaggeredMember
 from testbed.schemes.staggered.messages import Agreed, GroupMove, Local, Merged
-from testbed.schemes.staggered.rules import HybridRules, Team
+from testbed.schemes.staggered.rules import StaggeredRules, Team
 from testbed.sync.codecs import by_name
 from testbed.sync.errors import FrameError, SyncError
 from testbed.sync.gossip.driver import LocalStep
@@ -28,13 +28,13 @@ LEADERS = (Team(MEMBERS[:3], MEMBERS[:1]), Team(MEMBERS[3:5], MEMBERS[4:5], 4, 1
 SHARDED = tuple(Team(team.members, team.members, team.period, team.phase) for team in LEADERS)
 
 
-def partners_of(rules: HybridRules) -> dict[str, tuple[str, ...]]:
+def partners_of(rules: StaggeredRules) -> dict[str, tuple[str, ...]]:
     """All whom each member may get a message from, as runs have them."""
     graph = graph_of({"teams": [asdict(team) for team in rules.teams], "steps": rules.steps})
     return {name: graph.sources(name) for name in MEMBERS}
 
 
-def ended(rules: HybridRules, problem: Quadratics, elements: int) -> dict[str, HybridMember]:
+def ended(rules: StaggeredRules, problem: Quadratics, elements: int) -> dict[str, StaggeredMember]:
     """The members when all are at their end."""
 
     def step_of(name: str) -> LocalStep:
@@ -44,7 +44,7 @@ def ended(rules: HybridRules, problem: Quadratics, elements: int) -> dict[str, H
 
         return step
 
-    members = {name: HybridMember(name, rules, problem.start[MEMBERS[0]]) for name in MEMBERS}
+    members = {name: StaggeredMember(name, rules, problem.start[MEMBERS[0]]) for name in MEMBERS}
     partners = partners_of(rules)
     nodes: dict[str, Node] = start(members, partners, elements, step_of, codec=rules.codec)
     for node in nodes.values():
@@ -59,7 +59,7 @@ def test_all_end_alike_near_the_common_optimum(teams: tuple[Team, ...], codec: s
     problem = Quadratics(MEMBERS, Random(1))
     steps = {name: 1 + index % 3 for index, name in enumerate(MEMBERS)}
     samples = dict.fromkeys(MEMBERS, 1.0)
-    rules = HybridRules(teams, 60, steps, samples, staleness=staleness, codec=by_name(codec))
+    rules = StaggeredRules(teams, 60, steps, samples, staleness=staleness, codec=by_name(codec))
     first, *others = ended(rules, problem, 3).values()
     assert all(torch.equal(first.parameters, other.parameters) for other in others)
     apart = max(problem.distance(one) for one in problem.start.values())
@@ -67,8 +67,8 @@ def test_all_end_alike_near_the_common_optimum(teams: tuple[Team, ...], codec: s
 
 
 def test_a_death_ends_all_and_names_who_is_gone() -> None:
-    rules = HybridRules(LEADERS, 10_000, dict.fromkeys(MEMBERS, 1), dict.fromkeys(MEMBERS, 1.0), staleness=1)
-    members = {name: HybridMember(name, rules, torch.zeros(3)) for name in MEMBERS}
+    rules = StaggeredRules(LEADERS, 10_000, dict.fromkeys(MEMBERS, 1), dict.fromkeys(MEMBERS, 1.0), staleness=1)
+    members = {name: StaggeredMember(name, rules, torch.zeros(3)) for name in MEMBERS}
     partners = partners_of(rules)
     nodes = start(members, partners, 3, no_change)
     time.sleep(0.2)
@@ -95,28 +95,11 @@ def test_no_part_of_the_model_is_refused() -> None:
     messages = MessageCodec(MEMBERS, 10)
     with pytest.raises(FrameError, match="no part of a model of 10"):
         messages.unpack(messages.pack(GroupMove(1, 0, torch.zeros(11))))
-    one = HybridMember(
-        "w0", HybridRules(LEADERS, 1, dict.fromkeys(MEMBERS, 1), dict.fromkeys(MEMBERS, 1.0)), torch.zeros(9)
+    one = StaggeredMember(
+        "w0", StaggeredRules(LEADERS, 1, dict.fromkeys(MEMBERS, 1), dict.fromkeys(MEMBERS, 1.0)), torch.zeros(9)
     )
     for message in (Local(1, torch.zeros(4)), Merged(1, 0, torch.zeros(3)), Agreed(1, torch.zeros(4))):
         with pytest.raises(TypeError, match="cannot take"):
             one.receive("w1", message)
     with pytest.raises(ValueError, match="not here"):
         one.receive("w4", GroupMove(1, 2, torch.zeros(4)))
-
-
-def test_what_the_codec_leaves_out_comes_with_the_next_move() -> None:
-    """Moves that are too small for 8 significant bits beside larger ones would be lost, and are not."""
-    names = ("a", "b")
-    teams = (Team(("a",), ("a",)), Team(("b",), ("b",)))
-    rules = HybridRules(teams, 1, dict.fromkeys(names, 1), dict.fromkeys(names, 1.0), codec=by_name("bf16"))
-    assert rules.rounded(torch.tensor([1 + 2.0**-10])).item() == 1.0
-    member = HybridMember("a", rules, torch.zeros(2))
-    sent = torch.zeros(2)
-    for number in range(1, 9):
-        exchange = member._exchange(number, torch.full((2,), 1 + 2.0**-10))
-        for effect in exchange:
-            message = getattr(effect, "message", None)
-            if isinstance(message, GroupMove):
-                sent[message.start : message.start + len(message.values)] += message.values
-    assert sent.tolist() == pytest.approx([8 + 8 * 2.0**-10] * 2, abs=2.0**-8)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from testbed.schemes.staggered.messages import GroupMove, Merged
-from testbed.schemes.staggered.rules import HybridRules
+from testbed.schemes.staggered.rules import StaggeredRules
 from testbed.sync.gossip.effects import Send
 
 
@@ -28,7 +28,7 @@ class GlobalSlice:
     owes one of a round before r − staleness (synchronous: of a round up to r); in the last round, when none owes any.
     """
 
-    def __init__(self, rules: HybridRules, start: int, values: Tensor) -> None:
+    def __init__(self, rules: StaggeredRules, start: int, values: Tensor) -> None:
         self.values = values.clone()
         self._rules = rules
         self._start = start
@@ -44,9 +44,9 @@ class GlobalSlice:
         if not self._start <= message.start <= self._start + len(self.values) - len(message.values):
             raise ValueError(f"{sender} moved {len(message.values)} elements from {message.start}, which are not here")
         late = max(self._newest - message.round, 0)
-        place = slice(message.start - self._start, message.start - self._start + len(message.values))
+        here = slice(message.start - self._start, message.start - self._start + len(message.values))
         change = message.values * -self._rules.weight(group, late)
-        self._rules.outer.step(self.values[place], change, self._momentum[place])
+        self._rules.outer.step(self.values[here], change, self._momentum[here])
         self._awaiting.append(_Awaiting(sender, message))
         came = self._came.get((group, message.round), 0) + len(message.values)
         self._came[group, message.round] = came
@@ -57,22 +57,22 @@ class GlobalSlice:
         return self._answers()
 
     def _answers(self) -> list[Send]:
-        owed = [self._owed(group) for group in range(len(self._done))]
-        ready = [one for one in self._awaiting if self._may_go(one.message.round, min(owed))]
+        next_rounds = [self._next_round(group) for group in range(len(self._done))]
+        ready = [one for one in self._awaiting if self._may_go(one.message.round, min(next_rounds))]
         self._awaiting = [one for one in self._awaiting if one not in ready]
         return [Send(one.sender, self._answer(one.message)) for one in ready]
 
-    def _owed(self, group: int) -> float:
+    def _next_round(self, group: int) -> float:
         """The round of a group's next exchange."""
         due = self._rules.teams[group].next_exchange(self._done[group], self._rules.rounds)
         return float("inf") if due is None else due
 
-    def _may_go(self, number: int, owed: float) -> bool:
+    def _may_go(self, number: int, next_round: float) -> bool:
         if self._rules.staleness is None or number == self._rules.rounds:
-            return owed > number
-        return owed >= number - self._rules.staleness
+            return next_round > number
+        return next_round >= number - self._rules.staleness
 
     def _answer(self, message: GroupMove) -> Merged:
-        place = message.start - self._start
-        values = self.values[place : place + len(message.values)]
+        first = message.start - self._start
+        values = self.values[first : first + len(message.values)]
         return Merged(message.round, message.start, self._rules.rounded(values))

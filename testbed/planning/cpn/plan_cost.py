@@ -23,13 +23,13 @@ from testbed.planning.view import View
 
 
 @dataclass(frozen=True, slots=True)
-class Judge:
-    """Judges plans with these groups."""
+class PlanCost:
+    """The cost of plans with these groups."""
 
     groups: Sequence[Terms]
     prices: Prices
 
-    def cost(self, period: int, exchange_s: float, through: Thinning) -> float:
+    def per_step(self, period: int, exchange_s: float, through: Thinning) -> float:
         """J in seconds per local step, when all exchange in every `period`-th round."""
         count = sum(len(group.ring) for group in self.groups)
         steps = sum(len(group.ring) * group.steps for group in self.groups) / count
