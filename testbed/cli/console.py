@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import typer
@@ -22,6 +23,15 @@ def fail(code: int, text: object) -> typer.Exit:
     """Say why, and the exit with this code, to be raised."""
     err.print(str(text), markup=False)
     return typer.Exit(code)
+
+
+@contextmanager
+def refusing(*kinds: type[Exception]) -> Iterator[None]:
+    """What is wrong with the input, by errors of these kinds: in words, and as exit code 2."""
+    try:
+        yield
+    except kinds as error:
+        raise fail(BAD_INPUT, error) from None
 
 
 def quantity(kind: Any) -> Callable[[str | float], float]:

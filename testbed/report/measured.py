@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
-from testbed.report.record import RunRecord
+from testbed.report.record import NotARun, RunRecord
 from testbed.report.series import arrived, backlogged
 from testbed.trace.resample import LEAST_BPS
 from testbed.trace.trace import Row, Trace, TraceError, lasting
@@ -13,6 +14,16 @@ from testbed.trace.trace import Row, Trace, TraceError, lasting
 #: the link's rate: within 1 % in the median and 6 % in nine of ten samples of a run of experiments/smoke.yaml. Below
 #: a third it was too high by up to a half and more, since much passes without a queue.
 BACKLOGGED = 0.5
+
+
+def measured_in(run: Path, link: str) -> tuple[Trace, str]:
+    """`measured_trace` of the run in a directory, and where it is from in words. TraceError when there is no run."""
+    try:
+        record = RunRecord.read(run)
+    except NotARun as error:
+        raise TraceError(str(error)) from None
+    scale = record.manifest.get("scale", 1)
+    return measured_trace(record, link), f"throughput of {link} while backlogged in run {record.id}, scale {scale}"
 
 
 def measured_trace(record: RunRecord, link: str) -> Trace:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from posixpath import normpath
@@ -12,9 +11,8 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
-from testbed.report import tables, text
-from testbed.report.figures.canvas import Drawing
-from testbed.report.figures.comparison import draw_progress, draw_spread
+from testbed.report import tables
+from testbed.report.comparison import comparison_values
 from testbed.report.figures.foresight import draw_foresight
 from testbed.report.figures.host import draw_host
 from testbed.report.figures.links import draw_links
@@ -23,9 +21,7 @@ from testbed.report.figures.rounds import draw_rounds
 from testbed.report.figures.training import draw_training
 from testbed.report.figures.waiting import draw_time_spent, draw_waiting
 from testbed.report.record import RunRecord
-from testbed.report.replanning import Score
 from testbed.report.replanning import score as score_of
-from testbed.report.tables import Cell, Table
 
 REPORT = "report.html"
 
@@ -42,7 +38,7 @@ def write_comparison(runs: Sequence[Path], target: Path) -> Path:
     """Write the page of several runs side by side to `target` and return it. NotARun when one of `runs` is none."""
     records = [RunRecord.read(run) for run in runs]
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(_render("comparison.html.j2", _comparison_values(records)), encoding="utf-8")
+    target.write_text(_render("comparison.html.j2", comparison_values(records)), encoding="utf-8")
     return target
 
 
@@ -74,7 +70,7 @@ def _run_values(record: RunRecord) -> dict[str, Any]:
         "waiting": draw_waiting(record),
         "time_spent": draw_time_spent(record),
         "host": draw_host(record),
-        **_score_values({"": score} if score else {}),
+        **tables.of_scores({"": score} if score else {}),
         "foresight": draw_foresight(record, score) if score else None,
         "swaps": tables.swaps(record, score),
         "considered": tables.considered(record),
@@ -86,120 +82,6 @@ def _run_values(record: RunRecord) -> dict[str, Any]:
     }
 
 
-def _comparison_values(records: Sequence[RunRecord]) -> dict[str, Any]:
-    runs = dict(zip(_labels(records), records, strict=True))
-    policies = list(dict.fromkeys(record.policy for record in records))
-    facts = {label: tables.facts(record) for label, record in runs.items()}
-    settings = {label: tables.settings(record) for label, record in runs.items()}
-    told = ("seed", "scale", "sync.policy", "sync.strategy")  # settings that are among the facts
-    differing = [*_differing_names(facts), *(name for name in _differing_names(settings) if name not in told)]
-    drawings: list[Drawing | None] = [
-        draw_spread(runs, policies),
-        draw_progress(runs, "loss", "Training loss over time", "loss", policies),
-        draw_progress(runs, "accuracy", "Test accuracy over time", "accuracy", policies),
-    ]
-    return {
-        "title": f"{len(records)} runs side by side",
-        "badges": {label: tables.badge(record) for label, record in runs.items()},
-        "outcome": _outcome(runs),
-        "by_policy": _by_policy(records, policies),
-        "drawings": [drawing for drawing in drawings if drawing],
-        **_score_values({label: score_of(record) for label, record in runs.items() if record.estimated}),
-        "common": {name: value for name, value in next(iter(facts.values()), {}).items() if name not in differing},
-        "differing": _differing({label: settings[label] | facts[label] for label in runs}, differing),
-    }
-
-
-def _score_values(scores: Mapping[str, Score]) -> dict[str, Any]:
-    """Of the runs that estimated links, by label."""
-    return {
-        "known": tables.known(scores),
-        "known_notes": Score.KNOWN_NOTES,
-        "foreseen": tables.foreseen(scores),
-        "foreseen_notes": Score.DONE_NOTES,
-    }
-
-
 def _when(record: RunRecord) -> str:
     started = record.manifest.get("started_s") or record.zero_s
     return f"{datetime.fromtimestamp(started, UTC):%-d %B %Y, %H:%M} UTC"
-
-
-def _labels(records: Sequence[RunRecord]) -> list[str]:
-    """A short name for each run: what it differs in of policy and seed, else its id; no two alike."""
-    parts = [(r.policy, f"seed {r.manifest.get('seed')}") for r in records]
-    differing = [index for index in (0, 1) if len({part[index] for part in parts}) > 1]
-    labels = [
-        ", ".join(part[index] for index in differing) or record.id for part, record in zip(parts, records, strict=True)
-    ]
-    times = Counter(labels)
-    numbered = Counter[str]()
-    for index, label in enumerate(labels):
-        numbered[label] += 1
-        if times[label] > 1:
-            labels[index] = f"{label} #{numbered[label]}"
-    return labels
-
-
-def _outcome(runs: dict[str, RunRecord]) -> Table:
-    """A row for each run, a column for each of its key figures."""
-    figures = {label: {f.name: f for f in tables.key_figures(record)} for label, record in runs.items()}
-    names = list(dict.fromkeys(name for each in figures.values() for name in each))
-    rows = tuple(
-        (
-            Cell(label),
-            Cell(tables.badge(runs[label]).verdict, "" if tables.badge(runs[label]).verdict == "trusted" else "bad"),
-            *(
-                Cell(each[name].value, each[name].tone) if name in each else Cell(text.UNKNOWN, "muted")
-                for name in names
-            ),
-        )
-        for label, each in figures.items()
-    )
-    return Table("Outcome", (("run", False), ("verdict", False), *((name, True) for name in names)), rows)
-
-
-def _by_policy(records: Sequence[RunRecord], policies: Sequence[str]) -> Table | None:
-    """Median and range over each policy's runs; nothing when no policy has several."""
-    if len(policies) == len(records):
-        return None
-    rows = []
-    for policy in policies:
-        own = [record for record in records if record.policy == policy]
-        sync, training = [r.section("sync") for r in own], [r.section("training") for r in own]
-        rounds = [(each.get("seconds_per_round") or {}).get("p50") for each in sync]
-        rows.append(
-            (
-                Cell(policy),
-                Cell(str(len(own))),
-                _spread(rounds, text.seconds),
-                _spread([each.get("ratio_to_lower_bound") for each in sync], text.number),
-                _spread([each.get("ratio_to_bound") for each in sync], text.number),
-                _spread([each.get("final_accuracy") for each in training], lambda share: text.percent(share, 1)),
-                _spread([each.get("wall_seconds") for each in training], text.seconds),
-                _spread([each.get("wan_bytes") for each in sync], text.size),
-            )
-        )
-    bounds = ("times the lower bound", "times the bound")
-    columns = ("a round, median", *bounds, "final accuracy", "training took", "over the WAN")
-    return Table("By policy", (("policy", False), ("runs", True), *((name, True) for name in columns)), tuple(rows))
-
-
-def _spread(values: Sequence[float | None], words: Callable[[float], str]) -> Cell:
-    told = text.spread(values, words)
-    return Cell(told, "muted" if told == text.UNKNOWN else "")
-
-
-def _differing_names(values: dict[str, dict[str, str]]) -> list[str]:
-    """The names whose values are not the same in all runs."""
-    names = dict.fromkeys(name for each in values.values() for name in each)
-    return [name for name in names if len({each.get(name) for each in values.values()}) > 1]
-
-
-def _differing(facts: dict[str, dict[str, str]], names: Sequence[str]) -> Table | None:
-    if not names:
-        return None
-    rows = tuple(
-        (Cell(label), *(Cell(each.get(name, text.UNKNOWN)) for name in names)) for label, each in facts.items()
-    )
-    return Table("Differences", (("run", False), *((name, False) for name in names)), rows)

@@ -342,3 +342,13 @@ def _flat(value: Mapping[str, Any], path: str) -> Iterator[tuple[str, str]]:
 def _commit(commit: str | None) -> str | None:
     """Twelve characters, and in words when files differed from it."""
     return commit and commit[:12] + (", with changes" if commit.endswith("+") else "")
+
+
+def of_scores(scores: Mapping[str, Score]) -> dict[str, Any]:
+    """The tables of the runs that estimated links, by label, with what is to be said below them."""
+    return {
+        "known": known(scores),
+        "known_notes": Score.KNOWN_NOTES,
+        "foreseen": foreseen(scores),
+        "foreseen_notes": Score.DONE_NOTES,
+    }
