@@ -28,7 +28,7 @@ from typing import Any
 
 from benchmarks.support.networks import roomy
 from benchmarks.support.options import Options
-from benchmarks.support.reducers import Library, Outcome, Turn
+from benchmarks.support.reducers import Library, Outcome, Task
 from benchmarks.support.rendezvous import Rendezvous
 from benchmarks.support.table import Table, progress, show
 from testbed.emulation.label import labelled
@@ -226,7 +226,7 @@ def _run(case: Case, members: Team, library: Library, chosen: Plan, repeats: int
         address = rendezvous.address if library == "ours" else f"{first}:{_port(members)}"
         processes = []
         for rank, (member, entering) in enumerate(members.entering.items()):
-            turn = Turn(
+            task = Task(
                 library=library,
                 member=member,
                 rank=rank,
@@ -238,7 +238,7 @@ def _run(case: Case, members: Team, library: Library, chosen: Plan, repeats: int
                 repeats=repeats,
                 timeout_s=TIMEOUT_S,
             )
-            command = [*entering, sys.executable, "-m", "benchmarks.support.reducers", turn.dumps()]
+            command = [*entering, sys.executable, "-m", "benchmarks.support.reducers", task.dumps()]
             processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
         try:
             return [_outcome(process) for process in processes]

@@ -13,7 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 
 #: Tests of the whole source, which take seconds.
-ALWAYS = ("tests/test_imports.py", "tests/test_sizes.py")
+ALWAYS = ("tests/test_imports.py", "tests/test_sizes.py", "tests/test_words.py")
 
 
 def mirrored(changed: Iterable[str], root: Path = ROOT) -> list[str]:

@@ -1,4 +1,4 @@
-"""A member of an all-reduce that is timed, as a program: `python -m benchmarks.support.reducers TURN` with a JSON turn.
+"""A member of an all-reduce that is timed, as a program: `python -m benchmarks.support.reducers TASK` with a JSON task.
 
 It prints one JSON object: when each repeat began and ended (monotonic time, which all processes of a host share), and
 how much memory the process took at most beyond what it had after importing PyTorch.
@@ -25,7 +25,7 @@ WARM_UPS = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class Task:
     """What one member does. `address` is the rendezvous's for ours; for gloo where member 0 listens, host:port."""
 
     library: Library
@@ -58,49 +58,49 @@ class Outcome:
 
 def main() -> None:
     torch.set_num_threads(1)
-    turn = Turn(**json.loads(sys.argv[1]))
+    task = Task(**json.loads(sys.argv[1]))
     before = _memory("VmRSS")
-    with _library(turn) as (reduce, meet):
-        tensor = torch.full((turn.elements,), float(turn.rank))
+    with _library(task) as (reduce, meet):
+        tensor = torch.full((task.elements,), float(task.rank))
         spans = []
-        for _ in range(WARM_UPS + turn.repeats):
+        for _ in range(WARM_UPS + task.repeats):
             meet()
-            tensor.fill_(float(turn.rank))
+            tensor.fill_(float(task.rank))
             began = time.monotonic()
             reduce(tensor)
             spans.append((began, time.monotonic()))
-            _check(tensor, turn)
+            _check(tensor, task)
     print(json.dumps(asdict(Outcome(tuple(spans[WARM_UPS:]), _memory("VmHWM") - before))))
 
 
-def _check(tensor: torch.Tensor, turn: Turn) -> None:
-    mean = (turn.members - 1) / 2
-    expected = mean if turn.library == "ours" else mean * turn.members
+def _check(tensor: torch.Tensor, task: Task) -> None:
+    mean = (task.members - 1) / 2
+    expected = mean if task.library == "ours" else mean * task.members
     if not torch.all(tensor == expected):
-        raise RuntimeError(f"{turn.member}: the result is wrong")
+        raise RuntimeError(f"{task.member}: the result is wrong")
 
 
 @contextmanager
-def _library(turn: Turn) -> Iterator[tuple[Callable[[torch.Tensor], object], Callable[[], object]]]:
+def _library(task: Task) -> Iterator[tuple[Callable[[torch.Tensor], object], Callable[[], object]]]:
     """How to all-reduce (the mean; gloo: the sum, which is less work), and how to wait for all."""
-    if turn.library == "ours":
+    if task.library == "ours":
         from testbed import sync
 
-        with sync.join(turn.address, turn.member, turn.listen) as session:
+        with sync.join(task.address, task.member, task.listen) as session:
             yield session.allreduce, lambda: session.allreduce(torch.ones(1))
         return
     import os
 
     import torch.distributed as dist
 
-    host, _, port = turn.address.rpartition(":")
-    os.environ["GLOO_SOCKET_IFNAME"] = turn.interface
+    host, _, port = task.address.rpartition(":")
+    os.environ["GLOO_SOCKET_IFNAME"] = task.interface
     dist.init_process_group(
         "gloo",
         init_method=f"tcp://{host}:{port}",
-        rank=turn.rank,
-        world_size=turn.members,
-        timeout=timedelta(seconds=turn.timeout_s),
+        rank=task.rank,
+        world_size=task.members,
+        timeout=timedelta(seconds=task.timeout_s),
     )
     try:
         yield dist.all_reduce, dist.barrier
