@@ -26,7 +26,7 @@ from testbed.spec.topology import Topology
 #: What is left of the throttled link's rate.
 LEFT = 0.1
 
-#: Two at least: where early members send ahead, long and short rounds take turns. Over the throttled link one takes
+#: Two at least: where early members begin to send, long and short rounds alternate. Over the throttled link one takes
 #: 25 s without auxiliary routes.
 ROUNDS = 2
 

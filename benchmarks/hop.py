@@ -183,7 +183,7 @@ def figures_of(directory: Path) -> dict[str, Any]:
 def alone_s(compute: str, seed: int) -> float:
     """The declared seconds of all steps of the member whose steps take longest.
 
-    Where every member makes each of its steps, no protocol is done sooner; who leaps makes fewer.
+    Where every member makes each of its steps, no protocol is done sooner; a member that leaps makes fewer.
     """
     declared = COMPUTE[compute]
     slowdown, stragglers = declared.get("slowdown", {}), declared.get("stragglers", {})

@@ -51,8 +51,8 @@ from testbed.spec.topology import Topology
 
 OUT = Path("runs") / "policies.json"
 
-#: Rounds of a policy on a seed: as many as take so long, within these limits. Two at least: where early members send
-#: ahead, long and short rounds take turns.
+#: Rounds of a policy on a seed: as many as take so long, within these limits. Two at least: where early members begin
+#: to send, long and short rounds alternate.
 MEASURED_S, FEWEST, MOST = 12.0, 2, 5
 
 QUICK = ("packing", "netstorm", "star alexnet, median")

@@ -20,7 +20,7 @@ TOPOLOGY = TOPOLOGIES / "netstorm9.yaml"
 #: packing took 1.13 × what the simulator says of it, here 1.09 (another program ran beside it both times).
 SCALE, PARAMETERS = 0.1, 500_000
 
-#: Rounds in a simulation: who is done early sends ahead, here as there.
+#: Rounds in a simulation: a member that is done early begins to send, here as in the emulation.
 SIMULATED = 3
 
 #: Policies and their options, in the order in which they are measured.

@@ -22,7 +22,7 @@ TRIED = 6
 #: How many are proposed.
 PROPOSED = 4
 
-#: Rounds of a trial: of the second and the third the time counts, since who is done early sends ahead.
+#: Rounds of a trial: of the second and the third the time counts, since a member that is done early begins to send.
 ROUNDS = 3
 
 #: A plan and the seconds of a round under it.
@@ -36,9 +36,9 @@ class Auto(Policy):
 
     Asked are all policies, as they are without options, whose plans are judged by a round's seconds. Those near the
     best prediction are tried by simulation, on networks of up to 16 members; of nearly equal ones the fewest trees
-    win. The plan keeps the name of the policy that made it, so that a swap shows who took over. It takes as long as
-    all the others together, half of it packing: 230 ms for 6 members, 180 ms for 9, 620 ms for 16 (medians of three
-    networks of `benchmarks.support.wans` each, two cores), 6 s for 64.
+    win. The plan keeps the name of the policy that made it, so that a swap shows which policy took over. It takes as
+    long as all the others together, half of it packing: 230 ms for 6 members, 180 ms for 9, 620 ms for 16 (medians of
+    three networks of `benchmarks.support.wans` each, two cores), 6 s for 64.
     """
 
     def plan(self, view: View) -> Plan:

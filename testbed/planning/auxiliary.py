@@ -1,4 +1,4 @@
-"""Auxiliary routes: other ways from a member to its next hops, for what waits there."""
+"""Auxiliary routes: other paths from a member to its next hops, for what waits there."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import networkx as nx
 from testbed.plan import Route, Tree
 from testbed.planning.view import Pair
 
-#: More ways than a queue has chunks to spare: the release moves one at a time, from queues longer than two.
+#: More routes than a queue has chunks to spare: the release moves one at a time, from queues longer than two.
 MOST = 4
 
 

@@ -52,7 +52,7 @@ CENTRES = 8
 #: What a second of a tree's depth is worth in seconds of drain, when shallow trees are looked for.
 EXCHANGE = (0.1, 1.0, 10.0)
 
-#: An edge of no time at all would be none to the search for short ways.
+#: An edge of no time at all would be none to the search for short paths.
 LEAST_HOP_S = 1e-12
 
 #: How many limits on a tree's depth are tried.
@@ -62,7 +62,7 @@ DEPTHS = 6
 @dataclass(frozen=True, slots=True)
 class _TreePair:
     """A reduce tree and a broadcast tree of one root: what they use together, and the seconds a chunk takes there and
-    back along the longest ways."""
+    back along the longest paths."""
 
     into: DirectedTree
     out: DirectedTree
@@ -137,7 +137,7 @@ class Choice:
                 out = [(down - both, broadcast), *out[1:]] if down > both else out[1:]
 
     def _shallow(self, costs: Floats, roots: Sequence[int]) -> Iterator[_TreePair]:
-        """Each root's cheapest trees at these costs, and the trees of its cheapest ways."""
+        """Each root's cheapest trees at these costs, and the trees of its cheapest paths."""
         into, out = Arborescences(costs.T), Arborescences(costs)
         ways = [
             csgraph.dijkstra(csr_array(np.where(np.isfinite(c), c, 0)), indices=roots, return_predecessors=True)[1]
@@ -154,7 +154,7 @@ class Choice:
         return _TreePair(into, out, self._longest(into) + self._longest(out))
 
     def _longest(self, tree: DirectedTree) -> float:
-        """Seconds of a small chunk along the tree's longest way."""
+        """Seconds of a small chunk along the tree's longest path."""
         seconds = {tree.root: 0.0}
         for member in range(len(tree.parents)):
             way = []

@@ -46,7 +46,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class _Fill:
-    """A way to or from the root: its time for a first chunk, and the chunk time of its slowest edge."""
+    """A path to or from the root: its time for a first chunk, and the chunk time of its slowest edge."""
 
     seconds: float
     slowest_s: float
@@ -113,7 +113,7 @@ class CostModel:
         )
 
     def _ways(self, parents: Mapping[str, str], chunk: float, towards_root: bool) -> list[_Fill]:
-        """The ways to (from) the root that may fill last: none of the others is longer with as fast a slowest edge."""
+        """The paths to (from) the root that may fill last: none of the others is longer with as fast a slowest edge."""
         ways: dict[str, _Fill] = {}
         for member in parents:
             unknown = []

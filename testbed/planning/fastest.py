@@ -1,4 +1,4 @@
-"""Fastest-path trees: the cheapest ways into and out of a root at 1/c an edge."""
+"""Fastest-path trees: the cheapest paths into and out of a root at 1/c an edge."""
 
 from __future__ import annotations
 

@@ -23,7 +23,8 @@ class Policy(ABC):
 
     @abstractmethod
     def plan(self, view: View) -> Plan:
-        """The plan for `view`, with epoch 0: whoever adopts it numbers it. PolicyError when there is none."""
+        """The plan for `view`, with epoch 0: the controller that adopts it numbers it. PolicyError when there is
+        none."""
 
     def replan(self, view: View, last: Plan) -> Plan:
         """The plan for `view` when `last` is in force: the same as `plan`, unless the policy can begin from it."""

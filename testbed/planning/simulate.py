@@ -54,8 +54,8 @@ def simulate(
     """A round among all members under `plan`, each beginning at its `ready_s` (0 by default).
 
     Of several `rounds`, which a member begins `compute_s` after it is done with the one before, the time is that of
-    those after the first, whole: from the end of one to the end of the next. Who is done early sends ahead, so they are
-    shorter. SimulationError when an edge is missing. About 2 µs a chunk and hop.
+    those after the first, whole: from the end of one to the end of the next. A member that is done early begins to
+    send, so they are shorter. SimulationError when an edge is missing. About 2 µs a chunk and hop.
     """
     return _Rounds(plan, view).run(ready_s or {}, rounds, compute_s or {})
 

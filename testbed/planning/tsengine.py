@@ -1,4 +1,4 @@
-"""TSEngine: who sends to whom is decided when members are ready, by what transfers showed so far."""
+"""TSEngine: which member sends to which is decided when members are ready, by what transfers showed so far."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Tsengine(Policy):
 
     A coordinator holds a throughput matrix A: the rates of the view's measured edges, all of them where the view is
     the emulator's own; the others are unknown to it.
-    Pull: whoever has the model asks whom to serve, and gets the unserved member that maximises A with probability
-    min(known / (known + unknown), 0.9), else a random one. Push: ready members queue; the first two merge along the
-    faster direction of A; a pairing with the server ends at it. Each asks again when its transfer is over.
+    Pull: a member that has the model asks which one to serve, and gets the unserved one that maximises A with
+    probability min(known / (known + unknown), 0.9), else a random one. Push: ready members queue; the first two merge
+    along the faster direction of A; a pairing with the server ends at it. Each asks again when its transfer is over.
 
     It decides by arrival: members are ready in the order of `arrivals` (the members' own by default), and a transfer
     takes model / rate of its edge, as the view has it. So given the view, the arrivals and the `seed`, the plan is a
@@ -84,7 +84,7 @@ class _Coordinator:
         return self._draw.choice(reachable)
 
     def push(self, server: str, arrivals: Sequence[str]) -> dict[str, str]:
-        """Whom each member merges into."""
+        """The member that each member sends to, to be merged."""
         parents: dict[str, str] = {}
         events = [(0.0, i, name) for i, name in enumerate(arrivals)]
         queue: list[str] = []

@@ -1,4 +1,4 @@
-"""What the controller held links to carry, against what the emulator let them carry."""
+"""What the controller estimated links to carry, against what the emulator let them carry."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Errors:
 
 
 def estimate_errors(record: RunRecord) -> dict[str, Errors]:
-    """By link; those whose estimates can't be held against anything are left out."""
+    """By link; those whose estimates can't be compared with anything are left out."""
     found: dict[str, list[tuple[float, Mapping[str, Any]]]] = {}
     for look in record.estimates:
         for link, estimate in look["links"].items():

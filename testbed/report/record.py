@@ -68,7 +68,7 @@ class RunRecord:
     """A run's files. `gaps` says in words what was missing or could not be read.
 
     Times in `reports` are Unix seconds, as members sent them; all other times are seconds since training began.
-    `estimates` says what was held of links (`links`: name → estimate) each time that it was written down.
+    `estimates` says what was estimated of links (`links`: name → estimate) each time that it was written down.
     """
 
     path: Path
@@ -99,7 +99,7 @@ class RunRecord:
         return "training" in self.summary
 
     def section(self, name: str) -> Mapping[str, Any]:
-        """A part of the summary; empty when the run did not come to it."""
+        """A part of the summary; empty when the run ended before it."""
         part = self.summary.get(name)
         return part if isinstance(part, Mapping) else {}
 
@@ -215,7 +215,7 @@ def site_of(member: str) -> str:
 
 
 def _estimates_of(decisions: Iterable[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
-    """What was held of links when plans were considered: records of earlier versions have nothing else."""
+    """What was estimated of links when plans were considered: records of earlier versions have nothing else."""
     return tuple({"at_s": line["at_s"], "links": line.get("estimates") or {}} for line in decisions)
 
 

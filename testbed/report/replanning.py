@@ -22,7 +22,7 @@ from testbed.report.record import LinkRecord, RunRecord
 from testbed.report.series import StepFunction, rate_in_force
 from testbed.telemetry.estimate import SILENCE_S
 
-#: Rounds after a decision that its prediction is held against.
+#: Rounds after a decision that its prediction is compared with.
 AHEAD = 8
 #: A prediction is good within this part of what came.
 WITHIN = 0.2

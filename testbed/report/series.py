@@ -98,7 +98,8 @@ class Band:
 
 
 def estimated(looks: Sequence[Mapping[str, Any]], link: str, end_s: float) -> Band:
-    """What a link was held to carry (bit/s) and between what, as it was written down: NaN where it was not known."""
+    """What a link was estimated to carry (bit/s) and between what, as it was written down: NaN where it was not
+    known."""
     held = [look["links"].get(link) or {"age_s": np.inf} for look in looks]
     known = [estimate if estimate["age_s"] <= SILENCE_S else {} for estimate in held]
     middle = np.array([estimate.get("rate_bps", np.nan) for estimate in known])

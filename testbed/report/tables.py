@@ -61,7 +61,7 @@ def _table(name: str, columns: Sequence[str], rows: Iterable[Sequence[Cell | str
 
 
 def badge(record: RunRecord) -> Badge:
-    """The run's verdict; `unfinished` when it did not come to its end."""
+    """The run's verdict; `unfinished` when it ended early."""
     verdict = record.summary.get("verdict")
     reasons = tuple(record.summary.get("reasons", ()))
     if not record.finished:

@@ -37,10 +37,10 @@ class Assignment:
 
 @dataclass(frozen=True, kw_only=True)
 class GossipAssignment(Assignment):
-    """Who sends to whom, and by which rules.
+    """Which member sends to which, and by which rules.
 
     protocol    what members run, as their Place has it
-    graph       of those who stand in it; `sites` has the others of each one's site
+    graph       of those that are its nodes; `sites` has the others of each one's site
     weighing    how members weigh what they average
     rules       what the protocol takes, the same for all; `own` what only one member is told
     steps       local steps to an iteration, by member; 1 where none are given

@@ -1,4 +1,4 @@
-"""What a scheme is to all who do not run it: its options, and what it can do."""
+"""What a scheme is to all that do not run it: its options, and what it can do."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Scheme:
 
     options     the dataclass of what it takes
     exchange    members reduce in rounds among all, by trees; or each goes at its own pace, and they gossip
-    planned     whether a policy plans who exchanges with whom
+    planned     whether a policy plans which members exchange
     synchronous whether members wait for each other's updates, so that how far they get apart is bounded
     elastic     whether members can be lost and come back between any two steps, or iterations
     survives    whether the others go on without one that has died, and over to another graph

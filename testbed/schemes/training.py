@@ -50,7 +50,7 @@ class GossipTraining:
 
     @property
     def neighbours(self) -> Neighbours:
-        """Its place in the graph; ValueError where it stands in none."""
+        """Its neighbours in the graph; ValueError where it is in none."""
         return Neighbours(self.name, self.place.sources, self.place.targets, self.place.weights)
 
     @property

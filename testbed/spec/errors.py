@@ -1,4 +1,4 @@
-"""Bad input, said so that the reader can mend it: which file, which field, what rule, what to write instead."""
+"""Bad input, said so that the reader can correct it: which file, which field, what rule, what to write instead."""
 
 from __future__ import annotations
 

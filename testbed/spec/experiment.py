@@ -84,12 +84,12 @@ class TrainSection(Strict):
 
 
 class ControllerSection(Strict):
-    """When another plan is adopted: looked for every `period`, its predicted gain above `margin`, and the plan in
+    """When another plan is adopted: replanned every `period`, its predicted gain above `margin`, and the plan in
     force at least `dwell` rounds old.
 
-    With `hold` the first plan stays, unless an event of the experiment makes it impossible, and nobody probes. Where
+    With `hold` the first plan stays, unless an event of the experiment makes it impossible, and no member probes. Where
     `knowledge` is `oracle` the controller is told each `period` what links truly carry, in place of what its members
-    measure: both are what re-planning is held against.
+    measure: re-planning is compared with both.
     """
 
     period: Duration = Field(default=2.0, ge=0.1)
@@ -103,7 +103,7 @@ class ElasticSection(Strict):
     """Members may be lost while the others train, as long as `quorum` of them are left.
 
     A worker whose container died is started anew and comes back (`lost: restart`), or stays away (`leave`). One that
-    does not renew its lease for `lease` counts as lost as well; members without a centre have none.
+    does not renew its lease for `lease` counts as lost as well; members that gossip have none.
     """
 
     quorum: int = Field(ge=1)
@@ -144,7 +144,7 @@ class Event(Strict):
 
     `change` a directed link's values; take a physical pair `down` or `up` (`paris-tokyo` as two names);
     `swap` the network for that of another topology file; `kill` a worker's container, where the run is elastic or its
-    strategy goes on without; go over to another communication `graph` (docs/decentralized.md).
+    strategy goes on without it; go over to another communication `graph` (docs/decentralized.md).
     """
 
     at: Duration | None = None
@@ -280,7 +280,8 @@ def _can_be(rate_bps: float) -> bool:
 def _check_events(spec: ExperimentFile, topology: Topology, networks: Mapping[str, Topology]) -> list[Fault]:
     """What is wrong with the events, each against the network that is in force when it happens.
 
-    A swap in a round comes at a time nobody knows beforehand; where there is one, links are looked for in all networks.
+    A swap in a round comes at a time that is not known beforehand; where there is one, links are looked for in all
+    networks.
     """
     known = {name for network in (topology, *networks.values()) for name in network.links}
     timed = all(event.at is not None for event in spec.events if event.swap)
@@ -313,7 +314,7 @@ def _check_elastic(spec: ExperimentFile, topology: Topology) -> list[Fault]:
     except Misfit as error:
         faults.append(Fault("elastic", error.rule, f"{error.remedy}, or no `elastic`"))
     if scheme.exchange == "gossip" and "lease" in spec.elastic.model_fields_set:
-        rule = "members that gossip have none: who hangs up is gone"
+        rule = "members that gossip have none: one that hangs up is gone"
         faults.append(Fault("elastic.lease", rule, "leave it out"))
     return faults
 

@@ -58,7 +58,7 @@ def samples(
 ) -> dict[str, list[Sample]]:
     """What the trains of each edge say of the links of its route, in the order of the edges.
 
-    `trusted` links are held to be full only where a route has no others. `before` and `later` are trains that came
+    `trusted` links are taken to be full only where a route has no others. `before` and `later` are trains that came
     earlier and later, as far as that is known.
     """
     beside = {pair: [*before.get(pair, ()), *later.get(pair, ())] for pair in {**before, **later}}

@@ -49,7 +49,7 @@ class Learner(Protocol):
         """SHA-256 of all that must be the same at every member."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Parameters and optimizer, as a member that comes later begins from them."""
+        """Parameters and optimizer, as a member that joins the others begins from them."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Begin from there."""

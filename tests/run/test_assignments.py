@@ -106,7 +106,7 @@ def test_ad_psgd_has_two_sides(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("sync", "said"),
     [
-        ({"strategy": "adpsgd", "graph": "complete"}, "sync.graph: a circle of odd length"),
+        ({"strategy": "adpsgd", "graph": "complete"}, "sync.graph: a cycle of odd length"),
         ({"strategy": "dpsgd", "graph": "exponential"}, "sync.graph: Metropolis weights need both directions"),
         ({"strategy": "hop", "backup": 3, "max_ig": 4}, "sync.backup: 3, where some member has 2 in-neighbours"),
         ({"strategy": "prague", "group": 5}, "sync.group: 5, where there are 4 workers"),

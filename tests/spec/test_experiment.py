@@ -234,7 +234,7 @@ def test_a_round_that_never_comes_is_refused(tmp_path: Path) -> None:
         ({"elastic": {"quorum": 1}, "sync": {"strategy": "diloco", "delay": 1}}, "elastic", "no `delay`"),
         ({"elastic": {"quorum": 1}, "sync": {"strategy": "prague"}}, "elastic", "hop, dpsgd"),
         ({"elastic": {"quorum": 1}, "sync": {"strategy": "hop", "between": "sites"}}, "elastic", "between: workers"),
-        ({"elastic": {"quorum": 1, "lease": "9s"}, "sync": {"strategy": "hop"}}, "elastic.lease", "who hangs up"),
+        ({"elastic": {"quorum": 1, "lease": "9s"}, "sync": {"strategy": "hop"}}, "elastic.lease", "one that hangs up"),
         ({"events": [{"at": "1s", "kill": "paris-w0"}]}, "events.0.kill", "not elastic"),
         (
             {"elastic": {"quorum": 1}, "events": [{"at": "1s", "kill": "rome-w0"}]},

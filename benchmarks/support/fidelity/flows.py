@@ -38,7 +38,7 @@ LOSS_PACKETS_PER_S = 5000
 #: Sent at once, after a pause of the sender, is at most this part of what may wait for the link.
 BURST_SHARE = 0.5
 
-#: TCP fills a link after doubling from its first ten segments once a round trip, and mends what it then lost.
+#: TCP fills a link after doubling from its first ten segments once a round trip, and repairs what it then lost.
 TCP_HEADERS_BYTES = MTU_FRAME_BYTES - TCP_PAYLOAD_BYTES
 FIRST_WINDOW_BYTES = 10 * TCP_PAYLOAD_BYTES
 MENDING_ROUND_TRIPS = 8

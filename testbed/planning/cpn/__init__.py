@@ -1,7 +1,7 @@
 """The CPN framework's topology heuristic (JICN 2025, 10.64509/jicn.12.39), by our reading of its abstract.
 
-Groups that synchronize tightly inside and loosely between: which members form one, who speaks for it, in what ring it
-reduces, how often and when it exchanges with the others. All of it minimises one cost J (`terms`, `schedule`).
+Groups that synchronize tightly inside and loosely between: which members form one, which member speaks for it, in what
+ring it reduces, how often and when it exchanges with the others. All of it minimises one cost J (`terms`, `schedule`).
 """
 
 from __future__ import annotations

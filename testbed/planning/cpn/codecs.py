@@ -21,7 +21,7 @@ class Thinning:
     price: float
 
 
-#: From the weakest to the strongest. Prices are ours: errors are sent later, so little is lost.
+#: From the weakest to the strongest. Prices are ours: errors are sent afterwards, so little is lost.
 LADDER = (Thinning(PLAIN_CODEC, 1.0, 0.0), Thinning("bf16", 0.5, 0.02), Thinning("int8", 1.016 / 4, 0.05))
 
 

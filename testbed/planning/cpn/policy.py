@@ -25,7 +25,7 @@ Groups = Literal["search", "sites", "random"]
 
 USUAL = Prices()
 
-#: At 1 a plan has no groups, and whoever plans next would not know them.
+#: At 1 a plan has no groups, and the next planning would not know them.
 LEAST_PERIOD = 2
 
 
@@ -37,9 +37,9 @@ class Cpn(Policy):
     Each member is told how many local steps it takes to a round, by its computing power.
 
     Our reading of JICN 2025 (10.64509/jicn.12.39), whose abstract names the inputs (computing power and telemetry)
-    and the aims (communication moved in time and in space), not the heuristic. `groups` says who forms them. With
-    `temporal`, each has a period and a phase of its own; else all exchange in one round, every so many. `spatial`
-    `leader`: one member exchanges for its group, to whom the others send, along a tree; `spread`: along trees packed
+    and the aims (communication moved in time and in space), not the heuristic. `groups` says how members form them.
+    With `temporal`, each has a period and a phase of its own; else all exchange in one round, every so many. `spatial`
+    `leader`: one member, to which the others send, exchanges for its group along a tree; `spread`: along trees packed
     into all links between the leaders; `sharded`: each of m members exchanges 1/m.
 
     `overlap`: rounds go on beside the next one's steps. `codecs`: exchanges go through the codec of least cost, the
@@ -89,7 +89,7 @@ class Cpn(Policy):
 
     def _best(self, view: View, begin: Sequence[Ring]) -> Plan:
         """The plan of the groups that are asked for. The search goes by estimates of exchanges, since trees are not
-        known while groups still form: what it finds is held against the sites, each a group, plan against plan."""
+        known while groups still form: what it finds is compared with the sites, each a group, plan with plan."""
         problem = self._problem(view)
         if self.groups != "search":
             return self._planned(view, problem, self._grouping(view, problem, self.groups))

@@ -3,10 +3,11 @@
     J = max_k (T_k + E'_k/τ_k)/h̄ · (1 + λ1·mean skew_k + λ2·mean stale_k + λ3·mean τ_k·h̄_k)
 
 The first factor is the seconds of one local step where the slowest group sets the pace, its part of a round and of an
-exchange included, with h̄ the mean over all members: who is ahead waits for exchanges that are overdue, so in the long
-run all go as far in rounds [ours; with each group's own h̄_k, slow members were to be paired with fast ones over the
-WAN]. The second is what a second of it is worth less: groups that see other labels than all do, that merge what is old,
-that drift apart between exchanges. Without dividing by the work, one step and an exchange after each would always win.
+exchange included, with h̄ the mean over all members: a group that is ahead waits for exchanges that are overdue, so in
+the long run all go as far in rounds [ours; with each group's own h̄_k, slow members were to be paired with fast ones
+over the WAN]. The second is what a second of it is worth less: groups that see other labels than all do, that merge
+what is old, that drift apart between exchanges. Without dividing by the work, one step and an exchange after each would
+always win.
 
 Periods τ are powers of two, so that phases can be laid out evenly: by rising period, each takes the phase of its period
 that is used least, and of these the one farthest from the used ones. An exchange lasts a while, so group k is in one

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from testbed.planning.cpn.problem import Floats, Ints, Problem
 
-#: `leader`: one member exchanges for its group. `spread`: it does so over the ways to all other sites at once, a part
+#: `leader`: one member exchanges for its group. `spread`: it does so over the paths to all other sites at once, a part
 #: of the model over each. `sharded`: each of m members exchanges an m-th of the model.
 Spatial = Literal["leader", "spread", "sharded"]
 
@@ -99,7 +99,7 @@ class Costs:
         )
 
     def _exchange(self, group: Ints) -> tuple[tuple[int, ...], float, float]:
-        """Who exchanges for a group, the longest round trip, and the seconds of the bytes."""
+        """The members that exchange for a group, the longest round trip, and the seconds of the bytes."""
         if len(group) == len(self.problem):
             return (int(group[0]),), 0.0, 0.0
         linked = self._linked[group]
@@ -115,7 +115,7 @@ class Costs:
             seconds = self.problem.model_bytes / max(ways, 1) * float(up[first] + down[first])
         else:
             chosen = group
-            # Members of one site share its way out: what one gains in bytes the site loses.
+            # Members of one site share its links: what one gains in bytes the site loses.
             sites = self.problem.sites[group]
             together = (sites[:, None] == sites).sum(axis=1)
             seconds = self.problem.model_bytes / len(group) * float(((up + down) * together).max())

@@ -12,7 +12,7 @@ from testbed.planning.view import Pair
 
 
 class GraphError(ValueError):
-    """A graph over which training cannot reach agreement, with what would mend it."""
+    """A graph over which training cannot reach agreement, with what would make it do so."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Graph:
         if not self.members or len(set(self.members)) != len(self.members):
             raise GraphError("a graph's members must be at least one, each named once")
         if unknown := sorted({end for edge in self.edges for end in edge} - set(self.members)):
-            raise GraphError(f"edges name {', '.join(unknown)}, who are no members; list them or drop the edges")
+            raise GraphError(f"edges name {', '.join(unknown)}, which are no members; list them or drop the edges")
         if loops := sorted(source for source, target in self.edges if source == target):
             raise GraphError(f"{', '.join(loops)}: drop the edge to itself, averaging counts a member's own anyway")
         self._check_connected()
@@ -78,19 +78,17 @@ class Graph:
         return Graph(left, frozenset(edge for edge in self.edges if gone not in edge))
 
     def sources(self, member: str) -> tuple[str, ...]:
-        """Who sends to `member`, itself left out, in the members' order."""
+        """The members that send to `member`, itself left out, in the members' order."""
         return tuple(other for other in self.members if (other, member) in self.edges)
 
     def targets(self, member: str) -> tuple[str, ...]:
-        """To whom `member` sends, itself left out, in the members' order."""
+        """The members to which `member` sends, itself left out, in the members' order."""
         return tuple(other for other in self.members if (member, other) in self.edges)
 
     def sides(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The members in two parts with no edge inside a part (AD-PSGD's active and passive); GraphError if none."""
         if not nx.is_bipartite(self.digraph):
-            raise GraphError(
-                "a circle of odd length: no two sides; take an even ring, a torus of even sides, or a tree"
-            )
+            raise GraphError("a cycle of odd length: no two sides; take an even ring, a torus of even sides, or a tree")
         colour = nx.bipartite.color(self.digraph)
         active, passive = (tuple(m for m in self.members if colour[m] == side) for side in (1, 0))
         return active, passive

@@ -81,7 +81,7 @@ _STYLE: dict[Any, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """A figure as the page takes it in. `alt` says in words what it shows, for who can't see it."""
+    """A figure as the page takes it in. `alt` says in words what it shows, for readers that can't see it."""
 
     name: str
     title: str

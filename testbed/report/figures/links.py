@@ -1,4 +1,4 @@
-"""Every directed link: the rate in force against what was measured on it, and what the controller held it to be."""
+"""Every directed link: the rate in force against what was measured on it, and what the controller estimated."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ def _draw_link(axes: Axes, record: RunRecord, link: str) -> None:
     rate = rate_in_force(states, record.end_s)
     measured, busy = arrived(record.samples, link), backlogged(record.samples, link)
     # What the link had to carry where its queue was backlogged: the share of the second, times the rate in it.
-    owed = StepFunction(busy.edges, busy.values * rate.means(busy.edges))
-    _stairs(axes, owed, fill=True, color=SKY, alpha=0.38, linewidth=0)
+    carried = StepFunction(busy.edges, busy.values * rate.means(busy.edges))
+    _stairs(axes, carried, fill=True, color=SKY, alpha=0.38, linewidth=0)
     _stairs(axes, measured, color=BLUE, linewidth=0.9)
     _stairs(axes, rate, color=ORANGE, linewidth=1.1)
     if record.estimated:

@@ -1,4 +1,4 @@
-"""Swaps and events over a figure's time axis, each with its name in a lane above, where there is room for it."""
+"""Swaps and events over a figure's time axis, each with its name in a row above, where there is room for it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CHARACTER_POINTS = 4.6
 
 @dataclass(frozen=True, slots=True)
 class _Name:
-    """A name's place: its mark's position, its extent (points from the axes' left) and its row."""
+    """Where a name stands: its mark's position, its extent (points from the axes' left) and its row."""
 
     at: float
     left: float

@@ -1,4 +1,4 @@
-"""Who waited for whom, and where each member's time went."""
+"""Wait time by peer, and where each member's time went."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ def draw_waiting(record: RunRecord) -> Drawing | None:
         axes.grid(True, which="minor", axis="both")
         axes.tick_params(which="minor", length=0)
         axes.spines[:].set_visible(False)
-        axes.set_ylabel("who waited", color=MUTED)
-        axes.set_xlabel("for whom: seconds into the round, mean", color=MUTED)
+        axes.set_ylabel("member that waited", color=MUTED)
+        axes.set_xlabel("peer that it waited for: seconds into the round, mean", color=MUTED)
         figure.subplots_adjust(0.25, 0.08, 0.9, 1 - 0.95 / size)
         worst = max(waited, key=lambda pair: waited[pair])
         alt = f"The longest: {worst[0]} waited for {worst[1]}, {text.seconds(waited[worst])} on average."
-        return finish(figure, "waiting", "Who waited for whom", alt)
+        return finish(figure, "waiting", "Wait time by peer", alt)
 
 
 def draw_time_spent(record: RunRecord) -> Drawing | None:

@@ -1,7 +1,7 @@
 """AD-PSGD (arXiv 1710.06952): a local step on the side, while the model is averaged with one random neighbour.
 
 The graph has two sides. An active member asks a passive one, which averages at once and answers; passive members ask
-nobody, so there is no circle of members that wait for each other. What is exchanged is the difference [ours]: one adds
+nobody, so there is no cycle of members that wait for each other. What is exchanged is the difference [ours]: one adds
 half of it and the other takes half away, which is an atomic average even where one's step ended meanwhile.
 """
 
@@ -33,7 +33,7 @@ class HalfDifference(Message):
 
 
 class PassiveMember(TrainingMember):
-    """Trains, and averages with whoever asks, also after its own training has ended."""
+    """Trains, and averages with any member that asks, also after its own training has ended."""
 
     def __init__(self, name: str, parameters: Tensor, iterations: int) -> None:
         super().__init__(name, parameters)

@@ -1,4 +1,5 @@
-"""FedAsync (Xie, Koyejo and Gupta 2019, arXiv 1903.03934): a server merges whoever is done; nobody waits for others.
+"""FedAsync (Xie, Koyejo and Gupta 2019, arXiv 1903.03934): a server merges each member that is done; none waits for
+others.
 
 member: local steps from version t  -- TrainedModel(t, x_i) -->  server, at version u:  x ← (1 − α_s)·x + α_s·x_i
                                     <-- GivenModel(u + 1, x) --        α_s = α·(1 + s)^−a,  s = u − t   (section 5.2)
@@ -68,7 +69,7 @@ class AsyncMember(TrainingMember):
 
 
 class AsyncServer(AsyncMember):
-    """A member with whom the server lives."""
+    """A member whose process runs the server as well."""
 
     def __init__(self, name: str, parameters: Tensor, iterations: int, steps: int) -> None:
         super().__init__(name, name, parameters, iterations, steps)
@@ -85,7 +86,7 @@ class AsyncServer(AsyncMember):
 
 
 def build(options: LocalSteps, training: GossipTraining) -> Participant:
-    """A member, or the one with whom the server lives."""
+    """A member, or the one whose process runs the server as well."""
     name, server = training.name, training.place.rules["server"]
     parameters, iterations = training.parameters, training.iterations
     if name == server:

@@ -11,7 +11,7 @@ from testbed.sync.gossip.effects import Participant
 
 
 def build(options: InGraph, training: GossipTraining) -> Participant:
-    """The participant at a member's place, which has the rules; ValueError when it is none for them."""
+    """The participant of an assignment, which has the rules; ValueError when it does not fit them."""
     place, parameters, iterations = training.place, training.parameters, training.iterations
     if place.protocol == "worker":
         return SiteWorker(training.name, place.rules["leader"], parameters, iterations)

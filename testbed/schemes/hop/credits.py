@@ -33,11 +33,11 @@ class Credits:
         return {giver: self._held(giver) for giver in self._givers}
 
     def put(self, giver: str, count: int) -> None:
-        """Tokens have come from `giver`, who may be an out-neighbour only later."""
+        """Tokens have come from `giver`, which may become an out-neighbour only afterwards."""
         self._given[giver] += count
 
     def forget(self, gone: str) -> None:
-        """Its tokens are settled: should it come again, it gives anew from iteration 0 on."""
+        """Its tokens are gone: should it come again, it gives anew from iteration 0 on."""
         del self._given[gone]
 
     def turn(self, givers: Iterable[str]) -> None:
@@ -45,7 +45,7 @@ class Credits:
         self._givers = tuple(givers)
 
     def least(self, givers: Iterable[str]) -> int:
-        """How many iterations could be entered at once: the tokens of who gave fewest."""
+        """How many iterations could be entered at once: the tokens of the neighbour that gave fewest."""
         return min(map(self._held, givers))
 
     def take(self, count: int) -> None:

@@ -69,9 +69,9 @@ class HopMember(TrainingMember):
         return ()
 
     def forget(self, gone: str) -> None:
-        """A member has died: nothing is sent to it or waited for any more, and its tokens are settled.
+        """A member has died: nothing is sent to it or waited for any more, and its tokens are gone.
 
-        Members whom no other is left to exchange with can't go on: ValueError.
+        A member that has no other left to exchange with can't go on: ValueError.
         """
         self._neighbourhood.forget(gone)
         self.reception.forget(gone)
@@ -126,7 +126,7 @@ class HopMember(TrainingMember):
         yield from self._advance()
 
     def _give(self) -> Iterator[Send]:
-        """A token for each iteration that was entered, the first included, to those who have not had it."""
+        """A token for each iteration that was entered, the first included, to those that have not had it."""
         if self.credits is None:
             return
         for source in self._neighbourhood.sources:
@@ -206,7 +206,7 @@ class HopMember(TrainingMember):
             self.credits.turn(neighbours.targets)
 
     def _renew(self, left: int) -> Steps[None]:
-        """After a leap from iteration `left`: tell those who wait for updates from between, and average the newest."""
+        """After a leap from iteration `left`: tell those that wait for updates from between, and average the newest."""
         for target in self._neighbourhood.neighbours.targets:
             yield Send(target, Skipped(left + 1, self.iteration - 1))
         before = self.iteration - 1

@@ -29,8 +29,8 @@ class Reception(ABC):
     def enqueue(self, entry: Entry) -> None:
         """Takes an entry in, unless no average will count it.
 
-        Who turns to another graph first sends to members that have not heard of it: what comes of those who are not
-        expected waits aside until they are, and goes when it turns out to be old.
+        A member that changes to another graph first sends to members that have not heard of it: what comes of those
+        that are not expected waits aside until they are, and goes when it turns out to be old.
         """
         if entry.sender in self._senders:
             self._take_in(entry)
@@ -46,7 +46,7 @@ class Reception(ABC):
             self.enqueue(entry)
 
     def turn(self, neighbours: Neighbours) -> None:
-        """The next average is among others, and nothing counts of who is left out."""
+        """The next average is among others, and nothing counts of members that are left out."""
         for sender in self._senders - {*neighbours.sources}:
             self.queue.drop_from(sender)
         self._neighbours = neighbours
@@ -59,7 +59,8 @@ class Reception(ABC):
         self._drop_old(iteration)
 
     def begun(self) -> Steps[Tensor]:
-        """For who comes later: waits for each in-neighbour's first update to it; the average, without its own."""
+        """For a member that joins the others: waits for each in-neighbour's first update to it; the average, without
+        its own."""
         average = WeightedMean()
         for sender in self._neighbours.sources:
             entry = yield from self._first_of(sender)

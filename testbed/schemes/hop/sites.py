@@ -93,7 +93,7 @@ class SiteLeader(Participant):
         return ()
 
     def forget(self, gone: str) -> None:
-        """A worker of its site has died, who is done without; or another site's leader."""
+        """A worker of its site has died, without which the site goes on; or another site's leader."""
         if gone in self._workers:
             self._workers.remove(gone)
         else:

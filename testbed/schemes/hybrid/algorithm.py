@@ -19,8 +19,8 @@ class Hybrid(Periodic):
     """Each round has as many steps of this member as `due` says before it.
 
     Where members take unequally many, what they changed is divided by the work behind it, as FedNova does (Wang et al.
-    2020, arXiv 2007.07481), so that who does more does not count more. With `prox`, each step goes that part of the way
-    back to where the round began (FedProx, Li et al. 2020: ημ).
+    2020, arXiv 2007.07481), so that a member that does more does not count more. With `prox`, each step goes that part
+    of the way back to where the round began (FedProx, Li et al. 2020: ημ).
 
     With `overlap` each round goes on beside the steps of the next one, for as long as they take at least; what the
     member has changed meanwhile is then added to where it leads (DaSGD, Zhou et al. 2020, arXiv 2006.00441). Nothing is

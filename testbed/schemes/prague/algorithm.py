@@ -1,6 +1,6 @@
 """Prague (arXiv 1909.08029): after each step a member averages within a random group that a generator gives it.
 
-Groups that overlap must not wait for each other in a circle. The generator enters a group into the buffers of all its
+Groups that overlap must not wait for each other in a cycle. The generator enters a group into the buffers of all its
 members at once, and each member takes the groups of its buffer in that order: the oldest unfinished group is next for
 all of its members, so that it will be done.
 """
@@ -177,7 +177,7 @@ class PragueMember(TrainingMember):
 
 
 class WithGenerator(Participant):
-    """A member of Prague, and the generator of everybody's groups, which lives with it."""
+    """A member of Prague, and the generator of all groups, in one process."""
 
     def __init__(self, member: PragueMember, generator: GroupGenerator) -> None:
         self.name = member.name
@@ -197,7 +197,7 @@ class WithGenerator(Participant):
 
 
 def build(options: PragueOptions, training: GossipTraining) -> Participant:
-    """A member, or the one with whom the generator lives."""
+    """A member, or the one whose process runs the generator as well."""
     generator: str = training.place.rules["generator"]
     member = PragueMember(training.name, generator, training.parameters, training.iterations)
     if training.name != generator:

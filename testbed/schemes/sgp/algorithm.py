@@ -2,7 +2,7 @@
 
 A member splits what it has, numerator and mass alike, among its out-neighbours and itself; the quotient of what it
 then gathers is its model. Sums over all members stay what they were, so that the members agree on the plain mean
-although nobody knows how many send to whom.
+although no member knows how many send to which.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class PushSumMember(TrainingMember):
 
     @property
     def held(self) -> tuple[Tensor, float]:
-        """Numerator and mass that are with this member: its own and what came for later."""
+        """Numerator and mass that are with this member: its own and what came early."""
         waiting = [share for shares in self._shares.values() for share in shares]
         numerator = sum((share.numerator for share in waiting), self._numerator)
         return numerator, self._mass + sum(share.mass for share in waiting)
@@ -77,5 +77,5 @@ class PushSumMember(TrainingMember):
 
 
 def build(options: InGraph, training: GossipTraining) -> Participant:
-    """The participant at a member's place; ValueError when it is none."""
+    """The participant of an assignment; ValueError when it is none."""
     return PushSumMember(training.neighbours, training.parameters, training.iterations)

@@ -1,4 +1,4 @@
-"""SPARTA: after each step the members average a random share of the parameters, the same places at all of them."""
+"""SPARTA: after each step the members average a random share of the parameters, the same elements at all of them."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from testbed.sync import Nesterov, flat
 from testbed.sync.strategies import DiLoCo, Strategy
 from testbed.sync.strategies.strategy import Steps
 
-#: All members draw the same places.
+#: All members draw the same elements.
 SEED = 1
 
 
@@ -86,8 +86,8 @@ class Sparta(Strategy):
 
 
 def drawn(step: int, count: int, values: torch.Tensor) -> torch.Tensor:
-    """So many places of a flat tensor, the same for all who ask for the step. Some may come twice, which does no harm,
-    and drawing them takes no time that grows with the model."""
+    """So many elements of a flat tensor, the same for all that ask for the step. Some may come twice, which does no
+    harm, and drawing them takes no time that grows with the model."""
     generator = torch.Generator().manual_seed(SEED * 2**32 + step)
     return torch.randint(values.numel(), (count,), generator=generator).to(values.device)
 

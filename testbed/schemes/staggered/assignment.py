@@ -51,8 +51,8 @@ def rules_of(options: StaggeredOptions, setting: Setting) -> dict[str, Any]:
 
 
 def graph_of(rules: Mapping[str, Any]) -> Graph:
-    """Who sends to whom under such rules: a group's members to its owners, all owners to the holders of the global
-    model, which are every group's first owner; and back."""
+    """Which member sends to which under such rules: a group's members to its owners, all owners to the holders of the
+    global model, which are every group's first owner; and back."""
     teams = rules["teams"]
     roots = [team["owners"][0] for team in teams]
     pairs = {(member, owner) for team in teams for owner in team["owners"] for member in (*team["members"], *roots)}

@@ -1,4 +1,4 @@
-"""A slice of the global model at its root: merges the groups' moves, and lets nobody get too far ahead."""
+"""A slice of the global model at its root: merges the groups' moves, and lets no group get too far ahead."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class _Awaiting:
 class GlobalSlice:
     """The elements [start, start + len(values)) of the global model.
 
-    A group's owners each send the part of their shard that lies here. An exchange of round r is answered when no group
-    owes one of a round before r − staleness (synchronous: of a round up to r); in the last round, when none owes any.
+    A group's owners each send the part of their shard that lies here. An exchange of round r is answered when every
+    group has made its exchanges before r − staleness (synchronous: up to r); in the last round, when all are made.
     """
 
     def __init__(self, rules: StaggeredRules, start: int, values: Tensor) -> None:

@@ -1,8 +1,8 @@
-"""Who forms a group, how much everybody does in a round, and what a group's move counts when it is merged.
+"""Which members form a group, how much each does in a round, and what a group's move counts when it is merged.
 
-With unequal work, plain averages solve another problem than the members have: who takes more steps, or exchanges more
-often, pulls the model towards its own data. FedNova (Wang et al. 2020, arXiv 2007.07481) divides what each changed by
-the work behind it and gives the mean work back. In a group and among all groups that is
+With unequal work, plain averages solve another problem than the members have: one that takes more steps, or exchanges
+more often, pulls the model towards its own data. FedNova (Wang et al. 2020, arXiv 2007.07481) divides what each changed
+by the work behind it and gives the mean work back. In a group and among all groups that is
 
     Δ_k = ā · Σ_i p_i Δ_i / a_i       over the group's members, p adding up to 1, in each round
     x ← x + α_k · Σ Δ_k               α_k = α · (N_k/N) · (1 + s_k)^−decay, over the rounds since its last exchange

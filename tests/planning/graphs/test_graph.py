@@ -65,7 +65,7 @@ def test_a_graph_that_is_cut_names_who_is_stuck_and_an_edge_that_mends_it() -> N
     [
         (("a", "a"), set(), "named once"),
         ((), set(), "at least one"),
-        (("a", "b"), {("a", "b"), ("b", "z")}, "z, who are no members"),
+        (("a", "b"), {("a", "b"), ("b", "z")}, "z, which are no members"),
         (("a", "b"), {("a", "b"), ("b", "a"), ("a", "a")}, "a: drop the edge to itself"),
     ],
 )
