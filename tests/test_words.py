@@ -44,17 +44,6 @@ PUBLISHED = ("post_local", "PostLocal")
 
 #: Those that are left. They may become fewer, not more.
 LEFT = """
-testbed/controller/iterations.py: _Era
-testbed/controller/iterations.py: IterationBook
-testbed/controller/ledger.py
-testbed/controller/ledger.py: Ledger
-testbed/controller/membership.py: Passage
-testbed/controller/regraph.py
-testbed/controller/regraph.py: Regraph
-testbed/controller/rounds.py: RoundBook
-testbed/controller/spec.py: Circle
-testbed/controller/succession.py
-testbed/controller/succession.py: Succession
 testbed/emulation/replay.py: _Ahead
 testbed/protocol.py: Place
 testbed/protocol.py: Halt

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from testbed.controller.judge import Judge
+from testbed.controller.plan_judge import PlanJudge
 from testbed.plan import Plan
 from testbed.planning import View, predict
 
@@ -98,7 +98,7 @@ class Standing:
 def decide(
     current: Plan,
     proposed: Sequence[Plan],
-    judge: Judge,
+    judge: PlanJudge,
     standing: Standing,
     rules: Rules,
     network_changed: bool,

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 from testbed.controller.leases import Leases
-from testbed.controller.spec import Elastic
+from testbed.controller.spec import Elasticity
 from testbed.plan import Plan
 from testbed.protocol import Halt, Hello, Holding, Job, Lost, Message, Prepare, Resume, Stop, Welcome
 
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Passage:
+class MembershipEvent:
     """A member left or came: when (Unix time), after which round, and why; `epoch` is the first plan after it."""
 
     kind: str
@@ -80,10 +80,12 @@ class Plans(Protocol):
 class Membership:
     """The members that are `present`, their leases, and what happens when one is gone. For one event loop."""
 
-    def __init__(self, members: Iterable[str], token: str, elastic: Elastic | None, host: Host, plans: Plans) -> None:
+    def __init__(
+        self, members: Iterable[str], token: str, elastic: Elasticity | None, host: Host, plans: Plans
+    ) -> None:
         self.present = frozenset(members)
         self.roster: dict[str, tuple[str, int]] = {}
-        self.passages: list[Passage] = []
+        self.passages: list[MembershipEvent] = []
         # A controller that is started anew must say the same.
         self._secret = hmac.digest(token.encode(), b"between members", "sha256").hex()
         self._quorum = elastic.quorum if elastic else len(self.present)
@@ -198,7 +200,7 @@ class Membership:
             self._host.send(member, Stop(f"the others go on without this member: {why}", again=True))
         self._host.losing(gone)
         epoch, now, after = self._plans.next_epoch(), time.time(), self._plans.last_round()
-        self.passages += [Passage("left", member, now, after, epoch, why) for member, why in gone.items()]
+        self.passages += [MembershipEvent("left", member, now, after, epoch, why) for member, why in gone.items()]
         if len(self.present) < self._quorum:
             self._host.fail(f"{reason}; {len(self.present)} members are left, and the quorum is {self._quorum}")
             return
@@ -212,7 +214,7 @@ class Membership:
     def admit(self, member: str, plan: Plan) -> None:
         """A member takes part, from the first round under `plan`."""
         self.present |= {member}
-        self.passages.append(Passage("came", member, time.time(), self._plans.last_round(), plan.epoch, ""))
+        self.passages.append(MembershipEvent("came", member, time.time(), self._plans.last_round(), plan.epoch, ""))
 
     def _halt(self, epoch: int, why: str) -> None:
         change = self._change = Change(epoch, why)

@@ -16,17 +16,17 @@ from typing import Protocol
 
 from testbed.controller.allowance import Allowance
 from testbed.controller.decision import NEWEST, Decision, Standing
+from testbed.controller.decision_log import DecisionLog
 from testbed.controller.explore import Explorer
 from testbed.controller.foresight import Foresight
 from testbed.controller.knowledge import Knowledge
-from testbed.controller.ledger import Ledger
 from testbed.controller.membership import Membership
 from testbed.controller.outcome import State
+from testbed.controller.plan_history import PlanHistory
+from testbed.controller.plan_requests import PlanRequest, PlanRequests
 from testbed.controller.proposal import Proposal, Question, propose
-from testbed.controller.requests import Request, Requests
-from testbed.controller.rounds import Round, RoundBook
+from testbed.controller.round_log import ReportedRound, RoundLog
 from testbed.controller.spec import ControllerSpec
-from testbed.controller.succession import Succession
 from testbed.controller.swaps import Swap
 from testbed.controller.trust import Promise, Trust
 from testbed.plan import Plan
@@ -82,15 +82,15 @@ class Planner:
     """
 
     def __init__(self, spec: ControllerSpec, host: Host, out: Path) -> None:
-        self.book = RoundBook(self._expected)
-        self.course = Succession()
+        self.book = RoundLog(self._expected)
+        self.course = PlanHistory()
         self.policy = spec.make_policy()
         self.knowledge = Knowledge(spec.view)
         self._spec = spec
         self._host = host
         self._explorer = Explorer()
-        self._requests = Requests()
-        self._ledger = Ledger(out)
+        self._requests = PlanRequests()
+        self._ledger = DecisionLog(out)
         self._declarations = 0
         self._foresight = Foresight()
         self._allowance = Allowance()
@@ -110,7 +110,7 @@ class Planner:
         self.course.begin(plan)
         self._ledger.store(plan)
         first = Decision(True, "the first plan", None, predict(plan, view).seconds)
-        await self._record(Request("period"), view, first, None, plan)
+        await self._record(PlanRequest("period"), view, first, None, plan)
         self._considering = asyncio.create_task(self._consider_requests())
         self._considering.add_done_callback(self._ended)
 
@@ -131,12 +131,12 @@ class Planner:
         """The underlay is another one now: look at it at once. ViewError when it contradicts itself."""
         self.knowledge.redeclare(links, routes, time.time())
         self._declarations += 1
-        self._ask(Request("network"))
+        self._ask(PlanRequest("network"))
 
     def force(self, policy: Policy) -> None:
         """Go by `policy` from now on, and put its plan in force whatever it saves."""
         self.policy = policy
-        self._ask(Request("forced", policy))
+        self._ask(PlanRequest("forced", policy))
 
     # What members say
 
@@ -201,7 +201,7 @@ class Planner:
 
     def comes(self, member: str) -> None:
         """It wants to take part from now on."""
-        self._ask(Request("member", joins=member))
+        self._ask(PlanRequest("member", joins=member))
 
     def not_come(self, member: str, why: str) -> None:
         """It was to come, and is gone."""
@@ -226,7 +226,7 @@ class Planner:
 
     # Rounds and swaps
 
-    def _round_done(self, done: Round) -> None:
+    def _round_done(self, done: ReportedRound) -> None:
         now = time.time()
         self._activate()
         self._trust.see(self.book)
@@ -250,7 +250,7 @@ class Planner:
             not self._spec.hold and self._left() >= dwell_rounds and self._standing(time.time()).settled(dwell_rounds)
         )
         if idle and worth and self._allowance.has_some(now, urgent):
-            self._ask(Request("period"))
+            self._ask(PlanRequest("period"))
 
     def _activate(self) -> None:
         """The members may go by another plan since the last round."""
@@ -285,7 +285,7 @@ class Planner:
         if swap.joins:
             self._host.members.done(swap.joins)
             self._host.send(swap.joins, Stop(f"could not be let in: {why}", again=True))
-        self._ask(Request("dropped", why=f"epoch {swap.plan.epoch} was dropped: {why}"))
+        self._ask(PlanRequest("dropped", why=f"epoch {swap.plan.epoch} was dropped: {why}"))
         self._requests.ask_deferred()
 
     def _give_up(self, swap: Swap, why: str) -> None:
@@ -302,7 +302,7 @@ class Planner:
 
     # Considering
 
-    def _ask(self, request: Request) -> None:
+    def _ask(self, request: PlanRequest) -> None:
         if self._spec.circle is None:  # members without a centre go by no plan
             self._requests.ask(request)
 
@@ -324,7 +324,7 @@ class Planner:
             log.error("the controller broke", exc_info=error)
             self._host.fail(f"the controller broke: {error!r}")
 
-    async def _consider(self, request: Request) -> None:
+    async def _consider(self, request: PlanRequest) -> None:
         members = self._host.members
         if request.joins and (not self._host.connected(request.joins) or request.joins in members.present):
             return  # it went before its turn
@@ -345,7 +345,7 @@ class Planner:
             self._promise(request, decision, last, plan)
         await self._record(request, view, decision, last, plan, proposal.choice)
 
-    async def _propose(self, request: Request) -> Proposal:
+    async def _propose(self, request: PlanRequest) -> Proposal:
         """What comes of the request, by the view of the newest declaration.
 
         The network may change while the policy thinks; what it thought of is of no use then.
@@ -398,7 +398,7 @@ class Planner:
         self._host.announce()
         return plan
 
-    def _promise(self, request: Request, decision: Decision, last: Plan, plan: Plan) -> None:
+    def _promise(self, request: PlanRequest, decision: Decision, last: Plan, plan: Plan) -> None:
         """Keep what rounds under the adopted plan are to take, where it was adopted for that."""
         of_rounds = (request.policy or self.policy).measure is None
         self._promised_s = decision.proposed_s if of_rounds else float("inf")
@@ -418,13 +418,13 @@ class Planner:
         answered_s = max(job.round_timeout_s for job in self._spec.jobs.values()) + HOLD_MARGIN_S
         asyncio.get_running_loop().call_later(answered_s, self._drop_late, swap)
 
-    async def _record_dropped(self, request: Request) -> None:
+    async def _record_dropped(self, request: PlanRequest) -> None:
         decision = Decision(False, request.why, None, float("inf"))
         await self._record(request, self._view(time.time()), decision, self.course.plan, None)
 
     async def _record(
         self,
-        request: Request,
+        request: PlanRequest,
         view: View,
         decision: Decision,
         last: Plan | None,

@@ -8,7 +8,7 @@ from statistics import median
 
 from testbed.controller.decision import Decision, Rules, Standing, decide, decide_by, gone
 from testbed.controller.foresight import Foresight
-from testbed.controller.judge import Doubts, Judge
+from testbed.controller.plan_judge import Doubts, PlanJudge
 from testbed.controller.spec import ControllerSpec
 from testbed.plan import Plan
 from testbed.planning import Policy, PolicyError, View
@@ -77,7 +77,7 @@ def _propose(policy: Policy, spec: ControllerSpec, asked: Question) -> Proposal:
     if not lacks and asked.standing.whole_s:
         ratio = median(asked.standing.whole_s[-NEWEST:]) / foresight.simulated(current, view)
         foresight = foresight.learned(current, ratio)
-    judge = Judge(view, asked.doubts, foresight)
+    judge = PlanJudge(view, asked.doubts, foresight)
     if lacks or asked.anyway:
         seconds, number = min((judge.seconds(plan), number) for number, plan in enumerate(plans))
         current_s = None if lacks else judge.seconds(current)

@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from testbed.controller import outcome
-from testbed.controller.decentralized import Decentralized
-from testbed.controller.members import MemberServer, Refused
+from testbed.controller.gossip import Decentralized
+from testbed.controller.member_server import JoinRefused, MemberServer
 from testbed.controller.membership import Membership
 from testbed.controller.outcome import State
 from testbed.controller.planner import Planner
-from testbed.controller.rounds import RoundBook
+from testbed.controller.round_log import RoundLog
 from testbed.controller.spec import ControllerSpec
 from testbed.controller.swaps import Swap
 from testbed.plan import Plan
@@ -113,7 +113,7 @@ class Controller:
         return self.planner.course.swaps
 
     @property
-    def book(self) -> RoundBook:
+    def book(self) -> RoundLog:
         """The rounds so far."""
         return self.planner.book
 
@@ -153,7 +153,7 @@ class Controller:
 
     def joined(self, hello: Hello) -> None:
         if self.state in ("done", "failed"):
-            raise Refused(f"{hello.member!r} comes when the run is over: {self.failure or 'done'}")
+            raise JoinRefused(f"{hello.member!r} comes when the run is over: {self.failure or 'done'}")
         if hello.standing:
             self._came_back(hello)
         elif self.state == "running":
@@ -263,7 +263,7 @@ class Controller:
             roster = roster_of(hello.standing["roster"])
             newest = int(hello.standing["newest"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise Refused(f"{hello.member!r} does not say where it stands: {error!r}") from error
+            raise JoinRefused(f"{hello.member!r} does not say where it stands: {error!r}") from error
         begins = self.state == "waiting"
         self.planner.course.recover(plan, newest, begins)
         if begins:

@@ -30,7 +30,7 @@ def _job_json(job: Job) -> dict[str, Any]:
     return {name: getattr(job, name) for name in Job.__slots__}
 
 
-class Elastic(BaseModel):
+class Elasticity(BaseModel):
     """Members may go and come while others train, as long as `quorum` of them are left.
 
     Who does not renew its lease for `lease_s` is gone. Members without a centre have none: who hangs up is gone.
@@ -42,7 +42,7 @@ class Elastic(BaseModel):
     lease_s: float = Field(default=5.0, gt=0)
 
 
-class Circle(BaseModel):
+class GossipGraph(BaseModel):
     """The communication graph of decentralized training, and the rules that bound how far members get apart.
 
     Without `bounded` nothing here does: members exchange whenever they like, or by their protocol's own rules.
@@ -62,7 +62,7 @@ class Circle(BaseModel):
     staleness: int = 0
     notify_ack: bool = False
 
-    def without(self, gone: str, members: tuple[str, ...]) -> Circle:
+    def without(self, gone: str, members: tuple[str, ...]) -> GossipGraph:
         """What is left when one of `members` has died; GraphError when that is no graph over which others agree."""
         if gone not in self.standing(members):
             return self
@@ -126,8 +126,8 @@ class ControllerSpec(BaseModel):
     margin: float = Field(default=0.1, ge=0, lt=1)
     dwell_rounds: int = Field(default=3, ge=0)
     hold: bool = False
-    elastic: Elastic | None = None
-    circle: Circle | None = None
+    elastic: Elasticity | None = None
+    circle: GossipGraph | None = None
 
     @model_validator(mode="after")
     def _agrees(self) -> ControllerSpec:

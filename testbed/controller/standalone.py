@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from testbed.controller.serve import Endpoints, serve
-from testbed.controller.spec import ControllerSpec, Elastic
+from testbed.controller.spec import ControllerSpec, Elasticity
 from testbed.planning import Edge, Member, PolicyError, View
 from testbed.protocol import Job
 
@@ -47,7 +47,7 @@ def spec_of(
         view=View(known, {}, {}, edges, model_bytes, time.time(), "measured"),
         policy=policy,
         codec=codec,
-        elastic=None if quorum is None else Elastic(quorum=quorum),
+        elastic=None if quorum is None else Elasticity(quorum=quorum),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import fmean, median
 from typing import NamedTuple
 
-from testbed.controller.rounds import RoundBook
+from testbed.controller.round_log import RoundLog
 
 #: Swaps that are looked back on, and rounds before and after one that are compared.
 KEPT, COMPARED = 3, 3
@@ -38,7 +38,7 @@ class Trust:
         """Another plan was adopted. What became of the one before is not asked any more."""
         self._promise = promise
 
-    def see(self, book: RoundBook) -> None:
+    def see(self, book: RoundLog) -> None:
         """A round is over: once there are enough under the new plan it is known how the promise was kept.
 
         The rounds before are taken at their mean: what made them slow may have come with the last of them.

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from testbed.controller.spec import Circle
+from testbed.controller.spec import GossipGraph
 from testbed.planning import PolicyError
 from testbed.planning.graphs import Graph, GraphError, make_graph
 from testbed.run.view import declared_view
@@ -58,10 +58,10 @@ def assignment_of(experiment: Experiment) -> Assignment:
     return assignment
 
 
-def circle_of(experiment: Experiment, assignment: GossipAssignment) -> Circle:
+def circle_of(experiment: Experiment, assignment: GossipAssignment) -> GossipGraph:
     """What the controller needs to know."""
     sync = experiment.spec.sync
-    return Circle(
+    return GossipGraph(
         edges=tuple(sorted(assignment.graph.edges)),
         leaders=assignment.graph.members if assignment.sites else (),
         bounded=sync.scheme.synchronous,

@@ -20,7 +20,7 @@ from pathlib import Path
 import docker
 from rich.markup import escape
 
-from testbed.controller.spec import ControllerSpec, Elastic
+from testbed.controller.spec import ControllerSpec, Elasticity
 from testbed.emulation import budget, engine
 from testbed.emulation.containers import ContainerDied, ContainerRequest, Fleet
 from testbed.emulation.image import ensure_worker_image
@@ -180,7 +180,9 @@ class Run:
             margin=spec.controller.margin,
             dwell_rounds=spec.controller.dwell,
             hold=spec.controller.hold,
-            elastic=None if spec.elastic is None else Elastic(quorum=spec.elastic.quorum, lease_s=spec.elastic.lease),
+            elastic=None
+            if spec.elastic is None
+            else Elasticity(quorum=spec.elastic.quorum, lease_s=spec.elastic.lease),
             circle=circle,
         )
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from testbed.controller.decision import COST, Decision, Rules, Standing, decide, decide_by, gone
 from testbed.controller.foresight import Foresight
-from testbed.controller.judge import Judge
+from testbed.controller.plan_judge import PlanJudge
 from testbed.plan import Plan
 from testbed.planning import View
 from tests.controller.plans import triangle
@@ -28,7 +28,7 @@ def decided(
 ) -> Decision:
     """Whether to go around when the link between carries `direct` Mbit/s of 40."""
     view, current, better = triangle(direct)
-    return decide(current, [better], Judge(view, doubts or {}, Foresight()), standing, RULES, changed)[0]
+    return decide(current, [better], PlanJudge(view, doubts or {}, Foresight()), standing, RULES, changed)[0]
 
 
 def test_a_large_saving_is_taken_at_once() -> None:
@@ -65,7 +65,7 @@ def test_a_saving_in_doubt_is_not_taken() -> None:
 
 def test_the_best_is_chosen_and_the_plan_in_force_is_not_left_for_itself() -> None:
     view, current, better = triangle(10)
-    judge = Judge(view, {}, Foresight())
+    judge = PlanJudge(view, {}, Foresight())
     assert decide(current, [current, better, current.with_epoch(4)], judge, SETTLED, RULES, False)[1] is better
     decision, same = decide(better, [current, better.with_epoch(4)], judge, SETTLED, RULES, False)
     assert not decision.adopt and same.shape() == better.shape()
@@ -76,7 +76,7 @@ def test_rounds_that_are_quicker_than_the_view_has_it_speak_for_the_plan_in_forc
     foresight = Foresight()
     for _ in range(5):
         foresight = foresight.learned(current, 0.5).learned(other, 1.0)
-    decision, _ = decide(current, [other], Judge(view, {}, foresight), SETTLED, RULES, False)
+    decision, _ = decide(current, [other], PlanJudge(view, {}, foresight), SETTLED, RULES, False)
     assert not decision.adopt
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.controller.rounds import RoundBook
+from testbed.controller.round_log import RoundLog
 from testbed.controller.trust import COMPARED, KEPT, Promise, Trust
 from testbed.protocol import Report
 
@@ -15,7 +15,7 @@ class Rounds:
     """One member's, one after the other."""
 
     def __init__(self) -> None:
-        self.book = RoundBook(lambda _: frozenset({"a"}))
+        self.book = RoundLog(lambda _: frozenset({"a"}))
         self.trust = Trust()
         self.now_s = 1000.0
 

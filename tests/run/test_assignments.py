@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from testbed.controller.spec import Circle
+from testbed.controller.spec import GossipGraph
 from testbed.planning.view import Member
 from testbed.protocol import Place
 from testbed.run.assignments import assignment_of, circle_of, policy_options, site_period
@@ -33,7 +33,7 @@ def loaded(folder: Path, sync: dict[str, Any], topology: Any = TOPOLOGY, **more:
     return Experiment.load(write(folder, topology, EXPERIMENT | {"sync": sync} | more))
 
 
-def assigned(folder: Path, sync: dict[str, Any], topology: Any = TOPOLOGY) -> tuple[GossipAssignment, Circle]:
+def assigned(folder: Path, sync: dict[str, Any], topology: Any = TOPOLOGY) -> tuple[GossipAssignment, GossipGraph]:
     experiment = loaded(folder, sync, topology)
     assignment = assignment_of(experiment)
     assert isinstance(assignment, GossipAssignment)

@@ -30,7 +30,7 @@ import torch
 
 from testbed import sync
 from testbed.controller.client import AdminClient, AdminError
-from testbed.controller.spec import ControllerSpec, Elastic
+from testbed.controller.spec import ControllerSpec, Elasticity
 from testbed.planning import Edge, View
 from testbed.planning import Member as Site
 from testbed.protocol import Job
@@ -206,7 +206,7 @@ class Cluster:
             jobs=jobs,
             view=view_of(self.names, seed),
             policy="netstorm",
-            elastic=Elastic(quorum=quorum, lease_s=lease_s),
+            elastic=Elasticity(quorum=quorum, lease_s=lease_s),
         )
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["torch", "testbed.sync", "tests.sync.cluster"])

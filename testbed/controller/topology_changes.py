@@ -15,8 +15,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 
-from testbed.controller.iterations import IterationBook
-from testbed.controller.spec import Circle
+from testbed.controller.iteration_log import IterationLog
+from testbed.controller.spec import GossipGraph
 from testbed.planning.graphs import Graph, GraphError, make_graph
 from testbed.protocol import Ask, Job, Message, Place, Promised, Release, Turn
 
@@ -38,7 +38,7 @@ class GraphSwap:
     joins: str = ""
 
 
-class Regraph:
+class TopologyChanges:
     """Puts other graphs in force, one after the other. `send` reaches a member that is there.
 
     `let_in` is called with who comes, and its place, when the others have turned.
@@ -46,9 +46,9 @@ class Regraph:
 
     def __init__(
         self,
-        circle: Circle,
+        circle: GossipGraph,
         jobs: Mapping[str, Job],
-        book: IterationBook,
+        book: IterationLog,
         send: Callable[[str, Message], None],
         let_in: Callable[[str, Place], None],
     ) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from testbed.controller.iterations import SETTLED_S, IterationBook
-from testbed.controller.spec import Circle
+from testbed.controller.iteration_log import SETTLED_S, IterationLog
+from testbed.controller.spec import GossipGraph
 from testbed.planning.graphs import GraphError, ring
 from testbed.protocol import Goodbye, Report, Welcome
 from tests.controller.fleet import connect
@@ -24,12 +24,12 @@ def entered(member: str, iteration: int, at_s: float, **metrics: float) -> Repor
     return Report(member, iteration, 0, at_s - 0.5, at_s, 0.1, 0.0, 10, 10, 0, 0, metrics=metrics)
 
 
-def circle(members: tuple[str, ...]) -> Circle:
-    return Circle(edges=tuple(sorted(ring(members).edges)), survives=True)
+def circle(members: tuple[str, ...]) -> GossipGraph:
+    return GossipGraph(edges=tuple(sorted(ring(members).edges)), survives=True)
 
 
-def book() -> IterationBook:
-    return IterationBook(MEMBERS, circle(MEMBERS))
+def book() -> IterationLog:
+    return IterationLog(MEMBERS, circle(MEMBERS))
 
 
 def test_reports_that_are_read_in_another_order_break_no_bound() -> None:

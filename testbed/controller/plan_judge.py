@@ -25,7 +25,7 @@ SURELY = 0.84
 Doubts = Mapping[str, tuple[float, float]]
 
 
-class Judge:
+class PlanJudge:
     """Judges plans under one view. The cases are the same for all of them: what one link does is no plan's advantage.
 
     A link in none of the `doubts` carries what the view says.

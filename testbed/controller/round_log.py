@@ -17,7 +17,7 @@ COMPUTED = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
+class ReportedRound:
     """A round that all members have reported. Times are Unix seconds."""
 
     number: int
@@ -92,14 +92,14 @@ class Round:
         }
 
 
-class RoundBook:
+class RoundLog:
     """Gathers reports into rounds; `expected` says who takes part under the plan of an epoch, and is still there."""
 
     def __init__(self, expected: Callable[[int], frozenset[str]]) -> None:
         self._expected = expected
         self._open: dict[int, dict[str, Report]] = {}
         self._heard_s: dict[str, float] = {}
-        self.complete: list[Round] = []
+        self.complete: list[ReportedRound] = []
 
     def hear(self, member: str, now_s: float) -> None:
         """A member says that it is still in a round."""
@@ -110,7 +110,7 @@ class RoundBook:
         heard_s = min((self._heard_s.get(member, 0.0) for member in members), default=0.0)
         return heard_s if self.last is None or heard_s > self.last.finished_s else 0.0
 
-    def add(self, report: Report) -> Round | None:
+    def add(self, report: Report) -> ReportedRound | None:
         """Take a report; the round, when it was the last one of it. ValueError when the member reported it before."""
         past = next((done for done in self.complete[-8:] if done.number == report.round), None)
         known = past.reports if past is not None else self._open.get(report.round, {})
@@ -121,16 +121,16 @@ class RoundBook:
         self._open.setdefault(report.round, {})[report.member] = report
         return self._completed(report.round)
 
-    def recheck(self) -> list[Round]:
+    def recheck(self) -> list[ReportedRound]:
         """Fewer are expected now: the rounds that lacked nobody else."""
         return [done for number in sorted(self._open) if (done := self._completed(number)) is not None]
 
-    def _completed(self, number: int) -> Round | None:
+    def _completed(self, number: int) -> ReportedRound | None:
         """The round, if all have reported it. Older ones, whose reports a controller missed, are given up then."""
         reports = self._open.get(number)
         if reports is None or not self._expected(max(report.epoch for report in reports.values())) <= reports.keys():
             return None
-        done = Round(number, reports)
+        done = ReportedRound(number, reports)
         self._open = {other: reports for other, reports in self._open.items() if other > number}
         self.complete.append(done)
         return done
@@ -154,6 +154,6 @@ class RoundBook:
         return {member: max(median(its), 0.0) for member, its in gaps.items()}
 
     @property
-    def last(self) -> Round | None:
+    def last(self) -> ReportedRound | None:
         """The newest complete round."""
         return self.complete[-1] if self.complete else None

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from testbed.controller.foresight import Foresight
-from testbed.controller.judge import Doubts, Judge
+from testbed.controller.plan_judge import Doubts, PlanJudge
 from testbed.plan import Plan
 from testbed.planning import View
 from tests.controller.plans import triangle
@@ -23,7 +23,7 @@ def seen(*plans: Plan) -> Foresight:
 
 
 def saves(view: View, doubts: Doubts, foresight: Foresight, current: Plan, proposed: Plan) -> float:
-    judge = Judge(view, doubts, foresight)
+    judge = PlanJudge(view, doubts, foresight)
     return judge.saves(current, proposed, judge.seconds(current))
 
 
@@ -46,7 +46,7 @@ def test_a_link_that_may_carry_more_makes_no_plan_over_it_look_worse() -> None:
 def test_what_both_plans_share_is_no_advantage_of_either() -> None:
     view, short, _ = triangle(10)
     doubts = dict.fromkeys(view.links, (0.3, 0.3))
-    judge = Judge(view, doubts, seen(short))
+    judge = PlanJudge(view, doubts, seen(short))
     assert abs(judge.saves(short, short, judge.seconds(short))) < 0.1 * judge.seconds(short)
 
 

@@ -16,7 +16,7 @@ from testbed.telemetry.estimate import Estimate
 from testbed.telemetry.store import Records, write_json
 
 
-class Ledger:
+class DecisionLog:
     """Writes into a run's directory `out`: `decisions.jsonl`, `estimates.jsonl`, `views/` and `plans/`.
 
     A decision can be made again from it: `policy` with `options` on the `view`, when the plan of epoch `last` was in

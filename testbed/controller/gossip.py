@@ -1,7 +1,7 @@
 """A run whose members train without a centre, as the controller sees it: iterations, the graph, who dies and who comes.
 
 a member dies     Died to the others, who settle its tokens and go on over the graph that is left
-a member comes    when no other swap of the graph is under way, one that takes it in (see Regraph)
+a member comes    when no other swap of the graph is under way, one that takes it in (see TopologyChanges)
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from dataclasses import asdict, replace
 from math import inf
 from typing import Protocol
 
-from testbed.controller.iterations import IterationBook
-from testbed.controller.membership import Membership, Passage
-from testbed.controller.regraph import Regraph
-from testbed.controller.spec import Circle, ControllerSpec
+from testbed.controller.iteration_log import IterationLog
+from testbed.controller.membership import Membership, MembershipEvent
+from testbed.controller.spec import ControllerSpec, GossipGraph
+from testbed.controller.topology_changes import TopologyChanges
 from testbed.plan import Plan
 from testbed.planning.graphs import GraphError, Violation
 from testbed.protocol import Died, Hello, Message, Place, Promised, Report, Stop
@@ -45,11 +45,11 @@ class Decentralized:
     `circle` is the graph they begin in, `passages` say who has left and come.
     """
 
-    def __init__(self, circle: Circle, spec: ControllerSpec, host: Host) -> None:
-        self.iterations = IterationBook(spec.members, circle)
-        self.regraph = Regraph(circle, spec.jobs, self.iterations, host.send, self._welcome)
+    def __init__(self, circle: GossipGraph, spec: ControllerSpec, host: Host) -> None:
+        self.iterations = IterationLog(spec.members, circle)
+        self.regraph = TopologyChanges(circle, spec.jobs, self.iterations, host.send, self._welcome)
         self.survives = circle.survives
-        self.passages: list[Passage] = []
+        self.passages: list[MembershipEvent] = []
         self._spec = spec
         self._host = host
         self._comers: dict[str, tuple[str, int]] = {}
@@ -95,7 +95,7 @@ class Decentralized:
             return
         iteration = self.iterations.deaths[-1]["iteration"]
         log.warning("%s died in iteration %d: %s", member, iteration, why)
-        self.passages.append(Passage("left", member, time.time(), iteration, self._host.plan.epoch, why))
+        self.passages.append(MembershipEvent("left", member, time.time(), iteration, self._host.plan.epoch, why))
         for other in self.iterations.members:
             self._host.send(other, Died(member))
         self.regraph.gone(member)
@@ -128,7 +128,7 @@ class Decentralized:
         log.info("%s comes in iteration %d", member, place.first)
         members, plan = self._host.members, self._host.plan
         members.roster[member] = self._comers.pop(member)
-        self.passages.append(Passage("came", member, time.time(), place.first, plan.epoch, ""))
+        self.passages.append(MembershipEvent("came", member, time.time(), place.first, plan.epoch, ""))
         job = replace(self._spec.jobs[member], assignment=asdict(place))
         self._host.send(member, members.welcome(member, job, plan))
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from testbed.controller.service import Controller
-from testbed.controller.spec import Circle, ControllerSpec, Elastic
+from testbed.controller.spec import ControllerSpec, Elasticity, GossipGraph
 from testbed.planning.graphs import ring, uniform
 from testbed.protocol import Job, Place
 from testbed.sync.errors import Stopped
@@ -45,8 +45,8 @@ def hop_spec() -> ControllerSpec:
         around = graph.sources(name)
         place = asdict(Place("hop", around, around, weights[name], around, {"max_ig": MAX_IG, "backup": 1}))
         jobs[name] = Job(ROUNDS, scheme="hop", assignment=place, round_timeout_s=20.0)
-    circle = Circle(edges=tuple(sorted(graph.edges)), survives=True, max_ig=MAX_IG, backup=1)
-    return spec_of(VIEW, jobs=jobs, circle=circle, elastic=Elastic(quorum=3))
+    circle = GossipGraph(edges=tuple(sorted(graph.edges)), survives=True, max_ig=MAX_IG, backup=1)
+    return spec_of(VIEW, jobs=jobs, circle=circle, elastic=Elasticity(quorum=3))
 
 
 class Runner(threading.Thread):
@@ -143,7 +143,7 @@ def test_who_comes_when_training_is_at_its_end_is_told_so(tmp_path: Path) -> Non
 
 def test_a_run_with_fewer_members_than_its_quorum_has_failed(tmp_path: Path) -> None:
     async def scene() -> str:
-        async with running(hop_spec().model_copy(update={"elastic": Elastic(quorum=5)}), tmp_path) as controller:
+        async with running(hop_spec().model_copy(update={"elastic": Elasticity(quorum=5)}), tmp_path) as controller:
             members = [Runner(tmp_path / "s", name, 1.0, crash=5 if name == DIES else None) for name in VIEW.names]
             await asyncio.wait_for(controller.finished.wait(), 30)
             for member in members:

@@ -13,7 +13,7 @@ RANKS = {"period": 0, "network": 1, "forced": 2}
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class PlanRequest:
     """Why a plan is considered: `period`, `network` (it was changed) or `forced` (by `policy`, whatever it saves).
 
     `member`: the plan is for one `joins` more. `dropped` asks for nothing: it puts on record `why` a plan that was
@@ -26,12 +26,12 @@ class Request:
     joins: str = ""
 
 
-class Requests:
+class PlanRequests:
     """Requests in the order in which they came; those that were deferred come when they are asked for again."""
 
     def __init__(self) -> None:
-        self._queue: asyncio.Queue[Request] = asyncio.Queue()
-        self._deferred: Request | None = None
+        self._queue: asyncio.Queue[PlanRequest] = asyncio.Queue()
+        self._deferred: PlanRequest | None = None
         self._comers: list[str] = []
 
     @property
@@ -39,14 +39,14 @@ class Requests:
         """Whether none is to be considered now."""
         return self._queue.empty()
 
-    def ask(self, request: Request) -> None:
+    def ask(self, request: PlanRequest) -> None:
         self._queue.put_nowait(request)
 
-    async def next(self) -> Request:
+    async def next(self) -> PlanRequest:
         """The next request, once there is one."""
         return await self._queue.get()
 
-    def defer(self, request: Request) -> None:
+    def defer(self, request: PlanRequest) -> None:
         """Have it wait for the swap under way. It will be judged by the view of that time, so one is enough."""
         if request.joins:
             self._comers.append(request.joins)
@@ -60,7 +60,7 @@ class Requests:
             self._deferred = None
         comers, self._comers = self._comers, []
         for member in comers:
-            self.ask(Request("member", joins=member))
+            self.ask(PlanRequest("member", joins=member))
 
     def forget(self, member: str) -> None:
         """It was to come, and is gone."""

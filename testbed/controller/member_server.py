@@ -30,15 +30,15 @@ from testbed.protocol import (
 log = logging.getLogger(__name__)
 
 
-class Refused(Exception):
+class JoinRefused(Exception):
     """A member that is not let in; the text is told to it."""
 
 
-class Listener(Protocol):
+class MemberListener(Protocol):
     """Who hears of the members. Called from the event loop, one message at a time."""
 
     def joined(self, hello: Hello) -> None:
-        """A member is there. Refused when it comes too late, or says of itself what can't be."""
+        """A member is there. JoinRefused when it comes too late, or says of itself what can't be."""
 
     def reported(self, report: Report) -> None:
         """A member finished a round. ValueError when the report contradicts earlier ones."""
@@ -79,7 +79,7 @@ class MemberServer:
         path: Path,
         members: tuple[str, ...],
         token: str,
-        listener: Listener,
+        listener: MemberListener,
         tcp: tuple[str, int] | None = None,
         elastic: bool = False,
     ) -> None:
@@ -142,7 +142,7 @@ class MemberServer:
             why = await self._listen(member, reader)
             if why is not None and self._writers.get(member) is writer:
                 self._listener.died(member, why)
-        except Refused as refusal:
+        except JoinRefused as refusal:
             log.warning("refused a member: %s", refusal)
             writer.write(encode(Stop(reason=str(refusal))))
         except (ProtocolError, OSError) as error:  # before the Hello: nobody's connection
@@ -156,18 +156,18 @@ class MemberServer:
         if not isinstance(hello, Hello):
             raise ProtocolError(f"a connection must begin with hello, not {hello.kind if hello else 'its end'}")
         if hello.version != PROTOCOL_VERSION:
-            raise Refused(f"{hello.member!r} speaks protocol {hello.version}, the controller {PROTOCOL_VERSION}")
+            raise JoinRefused(f"{hello.member!r} speaks protocol {hello.version}, the controller {PROTOCOL_VERSION}")
         if not hmac.compare_digest(hello.token.encode(errors="replace"), self._token.encode()):
-            raise Refused(f"{hello.member!r} has another token than this run's")
+            raise JoinRefused(f"{hello.member!r} has another token than this run's")
         if hello.member not in self._members:
-            raise Refused(f"{hello.member!r} is not a member of this run: {', '.join(self._members)}")
+            raise JoinRefused(f"{hello.member!r} is not a member of this run: {', '.join(self._members)}")
         if hello.member in self._known and not self._elastic:
-            raise Refused(f"{hello.member!r} is there already")
+            raise JoinRefused(f"{hello.member!r} is there already")
         self._known.add(hello.member)
         self._writers[hello.member] = writer
         try:
             self._listener.joined(hello)
-        except Refused:
+        except JoinRefused:
             del self._writers[hello.member]
             raise
         return hello.member

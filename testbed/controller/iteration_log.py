@@ -8,7 +8,7 @@ from itertools import count, permutations
 from math import inf, isfinite
 from typing import Any
 
-from testbed.controller.spec import Circle
+from testbed.controller.spec import GossipGraph
 from testbed.planning import Pair
 from testbed.planning.graphs import GapMonitor, Violation
 from testbed.protocol import Report
@@ -19,7 +19,7 @@ SETTLED_S = 1.0
 
 
 @dataclass(slots=True)
-class _Era:
+class _GraphPeriod:
     """The iterations from `first` to `end` in which a graph of `members` holds.
 
     While some have turned and others not, what holds is this: iterations that are clamped to the era's keep its
@@ -27,14 +27,14 @@ class _Era:
     """
 
     first: int
-    circle: Circle
+    circle: GossipGraph
     members: tuple[str, ...]
     bounds: dict[Pair, float]
     monitor: GapMonitor
     end: float = inf
 
     @classmethod
-    def of(cls, first: int, circle: Circle, members: tuple[str, ...]) -> _Era:
+    def of(cls, first: int, circle: GossipGraph, members: tuple[str, ...]) -> _GraphPeriod:
         bounds = circle.bounds(members)
         return cls(first, circle, members, bounds, GapMonitor(members, bounds))
 
@@ -44,7 +44,7 @@ class _Era:
             return []
         return self.monitor.advance(member, within)
 
-    def bury(self, member: str, circle: Circle) -> None:
+    def bury(self, member: str, circle: GossipGraph) -> None:
         self.circle = circle
         self.members = tuple(other for other in self.members if other != member)
         bounds = circle.bounds(self.members)
@@ -52,14 +52,14 @@ class _Era:
         self.monitor.forget(member, bounds)
 
 
-class IterationBook:
+class IterationLog:
     """Follows the iterations and gaps of the `members` that are there, of those named at first.
 
     Reports' times are of one clock: that of the host they all run on.
     """
 
-    def __init__(self, members: tuple[str, ...], circle: Circle) -> None:
-        self._eras = [_Era.of(0, circle, members)]
+    def __init__(self, members: tuple[str, ...], circle: GossipGraph) -> None:
+        self._eras = [_GraphPeriod.of(0, circle, members)]
         self._monitor = GapMonitor(members, dict.fromkeys(permutations(members, 2), inf))
         self._named = members
         self.members = members
@@ -94,7 +94,7 @@ class IterationBook:
         self.deaths.append({"member": member, "iteration": iteration, "why": why})
         return broken
 
-    def turn(self, first: int, circle: Circle, joins: str = "") -> None:
+    def turn(self, first: int, circle: GossipGraph, joins: str = "") -> None:
         """From iteration `first` on, which nobody is in yet, the graph is another, and has a member more that `joins`,
         if it says so; GraphError when it is none."""
         if joins:
@@ -102,7 +102,7 @@ class IterationBook:
             self._monitor.meet(joins, first)
             self._entered[joins] = first
         self._eras[-1].end = first
-        self._eras.append(_Era.of(first, circle, self.members))
+        self._eras.append(_GraphPeriod.of(first, circle, self.members))
 
     def settle(self, until_s: float) -> list[Violation]:
         """Judge what was reported of the time up to `until_s`; the bounds that it breaks."""

@@ -7,12 +7,12 @@ from math import inf
 
 import pytest
 
-from testbed.controller.iterations import IterationBook
-from testbed.controller.regraph import AHEAD, Regraph
-from testbed.controller.spec import Circle
+from testbed.controller.iteration_log import IterationLog
+from testbed.controller.spec import GossipGraph
+from testbed.controller.topology_changes import AHEAD, TopologyChanges
 from testbed.planning.graphs import GraphError, ring
 from testbed.protocol import Ask, Job, Message, Place, Promised, Release, Turn
-from tests.controller.test_iterations import entered
+from tests.controller.test_iteration_log import entered
 
 pytestmark = pytest.mark.unit
 
@@ -25,7 +25,7 @@ class Told:
 
     def __init__(self, survives: bool = True, backup: int = 0) -> None:
         graph = ring(MEMBERS)
-        circle = Circle(edges=tuple(sorted(graph.edges)), survives=survives, backup=backup, max_ig=4)
+        circle = GossipGraph(edges=tuple(sorted(graph.edges)), survives=survives, backup=backup, max_ig=4)
         weights = circle.weigh(graph)
         self.sent: list[tuple[str, Message]] = []
         self.came: list[tuple[str, Place]] = []
@@ -34,8 +34,8 @@ class Told:
             sources = graph.sources(name)
             place = asdict(Place("hop", sources, sources, weights[name], sources, {"max_ig": 4}))
             jobs[name] = Job(ROUNDS, scheme="hop", assignment=place)
-        self.book = IterationBook(MEMBERS, circle)
-        self.regraph = Regraph(
+        self.book = IterationLog(MEMBERS, circle)
+        self.regraph = TopologyChanges(
             circle, jobs, self.book, lambda name, message: self.sent.append((name, message)), self.let_in
         )
 
@@ -165,8 +165,8 @@ def test_nobody_is_asked_when_somebody_is_at_its_end() -> None:
 def test_each_era_keeps_its_bounds() -> None:
     """a and d are three hops apart in the ring and one in the complete graph, with max_ig 1 in each."""
     complete = tuple(sorted((u, v) for u in MEMBERS for v in MEMBERS if u != v))
-    book = IterationBook(MEMBERS, Circle(edges=tuple(sorted(ring(MEMBERS).edges)), max_ig=1))
-    book.turn(4, Circle(edges=complete, max_ig=1))
+    book = IterationLog(MEMBERS, GossipGraph(edges=tuple(sorted(ring(MEMBERS).edges)), max_ig=1))
+    book.turn(4, GossipGraph(edges=complete, max_ig=1))
     order = [*"abcef", *"abf", *"a"]  # to where the ring lets each go while d stays in 0
     iterations = dict.fromkeys(MEMBERS, 0)
     for number, name in enumerate(order):

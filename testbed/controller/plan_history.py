@@ -6,14 +6,14 @@ import logging
 import time
 from collections.abc import Collection, Sequence
 
-from testbed.controller.rounds import Round
+from testbed.controller.round_log import ReportedRound
 from testbed.controller.swaps import Swap
 from testbed.plan import Plan
 
 log = logging.getLogger(__name__)
 
 
-class Succession:
+class PlanHistory:
     """`plan` is in force, `pending` the swap that is under way, `swaps` all that came into force or still may.
 
     Times are Unix seconds. A plan that was dropped may come into force all the same, where members had agreed on it.
@@ -59,7 +59,7 @@ class Succession:
         self.swaps.remove(swap)
         self.pending = None
 
-    def activated(self, rounds: Sequence[Round]) -> Swap | None:
+    def activated(self, rounds: Sequence[ReportedRound]) -> Swap | None:
         """The last of `rounds` (all complete ones) is over; the swap, if it was the first under another plan.
 
         Perhaps of a plan that was dropped when it was too late to take it back.
