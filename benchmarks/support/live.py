@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from testbed.controller.spec import ControllerSpec
+from testbed.controller.spec import ControllerSpec, PlanningSpec
 from testbed.emulation import engine
 from testbed.emulation.containers import ContainerRequest, Fleet
 from testbed.emulation.image import ensure_worker_image
@@ -174,9 +174,7 @@ def _spec(network: Network, token: str, parameters: int) -> ControllerSpec:
         members=tuple(jobs),
         token=token,
         jobs=jobs,
-        view=_view(network, 4 * parameters),
-        policy="netstorm",
-        period_s=NEVER_S,
+        planning=PlanningSpec(view=_view(network, 4 * parameters), policy="netstorm", period_s=NEVER_S),
     )
 
 

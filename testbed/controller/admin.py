@@ -11,7 +11,7 @@ from fastapi.responses import HTMLResponse
 from pydantic import BaseModel, ConfigDict
 
 from testbed.controller.dashboard import PAGE
-from testbed.controller.service import Controller
+from testbed.controller.service import ControllerService
 from testbed.planning import PolicyError, ViewError, make_policy
 from testbed.planning.graphs import GraphError
 from testbed.planning.view import links_from_json, routes_from_json
@@ -36,9 +36,17 @@ class PlanBody(BaseModel):
     options: dict[str, Any] = {}
 
 
-def make_app(controller: Controller) -> FastAPI:
+def make_app(controller: ControllerService) -> FastAPI:
     """The application around a controller; it runs on the controller's event loop."""
     app = FastAPI(title="testbed controller", docs_url=None, redoc_url=None)
+    _add_state(app, controller)
+    _add_orders(app, controller)
+    _add_page(app, controller)
+    return app
+
+
+def _add_state(app: FastAPI, controller: ControllerService) -> None:
+    """What the run is at."""
 
     @app.get("/status")
     async def status() -> Any:
@@ -46,11 +54,15 @@ def make_app(controller: Controller) -> FastAPI:
 
     @app.get("/plan")
     async def plan() -> Any:
-        return controller.plan.to_json()
+        return controller.status()["plan"]
 
     @app.get("/rounds")
     async def rounds(since: int = 0) -> Any:
-        return [finite(done.to_json()) for done in controller.book.complete if done.number >= since]
+        return finite(controller.coordinator.progress.rounds(since))
+
+
+def _add_orders(app: FastAPI, controller: ControllerService) -> None:
+    """What it is asked for."""
 
     @app.post("/network")
     async def network(body: NetworkBody) -> Any:
@@ -81,13 +93,17 @@ def make_app(controller: Controller) -> FastAPI:
         controller.fail(reason)
         return {}
 
+
+def _add_page(app: FastAPI, controller: ControllerService) -> None:
+    """The page for people, and what keeps it up to date."""
+
     @app.websocket("/live")
     async def live(socket: WebSocket) -> None:
         await socket.accept()
         gone = asyncio.create_task(socket.receive())  # a watcher says nothing but its farewell
         seen = 0
         while not controller.closed:
-            changed = asyncio.create_task(controller.wait_change(seen))
+            changed = asyncio.create_task(controller.changes.wait(seen))
             await asyncio.wait({gone, changed}, return_when=asyncio.FIRST_COMPLETED)
             if gone.done():
                 changed.cancel()
@@ -100,5 +116,3 @@ def make_app(controller: Controller) -> FastAPI:
     @app.get("/", response_class=HTMLResponse)
     async def page() -> str:
         return PAGE
-
-    return app

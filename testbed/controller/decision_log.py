@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from testbed.controller.decision import Decision
@@ -14,6 +13,25 @@ from testbed.planning.bound import bound
 from testbed.planning.constraints import Constraints
 from testbed.telemetry.estimate import Estimate
 from testbed.telemetry.store import Records, write_json
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionRecord:
+    """A decision, and what it was made by: the `view` with what was measured of its links, the `policy`, the reason.
+
+    `last` was in force (none at first), `after_round` the newest round then; `adopted` is the plan that follows it,
+    the `choice`th of the policy's proposals.
+    """
+
+    view: View
+    policy: Policy
+    decision: Decision
+    reason: str
+    after_round: int | None = None
+    last: Plan | None = None
+    adopted: Plan | None = None
+    choice: int | None = None
+    estimates: Mapping[str, Estimate] = field(default_factory=dict)
 
 
 class DecisionLog:
@@ -35,39 +53,40 @@ class DecisionLog:
         """Keep a plan that was adopted."""
         write_json(self._out / f"plans/{plan.epoch:04d}.json", plan.to_json())
 
-    async def record(
-        self,
-        view: View,
-        policy: Policy,
-        decision: Decision,
-        reason: str,
-        after_round: int | None,
-        last: Plan | None,
-        adopted: Plan | None,
-        choice: int | None,
-        estimates: Mapping[str, Estimate],
-    ) -> None:
-        """Keep the view and what was decided by it, with the bound of the view and what was measured."""
+    def bound(self, view: View) -> float | None:
+        """The bound's seconds; solved again only when a capacity changed. None when the view has no plan."""
+        limits = Constraints.of(view)
+        if self._bound is None or self._bound[0] != limits:
+            try:
+                seconds: float | None = bound(view).seconds
+            except BoundError:
+                seconds = None
+            self._bound = limits, seconds
+        return self._bound[1]
+
+    def record(self, record: DecisionRecord, bound_s: float | None) -> None:
+        """Keep a decision and the view that it was made by, with the `bound` of that."""
         name = f"views/{self._views:04d}.json"
         self._views += 1
+        view, policy, decision = record.view, record.policy, record.decision
         write_json(self._out / name, view.to_json())
         self._file.append(
             {
                 "at_s": view.at_s,
-                "round": after_round,
-                "reason": reason,
+                "round": record.after_round,
+                "reason": record.reason,
                 "view": name,
                 "policy": policy.name,
                 "options": asdict(policy),  # type: ignore[call-overload]
-                "last": last.epoch if last else None,
+                "last": record.last.epoch if record.last else None,
                 "adopted": decision.adopt,
                 "why": decision.why,
-                "epoch": adopted.epoch if adopted else None,
-                "choice": choice,
+                "epoch": record.adopted.epoch if record.adopted else None,
+                "choice": record.choice,
                 "current_s": decision.current_s,
                 "proposed_s": decision.proposed_s if decision.proposed_s != float("inf") else None,
-                "bound_s": await self._bound_of(view),
-                "estimates": _json(estimates),
+                "bound_s": bound_s,
+                "estimates": _json(record.estimates),
             }
         )
 
@@ -79,17 +98,6 @@ class DecisionLog:
         """Nothing is recorded any more."""
         self._file.close()
         self._estimates.close()
-
-    async def _bound_of(self, view: View) -> float | None:
-        """The bound's seconds; solved again only when a capacity changed. None when the view has no plan."""
-        limits = Constraints.of(view)
-        if self._bound is None or self._bound[0] != limits:
-            try:
-                seconds: float | None = (await asyncio.to_thread(bound, view)).seconds
-            except BoundError:
-                seconds = None
-            self._bound = limits, seconds
-        return self._bound[1]
 
 
 def _json(estimates: Mapping[str, Estimate]) -> dict[str, dict[str, float]]:

@@ -1,143 +1,165 @@
-"""A run whose members train without a centre, as the controller sees it: iterations, the graph, who dies and who comes.
+"""Members that gossip over a graph, each in an iteration of its own. They go by no plan, so none is made.
 
-a member dies     Died to the others, who settle its tokens and go on over the graph that is left
-a member comes    when no other swap of the graph is under way, one that takes it in (see TopologyChanges)
+a member dies     Died to the others, which settle its tokens and go on over the graph that is left
+a member comes    when no other change of the graph is under way, one that takes it in (see TopologyChanges)
 """
 
 from __future__ import annotations
 
 import logging
-import time
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from math import inf
-from typing import Protocol
 
+from testbed.controller.actions import Actions, Announce, Fail, Tell, TellAll
+from testbed.controller.coordinator import Coordinator
 from testbed.controller.iteration_log import IterationLog
-from testbed.controller.membership import Membership, MembershipEvent
+from testbed.controller.progress import GossipProgress
 from testbed.controller.spec import ControllerSpec, GossipGraph
 from testbed.controller.topology_changes import TopologyChanges
-from testbed.plan import Plan
+from testbed.planning import Pair, PhysicalLink
 from testbed.planning.graphs import GraphError, Violation
-from testbed.protocol import Died, Hello, Message, Place, Promised, Report, Stop
+from testbed.protocol import Died, Goodbye, Hello, Job, Message, Place, Promised, Report, Stop, Welcome
 
 log = logging.getLogger(__name__)
 
 
-class Host(Protocol):
-    """What the controller is and does for this."""
-
-    members: Membership
-
-    @property
-    def plan(self) -> Plan:
-        """The plan in force, which members are told though they do not go by it."""
-
-    def send(self, member: str, message: Message) -> None:
-        """Send to a member that is there."""
-
-    def fail(self, reason: str) -> None:
-        """The run can't go on."""
-
-
-class Decentralized:
+class GossipCoordinator(Coordinator):
     """Follows the members' `iterations`, which fail the run when they break a bound, and has them change their graph.
 
-    `circle` is the graph they begin in, `passages` say who has left and come.
+    `graph` is the one they begin in.
     """
 
-    def __init__(self, circle: GossipGraph, spec: ControllerSpec, host: Host) -> None:
-        self.iterations = IterationLog(spec.members, circle)
-        self.regraph = TopologyChanges(circle, spec.jobs, self.iterations, host.send, self._welcome)
-        self.survives = circle.survives
-        self.passages: list[MembershipEvent] = []
-        self._spec = spec
-        self._host = host
+    def __init__(self, spec: ControllerSpec, graph: GossipGraph) -> None:
+        super().__init__(spec)
+        self.iterations = IterationLog(spec.members, graph)
+        self._topology = TopologyChanges(graph, spec.jobs, self.iterations)
+        self.progress = GossipProgress(self.iterations, self._topology)
+        self._survives = graph.survives
+        self._roster: dict[str, tuple[str, int]] = {}
         self._comers: dict[str, tuple[str, int]] = {}
 
     @property
     def present(self) -> frozenset[str]:
-        """Who takes part: those that were buried do not."""
         return frozenset(self.iterations.members)
 
-    # What members say
+    def start(self) -> None:
+        """Members need nothing but each other."""
 
-    def reported(self, report: Report) -> None:
-        """A member has entered an iteration. ValueError when it went back."""
-        self._check(self.iterations.add(report))
-        self._let_in()
+    def close(self) -> None:
+        """What they report is on record already."""
 
-    def promised(self, promised: Promised) -> None:
-        """A member says where another graph could hold."""
-        self.regraph.promised(promised)
-        self._let_in()
+    # Members
 
-    def left(self, member: str) -> None:
-        """A member is done."""
-        self.regraph.end(f"{member} is at its end")
-        self._let_in()
+    def begin(self, hellos: Mapping[str, Hello]) -> Actions:
+        self.running = True
+        self._roster = {member: hellos[member].address for member in self.spec.members}
+        for member, job in self.spec.jobs.items():
+            yield self._welcome(member, job)
 
-    def comes(self, hello: Hello) -> None:
-        """A member that was there before wants to take part again; it knows nothing of what it learned."""
+    def comes(self, hello: Hello) -> Actions:
+        """A member that was there before knows nothing any more of what it learned."""
         if hello.member in self.present:
-            self.died(hello.member, "it was started anew")
+            yield from self._lose(hello.member, "it was started anew")
         self._comers[hello.member] = hello.address
-        self._let_in()
 
-    def died(self, member: str, why: str) -> None:
+    def receive(self, message: Message) -> Actions:
+        match message:
+            case Report():
+                yield from self._check(self.iterations.add(message))
+                yield Announce()
+            case Promised():
+                place = yield from self._topology.promised(message)
+                if place is not None:
+                    yield self._let_in(place)
+            case Goodbye():
+                yield from self._left(message)
+                yield Announce()
+
+    def died(self, member: str, why: str) -> Actions:
+        if self._survives and self.running:
+            yield from self._lose(member, why)
+            yield Announce()
+        else:
+            yield Fail(f"{member}: {why}")
+
+    def proceed(self) -> Actions:
+        """Take in the first of the members that wait for it, if the graph is not being changed already."""
+        if not self.running:
+            return
+        if self._topology.late:
+            yield from self._turn_away(self._topology.late)
+        if self._comers and self._topology.idle:
+            member, address = next(iter(self._comers.items()))
+            try:
+                yield from self._topology.prepare_with(member, address)
+            except GraphError as error:
+                yield from self._turn_away(str(error))
+
+    def finish(self) -> Actions:
+        """All have come to their end: judge what they did until then."""
+        if broken := self.iterations.judge(inf):
+            yield from self._check(broken)
+        elif self.spec.elastic:
+            yield TellAll(Stop("done"))
+
+    def change_network(self, links: Mapping[str, PhysicalLink], routes: Mapping[Pair, tuple[str, ...]]) -> None:
+        """Members exchange over their graph, whatever the network is."""
+
+    def change_graph(self, kind: str) -> Actions:
+        if not self.running:
+            raise GraphError("no members train without a centre here now")
+        yield from self._topology.prepare(kind)
+
+    def _left(self, goodbye: Goodbye) -> Actions:
+        member = goodbye.member
+        if goodbye.error and self.spec.elastic and self.running:
+            yield from self._lose(member, goodbye.error)
+            return
+        self.goodbyes[member] = goodbye
+        yield from self._topology.close(f"{member} is at its end")
+        if goodbye.error:
+            yield Fail(f"{member}: {goodbye.error}")
+
+    def _lose(self, member: str, why: str) -> Actions:
         """Have the others go on without a member, if they still make a graph."""
         if self._comers.pop(member, None):
-            self.regraph.gone(member)
+            yield from self._topology.died(member)
             return
         try:
-            self._check(self.iterations.bury(member, why))
+            yield from self._check(self.iterations.remove(member, why))
         except GraphError as error:
-            self._host.fail(f"{member}: {why}; the others can't go on without it: {error}")
+            yield Fail(f"{member}: {why}; the others can't go on without it: {error}")
             return
         iteration = self.iterations.deaths[-1]["iteration"]
         log.warning("%s died in iteration %d: %s", member, iteration, why)
-        self.passages.append(MembershipEvent("left", member, time.time(), iteration, self._host.plan.epoch, why))
+        self.note("left", member, iteration, why=why)
         for other in self.iterations.members:
-            self._host.send(other, Died(member))
-        self.regraph.gone(member)
-        left, quorum = len(self.present), self._spec.elastic.quorum if self._spec.elastic else 0
+            yield Tell(other, Died(member))
+        yield from self._topology.died(member)
+        left, quorum = len(self.present), self.spec.elastic.quorum if self.spec.elastic else 0
         if left < quorum:
-            self._host.fail(f"{member}: {why}; {left} members are left, and the quorum is {quorum}")
-            return
-        self._let_in()
-
-    def settle(self) -> None:
-        """All have come to their end: judge what they did until then."""
-        self._check(self.iterations.settle(inf))
+            yield Fail(f"{member}: {why}; {left} members are left, and the quorum is {quorum}")
 
     # Members that come
 
-    def _let_in(self) -> None:
-        """The first of those who wait for it, if no other swap of the graph is under way."""
-        if self.regraph.late:
-            self._turn_away(self.regraph.late)
-        if not self._comers or not self.regraph.idle:
-            return
-        member, address = next(iter(self._comers.items()))
-        try:
-            self.regraph.widen(member, address)
-        except GraphError as error:
-            self._turn_away(str(error))
-
-    def _welcome(self, member: str, place: Place) -> None:
-        """The others turn: it begins where they do."""
+    def _let_in(self, place: Place) -> Tell:
+        """The others have agreed on the graph with it: it begins where they go over to that."""
+        member = self._topology.swaps[-1].joins
         log.info("%s comes in iteration %d", member, place.first)
-        members, plan = self._host.members, self._host.plan
-        members.roster[member] = self._comers.pop(member)
-        self.passages.append(MembershipEvent("came", member, time.time(), place.first, plan.epoch, ""))
-        job = replace(self._spec.jobs[member], assignment=asdict(place))
-        self._host.send(member, members.welcome(member, job, plan))
+        self._roster[member] = self._comers.pop(member)
+        self.note("came", member, place.first)
+        return self._welcome(member, replace(self.spec.jobs[member], assignment=asdict(place)))
 
-    def _turn_away(self, why: str) -> None:
+    def _welcome(self, member: str, job: Job) -> Tell:
+        return Tell(member, Welcome(asdict(job), self._roster, plan={}, secret=self.secret))
+
+    def _turn_away(self, why: str) -> Actions:
         for member in self._comers:
-            self._host.send(member, Stop(f"could not be let in: {why}"))
+            yield Tell(member, Stop(f"could not be let in: {why}"))
         self._comers.clear()
 
-    def _check(self, broken: list[Violation]) -> None:
+    def _check(self, broken: list[Violation]) -> Actions:
         """Members that get further apart than their rules allow do not do what the run is about."""
         if broken:
-            self._host.fail(f"the bound on the iteration gap is broken: {broken[0]}")
+            yield Fail(f"the bound on the iteration gap is broken: {broken[0]}")

@@ -1,4 +1,4 @@
-"""Decentralized training as the controller sees it: no rounds, but members that are each in an iteration of its own."""
+"""Gossip as the controller sees it: no rounds, but members that are each in an iteration of its own."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from testbed.protocol import Report
 
 #: The monitor must be fed in the order of time, and reports over different connections may come to be read in
 #: another. Members send them at once, so after this long none that is older can be under way.
-SETTLED_S = 1.0
+REORDERED_S = 1.0
 
 
 @dataclass(slots=True)
 class _GraphPeriod:
     """The iterations from `first` to `end` in which a graph of `members` holds.
 
-    While some have turned and others not, what holds is this: iterations that are clamped to the era's keep its
-    bounds. So its monitor follows the members from `first` on and no further than to `end`.
+    While some have gone over to the next one and others not, what holds is this: iterations that are clamped to the
+    period's keep its bounds. So its monitor follows the members from `first` on and no further than to `end`.
     """
 
     first: int
-    circle: GossipGraph
+    graph: GossipGraph
     members: tuple[str, ...]
     bounds: dict[Pair, float]
     monitor: GapMonitor
     end: float = inf
 
     @classmethod
-    def of(cls, first: int, circle: GossipGraph, members: tuple[str, ...]) -> _GraphPeriod:
-        bounds = circle.bounds(members)
-        return cls(first, circle, members, bounds, GapMonitor(members, bounds))
+    def of(cls, first: int, graph: GossipGraph, members: tuple[str, ...]) -> _GraphPeriod:
+        bounds = graph.bounds(members)
+        return cls(first, graph, members, bounds, GapMonitor(members, bounds))
 
     def advance(self, member: str, iteration: int) -> list[Violation]:
         within = int(min(iteration, self.end)) - self.first
@@ -44,10 +44,10 @@ class _GraphPeriod:
             return []
         return self.monitor.advance(member, within)
 
-    def bury(self, member: str, circle: GossipGraph) -> None:
-        self.circle = circle
+    def remove(self, member: str, graph: GossipGraph) -> None:
+        self.graph = graph
         self.members = tuple(other for other in self.members if other != member)
-        bounds = circle.bounds(self.members)
+        bounds = graph.bounds(self.members)
         self.bounds |= bounds
         self.monitor.forget(member, bounds)
 
@@ -58,8 +58,8 @@ class IterationLog:
     Reports' times are of one clock: that of the host they all run on.
     """
 
-    def __init__(self, members: tuple[str, ...], circle: GossipGraph) -> None:
-        self._eras = [_GraphPeriod.of(0, circle, members)]
+    def __init__(self, members: tuple[str, ...], graph: GossipGraph) -> None:
+        self._periods = [_GraphPeriod.of(0, graph, members)]
         self._monitor = GapMonitor(members, dict.fromkeys(permutations(members, 2), inf))
         self._named = members
         self.members = members
@@ -78,40 +78,40 @@ class IterationLog:
         self._entered[report.member] = report.round
         self._newest[report.member] = report
         heapq.heappush(self._waiting, (report.finished_s, next(self._order), report.member, report.round))
-        return self.settle(report.finished_s - SETTLED_S)
+        return self.judge(report.finished_s - REORDERED_S)
 
-    def bury(self, member: str, why: str) -> list[Violation]:
+    def remove(self, member: str, why: str) -> list[Violation]:
         """A member has died and the others go on; the bounds that were broken before. GraphError when they can't."""
-        standing = [era for era in self._eras if era.end > (self.lowest or 0) and member in era.members]
-        circles = [era.circle.without(member, era.members) for era in standing]
-        broken = self.settle(inf)
+        standing = [period for period in self._periods if period.end > (self.lowest or 0) and member in period.members]
+        graphs = [period.graph.without(member, period.members) for period in standing]
+        broken = self.judge(inf)
         self._newest.pop(member, None)
         iteration = self._entered.pop(member, 0)
         self.members = tuple(other for other in self.members if other != member)
         self._monitor.forget(member, {})
-        for era, circle in zip(standing, circles, strict=True):
-            era.bury(member, circle)
+        for period, graph in zip(standing, graphs, strict=True):
+            period.remove(member, graph)
         self.deaths.append({"member": member, "iteration": iteration, "why": why})
         return broken
 
-    def turn(self, first: int, circle: GossipGraph, joins: str = "") -> None:
+    def change_graph(self, first: int, graph: GossipGraph, joins: str = "") -> None:
         """From iteration `first` on, which nobody is in yet, the graph is another, and has a member more that `joins`,
         if it says so; GraphError when it is none."""
         if joins:
             self.members = tuple(name for name in self._named if name in {*self.members, joins})
             self._monitor.meet(joins, first)
             self._entered[joins] = first
-        self._eras[-1].end = first
-        self._eras.append(_GraphPeriod.of(first, circle, self.members))
+        self._periods[-1].end = first
+        self._periods.append(_GraphPeriod.of(first, graph, self.members))
 
-    def settle(self, until_s: float) -> list[Violation]:
+    def judge(self, until_s: float) -> list[Violation]:
         """Judge what was reported of the time up to `until_s`; the bounds that it breaks."""
         broken: list[Violation] = []
         while self._waiting and self._waiting[0][0] <= until_s:
             _, _, member, iteration = heapq.heappop(self._waiting)
             if member in self._monitor.iterations:
                 self._monitor.advance(member, iteration)
-                broken += [breach for era in self._eras for breach in era.advance(member, iteration)]
+                broken += [breach for period in self._periods for breach in period.advance(member, iteration)]
         self._breaches += map(str, broken)
         return broken
 
@@ -145,14 +145,14 @@ class IterationLog:
             "breaches": self._breaches,
             "pairs": [
                 {
-                    "since": era.first,
+                    "since": period.first,
                     "ahead": ahead,
                     "behind": behind,
                     "widest": gap,
-                    "bound": bound if isfinite(bound := era.bounds[ahead, behind]) else None,
+                    "bound": bound if isfinite(bound := period.bounds[ahead, behind]) else None,
                 }
-                for era in self._eras
-                for (ahead, behind), gap in era.monitor.widest.items()
+                for period in self._periods
+                for (ahead, behind), gap in period.monitor.widest.items()
                 if gap
             ],
         }

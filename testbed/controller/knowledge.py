@@ -11,11 +11,11 @@ known, each edge is a capacity of its own.
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import hypot
 
+from testbed.controller.round_trips import RoundTrips
 from testbed.planning import Edge, Pair, PhysicalLink, View
 from testbed.protocol import PeerSample, Train
 from testbed.telemetry.bottleneck import FELL, FELL_S
@@ -25,14 +25,6 @@ from testbed.telemetry.restless import Restless
 
 #: Seconds after which an unknown link is taken for what was declared.
 FORGOTTEN_S = 60.0
-
-#: The least round trip is taken over so many samples, so that a queue is not taken for distance, nor an old route
-#: for the new one for long.
-RTT_SAMPLES = 10
-
-#: The kernel's least round trip is over so long (its default; net.ipv4.tcp_min_rtt_wlen): for that time after a path
-#: became another one, what is less than the declared round trip may be that of the old path.
-MIN_RTT_WINDOW_S = 300.0
 
 #: Evidence is the same if it is of the same time, but for rounding.
 SAME_S = 1e-3
@@ -48,9 +40,8 @@ class Knowledge:
         self._at_end: dict[str, Estimate] = {}
         self._before: dict[str, Restless] = {}
         self._suspected: dict[str, tuple[float, float]] = {}
-        self._round_trips: dict[Pair, deque[float]] = {}
+        self._round_trips = RoundTrips()
         self._speeds: dict[str, float] = {}
-        self._redeclared_s: dict[Pair, float] = {}
         self._measured: dict[Pair, list[Train]] = {}  # the newest of them
         self._unmeasured: dict[Pair, list[Train]] = {}
 
@@ -71,19 +62,15 @@ class Knowledge:
             if route != old.routes.get(pair, ()) or changed.intersection(route):
                 self._measured.pop(pair, None)
                 self._unmeasured.pop(pair, None)
-                for edge in (pair, pair[::-1]):  # the way back is part of the round trip
-                    self._round_trips.pop(edge, None)
-                    self._redeclared_s[edge] = now_s
+                self._round_trips.redeclare(pair, now_s)
 
     def observe(
         self, samples: Mapping[Pair, PeerSample], arrivals: Mapping[Pair, Sequence[Train]], now_s: float
     ) -> None:
         """Take the transfers of a round that is over: by edge, as its sender and as its receiver saw them."""
-        samples = {pair: sample for pair, sample in samples.items() if pair in self._declared.edges}
         for pair, sample in samples.items():
-            if sample.rtt_s > 0:
-                trips = self._round_trips.setdefault(pair, deque(maxlen=RTT_SAMPLES))
-                trips.append(self._of_this_path(pair, sample.rtt_s, now_s))
+            if pair in self._declared.edges and sample.rtt_s > 0:
+                self._round_trips.add(pair, sample.rtt_s, self._declared.edges[pair].rtt_s, now_s)
         self.take(arrivals)
         self.measure()
 
@@ -91,7 +78,8 @@ class Knowledge:
         """Take what came in so far in a round that is on, for when it is measured."""
         for pair, came in arrivals.items():
             if pair in self._declared.edges:
-                self._unmeasured.setdefault(pair, []).extend(self._over_this_path(pair, came))
+                since_s = self._round_trips.since_s(pair)  # what came before went over other links
+                self._unmeasured.setdefault(pair, []).extend(train for train in came if train.began_s >= since_s)
 
     def measure(self, until_s: float = math.inf) -> None:
         """Measure links by the trains that began by then: what else passed them meanwhile was taken too."""
@@ -187,9 +175,7 @@ class Knowledge:
             for name in route
         }
         delay_s = {name: link.delay_s for name, link in self._declared.links.items()}
-        round_trip_s = {
-            pair: min(self._round_trips.get(pair, ()), default=self._declared.edges[pair].rtt_s) for pair in routes
-        }
+        round_trip_s = {pair: self._round_trips.least_s(pair, self._declared.edges[pair].rtt_s) for pair in routes}
         found = samples_of(trains, routes, delay_s, believed, round_trip_s, self._access, self._measured, later)
         for name, its in found.items():
             self._rates.setdefault(name, RateEstimator(believed[name])).add(its)
@@ -253,7 +239,7 @@ class Knowledge:
         estimate = estimates.get(slowest)
         rtt_s = declared.rtt_s
         if self._declared.knowledge == "measured":
-            rtt_s = min(self._round_trips.get(pair, ()), default=rtt_s)
+            rtt_s = self._round_trips.least_s(pair, rtt_s)
         if estimate is None or estimate.age_s > FORGOTTEN_S:
             return Edge(rates[slowest], rtt_s)
         return Edge(rates[slowest], rtt_s, estimate.age_s, "measured" if estimate.known else "unknown")
@@ -261,16 +247,6 @@ class Knowledge:
     def _declared_bps(self, pair: Pair, name: str) -> float:
         link = self._declared.links.get(name)
         return link.rate_bps if link else self._declared.edges[pair].rate_bps
-
-    def _over_this_path(self, pair: Pair, trains: Sequence[Train]) -> list[Train]:
-        """Those since the newest declaration of the pair's path: what came before went over other links."""
-        since_s = self._redeclared_s.get(pair, -math.inf)
-        return [train for train in trains if train.began_s >= since_s]
-
-    def _of_this_path(self, pair: Pair, rtt_s: float, now_s: float) -> float:
-        """The round trip, but the declared one where it must be that of the path before the newest declaration."""
-        since_s = now_s - self._redeclared_s.get(pair, -math.inf)
-        return max(rtt_s, self._declared.edges[pair].rtt_s) if since_s <= MIN_RTT_WINDOW_S else rtt_s
 
 
 def _parted(

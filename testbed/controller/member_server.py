@@ -29,6 +29,9 @@ from testbed.protocol import (
 
 log = logging.getLogger(__name__)
 
+#: What members say once they are let in.
+SAID = (Report, Arrived, Held, Renew, Lost, Holding, Promised, Goodbye)
+
 
 class JoinRefused(Exception):
     """A member that is not let in; the text is told to it."""
@@ -40,29 +43,8 @@ class MemberListener(Protocol):
     def joined(self, hello: Hello) -> None:
         """A member is there. JoinRefused when it comes too late, or says of itself what can't be."""
 
-    def reported(self, report: Report) -> None:
-        """A member finished a round. ValueError when the report contradicts earlier ones."""
-
-    def arrived(self, arrived: Arrived) -> None:
-        """A member is in a round that takes long."""
-
-    def held(self, held: Held) -> None:
-        """A member holds a plan."""
-
-    def renewed(self, renew: Renew) -> None:
-        """A member is still there."""
-
-    def lost(self, lost: Lost) -> None:
-        """A member lost a peer."""
-
-    def holding(self, holding: Holding) -> None:
-        """A member says what it holds."""
-
-    def promised(self, promised: Promised) -> None:
-        """A member says where another graph could hold."""
-
-    def left(self, goodbye: Goodbye) -> None:
-        """A member is done."""
+    def heard(self, message: Message) -> None:
+        """A member that is there says something. ValueError when that contradicts earlier messages."""
 
     def died(self, member: str, why: str) -> None:
         """A member's connection ended before its Goodbye."""
@@ -183,28 +165,12 @@ class MemberServer:
                 speaker = getattr(message, "member", None)
                 if speaker != member:
                     return f"a {message.kind} in the name of {speaker!r}"
-                match message:
-                    case Report():
-                        self._listener.reported(message)
-                    case Arrived():
-                        self._listener.arrived(message)
-                    case Held():
-                        self._listener.held(message)
-                    case Renew():
-                        self._listener.renewed(message)
-                    case Lost():
-                        self._listener.lost(message)
-                    case Holding():
-                        self._listener.holding(message)
-                    case Promised():
-                        self._listener.promised(message)
-                    case Goodbye():
-                        self._listener.left(message)
-                        done = True
-                        if not self._elastic:
-                            return None
-                    case _:
-                        return f"an unexpected {message.kind}"
+                if not isinstance(message, SAID):
+                    return f"an unexpected {message.kind}"
+                self._listener.heard(message)
+                done = done or isinstance(message, Goodbye)
+                if done and not self._elastic:
+                    return None
         except (ValueError, OSError) as error:
             return None if done else str(error)
         return None if done else "its connection ended before its goodbye"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+from collections import deque
 from dataclasses import dataclass
 from typing import Literal
 
@@ -30,21 +30,22 @@ class PlanRequests:
     """Requests in the order in which they came; those that were deferred come when they are asked for again."""
 
     def __init__(self) -> None:
-        self._queue: asyncio.Queue[PlanRequest] = asyncio.Queue()
+        self._queue: deque[PlanRequest] = deque()
         self._deferred: PlanRequest | None = None
         self._comers: list[str] = []
 
     @property
     def empty(self) -> bool:
         """Whether none is to be considered now."""
-        return self._queue.empty()
+        return not self._queue
 
     def ask(self, request: PlanRequest) -> None:
-        self._queue.put_nowait(request)
+        """Have a plan considered once those that were asked for before are."""
+        self._queue.append(request)
 
-    async def next(self) -> PlanRequest:
-        """The next request, once there is one."""
-        return await self._queue.get()
+    def take(self) -> PlanRequest:
+        """The next request; IndexError when there is none."""
+        return self._queue.popleft()
 
     def defer(self, request: PlanRequest) -> None:
         """Have it wait for the swap under way. It will be judged by the view of that time, so one is enough."""
@@ -63,5 +64,6 @@ class PlanRequests:
             self.ask(PlanRequest("member", joins=member))
 
     def forget(self, member: str) -> None:
-        """It was to come, and is gone."""
+        """A member was to come, and is gone."""
         self._comers = [comer for comer in self._comers if comer != member]
+        self._queue = deque(request for request in self._queue if request.joins != member)

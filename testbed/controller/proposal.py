@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from statistics import median
 
 from testbed.controller.decision import Decision, Rules, Standing, decide, decide_by, gone
 from testbed.controller.foresight import Foresight
 from testbed.controller.plan_judge import Doubts, PlanJudge
-from testbed.controller.spec import ControllerSpec
 from testbed.plan import Plan
 from testbed.planning import Policy, PolicyError, View
 
@@ -50,20 +50,23 @@ class Proposal:
     seconds: float = 0.0
 
 
-def propose(policy: Policy, spec: ControllerSpec, question: Question) -> Proposal:
+#: A policy's plan with what is not the policy's business; PolicyError when it is none for the run.
+Dress = Callable[[Plan, View], Plan]
+
+
+def propose(policy: Policy, dress: Dress, rules: Rules, question: Question) -> Proposal:
     """The policy's plan, or one that was in force before, and the judgement of it."""
     began_s = time.thread_time()
-    proposal = _propose(policy, spec, question)
+    proposal = _propose(policy, dress, rules, question)
     return replace(proposal, seconds=time.thread_time() - began_s)
 
 
-def _propose(policy: Policy, spec: ControllerSpec, asked: Question) -> Proposal:
+def _propose(policy: Policy, dress: Dress, rules: Rules, asked: Question) -> Proposal:
     view, current = asked.view, asked.current
     try:
-        plans = [spec.dress(plan, view) for plan in policy.proposals(view, current)]
+        plans = [dress(plan, view) for plan in policy.proposals(view, current)]
     except PolicyError as error:
         return Proposal(view, None, Decision(False, str(error), None, float("inf")), asked.foresight)
-    rules = Rules(1.0 if spec.hold else spec.margin, spec.dwell_rounds)  # nothing saves all of a round
     lacks = gone(current, view)
     without = f"the plan in force uses {lacks}, which is gone"
     if policy.measure is not None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import uvicorn
 
 from testbed.controller.admin import make_app
-from testbed.controller.service import Controller
+from testbed.controller.service import ControllerService
 from testbed.controller.spec import ControllerSpec
 
 
@@ -44,7 +44,7 @@ async def serve(spec: ControllerSpec, endpoints: Endpoints, out: Path) -> None:
     sockets = [_unix_socket(endpoints.admin)]
     if endpoints.http is not None:
         sockets.append(socket.create_server(("127.0.0.1", endpoints.http)))
-    controller = Controller(spec, endpoints.members, out, endpoints.tcp)
+    controller = ControllerService(spec, endpoints.members, out, endpoints.tcp)
     config = uvicorn.Config(make_app(controller), lifespan="off", log_level="warning", timeout_graceful_shutdown=1)
     server = _Server(config)
     try:

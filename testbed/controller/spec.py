@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from itertools import permutations
 from math import inf
@@ -12,7 +11,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator, model_validator
 
 from testbed.plan import PLAIN_CODEC, Plan
-from testbed.planning import Pair, Policy, PolicyError, View, make_policy
+from testbed.planning import Pair, Policy, View, make_policy
 from testbed.planning.graphs import Graph, GraphError, Weighing, Weights, gap_bounds, weigh
 from testbed.planning.sites import with_site_groups
 from testbed.protocol import Job
@@ -33,7 +32,8 @@ def _job_json(job: Job) -> dict[str, Any]:
 class Elasticity(BaseModel):
     """Members may go and come while others train, as long as `quorum` of them are left.
 
-    Who does not renew its lease for `lease_s` is gone. Members without a centre have none: who hangs up is gone.
+    A member that does not renew its lease for `lease_s` is gone. Members that gossip have no leases: one that hangs up
+    is gone.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -43,9 +43,9 @@ class Elasticity(BaseModel):
 
 
 class GossipGraph(BaseModel):
-    """The communication graph of decentralized training, and the rules that bound how far members get apart.
+    """The graph over which members gossip, and the rules that bound how far they get apart.
 
-    Without `bounded` nothing here does: members exchange whenever they like, or by their protocol's own rules.
+    Unless it is `bounded` nothing here does: members exchange whenever they like, or by their protocol's own rules.
     `survives`: when one dies the others go on, and all may go over to another graph (Hop). `weights` are those that its
     members average by. Where `leaders` are named, only they stand in the graph, each for its site; the others follow.
     """
@@ -90,32 +90,23 @@ class GossipGraph(BaseModel):
         return bounds
 
 
-class ControllerSpec(BaseModel):
-    """Members, their jobs, what is known of the network at first, and how plans are chosen.
+class PlanningSpec(BaseModel):
+    """What is known of the network at first, and how plans for it are made and chosen.
+
+    `view.knowledge` says where the controller's knowledge comes from: `declared` and `oracle` views change only by
+    POST /network; a `measured` one starts from the declared rates and is corrected by the members' transfers.
 
     Every plan is given the `codec`, for some overlay edges (`a->b`) another of `link_codecs` beside those that its
     policy chose, and with a `period` above 1 the members' sites as groups, which reduce among themselves in all rounds
     but each `period`-th; a policy that makes groups itself has its own way.
 
-    `token` is what members show to be let in: the socket is open to every user of the machine.
-
-    `view.knowledge` says where the controller's knowledge comes from: `declared` and `oracle` views change only by
-    POST /network; a `measured` one starts from the declared rates and is corrected by the members' transfers.
-    With a `circle` members train without a centre: the plan is of no use to them, and their iterations are followed
-    instead of rounds.
-
     `period_s`: the least time between two evaluations of the policy. `margin`: the part of the predicted round
     that another plan must save. `dwell_rounds`: how many rounds a plan stands before another may follow. With `hold`
     none is looked for but where the network is declared to be another one, and nothing is probed.
-
-    Unless it is `elastic`, a member that dies ends the run; where the circle survives that, it stays away.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
 
-    members: tuple[str, ...] = Field(min_length=1)
-    token: str = Field(min_length=1)
-    jobs: dict[str, Annotated[Job, PlainValidator(_job), PlainSerializer(_job_json)]]
     view: Annotated[View, PlainValidator(_view), PlainSerializer(View.to_json)]
     policy: str
     options: dict[str, Any] = {}
@@ -126,24 +117,10 @@ class ControllerSpec(BaseModel):
     margin: float = Field(default=0.1, ge=0, lt=1)
     dwell_rounds: int = Field(default=3, ge=0)
     hold: bool = False
-    elastic: Elasticity | None = None
-    circle: GossipGraph | None = None
 
     @model_validator(mode="after")
-    def _agrees(self) -> ControllerSpec:
-        if self.members != self.view.names:
-            raise ValueError(f"members {list(self.members)} are not those of the view, {list(self.view.names)}")
-        if set(self.jobs) != set(self.members):
-            raise ValueError(f"jobs must be those of the members: {sorted(set(self.jobs) ^ set(self.members))}")
-        if self.elastic is not None and self.elastic.quorum > len(self.members):
-            raise ValueError(f"the quorum is {self.elastic.quorum}, and there are {len(self.members)} members")
-        if self.elastic is not None and self.period > 1:
-            raise ValueError("an elastic run has no groups: a member lost in a group's round can't be mended yet")
-        if self.elastic is not None and self.circle and (self.circle.leaders or not self.circle.survives):
-            raise ValueError("without a centre only Hop's members can come again, and no site's")
+    def _has_a_policy(self) -> PlanningSpec:
         self.make_policy()
-        if self.circle:
-            self.circle.bounds(self.members)
         return self
 
     def make_policy(self) -> Policy:
@@ -155,21 +132,54 @@ class ControllerSpec(BaseModel):
         known = set(plan.members)
         links = {edge: codec for edge, codec in self.link_codecs.items() if set(edge.split("->")) <= known}
         plan = replace(plan, codec=self.codec, link_codecs={**plan.link_codecs, **links})
-        if self.elastic is not None and plan.groups:
-            raise PolicyError(f"{plan.policy}: its plans have groups, and an elastic run has none")
         return plan if self.period == 1 or plan.groups else with_site_groups(plan, view, self.period)
 
-    def speeds(self, rates: Mapping[str, float]) -> dict[str, float]:
-        """Members' samples per second as parts of what their jobs declare, where those declare any."""
-        return {
-            member: rate / job.samples_per_s
-            for member, rate in rates.items()
-            if (job := self.jobs[member]).samples_per_s
-        }
+
+class ControllerSpec(BaseModel):
+    """Members and their jobs, and either the `planning` of the trees by which they reduce in rounds, or the `graph`
+    over which they gossip: no plan is made for those.
+
+    `token` is what members show to be let in: the socket is open to every user of the machine.
+    Unless it is `elastic`, a member that dies ends the run; where the graph survives that, it stays away.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    members: tuple[str, ...] = Field(min_length=1)
+    token: str = Field(min_length=1)
+    jobs: dict[str, Annotated[Job, PlainValidator(_job), PlainSerializer(_job_json)]]
+    planning: PlanningSpec | None = None
+    graph: GossipGraph | None = None
+    elastic: Elasticity | None = None
+
+    @model_validator(mode="after")
+    def _agrees(self) -> ControllerSpec:
+        if (self.planning is None) == (self.graph is None):
+            raise ValueError("members reduce by plans or gossip over a graph: give either `planning` or `graph`")
+        if self.planning:
+            self._check_planning(self.planning)
+        if self.graph:
+            self._check_graph(self.graph)
+        if set(self.jobs) != set(self.members):
+            raise ValueError(f"jobs must be those of the members: {sorted(set(self.jobs) ^ set(self.members))}")
+        if self.elastic is not None and self.elastic.quorum > len(self.members):
+            raise ValueError(f"the quorum is {self.elastic.quorum}, and there are {len(self.members)} members")
+        return self
+
+    def _check_planning(self, planning: PlanningSpec) -> None:
+        if self.members != planning.view.names:
+            raise ValueError(f"members {list(self.members)} are not those of the view, {list(planning.view.names)}")
+        if self.elastic is not None and planning.period > 1:
+            raise ValueError("an elastic run has no groups: a member lost in a group's round can't be mended yet")
+
+    def _check_graph(self, graph: GossipGraph) -> None:
+        if self.elastic is not None and (graph.leaders or not graph.survives):
+            raise ValueError("without a centre only Hop's members can come again, and no site's")
+        graph.bounds(self.members)
 
     @property
     def rounds(self) -> int:
-        """How many rounds the jobs have, at most."""
+        """How many rounds, or iterations, the jobs have, at most."""
         return max(job.rounds for job in self.jobs.values())
 
 

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from testbed.controller.serve import Endpoints, serve
-from testbed.controller.spec import ControllerSpec, Elasticity
+from testbed.controller.spec import ControllerSpec, Elasticity, PlanningSpec
 from testbed.planning import Edge, Member, PolicyError, View
 from testbed.protocol import Job
 
@@ -44,9 +44,9 @@ def spec_of(
         members=names,
         token=token,
         jobs={name: Job(ENDLESS, round_timeout_s=timeout_s) for name in names},
-        view=View(known, {}, {}, edges, model_bytes, time.time(), "measured"),
-        policy=policy,
-        codec=codec,
+        planning=PlanningSpec(
+            view=View(known, {}, {}, edges, model_bytes, time.time(), "measured"), policy=policy, codec=codec
+        ),
         elastic=None if quorum is None else Elasticity(quorum=quorum),
     )
 

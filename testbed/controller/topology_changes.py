@@ -1,24 +1,26 @@
-"""Another communication graph while members train: agreed on with them in two steps, so that all turn in one iteration.
+"""Another communication graph while members train: agreed on with them in two phases, so that all go over to it in one
+iteration.
 
-Ask       --> all       how far can you go on?
-Promised  <-- each      it enters no iteration from that one on
-Turn      --> all       the latest of those, and each one's place from there on
-Release   --> all       instead, when somebody died or left meanwhile, or training ends before
+    prepare   Ask      --> all       how far can you go on?
+    promise   Promised <-- each      it enters no iteration from that one on
+    commit    Turn     --> all       the latest of those, and each one's place from there on
+    abort     Release  --> all       instead, when a member died or left meanwhile, or training ends before
 
-A member that comes waits until the others have promised, and begins in the iteration in which they turn.
+A member that comes waits until the others have promised, and begins in the iteration in which they go over.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import asdict, dataclass, replace
 
+from testbed.controller.actions import Action, Actions, Tell
 from testbed.controller.iteration_log import IterationLog
 from testbed.controller.spec import GossipGraph
 from testbed.planning.graphs import Graph, GraphError, make_graph
-from testbed.protocol import Ask, Job, Message, Place, Promised, Release, Turn
+from testbed.protocol import Ask, Job, Place, Promised, Release, Turn
 
 #: Iterations that members keep in hand while they are asked: one that is on, and one more while word is on its way.
 AHEAD = 3
@@ -39,59 +41,43 @@ class GraphSwap:
 
 
 class TopologyChanges:
-    """Puts other graphs in force, one after the other. `send` reaches a member that is there.
+    """Puts other graphs in force, one after the other. `late` says why there will be none any more, if that is so."""
 
-    `let_in` is called with who comes, and its place, when the others have turned.
-    """
-
-    def __init__(
-        self,
-        circle: GossipGraph,
-        jobs: Mapping[str, Job],
-        book: IterationLog,
-        send: Callable[[str, Message], None],
-        let_in: Callable[[str, Place], None],
-    ) -> None:
+    def __init__(self, graph: GossipGraph, jobs: Mapping[str, Job], iterations: IterationLog) -> None:
         self.swaps: list[GraphSwap] = []
-        self._circle = circle
-        self._whole = Graph(circle.standing(book.members), frozenset(circle.edges))  # when nobody had died
+        self.late = ""
+        self._in_force = graph
+        self._whole = Graph(graph.standing(iterations.members), frozenset(graph.edges))  # when nobody had died
         self._jobs = jobs
         self._rounds = next(iter(jobs.values())).rounds
-        self._book = book
-        self._send = send
-        self._let_in = let_in
-        self._wanted: Graph | None = None
+        self._iterations = iterations
+        self._prepared: Graph | None = None
         self._address: tuple[str, int] = ("", 0)
         self._ends: dict[str, int] = {}
-        self._owed: Counter[str] = Counter()
-        self._late = ""
-
-    @property
-    def late(self) -> str:
-        """Why there will be no other graph any more; empty while there may."""
-        return self._late
+        self._unanswered: Counter[str] = Counter()
 
     @property
     def idle(self) -> bool:
         """Whether no swap is under way."""
-        return self._wanted is None and (not self.swaps or self._over(self.swaps[-1]))
+        return self._prepared is None and (not self.swaps or self._over(self.swaps[-1]))
 
-    def begin(self, kind: str) -> None:
+    def prepare(self, kind: str) -> Actions:
         """Go over to the graph of that family; GraphError when there is none such, or it can't be done now."""
-        if not self._circle.survives:
+        if not self._in_force.survives:
             raise GraphError("only Hop's members go over to another graph; the other protocols have one")
-        if self._late:
-            raise GraphError(f"too late for another graph: {self._late}")
+        if self.late:
+            raise GraphError(f"too late for another graph: {self.late}")
         if not self.idle:
             raise GraphError("another swap of the graph is under way; try again when all members have turned")
-        self._ask(GraphSwap(kind, time.time()), make_graph(kind, self._circle.standing(self._book.members)))
+        graph = make_graph(kind, self._in_force.standing(self._iterations.members))
+        yield from self._ask(GraphSwap(kind, time.time()), graph)
 
-    def widen(self, comer: str, address: tuple[str, int]) -> None:
+    def prepare_with(self, comer: str, address: tuple[str, int]) -> Actions:
         """Go over to the same graph with a member more, which listens at `address`. GraphError when there is none.
 
         To be called when no swap is under way.
         """
-        names = {*self._book.members, comer}
+        names = {*self._iterations.members, comer}
         kind = next((swap.graph for swap in reversed(self.swaps) if swap.graph and not swap.given_up), "")
         if comer in self._whole.members:
             members = tuple(name for name in self._whole.members if name in names)
@@ -99,78 +85,76 @@ class TopologyChanges:
         else:
             graph = make_graph(kind, tuple(name for name in self._jobs if name in names))
         self._address = address
-        self._ask(GraphSwap(kind, time.time(), joins=comer), graph)
+        yield from self._ask(GraphSwap(kind, time.time(), joins=comer), graph)
 
-    def promised(self, promised: Promised) -> None:
-        """A member's answer."""
-        self._owed[promised.member] -= 1
-        if self._wanted is None or self._owed[promised.member] > 0:
-            return  # it was released meanwhile; perhaps asked again, and what it says to that is to come
+    def promised(self, promised: Promised) -> Generator[Action, None, Place | None]:
+        """A member's answer. Returns the place of the member that comes with the graph, once that is agreed on."""
+        self._unanswered[promised.member] -= 1
+        if self._prepared is None or self._unanswered[promised.member] > 0:
+            return None  # it was released meanwhile; perhaps asked again, and what it says to that is to come
         self._ends[promised.member] = promised.end
-        if not self._ends.keys() >= {*self._wanted.members} - {self.swaps[-1].joins}:
-            return
+        if not self._ends.keys() >= {*self._prepared.members} - {self.swaps[-1].joins}:
+            return None
         first = max(self._ends.values())
         if first >= self._rounds:
-            self.end("training ends before all could turn")
-        else:
-            self._turn(first, self._wanted)
+            yield from self.close("training ends before all could turn")
+            return None
+        return (yield from self._commit(first, self._prepared))
 
-    def gone(self, member: str) -> None:
-        """A member has died: what is not agreed on yet will not be."""
-        del self._owed[member]
-        if self._wanted is not None and member in self._wanted.members:
-            self._give_up(f"{member} is gone")
+    def died(self, member: str) -> Actions:
+        """A member is gone: what is not agreed on yet will not be."""
+        del self._unanswered[member]
+        if self._prepared is not None and member in self._prepared.members:
+            yield from self._abort(f"{member} is gone")
 
-    def end(self, why: str) -> None:
+    def close(self, why: str) -> Actions:
         """Training is at its end, at least for some: there will be no other graph any more."""
-        self._late = self._late or why
-        if self._wanted is not None:
-            self._give_up(why)
+        self.late = self.late or why
+        if self._prepared is not None:
+            yield from self._abort(why)
 
-    def _ask(self, swap: GraphSwap, graph: Graph) -> None:
+    def _ask(self, swap: GraphSwap, graph: Graph) -> Actions:
         self._check(graph)
         self.swaps.append(swap)
-        self._wanted, self._ends = graph, {}
+        self._prepared, self._ends = graph, {}
         for member in graph.members:
             if member != swap.joins:
-                self._owed[member] += 1
-                self._send(member, Ask(AHEAD))
+                self._unanswered[member] += 1
+                yield Tell(member, Ask(AHEAD))
 
-    def _turn(self, first: int, graph: Graph) -> None:
+    def _commit(self, first: int, graph: Graph) -> Generator[Action, None, Place | None]:
         swap = self.swaps[-1]
         swap.first = first
-        self._wanted = None
+        self._prepared = None
         if not swap.joins or swap.joins not in self._whole.members:
             self._whole = graph
-        self._circle = self._circle.model_copy(update={"edges": tuple(sorted(graph.edges))})
-        self._book.turn(first, self._circle, swap.joins)
+        self._in_force = self._in_force.model_copy(update={"edges": tuple(sorted(graph.edges))})
+        self._iterations.change_graph(first, self._in_force, swap.joins)
         roster = {swap.joins: self._address} if swap.joins else {}
         for member in graph.members:
-            place = self._place(member, graph)
-            if member == swap.joins:
-                self._let_in(member, replace(place, first=first))
-            else:
-                self._send(member, Turn(first, asdict(place), roster))
+            if member != swap.joins:
+                yield Tell(member, Turn(first, asdict(self._place(member, graph)), roster))
+        return replace(self._place(swap.joins, graph), first=first) if swap.joins else None
 
-    def _give_up(self, why: str) -> None:
+    def _abort(self, why: str) -> Actions:
         self.swaps[-1].given_up = why
-        self._wanted = None
-        for member in self._circle.standing(self._book.members):
-            self._send(member, Release())
+        self._prepared = None
+        for member in self._in_force.standing(self._iterations.members):
+            yield Tell(member, Release())
 
     def _over(self, swap: GraphSwap) -> bool:
-        return bool(swap.given_up) or (self._book.lowest or 0) >= (swap.first or 0)
+        return bool(swap.given_up) or (self._iterations.lowest or 0) >= (swap.first or 0)
 
     def _check(self, graph: Graph) -> None:
         fewest = min(len(graph.sources(member)) for member in graph.members)
-        if self._circle.backup > fewest:
-            raise GraphError(f"backup is {self._circle.backup}, and some member would have {fewest} in-neighbours")
-        self._circle.weigh(graph)
+        if self._in_force.backup > fewest:
+            raise GraphError(f"backup is {self._in_force.backup}, and some member would have {fewest} in-neighbours")
+        self._in_force.weigh(graph)
 
     def _place(self, member: str, graph: Graph) -> Place:
         sources, targets = graph.sources(member), graph.targets(member)
         partners = tuple(other for other in graph.members if other in {*sources, *targets})
-        weights = self._circle.weigh(graph)[member]
+        weights = self._in_force.weigh(graph)[member]
         before = Place.from_json(self._jobs[member].assignment)
         partners += tuple(before.rules.get("site", ()))
         return replace(before, sources=sources, targets=targets, weights=weights, partners=partners)

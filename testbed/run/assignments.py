@@ -58,7 +58,7 @@ def assignment_of(experiment: Experiment) -> Assignment:
     return assignment
 
 
-def circle_of(experiment: Experiment, assignment: GossipAssignment) -> GossipGraph:
+def graph_of(experiment: Experiment, assignment: GossipAssignment) -> GossipGraph:
     """What the controller needs to know."""
     sync = experiment.spec.sync
     return GossipGraph(

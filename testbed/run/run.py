@@ -20,7 +20,7 @@ from pathlib import Path
 import docker
 from rich.markup import escape
 
-from testbed.controller.spec import ControllerSpec, Elasticity
+from testbed.controller.spec import ControllerSpec, Elasticity, PlanningSpec
 from testbed.emulation import budget, engine
 from testbed.emulation.containers import ContainerDied, ContainerRequest, Fleet
 from testbed.emulation.image import ensure_worker_image
@@ -32,7 +32,7 @@ from testbed.link import LinkState
 from testbed.planning import PolicyError, make_policy
 from testbed.protocol import Job
 from testbed.run import view
-from testbed.run.assignments import assignment_of, circle_of, policy_options, site_period
+from testbed.run.assignments import assignment_of, graph_of, policy_options, site_period
 from testbed.run.directory import RunDirectory
 from testbed.run.display import Display
 from testbed.run.errors import RunFailed, TooMuch
@@ -161,15 +161,24 @@ class Run:
         self.directory.append("links.jsonl", record)
 
     def _controller_spec(self, network: Network) -> ControllerSpec:
-        spec, topology = self.experiment.spec, self.experiment.topology
-        states = view.declared_states(topology)
-        known = view.view_of(topology, network.routes, states, spec.round_bytes, time.time(), spec.controller.knowledge)
-        workers, assigned = topology.workers, self._assignment
-        circle = circle_of(self.experiment, assigned) if isinstance(assigned, GossipAssignment) else None
+        spec, workers, assigned = self.experiment.spec, self.experiment.topology.workers, self._assignment
+        graph = graph_of(self.experiment, assigned) if isinstance(assigned, GossipAssignment) else None
         return ControllerSpec(
             members=tuple(worker.name for worker in workers),
             token=self._token,
             jobs={worker.name: self._job(worker, index) for index, worker in enumerate(workers)},
+            planning=self._planning_spec(network) if graph is None else None,
+            graph=graph,
+            elastic=None
+            if spec.elastic is None
+            else Elasticity(quorum=spec.elastic.quorum, lease_s=spec.elastic.lease),
+        )
+
+    def _planning_spec(self, network: Network) -> PlanningSpec:
+        spec, topology = self.experiment.spec, self.experiment.topology
+        states = view.declared_states(topology)
+        known = view.view_of(topology, network.routes, states, spec.round_bytes, time.time(), spec.controller.knowledge)
+        return PlanningSpec(
             view=known,
             policy=spec.sync.policy,
             options=policy_options(spec),
@@ -180,10 +189,6 @@ class Run:
             margin=spec.controller.margin,
             dwell_rounds=spec.controller.dwell,
             hold=spec.controller.hold,
-            elastic=None
-            if spec.elastic is None
-            else Elasticity(quorum=spec.elastic.quorum, lease_s=spec.elastic.lease),
-            circle=circle,
         )
 
     def _job(self, worker: Worker, index: int) -> Job:

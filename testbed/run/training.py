@@ -164,7 +164,7 @@ class Training:
             loss=metrics.get("loss"),
             accuracy=metrics.get("accuracy"),
             seconds_per_round=self._status["round_seconds"],
-            plan=Plan.from_json(self._status["plan"]),
+            plan=Plan.from_json(self._status["plan"]) if self._status["plan"] else None,
             states=self._network.links_in_force.states(),
             throughput=self._throughput(),
             events=tuple(self._told),

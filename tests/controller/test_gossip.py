@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from testbed.controller.service import Controller
+from testbed.controller.service import ControllerService
 from testbed.controller.spec import ControllerSpec, Elasticity, GossipGraph
 from testbed.planning.graphs import ring, uniform
 from testbed.protocol import Job, Place
@@ -22,7 +22,7 @@ from testbed.sync.errors import Stopped
 from testbed.sync.gossip.account import StepFigures
 from testbed.sync.gossip.membership import Membership
 from testbed.sync.meeting import meet
-from tests.controller.test_service import mesh, running, spec_of
+from tests.controller.runs import mesh, running, spec_of
 from tests.schemes.participants import participant
 
 pytestmark = [pytest.mark.unit, pytest.mark.timeout(60)]
@@ -38,15 +38,15 @@ class Crash(Exception):
 
 
 def hop_spec() -> ControllerSpec:
-    graph = ring(VIEW.names)
-    weights = uniform(graph)
+    made = ring(VIEW.names)
+    weights = uniform(made)
     jobs = {}
     for name in VIEW.names:
-        around = graph.sources(name)
+        around = made.sources(name)
         place = asdict(Place("hop", around, around, weights[name], around, {"max_ig": MAX_IG, "backup": 1}))
         jobs[name] = Job(ROUNDS, scheme="hop", assignment=place, round_timeout_s=20.0)
-    circle = GossipGraph(edges=tuple(sorted(graph.edges)), survives=True, max_ig=MAX_IG, backup=1)
-    return spec_of(VIEW, jobs=jobs, circle=circle, elastic=Elasticity(quorum=3))
+    graph = GossipGraph(edges=tuple(sorted(made.edges)), survives=True, max_ig=MAX_IG, backup=1)
+    return spec_of(VIEW, jobs=jobs, planning=None, graph=graph, elastic=Elasticity(quorum=3))
 
 
 class Runner(threading.Thread):
@@ -89,12 +89,12 @@ class Runner(threading.Thread):
             membership.finish("", {})
 
 
-async def until(controller: Controller, condition: Callable[[], bool]) -> None:
+async def until(controller: ControllerService, condition: Callable[[], bool]) -> None:
     seen = 0
     async with asyncio.timeout(30):
         while not condition():
             assert controller.state != "failed", controller.failure
-            seen = await controller.wait_change(seen)
+            seen = await controller.changes.wait(seen)
 
 
 @pytest.mark.parametrize("silent", [True, False])

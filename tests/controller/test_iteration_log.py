@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from testbed.controller.iteration_log import SETTLED_S, IterationLog
+from testbed.controller.iteration_log import REORDERED_S, IterationLog
 from testbed.controller.spec import GossipGraph
 from testbed.planning.graphs import GraphError, ring
 from testbed.protocol import Goodbye, Report, Welcome
 from tests.controller.fleet import connect
-from tests.controller.test_service import mesh, running, spec_of
+from tests.controller.runs import mesh, running, spec_of
 
 pytestmark = pytest.mark.unit
 
@@ -24,12 +24,12 @@ def entered(member: str, iteration: int, at_s: float, **metrics: float) -> Repor
     return Report(member, iteration, 0, at_s - 0.5, at_s, 0.1, 0.0, 10, 10, 0, 0, metrics=metrics)
 
 
-def circle(members: tuple[str, ...]) -> GossipGraph:
+def graph(members: tuple[str, ...]) -> GossipGraph:
     return GossipGraph(edges=tuple(sorted(ring(members).edges)), survives=True)
 
 
 def book() -> IterationLog:
-    return IterationLog(MEMBERS, circle(MEMBERS))
+    return IterationLog(MEMBERS, graph(MEMBERS))
 
 
 def test_reports_that_are_read_in_another_order_break_no_bound() -> None:
@@ -40,7 +40,7 @@ def test_reports_that_are_read_in_another_order_break_no_bound() -> None:
     assert not iterations.add(entered("b", 1, 10.2))
     assert not iterations.add(entered("d", 1, 10.3))
     assert not iterations.add(entered("c", 1, 10.1))
-    assert iterations.settle(float("inf")) == []
+    assert iterations.judge(float("inf")) == []
     assert iterations.lowest == 1 and iterations.to_json()["widest"] == 1
 
 
@@ -48,7 +48,7 @@ def test_a_broken_bound_is_known_when_nothing_older_can_come() -> None:
     iterations = book()
     assert not iterations.add(entered("a", 1, 10.0))
     assert not iterations.add(entered("a", 2, 10.1))
-    (breach, *_) = iterations.add(entered("a", 3, 10.1 + SETTLED_S))
+    (breach, *_) = iterations.add(entered("a", 3, 10.1 + REORDERED_S))
     assert str(breach) == "a is 2 iterations ahead of b, where the bound is 1"
     assert iterations.to_json()["breaches"]
 
@@ -69,7 +69,7 @@ def whole(reports: list[Report], tmp_path: Path, dying: tuple[str, ...] = ()) ->
 
     async def scenario() -> None:
         view = mesh()
-        spec = spec_of(view, circle=circle(view.names))
+        spec = spec_of(view, planning=None, graph=graph(view.names))
         async with running(spec, tmp_path) as controller:
             members = {name: await connect(tmp_path / "s", name) for name in view.names}
             for member in members.values():
@@ -117,15 +117,15 @@ def test_a_member_that_dies_is_followed_no_more_and_the_others_have_longer_ways(
     iterations = book()
     for member in MEMBERS:
         iterations.add(entered(member, 1, 10.0))
-    assert not iterations.bury("b", "killed")
+    assert not iterations.remove("b", "killed")
     # a is two hops from c over d, where it was over b as well, and three from nobody: b is gone.
     for number in (2, 3):
         assert not iterations.add(entered("a", number, 10.1 * number))
-    assert iterations.settle(float("inf")) != []
+    assert iterations.judge(float("inf")) != []
     assert iterations.lowest == 1 and iterations.members == ("a", "c", "d")
     assert iterations.to_json()["deaths"] == [{"member": "b", "iteration": 1, "why": "killed"}]
     with pytest.raises(GraphError, match="not strongly connected"):
-        iterations.bury("d", "killed")
+        iterations.remove("d", "killed")
 
 
 def test_the_others_finish_when_one_dies(tmp_path: Path) -> None:

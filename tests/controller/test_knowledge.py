@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from testbed.controller import knowledge
+from testbed.controller import round_trips
 from testbed.controller.knowledge import FORGOTTEN_S, Knowledge
 from testbed.plan import Plan
 from testbed.planning import Edge, Pair, View, make_policy, policy_names, predict
@@ -191,7 +191,7 @@ def test_the_round_trip_of_the_path_before_is_not_that_of_the_new_one() -> None:
     assert edges["a-w0", "b-w0"].rtt_s == pytest.approx(before + 0.5) and edges["a-w0", "b-w0"].source == "measured"
     assert edges["b-w0", "a-w0"].rtt_s == pytest.approx(before + 0.5) and edges["b-w0", "a-w0"].source == "measured"
     assert edges["c-w0", "b-w0"].rtt_s == pytest.approx(view.edges["c-w0", "b-w0"].rtt_s)
-    late = int(3 + knowledge.MIN_RTT_WINDOW_S) + 1  # what is still less by then is measured
+    late = int(3 + round_trips.MIN_RTT_WINDOW_S) + 1  # what is still less by then is measured
     observe(known, plan, view, late, 12)
     assert known.view(late + 12.0).edges["a-w0", "b-w0"].rtt_s == pytest.approx(before)
 

@@ -17,7 +17,7 @@ from websockets.sync.client import unix_connect
 from testbed.controller.client import AdminClient, AdminError
 from testbed.controller.spec import ControllerSpec, load_spec
 from tests.controller.fleet import Fleet
-from tests.controller.test_service import mesh, spec_of
+from tests.controller.runs import mesh, spec_of
 
 pytestmark = pytest.mark.unit
 
@@ -111,22 +111,26 @@ def test_the_spec_comes_back_as_it_was_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"policy": "best"}, "no policy 'best'"),
-        ({"options": {"server": "a-w0"}}, "no option server"),
+        ({"planning": {"policy": "best"}}, "no policy 'best'"),
+        ({"planning": {"options": {"server": "a-w0"}}}, "no option server"),
         ({"members": ["a-w0"]}, "not those of the view"),
         ({"token": ""}, "token"),
         ({"jobs": {}}, "jobs must be those"),
-        ({"margin": 1.5}, "margin"),
-        ({"view": {}}, "not a view"),
+        ({"planning": {"margin": 1.5}}, "margin"),
+        ({"planning": {"view": {}}}, "not a view"),
+        ({"planning": None}, "give either `planning` or `graph`"),
         ({"surprise": 1}, "surprise"),
     ],
 )
 def test_a_spec_that_cannot_be_used_ends_it_with_2(tmp_path: Path, change: dict, says: str) -> None:
     value = json.loads(spec_of(mesh()).model_dump_json())
+    changed = {**value, **change}
+    if change.get("planning"):
+        changed["planning"] = {**value["planning"], **change["planning"]}
     with pytest.raises(ValueError, match=says):
-        ControllerSpec.model_validate_json(json.dumps({**value, **change}))
+        ControllerSpec.model_validate_json(json.dumps(changed))
     spec = tmp_path / "spec.json"
-    spec.write_text(json.dumps({**value, **change}))
-    if "policy" in change:  # once through the whole process is enough
+    spec.write_text(json.dumps(changed))
+    if "no policy" in says:  # once through the whole process is enough
         done = subprocess.run(command(tmp_path, spec), capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 2 and says in done.stderr and "Traceback" not in done.stderr

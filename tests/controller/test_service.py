@@ -4,8 +4,6 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
@@ -13,60 +11,16 @@ from typing import ClassVar
 import networkx as nx
 import pytest
 
-from testbed.controller import planner
-from testbed.controller.service import Controller
-from testbed.controller.spec import ControllerSpec
+from testbed.controller import plan_swaps
 from testbed.plan import Plan
 from testbed.planning import CostModel, View, make_policy
-from testbed.protocol import Goodbye, Held, Job, Report, encode
+from testbed.protocol import Goodbye, Held, Report, encode
 from testbed.telemetry.store import read_records
-from tests.controller.fleet import PAUSE_S, Fleet, connect
+from tests.controller.fleet import PAUSE_S, connect
+from tests.controller.runs import JOB, group_of, mesh, plan_of, planner_of, running, spec_of, swaps_of, training
 from tests.planning.networks import sites, view_of
 
 pytestmark = pytest.mark.unit
-
-ROUNDS = 1000
-JOB = Job(ROUNDS)
-
-
-def mesh(**slower: float) -> View:
-    """Four meshed sites of unequal links, two members in the first; `a_b=3` divides the rate of a and b's link."""
-    rates = {"a_b": 40, "a_c": 60, "a_d": 50, "b_c": 45, "b_d": 55, "c_d": 35}
-    edges = [(*name.split("_"), rate / slower.get(name, 1)) for name, rate in rates.items()]
-    return view_of(sites(*edges, delay=0.02), {"a": 2}, model_bytes=4_000_000, knowledge="measured")
-
-
-def spec_of(view: View, **changes) -> ControllerSpec:
-    values = {
-        "members": view.names,
-        "token": "secret",
-        "jobs": dict.fromkeys(view.names, JOB),
-        "view": view,
-        "policy": "mst",
-        "period_s": 0.0,
-    }
-    return ControllerSpec(**{**values, **changes})
-
-
-@asynccontextmanager
-async def running(spec: ControllerSpec, tmp_path: Path) -> AsyncIterator[Controller]:
-    controller = Controller(spec, tmp_path / "s", tmp_path / "out")
-    await controller.start()
-    try:
-        yield controller
-    finally:
-        await controller.close()
-
-
-@asynccontextmanager
-async def training(spec: ControllerSpec, tmp_path: Path, network: View) -> AsyncIterator[tuple[Controller, Fleet]]:
-    async with running(spec, tmp_path) as controller:
-        fleet = Fleet(tmp_path / "s", network, thinks=lambda: controller.considering)
-        await fleet.join()
-        try:
-            yield controller, fleet
-        finally:
-            await fleet.hang_up()
 
 
 def test_a_whole_run_is_followed_and_recorded(tmp_path: Path) -> None:
@@ -102,7 +56,7 @@ def test_every_swap_can_be_decided_again_from_what_was_stored(tmp_path: Path) ->
             await fleet.run(5)
             for number, slow in enumerate(("a_b", "a_c"), 1):
                 fleet.network = mesh(**{slow: 4})
-                while len(controller.swaps) < number:  # as soon as considering has its share of the time again
+                while len(swaps_of(controller)) < number:  # as soon as considering has its share of the time again
                     await fleet.one_round()
 
     asyncio.run(scene())
@@ -124,19 +78,19 @@ def test_a_drop_of_a_link_in_use_makes_it_swap_within_three_rounds(tmp_path: Pat
         view = mesh()
         async with training(spec_of(view, policy=policy), tmp_path, view) as (controller, fleet):
             await fleet.run(8)
-            assert controller.swaps == []
-            used = {u[0] + "_" + v[0] for u, v, _ in controller.plan.edges() if u[0] < v[0]}
+            assert swaps_of(controller) == []
+            used = {u[0] + "_" + v[0] for u, v, _ in plan_of(controller).edges() if u[0] < v[0]}
             dropped = sorted(used)[0]
             fleet.network = mesh(**{dropped: 3})
             await fleet.run(6)
-            swap = controller.swaps[0]
+            swap = swaps_of(controller)[0]
             assert swap.active_round is not None and swap.active_round <= 8 + 3
-            assert dropped not in {u[0] + "_" + v[0] for u, v, _ in controller.plan.edges()}
+            assert dropped not in {u[0] + "_" + v[0] for u, v, _ in plan_of(controller).edges()}
             assert swap.lost_updates == 0 == swap.duplicated_updates
             assert swap.pause_ms is not None  # of a slower network: the rounds before were of the old one
-            swaps = len(controller.swaps)
+            swaps = len(swaps_of(controller))
             await fleet.run(40)
-            assert len(controller.swaps) == swaps <= 2
+            assert len(swaps_of(controller)) == swaps <= 2
 
     asyncio.run(scene())
 
@@ -147,19 +101,19 @@ def test_a_drop_is_seen_and_another_plan_held_before_the_round_that_it_comes_in_
     async def scene() -> None:
         view = mesh()
         async with training(spec_of(view), tmp_path, view) as (controller, fleet):
-            whole_s = CostModel(view).predict(controller.plan).seconds + PAUSE_S
+            whole_s = CostModel(view).predict(plan_of(controller)).seconds + PAUSE_S
             assert lasts_s > 2 * whole_s
             fleet.clock_s = time.time() - rounds * whole_s - lasts_s
             await fleet.run(rounds)
-            assert controller.swaps == []
-            before = controller.plan
+            assert swaps_of(controller) == []
+            before = plan_of(controller)
             dropped = sorted(u[0] + "_" + v[0] for u, v, _ in before.edges() if u[0] < v[0])[0]
             fleet.network = mesh(**{dropped: 8})
             await fleet.linger(lasts_s)
-            (swap,) = controller.swaps  # before anybody has reported the round
+            (swap,) = swaps_of(controller)  # before anybody has reported the round
             await fleet.run(2)
             assert swap.active_round == rounds
-            assert dropped not in {u[0] + "_" + v[0] for u, v, _ in controller.plan.edges()}
+            assert dropped not in {u[0] + "_" + v[0] for u, v, _ in plan_of(controller).edges()}
         looks = list(read_records(tmp_path / "out/estimates.jsonl"))
         assert len(looks) == rounds + 1 + 2
 
@@ -174,7 +128,7 @@ def test_a_member_that_says_nothing_of_a_slow_round_is_waited_for(tmp_path: Path
             await fleet.run(8)
             fleet.network = mesh(a_b=8, a_c=8)
             await fleet.linger(10.0, silent={"b-w0"})
-            assert controller.swaps == []
+            assert swaps_of(controller) == []
             assert len(list(read_records(tmp_path / "out/estimates.jsonl"))) == 8
 
     asyncio.run(scene())
@@ -187,7 +141,7 @@ def test_a_constant_network_never_makes_it_swap(tmp_path: Path, policy: str) -> 
         small = replace(view, model_bytes=100_000)  # transfers that slow start makes look slow
         async with training(spec_of(small, policy=policy), tmp_path, small) as (controller, fleet):
             await fleet.run(60)
-            assert controller.swaps == []
+            assert swaps_of(controller) == []
             decisions = list(read_records(tmp_path / "out/decisions.jsonl"))
             assert len(decisions) > 5 and not any(decision["adopted"] for decision in decisions[1:])
 
@@ -198,20 +152,20 @@ def test_a_controller_that_holds_looks_for_no_other_plan_until_the_network_is_an
     async def scene() -> None:
         view = mesh()
         async with training(spec_of(view, hold=True), tmp_path, view) as (controller, fleet):
-            used = sorted({u[0] + "_" + v[0] for u, v, _ in controller.plan.edges() if u[0] < v[0]})[0]
+            used = sorted({u[0] + "_" + v[0] for u, v, _ in plan_of(controller).edges() if u[0] < v[0]})[0]
             fleet.network = mesh(**{used: 5})
             await fleet.run(10)
-            assert controller.swaps == [] and fleet.probed == set()
+            assert swaps_of(controller) == [] and fleet.probed == set()
             assert len(list(read_records(tmp_path / "out/decisions.jsonl"))) == 1  # the first plan
             controller.change_network(fleet.network.links, fleet.network.routes)
             await fleet.run(3)
-            assert controller.swaps == []  # nothing saves all of a round
+            assert swaps_of(controller) == []  # nothing saves all of a round
             a, b = used.split("_")
             links = {name: link for name, link in view.links.items() if name not in (f"{a}->{b}", f"{b}->{a}")}
             routes = {pair: route for pair, route in view.routes.items() if links.keys() >= set(route)}
             controller.change_network(links, routes)
             await fleet.run(3)
-            assert [swap.reason.split(":")[0] for swap in controller.swaps] == ["network"]
+            assert [swap.reason.split(":")[0] for swap in swaps_of(controller)] == ["network"]
 
     asyncio.run(scene())
 
@@ -239,12 +193,12 @@ def test_a_link_that_recovers_while_in_use_is_believed_again(tmp_path: Path) -> 
             await fleet.run(6)
             fleet.network = view_of(slow, {}, model_bytes=4_000_000, knowledge="measured")
             await fleet.run(6)
-            believed = controller.planner.knowledge.view(0.0).links
+            believed = group_of(controller).knowledge.view(0.0).links
             assert min(believed["a->b"].rate_bps, believed["b->a"].rate_bps) < 20e6
             assert min(believed["b->c"].rate_bps, believed["c->b"].rate_bps) > 36e6
             fleet.network = view
             await fleet.run(8)
-            believed = controller.planner.knowledge.view(0.0).links
+            believed = group_of(controller).knowledge.view(0.0).links
             assert all(believed[name].rate_bps == pytest.approx(40e6, rel=0.1) for name in ("a->b", "b->a"))
 
     asyncio.run(scene())
@@ -257,7 +211,7 @@ def test_a_declared_view_is_not_corrected(tmp_path: Path) -> None:
             await fleet.run(5)
             fleet.network = mesh(a_c=5, a_b=5)
             await fleet.run(10)
-            assert controller.swaps == []
+            assert swaps_of(controller) == []
             assert controller.status()["estimates"]  # measured and shown all the same
 
     asyncio.run(scene())
@@ -269,14 +223,14 @@ def test_a_link_that_goes_down_makes_it_swap_at_once(tmp_path: Path) -> None:
         spec = spec_of(view, period_s=3600.0, dwell_rounds=100)
         async with training(spec, tmp_path, view) as (controller, fleet):
             await fleet.run(2)
-            u, v = next((u[0], v[0]) for u, v, _ in controller.plan.edges() if u[0] != v[0])
+            u, v = next((u[0], v[0]) for u, v, _ in plan_of(controller).edges() if u[0] != v[0])
             rest = nx.Graph((x, y, d) for x, y, d in full_graph().edges(data=True) if {x, y} != {u, v})
             fleet.network = rerouted = view_of(rest, {"a": 2}, view.model_bytes, "measured")
             controller.change_network(rerouted.links, rerouted.routes)
-            await fleet.until(lambda: controller.swaps)
+            await fleet.until(lambda: swaps_of(controller))
             await fleet.run(2)
-            assert controller.swaps[0].active_s is not None
-            assert controller.swaps[0].reason.startswith("network")
+            assert swaps_of(controller)[0].active_s is not None
+            assert swaps_of(controller)[0].reason.startswith("network")
 
     asyncio.run(scene())
 
@@ -309,10 +263,10 @@ def test_a_forced_plan_comes_into_force_and_stays(tmp_path: Path) -> None:
         async with training(spec_of(view), tmp_path, view) as (controller, fleet):
             await fleet.run(2)
             controller.force(make_policy("star", {"server": "d-w0"}))
-            await fleet.until(lambda: controller.swaps)
+            await fleet.until(lambda: swaps_of(controller))
             await fleet.run(20)
-            assert controller.plan.policy == "star" and controller.plan.trees[0].root == "d-w0"
-            assert [swap.plan.epoch for swap in controller.swaps] == [1]
+            assert plan_of(controller).policy == "star" and plan_of(controller).trees[0].root == "d-w0"
+            assert [swap.plan.epoch for swap in swaps_of(controller)] == [1]
             assert fleet.epochs[-1] == 1
 
     asyncio.run(scene())
@@ -325,10 +279,10 @@ def test_a_second_request_waits_for_the_swap_under_way(tmp_path: Path) -> None:
             controller.force(make_policy("star", {"server": "d-w0"}))
             controller.force(make_policy("star", {"server": "b-w0"}))
             await fleet.until(lambda: all(1 in member.plans for member in fleet.members.values()))
-            assert len(controller.swaps) == 1
+            assert len(swaps_of(controller)) == 1
             await fleet.run(4)
-            assert [swap.plan.trees[0].root for swap in controller.swaps] == ["d-w0", "b-w0"]
-            assert controller.plan.epoch == 2
+            assert [swap.plan.trees[0].root for swap in swaps_of(controller)] == ["d-w0", "b-w0"]
+            assert plan_of(controller).epoch == 2
 
     asyncio.run(scene())
 
@@ -342,7 +296,7 @@ def test_a_forced_plan_is_not_forgotten_for_a_change_of_the_network(tmp_path: Pa
             controller.change_network(view.links, view.routes)
             await fleet.until(lambda: all(1 in member.plans for member in fleet.members.values()))
             await fleet.run(4)
-            assert [swap.plan.trees[0].root for swap in controller.swaps] == ["d-w0", "b-w0"]
+            assert [swap.plan.trees[0].root for swap in swaps_of(controller)] == ["d-w0", "b-w0"]
 
     asyncio.run(scene())
 
@@ -369,18 +323,18 @@ def test_a_plan_made_while_the_network_changed_is_made_again(tmp_path: Path) -> 
         view = mesh()
         async with training(spec_of(view, period_s=3600.0), tmp_path, view) as (controller, fleet):
             slow = Slow()
-            controller.planner.policy = slow  # type: ignore[assignment]
+            planner_of(controller).policy = slow  # type: ignore[assignment]
             changed = mesh(b_d=10, a_c=10)
             controller.change_network(view.links, view.routes)
             await fleet.until(lambda: len(slow.begun) == 1)
             controller.change_network(changed.links, changed.routes)
             fleet.network = changed
             slow.go_on.set()
-            await fleet.until(lambda: controller.swaps)
+            await fleet.until(lambda: swaps_of(controller))
             assert slow.begun[0].links == view.links and slow.begun[1].links == changed.links
-            assert controller.swaps[0].plan.shape() == make_policy("mst").plan(slow.begun[1]).shape()
+            assert swaps_of(controller)[0].plan.shape() == make_policy("mst").plan(slow.begun[1]).shape()
             await fleet.run(3)
-            assert [swap.plan.epoch for swap in controller.swaps] == [1] and controller.state == "running"
+            assert [swap.plan.epoch for swap in swaps_of(controller)] == [1] and controller.state == "running"
 
     asyncio.run(scene())
 
@@ -394,13 +348,13 @@ def test_a_refused_plan_is_dropped_and_another_comes_into_force(tmp_path: Path) 
             controller.force(make_policy("star", {"server": "d-w0"}))
             await fleet.until(lambda: 1 in fleet.members["a-w0"].plans)
             await fleet.run(2)
-            assert controller.swaps == [] and controller.status()["pending_epoch"] is None
+            assert swaps_of(controller) == [] and controller.status()["pending_epoch"] is None
             fleet.members["b-w0"].answer = ""
             controller.force(make_policy("star", {"server": "c-w0"}))
-            await fleet.until(lambda: controller.swaps)
+            await fleet.until(lambda: swaps_of(controller))
             await fleet.run(4)
-            assert controller.plan.trees[0].root == "c-w0" and 1 not in fleet.epochs
-            assert fleet.epochs[-1] == controller.plan.epoch > 1
+            assert plan_of(controller).trees[0].root == "c-w0" and 1 not in fleet.epochs
+            assert fleet.epochs[-1] == plan_of(controller).epoch > 1
 
     asyncio.run(scene())
     dropped = [d for d in read_records(tmp_path / "out/decisions.jsonl") if d["reason"] == "dropped"]
@@ -421,7 +375,7 @@ def test_what_waits_for_a_swap_goes_on_when_it_is_dropped(tmp_path: Path) -> Non
             fleet.members["b-w0"].answer = ""
             await fleet.until(lambda: all(2 in member.plans for member in fleet.members.values()))
             await fleet.run(2)
-            assert controller.plan.trees[0].root == "c-w0"
+            assert plan_of(controller).trees[0].root == "c-w0"
 
     asyncio.run(scene())
 
@@ -429,7 +383,7 @@ def test_what_waits_for_a_swap_goes_on_when_it_is_dropped(tmp_path: Path) -> Non
 def test_a_member_that_says_nothing_does_not_hold_up_plans_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(planner, "HOLD_MARGIN_S", 0.1)
+    monkeypatch.setattr(plan_swaps, "HOLD_MARGIN_S", 0.1)
 
     async def scene() -> None:
         view = mesh()
@@ -438,14 +392,14 @@ def test_a_member_that_says_nothing_does_not_hold_up_plans_for_ever(
             silent = fleet.members["b-w0"]
             silent.answer = None
             controller.force(make_policy("star", {"server": "d-w0"}))
-            await fleet.until(lambda: controller.swaps)
+            await fleet.until(lambda: swaps_of(controller))
             out = tmp_path / "out/decisions.jsonl"
             await fleet.until(lambda: "b-w0 did not say in time" in list(read_records(out))[-1]["why"])
-            assert controller.swaps == []
+            assert swaps_of(controller) == []
             # It does hold it in the end, and all go by it: the controller follows.
             silent.plans, silent.successor = fleet.members["a-w0"].plans, 1
             await fleet.run(2)
-            assert controller.plan.epoch == 1 == controller.swaps[0].plan.epoch
+            assert plan_of(controller).epoch == 1 == swaps_of(controller)[0].plan.epoch
 
     asyncio.run(scene())
 
@@ -573,7 +527,7 @@ def test_a_diverged_loss_is_recorded_and_does_no_harm(tmp_path: Path) -> None:
         async with training(spec_of(view), tmp_path, view) as (controller, fleet):
             for name, member in fleet.members.items():
                 member.send(Report(name, 0, 0, 0.0, 1.0, 0.0, 0.0, 0, 0, 0, 0, metrics={"loss": float("nan")}))
-            await fleet.until(lambda: controller.book.complete)
+            await fleet.until(lambda: group_of(controller).rounds.complete)
             assert controller.state == "running"
 
     asyncio.run(scene())

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from testbed import sync
-from testbed.controller.service import Controller
+from testbed.controller.service import ControllerService
 from testbed.planning import make_policy
 from testbed.protocol import Job
-from tests.controller.test_service import mesh, running, spec_of
+from tests.controller.runs import group_of, mesh, plan_of, running, spec_of, swaps_of
 
 pytestmark = pytest.mark.unit
 
@@ -31,12 +31,12 @@ def member(control: Path, name: str, value: float, means: dict[str, set[float]])
         session.finish("same")
 
 
-async def until(controller: Controller, condition: Callable[[], bool]) -> None:
+async def until(controller: ControllerService, condition: Callable[[], bool]) -> None:
     seen = 0
     async with asyncio.timeout(60):
         while not condition():
             assert controller.state != "failed", controller.failure
-            seen = await controller.wait_change(seen)
+            seen = await controller.changes.wait(seen)
 
 
 def test_sessions_go_through_forced_swaps_without_losing_an_update(tmp_path: Path) -> None:
@@ -52,14 +52,14 @@ def test_sessions_go_through_forced_swaps_without_losing_an_update(tmp_path: Pat
             ]
             for thread in threads:
                 thread.start()
-            await until(controller, lambda: bool(controller.book.complete))
+            await until(controller, lambda: bool(group_of(controller).rounds.complete))
             for epoch, server in enumerate(("d-w0", "b-w0"), start=1):
                 controller.force(make_policy("star", {"server": server}))
-                await until(controller, lambda epoch=epoch: controller.plan.epoch == epoch)
+                await until(controller, lambda epoch=epoch: plan_of(controller).epoch == epoch)
             await asyncio.wait_for(controller.finished.wait(), 60)
             assert controller.state == "done", controller.failure
-            assert all(swap.lost_updates == swap.duplicated_updates == 0 for swap in controller.swaps)
-            assert [done.number for done in controller.book.complete] == list(range(1, ROUNDS + 1))
+            assert all(swap.lost_updates == swap.duplicated_updates == 0 for swap in swaps_of(controller))
+            assert [done.number for done in group_of(controller).rounds.complete] == list(range(1, ROUNDS + 1))
             for thread in threads:
                 await asyncio.to_thread(thread.join, 20)
 

@@ -13,7 +13,7 @@ import torch
 from testbed.controller.spec import GossipGraph
 from testbed.planning.view import Member
 from testbed.protocol import Place
-from testbed.run.assignments import assignment_of, circle_of, policy_options, site_period
+from testbed.run.assignments import assignment_of, graph_of, policy_options, site_period
 from testbed.schemes.adpsgd.algorithm import ActiveMember, PassiveMember
 from testbed.schemes.assignment import GossipAssignment
 from testbed.schemes.hop.member import HopMember
@@ -37,7 +37,7 @@ def assigned(folder: Path, sync: dict[str, Any], topology: Any = TOPOLOGY) -> tu
     experiment = loaded(folder, sync, topology)
     assignment = assignment_of(experiment)
     assert isinstance(assignment, GossipAssignment)
-    return assignment, circle_of(experiment, assignment)
+    return assignment, graph_of(experiment, assignment)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def assigned(folder: Path, sync: dict[str, Any], topology: Any = TOPOLOGY) -> tu
     ],
 )
 def test_every_place_makes_a_party(sync: dict[str, Any], tmp_path: Path) -> None:
-    assignment, circle = assigned(tmp_path, sync)
+    assignment, graph = assigned(tmp_path, sync)
     members, scheme = assignment.graph.members, sync["strategy"]
     own = Experiment.load(tmp_path / "experiment.yaml").spec.sync.own
     for member in members:
@@ -63,20 +63,20 @@ def test_every_place_makes_a_party(sync: dict[str, Any], tmp_path: Path) -> None
         built = participant(scheme, member, members, place, torch.zeros(3), 5, **asdict(own))
         assert built.name == member
         assert set(place.partners) <= set(members) - {member}
-    bounds = circle.bounds(members)
+    bounds = graph.bounds(members)
     assert (max(bounds.values()) < float("inf")) == (sync["strategy"] in ("hop", "dpsgd", "sgp"))
 
 
 def test_between_sites_the_first_worker_of_each_stands_for_it(tmp_path: Path) -> None:
-    assignment, circle = assigned(tmp_path, {"strategy": "hop", "between": "sites", "max_ig": 3, "backup": 1})
+    assignment, graph = assigned(tmp_path, {"strategy": "hop", "between": "sites", "max_ig": 3, "backup": 1})
     names = [worker.name for worker in Experiment.load(tmp_path / "experiment.yaml").topology.workers]
     parties = {}
     for name in names:
         place = Place.from_json(assignment.of(name))
         parties[name] = participant("hop", name, names, place, torch.zeros(3), 5)
     leaders = {name for name, party in parties.items() if isinstance(party, SiteLeader)}
-    assert leaders == {name for name in names if name.endswith("-w0")} == set(circle.leaders)
-    bounds = circle.bounds(tuple(names))
+    assert leaders == {name for name in names if name.endswith("-w0")} == set(graph.leaders)
+    bounds = graph.bounds(tuple(names))
     assert {pair for pair, bound in bounds.items() if bound < float("inf")} == set(permutations(leaders, 2))
 
 

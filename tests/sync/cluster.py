@@ -30,7 +30,7 @@ import torch
 
 from testbed import sync
 from testbed.controller.client import AdminClient, AdminError
-from testbed.controller.spec import ControllerSpec, Elasticity
+from testbed.controller.spec import ControllerSpec, Elasticity, PlanningSpec
 from testbed.planning import Edge, View
 from testbed.planning import Member as Site
 from testbed.protocol import Job
@@ -204,8 +204,7 @@ class Cluster:
             members=self.names,
             token=self._token,
             jobs=jobs,
-            view=view_of(self.names, seed),
-            policy="netstorm",
+            planning=PlanningSpec(view=view_of(self.names, seed), policy="netstorm"),
             elastic=Elasticity(quorum=quorum, lease_s=lease_s),
         )
         self._context = multiprocessing.get_context("forkserver")

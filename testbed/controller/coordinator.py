@@ -1,0 +1,110 @@
+"""The interface of the two coordinators, which decide what the members of a run do together."""
+
+from __future__ import annotations
+
+import hmac
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Literal
+
+from testbed.controller.actions import Actions
+from testbed.controller.membership_event import MembershipEvent
+from testbed.controller.progress import Progress
+from testbed.controller.spec import ControllerSpec
+from testbed.planning import Pair, PhysicalLink, Policy, PolicyError
+from testbed.planning.graphs import GraphError
+from testbed.protocol import Goodbye, Hello, Message
+
+
+class Coordinator(ABC):
+    """Decides, event by event, what members do together; see actions.py for how it has that done.
+
+    `running` from the moment that all members are there until the run's end. `goodbyes` are what members said last,
+    `events` which of them left and came meanwhile, `progress` how far they are.
+    """
+
+    progress: Progress
+
+    def __init__(self, spec: ControllerSpec) -> None:
+        self.spec = spec
+        self.running = False
+        self.goodbyes: dict[str, Goodbye] = {}
+        self.events: list[MembershipEvent] = []
+        # A controller that is started anew must say the same.
+        self.secret = hmac.digest(spec.token.encode(), b"between members", "sha256").hex()
+
+    @property
+    @abstractmethod
+    def present(self) -> frozenset[str]:
+        """The members that take part."""
+
+    @property
+    def over(self) -> bool:
+        """Whether all who take part have said goodbye."""
+        return self.running and self.goodbyes.keys() >= self.present
+
+    @abstractmethod
+    def start(self) -> None:
+        """Be ready for members. PolicyError when they are to go by plans, and there is none."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Nothing is put on record any more."""
+
+    def note(
+        self, kind: Literal["left", "came"], member: str, after: int | None, epoch: int = 0, why: str = ""
+    ) -> None:
+        """Put on record that a member left or came: `after` which round, or in which iteration."""
+        self.events.append(MembershipEvent(kind, member, time.time(), after, epoch, why))
+
+    # Members
+
+    @abstractmethod
+    def begin(self, hellos: Mapping[str, Hello]) -> Actions:
+        """All members are there for the first time."""
+
+    @abstractmethod
+    def comes(self, hello: Hello) -> Actions:
+        """A member, which may have been there before, wants to take part from now on."""
+
+    def came_back(self, hello: Hello) -> Actions:
+        """A member that never left found its controller again, which may have been started anew.
+
+        ValueError when it does not say where it stands, or can't have stood anywhere.
+        """
+        raise ValueError(f"{hello.member!r} says where it stands, and members of this run do not come back")
+
+    @abstractmethod
+    def receive(self, message: Message) -> Actions:
+        """A member's message. ValueError when it contradicts earlier ones."""
+
+    @abstractmethod
+    def died(self, member: str, why: str) -> Actions:
+        """A member's connection ended before its goodbye."""
+
+    def proceed(self) -> Actions:
+        """Called after each event: take up what had to wait for another to be dealt with."""
+        yield from ()
+
+    @abstractmethod
+    def finish(self) -> Actions:
+        """All have said goodbye."""
+
+    def end(self) -> None:
+        """The run is done, or has failed: nobody is looked after any more."""
+        self.running = False
+
+    # The run and people
+
+    @abstractmethod
+    def change_network(self, links: Mapping[str, PhysicalLink], routes: Mapping[Pair, tuple[str, ...]]) -> None:
+        """The underlay is another one now. ViewError when it contradicts itself."""
+
+    def force(self, policy: Policy) -> None:
+        """Go by `policy` from now on, and put its plan in force whatever it saves; PolicyError where no plan is."""
+        raise PolicyError("members gossip here, by no plan")
+
+    def change_graph(self, kind: str) -> Actions:
+        """Have members that gossip go over to another graph; GraphError when they can't."""
+        raise GraphError("no members train without a centre here now")
