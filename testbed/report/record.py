@@ -115,6 +115,11 @@ class RunRecord:
         return knowledge == "measured" and any(look["links"] for look in self.estimates)
 
     @property
+    def planned(self) -> bool:
+        """Whether members went by plans; those that gossip go by none."""
+        return bool(self.plans or self.decisions)
+
+    @property
     def policy(self) -> str:
         """The policy that planned, with its options: `netstorm`, or `netstorm:roots=1`."""
         sync = self.section("sync") or self.spec.get("sync") or {}
@@ -241,7 +246,7 @@ class _Reader:
             reports=reports,
             decisions=decisions,
             estimates=tuple(self._since(zero, "estimates.jsonl", "at_s", "links")) or _estimates_of(decisions),
-            plans=self._plans(),
+            plans=self._plans(considered=bool(decisions)),
             zero_s=zero,
             gaps=tuple(self._gaps),
         )
@@ -331,7 +336,8 @@ class _Reader:
         for line in self._lines("traffic.jsonl", "at_s", "bytes"):
             yield TrafficRecord(line["at_s"] - zero, line["bytes"], line.get("busy_s") or {}, line.get("cpu"))
 
-    def _plans(self) -> dict[int, Plan]:
+    def _plans(self, considered: bool) -> dict[int, Plan]:
+        """The plans by their epochs. Where none was ever `considered`, members gossiped, and nothing is missing."""
         plans = {}
         for file in sorted((self._path / "plans").glob("*.json")):
             try:
@@ -340,6 +346,6 @@ class _Reader:
                 self._gaps.append(f"plans/{file.name}: {error}")
                 continue
             plans[plan.epoch] = plan
-        if not plans:
+        if considered and not plans:
             self._gaps.append("plans/ holds no plan")
         return plans

@@ -110,6 +110,14 @@ def build_run(path: Path, rounds: int = 160, seed: int = 1, policy: str = "mst",
     return path
 
 
+def without_plans(run: Path) -> Path:
+    """The run as one leaves it whose members gossip: nothing was decided."""
+    (run / "decisions.jsonl").unlink()
+    for plan in (run / "plans").iterdir():
+        plan.unlink()
+    return run
+
+
 def _manifest(path: Path, seed: int, end: float, rounds: int, policy: str) -> dict[str, Any]:
     return {
         "id": path.name,

@@ -9,7 +9,7 @@ import pytest
 
 from testbed.report.page import write_comparison, write_report
 from testbed.report.record import NotARun
-from tests.report.runs import MEMBERS, PAIRS, ZERO_S, build_run
+from tests.report.runs import MEMBERS, PAIRS, ZERO_S, build_run, without_plans
 
 pytestmark = pytest.mark.unit
 
@@ -87,6 +87,12 @@ def test_every_figure_has_a_title_and_words(html: str) -> None:
     for figure in figures:
         assert 'role="img"' in figure
         assert re.search(r"<title>[^<]+</title><desc>[^<]{20,}</desc>", figure)
+
+
+def test_a_run_without_plans_shows_its_network_alone(tmp_path: Path) -> None:
+    html = write_report(without_plans(build_run(tmp_path / "run", rounds=20))).read_text(encoding="utf-8")
+    assert "<h2>The network</h2>" in html and "as it was when training began" in html
+    assert "plan 0" not in _Page(html).text and "ringed root" not in html
 
 
 def test_figures_take_the_pages_colours(html: str) -> None:

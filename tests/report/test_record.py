@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from testbed.report.record import NotARun, RunRecord, site_of
-from tests.report.runs import DOWN_S, MEMBERS, NETWORK_S, UP_S, build_run
+from tests.report.runs import DOWN_S, MEMBERS, NETWORK_S, UP_S, build_run, without_plans
 
 pytestmark = pytest.mark.unit
 
@@ -61,6 +61,12 @@ def test_what_a_crash_left_out_is_said(tmp_path: Path, name: str) -> None:
     else:
         (run / name).unlink()
     assert any(name in gap for gap in RunRecord.read(run).gaps)
+
+
+def test_a_run_whose_members_gossip_lacks_no_plan(tmp_path: Path) -> None:
+    record = RunRecord.read(without_plans(build_run(tmp_path / "run", rounds=20)))
+    assert record.plans == {} and record.gaps == ()
+    assert set(record.members) == set(MEMBERS) and len(record.rounds) == 20
 
 
 def test_a_plan_that_is_none_is_said(tmp_path: Path) -> None:

@@ -67,12 +67,15 @@ class _LinkPair:
 
 
 def draw_network(record: RunRecord) -> Drawing | None:
-    """A map for each of up to four plans: the first, the last, and those between that stood longest."""
+    """A map for each of up to four plans: the first, the last, and those between that stood longest.
+
+    One without a plan where members went by none.
+    """
     pairs = _pairs(record)
-    epochs = [epoch for epoch in record.epochs if epoch in record.plans] or sorted(record.plans)[:1]
-    if not pairs or not epochs:
+    if not pairs:
         return None
-    shown = _chosen(record, epochs)
+    epochs = [epoch for epoch in record.epochs if epoch in record.plans] or sorted(record.plans)[:1]
+    shown: Sequence[int | None] = _chosen(record, epochs) or [None]
     positions = _layout(record, pairs)
     columns = 1 if len(shown) == 1 else 2
     rows = math.ceil(len(shown) / columns)
@@ -87,8 +90,10 @@ def draw_network(record: RunRecord) -> Drawing | None:
             axes.set_axis_off()
         for axes, epoch in zip(grid, shown, strict=False):
             _draw_panel(axes, record, epoch, pairs, positions)
-        alt = " ".join(f"Plan {epoch}: {_words(record.plans[epoch])}" for epoch in shown)
-        return finish(figure, "network", "The network and the plans over it", alt)
+        plans = [f"Plan {epoch}: {_words(record.plans[epoch])}" for epoch in shown if epoch is not None]
+        if not plans:
+            return finish(figure, "network", "The network", f"{len(pairs)} links between {len(positions)} sites.")
+        return finish(figure, "network", "The network and the plans over it", " ".join(plans))
 
 
 def _chosen(record: RunRecord, epochs: Sequence[int]) -> list[int]:
@@ -171,15 +176,16 @@ def _ratio(positions: Mapping[str, Point]) -> float:
 
 
 def _draw_panel(
-    axes: Axes, record: RunRecord, epoch: int, pairs: Sequence[tuple[str, str]], positions: Mapping[str, Point]
+    axes: Axes, record: RunRecord, epoch: int | None, pairs: Sequence[tuple[str, str]], positions: Mapping[str, Point]
 ) -> None:
     left, right, low, high = _extent(positions)
     axes.set(xlim=(left, right), ylim=(low, high))
     axes.set_aspect("equal")
-    _draw_links(axes, record, pairs, positions, _began(record, epoch))
+    _draw_links(axes, record, pairs, positions, 0.0 if epoch is None else _began(record, epoch))
     workers = _draw_sites(axes, record, positions)
-    _draw_plan(axes, record.plans[epoch], workers)
-    axes.set_title(_title(record, epoch), color=INK, weight="bold", pad=4)
+    if epoch is not None:
+        _draw_plan(axes, record.plans[epoch], workers)
+        axes.set_title(_title(record, epoch), color=INK, weight="bold", pad=4)
 
 
 def _title(record: RunRecord, epoch: int) -> str:

@@ -54,7 +54,7 @@ def draw_rounds(record: RunRecord) -> Drawing | None:
         over_time(axes, record.end_s)
         draw_marks([axes], record.marks, record.end_s)
         words = "; ".join(
-            f"plan {epoch}: {len(rounds)} rounds, median {text.seconds(median(r.seconds for r in rounds))}"
+            f"{_name(record, epoch)}: {len(rounds)} rounds, median {text.seconds(median(r.seconds for r in rounds))}"
             for epoch, rounds in record.epochs.items()
         )
         return finish(figure, "rounds", "Time per round", f"{words}.")
@@ -65,7 +65,7 @@ def _draw_epoch(axes: Axes, record: RunRecord, epoch: int, rounds: tuple[RoundFi
     middle = median(round_.seconds for round_ in rounds)
     axes.plot(at, [r.seconds for r in rounds], "o", color=colour, markersize=3, markeredgewidth=0, alpha=0.75, zorder=3)
     axes.hlines(middle, record.since(rounds[0].entered_s), at[-1], color=colour, linewidth=1.6, zorder=4)
-    name = f"plan {epoch}: {text.seconds(middle)}"
+    name = f"{_name(record, epoch)}: {text.seconds(middle)}"
     width = (TIME_RIGHT - TIME_LEFT) * WIDTH * 72 * (at[-1] - record.since(rounds[0].entered_s)) / record.end_s
     if width < len(name) * NAME_POINTS:
         return
@@ -82,6 +82,10 @@ def _draw_epoch(axes: Axes, record: RunRecord, epoch: int, rounds: tuple[RoundFi
         bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 0.6, "alpha": 0.75},
         zorder=6,
     )
+
+
+def _name(record: RunRecord, epoch: int) -> str:
+    return f"plan {epoch}" if record.planned else "without plans"
 
 
 def _draw_bound(axes: Axes, record: RunRecord) -> list[float]:
