@@ -14,14 +14,18 @@ import pytest
 import torch
 from torch import Tensor
 
+from testbed.controller.actions import Actions, Tell
+from testbed.controller.gossip import GossipCoordinator
 from testbed.controller.service import ControllerService
 from testbed.controller.spec import ControllerSpec, Elasticity, GossipGraph
+from testbed.planning import PolicyError, make_policy
 from testbed.planning.graphs import ring, uniform
-from testbed.protocol import Job, Place
+from testbed.protocol import Ask, Died, Goodbye, Hello, Job, Message, Place, Promised, Release, Stop, Welcome
 from testbed.sync.errors import Stopped
 from testbed.sync.gossip.account import StepFigures
 from testbed.sync.gossip.membership import Membership
 from testbed.sync.meeting import meet
+from tests.controller.fleet import connect
 from tests.controller.runs import mesh, running, spec_of
 from tests.schemes.participants import participant
 
@@ -141,6 +145,28 @@ def test_who_comes_when_training_is_at_its_end_is_told_so(tmp_path: Path) -> Non
     assert isinstance(late.error, Stopped) and not late.error.again
 
 
+def test_no_plan_is_made_for_members_that_gossip(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with running(hop_spec(), tmp_path) as controller:
+            members = [await connect(tmp_path / "s", name) for name in VIEW.names]
+            for member in members:
+                welcome = await member.read()
+                assert isinstance(welcome, Welcome) and welcome.plan == {} and tuple(welcome.roster) == VIEW.names
+            controller.change_network(VIEW.links, VIEW.routes)
+            with pytest.raises(PolicyError, match="members gossip here, by no plan"):
+                controller.force(make_policy("star"))
+            status = controller.status()
+            assert status["plan"] is None and status["policy"] is None and status["swaps"] == []
+            for member in members:
+                member.send(Goodbye(member.name, ROUNDS))
+            await asyncio.wait_for(controller.finished.wait(), 10)
+            for member in members:
+                member.writer.close()
+
+    asyncio.run(scene())
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"rounds.jsonl", "arrivals.jsonl", "final.json"}
+
+
 def test_a_run_with_fewer_members_than_its_quorum_has_failed(tmp_path: Path) -> None:
     async def scene() -> str:
         async with running(hop_spec().model_copy(update={"elastic": Elasticity(quorum=5)}), tmp_path) as controller:
@@ -151,3 +177,63 @@ def test_a_run_with_fewer_members_than_its_quorum_has_failed(tmp_path: Path) -> 
             return controller.failure
 
     assert "4 members are left, and the quorum is 5" in asyncio.run(scene())
+
+
+def hello(name: str) -> Hello:
+    return Hello(name, ("10.0.0.1", 4000))
+
+
+def begun() -> GossipCoordinator:
+    """A coordinator whose members have all come; it is told events and asked for actions, and nothing is sent."""
+    spec = hop_spec()
+    assert spec.graph is not None
+    coordinator = GossipCoordinator(spec, spec.graph)
+    list(coordinator.begin({name: hello(name) for name in VIEW.names}))
+    return coordinator
+
+
+def told(actions: Actions, kind: type[Message]) -> set[str]:
+    """The members that are sent a message of a kind."""
+    return {action.member for action in actions if isinstance(action, Tell) and isinstance(action.message, kind)}
+
+
+OTHERS = set(VIEW.names) - {DIES}
+
+
+def test_the_others_are_told_of_a_death_and_asked_for_a_graph_with_one_that_comes() -> None:
+    coordinator = begun()
+    assert told(coordinator.died(DIES, "killed"), Died) == OTHERS
+    assert coordinator.present == frozenset(OTHERS)
+    assert list(coordinator.proceed()) == []
+    assert list(coordinator.comes(hello(DIES))) == []
+    assert told(coordinator.proceed(), Ask) == OTHERS
+    assert list(coordinator.proceed()) == []  # one change at a time
+    welcomed = [told(coordinator.receive(Promised(name, 5)), Welcome) for name in sorted(OTHERS)]
+    assert welcomed == [set()] * (len(OTHERS) - 1) + [{DIES}]
+    assert coordinator.present == frozenset(VIEW.names)
+    assert [(event.kind, event.member, event.round) for event in coordinator.events] == [
+        ("left", DIES, 0),
+        ("came", DIES, 5),
+    ]
+
+
+def test_a_comer_that_dies_again_is_waited_for_no_more() -> None:
+    coordinator = begun()
+    list(coordinator.died(DIES, "killed"))
+    list(coordinator.comes(hello(DIES)))
+    list(coordinator.proceed())
+    assert told(coordinator.died(DIES, "killed"), Release) == OTHERS
+    assert list(coordinator.proceed()) == []
+
+
+def test_nobody_is_let_in_when_one_is_at_its_end() -> None:
+    coordinator = begun()
+    list(coordinator.died(DIES, "killed"))
+    list(coordinator.receive(Goodbye("a-w0", ROUNDS)))
+    list(coordinator.comes(hello(DIES)))
+    assert told(coordinator.proceed(), Stop) == {DIES}
+
+
+def test_members_that_gossip_do_not_come_back_to_a_controller_that_was_away() -> None:
+    with pytest.raises(ValueError, match="do not come back"):
+        begun().came_back(hello("a-w0"))

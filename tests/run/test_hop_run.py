@@ -43,6 +43,8 @@ def test_the_others_finish_when_two_die(tmp_path: Path) -> None:
     assert all(0 < death["iteration"] < 60 for death in gap["deaths"]) and gap["breaches"] == []
     assert summary["training"]["rounds"] == 60
     assert [event["target"] for event in summary["events"] if event["kind"] == "kill"] == ["rack-w2", "rack-w5"]
+    left = {path.name for path in running.directory.iterdir()}
+    assert "report.html" in left and not left & {"plans", "views", "decisions.jsonl", "estimates.jsonl"}
 
 
 def test_one_that_dies_comes_again_at_the_iteration_of_the_others(tmp_path: Path) -> None:

@@ -1,0 +1,240 @@
+"""The coordinator of members that reduce in rounds, told events and asked for actions: nothing is sent or started."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from testbed.controller.actions import Action, Actions, After, Background, Fail, Tell, TellAll
+from testbed.controller.allreduce import AllReduceCoordinator
+from testbed.controller.spec import Elasticity
+from testbed.plan import Plan
+from testbed.planning import make_policy
+from testbed.protocol import (
+    Confirm,
+    Goodbye,
+    Halt,
+    Held,
+    Hello,
+    Holding,
+    Message,
+    Prepare,
+    Report,
+    Resume,
+    Stop,
+    Welcome,
+)
+from testbed.telemetry.store import read_records
+from tests.controller.runs import mesh, spec_of
+
+pytestmark = pytest.mark.unit
+
+VIEW = mesh()
+NAMES = VIEW.names
+LOST = "b-w0"
+OTHERS = tuple(name for name in NAMES if name != LOST)
+
+
+class Told:
+    """A coordinator, what it had sent, and what it asked to be called back for. Work is done at once, in order."""
+
+    def __init__(self, out: Path, elastic: bool = True) -> None:
+        spec = spec_of(VIEW, elastic=Elasticity(quorum=3) if elastic else None, period_s=3600.0)
+        assert spec.planning is not None
+        self.coordinator = AllReduceCoordinator(spec, spec.planning, out)
+        self.sent: list[tuple[str, Message]] = []
+        self.timers: list[Callable[[], Actions]] = []
+        self.failure = ""
+        self.coordinator.start()
+        self.do(self.coordinator.begin({name: hello(name) for name in NAMES}))
+
+    @property
+    def plan(self) -> Plan:
+        return self.coordinator.group.plans.plan
+
+    def do(self, actions: Iterable[Action]) -> None:
+        waiting = deque([*actions, *self.coordinator.proceed()])
+        while waiting:
+            match action := waiting.popleft():
+                case Tell(member, message):
+                    self.sent.append((member, message))
+                case TellAll(message):
+                    self.sent += [(name, message) for name in NAMES]
+                case After():
+                    self.timers.append(action.then)
+                case Background():
+                    waiting += [*action.then(action.work()), *self.coordinator.proceed()]
+                case Fail(reason):
+                    self.failure = self.failure or reason
+
+    def hear(self, message: Message) -> None:
+        self.do(self.coordinator.receive(message))
+
+    def take(self, kind: type[Message]) -> dict[str, Any]:
+        """The messages of a kind since it was last asked for any, by member."""
+        sent, self.sent = self.sent, []
+        return {member: message for member, message in sent if isinstance(message, kind)}
+
+    def go_round(self, number: int, epoch: int, names: Iterable[str] = NAMES) -> None:
+        for name in names:
+            self.hear(Report(name, number, epoch, 10.0 * number, 10.0 * number + 1, 0.1, 0.0, 0, 0, 0, 0))
+
+    def force(self, server: str) -> None:
+        self.coordinator.force(make_policy("star", {"server": server}))
+        self.do(())
+
+    def lose(self, name: str) -> None:
+        self.do(self.coordinator.receive(Goodbye(name, 0, error="out of memory")))
+
+    def kinds(self) -> list[tuple[str, str]]:
+        return [(event.kind, event.member) for event in self.coordinator.events]
+
+
+@pytest.fixture
+def told(tmp_path: Path) -> Iterator[Told]:
+    made = Told(tmp_path)
+    yield made
+    made.coordinator.close()
+
+
+def hello(name: str) -> Hello:
+    return Hello(name, ("10.0.0.1", 4000))
+
+
+def holding(name: str, epoch: int) -> Holding:
+    return Holding(name, epoch, round=1, over=True)
+
+
+def test_members_begin_under_the_first_plan(told: Told) -> None:
+    welcomes = told.take(Welcome)
+    assert welcomes.keys() == set(NAMES)
+    assert all(welcome.plan == told.plan.to_json() for welcome in welcomes.values())
+    assert told.coordinator.running and not told.coordinator.over
+
+
+def test_a_plan_is_prepared_held_confirmed_and_in_force_with_the_first_round_under_it(told: Told) -> None:
+    told.go_round(1, epoch=0)
+    told.force("d-w0")
+    assert {Plan.from_json(its.plan).epoch for its in told.take(Prepare).values()} == {1}
+    for name in OTHERS:
+        told.hear(Held(name, 1))
+    assert told.take(Confirm) == {}
+    told.hear(Held(LOST, 1))
+    assert told.take(Confirm) == dict.fromkeys(NAMES, Confirm(1))
+    told.go_round(2, epoch=0)
+    assert told.plan.epoch == 0
+    told.go_round(3, epoch=1)
+    assert told.plan.epoch == 1 and told.plan.trees[0].root == "d-w0"
+
+
+def test_one_swap_at_a_time_and_a_refused_one_gives_way_to_the_next(told: Told, tmp_path: Path) -> None:
+    told.force("d-w0")
+    told.force("c-w0")
+    assert {Plan.from_json(its.plan).epoch for its in told.take(Prepare).values()} == {1}
+    told.hear(Held(LOST, 1, refusal="no connection"))
+    plans = [Plan.from_json(its.plan) for its in told.take(Prepare).values()]
+    assert {plan.epoch for plan in plans} == {2} and plans[0].trees[0].root == "c-w0"
+    reasons = [(its["reason"], its["epoch"]) for its in read_records(tmp_path / "decisions.jsonl")]
+    assert reasons == [("period", 0), ("forced", 1), ("dropped", None), ("forced", 2)]
+
+
+def test_what_nobody_says_to_hold_in_time_is_dropped(told: Told) -> None:
+    told.force("d-w0")
+    late = told.timers[-1]
+    told.do(late())
+    assert told.coordinator.group.plans.pending is None and told.coordinator.group.plans.swaps == []
+    told.do(late())  # of a swap that is over already
+
+
+def test_the_others_recover_from_a_loss_under_a_plan_without_the_member(told: Told, tmp_path: Path) -> None:
+    told.go_round(1, epoch=0)
+    told.force("d-w0")
+    told.sent.clear()
+    told.lose(LOST)
+    halts = {member: message for member, message in told.sent if isinstance(message, Halt)}
+    assert halts.keys() == set(OTHERS)
+    [epoch] = {halt.epoch for halt in halts.values()}
+    assert told.take(Stop)[LOST].again
+    assert told.coordinator.group.plans.pending is None  # the swap under way was dropped with it
+    for name in OTHERS:
+        assert told.take(Resume) == {}
+        told.hear(holding(name, epoch))
+    resumes = told.take(Resume)
+    assert resumes.keys() == set(OTHERS)
+    plan = Plan.from_json(resumes["a-w0"].plan)
+    assert plan.members == OTHERS and plan.epoch == epoch == told.plan.epoch
+    assert json.loads((tmp_path / f"plans/{epoch:04d}.json").read_text()) == plan.to_json()
+    assert told.kinds() == [("left", LOST)]
+    told.go_round(2, epoch, OTHERS)
+    assert [done.number for done in told.coordinator.group.rounds.complete] == [1, 2]
+
+
+def test_a_round_that_lacked_only_the_lost_member_is_over_with_the_loss(told: Told) -> None:
+    told.go_round(1, 0, OTHERS)
+    assert told.coordinator.group.rounds.complete == []
+    told.lose(LOST)
+    assert [done.number for done in told.coordinator.group.rounds.complete] == [1]
+    assert told.coordinator.events[0].round == 1
+
+
+def test_a_member_that_comes_takes_part_from_the_first_round_under_its_plan(told: Told) -> None:
+    told.lose(LOST)
+    [epoch] = {halt.epoch for halt in told.take(Halt).values()}
+    told.do(told.coordinator.comes(hello(LOST)))
+    assert told.take(Welcome) == {}  # the others are being reconfigured: it waits for that
+    for name in OTHERS:
+        told.hear(holding(name, epoch))
+    assert told.take(Welcome).keys() == {LOST}
+    [swap] = [swap for swap in told.coordinator.group.plans.swaps if swap.joins]
+    for name in OTHERS:
+        told.hear(Held(name, swap.plan.epoch))
+    assert told.coordinator.present == frozenset(OTHERS)
+    told.go_round(2, swap.plan.epoch)
+    assert told.coordinator.present == frozenset(NAMES) and told.plan == swap.plan
+    assert told.kinds() == [("left", LOST), ("came", LOST)]
+
+
+def test_a_comer_that_goes_before_it_was_admitted_leaves_others_that_may_have_agreed_on_it(told: Told) -> None:
+    told.lose(LOST)
+    for name in OTHERS:
+        told.hear(holding(name, told.coordinator.group.plans.newest))
+    told.do(told.coordinator.comes(hello(LOST)))
+    assert told.take(Prepare).keys() == set(OTHERS)
+    told.do(told.coordinator.died(LOST, "killed"))
+    halts = told.take(Halt)
+    assert halts.keys() == set(OTHERS) and LOST in halts["a-w0"].why
+
+
+def test_fewer_members_than_the_quorum_end_the_run(told: Told) -> None:
+    told.lose("a-w0")
+    told.lose("a-w1")
+    assert told.failure == ""
+    told.lose("b-w0")
+    assert told.failure == "b-w0 is gone: out of memory; 2 members are left, and the quorum is 3"
+
+
+def test_a_loss_among_members_that_are_done_but_for_that_one_needs_no_recovery(told: Told) -> None:
+    for name in OTHERS:
+        told.hear(Goodbye(name, 1, "d1635"))
+    told.take(Stop)
+    told.lose(LOST)
+    assert told.coordinator.over and told.take(Halt) == {} and told.kinds() == [("left", LOST)]
+    assert list(told.coordinator.finish()) == [TellAll(Stop("done"))]
+
+
+def test_where_members_may_not_go_a_death_ends_the_run(tmp_path: Path) -> None:
+    told = Told(tmp_path, elastic=False)
+    assert told.timers == []  # nobody has a lease
+    told.do(told.coordinator.died(LOST, "its connection ended"))
+    assert told.failure == f"{LOST}: its connection ended"
+    told.coordinator.close()
+
+
+def test_one_that_does_not_say_where_it_stands_did_not_come_back(told: Told) -> None:
+    with pytest.raises(ValueError, match="does not say where it stands"):
+        list(told.coordinator.came_back(Hello("a-w0", ("10.0.0.1", 1), standing={"plan": {}})))
