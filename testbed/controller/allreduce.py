@@ -152,7 +152,7 @@ class AllReduceCoordinator(Coordinator):
             yield from self._round_over(done)
 
     def _round_over(self, done: ReportedRound) -> Actions:
-        """The members may go by another plan since, one that was to come among them."""
+        """Members may go by another plan since, and be one more. Links are measured, and may call for another."""
         swap = self.planner.swaps.round_over()
         if swap is not None and swap.joins:
             self.group.membership.admit(swap.joins)

@@ -1,4 +1,4 @@
-"""What a run comes to, as it goes on and at its end, by the kind of its coordinator."""
+"""How far members are and what they go by, for the controller's status and its last word."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NEWEST_ROUNDS = 50
 
 
 class Progress(ABC):
-    """How far members are and what they go by, in plain values. Times are Unix seconds, rates bit/s of frames."""
+    """A coordinator's part of what is said of a run, in plain values. Times are Unix seconds, rates bit/s of frames."""
 
     @abstractmethod
     def rounds(self, since: int) -> list[dict[str, Any]]:
@@ -24,11 +24,11 @@ class Progress(ABC):
 
     @abstractmethod
     def status(self) -> dict[str, Any]:
-        """The state in short."""
+        """How far members are now."""
 
     @abstractmethod
     def final(self) -> dict[str, Any]:
-        """What came of it."""
+        """How far they came."""
 
 
 class GroupProgress(Progress):

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine, Iterable, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,6 +20,7 @@ from testbed.controller.change_signal import ChangeSignal
 from testbed.controller.coordinator import Coordinator
 from testbed.controller.gossip import GossipCoordinator
 from testbed.controller.member_server import JoinRefused, MemberServer
+from testbed.controller.outcome import State, final, status
 from testbed.controller.report_log import ReportLog
 from testbed.controller.spec import ControllerSpec
 from testbed.planning import Pair, PhysicalLink, Policy
@@ -31,8 +31,6 @@ log = logging.getLogger(__name__)
 
 #: How long a member may take to accept its last message.
 FLUSH_S = 2.0
-
-State = Literal["waiting", "running", "done", "failed"]
 
 
 def coordinator_of(spec: ControllerSpec, out: Path) -> Coordinator:
@@ -146,17 +144,8 @@ class ControllerService:
         self._carry_out(self.coordinator.change_graph(kind))
 
     def status(self) -> dict[str, Any]:
-        """The state in short; times are Unix seconds, rates bit/s of frames as links were measured."""
-        return {
-            "state": self.state,
-            "failure": self.failure,
-            "members": list(self.spec.members),
-            "joined": sorted(self.hellos),
-            "left": sorted(self.coordinator.goodbyes),
-            "passages": [asdict(event) for event in self.coordinator.events],
-            "rounds": self.spec.rounds,
-            **self.coordinator.progress.status(),
-        }
+        """The state in short."""
+        return status(self)
 
     # What the coordinator asks for
 
@@ -212,28 +201,6 @@ class ControllerService:
     def _end(self, state: Literal["done", "failed"]) -> None:
         self.state = state
         self.coordinator.end()
-        write_json(self._out / "final.json", self._final())
+        write_json(self._out / "final.json", final(self))
         self.finished.set()
         self.changes.announce()
-
-    def _final(self) -> dict[str, Any]:
-        """What came of the run."""
-        goodbyes, present = self.coordinator.goodbyes, self.coordinator.present
-        digests = {goodbye.digest for goodbye in goodbyes.values()}
-        return {
-            "state": self.state,
-            "failure": self.failure,
-            "identical": len(digests) == 1 and "" not in digests and goodbyes.keys() >= present,
-            "passages": [asdict(event) for event in self.coordinator.events],
-            "members": {
-                member: {
-                    "device": self.hellos[member].device,
-                    "rounds": goodbye.rounds,
-                    "digest": goodbye.digest,
-                    "metrics": dict(goodbye.metrics),
-                    "error": goodbye.error,
-                }
-                for member, goodbye in goodbyes.items()
-            },
-            **self.coordinator.progress.final(),
-        }

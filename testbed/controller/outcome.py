@@ -1,0 +1,52 @@
+"""What a controller says of its run: the state while it goes on, and what came of it at the end."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from testbed.controller.service import ControllerService
+
+State = Literal["waiting", "running", "done", "failed"]
+
+
+def status(controller: ControllerService) -> dict[str, Any]:
+    """The state in short; times are Unix seconds, rates bit/s of frames as links were measured."""
+    return {
+        "state": controller.state,
+        "failure": controller.failure,
+        "members": list(controller.spec.members),
+        "joined": sorted(controller.hellos),
+        "left": sorted(controller.coordinator.goodbyes),
+        "passages": _events(controller),
+        "rounds": controller.spec.rounds,
+        **controller.coordinator.progress.status(),
+    }
+
+
+def final(controller: ControllerService) -> dict[str, Any]:
+    """What came of the run."""
+    goodbyes, present = controller.coordinator.goodbyes, controller.coordinator.present
+    digests = {goodbye.digest for goodbye in goodbyes.values()}
+    return {
+        "state": controller.state,
+        "failure": controller.failure,
+        "identical": len(digests) == 1 and "" not in digests and goodbyes.keys() >= present,
+        "passages": _events(controller),
+        "members": {
+            member: {
+                "device": controller.hellos[member].device,
+                "rounds": goodbye.rounds,
+                "digest": goodbye.digest,
+                "metrics": dict(goodbye.metrics),
+                "error": goodbye.error,
+            }
+            for member, goodbye in goodbyes.items()
+        },
+        **controller.coordinator.progress.final(),
+    }
+
+
+def _events(controller: ControllerService) -> list[dict[str, Any]]:
+    return [asdict(event) for event in controller.coordinator.events]
