@@ -71,7 +71,7 @@ class Coordinator(ABC):
     def came_back(self, hello: Hello) -> Actions:
         """A member that never left found its controller again, which may have been started anew.
 
-        ValueError when it does not say where it stands, or can't have stood anywhere.
+        ValueError when it does not say where it stands, or members of such a run never come back.
         """
         raise ValueError(f"{hello.member!r} says where it stands, and members of this run do not come back")
 
@@ -83,9 +83,9 @@ class Coordinator(ABC):
     def died(self, member: str, why: str) -> Actions:
         """A member's connection ended before its goodbye."""
 
+    @abstractmethod
     def proceed(self) -> Actions:
-        """Called after each event: take up what had to wait for another to be dealt with."""
-        yield from ()
+        """Called after each event: take up what had to wait until it was dealt with."""
 
     @abstractmethod
     def finish(self) -> Actions:
