@@ -11,7 +11,7 @@ from __future__ import annotations
 from testbed.sync.checkpoint import Checkpoint, load
 from testbed.sync.codecs import Residual
 from testbed.sync.errors import CheckpointError, FrameError, Stopped, SyncError
-from testbed.sync.later import Work
+from testbed.sync.executor import Work
 from testbed.sync.outer import Average, Nesterov, Outer
 from testbed.sync.session import RoundResult, Session, join
 from testbed.sync.strategies import PowerSgd, Strategy

@@ -8,7 +8,7 @@ import time
 
 from testbed.protocol import MAX_LINE_BYTES, Message, Stop, Welcome, decode, encode
 from testbed.sync.errors import Stopped, SyncError
-from testbed.sync.sockets import close_now
+from testbed.sync.transport.sockets import close_now
 
 _POLL_S = 0.1
 #: A controller that answers does so within this; one whose host drops packets is asked again.

@@ -10,7 +10,7 @@ from torch.distributed import GradBucket  # type: ignore[attr-defined]  # public
 
 from testbed.sync.codecs import Residual
 from testbed.sync.errors import SyncError
-from testbed.sync.later import Work
+from testbed.sync.executor import Work
 from testbed.sync.strategies.strategy import Reduced, Reducer
 
 Hook = Callable[[object, GradBucket], torch.futures.Future[torch.Tensor]]

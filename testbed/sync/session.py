@@ -31,20 +31,21 @@ from testbed.protocol import (
     Slice,
     Stop,
 )
-from testbed.sync import catchup, checkpoint
+from testbed.sync import checkpoint
+from testbed.sync.allreduce import state as catchup
+from testbed.sync.allreduce.elastic import Begun, Eras
+from testbed.sync.allreduce.round import Tally
 from testbed.sync.buffers import CODES, Staging
 from testbed.sync.checkpoint import Stateful
 from testbed.sync.codecs import Residual
-from testbed.sync.eras import Begun, Eras
 from testbed.sync.errors import Stopped, SyncError
-from testbed.sync.later import Later, Work
+from testbed.sync.executor import Later, Work
 from testbed.sync.line import Line
-from testbed.sync.listener import CLOSE_S, Listener
 from testbed.sync.meanwhile import Meanwhile
-from testbed.sync.meeting import Meeting, meet
-from testbed.sync.round import Tally
-from testbed.sync.sender import Way
+from testbed.sync.rendezvous import Meeting, meet
 from testbed.sync.strategies.offer import Offers
+from testbed.sync.transport.listener import CLOSE_S, Listener
+from testbed.sync.transport.sender import Way
 
 if TYPE_CHECKING:
     from testbed.sync.ddp import Hook

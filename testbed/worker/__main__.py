@@ -46,7 +46,7 @@ def main() -> int:
 def _stopped(arguments: argparse.Namespace) -> bool:
     """Train; whether the others go on without this member, which may come back."""
     from testbed import sync
-    from testbed.sync.meeting import meet
+    from testbed.sync.rendezvous import meet
     from testbed.worker.device import device
     from testbed.worker.loop import work_at
 

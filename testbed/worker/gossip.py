@@ -13,7 +13,7 @@ from testbed.sync import flat
 from testbed.sync.codecs import PLAIN, by_name
 from testbed.sync.gossip.effects import Participant
 from testbed.sync.gossip.membership import Membership
-from testbed.sync.meeting import Meeting
+from testbed.sync.rendezvous import Meeting
 from testbed.worker.device import chosen_device
 from testbed.worker.learner import Learner, make
 from testbed.worker.steps import PacedSteps, gathered

@@ -16,7 +16,7 @@ from testbed import sync
 from testbed.schemes import SCHEMES, named
 from testbed.schemes.training import RoundTraining
 from testbed.sync import Strategy
-from testbed.sync.meeting import Meeting
+from testbed.sync.rendezvous import Meeting
 from testbed.sync.session import session_of
 from testbed.worker import gossip, learner
 from testbed.worker.device import chosen_device

@@ -37,7 +37,7 @@ from testbed.protocol import (
     decode,
     encode,
 )
-from testbed.sync.arrivals import LEAST_BYTES, MOST_BYTES, MOST_S
+from testbed.sync.transport.arrivals import LEAST_BYTES, MOST_BYTES, MOST_S
 
 #: Round trips that an edge stays busy beyond draining, and by which part trains are off.
 OVERHEAD_RTTS = 3

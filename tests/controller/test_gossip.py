@@ -24,7 +24,7 @@ from testbed.protocol import Ask, Died, Goodbye, Hello, Job, Message, Place, Pro
 from testbed.sync.errors import Stopped
 from testbed.sync.gossip.account import StepFigures
 from testbed.sync.gossip.membership import Membership
-from testbed.sync.meeting import meet
+from testbed.sync.rendezvous import meet
 from tests.controller.fleet import connect
 from tests.controller.runs import mesh, running, spec_of
 from tests.schemes.participants import participant

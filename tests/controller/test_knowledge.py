@@ -15,7 +15,7 @@ from testbed.plan import Plan
 from testbed.planning import Edge, Pair, View, make_policy, policy_names, predict
 from testbed.planning.star import star
 from testbed.protocol import PeerSample
-from testbed.sync.arrivals import LEAST_BYTES
+from testbed.sync.transport.arrivals import LEAST_BYTES
 from testbed.telemetry.estimate import SILENCE_S
 from tests.controller.fleet import transfers
 from tests.planning.networks import sites, view_of, views

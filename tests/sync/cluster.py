@@ -34,7 +34,7 @@ from testbed.controller.spec import ControllerSpec, Elasticity, PlanningSpec
 from testbed.planning import Edge, View
 from testbed.planning import Member as Site
 from testbed.protocol import Job
-from testbed.sync.round import Round
+from testbed.sync.allreduce.round import Round
 
 ELEMENTS = 60_000
 CHUNK_ELEMENTS = 16 * 1024

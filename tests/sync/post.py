@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from testbed.plan import Plan
-from testbed.sync import frame
-from testbed.sync.backlog import Priority, nothing, unchanged
+from testbed.sync.allreduce.group import Exchange
 from testbed.sync.errors import SyncError
-from testbed.sync.exchange import Exchange
-from testbed.sync.outbox import Outbox
-from testbed.sync.sender import CLOSE_S, Sender, Way
+from testbed.sync.transport import frame
+from testbed.sync.transport.outbox import Outbox
+from testbed.sync.transport.send_queue import Priority, nothing, unchanged
+from testbed.sync.transport.sender import CLOSE_S, Sender, Way
 
 #: Carriers from each member to each other one. One may be held up while the other brings what was sent later.
 CARRIERS = 2

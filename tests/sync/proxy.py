@@ -11,8 +11,8 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
-from testbed.sync.sender import CLOSE_S
-from testbed.sync.sockets import close_now
+from testbed.sync.transport.sender import CLOSE_S
+from testbed.sync.transport.sockets import close_now
 
 #: Read at once; most pieces go on at once, one of so many takes its time.
 PIECE_BYTES = 4096

@@ -28,10 +28,10 @@ import torch
 
 from testbed import sync
 from testbed.plan import Plan
-from testbed.sync.exchange import Exchange
-from testbed.sync.later import Later, Work
-from testbed.sync.round import Round
-from testbed.sync.sender import Way
+from testbed.sync.allreduce.group import Exchange
+from testbed.sync.allreduce.round import Round
+from testbed.sync.executor import Later, Work
+from testbed.sync.transport.sender import Way
 from tests.sync.controller import Controller, job
 from tests.sync.plans import names, plan_over_graph
 from tests.sync.post import Post

@@ -14,12 +14,12 @@ import pytest
 import torch
 
 from testbed.plan import Plan, Route
+from testbed.sync.allreduce.group import Exchange
+from testbed.sync.allreduce.round import Delivery
 from testbed.sync.errors import FrameError
-from testbed.sync.exchange import Exchange
-from testbed.sync.frame import Frame, FrameFormat, Greeting, Kind, verify
-from testbed.sync.listener import Listener
-from testbed.sync.round import Delivery
-from testbed.sync.sender import Way
+from testbed.sync.transport.frame import Frame, FrameFormat, Greeting, Kind, verify
+from testbed.sync.transport.listener import Listener
+from testbed.sync.transport.sender import Way
 from tests.sync.plans import names, star
 
 pytestmark = pytest.mark.unit

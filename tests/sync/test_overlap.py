@@ -15,10 +15,10 @@ import torch
 
 from testbed import sync
 from testbed.plan import Group, Plan
+from testbed.sync.allreduce.group import Exchange
 from testbed.sync.errors import SyncError
-from testbed.sync.exchange import Exchange
-from testbed.sync.frame import FrameFormat, Kind
-from testbed.sync.sender import Way
+from testbed.sync.transport.frame import FrameFormat, Kind
+from testbed.sync.transport.sender import Way
 from tests.sync import sessions
 from tests.sync.plans import chain, names, star
 from tests.sync.post import Letter, Post

@@ -16,7 +16,7 @@ import torch
 from testbed import sync
 from testbed.plan import Plan
 from testbed.protocol import Goodbye, Held, Hello, Job
-from testbed.sync.frame import Greeting
+from testbed.sync.transport.frame import Greeting
 from tests.sync.controller import Controller, job
 from tests.sync.plans import chain, names, random_plan, star, two_level
 

@@ -13,13 +13,13 @@ from queue import Empty, SimpleQueue
 
 from torch import Tensor
 
+from testbed.sync.allreduce.round import Delivery
 from testbed.sync.errors import FrameError
-from testbed.sync.frame import Frame, FrameFormat, Greeting, Kind
 from testbed.sync.gossip.effects import Step
 from testbed.sync.gossip.message import Message
 from testbed.sync.gossip.message_codec import MessageCodec, WireMessage
 from testbed.sync.gossip.neighbours import Neighbours
-from testbed.sync.round import Delivery
+from testbed.sync.transport.frame import Frame, FrameFormat, Greeting, Kind
 
 #: Messages of one peer that may be half there. Chunks of a message leave in order, so over one connection it is one;
 #: over several, what is on its way in one of them keeps messages open that the others have brought the rest of.

@@ -20,9 +20,9 @@ from testbed.sync.gossip.inbox import Asked, Gone, Inbox, MemberFailed, Sent, Tu
 from testbed.sync.gossip.message_codec import MessageCodec
 from testbed.sync.gossip.message_queue import MessageQueue
 from testbed.sync.gossip.neighbours import Neighbours
-from testbed.sync.listener import CLOSE_S, Listener
-from testbed.sync.meeting import Meeting
-from testbed.sync.sender import Way
+from testbed.sync.rendezvous import Meeting
+from testbed.sync.transport.listener import CLOSE_S, Listener
+from testbed.sync.transport.sender import Way
 
 log = logging.getLogger(__name__)
 

@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from testbed.protocol import PeerSample
-from testbed.sync.backlog import Priority
-from testbed.sync.frame import Frame, FrameFormat, Kind
 from testbed.sync.gossip.message import Message
 from testbed.sync.gossip.message_codec import MessageCodec, WireMessage
-from testbed.sync.outbox import Outbox
-from testbed.sync.sender import Way
+from testbed.sync.transport.frame import Frame, FrameFormat, Kind
+from testbed.sync.transport.outbox import Outbox
+from testbed.sync.transport.send_queue import Priority
+from testbed.sync.transport.sender import Way
 
 #: Tokens and acknowledgements overtake a model between two of its frames: at 20 Mbit/s they wait for 26 ms at most.
 CHUNK_BYTES = 64 * 1024

@@ -10,7 +10,7 @@ import torch
 
 from testbed.sync import flat
 from testbed.sync.codecs import Residual
-from testbed.sync.later import Work
+from testbed.sync.executor import Work
 from testbed.sync.outer import Outer
 from testbed.sync.strategies.strategy import Reducer
 

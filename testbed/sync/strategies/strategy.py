@@ -12,7 +12,7 @@ import torch
 
 from testbed.sync.codecs import Residual
 from testbed.sync.errors import SyncError
-from testbed.sync.later import Work
+from testbed.sync.executor import Work
 
 
 class Reduced(Protocol):

@@ -13,8 +13,8 @@ import torch
 from testbed import sync
 from testbed.plan import Plan, PlanError
 from testbed.protocol import Goodbye, Held
+from testbed.sync.allreduce.role import role_in
 from testbed.sync.codecs import Residual
-from testbed.sync.duty import role_in
 from tests.sync.controller import Controller, job
 from tests.sync.plans import chain, names, random_plan, star
 from tests.sync.sessions import run

@@ -15,9 +15,9 @@ from testbed.sync.gossip.effects import Participant
 from testbed.sync.gossip.inbox import Gone, Inbox, MemberFailed, Sent
 from testbed.sync.gossip.message_codec import MessageCodec
 from testbed.sync.gossip.message_queue import MessageQueue
-from testbed.sync.listener import Listener
-from testbed.sync.sender import Way
-from testbed.sync.sockets import listen
+from testbed.sync.transport.listener import Listener
+from testbed.sync.transport.sender import Way
+from testbed.sync.transport.sockets import listen
 
 PATIENCE_S = 20.0
 

@@ -18,11 +18,11 @@ from testbed.schemes.hop.member import HopMember
 from testbed.schemes.hop.messages import HopUpdate
 from testbed.schemes.hop.rules import HopRules
 from testbed.sync.errors import FrameError, SyncError
-from testbed.sync.frame import Frame, Greeting, Kind
 from testbed.sync.gossip.driver import LocalStep
 from testbed.sync.gossip.effects import Participant
 from testbed.sync.gossip.inbox import Asked, Cut, Inbox, Turned
 from testbed.sync.gossip.message_codec import MessageCodec
+from testbed.sync.transport.frame import Frame, Greeting, Kind
 from tests.schemes.hop.hops import hop_members, monitor_of, neighbours
 from tests.schemes.participants import participant
 from tests.sync.gossip.loopback import Node, no_change, start

@@ -1,0 +1,124 @@
+"""The round that a member is in, over all eras that it takes, and the one before it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+import torch
+
+from testbed.protocol import Slice
+from testbed.sync.allreduce import spans
+from testbed.sync.allreduce.spans import Span, Spans
+from testbed.sync.codecs import Residual
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """A round that is over: whose updates its means are of, and a copy of those of the elements [start, stop)."""
+
+    number: int
+    slices: tuple[Slice, ...]
+    means: Callable[[int, int], torch.Tensor]
+
+
+class Attempt:
+    """A round's `values`: where `slices` say so they are the mean, elsewhere what this member contributes.
+
+    A member that is lost in the middle leaves some elements final. Those that nobody holds are reduced again, packed
+    into a tensor of their own.
+    """
+
+    def __init__(self, number: int, values: torch.Tensor, weight: float, residual: Residual | None) -> None:
+        self.number = number
+        self.values = values
+        self.weight = weight
+        self.residual = residual
+        self.slices: tuple[Slice, ...] = ()
+        self._owed = None if residual is None else residual.state()
+        self._left: Spans = ()
+        self._packed: torch.Tensor | None = None
+        self._packed_residual: Residual | None = None
+
+    @property
+    def elements(self) -> int:
+        """How many there are."""
+        return len(self.values)
+
+    @property
+    def final(self) -> Spans:
+        """The elements that hold their mean."""
+        return spans.union((part.start, part.stop) for part in self.slices)
+
+    @property
+    def whole(self) -> bool:
+        """Whether all elements do."""
+        return spans.count(self.final) == self.elements
+
+    def absorb(self, finals: Iterable[Slice]) -> None:
+        """An exchange ended with these final, of what it was given to reduce. Those that are known count once."""
+        for part in finals:
+            if self._packed is None:
+                self._add(part)
+                continue
+            for (low, high), (start, stop) in spans.unpack(self._left, [(part.start, part.stop)]):
+                self.values[start:stop] = self._packed[low:high]
+                self._add(replace(part, start=start, stop=stop))
+
+    def put(self, start: int, means: torch.Tensor, slices: Iterable[Slice]) -> None:
+        """Take means from element `start` on that another member holds."""
+        stop = start + len(means)
+        self.values[start:stop] = means
+        for part in slices:
+            if max(part.start, start) < min(part.stop, stop):
+                self._add(replace(part, start=max(part.start, start), stop=min(part.stop, stop)))
+
+    def again(self) -> None:
+        """Begin anew with what is not final: owe what was owed of that before the round. For who called the exchange,
+        once its round has ended."""
+        if self.residual is not None and self.residual.values is not None:
+            self._settle(self.residual.values)
+        self._packed = self._packed_residual = None
+
+    def pack(self, left: Spans) -> tuple[torch.Tensor, Residual | None]:
+        """What this member contributes of the elements `left`, one after the other, and what it owes of them."""
+        self._left = left
+        self._packed = torch.cat([self.values[start:stop] for start, stop in left])
+        self._packed_residual = None if self.residual is None else Residual()
+        if self._packed_residual is not None and self._owed is not None:
+            self._packed_residual.values = torch.cat([self._owed[start:stop] for start, stop in left])
+        return self._packed, self._packed_residual
+
+    def means(self, start: int, stop: int) -> torch.Tensor | None:
+        """A copy of the means of the elements [start, stop); None while not all of them are final."""
+        held: Span = start, stop
+        return None if spans.minus([held], self.final) else self.values[start:stop].clone()
+
+    def past(self) -> Past:
+        """The round as others may ask for it, once it is whole: its values are their owner's again."""
+        kept = self.values.clone()
+        return Past(self.number, self.slices, lambda start, stop: kept[start:stop])
+
+    def _settle(self, kept: torch.Tensor) -> None:
+        """Owe what is still to be owed, in `kept`."""
+        if self._packed_residual is not None and self._packed_residual.values is not None:
+            for (low, high), (start, stop) in spans.unpack(self._left, [(0, spans.count(self._left))]):
+                kept[start:stop] = self._packed_residual.values[low:high]
+        for start, stop in spans.minus([(0, self.elements)], self.final):
+            kept[start:stop] = 0 if self._owed is None else self._owed[start:stop]
+
+    def _add(self, part: Slice) -> None:
+        fresh = spans.minus([(part.start, part.stop)], self.final)
+        added = (replace(part, start=start, stop=stop) for start, stop in fresh)
+        self.slices = tuple(sorted((*self.slices, *added), key=lambda one: one.start))
+
+
+def joined(slices: Iterable[Slice]) -> tuple[Slice, ...]:
+    """The same with neighbours that have the same members and weight as one."""
+    found: list[Slice] = []
+    for part in slices:
+        if found and replace(found[-1], start=part.start, stop=part.stop) == part and found[-1].stop == part.start:
+            found[-1] = replace(found[-1], stop=part.stop)
+        else:
+            found.append(part)
+    return tuple(found)

@@ -1,0 +1,116 @@
+"""Bytes that one member asks another for, over a connection of their own to where that one listens for its peers.
+
+    who asks     greeting in lane FETCH     ask: what, epoch, round, start, stop
+    who answers                             answer: length of the note, length of the data, SHA-256 of both
+                                            note (JSON), data
+
+An answer without data has a note that says why. Used when a member was lost or came: for means that this member
+lacks and another one holds, and for the state that a new member begins from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import socket
+import struct
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+from testbed.sync.errors import SyncError
+from testbed.sync.transport import sockets
+from testbed.sync.transport.frame import FETCH_LANE, Greeting
+
+_ASK = struct.Struct("<BIIQQ")
+_ANSWER = struct.Struct("<IQ32s")
+
+#: A note names a round's slices; one that is longer is none.
+MAX_NOTE_BYTES = 16 * 1024 * 1024
+
+
+class What(IntEnum):
+    """What is asked for."""
+
+    MEANS = 1
+    STATE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Means: those of the elements [start, stop) of `round`. State: what a member of `epoch` begins from."""
+
+    what: What
+    epoch: int
+    round: int = 0
+    start: int = 0
+    stop: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`data`, and what is to be known of it."""
+
+    note: Mapping[str, Any]
+    data: memoryview
+
+
+def fetch(address: tuple[str, int], secret: str, member: str, ask: Ask, most_bytes: int, patience_s: float) -> Answer:
+    """What the member that listens at `address` answers; `member` asks.
+
+    SyncError when it does not within `patience_s`, when it says why not, or when what comes is not what was sent.
+    """
+    try:
+        with closing(socket.create_connection(address, patience_s)) as connection:
+            connection.sendall(Greeting(member, FETCH_LANE).pack(secret) + _pack(ask))
+            return _receive(connection, most_bytes)
+    except OSError as error:
+        raise SyncError(f"{ask.what.name.lower()} of {address[0]}:{address[1]}: {error}") from error
+
+
+def receive_ask(connection: socket.socket) -> Ask:
+    """What a peer wants that greeted in the lane for that; SyncError when it is nothing there is."""
+    raw = memoryview(bytearray(_ASK.size))
+    sockets.receive(connection, raw)
+    what, epoch, number, start, stop = _ASK.unpack(raw)
+    if what not in tuple(What) or start > stop:
+        raise SyncError(f"nothing to be asked for: {what}, [{start}, {stop})")
+    return Ask(What(what), epoch, number, start, stop)
+
+
+def send_answer(connection: socket.socket, answer: Answer) -> None:
+    """Answer a peer that asked."""
+    note = json.dumps(answer.note).encode()
+    digest = hashlib.sha256(note)
+    digest.update(answer.data)
+    sockets.send_all(connection, _ANSWER.pack(len(note), len(answer.data), digest.digest()) + note, answer.data)
+
+
+def _pack(ask: Ask) -> bytes:
+    return _ASK.pack(ask.what, ask.epoch, ask.round, ask.start, ask.stop)
+
+
+def _receive(connection: socket.socket, most_bytes: int) -> Answer:
+    head = memoryview(bytearray(_ANSWER.size))
+    sockets.receive(connection, head)
+    note_bytes, data_bytes, digest = _ANSWER.unpack(head)
+    if note_bytes > MAX_NOTE_BYTES or data_bytes > most_bytes:
+        raise SyncError(f"an answer of {note_bytes} and {data_bytes} bytes; at most {most_bytes} were asked for")
+    whole = memoryview(bytearray(note_bytes + data_bytes))
+    sockets.receive(connection, whole)
+    if hashlib.sha256(whole).digest() != digest:
+        raise SyncError("an answer whose hash is another than it says")
+    try:
+        note = json.loads(bytes(whole[:note_bytes]))
+    except ValueError as error:
+        raise SyncError(f"an answer with a note that is none: {error}") from error
+    if "refused" in note:
+        raise SyncError(str(note["refused"]))
+    return Answer(note, whole[note_bytes:])
+
+
+def refusal(why: str) -> Answer:
+    """The answer to what can't be had."""
+    return Answer({"refused": why}, memoryview(b""))

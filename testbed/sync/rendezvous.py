@@ -1,0 +1,48 @@
+"""How a member comes to a run: it says where it listens, and is told its job and where the others do."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from testbed.protocol import Hello, Job, Welcome
+from testbed.sync.control import Channel
+from testbed.sync.line import Line
+from testbed.sync.transport.sockets import listen as open_listener
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """All members are there. Peers may connect to `accepting` already; nobody takes them in yet.
+
+    `hello` is what this one said to the controller at `control`, over `channel`, and `welcome` the answer.
+    """
+
+    control: str
+    accepting: socket.socket
+    channel: Channel
+    hello: Hello
+    welcome: Welcome
+    job: Job
+
+    @property
+    def name(self) -> str:
+        """The member's."""
+        return self.hello.member
+
+    def line(self, standing: Callable[[], Mapping[str, Any]]) -> Line:
+        """The line to the controller, which is told where this member stands when it was away."""
+        hello = lambda: replace(self.hello, standing=standing())  # noqa: E731
+        return Line(self.control, self.channel, self.name, hello, self.welcome.lease_s)
+
+
+def meet(control: str, name: str, listen: str, device: str, patience_s: float, token: str) -> Meeting:
+    """Come to the run of the controller at `control`, and wait for the others; see `join`."""
+    accepting = open_listener(listen, patience_s)
+    channel = Channel(control, patience_s)
+    hello = Hello(name, accepting.getsockname(), device, token)
+    channel.send(hello)
+    welcome = channel.await_welcome(patience_s)
+    return Meeting(control, accepting, channel, hello, welcome, Job.from_json(welcome.job))

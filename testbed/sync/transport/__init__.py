@@ -1,0 +1,1 @@
+"""Connections between members: frames, queues and meters. Knows no algorithm."""

@@ -1,0 +1,190 @@
+"""Frames that wait for a connection to a next hop: the most urgent goes first."""
+
+from __future__ import annotations
+
+import heapq
+import threading
+import time
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import NamedTuple
+
+from testbed.sync.transport.frame import Frame
+
+#: (round, part of the slice before the chunk, 0 for a mean and 1 for a partial sum, tree): least goes first. Older
+#: rounds, then the front of each slice; a mean before a partial sum, since it is further on its way. Parts, not
+#: numbers of chunks: slices of unequal length advance alike, as their shares were made for. By numbers the short ones
+#: were over early, and the rest of a long one was left to its own edges.
+Priority = tuple[int, float, int, int]
+
+#: L of NetStorm's rule for auxiliary routes, in chunks: one takes over what waits for the direct way when more than
+#: 2 L chunks do, and fewer than L wait for its own first hop.
+SPILL_CHUNKS = 1
+
+
+def nothing() -> None:
+    """What a frame whose payload nobody else uses calls when it was sent."""
+
+
+def unchanged(frame: Frame) -> Frame:
+    """What makes a frame ready to leave that was ready when it was queued."""
+    return frame
+
+
+class Item(NamedTuple):
+    """A frame to send, as `sealed` has it by then. `sent` is called once its payload may change again; `spills` lets
+    auxiliary routes have it."""
+
+    priority: Priority
+    order: int
+    frame: Frame
+    payload: memoryview
+    sent: Callable[[], None] = nothing
+    spills: bool = False
+    queued_s: float = 0.0
+    sealed: Callable[[Frame], Frame] = unchanged
+
+
+class Feed(NamedTuple):
+    """What waits for the direct way to an auxiliary route's end, and the route: the epoch of its plan, its number
+    there, how many inner members it has."""
+
+    backlog: Backlog
+    epoch: int
+    number: int
+    left: int
+
+
+class Backlog:
+    """A queue of frames for one connection, or for several that share the work.
+
+    `put` never blocks: payloads are views into the rounds' own buffers, so what waits here takes no room of its
+    own and is bounded by the chunks of two rounds. A receiver that forwards can therefore never block on a full
+    queue, and no cycle of peers can deadlock. Frames on auxiliary routes bring their own room; who passes those on
+    takes no other until they were taken.
+
+    It also takes over, when nothing waits here nor in `beside`, from the `feeds` that have too much.
+    """
+
+    def __init__(self, beside: Backlog | None = None) -> None:
+        lock = threading.Lock()
+        self._filled = threading.Condition(lock)
+        self._passed = threading.Condition(lock)
+        self._heap: list[Item] = []
+        self._order = count()
+        self._closed = False
+        self._beside = beside
+        self._feeds: tuple[Feed, ...] = ()
+        self._watchers: frozenset[Backlog] = frozenset()
+        self._waited_s = 0.0
+        self._taken = 0
+        if beside is not None:
+            beside.watch(self)
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    @property
+    def watched(self) -> bool:
+        """Whether others take over what is too much here."""
+        return bool(self._watchers)
+
+    def feed(self, feeds: Sequence[Feed]) -> None:
+        """From now on take over from these, instead of those named before."""
+        with self._filled:
+            self._feeds = tuple(feeds)
+        for feed in feeds:
+            feed.backlog.watch(self)
+
+    def watch(self, watcher: Backlog) -> None:
+        """Wake `watcher` when there is much here, and when there is nothing."""
+        with self._filled:
+            self._watchers |= {watcher}
+
+    def put(
+        self,
+        priority: Priority,
+        frame: Frame,
+        payload: memoryview,
+        sent: Callable[[], None] = nothing,
+        spills: bool = False,
+        sealed: Callable[[Frame], Frame] = unchanged,
+    ) -> None:
+        """Have a frame sent, as `sealed` has it when it leaves. `payload` must stay as it is until `sent` is called."""
+        with self._filled:
+            item = Item(priority, next(self._order), frame, payload, sent, spills, time.monotonic(), sealed)
+            heapq.heappush(self._heap, item)
+            self._filled.notify()
+            watchers = self._watchers if spills and len(self._heap) > 2 * SPILL_CHUNKS else ()
+        for watcher in watchers:
+            watcher.wake()
+
+    def wake(self) -> None:
+        """Have who waits in `take` look again."""
+        with self._filled:
+            self._filled.notify()
+
+    def take(self) -> Item | None:
+        """The next frame, once there is one; None when there will be none any more."""
+        with self._filled:
+            while not self._heap and not self._closed:
+                if (taken := self._take_over()) is not None:
+                    return taken
+                self._filled.wait()
+            item = self._pop() if self._heap else None
+            watchers = () if self._heap else self._watchers
+        for watcher in watchers:
+            watcher.wake()
+        return item
+
+    def spill(self, epoch: int) -> Item | None:
+        """The next frame, for an auxiliary route of a plan, if more wait here than the direct way will soon take."""
+        with self._filled:
+            if len(self._heap) <= 2 * SPILL_CHUNKS:
+                return None
+            first = self._heap[0]
+            return self._pop() if first.spills and first.frame.epoch == epoch else None
+
+    def pass_on(self, priority: Priority, frame: Frame, payload: memoryview) -> None:
+        """Have a frame sent, and wait until it was, or none is any more."""
+        passed = threading.Event()
+
+        def sent() -> None:
+            with self._passed:
+                passed.set()
+                self._passed.notify_all()
+
+        self.put(priority, frame, payload, sent)
+        with self._passed:
+            self._passed.wait_for(lambda: passed.is_set() or self._closed)
+
+    def close(self, drop: bool = False) -> None:
+        """Let `take` end once all is taken, or, with `drop`, at once."""
+        with self._filled:
+            self._closed = True
+            self._feeds = ()
+            if drop:
+                self._heap.clear()
+            self._filled.notify_all()
+            self._passed.notify_all()
+
+    def queued(self) -> tuple[float, int]:
+        """Seconds that the frames taken since the last call had waited, all together, and how many they were."""
+        with self._filled:
+            waited, self._waited_s = self._waited_s, 0.0
+            taken, self._taken = self._taken, 0
+            return waited, taken
+
+    def _take_over(self) -> Item | None:
+        if self._beside is not None and len(self._beside) >= SPILL_CHUNKS:
+            return None
+        for backlog, epoch, number, left in self._feeds:
+            if (item := backlog.spill(epoch)) is not None:
+                return item._replace(frame=item.frame._replace(route=number, left=left))
+        return None
+
+    def _pop(self) -> Item:
+        item = heapq.heappop(self._heap)
+        self._waited_s += time.monotonic() - item.queued_s
+        self._taken += 1
+        return item

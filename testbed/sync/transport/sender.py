@@ -1,0 +1,220 @@
+"""The way to one next hop: connections to it, each with a thread that writes what is most urgent."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from testbed.sync.transport import sockets, tcpinfo
+from testbed.sync.transport.frame import PROBE_LANE, TAKEN, WELCOME, FrameFormat, Greeting
+from testbed.sync.transport.send_queue import Backlog
+from testbed.sync.transport.tcpinfo import TcpInfo
+
+#: What TCP allows changes by doubling, once a round trip at most; looking costs 10 µs.
+LOOK_S = 0.01
+
+#: Threads end at once when their connection does; this is for a machine that has no time for them.
+CLOSE_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How connections to peers are made: greeted with `secret`, given up after `patience_s`, `streams` to each peer.
+
+    `congestion` names the congestion control; the kernel's default when it is empty. `era`: see Greeting.
+    """
+
+    member: str
+    secret: str
+    patience_s: float
+    streams: int = 1
+    congestion: str = ""
+    era: int = 0
+
+
+class _Pace:
+    """What a connection's TCP allows, looked at now and then."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._paced = tcpinfo.paces(connection)
+        self._looked = -LOOK_S
+        self._allowed = (0, 0)
+
+    def allowed(self, now: float, rested: bool) -> tuple[int, int]:
+        """Bytes a second, and in a burst: see TcpInfo. OSError once the connection is closed.
+
+        BBR begins at its estimate when it has `rested`, whatever gain it had before: where that was 1.25, trains at the
+        estimate passed for a full link.
+        """
+        if now - self._looked >= LOOK_S:
+            self._looked = now
+            info = tcpinfo.read(self._connection)
+            self._allowed = info.allowed_bytes_s(self._paced), info.burst_bytes_s(self._paced)
+        if rested and self._paced:
+            gain = tcpinfo.probing_gain(self._connection)
+            return int(self._allowed[0] / gain), int(self._allowed[1] / gain)
+        return self._allowed
+
+
+class Sender:
+    """Sends what is put into `backlog` to `peer`. Connects by itself, as soon as it is made.
+
+    `on_failure(peer, reason)` is called when frames can't be delivered.
+    """
+
+    def __init__(
+        self,
+        peer: str,
+        address: tuple[str, int],
+        way: Way,
+        wire: FrameFormat,
+        on_failure: Callable[[str, str], None],
+        lane: int = 0,
+        backlog: Backlog | None = None,
+    ) -> None:
+        self.peer = peer
+        self.backlog = backlog or Backlog()
+        self.failure = ""
+        self.sending_s = 0.0
+        self._answered = 0 < lane < PROBE_LANE
+        self._address = address
+        self._way = way
+        self._wire = wire
+        self._on_failure = on_failure
+        self._changed = threading.Condition()
+        self._aborted = threading.Event()
+        self._connections: list[socket.socket] = []
+        self._last: list[TcpInfo] = [tcpinfo.NOTHING] * way.streams
+        self._threads = [
+            threading.Thread(
+                target=self._run,
+                args=(Greeting(way.member, lane, i, way.era),),
+                name=f"to {peer}, {lane}.{i}",
+                daemon=True,
+            )
+            for i in range(way.streams)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def sample(self) -> TcpInfo | None:
+        """What the path did since the last sample, over all connections; None when nothing was acknowledged."""
+        grown = []
+        for i, now in self.look().items():
+            grown.append(now.since(self._last[i]))
+            self._last[i] = now
+        whole = tcpinfo.together(grown)
+        return whole if whole.bytes_acked else None
+
+    def look(self) -> dict[int, TcpInfo]:
+        """Each connection's counters since it began, by its number; those that are closed have none."""
+        found = {}
+        for i, connection in enumerate(tuple(self._connections)):
+            with suppress(OSError):
+                found[i] = tcpinfo.read(connection)
+        return found
+
+    def queueing(self) -> bool:
+        """Whether packets wait on the path of any connection."""
+        return any(info.queues for info in self.look().values())
+
+    @property
+    def connected(self) -> bool:
+        """Whether there ever were all connections."""
+        return len(self._connections) == self._way.streams
+
+    def await_connection(self, timeout_s: float) -> bool:
+        """Wait until there are connections; False when there can be none, or `timeout_s` have passed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.connected or self.failure or self._aborted.is_set(), max(timeout_s, 0))
+            return self.connected
+
+    def finish(self) -> None:
+        """Begin to end: what is queued is still sent. `join` waits for it."""
+        self.backlog.close()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait until the peer has read everything and closed, or `timeout_s` have passed; then end."""
+        deadline = time.monotonic() + timeout_s
+        for thread in self._threads:
+            thread.join(max(deadline - time.monotonic(), 0))
+        self.abort()
+        for thread in self._threads:
+            thread.join(CLOSE_S)
+
+    def abort(self) -> None:
+        """End at once; what is queued is not sent."""
+        with self._changed:
+            self._aborted.set()
+            self._changed.notify_all()
+            connections = tuple(self._connections)
+        self.backlog.close(drop=True)
+        for connection in connections:
+            sockets.close_now(connection)
+
+    def _run(self, hello: Greeting) -> None:
+        try:
+            connection = self._open(hello)
+            self._send_all(connection)
+        except OSError as error:
+            self._fail(error)
+            return
+        self._hand_over(connection)
+
+    def _open(self, hello: Greeting) -> socket.socket:
+        way = self._way
+        connection = sockets.connect(self._address, way.patience_s, self._aborted, way.congestion)
+        connection.sendall(hello.pack(way.secret))
+        if hello.lane:
+            connection.settimeout(way.patience_s)
+            sockets.receive(connection, memoryview(bytearray(len(WELCOME))))
+            connection.settimeout(None)
+        with self._changed:
+            self._connections.append(connection)
+            self._changed.notify_all()
+        return connection
+
+    def _send_all(self, connection: socket.socket) -> None:
+        longest = 0
+        pace, ended = _Pace(connection), 0.0
+        while (item := self.backlog.take()) is not None:
+            if item.frame.length > longest:
+                longest = item.frame.length
+                sockets.let_wait(connection, longest)
+            began = time.monotonic()
+            frame = item.sealed(item.frame).sealed(item.payload)  # here, where what it reads is sent next
+            follows = item.queued_s <= ended
+            allowed, burst = pace.allowed(began, rested=not follows)
+            head = self._wire.pack(frame._replace(follows=follows, allowed_bytes_s=allowed, burst_bytes_s=burst))
+            sockets.send_all(connection, head, item.payload)
+            ended = time.monotonic()
+            self.sending_s += ended - began
+            if self._answered:
+                sockets.receive(connection, memoryview(bytearray(len(TAKEN))))
+            item.sent()
+
+    def _fail(self, error: OSError) -> None:
+        with self._changed:
+            if self._aborted.is_set():
+                return
+            self.failure = self.failure or str(error) or repr(error)
+            wanted = self.connected or len(self.backlog)
+            self._changed.notify_all()
+        if wanted:
+            self._on_failure(self.peer, self.failure)
+
+    def _hand_over(self, connection: socket.socket) -> None:
+        """Wait for the peer to read all and close.
+
+        A container's interface goes with its last process, and unacknowledged bytes with the interface.
+        """
+        with suppress(OSError):
+            connection.shutdown(socket.SHUT_WR)
+            if not self._aborted.is_set():
+                connection.recv(1)
+        sockets.close_now(connection)

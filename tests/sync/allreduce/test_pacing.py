@@ -1,0 +1,104 @@
+"""Partial sums that are far ahead of the means yield where there is a queue, and nothing waits for ever."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from testbed.plan import Group, Tree
+from testbed.sync.allreduce.layout import Layout
+from testbed.sync.allreduce.pacing import AHEAD, CHUNKS_A_HOP, ROOM, Ahead
+from testbed.sync.allreduce.reduction import Part
+
+pytestmark = pytest.mark.unit
+
+PART = Part(1, 1.0, 0)
+CHUNK_BYTES = 16
+#: Of a star of two members, there and back.
+HOPS = 2
+
+
+def party(chunks: tuple[int, ...], keys: tuple[float, ...] = ()) -> Group:
+    """One star for each of `chunks`, with so many."""
+    total = sum(chunks)
+    return Group(("a", "b"), tuple(Tree("a", {"b": "a"}, {"b": "a"}, count / total, keys) for count in chunks))
+
+
+def layout(its: Group, chunks: tuple[int, ...]) -> Layout:
+    return Layout(its, CHUNK_BYTES, sum(chunks) * CHUNK_BYTES // 4, 4)
+
+
+def filled(over: Layout, its: Group, returns: float = 0.0) -> Ahead:
+    """All chunks held for one peer."""
+    ahead = Ahead(over, its, returns)
+    for number in range(len(over.chunks)):
+        ahead.hold("a", number, PART)
+    return ahead
+
+
+def released(ahead: Ahead, crowded: bool) -> list[int]:
+    found = []
+    while (held := ahead.release("a", lambda: crowded, 0.0)) is not None:
+        found.append(held.number)
+    return found
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=4).map(tuple))
+def test_where_there_is_no_queue_all_goes(chunks: tuple[int, ...]) -> None:
+    over = layout(party(chunks), chunks)
+    ahead = filled(over, party(chunks))
+    assert sorted(released(ahead, crowded=False)) == list(range(len(over.chunks))) and not ahead.peers
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=4).map(tuple), st.randoms(use_true_random=False))
+def test_in_a_queue_it_keeps_near_the_means_and_comes_to_the_end(chunks: tuple[int, ...], draw: object) -> None:
+    """Means come in any order; whatever that is, the front chunk is never held back."""
+    over = layout(party(chunks), chunks)
+    ahead = filled(over, party(chunks))
+    most = [max(AHEAD, CHUNKS_A_HOP * HOPS / count) for count in chunks]
+    out: list[int] = []
+    final: set[int] = set()
+    while len(final) < len(over.chunks):
+        front = min(over.chunks[n].front for n in range(len(over.chunks)) if n not in final)
+        new = released(ahead, crowded=True)
+        assert all(over.chunks[number].front <= front + most[over.chunks[number].tree] + 1e-9 for number in new)
+        out += new
+        waiting = sorted(set(out) - final)
+        assert waiting, "nothing is on its way"
+        number = draw.choice(waiting)  # type: ignore[attr-defined]
+        final.add(number)
+        ahead.settle(number, 0.0)
+    assert sorted(out) == list(range(len(over.chunks))) and not ahead.peers
+
+
+def test_of_keys_nothing_is_held_back() -> None:
+    """No mean comes before all of a key is reduced: who waited for one would wait for ever."""
+    keyed = party((40,), keys=(1.0,))
+    assert len(released(filled(layout(keyed, (40,)), keyed), crowded=True)) == 40
+
+
+def test_each_peer_has_its_own() -> None:
+    ahead = Ahead(layout(party((40,)), (40,)), party((40,)), 0.0)
+    ahead.hold("a", 0, PART)
+    ahead.hold("b", 39, PART)
+    assert ahead.release("b", lambda: True, 0.0) is None
+    assert ahead.release("a", lambda: True, 0.0) is not None and ahead.peers == ("b",)
+
+
+def test_what_fits_into_the_time_that_a_mean_takes_to_come_back_is_not_held_back() -> None:
+    """Means come back 0.3 s after sums have left, of a round of 1 s: ROOM times as much may be ahead in the next."""
+    its, over = party((40,)), layout(party((40,)), (40,))
+    first = filled(over, its, 1.0)
+    assert len(released(first, crowded=True)) == 40, "nothing is known yet"
+    first = Ahead(over, its)
+    assert first.returns == 1.0
+    for number in range(40):
+        first.hold("a", number, PART)
+        assert first.release("a", lambda: True, number * 0.7 / 39) is not None
+    for number in range(40):
+        first.settle(number, number * 0.7 / 39 + (0.3 if number else 0.35))
+    assert first.returns == pytest.approx(0.3)
+    second = filled(over, its, first.returns)
+    assert len(released(second, crowded=True)) in (ROOM * 12, ROOM * 12 + 1), "those within ROOM times three tenths"
+    assert second.returns == first.returns, "none came back yet"

@@ -1,0 +1,146 @@
+"""The rule of atomic rounds, without a network: what survivors do, and what they then hold."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from testbed.protocol import Holding, Slice
+from testbed.sync.allreduce import spans
+from testbed.sync.allreduce.attempt import Attempt, joined
+from testbed.sync.allreduce.recovery import orders_for
+from testbed.sync.codecs import Residual
+from tests.sync.plans import names
+
+pytestmark = pytest.mark.unit
+
+ELEMENTS = 40
+
+runs = st.lists(st.tuples(st.integers(0, ELEMENTS - 1), st.integers(1, 9))).map(
+    lambda found: spans.union((start, min(start + length, ELEMENTS)) for start, length in found)
+)
+
+
+def members_of(found: spans.Spans) -> set[int]:
+    return {element for start, stop in found for element in range(start, stop)}
+
+
+@given(runs, runs)
+def test_sets_of_elements(one: spans.Spans, other: spans.Spans) -> None:
+    a, b = members_of(one), members_of(other)
+    assert members_of(spans.union([*one, *other])) == a | b
+    assert members_of(spans.minus(one, other)) == a - b
+    assert members_of(spans.both(one, other)) == a & b
+    assert spans.count(one) == len(a)
+    for found in (spans.union([*one, *other]), spans.minus(one, other), spans.both(one, other)):
+        assert all(start < stop for start, stop in found)
+        assert all(before[1] < after[0] for before, after in pairwise(found))
+
+
+@given(runs, runs)
+def test_what_was_packed_is_found_again(left: spans.Spans, some: spans.Spans) -> None:
+    packed = [element for start, stop in left for element in range(start, stop)]
+    wanted = spans.both(some, [(0, len(packed))]) if packed else ()
+    found = [
+        (packed[at], element)
+        for (low, high), (start, stop) in spans.unpack(left, wanted)
+        for at, element in zip(range(low, high), range(start, stop), strict=True)
+    ]
+    assert all(before == after for before, after in found) and len(found) == spans.count(wanted)
+
+
+@given(st.integers(0, 2**32), st.integers(1, 6))
+def test_all_survivors_end_with_every_element_once(seed: int, count: int) -> None:
+    """Some are past the round, some in it with a part of it: each element is kept, fetched from who has it, or left."""
+    draw = random.Random(seed)
+    ahead = draw.random() < 0.5
+    holdings = []
+    for member in names(count):
+        if ahead and draw.random() < 0.5:
+            holdings.append(draw.choice([Holding(member, 9, 7, True), Holding(member, 9, 8, False, ELEMENTS)]))
+            continue
+        some = [(start, start + 4) for start in range(0, ELEMENTS, 4) if draw.random() < 0.5]
+        holdings.append(Holding(member, 9, 7, False, ELEMENTS, spans.union(some)))
+    in_it = {holding.member: holding for holding in holdings if holding.round == 7 and not holding.over}
+    orders = {member: orders_for(member, holdings) for member in names(count)}
+    first = min(holding.round + holding.over for holding in holdings)
+    assert {its.round for its in orders.values()} == {first}
+    assert len({its.reduces for member, its in orders.items() if member in in_it}) <= 1
+    if first == 8:
+        assert all(its.anew for its in orders.values())  # nobody holds any of the next one
+        return
+    for member, its in orders.items():
+        if member not in in_it:
+            assert not its.fetch and not its.left
+            continue
+        fetched: set[int] = set()
+        for peer, start, stop in its.fetch:
+            span = set(range(start, stop))
+            assert not span & fetched and peer != member
+            fetched |= span
+            assert peer not in in_it or span <= members_of(in_it[peer].final)
+        kept, left = members_of(in_it[member].final), members_of(its.left)
+        assert its.anew or (kept | fetched | left == set(range(ELEMENTS)))
+        assert not kept & fetched and not (kept | fetched) & left
+
+
+def test_who_has_not_begun_the_round_begins_it_anew_with_the_others() -> None:
+    holdings = [Holding("a", 4, 6, True), Holding("b", 4, 7, False, ELEMENTS)]
+    for member in "ab":
+        its = orders_for(member, holdings)
+        assert (its.round, its.anew, its.reduces) == (7, True, True)
+
+
+def test_a_round_that_is_over_for_one_is_fetched_whole() -> None:
+    holdings = [Holding("a", 4, 7, True), Holding("b", 4, 7, False, 10, ((2, 4),)), Holding("c", 4, 7, False, 10)]
+    assert orders_for("a", holdings).fetch == ()
+    assert orders_for("c", holdings).fetch == (("a", 0, 10),)
+    assert orders_for("b", holdings).fetch == (("a", 0, 2), ("a", 4, 10))
+    assert not any(orders_for(member, holdings).reduces for member in "abc")
+
+
+def slices(*parts: tuple[int, int, str]) -> list[Slice]:
+    return [Slice(start, stop, tuple(members), float(len(members))) for start, stop, members in parts]
+
+
+def test_a_round_that_is_mended_twice_keeps_what_was_final() -> None:
+    values = torch.arange(10.0)
+    attempt = Attempt(3, values, 1.0, None)
+    values[0:2] = -1  # an exchange does that
+    attempt.absorb(slices((0, 2, "abc")))
+    attempt.put(8, torch.full((2,), -2.0), slices((5, 20, "abc")))
+    packed, _ = attempt.pack(((2, 8),))
+    assert packed.tolist() == [2, 3, 4, 5, 6, 7]
+    packed[1:3] = -3
+    attempt.absorb(slices((1, 3, "ab")))
+    assert not attempt.whole and attempt.means(0, 3) is None
+    attempt.again()
+    packed, _ = attempt.pack(((2, 3), (5, 8)))
+    packed[:] = -4
+    attempt.absorb(slices((0, 4, "a")))
+    assert attempt.whole and values.tolist() == [-1, -1, -4, -3, -3, -4, -4, -4, -2, -2]
+    assert joined(attempt.slices) == tuple(
+        slices((0, 2, "abc"), (2, 3, "a"), (3, 5, "ab"), (5, 8, "a"), (8, 10, "abc"))
+    )
+    assert attempt.past().means(1, 4).tolist() == [-1, -4, -3]
+
+
+def test_what_is_owed_is_paid_once_when_a_round_is_mended() -> None:
+    residual = Residual()
+    residual.values = torch.arange(6.0)
+    attempt = Attempt(3, torch.zeros(6), 1.0, residual)
+    residual.values[:] = torch.tensor([9.0, 9, 0, 0, 0, 0])  # paid, and owed anew where chunks were encoded
+    attempt.absorb(slices((0, 2, "abc")))
+    attempt.again()
+    assert residual.values.tolist() == [9, 9, 2, 3, 4, 5]
+    _, owed = attempt.pack(((2, 6),))
+    assert owed is not None and owed.values is not None and owed.values.tolist() == [2, 3, 4, 5]
+    owed.values[:] = 7
+    attempt.absorb(slices((0, 4, "ab")))
+    attempt.again()
+    assert residual.values.tolist() == [9, 9, 7, 7, 7, 7]

@@ -1,0 +1,24 @@
+"""How long a round may take before its peers are asked after."""
+
+from __future__ import annotations
+
+import pytest
+
+from testbed.sync.allreduce.timeout import LEAST_S, NEEDED, REMEMBERED, SLACK, Patience
+
+pytestmark = pytest.mark.unit
+
+
+def patience(*took: float) -> Patience:
+    made = Patience(100.0)
+    for seconds in took:
+        made.note(seconds)
+    return made
+
+
+def test_it_follows_the_longest_of_the_last_rounds() -> None:
+    assert patience(*[1.0] * (NEEDED - 1)).seconds == 100.0
+    assert patience(1.0, 2.0, 1.0).seconds == SLACK * 2
+    assert patience(50.0, *[1.0] * REMEMBERED).seconds == SLACK
+    assert patience(*[0.001] * NEEDED).seconds == LEAST_S
+    assert patience(*[50.0] * NEEDED).seconds == 100.0

@@ -1,0 +1,199 @@
+"""Trains, from made-up arrivals: what is measured is what the path carried, whatever the reader and the sender did."""
+
+from __future__ import annotations
+
+import fcntl
+import socket
+import struct
+import termios
+import threading
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from testbed.protocol import Train
+from testbed.sync.transport import sockets
+from testbed.sync.transport.arrivals import HOLES_S, LEAST_BYTES, MENDING_S, MOST_BYTES, MOST_S, Arrivals, Timing
+from testbed.sync.transport.frame import Frame, Kind
+
+pytestmark = pytest.mark.unit
+
+HEAD = 80
+CHUNK = 64 * 1024
+PIECE = 16 * 1024
+
+
+def head(follows: bool, allowed: int = 0) -> Frame:
+    return Frame(Kind.MEAN, 1, 0, 0, 0, 1, 0, 0, CHUNK, 1.0, 1, follows=follows, allowed_bytes_s=allowed)
+
+
+class Path:
+    """Super-packets of `packet` bytes that leave a link at `rate` bytes/s, read in pieces by a reader that is
+    prompt."""
+
+    def __init__(self, rate: float, packet: int) -> None:
+        self.rate, self.packet = rate, packet
+        self.arrivals = Arrivals()
+        self.astray = 0
+        self.timing = Timing("a", self.arrivals, lambda: self.astray)
+        self.now = 1000.0
+        self.arrived = self.read = 0
+
+    def frame(self, follows: bool, allowed: int = 0) -> None:
+        """One comes in and is read: a piece is there once the packet that ends it is, and what is left of that
+        waits."""
+        if not follows:
+            self.arrived = self.read
+        self.timing.begin(head(follows, allowed), HEAD)
+        self.read += HEAD
+        for _ in range(CHUNK // PIECE):
+            self.read += PIECE
+            while self.arrived < self.read:
+                self.arrived += self.packet
+                self.now += self.packet / self.rate
+            self.timing.note(self.now, PIECE, self.arrived - self.read)
+
+    def trains(self) -> tuple[Train, ...]:
+        """Those that are over once another one begins."""
+        self.timing.begin(head(follows=False), HEAD)
+        return self.arrivals.take().get("a", ())
+
+
+@given(st.floats(1e5, 1e8), st.sampled_from([1448, 2896, 10_000, 13_032, 40_000]))
+def test_a_train_goes_at_the_link_s_rate_however_its_packets_are_cut(rate: float, packet: int) -> None:
+    path = Path(rate, packet)
+    for number in range(4):
+        path.frame(follows=number > 0)
+    trains = path.trains()
+    assert trains
+    for train in trains:
+        assert train.bytes / train.seconds == pytest.approx(rate, rel=0.01)
+
+
+def test_a_sender_that_had_nothing_to_send_begins_another_train() -> None:
+    path = Path(1e6, 10_000)
+    path.frame(follows=False)
+    path.now += 5.0
+    path.frame(follows=False)
+    first, second = path.trains()
+    assert first.bytes / first.seconds == pytest.approx(1e6, rel=0.01) == pytest.approx(second.bytes / second.seconds)
+    assert second.began_s - first.began_s == pytest.approx(5.0, abs=0.1)
+
+
+def test_a_pause_of_tcp_s_ends_a_train() -> None:
+    path = Path(1e6, 1448)
+    path.frame(follows=False)
+    path.now += 0.2
+    path.frame(follows=True)
+    assert all(train.bytes / train.seconds == pytest.approx(1e6, rel=0.02) for train in path.trains())
+
+
+def test_a_train_does_not_reach_over_a_pause_to_become_long_enough() -> None:
+    """Ten packets, and a round trip later what the next window begins with."""
+    path = Path(1e6, 1448)
+    path.timing.begin(head(follows=False), HEAD)
+    for number in range(20):
+        path.now += 0.15 if number == 10 else 1448 / 1e6
+        path.timing.note(path.now, 1448, 0)
+    assert path.trains() == ()
+
+
+def test_long_trains_are_cut_so_that_a_change_shows() -> None:
+    fast, slow = Path(1e8, 1448), Path(1e5, 1448)
+    for number in range(16):
+        fast.frame(follows=number > 0)
+        slow.frame(follows=number > 0)
+    assert all(MOST_BYTES <= train.bytes < MOST_BYTES + 2 * PIECE for train in fast.trains()[:-1])
+    assert all(train.seconds < MOST_S + 2 * PIECE / 1e5 for train in slow.trains())
+
+
+def test_trains_with_something_missing_are_left_out_and_those_shortly_after_them() -> None:
+    path = Path(1e6, 1448)
+    path.frame(follows=False)
+    path.astray = 50
+    path.frame(follows=False)
+    path.frame(follows=False)
+    path.now += 2 * MENDING_S
+    path.frame(follows=False)
+    kept = path.trains()
+    assert len(kept) == 1
+    assert kept[0].began_s > 1000 + MENDING_S
+
+
+@pytest.mark.parametrize(("astray", "kept"), [(CHUNK // 1448, 2), (CHUNK // 1448 // 3, 0)])
+def test_what_comes_with_holes_all_the_while_counts_by_the_second(astray: int, kept: int) -> None:
+    path = Path(0.4e6, 1448)
+    for number in range(14):
+        path.astray += astray
+        path.frame(follows=number > 0)
+    trains = path.trains()
+    assert len(trains) == kept
+    for train in trains:
+        assert train.bytes / train.seconds == pytest.approx(0.4e6, rel=0.01)
+        assert HOLES_S <= train.seconds <= HOLES_S + CHUNK / 0.4e6
+
+
+def test_the_last_train_of_a_burst_is_there_once_nothing_comes_any_more() -> None:
+    path = Path(1e6, 1448)
+    path.now = time.time() - 10
+    with path.arrivals.timing("a", lambda: 0) as path.timing:
+        path.frame(follows=False)
+        (train,) = path.arrivals.take()["a"]
+        assert train.bytes / train.seconds == pytest.approx(1e6, rel=0.01)
+        path.now = time.time() + 10
+        path.frame(follows=True)
+        assert path.arrivals.take() == {}  # more may come
+
+
+def test_a_train_says_the_least_that_tcp_allowed() -> None:
+    path = Path(1e6, 1448)
+    for number, allowed in enumerate((0, 4_000_000, 2_000_000, 3_000_000)):
+        path.frame(number > 0, allowed)
+    assert path.trains()[-1].allowed_bytes_s == 2_000_000
+
+
+def test_every_train_says_what_tcp_allowed_also_one_of_a_single_frame_and_what_is_cut() -> None:
+    path = Path(1e6, 1448)
+    for allowed in (2_000_000, 1_500_000):
+        path.frame(False, allowed)
+    for number in range(16):
+        path.frame(number > 0, 1_000_000)
+    path.now += 0.2  # a pause of TCP's
+    path.frame(True, 900_000)
+    allowed = [train.allowed_bytes_s for train in path.trains()]
+    assert allowed[:2] == [2_000_000, 1_500_000]
+    assert set(allowed[2:-2]) == {1_000_000}
+    assert len(allowed) > 5
+    assert allowed[-1] == 900_000
+
+
+def test_few_bytes_say_too_little() -> None:
+    path = Path(1e6, CHUNK)
+    path.frame(follows=False)
+    assert all(train.bytes >= LEAST_BYTES for train in path.trains())
+
+
+def test_the_kernel_says_when_bytes_arrived_and_how_many_more_there_are() -> None:
+    """Whenever they are read."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        sender = socket.create_connection(listener.getsockname())
+        receiver, _ = listener.accept()
+    noted: list[tuple[float, int, int]] = []
+    with sender, receiver:
+        sockets.stamp(receiver)
+        before = time.time()
+        sender.sendall(bytes(40_000))
+        while struct.unpack("i", fcntl.ioctl(receiver, termios.FIONREAD, bytes(4)))[0] < 40_000:
+            time.sleep(0.01)
+        time.sleep(0.1)
+        reading = time.time()
+        into = memoryview(bytearray(40_000))
+        sockets.receive_timed(receiver, into[:32_768], lambda *note: noted.append(note))
+        threading.Timer(0.2, sender.close).start()
+        with pytest.raises(ConnectionError, match="closed in the middle: 7232 of 10000"):
+            sockets.receive_timed(receiver, memoryview(bytearray(10_000)), lambda *note: noted.append(note))
+    assert [(count, waiting) for _, count, waiting in noted[:2]] == [(16_384, 23_616), (16_384, 7_232)]
+    assert noted[2][1] == 7_232
+    assert all(before - 0.001 <= at_s < reading - 0.09 for at_s, _, _ in noted), "before anybody read"

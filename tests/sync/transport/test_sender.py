@@ -1,0 +1,213 @@
+"""The way to a next hop: the front goes first, everything is read before it ends, failures are told."""
+
+from __future__ import annotations
+
+import queue
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from testbed.plan import Plan, Tree
+from testbed.sync.errors import SyncError
+from testbed.sync.transport import sockets, tcpinfo
+from testbed.sync.transport.frame import TAKEN, WELCOME, Frame, FrameFormat, Greeting, Kind
+from testbed.sync.transport.outbox import Outbox
+from testbed.sync.transport.sender import Sender, Way
+
+pytestmark = pytest.mark.unit
+
+WIRE = FrameFormat(2)
+GREETING = Greeting("a").pack("secret")
+CHUNK = 256 * 1024
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server
+
+
+def sender(listener: socket.socket, failures: queue.Queue[tuple[str, str]], patience_s: float = 10.0) -> Sender:
+    way = Way("a", "secret", patience_s)
+    return Sender("b", listener.getsockname(), way, WIRE, lambda *what: failures.put(what))
+
+
+def put(sending: Sender, index: int = 0, kind: Kind = Kind.PARTIAL, size: int = CHUNK) -> None:
+    """A frame that names its index as the offset."""
+    frame = Frame(kind, 1, 0, 0, 0, 1, 100 * CHUNK, index, size, 1.0, 1, 0)
+    sending.backlog.put((1, index, int(kind is Kind.PARTIAL), 0), frame, memoryview(bytes(size)))
+
+
+def test_what_is_urgent_overtakes_what_waits(listener: socket.socket) -> None:
+    failures: queue.Queue[tuple[str, str]] = queue.Queue()
+    sending = sender(listener, failures)
+    connection, _ = listener.accept()
+    # Nobody reads yet, so the first chunks fill the socket and the rest waits in the queue.
+    for index in reversed(range(100)):
+        put(sending, index)
+    put(sending, 50, Kind.MEAN)
+    with connection:
+        sockets.receive(connection, memoryview(bytearray(len(GREETING))))
+        order = []
+        frame = memoryview(bytearray(WIRE.size + CHUNK))
+        for _ in range(101):
+            sockets.receive(connection, frame)
+            head = WIRE.unpack(frame[: WIRE.size])
+            order.append((head.offset, head.kind))
+        partials = [offset for offset, kind in order if kind is Kind.PARTIAL]
+        assert sorted(partials) == [*range(100)]
+        assert partials.index(0) < 90 and partials[-50:] == sorted(partials[-50:])
+        assert order.index((50, Kind.MEAN)) == order.index((50, Kind.PARTIAL)) - 1
+    sending.abort()
+    assert failures.empty()
+
+
+def test_ending_waits_until_the_peer_has_read_everything(listener: socket.socket) -> None:
+    sending = sender(listener, queue.Queue())
+    connection, _ = listener.accept()
+    put(sending, size=50 * CHUNK)
+    sending.finish()
+    ended = threading.Event()
+    threading.Thread(target=lambda: (sending.join(20), ended.set()), daemon=True).start()
+    assert not ended.wait(0.3)
+    with connection:
+        sockets.receive(connection, memoryview(bytearray(len(GREETING) + WIRE.size + 50 * CHUNK)))
+        assert not sockets.receive_or_end(connection, memoryview(bytearray(1)))
+    assert ended.wait(10)
+
+
+def test_an_auxiliary_route_carries_one_frame_until_that_was_taken(listener: socket.socket) -> None:
+    way = Way("a", "secret", 10.0)
+    sending = Sender("b", listener.getsockname(), way, WIRE, lambda *_: None, lane=2)
+    left: queue.Queue[int] = queue.Queue()
+    connection, _ = listener.accept()
+    with connection:
+        connection.sendall(WELCOME)
+        sockets.receive(connection, memoryview(bytearray(len(GREETING))))
+        for index in range(3):
+            frame = Frame(Kind.PARTIAL, 1, 0, 0, 0, 1, 100, index, 4, 1.0, 1, 0)
+            sending.backlog.put((1, index, 0, 0), frame, memoryview(bytes(4)), lambda index=index: left.put(index))
+        raw = memoryview(bytearray(WIRE.size + 4))
+        for index in range(3):
+            sockets.receive(connection, raw)
+            assert WIRE.unpack(raw[: WIRE.size]).offset == index
+            connection.settimeout(0.05)
+            with pytest.raises(TimeoutError):
+                connection.recv(1)
+            connection.settimeout(5)
+            assert left.empty()
+            connection.sendall(TAKEN)
+            assert left.get(timeout=5) == index
+    sending.abort()
+
+
+def test_a_lost_peer_is_told(listener: socket.socket) -> None:
+    failures: queue.Queue[tuple[str, str]] = queue.Queue()
+    sending = sender(listener, failures)
+    listener.accept()[0].close()
+    for _ in range(100):
+        put(sending)
+    assert failures.get(timeout=10)[0] == "b"
+    sending.abort()
+
+
+def test_a_peer_that_does_not_listen_is_told_only_when_something_is_to_be_sent() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        pass_address = closed.getsockname()
+    failures: queue.Queue[tuple[str, str]] = queue.Queue()
+    outbox = Outbox(Way("a", "secret", 0.3), WIRE, {"b": pass_address}, lambda *what: failures.put(what))
+    (sending,) = outbox.connect(Plan(0, ("a", "b"), (Tree("a", {"b": "a"}, {"b": "a"}),)))
+    assert not sending.await_connection(10)
+    assert "refused" in sending.failure and failures.empty()
+    outbox.put("b", (1, 0, 0, 0), Frame(Kind.MEAN, 1, 0, 0, 0, 1, 1, 0, 0, 1.0, 1, 0), memoryview(b""))
+    assert failures.get(timeout=5)[0] == "b"
+    outbox.close()
+
+
+def test_connecting_ends_when_it_is_given_up() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        address = closed.getsockname()
+    sending = Sender("b", address, Way("a", "secret", 600.0), WIRE, lambda *_: None)
+    time.sleep(0.05)
+    sending.abort()
+    sending.join(5)
+    assert not sending.await_connection(0)
+
+
+def test_an_attempt_to_connect_that_nobody_answers_ends_at_once_when_given_up(listener: socket.socket) -> None:
+    listener.listen(0)
+    with ExitStack() as stack:  # a full queue of connections that nobody accepts lets no other in
+        for _ in range(2):
+            filling = stack.enter_context(socket.socket())
+            filling.setblocking(False)
+            filling.connect_ex(listener.getsockname())
+        sending = sender(listener, queue.Queue(), patience_s=600.0)
+        assert not sending.await_connection(0.5)
+        began = time.monotonic()
+        sending.abort()
+        sending.join(5)
+        assert time.monotonic() - began < 5 and not sending.connected
+
+
+def test_the_path_is_measured(listener: socket.socket) -> None:
+    sending = sender(listener, queue.Queue())
+    connection, _ = listener.accept()
+    put(sending)
+    with connection:
+        sockets.receive(connection, memoryview(bytearray(len(GREETING) + WIRE.size + CHUNK)))
+        sample = sending.sample()
+        assert sample is not None and CHUNK <= sample.bytes_acked <= CHUNK + 200 and 0 < sample.min_rtt_s < 1
+        waited_s, frames = sending.backlog.queued()
+        assert frames == 1 and 0 <= waited_s < 5
+        assert sending.sample() is None
+        assert tcpinfo.read(connection).bytes_acked <= 1
+    sending.abort()
+
+
+def test_what_the_path_did_not_take_is_seen(listener: socket.socket) -> None:
+    sending = sender(listener, queue.Queue())
+    connection, _ = listener.accept()
+    with connection:
+        for _ in range(100):  # until the buffers of a receiver that reads nothing are full
+            put(sending)
+            time.sleep(0.01)
+            if any(info.unsent_bytes for info in sending.look().values()):
+                break
+        assert sending.look()[0].unsent_bytes
+    sending.abort()
+
+
+def test_an_address_may_come_late_but_not_never() -> None:
+    with pytest.raises(SyncError, match=r"192\.0\.2\.1 within 0 s"):
+        sockets.listen("192.0.2.1", 0.2)
+    with sockets.listen("127.0.0.1", 5) as listener:
+        assert listener.getsockname()[0] == "127.0.0.1"
+
+
+def test_a_congestion_control_that_is_not_there_is_refused_with_a_remedy() -> None:
+    with pytest.raises(SyncError, match=r"'none-such'.*Allowed here: .*modprobe tcp_none-such"):
+        sockets.check_congestion("none-such")
+    sockets.check_congestion("reno")  # every kernel has it
+
+
+def test_several_connections_share_the_work(listener: socket.socket) -> None:
+    way = Way("a", "secret", 10.0, streams=3, congestion="reno")
+    sending = Sender("b", listener.getsockname(), way, WIRE, lambda *_: None)
+    connections = [listener.accept()[0] for _ in range(3)]
+    assert sending.await_connection(10)
+    for index in range(30):
+        put(sending, index)
+    sending.finish()
+    got = []
+    frame = memoryview(bytearray(WIRE.size + CHUNK))
+    for connection in connections:
+        with connection:
+            sockets.receive(connection, memoryview(bytearray(len(GREETING))))
+            while sockets.receive_or_end(connection, frame):
+                got.append(WIRE.unpack(frame[: WIRE.size]).offset)
+    assert sorted(got) == [*range(30)]
+    sending.join(10)

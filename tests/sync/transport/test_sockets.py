@@ -1,0 +1,52 @@
+"""Sockets for long paths that may be away for a while."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from testbed.sync.transport.sockets import RTO_LIMIT_S, RTO_MAX_S, let_wait, rto_max_s
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("patience_s", [1.0, 20.0, 120.0, 600.0])
+@pytest.mark.parametrize("retries", [3, 8, 15, 255])
+def test_probes_last_as_long_as_the_patience_if_they_can(patience_s: float, retries: int) -> None:
+    longest = rto_max_s(patience_s, retries)
+    lasts = sum(min(0.2 * 2**i, longest) for i in range(retries))
+    assert RTO_MAX_S <= longest <= RTO_LIMIT_S
+    assert lasts >= patience_s or longest == RTO_LIMIT_S or lasts == sum(0.2 * 2**i for i in range(retries))
+
+
+@pytest.mark.unit
+def test_with_probes_enough_a_link_is_used_soon_after_it_is_back() -> None:
+    assert rto_max_s(120.0, 255) == RTO_MAX_S
+    assert rto_max_s(120.0, 15) > RTO_MAX_S
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(("chunk", "limit"), [(20, 32), (16 * 1024, 32), (48 * 1024, 96), (256 * 1024, 128)])
+def test_the_kernel_holds_the_next_chunk_and_little_more(chunk: int, limit: int) -> None:
+    with socket.socket() as connection:
+        let_wait(connection, chunk)
+        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT) == limit * 1024
+
+
+#: 3.2 s there and back; SYNs that are sent again meanwhile must not take the connection's place.
+LONG_PATH = """
+import socket, subprocess, threading
+from testbed.sync.transport import sockets
+for command in ("ip link set lo up", "tc qdisc add dev lo root netem delay 1600ms"):
+    subprocess.run(command.split(), check=True)
+with socket.create_server(("127.0.0.1", 0)) as listener:
+    with sockets.connect(listener.getsockname(), 40.0, threading.Event()) as connection:
+        assert connection.getpeername() == listener.getsockname() and connection.getblocking()
+"""
+
+
+@pytest.mark.guest
+def test_a_handshake_may_take_seconds() -> None:
+    subprocess.run(["unshare", "--net", sys.executable, "-c", LONG_PATH], check=True, timeout=30)
