@@ -26,6 +26,13 @@ LIMITS: Mapping[str, int] = {
     "imports of the project's modules": 12,
 }
 
+#: What is larger for a reason; three at most.
+EXCEPTIONS: Mapping[str, str] = {
+    "sync/session.py": "brings together all that a member of a run has: that is what a session is",
+    "sync/allreduce/group.py": "brings together what a round goes through; each of those modules is a noun of its own",
+    "sync/allreduce/elastic.py": "brings together groups, and what recovery and new members take",
+}
+
 #: Values that mirror a user's file or travel as they are have as many fields as those have; so do reports of figures.
 VALUES = ("spec/", "protocol.py", "workload.py", "plan.py", "report/", "sync/frame.py")
 
@@ -48,7 +55,7 @@ def too_large(package: Path = PACKAGE) -> list[Size]:
     for file in sorted(package.rglob("*.py")):
         name = str(file.relative_to(package))
         found += _sizes(name, ast.parse(file.read_text(encoding="utf-8")))
-    return sorted(size for size in found if size.count > LIMITS[size.kind])
+    return sorted(size for size in found if size.count > LIMITS[size.kind] and size.place not in EXCEPTIONS)
 
 
 def _sizes(name: str, tree: ast.Module) -> Iterator[Size]:

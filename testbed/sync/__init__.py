@@ -8,12 +8,13 @@ with sync.join(control="unix:/run/testbed/control.sock", name="paris-w0") as ses
 
 from __future__ import annotations
 
+from testbed.sync.allreduce import RoundResult
 from testbed.sync.checkpoint import Checkpoint, load
 from testbed.sync.codecs import Residual
 from testbed.sync.errors import CheckpointError, FrameError, Stopped, SyncError
 from testbed.sync.executor import Work
 from testbed.sync.outer import Average, Nesterov, Outer
-from testbed.sync.session import RoundResult, Session, join
+from testbed.sync.session import Session, join
 from testbed.sync.strategies import PowerSgd, Strategy
 
 __all__ = [

@@ -15,7 +15,7 @@ _POLL_S = 0.1
 _CONNECT_S = 5.0
 
 
-class Channel:
+class ControlChannel:
     """Messages to and from the controller at `address`: `unix:` and a socket's path, or `tcp:` and `host:port`.
 
     Over TCP nothing is encrypted, the token neither: between sites, tunnel it. Waits up to `patience_s` for the

@@ -25,7 +25,7 @@ class Work(Generic[T]):
         self._future.add_done_callback(lambda _: call(self))
 
 
-class Later:
+class AsyncExecutor:
     """Starts what it is given on one thread and ends it on another, which exist from the first `begin` on.
 
     So the second may start while the first ends, and both do one after the other. For one caller.

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 
 from testbed.protocol import Hello, Message, Renew
-from testbed.sync.control import Channel
+from testbed.sync.control import ControlChannel
 from testbed.sync.errors import SyncError
 
 #: Renewals within a lease: one may be late, and one lost with a connection.
@@ -25,7 +25,9 @@ class Line:
     meanwhile is lost, and OSError says so. `send` may be called from any thread, `receive` from one.
     """
 
-    def __init__(self, address: str, channel: Channel, member: str, hello: Callable[[], Hello], lease_s: float) -> None:
+    def __init__(
+        self, address: str, channel: ControlChannel, member: str, hello: Callable[[], Hello], lease_s: float
+    ) -> None:
         self._address = address
         self._member = member
         self._channel = channel
@@ -39,6 +41,13 @@ class Line:
     def send(self, message: Message) -> None:
         """Send a message; OSError when the controller is gone."""
         self._channel.send(message)
+
+    def tell(self, message: Message) -> None:
+        """Send what the controller should know. Training does not need the controller, so it goes on without."""
+        try:
+            self.send(message)
+        except OSError as error:
+            log.warning("%s: the controller did not get a %s: %s", self._member, message.kind, error)
 
     def receive(self) -> Message | None:
         """The next message; None when there will be none any more. ProtocolError when it is none of ours."""
@@ -66,7 +75,7 @@ class Line:
         self._channel.close()
         while not self._closed.wait(RETRY_S):
             try:
-                channel = Channel(self._address, 0)
+                channel = ControlChannel(self._address, 0)
                 channel.send(self._hello())
             except (OSError, SyncError):
                 continue

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from testbed.protocol import Hello, Job, Welcome
-from testbed.sync.control import Channel
+from testbed.sync.control import ControlChannel
 from testbed.sync.line import Line
 from testbed.sync.transport.sockets import listen as open_listener
 
 
 @dataclass(frozen=True, slots=True)
-class Meeting:
+class Rendezvous:
     """All members are there. Peers may connect to `accepting` already; nobody takes them in yet.
 
     `hello` is what this one said to the controller at `control`, over `channel`, and `welcome` the answer.
@@ -22,7 +22,7 @@ class Meeting:
 
     control: str
     accepting: socket.socket
-    channel: Channel
+    channel: ControlChannel
     hello: Hello
     welcome: Welcome
     job: Job
@@ -38,11 +38,11 @@ class Meeting:
         return Line(self.control, self.channel, self.name, hello, self.welcome.lease_s)
 
 
-def meet(control: str, name: str, listen: str, device: str, patience_s: float, token: str) -> Meeting:
+def rendezvous(control: str, name: str, listen: str, device: str, patience_s: float, token: str) -> Rendezvous:
     """Come to the run of the controller at `control`, and wait for the others; see `join`."""
     accepting = open_listener(listen, patience_s)
-    channel = Channel(control, patience_s)
+    channel = ControlChannel(control, patience_s)
     hello = Hello(name, accepting.getsockname(), device, token)
     channel.send(hello)
     welcome = channel.await_welcome(patience_s)
-    return Meeting(control, accepting, channel, hello, welcome, Job.from_json(welcome.job))
+    return Rendezvous(control, accepting, channel, hello, welcome, Job.from_json(welcome.job))

@@ -46,12 +46,12 @@ def main() -> int:
 def _stopped(arguments: argparse.Namespace) -> bool:
     """Train; whether the others go on without this member, which may come back."""
     from testbed import sync
-    from testbed.sync.rendezvous import meet
+    from testbed.sync.rendezvous import rendezvous
     from testbed.worker.device import device
     from testbed.worker.loop import work_at
 
     try:
-        meeting = meet(
+        meeting = rendezvous(
             arguments.control, arguments.name, arguments.address, device(), arguments.patience, arguments.token
         )
         work_at(meeting, arguments.data)

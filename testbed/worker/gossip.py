@@ -13,14 +13,14 @@ from testbed.sync import flat
 from testbed.sync.codecs import PLAIN, by_name
 from testbed.sync.gossip.effects import Participant
 from testbed.sync.gossip.membership import Membership
-from testbed.sync.rendezvous import Meeting
+from testbed.sync.rendezvous import Rendezvous
 from testbed.worker.device import chosen_device
 from testbed.worker.learner import Learner, make
 from testbed.worker.steps import PacedSteps, gathered
 from testbed.workload import Workload
 
 
-def train(meeting: Meeting, scheme: Scheme, folder: Path) -> None:
+def train(meeting: Rendezvous, scheme: Scheme, folder: Path) -> None:
     """Do the job to its end. SyncError when the member can't go on, Stopped when the controller said so, ValueError
     when the job asks for what does not exist."""
     torch.set_num_threads(1)
@@ -39,7 +39,7 @@ def train(meeting: Meeting, scheme: Scheme, folder: Path) -> None:
         membership.finish(model.digest(), model.evaluate())
 
 
-def participant_of(meeting: Meeting, scheme: Scheme, place: Place, model: Learner) -> Participant:
+def participant_of(meeting: Rendezvous, scheme: Scheme, place: Place, model: Learner) -> Participant:
     """What gossips for a member as its job has it."""
     job = meeting.job
     members = tuple(meeting.welcome.roster)

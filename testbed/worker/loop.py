@@ -16,7 +16,7 @@ from testbed import sync
 from testbed.schemes import SCHEMES, named
 from testbed.schemes.training import RoundTraining
 from testbed.sync import Strategy
-from testbed.sync.rendezvous import Meeting
+from testbed.sync.rendezvous import Rendezvous
 from testbed.sync.session import session_of
 from testbed.worker import gossip, learner
 from testbed.worker.device import chosen_device
@@ -26,7 +26,7 @@ from testbed.worker.slowness import Slowness
 from testbed.workload import Workload
 
 
-def work_at(meeting: Meeting, folder: Path) -> None:
+def work_at(meeting: Rendezvous, folder: Path) -> None:
     """Do the job that a member was told when it met the others: over a session, or by gossip."""
     scheme = SCHEMES.get(meeting.job.scheme)
     if scheme is not None and scheme.exchange == "gossip":

@@ -24,7 +24,7 @@ from testbed.protocol import Ask, Died, Goodbye, Hello, Job, Message, Place, Pro
 from testbed.sync.errors import Stopped
 from testbed.sync.gossip.account import StepFigures
 from testbed.sync.gossip.membership import Membership
-from testbed.sync.rendezvous import meet
+from testbed.sync.rendezvous import rendezvous
 from tests.controller.fleet import connect
 from tests.controller.runs import mesh, running, spec_of
 from tests.schemes.participants import participant
@@ -75,7 +75,7 @@ class Runner(threading.Thread):
             self.error = error
 
     def _take_part(self) -> None:
-        meeting = meet(f"unix:{self._control}", self.name, "127.0.0.1", "cpu", 30.0, "secret")
+        meeting = rendezvous(f"unix:{self._control}", self.name, "127.0.0.1", "cpu", 30.0, "secret")
 
         def step(parameters: Tensor, iteration: int) -> Tensor:
             self.entered.append(iteration)

@@ -63,11 +63,11 @@ def wrapped(name: str, count: int) -> Callable[[Callable[[], None]], None]:
 
 #: Where in a round a member dies.
 PHASES: dict[str, Callable[[Callable[[], None]], None]] = {
-    "its first chunk is on its way": wrapped("_pass_on", 1),
-    "it has added a partial sum": wrapped("_add", 2),
+    "its first chunk is on its way": wrapped("_send", 1),
+    "it has added a partial sum": wrapped("_take_partial", 2),
     "it has released a mean as a root": wrapped("_release", 1),
-    "it has taken and passed on a mean": wrapped("_accept", 1),
-    "it has taken and passed on several means": wrapped("_accept", 5),
+    "it has taken and passed on a mean": wrapped("_take_mean", 1),
+    "it has taken and passed on several means": wrapped("_take_mean", 5),
     "the round is over for it": wrapped("leave", 1),
 }
 

@@ -8,13 +8,15 @@ import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from testbed.plan import Plan
-from testbed.sync.allreduce.group import Exchange
+from testbed.sync.allreduce.group import AllReduceGroup
 from testbed.sync.errors import SyncError
-from testbed.sync.transport import frame
+from testbed.sync.transport.frame import Frame, FrameFormat, Greeting
+from testbed.sync.transport.listener import Received, hand_on
 from testbed.sync.transport.outbox import Outbox
-from testbed.sync.transport.send_queue import Priority, nothing, unchanged
-from testbed.sync.transport.sender import CLOSE_S, Sender, Way
+from testbed.sync.transport.routes import RouteTable
+from testbed.sync.transport.send_queue import Priority, nothing
+from testbed.sync.transport.sender import CLOSE_S, Sender
+from testbed.sync.transport.settings import TransportSettings
 
 #: Carriers from each member to each other one. One may be held up while the other brings what was sent later.
 CARRIERS = 2
@@ -23,10 +25,10 @@ SLOW_ONE_OF, SLOW_S = 40, 0.003
 
 
 class Letter(NamedTuple):
-    """A frame on its way, its head as it is when it is taken, and what to call when its elements may change again."""
+    """A frame on its way, how urgent it is, and what to call when its payload may change again."""
 
-    round: int
-    head: Callable[[], bytes]
+    priority: Priority
+    frame: Frame
     payload: memoryview
     sent: Callable[[], None]
 
@@ -34,7 +36,7 @@ class Letter(NamedTuple):
 class Carrier:
     """Brings one letter after the other from `source` to a member: any of the oldest round's that are there."""
 
-    def __init__(self, source: str, target: Exchange, wire: frame.FrameFormat, draw: random.Random) -> None:
+    def __init__(self, source: str, target: AllReduceGroup, wire: FrameFormat, draw: random.Random) -> None:
         self._source = source
         self._target = target
         self._wire = wire
@@ -73,44 +75,43 @@ class Carrier:
             self._filled.wait_for(lambda: self._letters or self._closed)
             if self._closed:
                 return None
-            oldest = min(letter.round for letter in self._letters)
-            chosen = self._draw.choice([i for i, letter in enumerate(self._letters) if letter.round == oldest])
+            oldest = min(letter.priority[0] for letter in self._letters)
+            chosen = self._draw.choice([i for i, letter in enumerate(self._letters) if letter.priority[0] == oldest])
             return self._letters.pop(chosen)
 
     def _bring(self, letter: Letter) -> None:
         """What a listener does with what it reads."""
-        head = self._wire.unpack(memoryview(letter.head()))
-        delivery = self._target.admit(self._source, 0, head)
-        room = memoryview(bytearray(head.length)) if delivery.into is None else delivery.into
-        room[:] = letter.payload
+        head = self._wire.unpack(memoryview(self._wire.pack(letter.frame.sealed(letter.payload))))
+        payload = memoryview(bytearray(letter.payload))
         letter.sent()
-        frame.verify(head, room)
-        delivery.take(room)
+        head.verify(payload)
+        hello = Greeting(self._source)
+        hand_on(self._target.receiver(hello), hello, Received(self._source, head, payload, len(payload), 0.0))
 
 
 class Post:
-    """All carriers among members. `outbox` is what an exchange's `make_outbox` takes."""
+    """All carriers among members. `outbox` is what a group's `make_outbox` takes."""
 
     def __init__(self, seed: int) -> None:
         self._draw = random.Random(seed)
         self._guard = threading.Lock()
-        self._members: dict[str, Exchange] = {}
+        self._members: dict[str, AllReduceGroup] = {}
         self._carriers: dict[tuple[str, str], list[Carrier]] = {}
 
-    def admit(self, exchange: Exchange) -> None:
+    def admit(self, group: AllReduceGroup) -> None:
         """From now on it gets its letters."""
-        self._members[exchange.member] = exchange
+        self._members[group.settings.member] = group
 
     def outbox(
         self,
-        way: Way,
-        wire: frame.FrameFormat,
+        settings: TransportSettings,
+        header_bytes: int,
         roster: Mapping[str, tuple[str, int]],
         on_failure: Callable[[str, str], None],
     ) -> Outbox:
-        return _Letterbox(self, way, wire, roster, on_failure)
+        return _Letterbox(self, settings, header_bytes, roster, on_failure)
 
-    def send(self, source: str, target: str, wire: frame.FrameFormat, letter: Letter) -> None:
+    def send(self, source: str, target: str, wire: FrameFormat, letter: Letter) -> None:
         with self._guard:
             carriers = self._carriers.setdefault((source, target), [])
             if not carriers:
@@ -138,20 +139,20 @@ class _Letterbox(Outbox):
     def __init__(
         self,
         post: Post,
-        way: Way,
-        wire: frame.FrameFormat,
+        settings: TransportSettings,
+        header_bytes: int,
         roster: Mapping[str, tuple[str, int]],
         on_failure: Callable[[str, str], None],
     ) -> None:
-        super().__init__(way, wire, roster, on_failure)
+        super().__init__(settings, header_bytes, roster, on_failure)
         self._post = post
-        self._me = way.member
-        self._format = wire
+        self._me = settings.member
+        self._format = FrameFormat(header_bytes)
 
-    def connect(self, plan: Plan) -> list[Sender]:
+    def connect(self, table: RouteTable) -> list[Sender]:
         return []
 
-    def follow(self, plan: Plan) -> None:
+    def follow(self, table: RouteTable) -> None:
         return
 
     def crowded(self, peer: str) -> bool:
@@ -162,11 +163,9 @@ class _Letterbox(Outbox):
         self,
         peer: str,
         priority: Priority,
-        frame: frame.Frame,
+        frame: Frame,
         payload: memoryview,
         sent: Callable[[], None] = nothing,
-        spills: bool = False,
-        sealed: Callable[[frame.Frame], frame.Frame] = unchanged,
+        table: int | None = None,
     ) -> None:
-        letter = Letter(frame.round, lambda: self._format.pack(sealed(frame).sealed(payload)), payload, sent)
-        self._post.send(self._me, peer, self._format, letter)
+        self._post.send(self._me, peer, self._format, Letter(priority, frame, payload, sent))

@@ -19,7 +19,6 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,10 +27,10 @@ import torch
 
 from testbed import sync
 from testbed.plan import Plan
-from testbed.sync.allreduce.group import Exchange
-from testbed.sync.allreduce.round import Round
-from testbed.sync.executor import Later, Work
-from testbed.sync.transport.sender import Way
+from testbed.sync.allreduce.group import AllReduceGroup
+from testbed.sync.allreduce.result import RoundResult
+from testbed.sync.executor import AsyncExecutor, Work
+from testbed.sync.transport.settings import TransportSettings
 from tests.sync.controller import Controller, job
 from tests.sync.plans import names, plan_over_graph
 from tests.sync.post import Post
@@ -111,15 +110,6 @@ def plans(draw: random.Random, members: tuple[str, ...], swaps: int) -> Iterator
     yield plan_over_graph(draw, members, LAST), True
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
-    """What a round was; a session's RoundResult says so too."""
-
-    epoch: int
-    lost: int
-    duplicated: int
-
-
 def _train(ledger: Ledger, member: str, reduce: Callable[[torch.Tensor], Work[Any] | Over]) -> None:
     """Rounds until the one after the first under the last plan. Every other member has two on at a time, unless the
     ledger says that none does: then a plan may be agreed on up to the end of a round."""
@@ -145,41 +135,38 @@ def by_post(seed: int, swaps: int) -> Ledger:
     members = names(draw.randint(LEAST_MEMBERS, MOST_MEMBERS))
     first, ledger, post = plan_over_graph(draw, members, 0), Ledger(members, draw.random() < 0.5), Post(seed)
     roster = dict.fromkeys(members, ("", 0))
-    exchanges = {
-        member: Exchange(first, Way(member, "", TIMEOUT_S), roster, make_outbox=post.outbox) for member in members
+    groups = {
+        member: AllReduceGroup(first, TransportSettings(member, "", TIMEOUT_S), roster, make_outbox=post.outbox)
+        for member in members
     }
-    for exchange in exchanges.values():
-        post.admit(exchange)
+    for group in groups.values():
+        post.admit(group)
 
     def train(member: str) -> None:
-        exchange, later = exchanges[member], Later(member)
+        group, executor = groups[member], AsyncExecutor(member)
 
-        def reduce(values: torch.Tensor) -> Work[Done]:
-            return later.begin(lambda: exchange.begin(values, 1.0, TIMEOUT_S, overlaps=ledger.overlaps), finish)
-
-        def finish(current: Round) -> Done:
-            exchange.end(current, TIMEOUT_S)
-            return Done(current.epoch, current.reduction.lost, current.reduction.duplicated)
+        def reduce(values: torch.Tensor) -> Work[RoundResult]:
+            return executor.begin(lambda: group.begin(values, 1.0, overlaps=ledger.overlaps), lambda end: end())
 
         try:
             _train(ledger, member, reduce)
         finally:
-            later.close()
+            executor.close()
 
     def prepare(plan: Plan) -> None:
         for member in draw.sample(members, len(members)):
-            exchanges[member].keep(plan)
+            groups[member].plans.keep(plan)
             time.sleep(draw.choice([0, draw.uniform(0, 1e-3)]))
         for member in draw.sample(members, len(members)):
-            exchanges[member].reach(plan)
+            groups[member].hold(plan)
         for member in draw.sample(members, len(members)):
-            exchanges[member].confirm(plan.epoch)
+            groups[member].plans.confirm(plan.epoch)
 
     try:
         _meet(members, train, draw, swaps, prepare, ledger)
     finally:
-        for exchange in exchanges.values():
-            exchange.close()
+        for group in groups.values():
+            group.close()
         post.close()
     return ledger
 

@@ -14,12 +14,12 @@ import pytest
 import torch
 
 from testbed.plan import Plan, Route
-from testbed.sync.allreduce.group import Exchange
-from testbed.sync.allreduce.round import Delivery
+from testbed.sync.allreduce.group import AllReduceGroup
+from testbed.sync.allreduce.header import ChunkHeader, ChunkHeaderFormat, Kind
 from testbed.sync.errors import FrameError
-from testbed.sync.transport.frame import Frame, FrameFormat, Greeting, Kind, verify
-from testbed.sync.transport.listener import Listener
-from testbed.sync.transport.sender import Way
+from testbed.sync.transport.frame import Frame, FrameFormat, Greeting
+from testbed.sync.transport.listener import Listener, Received, hand_on
+from testbed.sync.transport.settings import TransportSettings
 from tests.sync.plans import names, star
 
 pytestmark = pytest.mark.unit
@@ -34,25 +34,25 @@ PLAN = Plan(
     auxiliary=(Route("m1", "m2", ("m3",)), Route("m2", "m0", ("m1",))),
 )
 FRAMES = 10_000
+HEADERS = ChunkHeaderFormat(len(MEMBERS))
+WIRE = FrameFormat(HEADERS.size)
 
 
 @pytest.fixture
-def root() -> Iterator[Exchange]:
+def root() -> Iterator[AllReduceGroup]:
     """m0, the root, in round 1; its peers listen and read nothing."""
     with socket.create_server(("127.0.0.1", 0)) as nobody:
         roster = dict.fromkeys(MEMBERS, nobody.getsockname())
-        exchange = Exchange(PLAN, Way("m0", "secret", 0.5), roster)
-        exchange.begin(torch.zeros(ELEMENTS), 1.0, 1.0)
-        yield exchange
-        exchange.close()
+        group = AllReduceGroup(PLAN, TransportSettings("m0", "secret", 0.5, generation=PLAN.epoch), roster)
+        group.begin(torch.zeros(ELEMENTS), 1.0)
+        yield group
+        group.close()
 
 
 def nearly_right(draw: random.Random, payload: memoryview) -> Frame:
     """A frame of m1's for m0, with up to three fields that may be anything."""
     offset = draw.randrange(12) * 256
-    frame = Frame(
-        Kind.PARTIAL, 1, 0, 3, 3, 1, ELEMENTS, offset, min(CHUNK, 4 * (ELEMENTS - offset)), 1.0, 0b10, scale=1.0
-    )
+    header = ChunkHeader(Kind.PARTIAL, 1, 0, 3, 3, 1, ELEMENTS, offset, 1.0, 0b10)
     wild = {
         "kind": lambda: draw.choice(list(Kind)),
         "dtype": lambda: draw.randrange(256),
@@ -62,67 +62,62 @@ def nearly_right(draw: random.Random, payload: memoryview) -> Frame:
         "round": lambda: draw.choice([0, 1, 3, 2**32 - 1]),
         "elements": lambda: draw.choice([0, 1, ELEMENTS, 2**64 - 1]),
         "offset": lambda: draw.choice([0, 1, ELEMENTS, 2**63]),
-        "length": lambda: draw.choice([0, 1, CHUNK, 2**32 - 1]),
         "contributors": lambda: draw.randrange(16),
-        "route": lambda: draw.randrange(4),
-        "left": lambda: draw.randrange(4),
         "scale": lambda: draw.choice([0.0, 1e300]),
     }
-    fields = draw.sample(sorted(wild), draw.randint(0, 3))
-    return frame._replace(**{name: wild[name]() for name in fields}).sealed(payload)
+    wild_frame = {
+        "length": lambda: draw.choice([0, 1, CHUNK, 2**32 - 1]),
+        "table": lambda: draw.choice([0, 2, 3, 4, 2**32 - 1]),
+        "route": lambda: draw.randrange(4),
+        "left": lambda: draw.randrange(4),
+    }
+    fields = draw.sample(sorted({*wild, *wild_frame}), draw.randint(0, 3))
+    header = header._replace(**{name: wild[name]() for name in fields if name in wild})
+    frame = Frame(HEADERS.pack(header), min(CHUNK, 4 * (ELEMENTS - offset)), table=3)
+    frame = frame._replace(**{name: wild_frame[name]() for name in fields if name in wild_frame})
+    return frame.sealed(payload[: frame.length])
 
 
-def test_ten_thousand_frames_are_taken_or_refused_in_bounded_memory(root: Exchange) -> None:
-    """What `admit` lets in is received into a chunk's room at most, whatever the head claims."""
-    draw, wire = random.Random(1), FrameFormat(len(MEMBERS))
+def test_ten_thousand_frames_are_taken_or_refused_in_bounded_memory(root: AllReduceGroup) -> None:
+    """What is received takes a chunk's room at most, whatever the head claims."""
+    draw = random.Random(1)
     payload = memoryview(bytearray(CHUNK))
     refused = taken = 0
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for _ in range(FRAMES):
-        head = bytearray(wire.pack(nearly_right(draw, payload)))
+        head = bytearray(WIRE.pack(nearly_right(draw, payload)))
         if draw.random() < 0.3:  # bits that flip, with a checksum that says they did not
             head[draw.randrange(len(head) - 4)] ^= 1 << draw.randrange(8)
             head[-4:] = struct.pack("<I", zlib.crc32(head[:-4]))
         try:
-            frame = wire.unpack(memoryview(head))
-            delivery: Delivery = root.admit("m1", draw.choice([0, 0, 1, 2]), frame)
-            assert frame.length <= CHUNK
-            verify(frame, payload[: frame.length])
-            if delivery.into is not None:
-                assert len(delivery.into) == frame.length
-            delivery.take(payload[: frame.length])
+            frame = WIRE.unpack(memoryview(head))
+            hello = Greeting("m1", draw.choice([0, 0, 1, 2]), 0, PLAN.epoch)
+            receiver = root.receiver(hello)
+            if frame.length > receiver.most_bytes:
+                raise FrameError("too long, as a listener says")
+            frame.verify(payload[: frame.length])
+            hand_on(receiver, hello, Received("m1", frame, payload[: frame.length], frame.length, 0.0))
             taken += 1
         except FrameError:
             refused += 1
     assert refused > FRAMES / 2 and taken > 10
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 * 1024  # KiB
-    assert set(root._rounds) == {1} and set(root._plans) == {3}
+    assert set(root._rounds._rounds) == {1} and set(root.plans) == {3}
 
 
-class Door:
-    """Everything is for one exchange."""
-
-    def __init__(self, exchange: Exchange) -> None:
-        self._exchange = exchange
-
-    def receiver(self, hello: Greeting) -> Exchange:
-        return self._exchange
-
-    def serve(self, connection: socket.socket) -> None:
-        raise FrameError("nobody asks")
-
-
-def test_frames_over_a_socket_end_their_connection_alone(root: Exchange) -> None:
+def test_frames_over_a_socket_end_their_connection_alone(root: AllReduceGroup) -> None:
     """Truncated, lying about their length, or of no round: each time the next connection is heard."""
-    draw, wire = random.Random(2), FrameFormat(len(MEMBERS))
+    draw = random.Random(2)
     payload = bytearray(CHUNK)
     accepting = socket.create_server(("127.0.0.1", 0))
-    listener = Listener(accepting, "secret", Door(root))
+    listener = Listener(accepting, "secret", root)
     try:
         for _ in range(200):
             with socket.create_connection(accepting.getsockname()) as connection:
-                frame = nearly_right(draw, memoryview(payload))._replace(epoch=99)
-                whole = Greeting("m1").pack("secret") + wire.pack(frame) + payload
+                frame = nearly_right(draw, memoryview(payload))
+                header = HEADERS.unpack(frame.header)._replace(epoch=99)
+                frame = frame._replace(header=HEADERS.pack(header))
+                whole = Greeting("m1", generation=PLAN.epoch).pack("secret") + WIRE.pack(frame) + payload
                 connection.settimeout(10)
                 with suppress(OSError):  # it may be closed before all of it is read
                     connection.sendall(whole[: draw.randrange(len(whole))] if draw.random() < 0.5 else whole)
@@ -131,4 +126,4 @@ def test_frames_over_a_socket_end_their_connection_alone(root: Exchange) -> None
                     assert connection.recv(1) == b""
     finally:
         listener.close()
-    assert set(root._rounds) == {1}
+    assert set(root._rounds._rounds) == {1}

@@ -15,10 +15,11 @@ import torch
 
 from testbed import sync
 from testbed.plan import Group, Plan
-from testbed.sync.allreduce.group import Exchange
+from testbed.sync.allreduce.group import AllReduceGroup
+from testbed.sync.allreduce.header import ChunkHeaderFormat, Kind
 from testbed.sync.errors import SyncError
-from testbed.sync.transport.frame import FrameFormat, Kind
-from testbed.sync.transport.sender import Way
+from testbed.sync.transport.frame import FrameFormat
+from testbed.sync.transport.settings import TransportSettings
 from tests.sync import sessions
 from tests.sync.plans import chain, names, star
 from tests.sync.post import Letter, Post
@@ -35,76 +36,83 @@ class LatePost(Post):
     """Has the last mean of round 2 for m1 wait until the others have long begun round 4."""
 
     def send(self, source: str, target: str, wire: FrameFormat, letter: Letter) -> None:
-        head = wire.unpack(memoryview(letter.head()))
+        head = ChunkHeaderFormat(len(MEMBERS)).unpack(letter.frame.header)
         bring = partial(super().send, source, target, wire, letter)
-        if (target, head.round, head.kind) == ("m1", 2, Kind.MEAN) and head.offset + head.length // 4 == head.elements:
+        last = head.offset + letter.frame.length // 4 == head.elements
+        if (target, head.round, head.kind) == ("m1", 2, Kind.MEAN) and last:
             threading.Timer(0.3, bring).start()
         else:
             bring()
 
 
 @contextmanager
-def exchanges(plan: Plan, post: Post | None = None) -> Iterator[list[Exchange]]:
+def groups(plan: Plan, post: Post | None = None, timeout_s: float = TIMEOUT_S) -> Iterator[list[AllReduceGroup]]:
     post = post or Post(seed=1)
     roster = dict.fromkeys(plan.members, ("", 0))
-    made = [Exchange(plan, Way(member, "", TIMEOUT_S), roster, make_outbox=post.outbox) for member in plan.members]
-    for exchange in made:
-        post.admit(exchange)
+    made = [
+        AllReduceGroup(plan, TransportSettings(member, "", timeout_s), roster, make_outbox=post.outbox)
+        for member in plan.members
+    ]
+    for group in made:
+        post.admit(group)
     try:
         yield made
     finally:
-        for exchange in made:
-            exchange.close()
+        for group in made:
+            group.close()
         post.close()
 
 
-def at_once(made: list[Exchange], work: Callable[[Exchange], object]) -> list[object]:
+def at_once(made: list[AllReduceGroup], work: Callable[[AllReduceGroup], object]) -> list[object]:
     with ThreadPoolExecutor(len(made)) as pool:
         return list(pool.map(work, made))
 
 
-def begins_beside(exchange: Exchange, elements: int) -> tuple[float, float]:
+def begins_beside(group: AllReduceGroup, elements: int) -> tuple[float, float]:
     """Two rounds that are both on before either ends; what came out of each."""
     first, second = torch.ones(1000), torch.full((elements,), 2.0)
-    exchange.end(exchange.begin(torch.ones(1000), 1.0, TIMEOUT_S, overlaps=True), TIMEOUT_S)
-    rounds = [exchange.begin(first, 1.0, TIMEOUT_S, overlaps=True), exchange.begin(second, 1.0, 1.0, overlaps=True)]
-    for current in rounds:
-        exchange.end(current, TIMEOUT_S)
+    group.begin(torch.ones(1000), 1.0, overlaps=True)()
+    ends = [group.begin(first, 1.0, overlaps=True), group.begin(second, 1.0, overlaps=True)]
+    for end in ends:
+        end()
     return first.sum().item(), second.sum().item()
 
 
 def test_a_round_begins_before_the_one_before_has_ended() -> None:
-    with exchanges(PLAN) as made:
-        assert at_once(made, lambda exchange: begins_beside(exchange, 1000)) == [(1000, 2000)] * 3
+    with groups(PLAN) as made:
+        assert at_once(made, lambda group: begins_beside(group, 1000)) == [(1000, 2000)] * 3
 
 
 def test_what_is_queued_keeps_its_room_while_newer_rounds_open() -> None:
     """m1 lacks a mean of round 2 and takes part in round 3, which lets m2 begin round 4: m0 holds all three."""
 
-    def work(exchange: Exchange) -> list[float]:
+    def work(group: AllReduceGroup) -> list[float]:
         tensors = [torch.full((1000,), float(number)) for number in range(6)]
-        exchange.end(exchange.begin(tensors[0], 1.0, TIMEOUT_S, overlaps=True), TIMEOUT_S)
-        before = exchange.begin(tensors[1], 1.0, TIMEOUT_S, overlaps=True)
+        group.begin(tensors[0], 1.0, overlaps=True)()
+        end = group.begin(tensors[1], 1.0, overlaps=True)
         for tensor in tensors[2:]:
-            current = exchange.begin(tensor, 1.0, TIMEOUT_S, overlaps=True)
-            exchange.end(before, TIMEOUT_S)
-            before = current
-        exchange.end(before, TIMEOUT_S)
+            following = group.begin(tensor, 1.0, overlaps=True)
+            end()
+            end = following
+        end()
         return [tensor.mean().item() for tensor in tensors]
 
-    with exchanges(PLAN, LatePost(seed=1)) as made:
+    with groups(PLAN, LatePost(seed=1)) as made:
         assert at_once(made, work) == [[0.0, 1.0, 2.0, 3.0, 4.0, 5.0]] * 3
 
 
 def test_a_round_of_a_new_shape_waits() -> None:
     """A peer that has not had the shape would not take its frames, and with them hold up others."""
-    with exchanges(PLAN) as made, pytest.raises(SyncError, match="round 2, epoch 0: out of time"):
-        at_once(made, lambda exchange: begins_beside(exchange, 999))
+    with groups(PLAN, timeout_s=1.0) as made, pytest.raises(SyncError, match="round 2, epoch 0: out of time"):
+        at_once(made, lambda group: begins_beside(group, 999))
 
 
 def test_rounds_of_groups_wait() -> None:
-    with exchanges(replace(PLAN, groups=HALVES, period=2)) as made, pytest.raises(SyncError, match="out of time"):
-        at_once(made, lambda exchange: begins_beside(exchange, 1000))
+    with (
+        groups(replace(PLAN, groups=HALVES, period=2), timeout_s=1.0) as made,
+        pytest.raises(SyncError, match="out of time"),
+    ):
+        at_once(made, lambda group: begins_beside(group, 1000))
 
 
 def test_who_waits_for_each_round_gets_on_with_who_does_not(tmp_path: Path) -> None:

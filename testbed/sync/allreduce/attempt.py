@@ -1,8 +1,8 @@
-"""The round that a member is in, over all eras that it takes, and the one before it."""
+"""The round that a member is in, over all generations that it takes, and the one before it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import torch
@@ -15,11 +15,11 @@ from testbed.sync.codecs import Residual
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """A round that is over: whose updates its means are of, and a copy of those of the elements [start, stop)."""
+    """A round that is over: its means, and whose updates they are of."""
 
     number: int
     slices: tuple[Slice, ...]
-    means: Callable[[int, int], torch.Tensor]
+    means: torch.Tensor
 
 
 class Attempt:
@@ -56,7 +56,7 @@ class Attempt:
         return spans.count(self.final) == self.elements
 
     def absorb(self, finals: Iterable[Slice]) -> None:
-        """An exchange ended with these final, of what it was given to reduce. Those that are known count once."""
+        """A group's round ended with these final, of what it was given to reduce. Those that are known count once."""
         for part in finals:
             if self._packed is None:
                 self._add(part)
@@ -74,8 +74,8 @@ class Attempt:
                 self._add(replace(part, start=max(part.start, start), stop=min(part.stop, stop)))
 
     def again(self) -> None:
-        """Begin anew with what is not final: owe what was owed of that before the round. For who called the exchange,
-        once its round has ended."""
+        """Begin anew with what is not final: owe what was owed of that before the round. For the thread that
+        began the group's round, once that has ended."""
         if self.residual is not None and self.residual.values is not None:
             self._settle(self.residual.values)
         self._packed = self._packed_residual = None
@@ -94,10 +94,9 @@ class Attempt:
         held: Span = start, stop
         return None if spans.minus([held], self.final) else self.values[start:stop].clone()
 
-    def past(self) -> Past:
-        """The round as others may ask for it, once it is whole: its values are their owner's again."""
-        kept = self.values.clone()
-        return Past(self.number, self.slices, lambda start, stop: kept[start:stop])
+    def past(self, slices: tuple[Slice, ...]) -> Past:
+        """The round as others may ask for it, once it is over: a copy, since its values are their owner's again."""
+        return Past(self.number, slices, self.values.clone())
 
     def _settle(self, kept: torch.Tensor) -> None:
         """Owe what is still to be owed, in `kept`."""

@@ -1,6 +1,6 @@
 """Bytes that one member asks another for, over a connection of their own to where that one listens for its peers.
 
-    who asks     greeting in lane FETCH     ask: what, epoch, round, start, stop
+    who asks     greeting on channel FETCH     ask: what, epoch, round, start, stop
     who answers                             answer: length of the note, length of the data, SHA-256 of both
                                             note (JSON), data
 
@@ -21,17 +21,17 @@ from enum import IntEnum
 from typing import Any
 
 from testbed.sync.errors import SyncError
-from testbed.sync.transport import sockets
-from testbed.sync.transport.frame import FETCH_LANE, Greeting
+from testbed.sync.transport import Greeting, TransportSettings, sockets
+from testbed.sync.transport.frame import FETCH
 
-_ASK = struct.Struct("<BIIQQ")
+_REQUEST = struct.Struct("<BIIQQ")
 _ANSWER = struct.Struct("<IQ32s")
 
 #: A note names a round's slices; one that is longer is none.
 MAX_NOTE_BYTES = 16 * 1024 * 1024
 
 
-class What(IntEnum):
+class Wanted(IntEnum):
     """What is asked for."""
 
     MEANS = 1
@@ -39,10 +39,10 @@ class What(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class FetchRequest:
     """Means: those of the elements [start, stop) of `round`. State: what a member of `epoch` begins from."""
 
-    what: What
+    what: Wanted
     epoch: int
     round: int = 0
     start: int = 0
@@ -50,49 +50,49 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class FetchAnswer:
     """`data`, and what is to be known of it."""
 
     note: Mapping[str, Any]
     data: memoryview
 
 
-def fetch(address: tuple[str, int], secret: str, member: str, ask: Ask, most_bytes: int, patience_s: float) -> Answer:
-    """What the member that listens at `address` answers; `member` asks.
+def fetch(address: tuple[str, int], settings: TransportSettings, request: FetchRequest, most_bytes: int) -> FetchAnswer:
+    """What the member that listens at `address` answers to the one whose `settings` they are.
 
-    SyncError when it does not within `patience_s`, when it says why not, or when what comes is not what was sent.
+    SyncError when it does not within their timeout, when it says why not, or when what comes is not what was sent.
     """
     try:
-        with closing(socket.create_connection(address, patience_s)) as connection:
-            connection.sendall(Greeting(member, FETCH_LANE).pack(secret) + _pack(ask))
+        with closing(socket.create_connection(address, settings.timeout_s)) as connection:
+            connection.sendall(Greeting(settings.member, FETCH).pack(settings.secret) + _pack(request))
             return _receive(connection, most_bytes)
     except OSError as error:
-        raise SyncError(f"{ask.what.name.lower()} of {address[0]}:{address[1]}: {error}") from error
+        raise SyncError(f"{request.what.name.lower()} of {address[0]}:{address[1]}: {error}") from error
 
 
-def receive_ask(connection: socket.socket) -> Ask:
-    """What a peer wants that greeted in the lane for that; SyncError when it is nothing there is."""
-    raw = memoryview(bytearray(_ASK.size))
+def receive_request(connection: socket.socket) -> FetchRequest:
+    """What a peer wants that greeted on the channel for that; SyncError when it is nothing there is."""
+    raw = memoryview(bytearray(_REQUEST.size))
     sockets.receive(connection, raw)
-    what, epoch, number, start, stop = _ASK.unpack(raw)
-    if what not in tuple(What) or start > stop:
+    what, epoch, number, start, stop = _REQUEST.unpack(raw)
+    if what not in tuple(Wanted) or start > stop:
         raise SyncError(f"nothing to be asked for: {what}, [{start}, {stop})")
-    return Ask(What(what), epoch, number, start, stop)
+    return FetchRequest(Wanted(what), epoch, number, start, stop)
 
 
-def send_answer(connection: socket.socket, answer: Answer) -> None:
-    """Answer a peer that asked."""
+def send_answer(connection: socket.socket, answer: FetchAnswer) -> None:
+    """FetchAnswer a peer that asked."""
     note = json.dumps(answer.note).encode()
     digest = hashlib.sha256(note)
     digest.update(answer.data)
     sockets.send_all(connection, _ANSWER.pack(len(note), len(answer.data), digest.digest()) + note, answer.data)
 
 
-def _pack(ask: Ask) -> bytes:
-    return _ASK.pack(ask.what, ask.epoch, ask.round, ask.start, ask.stop)
+def _pack(request: FetchRequest) -> bytes:
+    return _REQUEST.pack(request.what, request.epoch, request.round, request.start, request.stop)
 
 
-def _receive(connection: socket.socket, most_bytes: int) -> Answer:
+def _receive(connection: socket.socket, most_bytes: int) -> FetchAnswer:
     head = memoryview(bytearray(_ANSWER.size))
     sockets.receive(connection, head)
     note_bytes, data_bytes, digest = _ANSWER.unpack(head)
@@ -108,9 +108,9 @@ def _receive(connection: socket.socket, most_bytes: int) -> Answer:
         raise SyncError(f"an answer with a note that is none: {error}") from error
     if "refused" in note:
         raise SyncError(str(note["refused"]))
-    return Answer(note, whole[note_bytes:])
+    return FetchAnswer(note, whole[note_bytes:])
 
 
-def refusal(why: str) -> Answer:
+def refusal(why: str) -> FetchAnswer:
     """The answer to what can't be had."""
-    return Answer({"refused": why}, memoryview(b""))
+    return FetchAnswer({"refused": why}, memoryview(b""))

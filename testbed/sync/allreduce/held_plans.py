@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 
 from testbed.plan import Plan, PlanError
-from testbed.sync.allreduce.role import Role, role_in
+from testbed.sync.allreduce.layout import Layout
+from testbed.sync.allreduce.role import RoundRole, role_in
 
 
-class Plans:
-    """By epoch, with what `member` does under each. No lock of its own.
+class HeldPlans:
+    """By epoch, with what `member` does under each. Any thread may call.
 
     `agreed` is the epoch that the next round goes by, `successor` the one that this member is ready to go by after it,
     `confirmed` the newest that all members are known to be ready for.
@@ -20,9 +22,11 @@ class Plans:
         self.successor = first.epoch
         self.confirmed = first.epoch
         self._member = member
+        self._guard = threading.Lock()
         self._oldest = first.epoch
         self._plans: dict[int, Plan] = {}
-        self._roles: dict[tuple[int, bool], Role] = {}
+        self._roles: dict[tuple[int, bool], RoundRole] = {}
+        self._layout: tuple[tuple[int, bool, int, int], Layout] | None = None
         self._add(first)
 
     def __contains__(self, epoch: int) -> bool:
@@ -32,15 +36,23 @@ class Plans:
         return self._plans[epoch]
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self._plans)
+        return iter(list(self._plans))
 
     def get(self, epoch: int) -> Plan | None:
         """The plan of an epoch; None when it is not held."""
         return self._plans.get(epoch)
 
-    def role(self, epoch: int, among_all: bool) -> Role:
+    def role(self, epoch: int, among_all: bool) -> RoundRole:
         """What this member does in rounds among all, or inside its own group."""
         return self._roles[epoch, among_all]
+
+    def layout(self, epoch: int, among_all: bool, elements: int, itemsize: int) -> Layout:
+        """How a tensor is cut in those rounds, kept from one to the next: making it costs 1 µs a chunk."""
+        of = epoch, among_all, elements, itemsize
+        if self._layout is None or self._layout[0] != of:
+            group = self._roles[epoch, among_all].group
+            self._layout = of, Layout(group, self._plans[epoch].chunk_bytes, elements, itemsize)
+        return self._layout[1]
 
     @property
     def in_force(self) -> Plan:
@@ -50,7 +62,14 @@ class Plans:
     @property
     def newest(self) -> int:
         """The newest epoch that this member has heard of."""
-        return max(*self._plans, self.successor)
+        with self._guard:
+            return max(*self._plans, self.successor)
+
+    @property
+    def most_bytes(self) -> int:
+        """What a chunk takes at most under any of the plans."""
+        with self._guard:
+            return max(plan.chunk_bytes for plan in self._plans.values())
 
     def keep(self, plan: Plan) -> None:
         """Keep a plan beside the one in force; PlanError when it is no successor of those that are kept.
@@ -58,38 +77,46 @@ class Plans:
         Whichever was kept before and is not in force is no successor any more. It may be agreed on all the same, in
         the round that is on, and stays for that.
         """
-        self.successor = self.confirmed = self.agreed
-        if plan.members != self.in_force.members:
-            raise PlanError(f"the plan of epoch {plan.epoch} is for other members than the session")
-        self._check_newer(plan.epoch)
-        self._add(plan)
+        with self._guard:
+            self.successor = self.confirmed = self.agreed
+            if plan.members != self.in_force.members:
+                raise PlanError(f"the plan of epoch {plan.epoch} is for other members than the session")
+            self._check_newer(plan.epoch)
+            self._add(plan)
 
-    def hold(self, plan: Plan) -> None:
+    def hold(self, epoch: int) -> None:
         """A plan that is kept can be gone by, unless a newer one is kept meanwhile."""
-        if plan.epoch == max(self._plans):
-            self.successor = plan.epoch
+        with self._guard:
+            if epoch == max(self._plans):
+                self.successor = epoch
 
     def confirm(self, epoch: int) -> None:
         """All members hold the plan of an epoch; that is of no use if a newer one is kept meanwhile."""
-        if epoch == max(self._plans):
-            self.confirmed = epoch
+        with self._guard:
+            if epoch == max(self._plans):
+                self.confirmed = epoch
 
     def promise(self, epoch: int) -> None:
-        """This member is ready to go by `epoch`, the first of another era; PlanError as `keep`."""
-        self._check_newer(epoch)
-        self.successor = epoch
+        """This member is ready to go by `epoch`, the first of another generation; PlanError as `keep`."""
+        with self._guard:
+            self._check_newer(epoch)
+            self.successor = epoch
 
     def agree(self, used: int, agreed: int) -> None:
         """A round among all that went by the epoch `used` is over: all go by `agreed` in the next."""
-        self.agreed = agreed
-        self._oldest = used
+        with self._guard:
+            self.agreed = agreed
+            self._oldest = used
 
-    def forget(self) -> None:
-        """Drop plans before that of the last round among all: no frame can go by them any more."""
-        for epoch in [epoch for epoch in self._plans if epoch < self._oldest]:
-            del self._plans[epoch]
-            self._roles.pop((epoch, False), None)
-            del self._roles[epoch, True]
+    def forget(self) -> int:
+        """Drop plans before that of the last round among all: no frame can go by them any more. The oldest epoch that
+        is left."""
+        with self._guard:
+            for epoch in [epoch for epoch in self._plans if epoch < self._oldest]:
+                del self._plans[epoch]
+                self._roles.pop((epoch, False), None)
+                del self._roles[epoch, True]
+            return self._oldest
 
     def _check_newer(self, epoch: int) -> None:
         if epoch <= max(self._plans):

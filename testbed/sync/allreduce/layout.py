@@ -29,15 +29,15 @@ class Chunk:
 class Layout:
     """The chunks of `elements` elements of `itemsize` bytes. Trees may have none: fewer elements than trees."""
 
-    def __init__(self, party: Group, chunk_bytes: int, elements: int, itemsize: int) -> None:
+    def __init__(self, group: Group, chunk_bytes: int, elements: int, itemsize: int) -> None:
         self.elements = elements
         self.itemsize = itemsize
         step = chunk_bytes // itemsize
         self.chunks: list[Chunk] = []
         #: The chunks of each key; keys are numbered through all trees.
         self.keys: list[list[int]] = []
-        for whole in party.slices(elements):
-            shares = party.trees[whole.tree].keys
+        for whole in group.slices(elements):
+            shares = group.trees[whole.tree].keys
             cuts = cut(shares or (1.0,), whole.start, whole.stop)
             for start, stop in pairwise(cuts):
                 key = len(self.keys) if shares else None

@@ -1,4 +1,4 @@
-"""Partial sums that are ahead of what others wait for, and yield to it where there is a queue.
+"""Send pacing: partial sums that are ahead of what others wait for yield to it where there is a queue.
 
 A member has all of its own at once, and its root can use a chunk only when every member's has come. What a fast
 member sends far ahead of that takes room on links that the slowest one needs:
@@ -27,8 +27,8 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from testbed.plan import Group, Tree
+from testbed.sync.allreduce.chunk import Part
 from testbed.sync.allreduce.layout import Layout
-from testbed.sync.allreduce.reduction import Part
 
 #: How far ahead of the means partial sums may always be, as a part of their slice, and in chunks for each hop of their
 #: tree. Parts of 0.05 to 0.1 were as good, 0.25 gave back half of what is won.
@@ -41,7 +41,7 @@ AHEAD, CHUNKS_A_HOP = 0.1, 1
 ROOM = 2.0
 
 
-class Held(NamedTuple):
+class PacedSum(NamedTuple):
     """A chunk's partial sum that may be passed on: at once when means are there up to `due`."""
 
     due: float
@@ -49,22 +49,22 @@ class Held(NamedTuple):
     part: Part
 
 
-class Ahead:
+class SendPacing:
     """One round's, by next hop. No lock of its own; times are monotonic.
 
     Where elements have keys nothing is ahead: there no mean comes before all of its key is reduced. `returns` is the
     part of a round that a mean takes to come back, as the round before has shown it; 1 as long as nothing is known.
     """
 
-    def __init__(self, layout: Layout, party: Group, returns: float = 1.0) -> None:
+    def __init__(self, layout: Layout, group: Group, returns: float = 1.0) -> None:
         self._layout = layout
         chunks = Counter(chunk.tree for chunk in layout.chunks)
-        self._reach = [max(_reach(tree, chunks[number]), ROOM * returns) for number, tree in enumerate(party.trees)]
+        self._reach = [max(_reach(tree, chunks[number]), ROOM * returns) for number, tree in enumerate(group.trees)]
         self._returns = returns
         self._released: dict[int, float] = {}
         self._least_s = float("inf")
         self._ended = 0.0
-        self._held: dict[str, list[Held]] = {}
+        self._held: dict[str, list[PacedSum]] = {}
         self._final = bytearray(len(layout.chunks))
         self._settled = 0
 
@@ -76,7 +76,7 @@ class Ahead:
     def hold(self, peer: str, number: int, part: Part) -> None:
         """A chunk is to be passed on to `peer`, in its turn."""
         chunk = self._layout.chunks[number]
-        heapq.heappush(self._held.setdefault(peer, []), Held(chunk.front - self._reach[chunk.tree], number, part))
+        heapq.heappush(self._held.setdefault(peer, []), PacedSum(chunk.front - self._reach[chunk.tree], number, part))
 
     @property
     def returns(self) -> float:
@@ -95,7 +95,7 @@ class Ahead:
         while self._settled < len(order) and self._final[order[self._settled]]:
             self._settled += 1
 
-    def release(self, peer: str, crowded: Callable[[], bool], now: float) -> Held | None:
+    def release(self, peer: str, crowded: Callable[[], bool], now: float) -> PacedSum | None:
         """What goes next to `peer`; None when nothing is held, or all of it is far ahead and the way `crowded`."""
         held = self._held.get(peer)
         if not held or (held[0].due > self._front() and crowded()):
@@ -113,14 +113,14 @@ class Ahead:
 
 def _reach(tree: Tree, chunks: int) -> float:
     """How far ahead the partial sums of a tree with so many chunks may be, as a part of its slice."""
-    hops = sum(max((len(_way(member, of)) for member in of), default=0) for of in (tree.reduce, tree.broadcast))
+    hops = sum(max((len(_path(member, of)) for member in of), default=0) for of in (tree.reduce, tree.broadcast))
     return max(AHEAD, CHUNKS_A_HOP * hops / max(chunks, 1))
 
 
-def _way(member: str, parents: Mapping[str, str]) -> list[str]:
+def _path(member: str, parents: Mapping[str, str]) -> list[str]:
     """The members on the way to the root."""
-    way = []
+    path = []
     while member in parents:
         member = parents[member]
-        way.append(member)
-    return way
+        path.append(member)
+    return path

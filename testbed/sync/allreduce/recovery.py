@@ -1,69 +1,87 @@
-"""The rule of atomic rounds: what becomes of a round that a member was lost in. Pure.
+"""What a survivor does about a round that a member was lost in: the rule of atomic rounds (see atomic_rounds.py).
 
-A slice that anyone holds final is broadcast again as it is, so that who used it and who did not yet end up with the
-same; only slices that nobody holds are reduced again, among the survivors. All of them reckon it from the same
-holdings, so they agree without another word.
+What any member holds final stays as it is, and others fetch it; what nobody holds is reduced again among those who are
+left, each slice with its own denominator.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import logging
+import threading
+from dataclasses import replace
 
-from testbed.protocol import Holding
-from testbed.sync.allreduce import spans
-from testbed.sync.allreduce.spans import Spans
+import torch
+
+from testbed.protocol import slice_of
+from testbed.sync.allreduce.atomic_rounds import RecoveryOrders
+from testbed.sync.allreduce.attempt import Attempt, joined
+from testbed.sync.allreduce.fetch import FetchRequest, Wanted, fetch
+from testbed.sync.allreduce.group import AllReduceGroup, Roster
+from testbed.sync.allreduce.receiver import Loss
+from testbed.sync.allreduce.result import RoundResult, Tally
+from testbed.sync.errors import SyncError
+
+#: Elements fetched at a time: 1 MiB of float32.
+PIECE = 256 * 1024
+
+log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Orders:
-    """What a survivor does about `round`, the first one that is not over everywhere.
+class Unfetched(Exception):
+    """What another member holds can't be had from it; `loss` says why."""
 
-    With `anew` nobody holds anything of it: it begins as if it had never begun. Else this member asks others for the
-    elements of `fetch` (member, start, stop), and `left`, which nobody holds, are reduced among all. Both are empty
-    for whom the round is over.
+    def __init__(self, loss: Loss) -> None:
+        super().__init__(loss.why)
+        self.loss = loss
+
+
+def recover(
+    group: AllReduceGroup, roster: Roster, orders: RecoveryOrders | None, attempt: Attempt, guard: threading.Condition
+) -> RoundResult:
+    """Finish the round of an attempt that is not to begin anew, by `orders`. `guard` is held while the attempt changes.
+
+    SyncError as a round of the group; Unfetched.
     """
-
-    round: int
-    anew: bool
-    left: Spans
-    fetch: tuple[tuple[str, int, int], ...]
-
-    @property
-    def reduces(self) -> bool:
-        """Whether there is something to reduce in the round."""
-        return self.anew or bool(self.left)
-
-
-def orders_for(member: str, holdings: Sequence[Holding]) -> Orders:
-    """What `member` does, by what all survivors hold, itself among them.
-
-    Nobody can be two rounds ahead of another: a round needs everybody's update. Who is in a later round holds this
-    one whole. Who is not in this one yet has not contributed to it, so nobody then holds any of it.
-    """
-    first = {holding.member: holding.round + holding.over for holding in holdings}
-    number = min(first.values())
-    elements = max(holding.elements for holding in holdings if first[holding.member] == number)
-    whole: Spans = ((0, elements),) if elements else ()
-    held = {
-        holding.member: whole if first[holding.member] > number else spans.union(holding.final) for holding in holdings
-    }
-    anywhere = spans.union(span for its in held.values() for span in its)
-    if not anywhere:
-        return Orders(number, True, (), ())
-    if first[member] > number:
-        return Orders(number, False, (), ())
-    return Orders(
-        number, False, spans.minus(whole, anywhere), _fetch(member, spans.minus(anywhere, held[member]), held)
-    )
+    done = None
+    if orders is not None and not attempt.whole:
+        for peer, start, stop in orders.fetch:
+            for at in range(start, stop, PIECE):
+                _fetch(group, roster, peer, attempt, at, min(at + PIECE, stop), guard)
+        if orders.left:
+            with guard:
+                packed, residual = attempt.pack(orders.left)
+            done = group.begin(packed, attempt.weight, residual)()
+            with guard:
+                attempt.absorb(done.slices)
+                attempt.again()
+    log.info("%s: round %d recovered: %s", group.settings.member, attempt.number, attempt.slices)
+    slices = joined(attempt.slices)
+    if done is None:
+        nothing = 0.0, 0.0, 0, 0
+        return RoundResult(
+            attempt.values, attempt.number, group.settings.generation, True, *nothing, slices=slices, tally=Tally()
+        )
+    return replace(done, tensor=attempt.values, round=attempt.number, slices=slices)
 
 
-def _fetch(member: str, missing: Spans, held: Mapping[str, Spans]) -> tuple[tuple[str, int, int], ...]:
-    """From whom to get what is missing: each member begins with another one, so that the asked share the work."""
-    names = sorted(held)
-    begin = names.index(member)
-    fetch = []
-    for name in names[begin + 1 :] + names[:begin]:
-        fetch += [(name, start, stop) for start, stop in spans.both(missing, held[name])]
-        missing = spans.minus(missing, held[name])
-    return tuple(fetch)
+def _fetch(
+    group: AllReduceGroup,
+    roster: Roster,
+    peer: str,
+    attempt: Attempt,
+    start: int,
+    stop: int,
+    guard: threading.Condition,
+) -> None:
+    settings = group.settings
+    request = FetchRequest(Wanted.MEANS, settings.generation, attempt.number, start, stop)
+    most = (stop - start) * attempt.values.element_size()
+    try:
+        answer = fetch(roster[peer], settings, request, most)
+        means = torch.frombuffer(answer.data, dtype=attempt.values.dtype)
+        slices = [slice_of(value) for value in answer.note["slices"]]
+    except (SyncError, KeyError, TypeError, ValueError) as error:
+        why = f"round {attempt.number}, epoch {settings.generation}: {error}"
+        raise Unfetched(Loss(peer, why)) from error
+    with guard:
+        attempt.put(start, means, slices)

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 from testbed.plan import Group, Plan, PlanError, Tree
 from testbed.sync.codecs import PLAIN, Codec, by_name
+from testbed.sync.transport import RouteTable
 
 
 @dataclass(frozen=True, slots=True)
-class Duty:
-    """One member's part in one tree.
+class TreeRole:
+    """One member's role in one tree.
 
     `partials_from` maps each child of the reduce tree to the bitmap of the members below it, itself included;
     `expected` is the union of those and this member. `partials_to` and `mean_from` are None at the root.
@@ -31,30 +32,35 @@ class Duty:
 
 
 @dataclass(frozen=True, slots=True)
-class Role:
-    """One member's role in the rounds of one party, which is all members or its group.
+class RoundRole:
+    """One member's role in the rounds of `group`, which is all members or the plan's group that it is in.
 
-    `duties` are in the order of the party's trees; `everybody` is the bitmap of the party.
+    `trees` are its roles in the group's trees, in their order; `everybody` is the bitmap of the group.
     """
 
-    party: Group
-    duties: tuple[Duty, ...]
+    group: Group
+    trees: tuple[TreeRole, ...]
     everybody: int
 
     @property
     def encodes(self) -> bool:
         """Whether this member has chunks to encode."""
-        return any(duty.partial_codec is not PLAIN or duty.mean_codec is not PLAIN for duty in self.duties)
+        return any(role.partial_codec is not PLAIN or role.mean_codec is not PLAIN for role in self.trees)
 
 
-def role_in(plan: Plan, party: Group, member: str) -> Role:
-    """The member's role in a party of the plan. PlanError when a codec does not exist."""
+def role_in(plan: Plan, group: Group, member: str) -> RoundRole:
+    """The member's role in the rounds of a group of the plan, or of all. PlanError when a codec does not exist."""
     bits = bits_of(plan)
-    return Role(
-        party,
-        tuple(_duty(plan, tree, member) for tree in party.trees),
-        sum(bits[name] for name in party.members),
+    return RoundRole(
+        group,
+        tuple(_tree_role(plan, tree, member) for tree in group.trees),
+        sum(bits[name] for name in group.members),
     )
+
+
+def route_table(plan: Plan, member: str) -> RouteTable:
+    """Whom the member sends to under the plan, in any of its rounds."""
+    return RouteTable(plan.epoch, member, plan.next_hops(member), plan.auxiliary)
 
 
 def bits_of(plan: Plan) -> dict[str, int]:
@@ -62,10 +68,10 @@ def bits_of(plan: Plan) -> dict[str, int]:
     return {name: 1 << i for i, name in enumerate(plan.members)}
 
 
-def _duty(plan: Plan, tree: Tree, member: str) -> Duty:
+def _tree_role(plan: Plan, tree: Tree, member: str) -> TreeRole:
     bits = bits_of(plan)
     below = _subtrees(tree, {name: bits[name] for name in (tree.root, *tree.reduce)})
-    return Duty(
+    return TreeRole(
         own=bits[member],
         expected=below[member],
         partials_from={child: below[child] for child in tree.children(member, tree.reduce)},

@@ -14,7 +14,7 @@ SLACK = 8.0
 LEAST_S = 3.0
 
 
-class Patience:
+class AdaptiveTimeout:
     """`seconds` to wait in a round before peers are asked after: at most `most_s`, which is also when it has failed."""
 
     def __init__(self, most_s: float) -> None:

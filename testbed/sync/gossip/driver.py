@@ -24,15 +24,14 @@ from testbed.sync.gossip.inbox import (
     Cut,
     Event,
     Gone,
-    Inbox,
     MemberFailed,
     MessageArrived,
     Sent,
     Stepped,
     Turned,
 )
+from testbed.sync.gossip.mailbox import Mailbox
 from testbed.sync.gossip.message_codec import Done
-from testbed.sync.gossip.message_queue import MessageQueue
 from testbed.sync.gossip.neighbours import Neighbours
 
 #: Makes the local step of an iteration: the change to the parameters, which it must not write to.
@@ -62,8 +61,7 @@ class Driver:
         self,
         participant: Participant,
         partners: Collection[str],
-        inbox: Inbox,
-        queue: MessageQueue,
+        mailbox: Mailbox,
         step: LocalStep,
         watch: Watch,
         patience_s: float,
@@ -74,8 +72,7 @@ class Driver:
         self._survives = survives
         self._gone: dict[str, str] = {}
         self._participant = participant
-        self._inbox = inbox
-        self._queue = queue
+        self._inbox, self._queue = mailbox.inbox, mailbox.queue
         self._local_step = step
         self._watch = watch
         self._patience_s = patience_s * participant.patience
@@ -192,7 +189,7 @@ class Driver:
             return
         for peer, address in roster.items():
             self._gone.pop(peer, None)
-            self._queue.meet(peer, address)
+            self._queue.admit(peer, address)
         self._partners |= {*neighbours.sources, *neighbours.targets}
         for send in self._participant.turn(iteration, neighbours):
             self._send(send)

@@ -13,13 +13,13 @@ from queue import Empty, SimpleQueue
 
 from torch import Tensor
 
-from testbed.sync.allreduce.round import Delivery
 from testbed.sync.errors import FrameError
 from testbed.sync.gossip.effects import Step
+from testbed.sync.gossip.header import HEADER_BYTES, PART_BYTES, PartHeader
 from testbed.sync.gossip.message import Message
 from testbed.sync.gossip.message_codec import MessageCodec, WireMessage
 from testbed.sync.gossip.neighbours import Neighbours
-from testbed.sync.transport.frame import Frame, FrameFormat, Greeting, Kind
+from testbed.sync.transport import DIRECT, Greeting, Outbox, Received
 
 #: Messages of one peer that may be half there. Chunks of a message leave in order, so over one connection it is one;
 #: over several, what is on its way in one of them keeps messages open that the others have brought the rest of.
@@ -105,15 +105,15 @@ class _Open:
 class Inbox:
     """The receiving end that a Listener hands frames to; whoever drives the member takes `Event`s out.
 
-    A frame says how long its message is before a byte of it is taken, and nothing longer than a model is: so what a
-    peer makes this member set aside is bounded, whatever the frames claim.
+    A frame says how long its message is, and nothing is longer than a model is: so what a peer makes this member set
+    aside is bounded, whatever the frames claim.
 
-    A member that died may come again. Its greeting says by its era which one it is: the iteration in which it came.
+    A member that died may come again. Its greeting says by its generation which one it is: the iteration in which it
+    came.
     Nothing is taken in of one that was cut, however late it arrives.
     """
 
     def __init__(self, codec: MessageCodec, streams: int = 1) -> None:
-        self.wire = FrameFormat(len(codec.members))
         self.received_bytes: Counter[str] = Counter()
         self._codec = codec
         self._streams = streams
@@ -155,74 +155,71 @@ class Inbox:
         if hello.member not in self._codec.members:
             raise FrameError(f"{hello.member!r} is no member")
         with self._guard:
-            self._newest[hello.member] = max(self._newest[hello.member], hello.era)
-        return Incoming(self, hello.era)
+            self._newest[hello.member] = max(self._newest[hello.member], hello.generation)
+        return Incoming(self, hello.generation)
 
     def serve(self, connection: socket.socket) -> None:
         """Nothing can be fetched here: FrameError."""
-        raise FrameError("members without a centre hand nothing over but messages")
+        raise FrameError("members that gossip hand nothing over but messages")
 
-    def admit(self, peer: str, era: int, head: Frame) -> Delivery:
-        """Where a frame's bytes belong; FrameError when it can't be part of a message."""
-        if head.kind is not Kind.MESSAGE:
-            raise FrameError(f"a {head.kind.name} frame of an all-reduce, where members exchange messages")
-        if head.elements > self._codec.most_bytes or head.offset + head.length > head.elements:
-            raise FrameError(f"bytes {head.offset} to {head.offset + head.length} of a message of {head.elements}")
+    def take_part(self, generation: int, received: Received) -> None:
+        """Take a part of a message, and the message once it is whole; FrameError when it can't be one."""
+        peer, header = received.source, PartHeader.unpack(received.frame.header)
+        size, stop = header.size, header.offset + len(received.payload)
+        if size > self._codec.most_bytes or stop > size:
+            raise FrameError(f"bytes {header.offset} to {stop} of a message of {size}")
         with self._guard:
-            self._check(peer, era)
-            opened = self._open[peer, era]
-            open_ = opened.setdefault(head.epoch, _Open(bytearray(head.elements), head.elements))
-            if len(open_.body) != head.elements:
-                raise FrameError(
-                    f"message {head.epoch} has {len(open_.body)} bytes, and in another frame another number"
-                )
+            self._check(peer, generation)
+            opened = self._open[peer, generation]
+            whole = opened.setdefault(header.sequence, _Open(bytearray(size), size))
+            if len(whole.body) != size:
+                raise FrameError(f"message {header.sequence} has {len(whole.body)} bytes, and in another frame {size}")
             if len(opened) > OPEN_MESSAGES * self._streams:
                 raise FrameError(f"{len(opened)} messages half there at once")
-        into = memoryview(open_.body)[head.offset : head.offset + head.length]
-        return Delivery(into, lambda payload: self._take(peer, era, head, open_))
-
-    def _take(self, peer: str, era: int, head: Frame, open_: _Open) -> None:
-        with self._guard:
-            self.received_bytes[peer] += head.length
-            open_.left -= head.length
-            if open_.left > 0:
+            self.received_bytes[peer] += len(received.payload)
+            whole.body[header.offset : stop] = received.payload
+            whole.left -= len(received.payload)
+            if whole.left > 0:
                 return
-            self._open[peer, era].pop(head.epoch, None)
-        whole = WireMessage(head.tree, head.round, head.successor, head.weight, memoryview(open_.body))
-        message = self._codec.unpack(whole)
+            del opened[header.sequence]
+        packed = WireMessage(header.code, header.number, header.amount, header.weight, memoryview(whole.body))
+        message = self._codec.unpack(packed)
         with self._guard:
-            self._check(peer, era)
+            self._check(peer, generation)
             self.put(MessageArrived(peer, message, time.monotonic()))
 
-    def ended(self, peer: str, era: int, error: str) -> None:
+    def ended(self, peer: str, generation: int, error: str) -> None:
         """A connection of the peer ended. One that ended well may have ended before others to the same peer."""
         with self._guard:
-            self._ended[peer, era] += 1
-            last = self._ended[peer, era] == self._streams
-            if (error or last) and era >= self._oldest[peer]:
+            self._ended[peer, generation] += 1
+            last = self._ended[peer, generation] == self._streams
+            if (error or last) and generation >= self._oldest[peer]:
                 self.put(Gone(peer, error or "closed its connection"))
 
-    def _check(self, peer: str, era: int) -> None:
-        if era < self._oldest[peer]:
+    def _check(self, peer: str, generation: int) -> None:
+        if generation < self._oldest[peer]:
             raise FrameError(f"{peer} was cut out of the graph")
 
 
 class Incoming:
     """What a Listener hands a connection's frames to: the inbox, and which of the member's lives they are from."""
 
-    def __init__(self, inbox: Inbox, era: int) -> None:
-        self.wire = inbox.wire
+    header_bytes = HEADER_BYTES
+    most_bytes = PART_BYTES
+    outbox: Outbox | None = None
+
+    def __init__(self, inbox: Inbox, generation: int) -> None:
         self._inbox = inbox
-        self._era = era
+        self._generation = generation
 
-    def come(self, lane: int) -> bool:
-        """Messages travel directly, in lane 0."""
-        return lane == 0
+    def opened(self, peer: str, channel: int) -> bool:
+        """Messages travel directly."""
+        return channel == DIRECT
 
-    def admit(self, peer: str, lane: int, head: Frame) -> Delivery:
-        """Where a frame's bytes belong; FrameError when it can't be part of a message, or the peer was cut."""
-        return self._inbox.admit(peer, self._era, head)
+    def take(self, received: Received) -> None:
+        """Take a part of a message; FrameError when it can't be one, or the peer was cut."""
+        self._inbox.take_part(self._generation, received)
 
-    def gone(self, peer: str, lane: int, error: str) -> None:
+    def closed(self, peer: str, channel: int, error: str) -> None:
         """A connection of the peer ended."""
-        self._inbox.ended(peer, self._era, error)
+        self._inbox.ended(peer, self._generation, error)

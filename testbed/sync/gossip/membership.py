@@ -17,12 +17,12 @@ from testbed.sync.gossip.account import Account, StepFigures
 from testbed.sync.gossip.driver import Driver, LocalStep
 from testbed.sync.gossip.effects import Participant
 from testbed.sync.gossip.inbox import Asked, Gone, Inbox, MemberFailed, Sent, Turned
+from testbed.sync.gossip.mailbox import Mailbox
 from testbed.sync.gossip.message_codec import MessageCodec
 from testbed.sync.gossip.message_queue import MessageQueue
 from testbed.sync.gossip.neighbours import Neighbours
-from testbed.sync.rendezvous import Meeting
-from testbed.sync.transport.listener import CLOSE_S, Listener
-from testbed.sync.transport.sender import Way
+from testbed.sync.rendezvous import Rendezvous
+from testbed.sync.transport import CLOSE_S, Listener, TransportSettings
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class Membership:
 
     def __init__(
         self,
-        meeting: Meeting,
+        meeting: Rendezvous,
         participant: Participant,
         figures: Callable[[], StepFigures],
         codec: Codec = PLAIN,
@@ -46,13 +46,15 @@ class Membership:
         job, welcome = meeting.job, meeting.welcome
         place = Place.from_json(job.assignment)
         messages = MessageCodec(tuple(welcome.roster), len(participant.model), codec)
-        way = Way(self.name, welcome.secret, job.round_timeout_s, job.streams, job.congestion, era=place.first)
+        settings = TransportSettings(
+            self.name, welcome.secret, job.round_timeout_s, job.streams, job.congestion, generation=place.first
+        )
         self._participant = participant
         self._partners = place.partners
         self._survives = survives
         self._inbox = Inbox(messages, job.streams)
         self._queue = MessageQueue(
-            way,
+            settings,
             messages,
             welcome.roster,
             stale=self._participant.stale,
@@ -71,8 +73,7 @@ class Membership:
         driver = Driver(
             self._participant,
             self._partners,
-            self._inbox,
-            self._queue,
+            Mailbox(self._inbox, self._queue),
             step,
             self._account,
             self.job.round_timeout_s,

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from testbed.sync.buffers import bytes_of
 from testbed.sync.codecs import PLAIN, Codec
 from testbed.sync.errors import FrameError
 from testbed.sync.gossip.message import CLASSES, Message, message
+from testbed.sync.transport import bytes_of
 
 #: A body that is no tensor has fewer bytes for each member and each of its pairs.
 BYTES_A_PAIR = 8

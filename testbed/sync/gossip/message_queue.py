@@ -7,15 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from testbed.protocol import PeerSample
+from testbed.sync.gossip.header import HEADER_BYTES, PART_BYTES, PartHeader
 from testbed.sync.gossip.message import Message
 from testbed.sync.gossip.message_codec import MessageCodec, WireMessage
-from testbed.sync.transport.frame import Frame, FrameFormat, Kind
-from testbed.sync.transport.outbox import Outbox
+from testbed.sync.transport import Frame, Outbox, TransportSettings
 from testbed.sync.transport.send_queue import Priority
-from testbed.sync.transport.sender import Way
-
-#: Tokens and acknowledgements overtake a model between two of its frames: at 20 Mbit/s they wait for 26 ms at most.
-CHUNK_BYTES = 64 * 1024
 
 #: Models on their way to a peer at once: one leaves while the next is at hand. Those behind wait here, where what
 #: has become useless meanwhile can still be left out.
@@ -34,7 +30,7 @@ class MessageQueue:
 
     def __init__(
         self,
-        way: Way,
+        settings: TransportSettings,
         codec: MessageCodec,
         roster: Mapping[str, tuple[str, int]],
         stale: Stale,
@@ -45,7 +41,7 @@ class MessageQueue:
         self.suppressed = 0
         self._codec = codec
         self._roster = dict(roster)
-        self._outbox = Outbox(way, FrameFormat(len(codec.members)), self._roster, on_failure)
+        self._outbox = Outbox(settings, HEADER_BYTES, self._roster, on_failure)
         self._stale = stale
         self._on_sent = on_sent
         self._dropped: set[str] = set()
@@ -76,7 +72,7 @@ class MessageQueue:
         self._waiting.pop(peer, None)
         self._outbox.drop(peer)
 
-    def meet(self, peer: str, address: tuple[str, int]) -> None:
+    def admit(self, peer: str, address: tuple[str, int]) -> None:
         """The peer comes, perhaps not for the first time, and listens at `address`."""
         self._dropped.discard(peer)
         self._under_way.pop(peer, None)
@@ -114,29 +110,17 @@ class MessageQueue:
                 self._hand_over(to, packed)
 
     def _hand_over(self, to: str, packed: WireMessage) -> None:
-        number = self._sequence[to]
-        self._sequence[to] = (number + 1) % 2**32
+        sequence = self._sequence[to]
+        self._sequence[to] = (sequence + 1) % 2**32
         size = len(packed.body)
         self.sent_bytes[to] += size
-        frame = Frame(
-            kind=Kind.MESSAGE,
-            dtype=0,
-            tree=packed.code,
-            epoch=number,
-            successor=packed.amount,
-            round=packed.number,
-            elements=size,
-            offset=0,
-            length=0,
-            weight=packed.weight,
-            contributors=0,
-        )
-        for start in range(0, max(size, 1), CHUNK_BYTES):
-            part = packed.body[start : start + CHUNK_BYTES]
-            priority: Priority = (1 if packed.large else 0, number, start, 0)
-            last = packed.large and start + CHUNK_BYTES >= size
+        header = PartHeader(packed.code, sequence, packed.number, packed.amount, packed.weight, size)
+        for start in range(0, max(size, 1), PART_BYTES):
+            part = packed.body[start : start + PART_BYTES]
+            priority: Priority = (1 if packed.large else 0, sequence, start)
+            last = packed.large and start + PART_BYTES >= size
             sent = partial(self._gone_out, packed.kept, to if last else None)
-            self._outbox.put(to, priority, frame._replace(offset=start, length=len(part)), part, sent)
+            self._outbox.put(to, priority, Frame(header._replace(offset=start).pack(), len(part)), part, sent)
 
     def _gone_out(self, kept: object, to: str | None) -> None:
         """A part has left; until it is called, the call itself holds on to the memory that is being sent."""

@@ -1,1 +1,25 @@
 """Connections between members: frames, queues and meters. Knows no algorithm."""
+
+from __future__ import annotations
+
+from testbed.sync.transport.frame import DIRECT, Frame, Greeting
+from testbed.sync.transport.listener import CLOSE_S, Endpoint, Listener, Received
+from testbed.sync.transport.memory import Scratch, bytes_of
+from testbed.sync.transport.outbox import Outbox
+from testbed.sync.transport.routes import RouteTable
+from testbed.sync.transport.settings import TransportSettings
+
+__all__ = [
+    "CLOSE_S",
+    "DIRECT",
+    "Endpoint",
+    "Frame",
+    "Greeting",
+    "Listener",
+    "Outbox",
+    "Received",
+    "RouteTable",
+    "Scratch",
+    "TransportSettings",
+    "bytes_of",
+]

@@ -113,9 +113,8 @@ class Timing:
         self._read = 0
         self._first: tuple[float, int] | None = None
         self._last: tuple[float, int] = (0.0, 0)
-        self._allowed_bytes_s = 0  # during the train
-        self._burst_bytes_s = 0
-        self._newest = (0, 0)  # as the newest head says
+        # What TCP allowed, in bytes a second and in a burst: during the train, and as the newest head says.
+        self._allowed = self._newest = (0, 0)
         # Where the last whole train ended: when, after how many bytes, and how much was out of order by then.
         self._since: tuple[float, int, int] | None = None
 
@@ -131,8 +130,9 @@ class Timing:
             self._first = self._since = None
         self._newest = head.allowed_bytes_s, head.burst_bytes_s
         if head.allowed_bytes_s:
-            self._allowed_bytes_s = min(self._allowed_bytes_s or head.allowed_bytes_s, head.allowed_bytes_s)
-            self._burst_bytes_s = max(self._burst_bytes_s, head.burst_bytes_s)
+            allowed, burst = self._allowed
+            least = min(allowed or head.allowed_bytes_s, head.allowed_bytes_s)
+            self._allowed = least, max(burst, head.burst_bytes_s)
 
     def note(self, at_s: float, count: int, waiting: int) -> None:
         """So many bytes more were read; by `at_s` they and those that are `waiting` had arrived."""
@@ -176,14 +176,13 @@ class Timing:
     def _start(self, now: tuple[float, int]) -> None:
         """A train begins with what comes after this."""
         self._first = self._last = now
-        self._allowed_bytes_s, self._burst_bytes_s = self._newest
+        self._allowed = self._newest
 
     def _end(self) -> None:
         """The train, if there is one, is over."""
         if self._first is not None and self._bytes >= LEAST_BYTES:
             began_s, seconds = self._first[0], self._last[0] - self._first[0]
-            allowed = self._allowed_bytes_s, self._burst_bytes_s
-            train = Train(round(began_s, 5), round(seconds, 6), self._bytes, *allowed)
+            train = Train(round(began_s, 5), round(seconds, 6), self._bytes, *self._allowed)
             if self._whole():
                 self._arrivals.add(self._peer, train)
                 self._since = (*self._last, self._astray)

@@ -1,13 +1,13 @@
-"""The wire format between members: a greeting, then frames, each a head and a chunk's elements.
+"""The wire format between members: a greeting, then frames, each a head and a payload.
 
-    greeting   magic  version  lane  stream  length of the name  era  secret (digest)  name     once, by who connects
-    frame      magic  version  kind  dtype  left  flags  tree  route  epoch  successor  round  length  elements  offset
-               weight  scale  pace  burst  contributors (a bit a member)  checksum of the elements
-               CRC-32 of all before it  elements...
-    taken      .                                        back, for each frame in a lane for auxiliary routes
+    greeting   magic  version  channel  stream  length of the name  generation  secret (digest)  name    by who connects
+    frame      magic  version  flags  left  route  table  length  pace  burst  checksum of the payload
+               the channel's own header  CRC-32 of all before it  payload...
+    taken      .                         back, for each frame on a channel for auxiliary routes
 
-All little-endian. A frame says enough to be checked against the plan before a byte of its elements is taken:
-what a receiver sets aside for a connection is one chunk, whatever the head claims.
+All little-endian. What the header says and what the payload is belongs to whoever uses the channel; the transport
+checks that both arrive as they were sent. A head is read and checked before a byte of the payload is: what a receiver
+sets aside for a connection is one payload of the length that it allows, whatever the head claims.
 """
 
 from __future__ import annotations
@@ -16,156 +16,120 @@ import hashlib
 import struct
 import zlib
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Final, NamedTuple
 
 from testbed.sync.errors import FrameError
 from testbed.sync.transport.checksum import checksum
 
 MAGIC: Final = b"TBDS"
-VERSION: Final = 6
+VERSION: Final = 7
 
 GREETING: Final = struct.Struct("<4sBBBBI16s")
-#: The answer to a greeting in a lane for auxiliary routes: who forwards will wait for what comes there. A member
+#: The answer to a greeting on a channel for auxiliary routes: who forwards will wait for what comes there. A member
 #: that is leaving does not answer, and nothing is lost with it.
 WELCOME: Final = b"+"
 #: The answer to each frame there, once it came to the end of its route: only then another one may follow.
 TAKEN: Final = b"."
 
-#: Lanes that auxiliary routes leave free: none has so many hops. A connection in the first asks for something instead
-#: of bringing frames (see fetch.py); in the other come probes.
-FETCH_LANE: Final = 255
-PROBE_LANE: Final = 254
+#: The channel of frames to the peer itself. Channel n brings frames that n - 1 more members forward after the peer.
+DIRECT: Final = 0
+#: Channels that auxiliary routes leave free: none has so many hops. A connection on the first asks for something
+#: instead of bringing frames; the other brings probes.
+FETCH: Final = 255
+PROBE: Final = 254
 
 #: A member's name is a host's name, and those end at 64 characters.
 MAX_NAME_BYTES: Final = 64
 
-_HEAD: Final = "<4sBBBBBHHIIIIQQddII"
+_HEAD: Final = struct.Struct("<4sBBBxHIIIII")
 _CRC: Final = struct.Struct("<I")
 
-
-#: Flags.
-_FOLLOWS, _OVERLAPS = 1, 2
+_FOLLOWS: Final = 1
 #: `pace` and `burst` are what TCP allows, in KiB/s.
-_KIB, _MOST_PACE = 1024, 2**32 - 1
-
-
-class Kind(IntEnum):
-    """Which way a chunk travels; a probe's frame is of no round (see probe.py), a message's of no all-reduce (see
-    gossip/message_codec.py)."""
-
-    PARTIAL = 0
-    MEAN = 1
-    PROBE = 2
-    MESSAGE = 3
+_KIB: Final = 1024
+_MOST_PACE: Final = 2**32 - 1
 
 
 class Frame(NamedTuple):
-    """A frame's head. `elements` counts the whole tensor, `offset` elements into it, `length` bytes.
+    """A frame's head: a channel's own `header`, and how many bytes of payload (`length`) with which checksum follow.
 
-    The sum (for a mean: the mean) is `scale` times what the frame carries; `weight` is the sum of the weights of
-    `contributors`, and `successor` the epoch that they all are ready to go by next. A frame on an auxiliary route
-    names it by its number in the plan, from 1 on, and how many more members are `left` to forward it. Without a
-    `checksum` it is not ready to be sent: `sealed` has one.
+    Without a `checksum` it is not ready to be sent: `sealed` has one. A frame on an auxiliary route names it by its
+    number in a `table` of routes (see RouteTable), from 1 on, and how many more members are `left` to forward it.
 
-    Some contributor `overlaps` rounds (see Exchange). A frame `follows` another on its connection if it waited while
-    that one was sent. `allowed_bytes_s` is what TCP would let go by then, to the next KiB/s; 0 where the path holds it
-    back, not TCP. It goes in bursts of `burst_bytes_s` where its window takes less than its pace.
+    A frame `follows` another on its connection if it waited while that one was sent. `allowed_bytes_s` is what TCP
+    would let go by then, to the next KiB/s; 0 where the path holds it back, not TCP. It goes in bursts of
+    `burst_bytes_s` where its window takes less than its pace.
     """
 
-    kind: Kind
-    dtype: int
-    tree: int
-    epoch: int
-    successor: int
-    round: int
-    elements: int
-    offset: int
+    header: bytes
     length: int
-    weight: float
-    contributors: int
     checksum: int | None = None
-    scale: float = 1.0
+    table: int = 0
     route: int = 0
     left: int = 0
     follows: bool = False
-    overlaps: bool = False
     allowed_bytes_s: int = 0
     burst_bytes_s: int = 0
 
+    @property
+    def channel(self) -> int:
+        """The channel that the frame belongs on: as many members as are left, and the one that it comes to."""
+        return self.left + 1 if self.route else DIRECT
+
     def sealed(self, payload: memoryview) -> Frame:
-        """The frame with the checksum of its elements."""
+        """The frame with the checksum of its payload."""
         return self if self.checksum is not None else self._replace(checksum=checksum(payload))
+
+    def verify(self, payload: memoryview) -> None:
+        """Raise FrameError unless the payload is the one that the head was made for."""
+        if checksum(payload) != self.checksum:
+            raise FrameError("the checksum of a frame's payload is wrong")
 
 
 class FrameFormat:
-    """Packs and unpacks heads among `members` members; the bitmap is as long as they need."""
+    """Packs and unpacks the heads of a channel whose own headers have `header_bytes`."""
 
-    def __init__(self, members: int) -> None:
-        self._bitmap_bytes = (members + 7) // 8
-        self._head = struct.Struct(f"{_HEAD}{self._bitmap_bytes}sI")
-        self.size: Final = self._head.size + _CRC.size
+    def __init__(self, header_bytes: int) -> None:
+        self._header_bytes = header_bytes
+        self.size: Final = _HEAD.size + header_bytes + _CRC.size
 
     def pack(self, frame: Frame) -> bytes:
-        """The head of a frame."""
-        head = self._head.pack(
-            MAGIC,
-            VERSION,
-            frame.kind,
-            frame.dtype,
-            frame.left,
-            (_FOLLOWS if frame.follows else 0) | (_OVERLAPS if frame.overlaps else 0),
-            frame.tree,
-            frame.route,
-            frame.epoch,
-            frame.successor,
-            frame.round,
-            frame.length,
-            frame.elements,
-            frame.offset,
-            frame.weight,
-            frame.scale,
-            _kib(frame.allowed_bytes_s),
-            _kib(frame.burst_bytes_s),
-            frame.contributors.to_bytes(self._bitmap_bytes, "little"),
-            frame.checksum,
+        """The head of a frame that is sealed."""
+        head = (
+            _HEAD.pack(
+                MAGIC,
+                VERSION,
+                _FOLLOWS if frame.follows else 0,
+                frame.left,
+                frame.route,
+                frame.table,
+                frame.length,
+                _kib(frame.allowed_bytes_s),
+                _kib(frame.burst_bytes_s),
+                frame.checksum,
+            )
+            + frame.header
         )
         return head + _CRC.pack(zlib.crc32(head))
 
     def unpack(self, head: memoryview) -> Frame:
         """The frame of a head of `size` bytes; FrameError when it is none."""
-        (magic, version, kind, dtype, left, flags, tree, route, epoch, successor, number, length, elements, offset) = (
-            fields := self._head.unpack_from(head)
-        )[:14]
-        weight, scale, pace, burst, bitmap, stated = fields[14:]
+        magic, version, flags, left, route, table, length, pace, burst, stated = _HEAD.unpack_from(head)
         if magic != MAGIC:
             raise FrameError(f"not a frame: it begins with {magic!r}")
         if version != VERSION:
             raise FrameError(f"frame version {version} is not {VERSION}")
-        if _CRC.unpack_from(head, self._head.size)[0] != zlib.crc32(head[: self._head.size]):
+        end = _HEAD.size + self._header_bytes
+        if _CRC.unpack_from(head, end)[0] != zlib.crc32(head[:end]):
             raise FrameError("the checksum of a frame's head is wrong")
-        if kind not in tuple(Kind):
-            raise FrameError(f"no such kind of frame: {kind}")
-        if not (0 <= weight < float("inf") and 0 <= scale < float("inf")):
-            raise FrameError(f"weight {weight} and scale {scale} must be finite numbers of at least 0")
         return Frame(
-            kind=Kind(kind),
-            dtype=dtype,
-            tree=tree,
-            epoch=epoch,
-            successor=successor,
-            round=number,
-            elements=elements,
-            offset=offset,
+            header=bytes(head[_HEAD.size : end]),
             length=length,
-            weight=weight,
-            contributors=int.from_bytes(bitmap, "little"),
             checksum=stated,
-            scale=scale,
+            table=table,
             route=route,
             left=left,
             follows=bool(flags & _FOLLOWS),
-            overlaps=bool(flags & _OVERLAPS),
             allowed_bytes_s=pace * _KIB,
             burst_bytes_s=burst * _KIB,
         )
@@ -175,30 +139,25 @@ def _kib(bytes_s: int) -> int:
     return min(-(-bytes_s // _KIB), _MOST_PACE)
 
 
-def verify(frame: Frame, payload: memoryview) -> None:
-    """Raise FrameError unless the elements are those that the head was made for."""
-    if checksum(payload) != frame.checksum:
-        raise FrameError("the checksum of a frame's elements is wrong")
-
-
 @dataclass(frozen=True, slots=True)
 class Greeting:
-    """Who connects, in which lane (see Outbox), and the how-manieth connection of that lane it is.
+    """Who connects, on which channel, and the how-manieth connection of that channel it is.
 
-    Members come and go: the `era` is the epoch of the first plan among those that are there (see Eras).
+    Members come and go: the `generation` says among which of them the sender takes part (for all-reduce, the epoch of
+    the generation's first plan; for gossip, the iteration in which the sender came).
     """
 
     member: str
-    lane: int = 0
+    channel: int = DIRECT
     stream: int = 0
-    era: int = 0
+    generation: int = 0
 
     def pack(self, secret: str) -> bytes:
         """What a member says first on a connection to a peer."""
         encoded = self.member.encode()
         if not 0 < len(encoded) <= MAX_NAME_BYTES:
             raise FrameError(f"the name {self.member!r} must have 1 to {MAX_NAME_BYTES} bytes")
-        head = GREETING.pack(MAGIC, VERSION, self.lane, self.stream, len(encoded), self.era, _digest(secret))
+        head = GREETING.pack(MAGIC, VERSION, self.channel, self.stream, len(encoded), self.generation, _digest(secret))
         return head + encoded
 
 
@@ -216,8 +175,8 @@ def name_length(head: bytes | memoryview, secret: str) -> int:
 
 def greeted(head: bytes | memoryview, name: bytes | memoryview) -> Greeting:
     """The greeting of a fixed part that `name_length` took and the name after it."""
-    _, _, lane, stream, _, era, _ = GREETING.unpack(head)
-    return Greeting(bytes(name).decode(errors="replace"), lane, stream, era)
+    _, _, channel, stream, _, generation, _ = GREETING.unpack(head)
+    return Greeting(bytes(name).decode(errors="replace"), channel, stream, generation)
 
 
 def _digest(secret: str) -> bytes:

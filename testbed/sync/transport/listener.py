@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from contextlib import suppress
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from testbed.protocol import Train
-from testbed.sync.allreduce.round import Delivery
-from testbed.sync.buffers import Scratch
 from testbed.sync.errors import FrameError, SyncError
 from testbed.sync.transport import frame, sockets, tcpinfo
 from testbed.sync.transport.arrivals import Arrivals
+from testbed.sync.transport.frame import DIRECT, FETCH, PROBE, Frame, FrameFormat, Greeting
+from testbed.sync.transport.memory import Scratch
+from testbed.sync.transport.outbox import Outbox
+from testbed.sync.transport.probe import FRAME_BYTES
 
 #: Connections at once that have not said yet who they are. Each costs a thread; garbage must not cost more.
 MAX_STRANGERS = 128
@@ -24,26 +27,45 @@ CLOSE_S = 5.0
 GREETING_S = 60.0
 
 
+class Received(NamedTuple):
+    """A frame from the member `source`, whose `payload` is only lent. It took `bytes`, and `seconds` from its head to
+    its end."""
+
+    source: str
+    frame: Frame
+    payload: memoryview
+    bytes: int
+    seconds: float
+
+
 class Receiver(Protocol):
-    """What frames are handed to. `admit` and what it returns may raise FrameError, which ends the connection."""
+    """What takes frames whose headers have `header_bytes` and whose payloads `most_bytes` at most.
 
-    wire: frame.FrameFormat
+    `outbox` forwards what came on an auxiliary route and goes further; None where there are no such routes.
+    """
 
-    def come(self, lane: int) -> bool:
-        """Whether a peer may send frames in a lane from now on."""
+    header_bytes: int
+    outbox: Outbox | None
 
-    def admit(self, peer: str, lane: int, head: frame.Frame) -> Delivery:
-        """What to do with a frame's elements, once it may be received."""
+    @property
+    def most_bytes(self) -> int:
+        """The longest payload."""
 
-    def gone(self, peer: str, lane: int, error: str) -> None:
+    def opened(self, peer: str, channel: int) -> bool:
+        """Whether a peer may send frames on a channel from now on."""
+
+    def take(self, received: Received) -> None:
+        """Take a frame that arrived as it was sent, once that may be. FrameError ends the connection."""
+
+    def closed(self, peer: str, channel: int, error: str) -> None:
         """A connection of the peer ended: between two frames as it should (no `error`), or else."""
 
 
-class Door(Protocol):
-    """Who knows whom connections are for."""
+class Endpoint(Protocol):
+    """Knows what connections are for."""
 
-    def receiver(self, hello: frame.Greeting) -> Receiver:
-        """Who takes the frames of a peer; waits where that is not known yet. SyncError when nobody does."""
+    def receiver(self, hello: Greeting) -> Receiver:
+        """What takes the frames of a peer; waits where that is not known yet. SyncError when nothing does."""
 
     def serve(self, connection: socket.socket) -> None:
         """Answer a peer that asks for something."""
@@ -55,15 +77,15 @@ class Listener:
     What comes from elsewhere, or is no frame, ends its own connection and nothing else; `refused` counts those.
     """
 
-    def __init__(self, accepting: socket.socket, secret: str, door: Door) -> None:
+    def __init__(self, accepting: socket.socket, secret: str, reception: Endpoint) -> None:
         self.refused = 0
         self._accepting = accepting
         self._secret = secret
-        self._door = door
+        self._reception = reception
         self._arrivals = Arrivals()
         self._guard = threading.Lock()
         self._strangers: set[socket.socket] = set()
-        self._known: dict[frame.Greeting, socket.socket] = {}
+        self._known: dict[Greeting, socket.socket] = {}
         self._threads: set[threading.Thread] = set()
         self._acceptor = threading.Thread(target=self._accept, name="accept", daemon=True)
         self._acceptor.start()
@@ -116,12 +138,12 @@ class Listener:
     def _serve(self, connection: socket.socket) -> None:
         try:
             hello = self._greeted(connection)
-            threading.current_thread().name = f"from {hello.member}, {hello.lane}.{hello.stream}"
-            if hello.lane == frame.FETCH_LANE:
+            threading.current_thread().name = f"from {hello.member}, {hello.channel}.{hello.stream}"
+            if hello.channel == FETCH:
                 with connection:
-                    self._door.serve(connection)
+                    self._reception.serve(connection)
                 return
-            receiver = self._door.receiver(hello)
+            receiver = self._reception.receiver(hello)
             self._know(hello, connection)
         except (OSError, SyncError):
             self._refuse(connection)
@@ -129,20 +151,20 @@ class Listener:
         finally:
             with self._guard:
                 self._strangers.discard(connection)
-        if not receiver.come(hello.lane):
+        if not receiver.opened(hello.member, hello.channel):
             self._forget(hello, connection)
             return
         reason = ""
         try:
-            if hello.lane:
+            if hello.channel:
                 connection.sendall(frame.WELCOME)
             self._read(receiver, hello, connection)
         except (OSError, SyncError) as error:
             reason = str(error) or repr(error)
         self._forget(hello, connection)
-        receiver.gone(hello.member, hello.lane, reason)
+        receiver.closed(hello.member, hello.channel, reason)
 
-    def _forget(self, hello: frame.Greeting, connection: socket.socket) -> None:
+    def _forget(self, hello: Greeting, connection: socket.socket) -> None:
         with self._guard:
             del self._known[hello]
         sockets.close_now(connection)
@@ -152,7 +174,7 @@ class Listener:
             self.refused += 1
         sockets.close_now(connection)
 
-    def _greeted(self, connection: socket.socket) -> frame.Greeting:
+    def _greeted(self, connection: socket.socket) -> Greeting:
         """Who it is that connected; FrameError when it does not greet as one of us."""
         connection.settimeout(GREETING_S)
         head = memoryview(bytearray(frame.GREETING.size))
@@ -162,26 +184,51 @@ class Listener:
         connection.settimeout(None)
         return frame.greeted(head, name)
 
-    def _know(self, hello: frame.Greeting, connection: socket.socket) -> None:
+    def _know(self, hello: Greeting, connection: socket.socket) -> None:
         """FrameError when such a connection is here already."""
         with self._guard:
             if hello in self._known:
                 raise FrameError(f"{hello.member} is connected already")
             self._known[hello] = connection
 
-    def _read(self, receiver: Receiver, hello: frame.Greeting, connection: socket.socket) -> None:
-        """Hand on frames until the peer closes between two of them."""
-        raw = memoryview(bytearray(receiver.wire.size))
+    def _read(self, receiver: Receiver, hello: Greeting, connection: socket.socket) -> None:
+        """Hand on frames until the peer closes between two of them. What a probe brings was measured, and is of no
+        further use."""
+        probing = hello.channel == PROBE
+        wire = FrameFormat(0 if probing else receiver.header_bytes)
+        raw = memoryview(bytearray(wire.size))
         scratch = Scratch()
         sockets.stamp(connection)
         with self._arrivals.timing(hello.member, lambda: tcpinfo.out_of_order(connection)) as timing:
             while sockets.receive_or_end(connection, raw):
-                head = receiver.wire.unpack(raw)
-                delivery = receiver.admit(hello.member, hello.lane, head)
-                payload = scratch.room(head.length) if delivery.into is None else delivery.into
-                timing.begin(head, receiver.wire.size)
+                head = wire.unpack(raw)
+                most = FRAME_BYTES if probing else receiver.most_bytes
+                if head.length > most:
+                    raise FrameError(f"a frame of {head.length} bytes; those here have {most} at most")
+                began = time.monotonic()
+                payload = scratch.room(head.length)
+                timing.begin(head, wire.size)
                 sockets.receive_timed(connection, payload, timing.note)
-                frame.verify(head, payload)
-                delivery.take(payload)
-                if 0 < hello.lane < frame.PROBE_LANE:
+                head.verify(payload)
+                if not probing:
+                    seconds = time.monotonic() - began
+                    hand_on(receiver, hello, Received(hello.member, head, payload, wire.size + head.length, seconds))
+                if DIRECT < hello.channel < PROBE:
                     connection.sendall(frame.TAKEN)
+
+
+def hand_on(receiver: Receiver, hello: Greeting, received: Received) -> None:
+    """Give a frame that came on a connection to its receiver, or to the next member on its route."""
+    peer, head = received.source, received.frame
+    if head.channel != hello.channel:
+        raise FrameError(f"a frame with {head.left} members to go on channel {hello.channel}")
+    if not head.route:
+        receiver.take(received)
+        return
+    if receiver.outbox is None:
+        raise FrameError("a frame on an auxiliary route, where there are none")
+    source = receiver.outbox.origin(peer, head)
+    if head.left:
+        receiver.outbox.forward(peer, head, received.payload)
+    else:
+        receiver.take(received._replace(source=source))

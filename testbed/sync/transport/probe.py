@@ -9,9 +9,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from testbed.sync.errors import FrameError
-from testbed.sync.transport.frame import PROBE_LANE, Frame, Kind
-from testbed.sync.transport.send_queue import Backlog, Priority
+from testbed.sync.transport.frame import Frame
+from testbed.sync.transport.send_queue import Priority, SendQueue
 
 #: A probe's frame. Small, for it ends its probe late by as much.
 FRAME_BYTES: Final = 32 * 1024
@@ -21,13 +20,13 @@ FRAME_BYTES: Final = 32 * 1024
 #: ms lost 431 packets and held a round up for 6.7 s.
 FULL_S: Final = 0.5
 
-_FRAME = Frame(Kind.PROBE, 0, 0, 0, 0, 0, 0, 0, FRAME_BYTES, 0.0, 0)
+_FRAME = Frame(b"", FRAME_BYTES)
 _PAYLOAD = memoryview(bytearray(FRAME_BYTES))
-_PRIORITY: Priority = (0, 0, 0, 0)
+_PRIORITY: Priority = (0,)
 
 
-def send_probe(backlog: Backlog, most: int, seconds: float, queueing: Callable[[], bool]) -> None:
-    """Keep `backlog` supplied for `seconds` after its first frame was sent, but not beyond `most` bytes, nor for longer
+def send_probe(queue: SendQueue, most: int, seconds: float, queueing: Callable[[], bool]) -> None:
+    """Keep `queue` supplied for `seconds` after its first frame was sent, but not beyond `most` bytes, nor for longer
     than FULL_S after packets were found `queueing` on the path.
 
     One frame is sent and another waits, so that they arrive as one train.
@@ -38,7 +37,7 @@ def send_probe(backlog: Backlog, most: int, seconds: float, queueing: Callable[[
     def put() -> None:
         nonlocal left
         left -= 1
-        backlog.put(_PRIORITY, _FRAME, _PAYLOAD, sent)
+        queue.put(_PRIORITY, _FRAME, _PAYLOAD, sent)
 
     def sent() -> None:
         nonlocal deadline
@@ -50,9 +49,3 @@ def send_probe(backlog: Backlog, most: int, seconds: float, queueing: Callable[[
     put()
     if left > 0:
         put()
-
-
-def check_probe(head: Frame, lane: int) -> None:
-    """FrameError unless a probe's frame came in the lane for probes, and no longer than they are."""
-    if lane != PROBE_LANE or head.length > FRAME_BYTES:
-        raise FrameError(f"a probe's frame of {head.length} bytes in lane {lane}")

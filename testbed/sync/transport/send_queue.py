@@ -11,11 +11,8 @@ from typing import NamedTuple
 
 from testbed.sync.transport.frame import Frame
 
-#: (round, part of the slice before the chunk, 0 for a mean and 1 for a partial sum, tree): least goes first. Older
-#: rounds, then the front of each slice; a mean before a partial sum, since it is further on its way. Parts, not
-#: numbers of chunks: slices of unequal length advance alike, as their shares were made for. By numbers the short ones
-#: were over early, and the rest of a long one was left to its own edges.
-Priority = tuple[int, float, int, int]
+#: Least goes first.
+Priority = tuple[float, ...]
 
 #: L of NetStorm's rule for auxiliary routes, in chunks: one takes over what waits for the direct way when more than
 #: 2 L chunks do, and fewer than L wait for its own first hop.
@@ -26,47 +23,41 @@ def nothing() -> None:
     """What a frame whose payload nobody else uses calls when it was sent."""
 
 
-def unchanged(frame: Frame) -> Frame:
-    """What makes a frame ready to leave that was ready when it was queued."""
-    return frame
-
-
 class Item(NamedTuple):
-    """A frame to send, as `sealed` has it by then. `sent` is called once its payload may change again; `spills` lets
-    auxiliary routes have it."""
+    """A frame to send. `sent` is called once its payload may change again; the auxiliary routes of `table` may have it,
+    or none."""
 
     priority: Priority
     order: int
     frame: Frame
     payload: memoryview
     sent: Callable[[], None] = nothing
-    spills: bool = False
+    table: int | None = None
     queued_s: float = 0.0
-    sealed: Callable[[Frame], Frame] = unchanged
 
 
 class Feed(NamedTuple):
-    """What waits for the direct way to an auxiliary route's end, and the route: the epoch of its plan, its number
-    there, how many inner members it has."""
+    """What waits for the direct way to an auxiliary route's end, and the route: its table, its number there, how many
+    inner members it has."""
 
-    backlog: Backlog
-    epoch: int
+    queue: SendQueue
+    table: int
     number: int
     left: int
 
 
-class Backlog:
+class SendQueue:
     """A queue of frames for one connection, or for several that share the work.
 
-    `put` never blocks: payloads are views into the rounds' own buffers, so what waits here takes no room of its
-    own and is bounded by the chunks of two rounds. A receiver that forwards can therefore never block on a full
-    queue, and no cycle of peers can deadlock. Frames on auxiliary routes bring their own room; who passes those on
-    takes no other until they were taken.
+    `put` never blocks: payloads are views into buffers of those who send, so what waits here takes no room of its own
+    and is bounded by what they have (for all-reduce, the chunks of two rounds). A receiver that sends on can therefore
+    never block on a full queue, and no cycle of peers can deadlock. Frames on auxiliary routes bring their own room;
+    a member that forwards one takes no other until it was taken.
 
     It also takes over, when nothing waits here nor in `beside`, from the `feeds` that have too much.
     """
 
-    def __init__(self, beside: Backlog | None = None) -> None:
+    def __init__(self, beside: SendQueue | None = None) -> None:
         lock = threading.Lock()
         self._filled = threading.Condition(lock)
         self._passed = threading.Condition(lock)
@@ -75,7 +66,7 @@ class Backlog:
         self._closed = False
         self._beside = beside
         self._feeds: tuple[Feed, ...] = ()
-        self._watchers: frozenset[Backlog] = frozenset()
+        self._watchers: frozenset[SendQueue] = frozenset()
         self._waited_s = 0.0
         self._taken = 0
         if beside is not None:
@@ -94,9 +85,9 @@ class Backlog:
         with self._filled:
             self._feeds = tuple(feeds)
         for feed in feeds:
-            feed.backlog.watch(self)
+            feed.queue.watch(self)
 
-    def watch(self, watcher: Backlog) -> None:
+    def watch(self, watcher: SendQueue) -> None:
         """Wake `watcher` when there is much here, and when there is nothing."""
         with self._filled:
             self._watchers |= {watcher}
@@ -107,15 +98,15 @@ class Backlog:
         frame: Frame,
         payload: memoryview,
         sent: Callable[[], None] = nothing,
-        spills: bool = False,
-        sealed: Callable[[Frame], Frame] = unchanged,
+        table: int | None = None,
     ) -> None:
-        """Have a frame sent, as `sealed` has it when it leaves. `payload` must stay as it is until `sent` is called."""
+        """Have a frame sent, perhaps over an auxiliary route of `table`. `payload` must stay as it is until `sent` is
+        called."""
         with self._filled:
-            item = Item(priority, next(self._order), frame, payload, sent, spills, time.monotonic(), sealed)
+            item = Item(priority, next(self._order), frame, payload, sent, table, time.monotonic())
             heapq.heappush(self._heap, item)
             self._filled.notify()
-            watchers = self._watchers if spills and len(self._heap) > 2 * SPILL_CHUNKS else ()
+            watchers = self._watchers if table is not None and len(self._heap) > 2 * SPILL_CHUNKS else ()
         for watcher in watchers:
             watcher.wake()
 
@@ -137,13 +128,12 @@ class Backlog:
             watcher.wake()
         return item
 
-    def spill(self, epoch: int) -> Item | None:
-        """The next frame, for an auxiliary route of a plan, if more wait here than the direct way will soon take."""
+    def spill(self, table: int) -> Item | None:
+        """The next frame, for an auxiliary route of a table, if more wait here than the direct way will soon take."""
         with self._filled:
             if len(self._heap) <= 2 * SPILL_CHUNKS:
                 return None
-            first = self._heap[0]
-            return self._pop() if first.spills and first.frame.epoch == epoch else None
+            return self._pop() if self._heap[0].table == table else None
 
     def pass_on(self, priority: Priority, frame: Frame, payload: memoryview) -> None:
         """Have a frame sent, and wait until it was, or none is any more."""
@@ -178,9 +168,9 @@ class Backlog:
     def _take_over(self) -> Item | None:
         if self._beside is not None and len(self._beside) >= SPILL_CHUNKS:
             return None
-        for backlog, epoch, number, left in self._feeds:
-            if (item := backlog.spill(epoch)) is not None:
-                return item._replace(frame=item.frame._replace(route=number, left=left))
+        for queue, table, number, left in self._feeds:
+            if (item := queue.spill(table)) is not None:
+                return item._replace(frame=item.frame._replace(table=table, route=number, left=left))
         return None
 
     def _pop(self) -> Item:

@@ -1,4 +1,4 @@
-"""The way to one next hop: connections to it, each with a thread that writes what is most urgent."""
+"""Sends to one next hop: connections to it, each with a thread that writes what is most urgent."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 
 from testbed.sync.transport import sockets, tcpinfo
-from testbed.sync.transport.frame import PROBE_LANE, TAKEN, WELCOME, FrameFormat, Greeting
-from testbed.sync.transport.send_queue import Backlog
+from testbed.sync.transport.frame import DIRECT, PROBE, TAKEN, WELCOME, FrameFormat, Greeting
+from testbed.sync.transport.send_queue import SendQueue
+from testbed.sync.transport.settings import TransportSettings
 from testbed.sync.transport.tcpinfo import TcpInfo
 
 #: What TCP allows changes by doubling, once a round trip at most; looking costs 10 µs.
@@ -19,21 +19,6 @@ LOOK_S = 0.01
 
 #: Threads end at once when their connection does; this is for a machine that has no time for them.
 CLOSE_S = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class Way:
-    """How connections to peers are made: greeted with `secret`, given up after `patience_s`, `streams` to each peer.
-
-    `congestion` names the congestion control; the kernel's default when it is empty. `era`: see Greeting.
-    """
-
-    member: str
-    secret: str
-    patience_s: float
-    streams: int = 1
-    congestion: str = ""
-    era: int = 0
 
 
 class _Pace:
@@ -62,7 +47,7 @@ class _Pace:
 
 
 class Sender:
-    """Sends what is put into `backlog` to `peer`. Connects by itself, as soon as it is made.
+    """Sends what is put into its `queue` to `peer`. It connects by itself, as soon as it is made.
 
     `on_failure(peer, reason)` is called when frames can't be delivered.
     """
@@ -71,33 +56,31 @@ class Sender:
         self,
         peer: str,
         address: tuple[str, int],
-        way: Way,
+        settings: TransportSettings,
         wire: FrameFormat,
         on_failure: Callable[[str, str], None],
-        lane: int = 0,
-        backlog: Backlog | None = None,
+        channel: int = DIRECT,
+        queue: SendQueue | None = None,
     ) -> None:
         self.peer = peer
-        self.backlog = backlog or Backlog()
+        self.queue = queue or SendQueue()
         self.failure = ""
         self.sending_s = 0.0
-        self._answered = 0 < lane < PROBE_LANE
-        self._address = address
-        self._way = way
+        self._settings = settings
         self._wire = wire
         self._on_failure = on_failure
         self._changed = threading.Condition()
         self._aborted = threading.Event()
         self._connections: list[socket.socket] = []
-        self._last: list[TcpInfo] = [tcpinfo.NOTHING] * way.streams
+        self._last: list[TcpInfo] = [tcpinfo.NOTHING] * settings.streams
         self._threads = [
             threading.Thread(
                 target=self._run,
-                args=(Greeting(way.member, lane, i, way.era),),
-                name=f"to {peer}, {lane}.{i}",
+                args=(address, Greeting(settings.member, channel, i, settings.generation)),
+                name=f"to {peer}, {channel}.{i}",
                 daemon=True,
             )
-            for i in range(way.streams)
+            for i in range(settings.streams)
         ]
         for thread in self._threads:
             thread.start()
@@ -126,7 +109,7 @@ class Sender:
     @property
     def connected(self) -> bool:
         """Whether there ever were all connections."""
-        return len(self._connections) == self._way.streams
+        return len(self._connections) == self._settings.streams
 
     def await_connection(self, timeout_s: float) -> bool:
         """Wait until there are connections; False when there can be none, or `timeout_s` have passed."""
@@ -136,7 +119,7 @@ class Sender:
 
     def finish(self) -> None:
         """Begin to end: what is queued is still sent. `join` waits for it."""
-        self.backlog.close()
+        self.queue.close()
 
     def join(self, timeout_s: float) -> None:
         """Wait until the peer has read everything and closed, or `timeout_s` have passed; then end."""
@@ -153,25 +136,25 @@ class Sender:
             self._aborted.set()
             self._changed.notify_all()
             connections = tuple(self._connections)
-        self.backlog.close(drop=True)
+        self.queue.close(drop=True)
         for connection in connections:
             sockets.close_now(connection)
 
-    def _run(self, hello: Greeting) -> None:
+    def _run(self, address: tuple[str, int], hello: Greeting) -> None:
         try:
-            connection = self._open(hello)
-            self._send_all(connection)
+            connection = self._open(address, hello)
+            self._send_all(connection, answered=DIRECT < hello.channel < PROBE)
         except OSError as error:
             self._fail(error)
             return
         self._hand_over(connection)
 
-    def _open(self, hello: Greeting) -> socket.socket:
-        way = self._way
-        connection = sockets.connect(self._address, way.patience_s, self._aborted, way.congestion)
-        connection.sendall(hello.pack(way.secret))
-        if hello.lane:
-            connection.settimeout(way.patience_s)
+    def _open(self, address: tuple[str, int], hello: Greeting) -> socket.socket:
+        settings = self._settings
+        connection = sockets.connect(address, settings.timeout_s, self._aborted, settings.congestion)
+        connection.sendall(hello.pack(settings.secret))
+        if hello.channel:
+            connection.settimeout(settings.timeout_s)
             sockets.receive(connection, memoryview(bytearray(len(WELCOME))))
             connection.settimeout(None)
         with self._changed:
@@ -179,22 +162,22 @@ class Sender:
             self._changed.notify_all()
         return connection
 
-    def _send_all(self, connection: socket.socket) -> None:
+    def _send_all(self, connection: socket.socket, answered: bool) -> None:
         longest = 0
         pace, ended = _Pace(connection), 0.0
-        while (item := self.backlog.take()) is not None:
+        while (item := self.queue.take()) is not None:
             if item.frame.length > longest:
                 longest = item.frame.length
                 sockets.let_wait(connection, longest)
             began = time.monotonic()
-            frame = item.sealed(item.frame).sealed(item.payload)  # here, where what it reads is sent next
+            frame = item.frame.sealed(item.payload)  # here, where what it reads is sent next
             follows = item.queued_s <= ended
             allowed, burst = pace.allowed(began, rested=not follows)
             head = self._wire.pack(frame._replace(follows=follows, allowed_bytes_s=allowed, burst_bytes_s=burst))
             sockets.send_all(connection, head, item.payload)
             ended = time.monotonic()
             self.sending_s += ended - began
-            if self._answered:
+            if answered:
                 sockets.receive(connection, memoryview(bytearray(len(TAKEN))))
             item.sent()
 
@@ -203,7 +186,7 @@ class Sender:
             if self._aborted.is_set():
                 return
             self.failure = self.failure or str(error) or repr(error)
-            wanted = self.connected or len(self.backlog)
+            wanted = self.connected or len(self.queue)
             self._changed.notify_all()
         if wanted:
             self._on_failure(self.peer, self.failure)

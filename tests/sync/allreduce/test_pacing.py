@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.plan import Group, Tree
+from testbed.sync.allreduce.chunk import Part
 from testbed.sync.allreduce.layout import Layout
-from testbed.sync.allreduce.pacing import AHEAD, CHUNKS_A_HOP, ROOM, Ahead
-from testbed.sync.allreduce.reduction import Part
+from testbed.sync.allreduce.pacing import AHEAD, CHUNKS_A_HOP, ROOM, SendPacing
 
 pytestmark = pytest.mark.unit
 
@@ -19,7 +19,7 @@ CHUNK_BYTES = 16
 HOPS = 2
 
 
-def party(chunks: tuple[int, ...], keys: tuple[float, ...] = ()) -> Group:
+def group(chunks: tuple[int, ...], keys: tuple[float, ...] = ()) -> Group:
     """One star for each of `chunks`, with so many."""
     total = sum(chunks)
     return Group(("a", "b"), tuple(Tree("a", {"b": "a"}, {"b": "a"}, count / total, keys) for count in chunks))
@@ -29,15 +29,15 @@ def layout(its: Group, chunks: tuple[int, ...]) -> Layout:
     return Layout(its, CHUNK_BYTES, sum(chunks) * CHUNK_BYTES // 4, 4)
 
 
-def filled(over: Layout, its: Group, returns: float = 0.0) -> Ahead:
+def filled(over: Layout, its: Group, returns: float = 0.0) -> SendPacing:
     """All chunks held for one peer."""
-    ahead = Ahead(over, its, returns)
+    ahead = SendPacing(over, its, returns)
     for number in range(len(over.chunks)):
         ahead.hold("a", number, PART)
     return ahead
 
 
-def released(ahead: Ahead, crowded: bool) -> list[int]:
+def released(ahead: SendPacing, crowded: bool) -> list[int]:
     found = []
     while (held := ahead.release("a", lambda: crowded, 0.0)) is not None:
         found.append(held.number)
@@ -46,16 +46,16 @@ def released(ahead: Ahead, crowded: bool) -> list[int]:
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=4).map(tuple))
 def test_where_there_is_no_queue_all_goes(chunks: tuple[int, ...]) -> None:
-    over = layout(party(chunks), chunks)
-    ahead = filled(over, party(chunks))
+    over = layout(group(chunks), chunks)
+    ahead = filled(over, group(chunks))
     assert sorted(released(ahead, crowded=False)) == list(range(len(over.chunks))) and not ahead.peers
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=4).map(tuple), st.randoms(use_true_random=False))
 def test_in_a_queue_it_keeps_near_the_means_and_comes_to_the_end(chunks: tuple[int, ...], draw: object) -> None:
     """Means come in any order; whatever that is, the front chunk is never held back."""
-    over = layout(party(chunks), chunks)
-    ahead = filled(over, party(chunks))
+    over = layout(group(chunks), chunks)
+    ahead = filled(over, group(chunks))
     most = [max(AHEAD, CHUNKS_A_HOP * HOPS / count) for count in chunks]
     out: list[int] = []
     final: set[int] = set()
@@ -74,12 +74,12 @@ def test_in_a_queue_it_keeps_near_the_means_and_comes_to_the_end(chunks: tuple[i
 
 def test_of_keys_nothing_is_held_back() -> None:
     """No mean comes before all of a key is reduced: who waited for one would wait for ever."""
-    keyed = party((40,), keys=(1.0,))
+    keyed = group((40,), keys=(1.0,))
     assert len(released(filled(layout(keyed, (40,)), keyed), crowded=True)) == 40
 
 
 def test_each_peer_has_its_own() -> None:
-    ahead = Ahead(layout(party((40,)), (40,)), party((40,)), 0.0)
+    ahead = SendPacing(layout(group((40,)), (40,)), group((40,)), 0.0)
     ahead.hold("a", 0, PART)
     ahead.hold("b", 39, PART)
     assert ahead.release("b", lambda: True, 0.0) is None
@@ -88,10 +88,10 @@ def test_each_peer_has_its_own() -> None:
 
 def test_what_fits_into_the_time_that_a_mean_takes_to_come_back_is_not_held_back() -> None:
     """Means come back 0.3 s after sums have left, of a round of 1 s: ROOM times as much may be ahead in the next."""
-    its, over = party((40,)), layout(party((40,)), (40,))
+    its, over = group((40,)), layout(group((40,)), (40,))
     first = filled(over, its, 1.0)
     assert len(released(first, crowded=True)) == 40, "nothing is known yet"
-    first = Ahead(over, its)
+    first = SendPacing(over, its)
     assert first.returns == 1.0
     for number in range(40):
         first.hold("a", number, PART)

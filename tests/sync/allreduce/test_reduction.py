@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -12,11 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.plan import Plan
+from testbed.sync.allreduce.chunk import Part, PartialSum
+from testbed.sync.allreduce.header import Kind
 from testbed.sync.allreduce.layout import Layout
-from testbed.sync.allreduce.reduction import Part, Reduction, Share, Update
+from testbed.sync.allreduce.reduction import Contribution, OutgoingChunk, Reduction
 from testbed.sync.allreduce.role import role_in
-from testbed.sync.buffers import Scratch, Sums
+from testbed.sync.allreduce.sums import Sums
 from testbed.sync.errors import FrameError, SyncError
+from testbed.sync.transport.memory import Scratch
 from tests.sync.plans import chain, names, random_plan, star
 
 pytestmark = pytest.mark.unit
@@ -32,17 +36,14 @@ def reduction(
 
 def give(state: Reduction, number: int, peer: str, values: torch.Tensor, part: Part) -> bool:
     """A mean arrives; whether it is a new one."""
-    fresh = state.land(number, peer)
-    if fresh:
-        state.view(number).copy_(values)
-    state.accept(number, part)
-    return fresh
+    state.check_mean(number, peer)
+    return bool(state.accept(number, part, values))
 
 
 def passed_on(state: Reduction, number: int) -> torch.Tensor:
     """The sum that a member passes on: it may consist of nothing but its own values."""
-    own = state.own_values(number)
-    return own.values * own.weight if own is not None else state.view(number).clone()
+    own = state.chunk(number).unsummed
+    return own.values * own.weight if own is not None else state.chunk(number).sum.clone()
 
 
 class Wire:
@@ -61,7 +62,7 @@ class Wire:
         self.confirmed = plan.epoch
         for member, state in self.members.items():
             ready = partial(self.ready, member)
-            state.enter(Share(self.values[member], self.weights[member], ready, lambda: self.confirmed))
+            state.enter(Contribution(self.values[member], self.weights[member], ready, lambda: self.confirmed))
         chunks = range(len(next(iter(self.members.values())).layout.chunks))
         self.pending = [("own", member, number, "", None, None) for member in plan.members for number in chunks]
         self.draw = draw
@@ -75,32 +76,31 @@ class Wire:
             kind, member, number, peer, values, part = self.pending.pop(self.draw.randrange(len(self.pending)))
             state = self.members[member]
             if kind == "own":
-                self.complete(member, number, state.own(number))
-            elif kind == "partial":
+                self.send(member, state.add_local(number))
+            elif kind is Kind.PARTIAL:
                 scale = self.draw.choice([1.0, 0.5])
-                self.complete(member, number, state.add(number, peer, Update(values / scale, scale, part)))
+                self.send(member, state.add(number, peer, PartialSum(values / scale, scale, part)))
             else:
-                assert give(state, number, peer, values, part)
-                self.broadcast(member, number, part)
+                state.check_mean(number, peer)
+                sends = state.accept(number, part, values)
+                assert sends
+                self.bring(member, sends[0], values)
 
-    def complete(self, member: str, number: int, part: Part | None) -> None:
-        if part is None:
-            return
+    def send(self, member: str, sends: Sequence[OutgoingChunk]) -> None:
+        """What a member sends, partial sums as they are by now; a root takes the mean itself first."""
         state = self.members[member]
-        duty = state.duty(number)
-        if duty.partials_to is not None:
-            sent = passed_on(state, number), state.sealed(part)
-            self.pending.append(("partial", duty.partials_to, number, member, *sent))
-            return
-        for each in state.finish(number):
-            made = state.concluded(state.part(each))
-            state.accept(each, made)
-            self.broadcast(member, each, made)
+        for send in sends:
+            if send.kind is Kind.PARTIAL:
+                sealed = send._replace(part=state.sealed(send.part))
+                self.bring(member, sealed, passed_on(state, send.number))
+            else:
+                mean = state.chunk(send.number).sum.clone()
+                assert state.accept(send.number, send.part, mean) == (send,)
+                self.bring(member, send, mean)
 
-    def broadcast(self, member: str, number: int, part: Part) -> None:
-        state = self.members[member]
-        for child in state.duty(number).mean_to:
-            self.pending.append(("mean", child, number, member, state.view(number).clone(), part))
+    def bring(self, member: str, send: OutgoingChunk, values: torch.Tensor) -> None:
+        for peer in send.peers:
+            self.pending.append((send.kind, peer, send.number, member, values, send.part))
 
 
 @given(st.integers(0, 2**32), st.integers(1, 7), st.integers(1, 3000))
@@ -111,12 +111,11 @@ def test_any_order_over_any_trees_gives_the_mean_to_all(seed: int, count: int, e
     total = sum(wire.weights.values())
     expected = sum(wire.contributed[m].double() * wire.weights[m] for m in wire.members) / total
     for member, state in wire.members.items():
-        whole = torch.cat([state.view(number) for number in range(len(state.layout.chunks))])
-        assert (whole - expected).abs().max() <= 1e-5
-        assert torch.equal(whole, wire.values[member]) and torch.equal(whole, wire.values["m0"])
+        assert (wire.values[member] - expected).abs().max() <= 1e-5
+        assert torch.equal(wire.values[member], wire.values["m0"])
         said = set(wire.successor.values())
-        assert state.agreed == (min(said) if len(said) == 1 else 3)
-        assert not state.awaited() and not state.lost and not state.duplicated
+        assert state.outcome.agreed == (min(said) if len(said) == 1 else 3)
+        assert not state.missing() and not state.outcome.lost and not state.duplicated
 
 
 @given(st.integers(0, 2**32), st.integers(1, 7), st.integers(300, 3000))
@@ -128,9 +127,9 @@ def test_who_comes_to_hold_a_plan_in_the_midst_of_a_round_may_have_it_in_the_nex
     wire = Wire(random_plan(draw, names(count), epoch=3, chunk_bytes=1024), elements, draw)
     wire.successor = dict.fromkeys(wire.members, 3)
     steps, late = 0, draw.randrange(400)
-    run, all_ready = wire.complete, False
+    send, all_ready = wire.send, False
 
-    def step(member: str, number: int, part: Part | None) -> None:
+    def step(member: str, sends: Sequence[OutgoingChunk]) -> None:
         nonlocal steps, all_ready
         steps += 1
         if steps > late:
@@ -138,11 +137,11 @@ def test_who_comes_to_hold_a_plan_in_the_midst_of_a_round_may_have_it_in_the_nex
         all_ready = all_ready or set(wire.successor.values()) == {4}
         if all_ready and draw.random() < 0.5:
             wire.confirmed = 4
-        run(member, number, part)
+        send(member, sends)
 
-    wire.complete = step  # type: ignore[method-assign]
+    wire.send = step  # type: ignore[method-assign]
     wire.run()
-    agreed = {state.agreed for state in wire.members.values()}
+    agreed = {state.outcome.agreed for state in wire.members.values()}
     assert len(agreed) == 1
     assert agreed == {3} or all_ready, "nobody goes by a plan that some member does not hold"
 
@@ -169,47 +168,47 @@ ONES = torch.ones(5)
 def entered(plan: Plan, member: str, elements: int = 5, weight: float = 1.0, fixed: bool = False) -> Reduction:
     """A member that has passed on its values, or added them."""
     state = reduction(plan, member, elements)
-    state.enter(Share(torch.ones(elements), weight, lambda: plan.epoch, lambda: plan.epoch, fixed))
+    state.enter(Contribution(torch.ones(elements), weight, lambda: plan.epoch, lambda: plan.epoch, fixed))
     for number in range(len(state.layout.chunks)):
-        state.own(number)
+        state.add_local(number)
     return state
 
 
 def test_a_partial_sum_that_comes_twice_is_counted_and_left_out() -> None:
     root = entered(STAR, "m0")
-    assert root.add(0, "m1", Update(ONES, 1.0, Part(0b010, 1.0, 0))) is None
-    assert root.add(0, "m1", Update(ONES, 1.0, Part(0b010, 1.0, 0))) is None
-    assert root.add(0, "m2", Update(ONES, 1.0, Part(0b100, 1.0, 0))) == Part(0b111, 3.0, 0)
-    assert root.finish(0) == [0]
-    assert torch.equal(root.view(0), ONES) and root.duplicated == 0b010
+    assert not root.add(0, "m1", PartialSum(ONES, 1.0, Part(0b010, 1.0, 0)))
+    assert not root.add(0, "m1", PartialSum(ONES, 1.0, Part(0b010, 1.0, 0)))
+    (send,) = root.add(0, "m2", PartialSum(ONES, 1.0, Part(0b100, 1.0, 0)))
+    assert send == OutgoingChunk(0, Kind.MEAN, ("m1", "m2"), Part(0b111, 3.0, 0))
+    assert torch.equal(root.chunk(0).sum, ONES) and root.duplicated == 0b010
 
 
 def test_a_mean_that_comes_twice_is_counted_and_left_out() -> None:
     leaf = entered(STAR, "m1")
     assert give(leaf, 0, "m0", ONES, Part(0b111, 3.0, 0))
     assert not give(leaf, 0, "m0", ONES * 2, Part(0b111, 3.0, 0))
-    assert torch.equal(leaf.view(0), ONES) and leaf.duplicated == 0b111
+    assert torch.equal(leaf.contribution.values, ONES) and leaf.duplicated == 0b111
 
 
 def test_a_mean_that_leaves_a_member_out_is_counted() -> None:
     leaf = entered(STAR, "m1")
     give(leaf, 0, "m0", ONES, Part(0b011, 2.0, 0))
-    assert leaf.names(leaf.lost) == ["m2"]
+    assert leaf.names(leaf.outcome.lost) == ["m2"]
 
 
 def test_a_mean_before_the_sum_is_refused() -> None:
     """It would take the place of a sum that is not passed on yet."""
     with pytest.raises(FrameError, match="not yet passed on"):
-        reduction(STAR, "m1", 5).land(0, "m0")
+        reduction(STAR, "m1", 5).check_mean(0, "m0")
 
 
 def test_values_of_chunks_that_are_not_final_stay_what_was_contributed() -> None:
     plan = Plan(0, MEMBERS, (star(MEMBERS, "m0"),), 1024)
     values = torch.arange(300, dtype=torch.float32)
     leaf = reduction(plan, "m1", 300)
-    leaf.enter(Share(values, 2.0, lambda: 0, lambda: 0))
+    leaf.enter(Contribution(values, 2.0, lambda: 0, lambda: 0))
     for number in range(2):
-        leaf.own(number)
+        leaf.add_local(number)
     give(leaf, 1, "m0", torch.zeros(44), Part(0b111, 3.0, 0))
     assert torch.equal(values[:256], torch.arange(256.0)) and not values[256:].any()
 
@@ -220,9 +219,9 @@ def test_a_key_is_broadcast_when_all_of_it_is_reduced() -> None:
     assert [chunk.key for chunk in root.layout.chunks] == [0] * 4 + [1] * 2 + [2] * 2
     finished = []
     for number in (3, 4, 0, 1, 5, 7, 2, 6):
-        for peer, bit in (("m1", 0b010), ("m2", 0b100)):
-            root.add(number, peer, Update(torch.ones(256), 1.0, Part(bit, 1.0, 0)))
-        finished.append(root.finish(number))
+        assert not root.add(number, "m1", PartialSum(torch.ones(256), 1.0, Part(0b010, 1.0, 0)))
+        sends = root.add(number, "m2", PartialSum(torch.ones(256), 1.0, Part(0b100, 1.0, 0)))
+        finished.append([send.number for send in sends])
     assert finished == [[], [], [], [], [4, 5], [], [0, 1, 2, 3], [6, 7]]
 
 
@@ -230,52 +229,50 @@ def test_sixteen_bits_are_summed_in_float32() -> None:
     """256 + 1 is 256 in bfloat16."""
     root = reduction(STAR, "m0", 5, dtype=torch.bfloat16)
     values = torch.full((5,), 256, dtype=torch.bfloat16)
-    root.enter(Share(values, 1.0, lambda: 0, lambda: 0))
-    root.own(0)
+    root.enter(Contribution(values, 1.0, lambda: 0, lambda: 0))
+    root.add_local(0)
     for peer, bit in (("m1", 0b010), ("m2", 0b100)):
-        root.add(0, peer, Update(torch.ones(5, dtype=torch.bfloat16), 4.0, Part(bit, 4.0, 0)))
-    root.finish(0)
-    assert torch.allclose(root.view(0), torch.full((5,), 264 / 9))
+        root.add(0, peer, PartialSum(torch.ones(5, dtype=torch.bfloat16), 4.0, Part(bit, 4.0, 0)))
+    assert torch.allclose(root.chunk(0).sum, torch.full((5,), 264 / 9))
 
 
 def test_who_owes_what() -> None:
     middle = reduction(Plan(0, MEMBERS, (chain(MEMBERS),)), "m1", 5)
-    assert middle.awaited() == {"m0": "the mean", "m2": "its partial sum"}
-    middle.add(0, "m2", Update(ONES, 1.0, Part(0b100, 1.0, 0)))
-    assert middle.awaited() == {"m0": "the mean"}
+    assert middle.missing() == {"m0": "the mean", "m2": "its partial sum"}
+    middle.add(0, "m2", PartialSum(ONES, 1.0, Part(0b100, 1.0, 0)))
+    assert middle.missing() == {"m0": "the mean"}
 
 
 @pytest.mark.parametrize(("peer", "contributors"), [("m2", 0b010), ("m1", 0b110), ("m1", 0), ("m1", 0b1010)], ids=str)
 def test_updates_from_where_they_do_not_belong_are_refused(peer: str, contributors: int) -> None:
     with pytest.raises(FrameError, match="no business"):
-        reduction(STAR, "m0", 5).add(0, peer, Update(ONES, 1.0, Part(contributors, 1.0, 0)))
+        reduction(STAR, "m0", 5).add(0, peer, PartialSum(ONES, 1.0, Part(contributors, 1.0, 0)))
 
 
 def test_a_mean_from_another_than_the_parent_is_refused() -> None:
     with pytest.raises(FrameError, match="no business"):
-        entered(STAR, "m1").land(0, "m2")
+        entered(STAR, "m1").check_mean(0, "m2")
 
 
 def test_the_newest_epoch_that_all_hold_counts() -> None:
     leaf = entered(Plan(0, MEMBERS, (star(MEMBERS, "m0"),), 1024), "m1", 300)
-    assert leaf.agreed is None
-    leaf.accept(0, Part(0b111, 3.0, 0))
-    assert leaf.agreed == 0
-    leaf.accept(1, Part(0b111, 3.0, 5))
-    assert leaf.agreed == 5
+    assert leaf.outcome.agreed is None
+    leaf.accept(0, Part(0b111, 3.0, 0), torch.ones(256))
+    assert leaf.outcome.agreed == 0
+    leaf.accept(1, Part(0b111, 3.0, 5), torch.ones(44))
+    assert leaf.outcome.agreed == 5
 
 
 def test_where_rounds_overlap_means_must_agree_on_the_epoch_that_all_hold() -> None:
     leaf = entered(Plan(0, MEMBERS, (star(MEMBERS, "m0"),), 1024), "m1", 300, fixed=True)
-    leaf.accept(0, Part(0b111, 3.0, 4))
+    leaf.accept(0, Part(0b111, 3.0, 4), torch.ones(256))
     with pytest.raises(FrameError, match="4 and 5"):
-        leaf.accept(1, Part(0b111, 3.0, 5))
+        leaf.accept(1, Part(0b111, 3.0, 5), torch.ones(44))
 
 
 def test_no_weight_no_mean() -> None:
-    alone = entered(Plan(0, names(1), (star(names(1), "m0"),)), "m0", weight=0.0)
     with pytest.raises(SyncError, match="add up to 0"):
-        alone.finish(0)
+        entered(Plan(0, names(1), (star(names(1), "m0"),)), "m0", weight=0.0)
 
 
 @given(st.integers(0, 2**32), st.integers(1, 5000), st.sampled_from([4, 8]))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from testbed.sync.allreduce.timeout import LEAST_S, NEEDED, REMEMBERED, SLACK, Patience
+from testbed.sync.allreduce.timeout import LEAST_S, NEEDED, REMEMBERED, SLACK, AdaptiveTimeout
 
 pytestmark = pytest.mark.unit
 
 
-def patience(*took: float) -> Patience:
-    made = Patience(100.0)
+def patience(*took: float) -> AdaptiveTimeout:
+    made = AdaptiveTimeout(100.0)
     for seconds in took:
         made.note(seconds)
     return made

@@ -13,10 +13,11 @@ from testbed.sync.errors import SyncError
 from testbed.sync.gossip.driver import Driver, LocalStep
 from testbed.sync.gossip.effects import Participant
 from testbed.sync.gossip.inbox import Gone, Inbox, MemberFailed, Sent
+from testbed.sync.gossip.mailbox import Mailbox
 from testbed.sync.gossip.message_codec import MessageCodec
 from testbed.sync.gossip.message_queue import MessageQueue
 from testbed.sync.transport.listener import Listener
-from testbed.sync.transport.sender import Way
+from testbed.sync.transport.settings import TransportSettings
 from testbed.sync.transport.sockets import listen
 
 PATIENCE_S = 20.0
@@ -64,11 +65,11 @@ class Node:
         step: LocalStep,
         tell: Callable[[int], None],
         survives: bool = False,
-        era: int = 0,
+        generation: int = 0,
     ) -> None:
         self.follow = Follow(tell)
         self.queue = MessageQueue(
-            Way(self.name, "secret", PATIENCE_S, self._streams, era=era),
+            TransportSettings(self.name, "secret", PATIENCE_S, self._streams, generation=generation),
             self._codec,
             roster,
             party.stale,
@@ -76,7 +77,7 @@ class Node:
             lambda peer, why: self.inbox.put(Gone(peer, why)),
         )
         self._listener = Listener(self._accepting, "secret", self.inbox)
-        self._driver = Driver(party, partners, self.inbox, self.queue, step, self.follow, PATIENCE_S, survives)
+        self._driver = Driver(party, partners, Mailbox(self.inbox, self.queue), step, self.follow, PATIENCE_S, survives)
         self._thread = threading.Thread(target=self._run, name=self.name)
         self._thread.start()
 

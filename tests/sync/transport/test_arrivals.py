@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from testbed.protocol import Train
 from testbed.sync.transport import sockets
 from testbed.sync.transport.arrivals import HOLES_S, LEAST_BYTES, MENDING_S, MOST_BYTES, MOST_S, Arrivals, Timing
-from testbed.sync.transport.frame import Frame, Kind
+from testbed.sync.transport.frame import Frame
 
 pytestmark = pytest.mark.unit
 
@@ -26,7 +26,7 @@ PIECE = 16 * 1024
 
 
 def head(follows: bool, allowed: int = 0) -> Frame:
-    return Frame(Kind.MEAN, 1, 0, 0, 0, 1, 0, 0, CHUNK, 1.0, 1, follows=follows, allowed_bytes_s=allowed)
+    return Frame(b"", CHUNK, follows=follows, allowed_bytes_s=allowed)
 
 
 class Path:

@@ -10,9 +10,7 @@ import torch
 
 from testbed import sync
 from testbed.plan import Plan
-from testbed.sync.errors import FrameError
-from testbed.sync.transport.frame import FETCH_LANE, PROBE_LANE, Frame, Kind
-from testbed.sync.transport.probe import FRAME_BYTES, check_probe
+from testbed.sync.transport.probe import FRAME_BYTES
 from tests.sync.controller import Controller, job
 from tests.sync.plans import chain, names
 
@@ -58,11 +56,3 @@ def test_a_probe_reaches_a_peer_that_no_plan_sends_to_and_disturbs_no_round(tmp_
         assert sent <= MOST + 20 * 200  # heads and a greeting
         assert not any(sample.auxiliary_bytes for report in controller.reports() for sample in report.peers)
         assert not any(goodbye.error for goodbye in controller.goodbyes())
-
-
-@pytest.mark.parametrize(
-    ("lane", "length"), [(0, FRAME_BYTES), (1, FRAME_BYTES), (FETCH_LANE, FRAME_BYTES), (PROBE_LANE, FRAME_BYTES + 1)]
-)
-def test_a_probe_keeps_to_its_lane_and_length(lane: int, length: int) -> None:
-    with pytest.raises(FrameError, match="probe"):
-        check_probe(Frame(Kind.PROBE, 0, 0, 0, 0, 0, 0, 0, length, 0.0, 0), lane)

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import queue
 import socket
+import struct
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 
 import pytest
 
-from testbed.plan import Plan, Tree
 from testbed.sync.errors import SyncError
 from testbed.sync.transport import sockets, tcpinfo
-from testbed.sync.transport.frame import TAKEN, WELCOME, Frame, FrameFormat, Greeting, Kind
+from testbed.sync.transport.frame import TAKEN, WELCOME, Frame, FrameFormat, Greeting
 from testbed.sync.transport.outbox import Outbox
-from testbed.sync.transport.sender import Sender, Way
+from testbed.sync.transport.routes import RouteTable
+from testbed.sync.transport.sender import Sender
+from testbed.sync.transport.settings import TransportSettings
 
 pytestmark = pytest.mark.unit
 
-WIRE = FrameFormat(2)
+#: A header of a test says what is sent, and which one of its kind.
+HEADER_BYTES = 8
+WIRE = FrameFormat(HEADER_BYTES)
 GREETING = Greeting("a").pack("secret")
 CHUNK = 256 * 1024
 
@@ -31,15 +36,22 @@ def listener() -> Iterator[socket.socket]:
         yield server
 
 
-def sender(listener: socket.socket, failures: queue.Queue[tuple[str, str]], patience_s: float = 10.0) -> Sender:
-    way = Way("a", "secret", patience_s)
-    return Sender("b", listener.getsockname(), way, WIRE, lambda *what: failures.put(what))
+def sender(listener: socket.socket, failures: queue.Queue[tuple[str, str]], timeout_s: float = 10.0) -> Sender:
+    settings = TransportSettings("a", "secret", timeout_s)
+    return Sender("b", listener.getsockname(), settings, WIRE, lambda *what: failures.put(what))
 
 
-def put(sending: Sender, index: int = 0, kind: Kind = Kind.PARTIAL, size: int = CHUNK) -> None:
-    """A frame that names its index as the offset."""
-    frame = Frame(kind, 1, 0, 0, 0, 1, 100 * CHUNK, index, size, 1.0, 1, 0)
-    sending.backlog.put((1, index, int(kind is Kind.PARTIAL), 0), frame, memoryview(bytes(size)))
+def frame(index: int, urgent: bool = False, size: int = CHUNK) -> Frame:
+    return Frame(struct.pack("<II", index, urgent), size)
+
+
+def index_of(head: memoryview) -> tuple[int, bool]:
+    index, urgent = struct.unpack("<II", WIRE.unpack(head).header)
+    return index, bool(urgent)
+
+
+def put(sending: Sender, index: int = 0, urgent: bool = False, size: int = CHUNK) -> None:
+    sending.queue.put((1, index, not urgent), frame(index, urgent, size), memoryview(bytearray(size)))
 
 
 def test_what_is_urgent_overtakes_what_waits(listener: socket.socket) -> None:
@@ -49,19 +61,18 @@ def test_what_is_urgent_overtakes_what_waits(listener: socket.socket) -> None:
     # Nobody reads yet, so the first chunks fill the socket and the rest waits in the queue.
     for index in reversed(range(100)):
         put(sending, index)
-    put(sending, 50, Kind.MEAN)
+    put(sending, 50, urgent=True)
     with connection:
         sockets.receive(connection, memoryview(bytearray(len(GREETING))))
         order = []
-        frame = memoryview(bytearray(WIRE.size + CHUNK))
+        raw = memoryview(bytearray(WIRE.size + CHUNK))
         for _ in range(101):
-            sockets.receive(connection, frame)
-            head = WIRE.unpack(frame[: WIRE.size])
-            order.append((head.offset, head.kind))
-        partials = [offset for offset, kind in order if kind is Kind.PARTIAL]
-        assert sorted(partials) == [*range(100)]
-        assert partials.index(0) < 90 and partials[-50:] == sorted(partials[-50:])
-        assert order.index((50, Kind.MEAN)) == order.index((50, Kind.PARTIAL)) - 1
+            sockets.receive(connection, raw)
+            order.append(index_of(raw[: WIRE.size]))
+        usual = [index for index, urgent in order if not urgent]
+        assert sorted(usual) == [*range(100)]
+        assert usual.index(0) < 90 and usual[-50:] == sorted(usual[-50:])
+        assert order.index((50, True)) == order.index((50, False)) - 1
     sending.abort()
     assert failures.empty()
 
@@ -81,20 +92,20 @@ def test_ending_waits_until_the_peer_has_read_everything(listener: socket.socket
 
 
 def test_an_auxiliary_route_carries_one_frame_until_that_was_taken(listener: socket.socket) -> None:
-    way = Way("a", "secret", 10.0)
-    sending = Sender("b", listener.getsockname(), way, WIRE, lambda *_: None, lane=2)
+    settings = TransportSettings("a", "secret", 10.0)
+    sending = Sender("b", listener.getsockname(), settings, WIRE, lambda *_: None, channel=2)
     left: queue.Queue[int] = queue.Queue()
     connection, _ = listener.accept()
     with connection:
         connection.sendall(WELCOME)
         sockets.receive(connection, memoryview(bytearray(len(GREETING))))
         for index in range(3):
-            frame = Frame(Kind.PARTIAL, 1, 0, 0, 0, 1, 100, index, 4, 1.0, 1, 0)
-            sending.backlog.put((1, index, 0, 0), frame, memoryview(bytes(4)), lambda index=index: left.put(index))
+            sent = partial(left.put, index)
+            sending.queue.put((1, index), frame(index, size=4), memoryview(bytearray(4)), sent)
         raw = memoryview(bytearray(WIRE.size + 4))
         for index in range(3):
             sockets.receive(connection, raw)
-            assert WIRE.unpack(raw[: WIRE.size]).offset == index
+            assert index_of(raw[: WIRE.size])[0] == index
             connection.settimeout(0.05)
             with pytest.raises(TimeoutError):
                 connection.recv(1)
@@ -119,11 +130,12 @@ def test_a_peer_that_does_not_listen_is_told_only_when_something_is_to_be_sent()
     with socket.create_server(("127.0.0.1", 0)) as closed:
         pass_address = closed.getsockname()
     failures: queue.Queue[tuple[str, str]] = queue.Queue()
-    outbox = Outbox(Way("a", "secret", 0.3), WIRE, {"b": pass_address}, lambda *what: failures.put(what))
-    (sending,) = outbox.connect(Plan(0, ("a", "b"), (Tree("a", {"b": "a"}, {"b": "a"}),)))
+    settings = TransportSettings("a", "secret", 0.3)
+    outbox = Outbox(settings, HEADER_BYTES, {"b": pass_address}, lambda *what: failures.put(what))
+    (sending,) = outbox.connect(RouteTable(0, "a", frozenset({"b"}), ()))
     assert not sending.await_connection(10)
     assert "refused" in sending.failure and failures.empty()
-    outbox.put("b", (1, 0, 0, 0), Frame(Kind.MEAN, 1, 0, 0, 0, 1, 1, 0, 0, 1.0, 1, 0), memoryview(b""))
+    outbox.put("b", (1,), frame(0, size=0), memoryview(b""))
     assert failures.get(timeout=5)[0] == "b"
     outbox.close()
 
@@ -131,7 +143,7 @@ def test_a_peer_that_does_not_listen_is_told_only_when_something_is_to_be_sent()
 def test_connecting_ends_when_it_is_given_up() -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         address = closed.getsockname()
-    sending = Sender("b", address, Way("a", "secret", 600.0), WIRE, lambda *_: None)
+    sending = Sender("b", address, TransportSettings("a", "secret", 600.0), WIRE, lambda *_: None)
     time.sleep(0.05)
     sending.abort()
     sending.join(5)
@@ -145,7 +157,7 @@ def test_an_attempt_to_connect_that_nobody_answers_ends_at_once_when_given_up(li
             filling = stack.enter_context(socket.socket())
             filling.setblocking(False)
             filling.connect_ex(listener.getsockname())
-        sending = sender(listener, queue.Queue(), patience_s=600.0)
+        sending = sender(listener, queue.Queue(), timeout_s=600.0)
         assert not sending.await_connection(0.5)
         began = time.monotonic()
         sending.abort()
@@ -161,7 +173,7 @@ def test_the_path_is_measured(listener: socket.socket) -> None:
         sockets.receive(connection, memoryview(bytearray(len(GREETING) + WIRE.size + CHUNK)))
         sample = sending.sample()
         assert sample is not None and CHUNK <= sample.bytes_acked <= CHUNK + 200 and 0 < sample.min_rtt_s < 1
-        waited_s, frames = sending.backlog.queued()
+        waited_s, frames = sending.queue.queued()
         assert frames == 1 and 0 <= waited_s < 5
         assert sending.sample() is None
         assert tcpinfo.read(connection).bytes_acked <= 1
@@ -195,19 +207,19 @@ def test_a_congestion_control_that_is_not_there_is_refused_with_a_remedy() -> No
 
 
 def test_several_connections_share_the_work(listener: socket.socket) -> None:
-    way = Way("a", "secret", 10.0, streams=3, congestion="reno")
-    sending = Sender("b", listener.getsockname(), way, WIRE, lambda *_: None)
+    settings = TransportSettings("a", "secret", 10.0, streams=3, congestion="reno")
+    sending = Sender("b", listener.getsockname(), settings, WIRE, lambda *_: None)
     connections = [listener.accept()[0] for _ in range(3)]
     assert sending.await_connection(10)
     for index in range(30):
         put(sending, index)
     sending.finish()
     got = []
-    frame = memoryview(bytearray(WIRE.size + CHUNK))
+    raw = memoryview(bytearray(WIRE.size + CHUNK))
     for connection in connections:
         with connection:
             sockets.receive(connection, memoryview(bytearray(len(GREETING))))
-            while sockets.receive_or_end(connection, frame):
-                got.append(WIRE.unpack(frame[: WIRE.size]).offset)
+            while sockets.receive_or_end(connection, raw):
+                got.append(index_of(raw[: WIRE.size])[0])
     assert sorted(got) == [*range(30)]
     sending.join(10)

@@ -1,33 +1,16 @@
-"""Memory that sockets and PyTorch share: bytes that `recv_into` fills and a tensor adds."""
+"""The memory of rounds: what is summed up, and what becomes of it on the wire."""
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable
 
 import torch
 
+from testbed.sync.transport import Scratch
+
 #: Element types that travel as they are, by their code on the wire. Codes from 3 to 15 are the codecs'.
 DTYPES: dict[int, torch.dtype] = {1: torch.float32, 2: torch.float64, 16: torch.float16, 17: torch.bfloat16}
 CODES: dict[torch.dtype, int] = {dtype: code for code, dtype in DTYPES.items()}
-
-
-def bytes_of(values: torch.Tensor) -> memoryview:
-    """The memory of a contiguous tensor on the host. It lives as long as the tensor does."""
-    return memoryview((ctypes.c_ubyte * values.nbytes).from_address(values.data_ptr())).cast("B")
-
-
-class Scratch:
-    """Room that grows to the most that was asked for and stays: zeroing new memory costs as much as a copy."""
-
-    def __init__(self) -> None:
-        self._bytes = memoryview(bytearray(0))
-
-    def room(self, length: int) -> memoryview:
-        """The first `length` bytes of it, with whatever was there before."""
-        if length > len(self._bytes):
-            self._bytes = memoryview(bytearray(length))
-        return self._bytes[:length]
 
 
 class Sums:
@@ -60,6 +43,11 @@ class Sums:
         first = start * self._sums.element_size()
         return self._bytes[first : first + (stop - start) * self.dtype.itemsize]
 
+    def keep(self, start: int, stop: int, elements: torch.Tensor) -> memoryview:
+        """Have elements stand at [start, stop) as they came, to be sent on."""
+        self.placed(start, stop).copy_(elements)
+        return self.place(start, stop)
+
     def settle(self, start: int, stop: int) -> None:
         """Turn the sums of [start, stop) into elements of their own type."""
         if not self.wide:
@@ -67,12 +55,7 @@ class Sums:
 
 
 class Rooms:
-    """Room for the rounds that are on.
-
-    Round k+1 may begin to fill while this member is still in round k, so two are needed; a third where rounds overlap
-    (see Exchange), and k+1 has begun here when k+2 begins to fill; and one more where what an older round put into the
-    senders' queues has not left yet: whoever waits for that may be a round behind, and still take part in the newest.
-    """
+    """Room for the sums of rounds; kept, since zeroing new memory costs as much as a copy."""
 
     def __init__(self) -> None:
         self._rooms: list[Scratch] = []
@@ -91,24 +74,3 @@ class Rooms:
         if sums is None or (sums.elements, sums.dtype) != (elements, dtype):
             sums = self._sums[room] = Sums(elements, dtype, self._rooms[room])
         return sums
-
-
-class Staging:
-    """Host memory that a device's tensors are copied through, page-locked so that the copies run at full speed.
-
-    As much as there were tensors in it at once; page-locking takes longer than the copies, so it is kept.
-    """
-
-    def __init__(self) -> None:
-        self._free: list[torch.Tensor] = []
-
-    def fetch(self, values: torch.Tensor) -> torch.Tensor:
-        """A copy of `values` in host memory, until it is `put_back`."""
-        for i, host in enumerate(self._free):
-            if (host.shape, host.dtype) == (values.shape, values.dtype):
-                return self._free.pop(i).copy_(values)
-        return torch.empty(values.shape, dtype=values.dtype, pin_memory=True).copy_(values)
-
-    def put_back(self, host: torch.Tensor) -> None:
-        """The copy is not needed any more."""
-        self._free.append(host)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from testbed.protocol import Holding, Slice
 from testbed.sync.allreduce import spans
+from testbed.sync.allreduce.atomic_rounds import orders_for
 from testbed.sync.allreduce.attempt import Attempt, joined
-from testbed.sync.allreduce.recovery import orders_for
 from testbed.sync.codecs import Residual
 from tests.sync.plans import names
 
@@ -127,7 +127,7 @@ def test_a_round_that_is_mended_twice_keeps_what_was_final() -> None:
     assert joined(attempt.slices) == tuple(
         slices((0, 2, "abc"), (2, 3, "a"), (3, 5, "ab"), (5, 8, "a"), (8, 10, "abc"))
     )
-    assert attempt.past().means(1, 4).tolist() == [-1, -4, -3]
+    assert attempt.past(attempt.slices).means[1:4].tolist() == [-1, -4, -3]
 
 
 def test_what_is_owed_is_paid_once_when_a_round_is_mended() -> None:

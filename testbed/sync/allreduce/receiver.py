@@ -1,0 +1,78 @@
+"""Takes what peers send a group: each chunk goes to its round, once that may be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from testbed.sync.allreduce.header import ChunkHeaderFormat
+from testbed.sync.allreduce.held_plans import HeldPlans
+from testbed.sync.allreduce.presence import Presence
+from testbed.sync.allreduce.progress import Progress
+from testbed.sync.allreduce.rounds import Rounds
+from testbed.sync.errors import FrameError
+from testbed.sync.transport import Outbox, Received
+
+
+class Loss(NamedTuple):
+    """A peer that is lost: its connection is `broken`, or it is only waited for."""
+
+    peer: str
+    why: str
+    broken: bool = True
+
+
+class ChunkReceiver:
+    """What a Listener hands a group's frames to. With `on_lost` a peer that is gone is told there."""
+
+    def __init__(
+        self,
+        headers: ChunkHeaderFormat,
+        plans: HeldPlans,
+        rounds: Rounds,
+        presence: Presence,
+        progress: Progress,
+        outbox: Outbox,
+        on_lost: Callable[[Loss], None] | None,
+    ) -> None:
+        self.header_bytes = headers.size
+        self.outbox: Outbox | None = outbox
+        self._headers = headers
+        self._plans = plans
+        self._rounds = rounds
+        self._presence = presence
+        self._progress = progress
+        self._on_lost = on_lost
+
+    @property
+    def most_bytes(self) -> int:
+        """What a frame's payload takes at most."""
+        return self._plans.most_bytes
+
+    def opened(self, peer: str, channel: int) -> bool:
+        """A peer wants to send on a channel; False when this member is done with forwarding what comes there."""
+        with self._progress.changed:
+            return self._presence.opened(channel)
+
+    def take(self, received: Received) -> None:
+        """Take a chunk; waits until this member is ready to. FrameError when it has no business here."""
+        header = self._headers.unpack(received.frame.header)
+        self._progress.started.wait()
+        with self._progress.changed:
+            plan = self._plans.get(header.epoch)
+            if plan is None:
+                raise FrameError(f"round {header.round}: epoch {header.epoch} is not held")
+            while self._rounds.waits(header, plan):
+                self._progress.check()
+                self._progress.changed.wait()
+            current = self._rounds.of(header)
+        current.take(header, received)
+
+    def closed(self, peer: str, channel: int, error: str) -> None:
+        """A peer's connection ended: an error for the rounds that wait for the peer, and only for those."""
+        with self._progress.changed:
+            self._presence.closed(peer, channel, error)
+            lost = self._presence.gone.get(peer) if self._progress.failure is None else None
+            self._progress.changed.notify_all()
+        if lost and self._on_lost is not None:
+            self._on_lost(Loss(peer, lost))

@@ -1,0 +1,99 @@
+"""Does what the controller asks of a member that reduces, on a thread of its own, until the line to it ends."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from testbed.plan import Plan, PlanError
+from testbed.protocol import Confirm, Halt, Held, Message, Prepare, Probe, ProtocolError, Resume, Stop
+from testbed.sync.allreduce import AllReduceEngine, ElasticGroup
+from testbed.sync.errors import Stopped, SyncError
+from testbed.sync.line import Line
+from testbed.sync.transport import CLOSE_S
+
+log = logging.getLogger(__name__)
+
+
+class ControlLoop:
+    """Of `member`, which `line` connects to the controller. `leaving` says that it has said goodbye; it is `released`
+    when the controller lets it go then, or is gone."""
+
+    def __init__(self, member: str, line: Line, engine: AllReduceEngine) -> None:
+        self.leaving = False
+        self.released = threading.Event()
+        self._member = member
+        self._line = line
+        self._engine = engine
+        self._holding: list[threading.Thread] = []
+        self._thread = threading.Thread(target=self._run, name="control", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End, once the line is closed."""
+        for thread in (self._thread, *self._holding):
+            thread.join(CLOSE_S)
+
+    def _run(self) -> None:
+        with suppress(OSError, ValueError):  # closed under us: the session is being left
+            while (message := self._next()) is not None:
+                self._obey(message)
+        if self.leaving:
+            self.released.set()
+
+    def _next(self) -> Message | None:
+        while True:
+            try:
+                return self._line.receive()
+            except ProtocolError as error:
+                log.warning("%s: ignored what the controller said: %s", self._member, error)
+
+    def _obey(self, message: Message) -> None:
+        engine = self._engine
+        match message:
+            case Stop() if self.leaving:
+                self.released.set()
+            case Stop():
+                engine.fail(Stopped(message.reason, message.again))
+            case Prepare():
+                self._prepare(message)
+            case Confirm():
+                engine.current.plans.confirm(message.epoch)
+            case Probe() if message.peer in engine.current.members and message.peer != self._member:
+                engine.current.outbox.probe(message.peer, message.bytes, message.seconds)
+            case Halt() if isinstance(engine, ElasticGroup):
+                engine.abort(message)
+            case Resume() if isinstance(engine, ElasticGroup):
+                try:
+                    engine.reconfigure(message)
+                except (PlanError, SyncError) as error:
+                    engine.fail(SyncError(f"the controller's plan for those who are left: {error}"))
+
+    def _prepare(self, message: Prepare) -> None:
+        """Keep the plan at once, so that epochs are kept in their order; connect without holding up the line."""
+        try:
+            plan = Plan.from_json(message.plan)
+            hold = self._engine.prepare(plan, message.roster, message.source)
+        except PlanError as error:
+            self._refuse(message.plan.get("epoch"), error)
+            return
+        name = f"hold {plan.epoch}"
+        thread = threading.Thread(target=self._hold, args=(plan.epoch, hold), name=name, daemon=True)
+        self._holding = [holding for holding in self._holding if holding.is_alive()] + [thread]
+        thread.start()
+
+    def _hold(self, epoch: int, hold: Callable[[], None]) -> None:
+        try:
+            hold()
+        except (PlanError, SyncError) as error:
+            self._refuse(epoch, error)
+        else:
+            self._line.tell(Held(self._member, epoch))
+
+    def _refuse(self, epoch: Any, error: Exception) -> None:
+        log.warning("%s: can't hold the plan of epoch %s: %s", self._member, epoch, error)
+        if isinstance(epoch, int):
+            self._line.tell(Held(self._member, epoch, str(error)))

@@ -1,0 +1,90 @@
+"""What a member tells the controller of its rounds."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from testbed.protocol import PeerSample, Report, Train
+from testbed.sync.allreduce import RoundResult
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """What a caller says of the steps before a round: figures to keep, and the seconds that they computed, were held
+    back to a declared speed, and were late at it."""
+
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    compute_s: float = 0.0
+    paced_s: float = 0.0
+    late_s: float = 0.0
+
+
+class RoundReports:
+    """Rounds of `member` that are over and not told of. Any thread may call.
+
+    `samples` and `arrivals` say what the paths to and from peers did since the last call of each; `tell` sends.
+    """
+
+    def __init__(
+        self,
+        member: str,
+        samples: Callable[[], tuple[PeerSample, ...]],
+        arrivals: Callable[[], Mapping[str, tuple[Train, ...]]],
+        tell: Callable[[Report], None],
+    ) -> None:
+        self._member = member
+        self._samples = samples
+        self._arrivals = arrivals
+        self._tell = tell
+        self._untold: list[RoundResult] = []
+        self._guard = threading.Lock()
+
+    def add(self, result: RoundResult) -> None:
+        """A round is over."""
+        with self._guard:
+            self._untold.append(result)
+
+    def tell(self, steps: StepReport | None = None, keep: int = 0) -> bool:
+        """Tell of all but the newest `keep` rounds; `steps` are those before the last of these. Whether there were
+        any."""
+        with self._guard:
+            count = max(0, len(self._untold) - keep)
+            untold, self._untold = self._untold[:count], self._untold[count:]
+        for result in untold[:-1]:
+            self._tell(self._report(result, StepReport(), (), {}))
+        for result in untold[-1:]:
+            self._tell(self._report(result, steps or StepReport(), self._samples(), self._arrivals()))
+        return bool(untold)
+
+    def _report(
+        self,
+        result: RoundResult,
+        steps: StepReport,
+        peers: tuple[PeerSample, ...],
+        arrivals: Mapping[str, tuple[Train, ...]],
+    ) -> Report:
+        tally = result.tally
+        return Report(
+            member=self._member,
+            round=result.round,
+            epoch=result.epoch,
+            started_s=result.started_s,
+            finished_s=result.finished_s,
+            compute_s=steps.compute_s,
+            paced_s=steps.paced_s,
+            late_s=steps.late_s,
+            sent_bytes=tally.sent_bytes,
+            received_bytes=tally.received_bytes,
+            send_s=tally.send_s,
+            receive_s=tally.receive_s,
+            add_s=tally.add_s,
+            lost=result.lost,
+            duplicated=result.duplicated,
+            waited=tally.waited,
+            peers=peers,
+            arrivals=arrivals,
+            metrics=dict(steps.metrics),
+            slices=result.slices if len(result.slices) > 1 else (),
+        )

@@ -1,0 +1,20 @@
+"""How a member's connections to its peers are made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class TransportSettings:
+    """Connections of `member` are greeted with `secret` and given up after `timeout_s`; `streams` lead to each peer.
+
+    `congestion` names the congestion control; the kernel's default when it is empty. `generation`: see Greeting.
+    """
+
+    member: str
+    secret: str
+    timeout_s: float
+    streams: int = 1
+    congestion: str = ""
+    generation: int = 0
