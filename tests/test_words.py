@@ -52,22 +52,6 @@ testbed/protocol.py: Ask
 testbed/protocol.py: Promised
 testbed/protocol.py: Turn
 testbed/protocol.py: Release
-testbed/sync/ahead.py
-testbed/sync/ahead.py: Ahead
-testbed/sync/duty.py
-testbed/sync/duty.py: Duty
-testbed/sync/eras.py
-testbed/sync/eras.py: Eras
-testbed/sync/exchange.py
-testbed/sync/exchange.py: Exchange
-testbed/sync/fetch.py: Ask
-testbed/sync/later.py
-testbed/sync/later.py: Later
-testbed/sync/meeting.py
-testbed/sync/meeting.py: Meeting
-testbed/sync/patience.py
-testbed/sync/patience.py: Patience
-testbed/sync/sender.py: Way
 """
 
 
