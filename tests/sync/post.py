@@ -5,16 +5,17 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from testbed.sync.allreduce.group import AllReduceGroup
 from testbed.sync.errors import SyncError
 from testbed.sync.transport.frame import Frame, FrameFormat, Greeting
 from testbed.sync.transport.listener import Received, hand_on
-from testbed.sync.transport.outbox import Outbox
+from testbed.sync.transport.outbox import Outbox, nobody
 from testbed.sync.transport.routes import RouteTable
-from testbed.sync.transport.send_queue import Priority, nothing
+from testbed.sync.transport.send_queue import Priority
 from testbed.sync.transport.sender import CLOSE_S, Sender
 from testbed.sync.transport.settings import TransportSettings
 
@@ -161,11 +162,12 @@ class _Letterbox(Outbox):
 
     def put(
         self,
-        peer: str,
+        peers: Sequence[str],
         priority: Priority,
         frame: Frame,
         payload: memoryview,
-        sent: Callable[[], None] = nothing,
+        sent: Callable[[str], None] = nobody,
         table: int | None = None,
     ) -> None:
-        self._post.send(self._me, peer, self._format, Letter(priority, frame, payload, sent))
+        for peer in peers:
+            self._post.send(self._me, peer, self._format, Letter(priority, frame, payload, partial(sent, peer)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from functools import partial
 
 from testbed.sync.allreduce.chunk import Part
 from testbed.sync.allreduce.header import ChunkHeader, ChunkHeaderFormat, Kind
@@ -85,8 +84,7 @@ class Departures:
             self._queued += len(peers)
             self.sent_bytes += len(peers) * (self._outbox.head_bytes + len(data))
         priority = (self._number, chunk.front, int(kind is Kind.PARTIAL), chunk.tree)
-        for peer in peers:
-            self._outbox.put(peer, priority, frame, data, partial(self._left, peer), self._table)
+        self._outbox.put(peers, priority, frame, data, self._left, self._table)
 
     def _left(self, peer: str) -> None:
         with self._none_queued:

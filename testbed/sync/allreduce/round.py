@@ -196,7 +196,7 @@ class Round:
             self.departures.put((peer,), chunk, Kind.PARTIAL, frame, encoded.data)
 
     def _release(self, send: OutgoingChunk) -> None:
-        """At the root: a mean is to be broadcast. It goes to several, so its checksum is made here."""
+        """At the root: a mean is to be broadcast."""
         chunk, codec = self.reduction.layout.chunks[send.number], self.reduction.tree_role(send.number).mean_codec
         encoded = self._encoder.encode(chunk, Kind.MEAN, send.part, codec, None)
         frame = self.departures.frame(chunk, Kind.MEAN, send.part, encoded)
@@ -206,10 +206,11 @@ class Round:
             _, first = self._accept(send.number, send.part, self._sums.placed(chunk.start, chunk.stop))
         if first:
             self._on_step()
-        self._broadcast(send, frame.sealed(encoded.data) if send.peers else frame, encoded.data)
+        self._broadcast(send, frame, encoded.data)
 
     def _broadcast(self, send: OutgoingChunk, frame: Frame, data: memoryview) -> None:
-        self.departures.put(send.peers, self.reduction.layout.chunks[send.number], Kind.MEAN, frame, data)
+        if send.peers:
+            self.departures.put(send.peers, self.reduction.layout.chunks[send.number], Kind.MEAN, frame, data)
         with self._guard:
             self._unsettled -= 1
             over = not self._unsettled

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from testbed.sync.codecs import PLAIN, Codec
+from testbed.sync.codecs.memory import bytes_of
 from testbed.sync.errors import FrameError
 from testbed.sync.gossip.message import CLASSES, Message, message
-from testbed.sync.transport import bytes_of
 
 #: A body that is no tensor has fewer bytes for each member and each of its pairs.
 BYTES_A_PAIR = 8

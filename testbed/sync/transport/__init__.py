@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from testbed.sync.transport.frame import DIRECT, Frame, Greeting
 from testbed.sync.transport.listener import CLOSE_S, Endpoint, Listener, Received
-from testbed.sync.transport.memory import Scratch, bytes_of
+from testbed.sync.transport.memory import Scratch
 from testbed.sync.transport.outbox import Outbox
 from testbed.sync.transport.routes import RouteTable
 from testbed.sync.transport.settings import TransportSettings
@@ -21,5 +21,4 @@ __all__ = [
     "RouteTable",
     "Scratch",
     "TransportSettings",
-    "bytes_of",
 ]

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from testbed.protocol import PeerSample
 from testbed.sync.errors import FrameError
@@ -25,7 +26,7 @@ from testbed.sync.transport import tcpinfo
 from testbed.sync.transport.frame import DIRECT, PROBE, Frame, FrameFormat
 from testbed.sync.transport.probe import send_probe
 from testbed.sync.transport.routes import Hop, RouteTable, next_hop
-from testbed.sync.transport.send_queue import Feed, Priority, SendQueue, nothing
+from testbed.sync.transport.send_queue import Feed, Priority, SendQueue
 from testbed.sync.transport.sender import Sender
 from testbed.sync.transport.settings import TransportSettings
 
@@ -34,6 +35,10 @@ AT_HAND = 1
 
 #: What is forwarded goes in the order in which it came.
 _FORWARDED: Priority = (0,)
+
+
+def nobody(_peer: str) -> None:
+    """What a frame whose payload nobody else uses calls when it was sent."""
 
 
 class Outbox:
@@ -89,18 +94,24 @@ class Outbox:
 
     def put(
         self,
-        peer: str,
+        peers: Sequence[str],
         priority: Priority,
         frame: Frame,
         payload: memoryview,
-        sent: Callable[[], None] = nothing,
+        sent: Callable[[str], None] = nobody,
         table: int | None = None,
     ) -> None:
-        """Have a frame sent to `peer`, directly or over an auxiliary route of the table; see SendQueue.put."""
-        sender = self._sender((peer, DIRECT))
-        sender.queue.put(priority, frame, payload, sent, table)
-        if sender.failure:
-            self._on_failure(peer, sender.failure)
+        """Have a frame sent to each of `peers`, directly or over an auxiliary route of the table; see SendQueue.put.
+
+        `sent` is called with each of them.
+        """
+        if len(peers) > 1:
+            frame = frame.sealed(payload)  # here, once for all
+        for peer in peers:
+            sender = self._sender((peer, DIRECT))
+            sender.queue.put(priority, frame, payload, partial(sent, peer), table)
+            if sender.failure:
+                self._on_failure(peer, sender.failure)
 
     def crowded(self, peer: str) -> bool:
         """Whether what is put for `peer` now would only wait: behind other frames, or in a queue on the path.
