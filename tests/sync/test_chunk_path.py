@@ -96,6 +96,6 @@ def test_no_room_is_entered_twice(tmp_path: Path) -> None:
     (out,) = [path for thread, path in paths.items() if thread.name == "trains m2"]
     assert out[: out.index("transport") + 1] == ["strategies", "sync", "allreduce", "codecs", "transport"]
     assert sent == [["transport"]] * 4
-    # In: m0 adds m1's sum, and the mean goes out; m1 adds m2's sum, takes m0's mean, and passes both on; m2 takes the mean
-    # from m1 alone.
+    # In: m0 adds m1's sum, and the mean goes out; m1 adds m2's sum, takes m0's mean, and passes both on; m2 takes the
+    # mean from m1 alone.
     assert sorted(came) == [["transport", "allreduce"]] + [["transport", "allreduce", "transport"]] * 3
