@@ -34,7 +34,15 @@ EXCEPTIONS: Mapping[str, str] = {
 }
 
 #: Values that mirror a user's file or travel as they are have as many fields as those have; so do reports of figures.
-VALUES = ("spec/", "protocol.py", "workload.py", "plan.py", "report/", "sync/transport/frame.py", "sync/allreduce/header.py")
+VALUES = (
+    "spec/",
+    "protocol.py",
+    "workload.py",
+    "plan.py",
+    "report/",
+    "sync/transport/frame.py",
+    "sync/allreduce/header.py",
+)
 
 
 @dataclass(frozen=True, order=True)

@@ -20,7 +20,7 @@ class CheckpointError(SyncError):
 
 
 class Halted(SyncError):
-    """A member was lost: the round that is on is mended, or begun anew, among those who are left."""
+    """A member was lost: the round that is on is recovered, or begun anew, among those who are left."""
 
 
 class FrameError(SyncError):

@@ -93,7 +93,7 @@ class MessageQueue:
 
     def drain(self, timeout_s: float) -> None:
         """Wait until the peers have read all that was sent, then close the connections to them."""
-        self._outbox.drain(timeout_s, lambda lane, seconds: None)
+        self._outbox.drain(timeout_s, lambda channel, seconds: None)
 
     def close(self) -> None:
         """Close the connections at once."""
