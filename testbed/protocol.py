@@ -1,29 +1,29 @@
 """The control messages between a member and the controller; pure values, one JSON object a line.
 
-    member                        controller
-      Hello  ----------------------->            where the member listens for its peers
-             <-----------------------  Welcome   its job, everybody's addresses, the plan; sent when all are there
-      Report ----------------------->            after each round: where the time went, what each peer's path did
-      Arrived ---------------------->            while a round takes long: what came in so far
-             <-----------------------  Prepare   another plan
-      Held   ----------------------->            the plan is held: its next hops are connected; or it can't be
-             <-----------------------  Confirm   all hold the plan
-      Goodbye ---------------------->            done, with the digest of the parameters
-             <-----------------------  Probe     send something to a peer, to find out what the path there carries
-             <-----------------------  Died      another member is gone (without a centre: the others go on)
-             <-----------------------  Ask       how far can you go on? Another graph is to hold (Hop)
-       Promised  -------------------->            no iteration from that one on is entered until word comes
-             <-----------------------  Turn      from this iteration on the graph is another; or
-             <-----------------------  Release   it is not
-             <-----------------------  Stop      leave now (the run was interrupted or another member failed)
+    member                   controller
+      Hello        ------------->             where the member listens for its peers
+                   <-------------      Welcome its job, everybody's addresses, the plan; sent when all are there
+      Report       ------------->             after each round: where the time went, what each peer's path did
+      Arrived      ------------->             while a round takes long: what came in so far
+                   <-------------      Prepare another plan
+      Held         ------------->             the plan is held: its next hops are connected; or it can't be
+                   <-------------      Confirm all hold the plan
+      Goodbye      ------------->             done, with the digest of the parameters
+                   <-------------        Probe send something to a peer, to find out what the path there carries
+                   <-------------         Died another member is gone (the others go on gossiping)
+                   <------------- PrepareGraph how far can you go on? Another graph is to hold (Hop)
+      PromiseGraph ------------->             no iteration from that one on is entered until word comes
+                   <-------------  CommitGraph from this iteration on the graph is another; or
+                   <-------------   AbortGraph it is not
+                   <-------------         Stop leave now (the run was interrupted or another member failed)
 
 Where the run is elastic (a Welcome with a lease) there is more:
 
-      Renew  ----------------------->            still there; who says nothing for a lease is gone
-      Lost   ----------------------->            a peer's connection broke, or it is waited for in vain
-             <-----------------------  Halt      a member is gone: let nothing more become final
-      Holding ---------------------->            how far this member is, and which elements it holds final
-             <-----------------------  Resume    a plan without the one that is gone, and what to do about the round
+      Renew        ------------->             still there; a member that says nothing for a lease is gone
+      Lost         ------------->             a peer's connection broke, or it is waited for in vain
+                   <-------------        Abort a member is gone: let nothing more become final
+      Holding      ------------->             how far this member is, and which elements it holds final
+                   <-------------  Reconfigure a plan without the one that is gone, and what to do about the round
 
 A plan takes force without a further message. Every round's chunks carry the successor that their contributors
 hold: the epoch of the plan they were last asked for, or the round's own until they hold that one. Contributors that
@@ -44,7 +44,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 #: A line longer than this is refused: a plan of 1,000 members with 1,000 trees would not come this way.
 MAX_LINE_BYTES = 16 * 1024 * 1024
@@ -61,7 +61,7 @@ class Job:
     rounds           how many there are; iterations, where members gossip
     seed             of all that is drawn at random
     scheme           how members train together: a name of testbed.schemes; its `options`, by name
-    assignment       what the scheme tells this member alone; of one that gossips, its Place
+    assignment       what the scheme tells this member alone; of one that gossips, its NodeConfiguration
     workload         what is trained; the library does not look into it
     samples_per_s    what the member declares to compute; 0 where it declares nothing
     round_timeout_s  how long is waited for a round's peers
@@ -92,7 +92,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class NodeConfiguration:
     """Where a member stands in decentralized training, and by which protocol: what a Job's `assignment` holds.
 
     protocol    the scheme's name, dpsgd's being hop; leader or worker where Hop is between sites
@@ -118,7 +118,7 @@ class Place:
     first: int = 0
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Place:
+    def from_json(cls, value: Mapping[str, Any]) -> NodeConfiguration:
         """The place that a mapping says; ValueError when it says none."""
         try:
             listed = {name: tuple(value[name]) for name in ("sources", "targets", "partners")}
@@ -167,7 +167,7 @@ class PeerSample:
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
+class MeanSlice:
     """The elements [start, stop) of a round, the `members` that their mean is over, and the sum of their weights."""
 
     start: int
@@ -176,7 +176,7 @@ class Slice:
     weight: float
 
 
-class Message:
+class ControlMessage:
     """Base of the messages: `kind` on the wire names the class."""
 
     __slots__ = ()
@@ -184,7 +184,7 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
-class Hello(Message):
+class Hello(ControlMessage):
     """A member is there and listens for peers at `address` (host, port).
 
     Who was there before, and lost the controller alone, says where it stands: the `plan` it goes by, the `roster`,
@@ -201,7 +201,7 @@ class Hello(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class Welcome(Message):
+class Welcome(ControlMessage):
     """All members are there: work begins under `plan`. `roster` maps each member to its address.
 
     `secret` is the run's own: members greet each other with it, so that a stranger's bytes reach no round.
@@ -220,7 +220,7 @@ class Welcome(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class Prepare(Message):
+class Prepare(ControlMessage):
     """Another plan, to be held beside the one in force, instead of any that was asked for and is not in force.
 
     One with a member more comes with the whole `roster`, and names the `source` that hands it the state.
@@ -233,7 +233,7 @@ class Prepare(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class Held(Message):
+class Held(ControlMessage):
     """The plan of `epoch` is held: connections to its next hops are open. With a `refusal` it never will be."""
 
     kind: ClassVar[str] = "held"
@@ -243,7 +243,7 @@ class Held(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class Confirm(Message):
+class Confirm(ControlMessage):
     """All members have said that they hold the plan of `epoch`."""
 
     kind: ClassVar[str] = "confirm"
@@ -251,7 +251,7 @@ class Confirm(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class Report(Message):
+class Report(ControlMessage):
     """One round as one member saw it. `started_s` and `finished_s` bound the synchronization (Unix time).
 
     `compute_s` is the step's real time, `paced_s` the time slept to reach the declared step time, `late_s` how far
@@ -283,12 +283,12 @@ class Report(Message):
     send_s: float = 0.0
     receive_s: float = 0.0
     add_s: float = 0.0
-    slices: tuple[Slice, ...] = ()
+    slices: tuple[MeanSlice, ...] = ()
     arrivals: Mapping[str, tuple[Train, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Arrived(Message):
+class Arrived(ControlMessage):
     """A member is still in a round: the `arrivals` since it said so last, or since its last Report."""
 
     kind: ClassVar[str] = "arrived"
@@ -297,7 +297,7 @@ class Arrived(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class Renew(Message):
+class Renew(ControlMessage):
     """A member is still there."""
 
     kind: ClassVar[str] = "renew"
@@ -305,7 +305,7 @@ class Renew(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class Lost(Message):
+class Lost(ControlMessage):
     """A member has lost `peer`: its connection is `broken`, or it owes something for longer than a round takes."""
 
     kind: ClassVar[str] = "lost"
@@ -316,17 +316,17 @@ class Lost(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class Halt(Message):
-    """A member is gone: nothing becomes final any more, until a Resume of `epoch` or a later one."""
+class Abort(ControlMessage):
+    """A member is gone: nothing becomes final any more, until a Reconfigure of `epoch` or a later one."""
 
-    kind: ClassVar[str] = "halt"
+    kind: ClassVar[str] = "abort"
     epoch: int
     why: str
 
 
 @dataclass(frozen=True, slots=True)
-class Holding(Message):
-    """The answer to the Halt of `epoch`. `round` is the one this member is in, or the last one that is over for it.
+class Holding(ControlMessage):
+    """The answer to the Abort of `epoch`. `round` is the one this member is in, or the last one that is over for it.
 
     Not over, `final` are the elements, of `elements`, that hold their mean: [start, stop) in order.
     """
@@ -341,20 +341,20 @@ class Holding(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class Resume(Message):
+class Reconfigure(ControlMessage):
     """Go on under `plan`, whose members are those that are left and said what they hold.
 
     From their `holdings` all reckon what to do about the round that was on: testbed.sync.recovery has the rule.
     """
 
-    kind: ClassVar[str] = "resume"
+    kind: ClassVar[str] = "reconfigure"
     plan: Mapping[str, Any]
     roster: Mapping[str, tuple[str, int]]
     holdings: tuple[Holding, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Goodbye(Message):
+class Goodbye(ControlMessage):
     """A member is done. `digest` is the SHA-256 of its parameters' bytes; `error` is empty when all went well."""
 
     kind: ClassVar[str] = "goodbye"
@@ -366,7 +366,7 @@ class Goodbye(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class Probe(Message):
+class Probe(ControlMessage):
     """Find out what the path to `peer` carries: send there for `seconds`, but at most `bytes`. They mean nothing."""
 
     kind: ClassVar[str] = "probe"
@@ -376,7 +376,7 @@ class Probe(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class Died(Message):
+class Died(ControlMessage):
     """In decentralized training: a member is gone, and the others go on without it."""
 
     kind: ClassVar[str] = "died"
@@ -384,44 +384,45 @@ class Died(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class Ask(Message):
-    """Another communication graph is to hold: enter `ahead` - 1 more iterations at most, until Turn or Release."""
+class PrepareGraph(ControlMessage):
+    """Another communication graph is to hold: enter `ahead` - 1 more iterations at most, until CommitGraph or
+    AbortGraph."""
 
-    kind: ClassVar[str] = "ask"
+    kind: ClassVar[str] = "prepare_graph"
     ahead: int
 
 
 @dataclass(frozen=True, slots=True)
-class Promised(Message):
+class PromiseGraph(ControlMessage):
     """The member enters no iteration from `end` on until it hears of the graph there."""
 
-    kind: ClassVar[str] = "promised"
+    kind: ClassVar[str] = "promise_graph"
     member: str
     end: int
 
 
 @dataclass(frozen=True, slots=True)
-class Turn(Message):
-    """From `iteration` on the graph is another, in which the member's `place` is this one (see Place).
+class CommitGraph(ControlMessage):
+    """From `iteration` on the graph is another, in which the member's `place` is this one (see NodeConfiguration).
 
     `roster` says where they listen who come with it.
     """
 
-    kind: ClassVar[str] = "turn"
+    kind: ClassVar[str] = "commit_graph"
     iteration: int
     place: Mapping[str, Any]
     roster: Mapping[str, tuple[str, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Release(Message):
+class AbortGraph(ControlMessage):
     """The graph stays as it is; go on."""
 
-    kind: ClassVar[str] = "release"
+    kind: ClassVar[str] = "abort_graph"
 
 
 @dataclass(frozen=True, slots=True)
-class Stop(Message):
+class Stop(ControlMessage):
     """Leave now. Who is told so `again` may come back as a member that knows nothing: the others train on."""
 
     kind: ClassVar[str] = "stop"
@@ -429,24 +430,39 @@ class Stop(Message):
     again: bool = False
 
 
-MESSAGES: dict[str, type[Message]] = {
+MESSAGES: dict[str, type[ControlMessage]] = {
     cls.kind: cls
     for cls in (
-        *(Hello, Welcome, Prepare, Held, Confirm, Report, Arrived, Renew, Lost, Halt, Holding, Resume, Goodbye, Probe),
-        *(Died, Ask, Promised, Turn, Release, Stop),
+        *(
+            Hello,
+            Welcome,
+            Prepare,
+            Held,
+            Confirm,
+            Report,
+            Arrived,
+            Renew,
+            Lost,
+            Abort,
+            Holding,
+            Reconfigure,
+            Goodbye,
+            Probe,
+        ),
+        *(Died, PrepareGraph, PromiseGraph, CommitGraph, AbortGraph, Stop),
     )
 }
 
-M = TypeVar("M", bound=Message)
+M = TypeVar("M", bound=ControlMessage)
 
 
-def encode(message: Message) -> bytes:
+def encode(message: ControlMessage) -> bytes:
     """The message as one line."""
     body = {"kind": message.kind, **asdict(message)}  # type: ignore[call-overload]
     return json.dumps(body, separators=(",", ":")).encode() + b"\n"
 
 
-def decode(line: bytes) -> Message:
+def decode(line: bytes) -> ControlMessage:
     """The message on a line; ProtocolError when it is none of them."""
     if len(line) > MAX_LINE_BYTES:
         raise ProtocolError(f"a line of {len(line)} bytes; at most {MAX_LINE_BYTES} are read")
@@ -476,22 +492,22 @@ def _check_plain(cls: type, body: Mapping[str, Any]) -> None:
             raise TypeError(f"{f.name} is {body[f.name]!r}, not {f.type}")
 
 
-def _revive(cls: type[Message], body: dict[str, Any]) -> dict[str, Any]:
+def _revive(cls: type[ControlMessage], body: dict[str, Any]) -> dict[str, Any]:
     """JSON has lists where the values have tuples; numbers and texts are what they should be."""
     _check_plain(cls, body)
     if cls is Hello and "address" in body:
         body["address"] = _address(body["address"])
-    if cls in (Welcome, Prepare, Resume, Turn) and "roster" in body:
+    if cls in (Welcome, Prepare, Reconfigure, CommitGraph) and "roster" in body:
         body["roster"] = {name: _address(address) for name, address in dict(body["roster"]).items()}
     if cls is Report and "peers" in body:
         body["peers"] = tuple(_sample(sample) for sample in body["peers"])
     if cls in (Report, Arrived) and "arrivals" in body:
         body["arrivals"] = {str(peer): tuple(map(_train, its)) for peer, its in dict(body["arrivals"]).items()}
     if cls is Report and "slices" in body:
-        body["slices"] = tuple(slice_of(value) for value in body["slices"])
+        body["slices"] = tuple(mean_slice_of(value) for value in body["slices"])
     if cls is Holding and "final" in body:
         body["final"] = tuple(_span(span) for span in body["final"])
-    if cls is Resume and "holdings" in body:
+    if cls is Reconfigure and "holdings" in body:
         body["holdings"] = tuple(Holding(**_revive(Holding, dict(value))) for value in body["holdings"])
     return body
 
@@ -510,10 +526,10 @@ def _train(value: Any) -> Train:
     return train
 
 
-def slice_of(value: Mapping[str, Any]) -> Slice:
+def mean_slice_of(value: Mapping[str, Any]) -> MeanSlice:
     """The slice that JSON has; TypeError or ValueError when it is none."""
     start, stop = _span((value["start"], value["stop"]))
-    return Slice(start, stop, tuple(str(member) for member in value["members"]), float(value["weight"]))
+    return MeanSlice(start, stop, tuple(str(member) for member in value["members"]), float(value["weight"]))
 
 
 def _span(value: Any) -> tuple[int, int]:

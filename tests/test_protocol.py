@@ -8,20 +8,20 @@ import pytest
 
 from testbed.protocol import (
     MAX_LINE_BYTES,
+    Abort,
+    ControlMessage,
     Goodbye,
-    Halt,
     Held,
     Hello,
     Holding,
     Lost,
-    Message,
+    MeanSlice,
     PeerSample,
     Prepare,
     ProtocolError,
+    Reconfigure,
     Renew,
     Report,
-    Resume,
-    Slice,
     Stop,
     Welcome,
     decode,
@@ -60,10 +60,10 @@ REPORT = Report(
         Prepare({"epoch": 1}, {"a": ("10.0.0.2", 4000)}, "b"),
         Renew("a"),
         Lost("a", "b", "reset"),
-        Halt(4, "b is gone"),
+        Abort(4, "b is gone"),
         Holding("a", 4, 7, False, 100, ((0, 10), (20, 100))),
-        Resume({"epoch": 4}, {"a": ("10.0.0.2", 4000)}, (Holding("a", 4, 7, False, 9, ((0, 9),)),)),
-        replace(REPORT, slices=(Slice(0, 5, ("a", "b"), 2.0), Slice(5, 9, ("a",), 1.0))),
+        Reconfigure({"epoch": 4}, {"a": ("10.0.0.2", 4000)}, (Holding("a", 4, 7, False, 9, ((0, 9),)),)),
+        replace(REPORT, slices=(MeanSlice(0, 5, ("a", "b"), 2.0), MeanSlice(5, 9, ("a",), 1.0))),
         Held("a", 1),
         REPORT,
         Goodbye("a", 7, "digest", {"accuracy": 0.97}),
@@ -72,7 +72,7 @@ REPORT = Report(
     ],
     ids=lambda message: message.kind,
 )
-def test_what_is_sent_arrives(message: Message) -> None:
+def test_what_is_sent_arrives(message: ControlMessage) -> None:
     line = encode(message)
     assert line.endswith(b"\n") and line.count(b"\n") == 1
     assert decode(line) == message
@@ -97,8 +97,8 @@ def test_what_is_sent_arrives(message: Message) -> None:
             b'{"kind": "holding", "member": "a", "epoch": 1, "round": 1, "over": false, "final": [[3, 3]]}',
             "no elements",
         ),
-        (b'{"kind": "resume", "plan": {}, "roster": {}, "holdings": [{"member": "a"}]}', "resume"),
-        (b'{"kind": "resume", "plan": {}, "roster": {}, "holdings": 3}', "resume"),
+        (b'{"kind": "reconfigure", "plan": {}, "roster": {}, "holdings": [{"member": "a"}]}', "reconfigure"),
+        (b'{"kind": "reconfigure", "plan": {}, "roster": {}, "holdings": 3}', "reconfigure"),
         (b'{"kind": "report", "slices": [{"start": 0, "stop": 1, "members": 3, "weight": 1}]}', "report"),
         (b" " * (MAX_LINE_BYTES + 1), "at most"),
     ],

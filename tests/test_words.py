@@ -45,13 +45,6 @@ PUBLISHED = ("post_local", "PostLocal")
 #: Those that are left. They may become fewer, not more.
 LEFT = """
 testbed/emulation/replay.py: _Ahead
-testbed/protocol.py: Place
-testbed/protocol.py: Halt
-testbed/protocol.py: Resume
-testbed/protocol.py: Ask
-testbed/protocol.py: Promised
-testbed/protocol.py: Turn
-testbed/protocol.py: Release
 """
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from testbed.protocol import Message
+from testbed.protocol import ControlMessage
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,14 +21,14 @@ class Tell:
     """Send a message to a member; nothing happens when it is not connected."""
 
     member: str
-    message: Message
+    message: ControlMessage
 
 
 @dataclass(frozen=True, slots=True)
 class TellAll:
     """Send a message to every member that is connected."""
 
-    message: Message
+    message: ControlMessage
 
 
 @dataclass(frozen=True, slots=True)

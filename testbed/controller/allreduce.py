@@ -24,7 +24,7 @@ from testbed.controller.round_log import ReportedRound
 from testbed.controller.spec import ControllerSpec, PlanningSpec
 from testbed.plan import Plan
 from testbed.planning import Pair, PhysicalLink, Policy
-from testbed.protocol import Arrived, Goodbye, Held, Hello, Holding, Lost, Message, Renew, Report, Stop
+from testbed.protocol import Arrived, ControlMessage, Goodbye, Held, Hello, Holding, Lost, Renew, Report, Stop
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ class AllReduceCoordinator(Coordinator):
         self.group.membership.roster[hello.member] = hello.address
         self.planner.comes(hello.member)
 
-    def receive(self, message: Message) -> Actions:
+    def receive(self, message: ControlMessage) -> Actions:
         membership, now = self.group.membership, time.monotonic()
         match message:
             case Report():

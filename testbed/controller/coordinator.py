@@ -14,7 +14,7 @@ from testbed.controller.progress import Progress
 from testbed.controller.spec import ControllerSpec
 from testbed.planning import Pair, PhysicalLink, Policy, PolicyError
 from testbed.planning.graphs import GraphError
-from testbed.protocol import Goodbye, Hello, Message
+from testbed.protocol import ControlMessage, Goodbye, Hello
 
 
 class Coordinator(ABC):
@@ -76,7 +76,7 @@ class Coordinator(ABC):
         raise ValueError(f"{hello.member!r} says where it stands, and members of this run do not come back")
 
     @abstractmethod
-    def receive(self, message: Message) -> Actions:
+    def receive(self, message: ControlMessage) -> Actions:
         """A member's message. ValueError when it contradicts earlier ones."""
 
     @abstractmethod

@@ -19,7 +19,18 @@ from testbed.controller.spec import ControllerSpec, GossipGraph
 from testbed.controller.topology_changes import TopologyChanges
 from testbed.planning import Pair, PhysicalLink
 from testbed.planning.graphs import GraphError, Violation
-from testbed.protocol import Died, Goodbye, Hello, Job, Message, Place, Promised, Report, Stop, Welcome
+from testbed.protocol import (
+    ControlMessage,
+    Died,
+    Goodbye,
+    Hello,
+    Job,
+    NodeConfiguration,
+    PromiseGraph,
+    Report,
+    Stop,
+    Welcome,
+)
 
 log = logging.getLogger(__name__)
 
@@ -63,12 +74,12 @@ class GossipCoordinator(Coordinator):
             yield from self._lose(hello.member, "it was started anew")
         self._comers[hello.member] = hello.address
 
-    def receive(self, message: Message) -> Actions:
+    def receive(self, message: ControlMessage) -> Actions:
         match message:
             case Report():
                 yield from self._check(self.iterations.add(message))
                 yield Announce()
-            case Promised():
+            case PromiseGraph():
                 place = yield from self._topology.promised(message)
                 if place is not None:
                     yield self._let_in(place)
@@ -143,7 +154,7 @@ class GossipCoordinator(Coordinator):
 
     # Members that come
 
-    def _let_in(self, place: Place) -> Tell:
+    def _let_in(self, place: NodeConfiguration) -> Tell:
         """The others have agreed on the graph with it: it begins where they go over to that."""
         member = self._topology.swaps[-1].joins
         log.info("%s comes in iteration %d", member, place.first)

@@ -12,13 +12,13 @@ from testbed.protocol import (
     MAX_LINE_BYTES,
     PROTOCOL_VERSION,
     Arrived,
+    ControlMessage,
     Goodbye,
     Held,
     Hello,
     Holding,
     Lost,
-    Message,
-    Promised,
+    PromiseGraph,
     ProtocolError,
     Renew,
     Report,
@@ -30,7 +30,7 @@ from testbed.protocol import (
 log = logging.getLogger(__name__)
 
 #: What members say once they are let in.
-SAID = (Report, Arrived, Held, Renew, Lost, Holding, Promised, Goodbye)
+SAID = (Report, Arrived, Held, Renew, Lost, Holding, PromiseGraph, Goodbye)
 
 
 class JoinRefused(Exception):
@@ -43,7 +43,7 @@ class MemberListener(Protocol):
     def joined(self, hello: Hello) -> None:
         """A member is there. JoinRefused when it comes too late, or says of itself what can't be."""
 
-    def heard(self, message: Message) -> None:
+    def heard(self, message: ControlMessage) -> None:
         """A member that is there says something. ValueError when that contradicts earlier messages."""
 
     def died(self, member: str, why: str) -> None:
@@ -93,12 +93,12 @@ class MemberServer:
             writer.close()
         self._path.unlink(missing_ok=True)
 
-    def send(self, member: str, message: Message) -> None:
+    def send(self, member: str, message: ControlMessage) -> None:
         """Send to a member that is there; nothing happens when it is not."""
         if writer := self._writers.get(member):
             writer.write(encode(message))
 
-    def send_all(self, message: Message) -> None:
+    def send_all(self, message: ControlMessage) -> None:
         """Send to every member that is there."""
         for member in self._writers:
             self.send(member, message)
@@ -134,7 +134,7 @@ class MemberServer:
                 del self._writers[member]
             writer.close()
 
-    def _admit(self, hello: Message | None, writer: asyncio.StreamWriter) -> str:
+    def _admit(self, hello: ControlMessage | None, writer: asyncio.StreamWriter) -> str:
         if not isinstance(hello, Hello):
             raise ProtocolError(f"a connection must begin with hello, not {hello.kind if hello else 'its end'}")
         if hello.version != PROTOCOL_VERSION:
@@ -176,7 +176,7 @@ class MemberServer:
         return None if done else "its connection ended before its goodbye"
 
 
-async def _read(reader: asyncio.StreamReader) -> Message | None:
+async def _read(reader: asyncio.StreamReader) -> ControlMessage | None:
     """The next message; None at the end of the stream. ProtocolError when the line is none."""
     try:
         line = await reader.readline()

@@ -1,6 +1,6 @@
 """The members of an all-reduce group, and how that changes while they train. No I/O: events in, messages out.
 
-    a member is gone   abort: Halt to all others --all Holdings are in--> reconfigure: Resume, under a plan without it
+    a member is gone   Abort to all others --all Holdings are in--> Reconfigure, under a plan without it
     a member comes     prepare: a plan with it, agreed on as any other; admit: the first round under that plan
 
 Another member that goes meanwhile begins the first of these anew, under a newer epoch. Times are monotonic seconds.
@@ -15,7 +15,7 @@ from testbed.controller.actions import Actions, Tell
 from testbed.controller.leases import Leases
 from testbed.controller.spec import Elasticity
 from testbed.plan import Plan
-from testbed.protocol import Halt, Hello, Holding, Job, Lost, Prepare, Resume, Stop, Welcome
+from testbed.protocol import Abort, Hello, Holding, Job, Lost, Prepare, Reconfigure, Stop, Welcome
 
 #: A member and where it listens.
 Roster = dict[str, tuple[str, int]]
@@ -111,7 +111,7 @@ class AllReduceMembership:
         self._aborted |= bool(hello.standing["halted"])
         self.renewed(hello.member, now)
         if self.reconfiguration is not None:
-            yield Tell(hello.member, Halt(self.reconfiguration.epoch, self.reconfiguration.why))
+            yield Tell(hello.member, Abort(self.reconfiguration.epoch, self.reconfiguration.why))
 
     # Members that go
 
@@ -129,7 +129,7 @@ class AllReduceMembership:
         self._aborted = False
         self._leases.begin(self.present, now)
         for member in sorted(self.present):
-            yield Tell(member, Halt(epoch, why))
+            yield Tell(member, Abort(epoch, why))
 
     def holding(self, holding: Holding) -> bool:
         """A member says what it holds; whether all have, so that they can be told how to go on."""
@@ -146,7 +146,7 @@ class AllReduceMembership:
             raise ValueError(f"nothing was aborted, so epoch {plan.epoch} is not to be resumed with")
         holdings = tuple(change.holdings[member] for member in plan.members)
         for member in plan.members:
-            yield Tell(member, Resume(plan.to_json(), _part(self.roster, plan), holdings))
+            yield Tell(member, Reconfigure(plan.to_json(), _part(self.roster, plan), holdings))
 
     # Members that come
 

@@ -87,7 +87,7 @@ class PlanSwaps:
             yield from self._group.abort(f"{swap.joins} does not come: {why}")
 
     def _drop(self, swap: Swap, why: str) -> Actions:
-        """Give up a plan that can't be held everywhere. The next Prepare takes it back from who holds it, or a Halt."""
+        """Give up a plan that can't be held everywhere. The next Prepare takes it back, or an Abort."""
         log.warning("epoch %d dropped: %s", swap.plan.epoch, why)
         self._group.plans.drop(swap)
         if swap.joins:

@@ -6,7 +6,7 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from testbed.protocol import Arrived, Message, Report
+from testbed.protocol import Arrived, ControlMessage, Report
 from testbed.telemetry.store import Records
 
 
@@ -16,7 +16,7 @@ class ReportLog:
     def __init__(self, out: Path) -> None:
         self._files = {Report: Records(out / "rounds.jsonl"), Arrived: Records(out / "arrivals.jsonl")}
 
-    def add(self, message: Message) -> None:
+    def add(self, message: ControlMessage) -> None:
         """Keep a message, if it is a report."""
         if isinstance(message, Report | Arrived):
             self._files[type(message)].append({"at_s": time.time(), **asdict(message)})

@@ -24,7 +24,7 @@ from testbed.controller.outcome import State, final, status
 from testbed.controller.report_log import ReportLog
 from testbed.controller.spec import ControllerSpec
 from testbed.planning import Pair, PhysicalLink, Policy
-from testbed.protocol import Hello, Message, Stop
+from testbed.protocol import ControlMessage, Hello, Stop
 from testbed.telemetry.store import write_json
 
 log = logging.getLogger(__name__)
@@ -111,7 +111,7 @@ class ControllerService:
             self._carry_out(self.coordinator.begin(self.hellos))
         self.changes.announce()
 
-    def heard(self, message: Message) -> None:
+    def heard(self, message: ControlMessage) -> None:
         self._carry_out(self.coordinator.receive(message))
         self._reports.add(message)
 

@@ -1,10 +1,10 @@
 """Another communication graph while members train: agreed on with them in two phases, so that all go over to it in one
 iteration.
 
-    prepare   Ask      --> all       how far can you go on?
-    promise   Promised <-- each      it enters no iteration from that one on
-    commit    Turn     --> all       the latest of those, and each one's place from there on
-    abort     Release  --> all       instead, when a member died or left meanwhile, or training ends before
+    prepare   PrepareGraph      --> all       how far can you go on?
+    promise   PromiseGraph <-- each      it enters no iteration from that one on
+    commit    CommitGraph     --> all       the latest of those, and each one's place from there on
+    abort     AbortGraph  --> all       instead, when a member died or left meanwhile, or training ends before
 
 A member that comes waits until the others have promised, and begins in the iteration in which they go over.
 """
@@ -20,7 +20,7 @@ from testbed.controller.actions import Action, Actions, Tell
 from testbed.controller.iteration_log import IterationLog
 from testbed.controller.spec import GossipGraph
 from testbed.planning.graphs import Graph, GraphError, make_graph
-from testbed.protocol import Ask, Job, Place, Promised, Release, Turn
+from testbed.protocol import AbortGraph, CommitGraph, Job, NodeConfiguration, PrepareGraph, PromiseGraph
 
 #: Iterations that members keep in hand while they are asked: one that is on, and one more while word is on its way.
 AHEAD = 3
@@ -87,7 +87,7 @@ class TopologyChanges:
         self._address = address
         yield from self._ask(GraphSwap(kind, time.time(), joins=comer), graph)
 
-    def promised(self, promised: Promised) -> Generator[Action, None, Place | None]:
+    def promised(self, promised: PromiseGraph) -> Generator[Action, None, NodeConfiguration | None]:
         """A member's answer. Returns the place of the member that comes with the graph, once that is agreed on."""
         self._unanswered[promised.member] -= 1
         if self._prepared is None or self._unanswered[promised.member] > 0:
@@ -120,9 +120,9 @@ class TopologyChanges:
         for member in graph.members:
             if member != swap.joins:
                 self._unanswered[member] += 1
-                yield Tell(member, Ask(AHEAD))
+                yield Tell(member, PrepareGraph(AHEAD))
 
-    def _commit(self, first: int, graph: Graph) -> Generator[Action, None, Place | None]:
+    def _commit(self, first: int, graph: Graph) -> Generator[Action, None, NodeConfiguration | None]:
         swap = self.swaps[-1]
         swap.first = first
         self._prepared = None
@@ -133,14 +133,14 @@ class TopologyChanges:
         roster = {swap.joins: self._address} if swap.joins else {}
         for member in graph.members:
             if member != swap.joins:
-                yield Tell(member, Turn(first, asdict(self._place(member, graph)), roster))
+                yield Tell(member, CommitGraph(first, asdict(self._place(member, graph)), roster))
         return replace(self._place(swap.joins, graph), first=first) if swap.joins else None
 
     def _abort(self, why: str) -> Actions:
         self.swaps[-1].given_up = why
         self._prepared = None
         for member in self._in_force.standing(self._iterations.members):
-            yield Tell(member, Release())
+            yield Tell(member, AbortGraph())
 
     def _over(self, swap: GraphSwap) -> bool:
         return bool(swap.given_up) or (self._iterations.lowest or 0) >= (swap.first or 0)
@@ -151,10 +151,10 @@ class TopologyChanges:
             raise GraphError(f"backup is {self._in_force.backup}, and some member would have {fewest} in-neighbours")
         self._in_force.weigh(graph)
 
-    def _place(self, member: str, graph: Graph) -> Place:
+    def _place(self, member: str, graph: Graph) -> NodeConfiguration:
         sources, targets = graph.sources(member), graph.targets(member)
         partners = tuple(other for other in graph.members if other in {*sources, *targets})
         weights = self._in_force.weigh(graph)[member]
-        before = Place.from_json(self._jobs[member].assignment)
+        before = NodeConfiguration.from_json(self._jobs[member].assignment)
         partners += tuple(before.rules.get("site", ()))
         return replace(before, sources=sources, targets=targets, weights=weights, partners=partners)

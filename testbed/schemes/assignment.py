@@ -13,7 +13,7 @@ from typing import Any
 
 from testbed.planning import View
 from testbed.planning.graphs import Graph, Weighing, Weights, fast_edges, make_graph, weigh
-from testbed.protocol import Place
+from testbed.protocol import NodeConfiguration
 from testbed.schemes.graph import DEGREE, InGraph
 
 
@@ -39,7 +39,7 @@ class Assignment:
 class GossipAssignment(Assignment):
     """Which member sends to which, and by which rules.
 
-    protocol    what members run, as their Place has it
+    protocol    what members run, as their NodeConfiguration has it
     graph       of those that are its nodes; `sites` has the others of each one's site
     weighing    how members weigh what they average
     rules       what the protocol takes, the same for all; `own` what only one member is told
@@ -73,21 +73,21 @@ class GossipAssignment(Assignment):
     def of(self, member: str) -> dict[str, Any]:
         return asdict(self.place(member))
 
-    def place(self, member: str) -> Place:
+    def place(self, member: str) -> NodeConfiguration:
         """Where the member stands."""
         if member not in self.graph.members:
             leader = next(leader for leader, others in self.sites.items() if member in others)
-            return Place("worker", (), (), {}, (leader,), {"leader": leader})
+            return NodeConfiguration("worker", (), (), {}, (leader,), {"leader": leader})
         sources, targets = self.graph.sources(member), self.graph.targets(member)
         partners = tuple(other for other in self.graph.members if other in {*sources, *targets})
         weights = self.weights[member]
         rules = {**self.rules, **self.own.get(member, {})}
         if member in self.sites:
             site = self.sites[member]
-            return Place("leader", sources, targets, weights, (*partners, *site), {**rules, "site": site})
+            return NodeConfiguration("leader", sources, targets, weights, (*partners, *site), {**rules, "site": site})
         evaluates = (1, 0) if self.evaluators is None else self.evaluators.get(member)
         steps = self.steps.get(member, 1)
-        return Place(self.protocol, sources, targets, weights, partners, rules, steps, evaluates)
+        return NodeConfiguration(self.protocol, sources, targets, weights, partners, rules, steps, evaluates)
 
 
 def graph_of(options: InGraph, setting: Setting, members: tuple[str, ...] = ()) -> Graph:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from testbed.protocol import Place
+from testbed.protocol import NodeConfiguration
 from testbed.sync.gossip.neighbours import Neighbours
 from testbed.sync.strategies import Reducer
 
@@ -42,7 +42,7 @@ class GossipTraining:
 
     name: str
     members: Sequence[str]
-    place: Place
+    place: NodeConfiguration
     parameters: torch.Tensor
     iterations: int
     seed: int

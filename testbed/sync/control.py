@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 
-from testbed.protocol import MAX_LINE_BYTES, Message, Stop, Welcome, decode, encode
+from testbed.protocol import MAX_LINE_BYTES, ControlMessage, Stop, Welcome, decode, encode
 from testbed.sync.errors import Stopped, SyncError
 from testbed.sync.transport.sockets import close_now
 
@@ -27,13 +27,13 @@ class ControlChannel:
         self._lines = self._connection.makefile("rb")
         self._writing = threading.Lock()
 
-    def send(self, message: Message) -> None:
+    def send(self, message: ControlMessage) -> None:
         """Send a message; OSError when the controller is gone."""
         line = encode(message)
         with self._writing:
             self._connection.sendall(line)
 
-    def receive(self) -> Message | None:
+    def receive(self) -> ControlMessage | None:
         """The next message; None when the controller closed. ProtocolError when it is none of ours."""
         line = self._lines.readline(MAX_LINE_BYTES + 1)
         return decode(line) if line else None

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from testbed.plan import Plan, PlanError
-from testbed.protocol import Confirm, Halt, Held, Message, Prepare, Probe, ProtocolError, Resume, Stop
+from testbed.protocol import Abort, Confirm, ControlMessage, Held, Prepare, Probe, ProtocolError, Reconfigure, Stop
 from testbed.sync.allreduce import AllReduceEngine, ElasticGroup
 from testbed.sync.errors import Stopped, SyncError
 from testbed.sync.line import Line
@@ -44,14 +44,14 @@ class ControlLoop:
         if self.leaving:
             self.released.set()
 
-    def _next(self) -> Message | None:
+    def _next(self) -> ControlMessage | None:
         while True:
             try:
                 return self._line.receive()
             except ProtocolError as error:
                 log.warning("%s: ignored what the controller said: %s", self._member, error)
 
-    def _obey(self, message: Message) -> None:
+    def _obey(self, message: ControlMessage) -> None:
         engine = self._engine
         match message:
             case Stop() if self.leaving:
@@ -64,9 +64,9 @@ class ControlLoop:
                 engine.current.plans.confirm(message.epoch)
             case Probe() if message.peer in engine.current.members and message.peer != self._member:
                 engine.current.outbox.probe(message.peer, message.bytes, message.seconds)
-            case Halt() if isinstance(engine, ElasticGroup):
+            case Abort() if isinstance(engine, ElasticGroup):
                 engine.abort(message)
-            case Resume() if isinstance(engine, ElasticGroup):
+            case Reconfigure() if isinstance(engine, ElasticGroup):
                 try:
                     engine.reconfigure(message)
                 except (PlanError, SyncError) as error:

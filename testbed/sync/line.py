@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable
 
-from testbed.protocol import Hello, Message, Renew
+from testbed.protocol import ControlMessage, Hello, Renew
 from testbed.sync.control import ControlChannel
 from testbed.sync.errors import SyncError
 
@@ -38,18 +38,18 @@ class Line:
         if lease_s:
             self._renewing.start()
 
-    def send(self, message: Message) -> None:
+    def send(self, message: ControlMessage) -> None:
         """Send a message; OSError when the controller is gone."""
         self._channel.send(message)
 
-    def tell(self, message: Message) -> None:
+    def tell(self, message: ControlMessage) -> None:
         """Send what the controller should know. Training does not need the controller, so it goes on without."""
         try:
             self.send(message)
         except OSError as error:
             log.warning("%s: the controller did not get a %s: %s", self._member, message.kind, error)
 
-    def receive(self) -> Message | None:
+    def receive(self) -> ControlMessage | None:
         """The next message; None when there will be none any more. ProtocolError when it is none of ours."""
         while True:
             try:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from testbed.protocol import Goodbye, Place
+from testbed.protocol import Goodbye, NodeConfiguration
 from testbed.schemes import Scheme
 from testbed.schemes.training import GossipTraining
 from testbed.sync import flat
@@ -27,7 +27,7 @@ def train(meeting: Rendezvous, scheme: Scheme, folder: Path) -> None:
     try:
         work = Workload.from_json(meeting.job.workload)
         model = make(work, folder, chosen_device(work.device))
-        place = Place.from_json(meeting.job.assignment)
+        place = NodeConfiguration.from_json(meeting.job.assignment)
         steps = PacedSteps(model, work, place)
         participant = participant_of(meeting, scheme, place, model)
     except ValueError as error:
@@ -39,7 +39,7 @@ def train(meeting: Rendezvous, scheme: Scheme, folder: Path) -> None:
         membership.finish(model.digest(), model.evaluate())
 
 
-def participant_of(meeting: Rendezvous, scheme: Scheme, place: Place, model: Learner) -> Participant:
+def participant_of(meeting: Rendezvous, scheme: Scheme, place: NodeConfiguration, model: Learner) -> Participant:
     """What gossips for a member as its job has it."""
     job = meeting.job
     members = tuple(meeting.welcome.roster)

@@ -6,7 +6,7 @@ import time
 
 from torch import Tensor
 
-from testbed.protocol import Place
+from testbed.protocol import NodeConfiguration
 from testbed.sync import flat
 from testbed.sync.gossip.account import StepFigures
 from testbed.worker.learner import Learner
@@ -22,7 +22,7 @@ class PacedSteps:
     to evaluate, in the time that its first step leaves.
     """
 
-    def __init__(self, model: Learner, work: Workload, place: Place) -> None:
+    def __init__(self, model: Learner, work: Workload, place: NodeConfiguration) -> None:
         self._model = model
         self._place = place
         self._evaluate_every = work.evaluate_every

@@ -23,10 +23,10 @@ from testbed.planning.fair import Fair
 from testbed.protocol import (
     MAX_LINE_BYTES,
     Arrived,
+    ControlMessage,
     Goodbye,
     Held,
     Hello,
-    Message,
     PeerSample,
     Prepare,
     Probe,
@@ -65,10 +65,10 @@ class Member:
     stopped: str | None = None
     probes: set[Pair] = field(default_factory=set)
 
-    def send(self, message: Message) -> None:
+    def send(self, message: ControlMessage) -> None:
         self.writer.write(encode(message))
 
-    async def read(self) -> Message | None:
+    async def read(self) -> ControlMessage | None:
         line = await self.reader.readline()
         return decode(line) if line else None
 

@@ -16,16 +16,16 @@ from testbed.controller.spec import Elasticity
 from testbed.plan import Plan
 from testbed.planning import make_policy
 from testbed.protocol import (
+    Abort,
     Confirm,
+    ControlMessage,
     Goodbye,
-    Halt,
     Held,
     Hello,
     Holding,
-    Message,
     Prepare,
+    Reconfigure,
     Report,
-    Resume,
     Stop,
     Welcome,
 )
@@ -47,7 +47,7 @@ class Told:
         spec = spec_of(VIEW, elastic=Elasticity(quorum=3) if elastic else None, period_s=3600.0)
         assert spec.planning is not None
         self.coordinator = AllReduceCoordinator(spec, spec.planning, out)
-        self.sent: list[tuple[str, Message]] = []
+        self.sent: list[tuple[str, ControlMessage]] = []
         self.timers: list[Callable[[], Actions]] = []
         self.failure = ""
         self.coordinator.start()
@@ -72,10 +72,10 @@ class Told:
                 case Fail(reason):
                     self.failure = self.failure or reason
 
-    def hear(self, message: Message) -> None:
+    def hear(self, message: ControlMessage) -> None:
         self.do(self.coordinator.receive(message))
 
-    def take(self, kind: type[Message]) -> dict[str, Any]:
+    def take(self, kind: type[ControlMessage]) -> dict[str, Any]:
         """The messages of a kind since it was last asked for any, by member."""
         sent, self.sent = self.sent, []
         return {member: message for member, message in sent if isinstance(message, kind)}
@@ -156,15 +156,15 @@ def test_the_others_recover_from_a_loss_under_a_plan_without_the_member(told: To
     told.force("d-w0")
     told.sent.clear()
     told.lose(LOST)
-    halts = {member: message for member, message in told.sent if isinstance(message, Halt)}
+    halts = {member: message for member, message in told.sent if isinstance(message, Abort)}
     assert halts.keys() == set(OTHERS)
     [epoch] = {halt.epoch for halt in halts.values()}
     assert told.take(Stop)[LOST].again
     assert told.coordinator.group.plans.pending is None  # the swap under way was dropped with it
     for name in OTHERS:
-        assert told.take(Resume) == {}
+        assert told.take(Reconfigure) == {}
         told.hear(holding(name, epoch))
-    resumes = told.take(Resume)
+    resumes = told.take(Reconfigure)
     assert resumes.keys() == set(OTHERS)
     plan = Plan.from_json(resumes["a-w0"].plan)
     assert plan.members == OTHERS and plan.epoch == epoch == told.plan.epoch
@@ -184,7 +184,7 @@ def test_a_round_that_lacked_only_the_lost_member_is_over_with_the_loss(told: To
 
 def test_a_member_that_comes_takes_part_from_the_first_round_under_its_plan(told: Told) -> None:
     told.lose(LOST)
-    [epoch] = {halt.epoch for halt in told.take(Halt).values()}
+    [epoch] = {halt.epoch for halt in told.take(Abort).values()}
     told.do(told.coordinator.comes(hello(LOST)))
     assert told.take(Welcome) == {}  # the others are being reconfigured: it waits for that
     for name in OTHERS:
@@ -206,7 +206,7 @@ def test_a_comer_that_goes_before_it_was_admitted_leaves_others_that_may_have_ag
     told.do(told.coordinator.comes(hello(LOST)))
     assert told.take(Prepare).keys() == set(OTHERS)
     told.do(told.coordinator.died(LOST, "killed"))
-    halts = told.take(Halt)
+    halts = told.take(Abort)
     assert halts.keys() == set(OTHERS) and LOST in halts["a-w0"].why
 
 
@@ -223,7 +223,7 @@ def test_a_loss_among_members_that_are_done_but_for_that_one_needs_no_recovery(t
         told.hear(Goodbye(name, 1, "d1635"))
     told.take(Stop)
     told.lose(LOST)
-    assert told.coordinator.over and told.take(Halt) == {} and told.kinds() == [("left", LOST)]
+    assert told.coordinator.over and told.take(Abort) == {} and told.kinds() == [("left", LOST)]
     assert list(told.coordinator.finish()) == [TellAll(Stop("done"))]
 
 

@@ -20,7 +20,19 @@ from testbed.controller.service import ControllerService
 from testbed.controller.spec import ControllerSpec, Elasticity, GossipGraph
 from testbed.planning import PolicyError, make_policy
 from testbed.planning.graphs import ring, uniform
-from testbed.protocol import Ask, Died, Goodbye, Hello, Job, Message, Place, Promised, Release, Stop, Welcome
+from testbed.protocol import (
+    AbortGraph,
+    ControlMessage,
+    Died,
+    Goodbye,
+    Hello,
+    Job,
+    NodeConfiguration,
+    PrepareGraph,
+    PromiseGraph,
+    Stop,
+    Welcome,
+)
 from testbed.sync.errors import Stopped
 from testbed.sync.gossip.account import StepFigures
 from testbed.sync.gossip.membership import Membership
@@ -47,7 +59,7 @@ def hop_spec() -> ControllerSpec:
     jobs = {}
     for name in VIEW.names:
         around = made.sources(name)
-        place = asdict(Place("hop", around, around, weights[name], around, {"max_ig": MAX_IG, "backup": 1}))
+        place = asdict(NodeConfiguration("hop", around, around, weights[name], around, {"max_ig": MAX_IG, "backup": 1}))
         jobs[name] = Job(ROUNDS, scheme="hop", assignment=place, round_timeout_s=20.0)
     graph = GossipGraph(edges=tuple(sorted(made.edges)), survives=True, max_ig=MAX_IG, backup=1)
     return spec_of(VIEW, jobs=jobs, planning=None, graph=graph, elastic=Elasticity(quorum=3))
@@ -86,7 +98,7 @@ class Runner(threading.Thread):
             time.sleep(0.01)
             return torch.zeros(3)
 
-        place, start = Place.from_json(meeting.job.assignment), torch.full((3,), self._value)
+        place, start = NodeConfiguration.from_json(meeting.job.assignment), torch.full((3,), self._value)
         member = participant("hop", self.name, tuple(meeting.welcome.roster), place, start, ROUNDS)
         with Membership(meeting, member, StepFigures, survives=True) as membership:
             self.result = membership.train(step)
@@ -192,7 +204,7 @@ def begun() -> GossipCoordinator:
     return coordinator
 
 
-def told(actions: Actions, kind: type[Message]) -> set[str]:
+def told(actions: Actions, kind: type[ControlMessage]) -> set[str]:
     """The members that are sent a message of a kind."""
     return {action.member for action in actions if isinstance(action, Tell) and isinstance(action.message, kind)}
 
@@ -206,9 +218,9 @@ def test_the_others_are_told_of_a_death_and_asked_for_a_graph_with_one_that_come
     assert coordinator.present == frozenset(OTHERS)
     assert list(coordinator.proceed()) == []
     assert list(coordinator.comes(hello(DIES))) == []
-    assert told(coordinator.proceed(), Ask) == OTHERS
+    assert told(coordinator.proceed(), PrepareGraph) == OTHERS
     assert list(coordinator.proceed()) == []  # one change at a time
-    welcomed = [told(coordinator.receive(Promised(name, 5)), Welcome) for name in sorted(OTHERS)]
+    welcomed = [told(coordinator.receive(PromiseGraph(name, 5)), Welcome) for name in sorted(OTHERS)]
     assert welcomed == [set()] * (len(OTHERS) - 1) + [{DIES}]
     assert coordinator.present == frozenset(VIEW.names)
     assert [(event.kind, event.member, event.round) for event in coordinator.events] == [
@@ -222,7 +234,7 @@ def test_a_comer_that_dies_again_is_waited_for_no_more() -> None:
     list(coordinator.died(DIES, "killed"))
     list(coordinator.comes(hello(DIES)))
     list(coordinator.proceed())
-    assert told(coordinator.died(DIES, "killed"), Release) == OTHERS
+    assert told(coordinator.died(DIES, "killed"), AbortGraph) == OTHERS
     assert list(coordinator.proceed()) == []
 
 

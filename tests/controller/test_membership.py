@@ -10,7 +10,7 @@ from testbed.controller.actions import Tell
 from testbed.controller.membership import AllReduceMembership
 from testbed.controller.spec import Elasticity
 from testbed.plan import Plan, Tree
-from testbed.protocol import Halt, Hello, Holding, Job, Lost, Prepare, Resume, Stop, Welcome
+from testbed.protocol import Abort, Hello, Holding, Job, Lost, Prepare, Reconfigure, Stop, Welcome
 
 pytestmark = pytest.mark.unit
 
@@ -68,8 +68,8 @@ def test_who_is_lost_is_told_so_and_the_others_are_to_let_nothing_become_final()
     ]
     assert membership.present == frozenset("ac")
     assert list(membership.abort(5, "b is gone: killed", 10.0)) == [
-        Tell("a", Halt(5, "b is gone: killed")),
-        Tell("c", Halt(5, "b is gone: killed")),
+        Tell("a", Abort(5, "b is gone: killed")),
+        Tell("c", Abort(5, "b is gone: killed")),
     ]
 
 
@@ -77,11 +77,11 @@ def test_once_all_have_said_what_they_hold_they_go_on_with_that_under_the_next_p
     membership = aborted()
     assert not membership.holding(holding("a"))
     assert not membership.holding(holding("b"))  # takes part no more
-    assert not membership.holding(holding("c", epoch=4))  # the answer to an earlier Halt
+    assert not membership.holding(holding("c", epoch=4))  # the answer to an earlier Abort
     assert membership.holding(holding("c"))
     plan = plan_of("ac", epoch=5)
     roster = {name: ADDRESSES[name] for name in "ac"}
-    resume = Resume(plan.to_json(), roster, (holding("a"), holding("c")))
+    resume = Reconfigure(plan.to_json(), roster, (holding("a"), holding("c")))
     assert list(membership.reconfigure(plan)) == [Tell("a", resume), Tell("c", resume)]
     assert membership.reconfiguration is None
 
@@ -132,7 +132,7 @@ def test_who_comes_back_when_the_others_went_on_without_it_is_sent_away() -> Non
         Tell("b", Stop("the others went on without this member", again=True))
     ]
     back = replace(away, member="c")
-    assert list(membership.came_back(back, 11.0)) == [Tell("c", Halt(5, "b is gone: killed"))]
+    assert list(membership.came_back(back, 11.0)) == [Tell("c", Abort(5, "b is gone: killed"))]
 
 
 @pytest.mark.parametrize("halted", [True, False])

@@ -12,7 +12,7 @@ from testbed.controller.iteration_log import IterationLog
 from testbed.controller.spec import GossipGraph
 from testbed.controller.topology_changes import AHEAD, TopologyChanges
 from testbed.planning.graphs import GraphError, ring
-from testbed.protocol import Ask, Job, Message, Place, Promised, Release, Turn
+from testbed.protocol import AbortGraph, CommitGraph, ControlMessage, Job, NodeConfiguration, PrepareGraph, PromiseGraph
 from tests.controller.test_iteration_log import entered
 
 pytestmark = pytest.mark.unit
@@ -28,12 +28,12 @@ class Told:
         made = ring(MEMBERS)
         graph = GossipGraph(edges=tuple(sorted(made.edges)), survives=survives, backup=backup, max_ig=4)
         weights = graph.weigh(made)
-        self.sent: list[tuple[str, Message]] = []
-        self.came: list[Place] = []
+        self.sent: list[tuple[str, ControlMessage]] = []
+        self.came: list[NodeConfiguration] = []
         jobs = {}
         for name in MEMBERS:
             sources = made.sources(name)
-            place = asdict(Place("hop", sources, sources, weights[name], sources, {"max_ig": 4}))
+            place = asdict(NodeConfiguration("hop", sources, sources, weights[name], sources, {"max_ig": 4}))
             jobs[name] = Job(ROUNDS, scheme="hop", assignment=place)
         self.book = IterationLog(MEMBERS, graph)
         self.changes = TopologyChanges(graph, jobs, self.book)
@@ -51,12 +51,12 @@ class Told:
 
     def promise(self, name: str, end: int) -> None:
         def answered() -> Actions:
-            place = yield from self.changes.promised(Promised(name, end))
+            place = yield from self.changes.promised(PromiseGraph(name, end))
             self.came += [place] if place else []
 
         self.send(answered())
 
-    def take(self) -> dict[str, Message]:
+    def take(self) -> dict[str, ControlMessage]:
         sent, self.sent = dict(self.sent), []
         return sent
 
@@ -67,13 +67,13 @@ class Told:
 def test_all_turn_in_the_latest_iteration_that_was_promised() -> None:
     told = Told()
     told.prepare("complete")
-    assert told.take() == dict.fromkeys(MEMBERS, Ask(AHEAD))
+    assert told.take() == dict.fromkeys(MEMBERS, PrepareGraph(AHEAD))
     for number, name in enumerate(MEMBERS):
         told.promise(name, 10 + number)
     turns = told.take()
-    assert {turn.iteration for turn in turns.values() if isinstance(turn, Turn)} == {15}
-    assert isinstance(turns["a"], Turn)
-    place = Place.from_json(turns["a"].place)
+    assert {turn.iteration for turn in turns.values() if isinstance(turn, CommitGraph)} == {15}
+    assert isinstance(turns["a"], CommitGraph)
+    place = NodeConfiguration.from_json(turns["a"].place)
     assert place.sources == place.targets == place.partners == tuple("bcdef")
     assert place.rules == {"max_ig": 4} and sum(place.weights.values()) == pytest.approx(1)
 
@@ -101,11 +101,11 @@ def test_members_are_released_when_a_swap_will_not_be(end: str) -> None:
     if end == "death":
         told.book.remove("b", "killed")
         told.send(told.changes.died("b"))
-        assert told.take() == dict.fromkeys("acdef", Release())
+        assert told.take() == dict.fromkeys("acdef", AbortGraph())
     else:
         for name in MEMBERS:
             told.promise(name, ROUNDS + 1)
-        assert told.take() == dict.fromkeys(MEMBERS, Release())
+        assert told.take() == dict.fromkeys(MEMBERS, AbortGraph())
     assert told.changes.swaps[-1].given_up and told.changes.swaps[-1].first is None
     told.promise("c", 3)
     assert told.take() == {}
@@ -131,13 +131,13 @@ def test_a_member_that_comes_again_stands_where_it_stood_and_begins_where_the_ot
     told.enter(1, 10.0)
     told.book.remove("b", "killed")
     told.prepare_with("b")
-    assert told.take() == dict.fromkeys("acdef", Ask(AHEAD))
+    assert told.take() == dict.fromkeys("acdef", PrepareGraph(AHEAD))
     for name in "acdef":
         assert not told.came
         told.promise(name, 4)
     turns = told.take()
     assert turns.keys() == set("acdef")
-    assert all(isinstance(turn, Turn) and turn.roster == {"b": ("10.0.0.2", 4000)} for turn in turns.values())
+    assert all(isinstance(turn, CommitGraph) and turn.roster == {"b": ("10.0.0.2", 4000)} for turn in turns.values())
     [place] = told.came
     assert place.first == 4 and set(place.sources) == {"a", "c"}
     assert told.book.members == MEMBERS and told.book.lowest == 1
@@ -171,7 +171,7 @@ def test_nobody_is_asked_when_somebody_is_at_its_end() -> None:
     told.prepare("complete")
     told.take()
     told.send(told.changes.close("a is at its end"))
-    assert told.take() == dict.fromkeys(MEMBERS, Release())
+    assert told.take() == dict.fromkeys(MEMBERS, AbortGraph())
     with pytest.raises(GraphError, match="too late for another graph: a is at its end"):
         told.prepare("complete")
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import random
 
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from testbed.planning import View, make_policy, policy_names
 from tests.planning.networks import views
-from tests.sync.test_reduction import Wire
+from tests.sync.allreduce.test_reduction import Wire
 
 pytestmark = pytest.mark.unit
 
@@ -38,8 +37,7 @@ def test_a_plan_gives_everybody_the_mean(name: str, options: dict[str, object], 
     wire = Wire(plan, ELEMENTS, random.Random(seed))
     wire.run()
     total = sum(wire.weights.values())
-    expected = sum(wire.values[m].double() * wire.weights[m] for m in wire.members) / total
-    for state in wire.members.values():
-        whole = torch.cat([state.view(number) for number in range(len(state.layout.chunks))])
-        assert (whole - expected).abs().max() <= 1e-5
-        assert not state.awaited() and not state.lost and not state.duplicated
+    expected = sum(wire.contributed[m].double() * wire.weights[m] for m in wire.members) / total
+    for member, state in wire.members.items():
+        assert (wire.values[member] - expected).abs().max() <= 1e-5
+        assert not state.missing() and not state.outcome.lost and not state.duplicated

@@ -12,7 +12,7 @@ import torch
 
 from testbed.controller.spec import GossipGraph
 from testbed.planning.view import Member
-from testbed.protocol import Place
+from testbed.protocol import NodeConfiguration
 from testbed.run.assignments import assignment_of, graph_of, policy_options, site_period
 from testbed.schemes.adpsgd.algorithm import ActiveMember, PassiveMember
 from testbed.schemes.assignment import GossipAssignment
@@ -59,7 +59,7 @@ def test_every_place_makes_a_party(sync: dict[str, Any], tmp_path: Path) -> None
     members, scheme = assignment.graph.members, sync["strategy"]
     own = Experiment.load(tmp_path / "experiment.yaml").spec.sync.own
     for member in members:
-        place = Place.from_json(assignment.of(member))
+        place = NodeConfiguration.from_json(assignment.of(member))
         built = participant(scheme, member, members, place, torch.zeros(3), 5, **asdict(own))
         assert built.name == member
         assert set(place.partners) <= set(members) - {member}
@@ -72,7 +72,7 @@ def test_between_sites_the_first_worker_of_each_stands_for_it(tmp_path: Path) ->
     names = [worker.name for worker in Experiment.load(tmp_path / "experiment.yaml").topology.workers]
     parties = {}
     for name in names:
-        place = Place.from_json(assignment.of(name))
+        place = NodeConfiguration.from_json(assignment.of(name))
         parties[name] = participant("hop", name, names, place, torch.zeros(3), 5)
     leaders = {name for name, party in parties.items() if isinstance(party, SiteLeader)}
     assert leaders == {name for name in names if name.endswith("-w0")} == set(graph.leaders)

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from testbed.protocol import Place
+from testbed.protocol import NodeConfiguration
 from testbed.schemes import SCHEMES
 from testbed.schemes.training import GossipTraining
 from testbed.sync.gossip.effects import Participant
@@ -17,7 +17,7 @@ def participant(
     scheme: str,
     name: str,
     members: Sequence[str],
-    place: Place,
+    place: NodeConfiguration,
     parameters: Tensor,
     iterations: int,
     samples: Sequence[float] = (),

@@ -12,11 +12,11 @@ from types import TracebackType
 from testbed.plan import Plan
 from testbed.protocol import (
     Confirm,
+    ControlMessage,
     Goodbye,
     Held,
     Hello,
     Job,
-    Message,
     Prepare,
     Probe,
     Report,
@@ -41,7 +41,7 @@ class Controller:
         self.secret = "a secret"
         self.roster: dict[str, tuple[str, int]] = {}
         self.misled: dict[str, dict[str, tuple[str, int]]] = {}  # member → addresses it is told instead
-        self.messages: list[Message] = []
+        self.messages: list[ControlMessage] = []
         self.in_force: set[int] = set()  # epochs that rounds went by
         self.changed = threading.Condition()  # a reentrant lock, so conditions may ask what was said
         self._path = directory / "control.sock"
@@ -66,7 +66,7 @@ class Controller:
     def stop(self, member: str, reason: str) -> None:
         self._connections[member].sendall(encode(Stop(reason)))
 
-    def said(self, kind: type[Message]) -> list[Message]:
+    def said(self, kind: type[ControlMessage]) -> list[ControlMessage]:
         with self.changed:
             return [message for message in self.messages if isinstance(message, kind)]
 
@@ -76,7 +76,7 @@ class Controller:
     def goodbyes(self) -> list[Goodbye]:
         return [message for message in self.said(Goodbye) if isinstance(message, Goodbye)]
 
-    def await_messages(self, kind: type[Message], number: int, timeout_s: float = 30.0) -> None:
+    def await_messages(self, kind: type[ControlMessage], number: int, timeout_s: float = 30.0) -> None:
         self.await_condition(lambda: sum(isinstance(m, kind) for m in self.messages) >= number, timeout_s)
 
     def await_condition(self, holds: Callable[[], bool], timeout_s: float = 30.0) -> None:
@@ -109,7 +109,7 @@ class Controller:
         except (OSError, ValueError):
             return
 
-    def _take(self, connection: socket.socket, message: Message) -> None:
+    def _take(self, connection: socket.socket, message: ControlMessage) -> None:
         with self.changed:
             self.messages.append(message)
             if isinstance(message, Report):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from testbed.protocol import Place
+from testbed.protocol import NodeConfiguration
 from testbed.worker import learner
 from testbed.worker.steps import PacedSteps, gathered
 from tests.worker.test_worker import write_digits
@@ -20,7 +20,7 @@ def test_an_evaluation_is_reported_with_the_steps_that_came_after_it(tmp_path: P
     write_digits(tmp_path)
     work = workload(model="svm", batch=8, evaluate_every=2)
     model = learner.make(work, tmp_path, torch.device("cpu"))
-    steps, parameters = PacedSteps(model, work, Place("prague", (), (), {}, (), {})), gathered(model)
+    steps, parameters = PacedSteps(model, work, NodeConfiguration("prague", (), (), {}, (), {})), gathered(model)
     for iteration in (4, 5):  # evaluated before the first of the two
         parameters = parameters + steps(parameters, iteration)
     assert {"test_loss", "loss"} <= steps.figures().metrics.keys()
@@ -34,7 +34,7 @@ def test_who_evaluates_does_so_as_its_rounds_begin(
 ) -> None:
     """Every second round of three steps, or the next one that begins with what came back from an exchange."""
     write_digits(tmp_path)
-    place = Place("staggered", (), (), {}, (), {}, steps=3, evaluates=evaluates)
+    place = NodeConfiguration("staggered", (), (), {}, (), {}, steps=3, evaluates=evaluates)
     work = workload(model="svm", batch=8, evaluate_every=2)
     model = learner.make(work, tmp_path, torch.device("cpu"))
     steps, parameters = PacedSteps(model, work, place), gathered(model)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from testbed.protocol import Slice
+from testbed.protocol import MeanSlice
 from testbed.sync.allreduce import spans
 from testbed.sync.allreduce.spans import Span, Spans
 from testbed.sync.codecs import Residual
@@ -18,7 +18,7 @@ class Past:
     """A round that is over: its means, and whose updates they are of."""
 
     number: int
-    slices: tuple[Slice, ...]
+    slices: tuple[MeanSlice, ...]
     means: torch.Tensor
 
 
@@ -34,7 +34,7 @@ class Attempt:
         self.values = values
         self.weight = weight
         self.residual = residual
-        self.slices: tuple[Slice, ...] = ()
+        self.slices: tuple[MeanSlice, ...] = ()
         self._owed = None if residual is None else residual.state()
         self._left: Spans = ()
         self._packed: torch.Tensor | None = None
@@ -55,7 +55,7 @@ class Attempt:
         """Whether all elements do."""
         return spans.count(self.final) == self.elements
 
-    def absorb(self, finals: Iterable[Slice]) -> None:
+    def absorb(self, finals: Iterable[MeanSlice]) -> None:
         """A group's round ended with these final, of what it was given to reduce. Those that are known count once."""
         for part in finals:
             if self._packed is None:
@@ -65,7 +65,7 @@ class Attempt:
                 self.values[start:stop] = self._packed[low:high]
                 self._add(replace(part, start=start, stop=stop))
 
-    def put(self, start: int, means: torch.Tensor, slices: Iterable[Slice]) -> None:
+    def put(self, start: int, means: torch.Tensor, slices: Iterable[MeanSlice]) -> None:
         """Take means from element `start` on that another member holds."""
         stop = start + len(means)
         self.values[start:stop] = means
@@ -94,7 +94,7 @@ class Attempt:
         held: Span = start, stop
         return None if spans.minus([held], self.final) else self.values[start:stop].clone()
 
-    def past(self, slices: tuple[Slice, ...]) -> Past:
+    def past(self, slices: tuple[MeanSlice, ...]) -> Past:
         """The round as others may ask for it, once it is over: a copy, since its values are their owner's again."""
         return Past(self.number, slices, self.values.clone())
 
@@ -106,15 +106,15 @@ class Attempt:
         for start, stop in spans.minus([(0, self.elements)], self.final):
             kept[start:stop] = 0 if self._owed is None else self._owed[start:stop]
 
-    def _add(self, part: Slice) -> None:
+    def _add(self, part: MeanSlice) -> None:
         fresh = spans.minus([(part.start, part.stop)], self.final)
         added = (replace(part, start=start, stop=stop) for start, stop in fresh)
         self.slices = tuple(sorted((*self.slices, *added), key=lambda one: one.start))
 
 
-def joined(slices: Iterable[Slice]) -> tuple[Slice, ...]:
+def joined(slices: Iterable[MeanSlice]) -> tuple[MeanSlice, ...]:
     """The same with neighbours that have the same members and weight as one."""
-    found: list[Slice] = []
+    found: list[MeanSlice] = []
     for part in slices:
         if found and replace(found[-1], start=part.start, stop=part.stop) == part and found[-1].stop == part.start:
             found[-1] = replace(found[-1], stop=part.stop)

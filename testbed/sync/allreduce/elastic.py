@@ -1,7 +1,7 @@
 """All-reduce over the comings and goings of members: one group for each generation of members.
 
     generation 0:  a b c d    rounds 1 2 3 4 5 .
-                                              c dies in round 6: Halt, Holding from a, b and d, Resume
+                                              c dies in round 6: Abort, Holding from a, b and d, Reconfigure
     generation 4:  a b d                      6' 7 8 9
                                                       c is back: Prepare with c in it, agreed on as any plan is
     generation 5:  a b c d                              10 11 ...
@@ -22,7 +22,7 @@ from functools import partial
 import torch
 
 from testbed.plan import Plan
-from testbed.protocol import Halt, Holding, Lost, Message, Resume, Slice
+from testbed.protocol import Abort, ControlMessage, Holding, Lost, MeanSlice, Reconfigure
 from testbed.sync.allreduce.atomic_rounds import RecoveryOrders, orders_for
 from testbed.sync.allreduce.attempt import Attempt, Past
 from testbed.sync.allreduce.fetch import FetchAnswer, FetchRequest, Wanted, fetch, receive_request, refusal, send_answer
@@ -54,7 +54,7 @@ class ElasticGroup:
         plan: Plan,
         settings: TransportSettings,
         roster: Roster,
-        tell: Callable[[Message], None],
+        tell: Callable[[ControlMessage], None],
         after_round: int = 0,
         reproducible: bool = False,
         source: str = "",
@@ -64,7 +64,7 @@ class ElasticGroup:
         self._tell = tell
         self._changed = threading.Condition()
         self._losses: set[tuple[int, str, bool]] = set()
-        self._aborted: Halt | None = None
+        self._aborted: Abort | None = None
         self._orders: RecoveryOrders | None = None
         self._attempt: Attempt | None = None
         self._past = Past(after_round, (), torch.empty(0))
@@ -195,7 +195,7 @@ class ElasticGroup:
 
     # -- a member is lost --------------------------------------------------------------------------------------------
 
-    def abort(self, message: Halt) -> None:
+    def abort(self, message: Abort) -> None:
         """Let nothing more become final, and say what is."""
         with self._changed:
             attempt = self._attempt
@@ -214,7 +214,7 @@ class ElasticGroup:
             )
         self._tell(holding)
 
-    def reconfigure(self, message: Resume) -> None:
+    def reconfigure(self, message: Reconfigure) -> None:
         """Go on among those who are left. PlanError when the plan is none."""
         plan = Plan.from_json(message.plan)
         orders = orders_for(self._settings.member, message.holdings)
@@ -292,7 +292,9 @@ class ElasticGroup:
         self._generations.close()
 
 
-def _held(request: FetchRequest, attempt: Attempt | None, past: Past) -> tuple[tuple[Slice, ...], torch.Tensor] | None:
+def _held(
+    request: FetchRequest, attempt: Attempt | None, past: Past
+) -> tuple[tuple[MeanSlice, ...], torch.Tensor] | None:
     """The means that are asked for, and whose updates they are of; None while they are not there."""
     if attempt is not None and attempt.number == request.round:
         means = attempt.means(request.start, request.stop)

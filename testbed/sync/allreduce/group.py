@@ -31,16 +31,16 @@ import torch
 from torch.profiler import record_function
 
 from testbed.plan import Plan
-from testbed.protocol import Slice
+from testbed.protocol import MeanSlice
 from testbed.sync.allreduce.header import ChunkHeaderFormat
 from testbed.sync.allreduce.held_plans import HeldPlans
 from testbed.sync.allreduce.presence import Presence
-from testbed.sync.allreduce.progress import Progress
 from testbed.sync.allreduce.receiver import ChunkReceiver, Loss
 from testbed.sync.allreduce.reduction import Contribution
 from testbed.sync.allreduce.result import RoundResult
 from testbed.sync.allreduce.role import route_table
 from testbed.sync.allreduce.round import Round
+from testbed.sync.allreduce.round_progress import RoundProgress
 from testbed.sync.allreduce.rounds import Rounds, Shape
 from testbed.sync.codecs import Residual
 from testbed.sync.errors import FrameError, SyncError
@@ -83,7 +83,7 @@ class AllReduceGroup:
         self.suspect_s = float("inf")
         self._on_lost = on_lost
         self._overlaps = _Overlaps()
-        self._progress = Progress()
+        self._progress = RoundProgress()
         self._presence = Presence(settings.streams)
         self._rounds = Rounds(self.plans, self.outbox, headers, after_round or 0, reproducible, self._progress.notify)
         self._receiver = ChunkReceiver(
@@ -262,7 +262,7 @@ class AllReduceGroup:
 
     # -- ends ----------------------------------------------------------------------------------------------------
 
-    def freeze(self, error: SyncError) -> tuple[int, list[Slice]]:
+    def freeze(self, error: SyncError) -> tuple[int, list[MeanSlice]]:
         """End with `error`, and let nothing more become final; the round that is on or was last, and what is there."""
         self.fail(error)
         with self._progress.changed:
@@ -314,11 +314,11 @@ def _opened(residual: Residual | None, current: Round) -> Residual | None:
     return residual
 
 
-def _of_all(current: Round) -> tuple[Slice]:
+def _of_all(current: Round) -> tuple[MeanSlice]:
     """Whose updates the means of a round without losses are of."""
     part = current.reduction.chunk(0).mean
     assert part is not None
-    return (Slice(0, current.shape[0], tuple(current.reduction.names(part.contributors)), part.weight),)
+    return (MeanSlice(0, current.shape[0], tuple(current.reduction.names(part.contributors)), part.weight),)
 
 
 def _out_of_time(current: Round) -> SyncError:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from testbed.sync.allreduce.header import ChunkHeaderFormat
 from testbed.sync.allreduce.held_plans import HeldPlans
 from testbed.sync.allreduce.presence import Presence
-from testbed.sync.allreduce.progress import Progress
+from testbed.sync.allreduce.round_progress import RoundProgress
 from testbed.sync.allreduce.rounds import Rounds
 from testbed.sync.errors import FrameError
 from testbed.sync.transport import Outbox, Received
@@ -31,7 +31,7 @@ class ChunkReceiver:
         plans: HeldPlans,
         rounds: Rounds,
         presence: Presence,
-        progress: Progress,
+        progress: RoundProgress,
         outbox: Outbox,
         on_lost: Callable[[Loss], None] | None,
     ) -> None:

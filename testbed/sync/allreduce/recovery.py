@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import torch
 
-from testbed.protocol import slice_of
+from testbed.protocol import mean_slice_of
 from testbed.sync.allreduce.atomic_rounds import RecoveryOrders
 from testbed.sync.allreduce.attempt import Attempt, joined
 from testbed.sync.allreduce.fetch import FetchRequest, Wanted, fetch
@@ -79,7 +79,7 @@ def _fetch(
     try:
         answer = fetch(roster[peer], settings, request, most)
         means = torch.frombuffer(answer.data, dtype=attempt.values.dtype)
-        slices = [slice_of(value) for value in answer.note["slices"]]
+        slices = [mean_slice_of(value) for value in answer.note["slices"]]
     except (SyncError, KeyError, TypeError, ValueError) as error:
         why = f"round {attempt.number}, epoch {settings.generation}: {error}"
         raise Unfetched(Loss(peer, why)) from error

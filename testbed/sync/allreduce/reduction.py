@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import torch
 
-from testbed.protocol import Slice
+from testbed.protocol import MeanSlice
 from testbed.sync.allreduce.chunk import ChunkReduction, LocalValues, Part, PartialSum
 from testbed.sync.allreduce.header import Kind
 from testbed.sync.allreduce.layout import Layout
@@ -153,9 +153,9 @@ class Reduction:
         own = self._epoch if self._contribution is None else self._contribution.ready()
         return part._replace(successor=own if part.successor in (None, own) else self._epoch)
 
-    def finals(self) -> list[Slice]:
+    def finals(self) -> list[MeanSlice]:
         """The elements whose mean is there, in order, and whose updates it is of."""
-        found: list[Slice] = []
+        found: list[MeanSlice] = []
         for its, chunk in zip(self._chunks, self.layout.chunks, strict=True):
             if its.mean is None:
                 continue
@@ -163,7 +163,7 @@ class Reduction:
             if found and found[-1].stop == chunk.start and (found[-1].members, found[-1].weight) == made:
                 found[-1] = replace(found[-1], stop=chunk.stop)
             else:
-                found.append(Slice(chunk.start, chunk.stop, *made))
+                found.append(MeanSlice(chunk.start, chunk.stop, *made))
         return found
 
     def missing(self) -> dict[str, str]:

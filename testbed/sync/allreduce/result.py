@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from testbed.protocol import Slice
+from testbed.protocol import MeanSlice
 
 
 @dataclass(slots=True)
@@ -69,5 +69,5 @@ class RoundResult:
     finished_s: float
     lost: int
     duplicated: int
-    slices: tuple[Slice, ...]
+    slices: tuple[MeanSlice, ...]
     tally: Tally

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 
 from testbed.plan import Plan
-from testbed.protocol import Slice
+from testbed.protocol import MeanSlice
 from testbed.sync.allreduce.chunk import Part, PartialSum
 from testbed.sync.allreduce.departures import Departures
 from testbed.sync.allreduce.header import ChunkHeader, Kind
@@ -92,7 +92,7 @@ class Round:
         with self._guard:
             return self._meter.tally(began, self.departures.sent_bytes, send_s)
 
-    def freeze(self) -> list[Slice]:
+    def freeze(self) -> list[MeanSlice]:
         """Let nothing more become final here; the elements that are."""
         with self._guard:
             self._frozen = True

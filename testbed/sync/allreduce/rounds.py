@@ -13,7 +13,7 @@ from collections.abc import Callable
 import torch
 
 from testbed.plan import Plan
-from testbed.protocol import Slice
+from testbed.protocol import MeanSlice
 from testbed.sync.allreduce.departures import Departures
 from testbed.sync.allreduce.header import ChunkHeader, ChunkHeaderFormat
 from testbed.sync.allreduce.held_plans import HeldPlans
@@ -108,7 +108,7 @@ class Rounds:
         self._returns = ended.plan, ended.pacing.returns
         ended.leave()
 
-    def freeze(self) -> tuple[int, list[Slice]]:
+    def freeze(self) -> tuple[int, list[MeanSlice]]:
         """Let nothing more become final; the number of the newest round, and what is final of it."""
         for one in self._rounds.values():
             one.freeze()

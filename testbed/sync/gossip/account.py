@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from testbed.protocol import Message, Promised, Report
+from testbed.protocol import ControlMessage, PromiseGraph, Report
 from testbed.sync.gossip.inbox import Inbox
 from testbed.sync.gossip.message_queue import MessageQueue
 
@@ -39,7 +39,7 @@ class Account:
         queue: MessageQueue,
         inbox: Inbox,
         figures: Callable[[], StepFigures],
-        tell: Callable[[Message], None],
+        tell: Callable[[ControlMessage], None],
     ) -> None:
         self._member = member
         self._first = first
@@ -58,7 +58,7 @@ class Account:
 
     def promised(self, end: int) -> None:
         """It enters no iteration from `end` on until it hears of another graph."""
-        self._tell(Promised(self._member, end))
+        self._tell(PromiseGraph(self._member, end))
 
     def advanced(self, iteration: int) -> None:
         """It has entered `iteration`."""

@@ -20,15 +20,15 @@ from torch import Tensor
 from testbed.sync.errors import SyncError
 from testbed.sync.gossip.effects import Advance, Effect, LocalCompute, Participant, Send, Step, Until
 from testbed.sync.gossip.inbox import (
-    Asked,
     Cut,
     Event,
     Gone,
+    GraphCommitted,
+    GraphPrepared,
     MemberFailed,
     MessageArrived,
     Sent,
     Stepped,
-    Turned,
 )
 from testbed.sync.gossip.mailbox import Mailbox
 from testbed.sync.gossip.message_codec import Done
@@ -167,9 +167,9 @@ class Driver:
                 self._lost(peer, why, awaited)
             case Cut(peer):
                 self._cut(peer)
-            case Asked(ahead):
+            case GraphPrepared(ahead):
                 self._watch.promised(self._participant.promise(ahead))
-            case Turned(iteration, neighbours, roster):
+            case GraphCommitted(iteration, neighbours, roster):
                 self._turn(iteration, neighbours, roster)
             case MemberFailed(error):
                 raise error

@@ -51,14 +51,14 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class GraphPrepared:
     """The controller's question how far this member can go on; see Participant.promise."""
 
     ahead: int
 
 
 @dataclass(frozen=True, slots=True)
-class Turned:
+class GraphCommitted:
     """The controller's word that from `iteration` on the graph is another; `None` where it stays as it is.
 
     `roster` says where they listen who come with it.
@@ -91,7 +91,7 @@ class Stepped:
     change: Tensor
 
 
-Event = MessageArrived | Gone | Cut | Asked | Turned | MemberFailed | Sent | Stepped
+Event = MessageArrived | Gone | Cut | GraphPrepared | GraphCommitted | MemberFailed | Sent | Stepped
 
 
 @dataclass(slots=True)
@@ -141,7 +141,7 @@ class Inbox:
             self._oldest[peer] = self._newest[peer] + 1
             self.put(Cut(peer))
 
-    def turn(self, turned: Turned) -> None:
+    def turn(self, turned: GraphCommitted) -> None:
         """The controller's word of another graph, and of who comes with it."""
         with self._guard:
             for peer in turned.roster:

@@ -10,13 +10,23 @@ from types import TracebackType
 
 from torch import Tensor
 
-from testbed.protocol import Ask, Died, Goodbye, Message, Place, ProtocolError, Release, Stop, Turn
+from testbed.protocol import (
+    AbortGraph,
+    CommitGraph,
+    ControlMessage,
+    Died,
+    Goodbye,
+    NodeConfiguration,
+    PrepareGraph,
+    ProtocolError,
+    Stop,
+)
 from testbed.sync.codecs import PLAIN, Codec
 from testbed.sync.errors import Stopped
 from testbed.sync.gossip.account import Account, StepFigures
 from testbed.sync.gossip.driver import Driver, LocalStep
 from testbed.sync.gossip.effects import Participant
-from testbed.sync.gossip.inbox import Asked, Gone, Inbox, MemberFailed, Sent, Turned
+from testbed.sync.gossip.inbox import Gone, GraphCommitted, GraphPrepared, Inbox, MemberFailed, Sent
 from testbed.sync.gossip.mailbox import Mailbox
 from testbed.sync.gossip.message_codec import MessageCodec
 from testbed.sync.gossip.message_queue import MessageQueue
@@ -44,7 +54,7 @@ class Membership:
     ) -> None:
         self.name, self.job = meeting.name, meeting.job
         job, welcome = meeting.job, meeting.welcome
-        place = Place.from_json(job.assignment)
+        place = NodeConfiguration.from_json(job.assignment)
         messages = MessageCodec(tuple(welcome.roster), len(participant.model), codec)
         settings = TransportSettings(
             self.name, welcome.secret, job.round_timeout_s, job.streams, job.congestion, generation=place.first
@@ -107,7 +117,7 @@ class Membership:
         self._finished = True
         self._tell(message)
 
-    def _tell(self, message: Message) -> None:
+    def _tell(self, message: ControlMessage) -> None:
         """Training does not need the controller, so it goes on without."""
         try:
             self._channel.send(message)
@@ -127,17 +137,17 @@ class Membership:
                     return
                 self._obey_one(message)
 
-    def _obey_one(self, message: Message) -> None:
+    def _obey_one(self, message: ControlMessage) -> None:
         match message:
             case Stop(reason):
                 self._inbox.put(MemberFailed(Stopped(reason)))
             case Died(gone):
                 self._inbox.cut(gone)
-            case Ask(ahead):
-                self._inbox.put(Asked(ahead))
-            case Turn(iteration, place, roster):
-                there = Place.from_json(place)
+            case PrepareGraph(ahead):
+                self._inbox.put(GraphPrepared(ahead))
+            case CommitGraph(iteration, place, roster):
+                there = NodeConfiguration.from_json(place)
                 neighbours = Neighbours(self.name, there.sources, there.targets, there.weights)
-                self._inbox.turn(Turned(iteration, neighbours, roster))
-            case Release():
-                self._inbox.put(Turned(0, None))
+                self._inbox.turn(GraphCommitted(iteration, neighbours, roster))
+            case AbortGraph():
+                self._inbox.put(GraphCommitted(0, None))

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.protocol import Holding, Slice
+from testbed.protocol import Holding, MeanSlice
 from testbed.sync.allreduce import spans
 from testbed.sync.allreduce.atomic_rounds import orders_for
 from testbed.sync.allreduce.attempt import Attempt, joined
@@ -104,8 +104,8 @@ def test_a_round_that_is_over_for_one_is_fetched_whole() -> None:
     assert not any(orders_for(member, holdings).reduces for member in "abc")
 
 
-def slices(*parts: tuple[int, int, str]) -> list[Slice]:
-    return [Slice(start, stop, tuple(members), float(len(members))) for start, stop, members in parts]
+def slices(*parts: tuple[int, int, str]) -> list[MeanSlice]:
+    return [MeanSlice(start, stop, tuple(members), float(len(members))) for start, stop, members in parts]
 
 
 def test_a_round_that_is_mended_twice_keeps_what_was_final() -> None:

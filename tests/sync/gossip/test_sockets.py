@@ -13,7 +13,7 @@ from torch import Tensor
 
 from testbed.planning.graphs import Graph, complete, double_ring, gap_bounds, metropolis, ring, uniform
 from testbed.planning.graphs.monitor import GapMonitor
-from testbed.protocol import Place
+from testbed.protocol import NodeConfiguration
 from testbed.schemes.hop.member import HopMember
 from testbed.schemes.hop.messages import HopUpdate
 from testbed.schemes.hop.rules import HopRules
@@ -21,7 +21,7 @@ from testbed.sync.errors import FrameError, SyncError
 from testbed.sync.gossip.driver import LocalStep
 from testbed.sync.gossip.effects import Participant
 from testbed.sync.gossip.header import PartHeader
-from testbed.sync.gossip.inbox import Asked, Cut, Inbox, Turned
+from testbed.sync.gossip.inbox import Cut, GraphCommitted, GraphPrepared, Inbox
 from testbed.sync.gossip.message_codec import MessageCodec
 from testbed.sync.transport.frame import Frame, Greeting
 from testbed.sync.transport.listener import Received
@@ -138,7 +138,7 @@ def test_other_protocols_come_near_the_common_optimum(protocol: str) -> None:
         rules = {"active": name in active, "generator": "w0", "server": "w0"}
         near = graph.sources(name), graph.targets(name), weights[name], around(graph)[name]
         options = {"every": 2} if protocol == "fedasync" else {}
-        place = Place(protocol, *near, rules)
+        place = NodeConfiguration(protocol, *near, rules)
         participants[name] = participant(protocol, name, graph.members, place, problem.start[name], 150, **options)
     run(start(participants, around(graph), 3, of(problem, lambda name, k: 0.003)))
     apart = max(problem.distance(one) for one in problem.start.values())
@@ -207,12 +207,12 @@ def test_members_go_over_to_another_graph_and_back(rules: HopRules) -> None:
         while min(len(node.follow.entered) for node in nodes.values()) < 12 * number:
             time.sleep(0.005)
         for node in nodes.values():
-            node.inbox.put(Asked(3))
+            node.inbox.put(GraphPrepared(3))
         while min(len(node.follow.promises) for node in nodes.values()) < number:
             time.sleep(0.005)
         firsts.append(max(node.follow.promises[-1] for node in nodes.values()))
         for name, node in nodes.items():
-            node.inbox.put(Turned(firsts[-1], neighbours(graph, name, uniform(graph))))
+            node.inbox.put(GraphCommitted(firsts[-1], neighbours(graph, name, uniform(graph))))
         while min(node.follow.entered[-1] for node in nodes.values()) < firsts[-1]:
             time.sleep(0.005)
     run(nodes)
@@ -246,13 +246,13 @@ def test_a_member_that_died_comes_again_where_the_others_are(rules: HopRules) ->
     others = {name: node for name, node in nodes.items() if name != "w2"}
     for node in others.values():
         node.inbox.cut("w2")
-        node.inbox.put(Asked(3))
+        node.inbox.put(GraphPrepared(3))
     while not all(node.follow.promises for node in others.values()):
         time.sleep(0.005)
     first = max(node.follow.promises[-1] for node in others.values())
     comer = nodes["w2"] = Node("w2", graph.members, 3)
     for name, node in others.items():
-        node.inbox.turn(Turned(first, neighbours(graph, name, weights), {"w2": comer.address}))
+        node.inbox.turn(GraphCommitted(first, neighbours(graph, name, weights), {"w2": comer.address}))
     members["w2"] = HopMember(neighbours(graph, "w2", weights), rules, torch.zeros(3), 80, first)
     roster = {name: node.address for name, node in nodes.items()}
     comer.start(
@@ -282,10 +282,12 @@ def test_a_protocol_with_one_graph_ends_when_it_is_to_go_over_to_another() -> No
     weights = uniform(graph)
     participants: dict[str, Participant] = {}
     for name in graph.members:
-        place = Place("sgp", graph.sources(name), graph.targets(name), weights[name], around(graph)[name], {})
+        place = NodeConfiguration(
+            "sgp", graph.sources(name), graph.targets(name), weights[name], around(graph)[name], {}
+        )
         participants[name] = participant("sgp", name, graph.members, place, torch.zeros(1), 1000)
     nodes = start(participants, around(graph), 1, no_change)
-    nodes["w0"].inbox.put(Asked(3))
+    nodes["w0"].inbox.put(GraphPrepared(3))
     for node in nodes.values():
         node.join()
     assert isinstance(nodes["w0"].error, SyncError)

@@ -7,7 +7,7 @@ import threading
 from testbed.sync.errors import SyncError
 
 
-class Progress:
+class RoundProgress:
     """`changed` guards a group's rounds, and is notified when something about them changes. `started` is set once the
     group has a round to begin with; until then frames wait. `failure` ends every round and every wait."""
 
