@@ -38,11 +38,8 @@ def up(
     cli: Annotated[bool, typer.Option("--cli", help="Mininet's prompt on it; taken down at the prompt's end")] = False,
 ) -> None:
     """Build a network with its containers, replay its traces, and leave it up in the background."""
-    from testbed.emulation.engine import EngineError
-    from testbed.emulation.image import ImageError
+    from testbed.emulation.errors import EmulationError
     from testbed.emulation.launch import LaunchFailed
-    from testbed.emulation.shaping import ShapingError
-    from testbed.emulation.switch import SwitchError
     from testbed.spec.topology import Topology
 
     try:
@@ -58,7 +55,7 @@ def up(
         raise fail(BAD_INPUT, error) from None
     except LaunchFailed as error:
         raise fail(error.code, error) from None
-    except (EngineError, ImageError, ShapingError, SwitchError) as error:
+    except EmulationError as error:
         raise fail(CANNOT, error) from None
     except Interrupted as signal_:
         raise fail(INTERRUPTED, f"interrupted ({signal_}): everything that was made was taken away") from None
@@ -76,12 +73,12 @@ def _up_in_background(name: str, topology: Topology, backend: Backend) -> None:
 def _up_with_prompt(name: str, topology: Topology, backend: Backend) -> None:
     from testbed.emulation.desk import Desk
     from testbed.emulation.prompt import Prompt
-    from testbed.emulation.requests import Listener
+    from testbed.emulation.requests import RequestServer
     from testbed.emulation.standing import StandingNetwork
     from testbed.run.display import Display
 
     with StandingNetwork(name, topology, backend, Display().step) as standing:
-        with Listener(name, Desk(standing).answer):
+        with RequestServer(name, Desk(standing).answer):
             Prompt(standing.network)
 
 
@@ -234,11 +231,11 @@ def _standing(name: str | None) -> str:
 
 
 def _ask(name: str, request: Request) -> dict[str, Any]:
-    from testbed.emulation.requests import Failed, Refused, ask
+    from testbed.emulation.requests import RequestFailed, RequestRefused, ask
 
     try:
         return ask(name, request)
-    except Refused as error:
+    except RequestRefused as error:
         raise fail(BAD_INPUT, error) from None
-    except Failed as error:
+    except RequestFailed as error:
         raise fail(FAILED, error) from None

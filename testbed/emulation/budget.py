@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass
 from decimal import ROUND_DOWN, ROUND_UP, Context, Decimal
 from pathlib import Path
 
+from testbed.emulation.errors import EmulationError
 from testbed.emulation.label import labelled
 from testbed.emulation.namespace import Namespace
 from testbed.emulation.network import Network
@@ -51,7 +52,7 @@ WINDOW_S = 2.0
 BATCH = 32
 
 
-class BudgetError(RuntimeError):
+class BudgetError(EmulationError):
     """The trial could not be made."""
 
 

@@ -8,11 +8,9 @@ from typing import Any
 
 from docker.errors import DockerException
 
-from testbed.emulation.engine import EngineError
-from testbed.emulation.requests import Answer, LinkRequest, Request, StatusRequest
-from testbed.emulation.shaping import ShapingError
+from testbed.emulation.errors import EmulationError
+from testbed.emulation.requests import LinkRequest, Reply, Request, StatusRequest
 from testbed.emulation.standing import StandingNetwork, state_values
-from testbed.emulation.switch import SwitchError
 from testbed.spec.errors import SpecError
 from testbed.spec.experiment import LinkChange
 from testbed.spec.load import validate
@@ -27,18 +25,18 @@ class Desk:
     def __init__(self, network: StandingNetwork) -> None:
         self._network = network
 
-    def answer(self, request: Request) -> Answer:
+    def answer(self, request: Request) -> Reply:
         """Never raises: whoever asks for what fails must not take the network down for the others."""
         try:
-            return Answer(value=self._do(request))
+            return Reply(value=self._do(request))
         except (SpecError, KeyError) as error:
-            return Answer(refused=str(error.args[0]))
-        except (ShapingError, SwitchError, EngineError, DockerException) as error:
+            return Reply(refused=str(error.args[0]))
+        except (EmulationError, DockerException) as error:
             log.exception("%s", request)
-            return Answer(failed=str(error))
+            return Reply(failed=str(error))
         except Exception as error:
             log.exception("%s", request)
-            return Answer(failed=f"{type(error).__name__}: {error}; the network may be half changed")
+            return Reply(failed=f"{type(error).__name__}: {error}; the network may be half changed")
 
     def _do(self, request: Request) -> dict[str, Any]:
         network = self._network

@@ -9,7 +9,7 @@ import socket
 import struct
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 
-from testbed.emulation.netlink import CREATE, EXCLUSIVE, REPLACE, Request, attribute
+from testbed.emulation.netlink import CREATE, EXCLUSIVE, REPLACE, NetlinkRequest, attribute
 
 _NEW_LINK, _DELETE_LINK, _SET_LINK, _NEW_ADDRESS, _NEW_ROUTE, _DELETE_ROUTE, _NEW_NEIGHBOUR = 16, 17, 19, 20, 24, 25, 28
 _MAC, _NAME, _MASTER, _PORT, _KIND_OF_LINK, _NAMESPACE_OF = 1, 3, 10, 12, 18, 19
@@ -43,12 +43,12 @@ def _named(name: str, mac: str | None) -> bytes:
     return attribute(_NAME, _text(name)) + (attribute(_MAC, _mac(mac)) if mac else b"")
 
 
-def _made(head: bytes, kind: str, of_kind: bytes = b"") -> Request:
+def _made(head: bytes, kind: str, of_kind: bytes = b"") -> NetlinkRequest:
     what = attribute(_KIND, _text(kind)) + attribute(_OF_KIND | _NESTED, of_kind)
-    return Request(_NEW_LINK, CREATE | EXCLUSIVE, _interface() + head + attribute(_KIND_OF_LINK | _NESTED, what))
+    return NetlinkRequest(_NEW_LINK, CREATE | EXCLUSIVE, _interface() + head + attribute(_KIND_OF_LINK | _NESTED, what))
 
 
-def veth(name: str, mac: str | None, peer: str, peer_mac: str | None, peer_pid: int) -> Request:
+def veth(name: str, mac: str | None, peer: str, peer_mac: str | None, peer_pid: int) -> NetlinkRequest:
     """A pair of interfaces, one of them here and its peer in the namespace of a process; both are down.
 
     Without a MAC address given, the kernel draws one.
@@ -57,64 +57,64 @@ def veth(name: str, mac: str | None, peer: str, peer_mac: str | None, peer_pid: 
     return _made(_named(name, mac), "veth", attribute(_PEER | _NESTED, there))
 
 
-def bridge(name: str, mac: str | None = None) -> Request:
+def bridge(name: str, mac: str | None = None) -> NetlinkRequest:
     """A bridge, down. Without a MAC address of its own it has the least of its ports'."""
     return _made(_named(name, mac), "bridge")
 
 
-def up(index: int) -> Request:
+def up(index: int) -> NetlinkRequest:
     """Bring an interface up."""
-    return Request(_SET_LINK, 0, _interface(index, _UP))
+    return NetlinkRequest(_SET_LINK, 0, _interface(index, _UP))
 
 
-def mac(index: int, address: str) -> Request:
+def mac(index: int, address: str) -> NetlinkRequest:
     """Give an interface another MAC address."""
-    return Request(_SET_LINK, 0, _interface(index) + attribute(_MAC, _mac(address)))
+    return NetlinkRequest(_SET_LINK, 0, _interface(index) + attribute(_MAC, _mac(address)))
 
 
-def plugged(index: int, into: int) -> Request:
+def plugged(index: int, into: int) -> NetlinkRequest:
     """Make an interface a port of a bridge."""
-    return Request(_SET_LINK, 0, _interface(index) + attribute(_MASTER, struct.pack("=I", into)))
+    return NetlinkRequest(_SET_LINK, 0, _interface(index) + attribute(_MASTER, struct.pack("=I", into)))
 
 
-def isolated(index: int) -> Request:
+def isolated(index: int) -> NetlinkRequest:
     """Have a bridge pass nothing between this port and another one that is isolated."""
     port = attribute(_PORT | _NESTED, attribute(_ISOLATED, b"\1"))
-    return Request(_SET_LINK, 0, _interface(index, family=socket.AF_BRIDGE) + port)
+    return NetlinkRequest(_SET_LINK, 0, _interface(index, family=socket.AF_BRIDGE) + port)
 
 
-def gone(index: int) -> Request:
+def gone(index: int) -> NetlinkRequest:
     """Remove an interface, and with it its peer."""
-    return Request(_DELETE_LINK, 0, _interface(index))
+    return NetlinkRequest(_DELETE_LINK, 0, _interface(index))
 
 
-def address(index: int, value: IPv4Interface) -> Request:
+def address(index: int, value: IPv4Interface) -> NetlinkRequest:
     """Give an interface an address."""
     body = _ADDRESS_OF.pack(socket.AF_INET, value.network.prefixlen, 0, 0, index)
     body += attribute(_LOCAL, value.packed) + attribute(_ADDRESS, value.packed)
-    return Request(_NEW_ADDRESS, CREATE | EXCLUSIVE, body)
+    return NetlinkRequest(_NEW_ADDRESS, CREATE | EXCLUSIVE, body)
 
 
-def neighbour(index: int, of: IPv4Address, at: str) -> Request:
+def neighbour(index: int, of: IPv4Address, at: str) -> NetlinkRequest:
     """A permanent neighbour: this address is at that MAC address."""
     body = _NEIGHBOUR_OF.pack(socket.AF_INET, index, _PERMANENT, 0, 0)
     body += attribute(_NEIGHBOUR, of.packed) + attribute(_NEIGHBOUR_MAC, _mac(at))
-    return Request(_NEW_NEIGHBOUR, CREATE | REPLACE, body)
+    return NetlinkRequest(_NEW_NEIGHBOUR, CREATE | REPLACE, body)
 
 
-def route(to: IPv4Network, via: IPv4Address, source: IPv4Address | None = None) -> Request:
+def route(to: IPv4Network, via: IPv4Address, source: IPv4Address | None = None) -> NetlinkRequest:
     """The way to a network, in place of the one there was; own packets bear the `source` where one is given."""
     body = _ROUTE.pack(socket.AF_INET, to.prefixlen, 0, 0, _MAIN_TABLE, _STATIC, _EVERYWHERE, _UNICAST, 0)
     body += _to(to) + attribute(_GATEWAY, via.packed)
     if source is not None:
         body += attribute(_SOURCE, source.packed)
-    return Request(_NEW_ROUTE, CREATE | REPLACE, body)
+    return NetlinkRequest(_NEW_ROUTE, CREATE | REPLACE, body)
 
 
-def no_route(to: IPv4Network) -> Request:
+def no_route(to: IPv4Network) -> NetlinkRequest:
     """No way to a network any more."""
     body = _ROUTE.pack(socket.AF_INET, to.prefixlen, 0, 0, _MAIN_TABLE, 0, _NOWHERE, 0, 0)
-    return Request(_DELETE_ROUTE, 0, body + _to(to))
+    return NetlinkRequest(_DELETE_ROUTE, 0, body + _to(to))
 
 
 def _to(network: IPv4Network) -> bytes:

@@ -20,6 +20,7 @@ from pathlib import Path
 import docker
 from docker.errors import DockerException
 
+from testbed.emulation.errors import EmulationError
 from testbed.emulation.label import STATE_ROOT
 from testbed.emulation.process import start_ticks
 
@@ -35,7 +36,7 @@ STOP_TIMEOUT_S = 60.0
 LOG_TAIL_LINES = 15
 
 
-class EngineError(Exception):
+class EngineError(EmulationError):
     """There is no engine to work with; the text says why and what to do."""
 
 

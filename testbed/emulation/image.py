@@ -31,6 +31,7 @@ import docker
 from docker.errors import APIError, BuildError, ImageNotFound
 
 from testbed.emulation import engine
+from testbed.emulation.errors import EmulationError
 
 ROOT = Path(__file__).resolve().parents[2]
 CONTAINERS = ROOT / "containers"
@@ -65,7 +66,7 @@ PROBE = (
 Progress = Callable[[str], None]
 
 
-class ImageError(Exception):
+class ImageError(EmulationError):
     """The worker image cannot be made; the text says why and what to do."""
 
 

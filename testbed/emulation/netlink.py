@@ -34,7 +34,7 @@ _INTERFACE = struct.Struct("=BxHiII")
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class NetlinkRequest:
     """One change: its message type, flags beside the usual ones, and its body."""
 
     message: int
@@ -72,23 +72,23 @@ class Netlink:
         """Let the namespace go: an open socket keeps it alive."""
         self._socket.close()
 
-    def apply(self, *requests: Request) -> None:
+    def apply(self, *requests: NetlinkRequest) -> None:
         """Send requests, many at once, and read an answer to each; then raise the first refusal, if any."""
         for begin in range(0, len(requests), AT_ONCE):
             self._ask(requests[begin : begin + AT_ONCE], _ACKNOWLEDGE)
 
     def dump(self, message: int, body: bytes) -> list[bytes]:
         """The bodies of all that a request asks for."""
-        return self._ask([Request(message, 0, body)], _DUMP)
+        return self._ask([NetlinkRequest(message, 0, body)], _DUMP)
 
     def index(self, interface: str) -> int:
         """The kernel's number of an interface; OSError (ENODEV) when there is none of this name."""
         body = _INTERFACE.pack(0, 0, 0, 0, 0) + attribute(_NAME, interface.encode() + b"\0")
         body += attribute(_EXTENT, struct.pack("=I", _WITHOUT_STATISTICS))
-        (answer,) = self._ask([Request(_GET_LINK, 0, body)], _ACKNOWLEDGE)
+        (answer,) = self._ask([NetlinkRequest(_GET_LINK, 0, body)], _ACKNOWLEDGE)
         return int(_INTERFACE.unpack_from(answer)[2])
 
-    def _ask(self, requests: Sequence[Request], flags: int) -> list[bytes]:
+    def _ask(self, requests: Sequence[NetlinkRequest], flags: int) -> list[bytes]:
         """Send all at once, and read until each is done or refused; what came in answer."""
         found, refusal = [], 0
         with self._lock:
@@ -107,7 +107,7 @@ class Netlink:
             raise OSError(refusal, os.strerror(refusal))
         return found
 
-    def _send(self, requests: Sequence[Request], flags: int) -> set[int]:
+    def _send(self, requests: Sequence[NetlinkRequest], flags: int) -> set[int]:
         """The numbers that answers will bear."""
         messages, numbers = [], set()
         for request in requests:

@@ -21,13 +21,10 @@ from pathlib import Path
 from typing import Any, get_args
 
 from testbed.emulation.desk import Desk
-from testbed.emulation.engine import EngineError
-from testbed.emulation.image import ImageError
+from testbed.emulation.errors import EmulationError
 from testbed.emulation.interrupt import Interrupted, interruptible
-from testbed.emulation.requests import Listener
-from testbed.emulation.shaping import ShapingError
+from testbed.emulation.requests import RequestServer
 from testbed.emulation.standing import Backend, StandingNetwork
-from testbed.emulation.switch import SwitchError
 from testbed.spec.errors import SpecError
 from testbed.spec.topology import Topology
 
@@ -86,7 +83,7 @@ def main() -> int:
             _own(args.name, args.topology, args.backend, teller)
     except (SpecError, FileExistsError) as error:
         return teller.fail(BAD_INPUT, str(error))
-    except (EngineError, ImageError, ShapingError, SwitchError) as error:
+    except EmulationError as error:
         return teller.fail(CANNOT, str(error))
     except BrokenPipeError:
         return FAILED  # whoever asked for the network has gone
@@ -103,7 +100,7 @@ def _own(name: str, file: Path, backend: Backend, teller: Teller) -> None:
             filename=network.folder / LOG, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
         )
         log.info("%s is up as %s", file, name)
-        with Listener(name, Desk(network).answer):
+        with RequestServer(name, Desk(network).answer):
             teller.tell({"up": name})
             teller.close(network.folder / LOG)
             threading.Event().wait()

@@ -57,7 +57,7 @@ Request = StatusRequest | LinkRequest | SwapRequest
 _REQUEST: TypeAdapter[Request] = TypeAdapter(Annotated[Request, Field(discriminator="verb")])
 
 
-class Answer(_Message):
+class Reply(_Message):
     """What was asked for; or why not: `refused` what was asked is wrong, `failed` it could not be done."""
 
     value: dict[str, Any] = {}
@@ -65,11 +65,11 @@ class Answer(_Message):
     failed: str | None = None
 
 
-class Refused(ValueError):
+class RequestRefused(ValueError):
     """What was asked cannot be right; the text says what would be."""
 
 
-class Failed(RuntimeError):
+class RequestFailed(RuntimeError):
     """The network did not do it; the text says why."""
 
 
@@ -79,31 +79,33 @@ def standing() -> list[str]:
 
 
 def ask(network: str, request: Request) -> dict[str, Any]:
-    """The answer of the network's owner. Refused or Failed when there is none to what was asked."""
+    """The answer of the network's owner. RequestRefused or RequestFailed when there is none to what was asked."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(ANSWER_TIMEOUT_S)
         try:
             connection.connect(str(_socket(network)))
             connection.sendall(request.model_dump_json().encode() + b"\n")
             with connection.makefile("rb") as lines:
-                answer = Answer.model_validate_json(lines.readline())
+                answer = Reply.model_validate_json(lines.readline())
         except (OSError, ValidationError) as error:
-            raise Failed(f"the network {network} does not answer ({error}); `testbed clean` takes it away") from error
+            raise RequestFailed(
+                f"the network {network} does not answer ({error}); `testbed clean` takes it away"
+            ) from error
     if answer.refused is not None:
-        raise Refused(answer.refused)
+        raise RequestRefused(answer.refused)
     if answer.failed is not None:
-        raise Failed(answer.failed)
+        raise RequestFailed(answer.failed)
     return answer.value
 
 
-class Listener:
+class RequestServer:
     """Answers requests one after the other, in a thread of its own; a context manager.
 
     One thread for all, and no other: the kernel ends a switch's daemons together with the thread that started them,
     so the sites that a swap adds live as long as this does.
     """
 
-    def __init__(self, network: str, answer: Callable[[Request], Answer]) -> None:
+    def __init__(self, network: str, answer: Callable[[Request], Reply]) -> None:
         class Handler(StreamRequestHandler):
             timeout = REQUEST_TIMEOUT_S
 
@@ -111,7 +113,7 @@ class Listener:
                 try:
                     request = _REQUEST.validate_json(self.rfile.readline())
                 except ValidationError as error:
-                    reply = Answer(refused=f"this testbed does not know the request: {error}")
+                    reply = Reply(refused=f"this testbed does not know the request: {error}")
                 else:
                     reply = answer(request)
                 self.wfile.write(reply.model_dump_json().encode() + b"\n")
@@ -124,7 +126,7 @@ class Listener:
         self._server.server_activate()
         self._thread = Thread(target=self._server.serve_forever, args=(0.1,), name="requests")
 
-    def __enter__(self) -> Listener:
+    def __enter__(self) -> RequestServer:
         self._thread.start()
         return self
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from testbed.emulation import device
+from testbed.emulation.errors import EmulationError
 from testbed.emulation.namespace import Namespace, inside
 from testbed.emulation.netlink import Netlink
 from testbed.spec.topology import SwitchChoice, SwitchName
@@ -51,7 +52,7 @@ exec ovsdb-server conf.db --remote=punix:db.sock --unixctl=database.ctl --no-chd
 """
 
 
-class SwitchError(RuntimeError):
+class SwitchError(EmulationError):
     """A switch cannot be made here. The text says what to do about it."""
 
 

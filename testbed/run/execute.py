@@ -12,11 +12,7 @@ from rich.markup import escape
 
 from testbed.controller.client import AdminError
 from testbed.emulation import budget, cleanup, engine
-from testbed.emulation.budget import BudgetError
-from testbed.emulation.engine import EngineError
-from testbed.emulation.image import ImageError
-from testbed.emulation.shaping import ShapingError
-from testbed.emulation.switch import SwitchError
+from testbed.emulation.errors import EmulationError
 from testbed.run.conclude import conclude, failed
 from testbed.run.directory import RunDirectory
 from testbed.run.display import Display
@@ -51,7 +47,7 @@ def execute(file: Path, overrides: Mapping[str, str], strict: bool, publish: Pub
     display.say(f"[bold]{experiment.name}[/] in {directory.path}")
     try:
         return _execute(experiment, directory, display, strict, publish)
-    except (BudgetError, EngineError, FileExistsError, ImageError, ShapingError, SwitchError) as error:
+    except (EmulationError, FileExistsError) as error:
         failed(directory, str(error))
         raise CannotRun(str(error)) from error
     except APIError as error:

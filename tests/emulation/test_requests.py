@@ -13,12 +13,12 @@ import pytest
 
 from testbed.emulation import label
 from testbed.emulation.requests import (
-    Answer,
-    Failed,
     LinkRequest,
-    Listener,
-    Refused,
+    Reply,
     Request,
+    RequestFailed,
+    RequestRefused,
+    RequestServer,
     StatusRequest,
     SwapRequest,
     ask,
@@ -29,8 +29,8 @@ pytestmark = pytest.mark.unit
 
 
 @contextmanager
-def listening(answer: Callable[[Request], Answer]) -> Iterator[Path]:
-    with label.labelled("one") as folder, Listener("one", answer):
+def listening(answer: Callable[[Request], Reply]) -> Iterator[Path]:
+    with label.labelled("one") as folder, RequestServer("one", answer):
         yield folder / "owner.sock"
 
 
@@ -51,9 +51,9 @@ def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_request_arrives_as_it_was_sent(request_: Request) -> None:
     got: list[Request] = []
 
-    def answer(request: Request) -> Answer:
+    def answer(request: Request) -> Reply:
         got.append(request)
-        return Answer(value={"seen": [1.5, None, "größer"]})
+        return Reply(value={"seen": [1.5, None, "größer"]})
 
     with listening(answer):
         assert standing() == ["one"]
@@ -63,11 +63,11 @@ def test_a_request_arrives_as_it_was_sent(request_: Request) -> None:
 
 
 def test_a_refusal_is_not_a_failure() -> None:
-    answers = iter([Answer(refused="no link rome->oslo"), Answer(failed="the core has gone"), Answer(value={})])
+    answers = iter([Reply(refused="no link rome->oslo"), Reply(failed="the core has gone"), Reply(value={})])
     with listening(lambda _: next(answers)):
-        with pytest.raises(Refused, match="rome->oslo"):
+        with pytest.raises(RequestRefused, match="rome->oslo"):
             ask("one", StatusRequest())
-        with pytest.raises(Failed, match="the core has gone"):
+        with pytest.raises(RequestFailed, match="the core has gone"):
             ask("one", StatusRequest())
         assert ask("one", StatusRequest()) == {}
 
@@ -75,9 +75,9 @@ def test_a_refusal_is_not_a_failure() -> None:
 def test_requests_are_served_one_after_the_other_in_one_thread() -> None:
     threads: set[int] = set()
 
-    def answer(_: Request) -> Answer:
+    def answer(_: Request) -> Reply:
         threads.add(threading.get_ident())
-        return Answer()
+        return Reply()
 
     with listening(answer):
         askers = [threading.Thread(target=ask, args=("one", StatusRequest())) for _ in range(8)]
@@ -89,13 +89,13 @@ def test_requests_are_served_one_after_the_other_in_one_thread() -> None:
 
 
 def test_only_its_owner_may_ask() -> None:
-    with listening(lambda _: Answer()) as path:
+    with listening(lambda _: Reply()) as path:
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 @pytest.mark.parametrize("sent", [b"", b"\n", b"status\n", b'{"verb": "stop"}\n', b"\xff\xfe\n", b'{"verb": "link"}\n'])
 def test_nonsense_is_refused_and_the_next_is_served(sent: bytes) -> None:
-    with listening(lambda _: Answer(value={"well": True})) as path:
+    with listening(lambda _: Reply(value={"well": True})) as path:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.connect(str(path))
             connection.sendall(sent)
@@ -107,5 +107,5 @@ def test_nonsense_is_refused_and_the_next_is_served(sent: bytes) -> None:
 
 
 def test_nobody_there() -> None:
-    with pytest.raises(Failed, match="the network one does not answer"):
+    with pytest.raises(RequestFailed, match="the network one does not answer"):
         ask("one", StatusRequest())

@@ -7,7 +7,7 @@ Unlike a WAN link's queue it may stand on the sending host: a real card of this 
 
 from __future__ import annotations
 
-from testbed.emulation.netlink import Request
+from testbed.emulation.netlink import NetlinkRequest
 from testbed.emulation.shaping import tc
 from testbed.emulation.shaping.base import SUPER_PACKET_BYTES
 
@@ -15,7 +15,7 @@ from testbed.emulation.shaping.base import SUPER_PACKET_BYTES
 QUEUE_S = 0.010
 
 
-def limit_rate(interface: int, rate_bps: float) -> Request:
+def limit_rate(interface: int, rate_bps: float) -> NetlinkRequest:
     """Let the interface (by index) send no faster than this; changed in place where it was limited before.
 
     A super-packet that is longer than the bucket is cut up into single frames, each of which then costs every hop on

@@ -9,10 +9,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Self
 
+from testbed.emulation.errors import EmulationError
 from testbed.link import MTU_FRAME_BYTES, TCP_PAYLOAD_BYTES, LinkState
 
 
-class ShapingError(RuntimeError):
+class ShapingError(EmulationError):
     """A link cannot be shaped. The text says what to do about it; the link is dead, never unshaped."""
 
 

@@ -31,7 +31,7 @@ from math import ceil
 from pathlib import Path
 from typing import ClassVar
 
-from testbed.emulation.netlink import Request
+from testbed.emulation.netlink import NetlinkRequest
 from testbed.emulation.shaping import tc
 from testbed.emulation.shaping.base import (
     SUPER_PACKET_BYTES,
@@ -45,7 +45,7 @@ from testbed.emulation.shaping.base import (
     passes,
     refuse_attached,
 )
-from testbed.emulation.shaping.timed import Answer, Batch, Timed, Timer
+from testbed.emulation.shaping.timed import Batch, Timed, Timer, TimerAnswer
 from testbed.link import MTU_FRAME_BYTES, LinkState
 
 #: A bucket that fills in this time rides out the timer's lateness: 1.25 MB at 10 Gbit/s, two frames at 64
@@ -102,7 +102,7 @@ class _Tree:
         self.allowed_bytes += rate / 8 * (now - self.since)
         self.since = now
 
-    def delay(self, state: LinkState, *, create: bool = False, dead: bool = False) -> Request:
+    def delay(self, state: LinkState, *, create: bool = False, dead: bool = False) -> NetlinkRequest:
         return tc.netem(
             self.index,
             self.root,
@@ -114,13 +114,13 @@ class _Tree:
             create=create,
         )
 
-    def rate(self, state: LinkState, *, create: bool = False) -> Request:
+    def rate(self, state: LinkState, *, create: bool = False) -> NetlinkRequest:
         return tc.htb_class(self.index, _CLASS, _HTB, state.rate_bps, burst_bytes(state.rate_bps), create=create)
 
-    def queue(self, state: LinkState, *, create: bool = False) -> Request:
+    def queue(self, state: LinkState, *, create: bool = False) -> NetlinkRequest:
         return tc.bfifo(self.index, _QUEUE, _CLASS, queue_limit(state), create=create)
 
-    def build(self) -> list[Request]:
+    def build(self) -> list[NetlinkRequest]:
         """The whole tree in the place of what is there: dead first, alive with the last request."""
         return [
             self.delay(self.state, create=True, dead=True),
@@ -130,7 +130,7 @@ class _Tree:
             self.delay(self.state),
         ]
 
-    def change(self, state: LinkState, before: LinkState | None = None) -> list[Request]:
+    def change(self, state: LinkState, before: LinkState | None = None) -> list[NetlinkRequest]:
         """Requests that make the tree behave as the new state says, after the one in force or `before`; only those that
         change something.
 
@@ -182,7 +182,7 @@ class NetemShaper(Shaper):
                 self._note(self._its_timer().ask(Batch(forget=list(coming))))
                 for link in coming:
                     self._coming.pop(link, None)
-            batches: dict[Path, list[Request]] = {}
+            batches: dict[Path, list[NetlinkRequest]] = {}
             for link, state in states.items():
                 tree = self._trees[link]
                 batches.setdefault(tree.netns, []).extend(tree.change(state))
@@ -218,7 +218,7 @@ class NetemShaper(Shaper):
             found, self._found = self._found, []
             return found
 
-    def _note(self, answer: Answer) -> None:
+    def _note(self, answer: TimerAnswer) -> None:
         """What came to be in force is, from its moment on."""
         self._refusal = self._refusal or answer.refusal
         for applied in answer.applied:

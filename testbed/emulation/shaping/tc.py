@@ -9,7 +9,7 @@ import socket
 import struct
 from dataclasses import dataclass
 
-from testbed.emulation.netlink import CREATE, REPLACE, Netlink, Request, attribute, attributes
+from testbed.emulation.netlink import CREATE, REPLACE, Netlink, NetlinkRequest, attribute, attributes
 from testbed.link import MTU_FRAME_BYTES, GilbertElliott
 
 ROOT = 0xFFFFFFFF
@@ -34,11 +34,11 @@ def handle(major: int, minor: int = 0) -> int:
     return major << 16 | minor
 
 
-def _qdisc(kind: str, index: int, own: int, parent: int, options: bytes, create: bool) -> Request:
+def _qdisc(kind: str, index: int, own: int, parent: int, options: bytes, create: bool) -> NetlinkRequest:
     """With `create` it is grafted in the place of whatever is there; else an existing one is changed."""
     body = _TCMSG.pack(socket.AF_UNSPEC, index, own, parent, 0)
     body += attribute(_TCA_KIND, kind.encode() + b"\0") + attribute(_TCA_OPTIONS, options)
-    return Request(_RTM_NEWQDISC, CREATE | REPLACE if create else 0, body)
+    return NetlinkRequest(_RTM_NEWQDISC, CREATE | REPLACE if create else 0, body)
 
 
 def netem(
@@ -51,7 +51,7 @@ def netem(
     loss: float | GilbertElliott,
     limit_packets: int,
     create: bool = False,
-) -> Request:
+) -> NetlinkRequest:
     """Delay and loss at the root of an interface.
 
     netem reorders packets under jitter unless it also has a rate, in which case it never lets one overtake
@@ -76,7 +76,7 @@ def _share(probability: float) -> int:
     return round(probability * _MAX_U32)
 
 
-def htb(index: int, own: int, parent: int, default_class: int) -> Request:
+def htb(index: int, own: int, parent: int, default_class: int) -> NetlinkRequest:
     """A classful rate limiter; unclassified packets go to the default class."""
     options = attribute(_HTB_INIT, struct.pack("=5I", 3, 10, default_class, 0, 0))
     return _qdisc("htb", index, own, parent, options, create=True)
@@ -84,7 +84,7 @@ def htb(index: int, own: int, parent: int, default_class: int) -> Request:
 
 def htb_class(
     index: int, own: int, parent: int, rate_bps: float, burst_bytes: float, *, create: bool = False
-) -> Request:
+) -> NetlinkRequest:
     """A class with the same rate and ceiling.
 
     `quantum` only matters between siblings, but unset the kernel derives one from the rate, and complains
@@ -99,10 +99,10 @@ def htb_class(
         options += attribute(_HTB_RATE64, wide) + attribute(_HTB_CEIL64, wide)
     body = _TCMSG.pack(socket.AF_UNSPEC, index, own, parent, 0)
     body += attribute(_TCA_KIND, b"htb\0") + attribute(_TCA_OPTIONS, options)
-    return Request(_RTM_NEWTCLASS, CREATE if create else 0, body)
+    return NetlinkRequest(_RTM_NEWTCLASS, CREATE if create else 0, body)
 
 
-def tbf(index: int, own: int, rate_bps: float, burst_bytes: int, limit_bytes: int) -> Request:
+def tbf(index: int, own: int, rate_bps: float, burst_bytes: int, limit_bytes: int) -> NetlinkRequest:
     """A token bucket at the root of an interface, put there or changed in place."""
     rate = int(rate_bps / 8)
     parms = _rate(rate) + _rate(0) + struct.pack("=3I", limit_bytes, 0, 0)
@@ -117,7 +117,7 @@ def _rate(bytes_per_second: int) -> bytes:
     return struct.pack("=BBHhHI", 0, _ETHERNET_LINK_LAYER, 0, 0, 0, min(bytes_per_second, _MAX_U32))
 
 
-def bfifo(index: int, own: int, parent: int, limit_bytes: int, *, create: bool = False) -> Request:
+def bfifo(index: int, own: int, parent: int, limit_bytes: int, *, create: bool = False) -> NetlinkRequest:
     """A queue limited in bytes."""
     return _qdisc("bfifo", index, own, parent, struct.pack("=I", min(limit_bytes, _MAX_U32)), create)
 

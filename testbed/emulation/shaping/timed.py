@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from testbed.emulation.netlink import Request
+from testbed.emulation.netlink import NetlinkRequest
 from testbed.emulation.shaping.base import Applied, ShapingError
 
 #: What a batch may have: some 1,300 states ahead are 400 KB.
@@ -34,7 +34,7 @@ class Timed(NamedTuple):
 
     due_s: float
     netns: Path
-    requests: tuple[Request, ...]
+    requests: tuple[NetlinkRequest, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class TimerAnswer:
     """What came to be in force since the last answer; `refusal` is the first of the kernel's, if there was one."""
 
     applied: Sequence[Applied]
@@ -76,7 +76,7 @@ class Timer:
         """Whether it goes in front of all ordinary processes."""
         return self._process.poll() is None and os.sched_getscheduler(self._process.pid) == os.SCHED_RR
 
-    def ask(self, batch: Batch) -> Answer:
+    def ask(self, batch: Batch) -> TimerAnswer:
         """Have a batch done at one instant; what was in force before it."""
         with self._lock:
             try:
@@ -84,7 +84,7 @@ class Timer:
                 answer = receive(self._channel)
             except OSError as error:
                 raise ShapingError(self.failure() or f"the process that replays does not answer: {error}") from error
-        if not isinstance(answer, Answer):
+        if not isinstance(answer, TimerAnswer):
             raise ShapingError(self.failure() or "the process that replays has gone")
         return answer
 

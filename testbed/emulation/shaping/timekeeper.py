@@ -15,7 +15,7 @@ from pathlib import Path
 
 from testbed.emulation.netlink import Netlink
 from testbed.emulation.shaping.base import Applied
-from testbed.emulation.shaping.timed import ANSWER_TIMEOUT_S, Answer, Batch, Timed, receive, send
+from testbed.emulation.shaping.timed import ANSWER_TIMEOUT_S, Batch, Timed, TimerAnswer, receive, send
 
 #: The real-time round-robin class, so that a busy host's workers do not delay a change; the lowest priority of it.
 REALTIME_PRIORITY = 1
@@ -64,7 +64,7 @@ class Timekeeper:
         for link, coming in batch.coming.items():
             self._coming.setdefault(link, deque()).extend(coming)
         applied, self._applied = self._applied, []
-        send(self._channel, Answer(applied, self._refusal))
+        send(self._channel, TimerAnswer(applied, self._refusal))
 
     def _apply(self, now: float) -> None:
         """Send what is due, all of a namespace at once."""

@@ -1,0 +1,7 @@
+"""What every error of a machine that cannot emulate is."""
+
+from __future__ import annotations
+
+
+class EmulationError(RuntimeError):
+    """This machine cannot emulate what was asked for. The text says why, and what to do about it."""
