@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
@@ -31,11 +31,9 @@ from benchmarks.support.options import Options
 from benchmarks.support.reducers import Library, Outcome, Task
 from benchmarks.support.rendezvous import Rendezvous
 from benchmarks.support.table import Table, progress, show
-from testbed.emulation.label import labelled
-from testbed.emulation.namespace import Namespace
-from testbed.emulation.network import Network
+from testbed.emulation.holders import Namespaces, idle
 from testbed.emulation.routing import Routes
-from testbed.emulation.shaping import open_shaper
+from testbed.emulation.testbed import Backend, Testbed
 from testbed.plan import Plan, Tree
 from testbed.planning import make_policy
 from testbed.planning.bound import bound
@@ -152,25 +150,21 @@ class Team:
 
 
 @contextmanager
-def team(case: Case, backend: str) -> Iterator[Team]:
+def team(case: Case, backend: Backend) -> Iterator[Team]:
     """The members' places, on a network that is there meanwhile."""
     if case.network is None:
         members = ("m0", "m1")
         yield Team({member: [] for member in members}, dict.fromkeys(members, "127.0.0.1"))
         return
     name = f"allreduce-{case.name}-{os.getpid()}"
-    with labelled(name), open_shaper(backend) as shaper, ExitStack() as stack:  # type: ignore[arg-type]
-        network = Network(name, case.network, shaper, lambda *_: None)
-        stack.callback(network.stop)
-        hosts = {}
+    with closing(Testbed(case.network, name=name, backend=backend)) as testbed:
+        # Step by step, for traces are not to be replayed: links stay as the plan was made for.
+        testbed.open()
+        testbed.build()
+        testbed.start(Namespaces(), idle(case.network.workers))
+        network, found = testbed.network, Team(interface="eth0")
         for worker in case.network.workers:
-            hosts[worker.name] = Namespace()
-            stack.callback(hosts[worker.name].close)
-        network.build()
-        network.join({member: host.pid for member, host in hosts.items()})
-        found = Team(interface="eth0")
-        for worker in case.network.workers:
-            found.entering[worker.name] = ["nsenter", "-t", str(hosts[worker.name].pid), "-n"]
+            found.entering[worker.name] = ["nsenter", "-t", str(network.container(worker.name).pid), "-n"]
             found.addresses[worker.name] = network.address(worker)
             if case.congestion:
                 _set_congestion(found.entering[worker.name], case.congestion)
@@ -201,7 +195,7 @@ def plan(members: Sequence[str], seen: View | None) -> Plan:
     return Plan(0, tuple(members), tuple(trees), LOOPBACK_CHUNK_BYTES)
 
 
-def measure(case: Case, backend: str, repeats: int) -> Figures:
+def measure(case: Case, backend: Backend, repeats: int) -> Figures:
     """Ours, then gloo, on one network."""
     seen = view(case)
     with team(case, backend) as members:

@@ -20,9 +20,8 @@ from typing import Any
 from benchmarks.support.controller import controller
 from benchmarks.support.options import Options
 from benchmarks.support.table import Table, progress, show
-from testbed.emulation.namespace import Namespace
 from testbed.emulation.network import Network
-from testbed.emulation.shaping import open_shaper
+from testbed.emulation.testbed import Testbed
 from testbed.spec.topology import Topology
 
 #: DDP arranges its buckets in the first step; the second has them cold.
@@ -42,15 +41,8 @@ def two_sites(rate: str, delay: str) -> Iterator[Network]:
         "links": [{"between": ["paris", "tokyo"], "rate": rate, "delay": delay}],
     }
     topology = Topology.from_value(value, Path("ddp.yaml"))
-    with ExitStack() as stack:
-        network = Network("ddpbench", topology, stack.enter_context(open_shaper()), lambda *_: None)
-        stack.callback(network.stop)
-        network.build()
-        holders = {worker.name: Namespace() for worker in topology.workers}
-        for holder in holders.values():
-            stack.callback(holder.close)
-        network.join({name: holder.pid for name, holder in holders.items()})
-        yield network
+    with Testbed(topology, workers="namespaces") as testbed:
+        yield testbed.network
 
 
 def train(network: Network, model: str, batch: int, bucket_mb: float, steps: int) -> dict[str, Any]:

@@ -12,16 +12,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 
 from benchmarks.support.options import Options
 from benchmarks.support.table import Table, progress, show
-from testbed.emulation.namespace import Namespace
 from testbed.emulation.network import Network
-from testbed.emulation.shaping import open_shaper
+from testbed.emulation.testbed import Testbed
 from testbed.spec.topology import Link, Topology
 
 PRESET = Path(__file__).parents[1] / "topologies" / "netstorm9.yaml"
@@ -129,15 +127,9 @@ def main() -> int:
     args = parser.parse()
     first = still(Topology.load(PRESET).scaled(SCALE))
     networks = (first, other(first))
-    with ExitStack() as stack:
-        shaper = stack.enter_context(open_shaper())
-        network = Network("benchmark-swap", first, shaper, lambda *_: None)
-        stack.callback(network.stop)
-        network.build()
-        holders = {worker.name: stack.enter_context(closing(Namespace())) for worker in first.workers}
-        network.join({name: holder.pid for name, holder in holders.items()})
-        found = list(windows(network, networks, args.repeats))
-        backend = shaper.name
+    with Testbed(first, name="benchmark-swap", workers="namespaces") as testbed:
+        found = list(windows(testbed.network, networks, args.repeats))
+        backend = testbed.network.shaper.name
     quiet, swapped = ([window for window in found if window.swapped == kind] for kind in (False, True))
     rows = [
         [

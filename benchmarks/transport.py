@@ -13,15 +13,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from benchmarks.support.options import Options
 from benchmarks.support.table import Table, progress, show
-from testbed.emulation.namespace import Namespace
-from testbed.emulation.network import Network
-from testbed.emulation.shaping import open_shaper
+from testbed.emulation.testbed import Testbed
 from testbed.link import MTU_FRAME_BYTES, TCP_PAYLOAD_BYTES
 from testbed.spec.topology import Topology
 
@@ -52,15 +50,10 @@ def goodput_bps(server: Mapping[str, Any]) -> float:
 
 def measure(congestion: str, fitted: bool) -> tuple[float, str]:
     """The part of the ideal that one flow has over a fresh network, and the name of the backend that shaped it."""
-    with ExitStack() as stack:
-        topology = Topology.from_value(TOPOLOGY, Path("transport.yaml"))
-        shaper = stack.enter_context(open_shaper())
-        network = Network("transport", topology, shaper, lambda *_: None, fit_transport=fitted)
-        stack.callback(network.stop)
-        network.build()
-        holders = {worker.name: stack.enter_context(closing(Namespace())) for worker in topology.workers}
-        network.join({name: holder.pid for name, holder in holders.items()})
-        source, target = map(network.container, holders)
+    topology = Topology.from_value(TOPOLOGY, Path("transport.yaml"))
+    with Testbed(topology, workers="namespaces", fit_transport=fitted) as testbed, ExitStack() as stack:
+        network = testbed.network
+        source, target = (network.container(worker.name) for worker in topology.workers)
         server = target.popen(["iperf3", "-s", "-1", "-J"], stdout=subprocess.PIPE)
         stack.callback(server.wait)
         stack.callback(server.kill)
@@ -71,7 +64,7 @@ def measure(congestion: str, fitted: bool) -> tuple[float, str]:
         said = client.communicate()[0]
         if client.returncode:
             raise RuntimeError(f"`{' '.join(words)}` failed: {said.decode().strip()}")
-        return goodput_bps(json.loads(server.communicate()[0])) / IDEAL_BPS, shaper.name
+        return goodput_bps(json.loads(server.communicate()[0])) / IDEAL_BPS, network.shaper.name
 
 
 def main(words: Sequence[str] | None = None) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -21,9 +21,8 @@ from testbed.emulation import engine
 from testbed.emulation.containers import ContainerRequest, Fleet
 from testbed.emulation.image import ensure_worker_image
 from testbed.emulation.interrupt import interruptible
-from testbed.emulation.label import labelled
 from testbed.emulation.network import Network
-from testbed.emulation.shaping import open_shaper
+from testbed.emulation.testbed import Testbed
 from testbed.plan import Plan
 from testbed.planning import View
 from testbed.protocol import Job
@@ -142,18 +141,17 @@ def members_on(name: str, topology: Topology, parameters: int) -> Iterator[Live]
     with interruptible(), ExitStack() as stack:
         client = engine.connect()
         image = ensure_worker_image(client, lambda _: None)
-        folder = stack.enter_context(labelled(name))
         out = Path(stack.enter_context(TemporaryDirectory(prefix=f"{name}-")))
         (out / "logs").mkdir()
-        shaper = stack.enter_context(open_shaper())
-        network = Network(name, topology, shaper, lambda *_: None)
-        stack.callback(network.stop)
-        network.build()
+        testbed = stack.enter_context(closing(Testbed(topology, name=name)))
+        testbed.open()
+        testbed.build()
+        network = testbed.network
         token = secrets.token_hex(16)
         spec = _spec(network, token, parameters)
-        controller = stack.enter_context(ControllerProcess(spec, folder, out))
+        controller = stack.enter_context(ControllerProcess(spec, testbed.folder, out))
         fleet = stack.enter_context(Fleet(client, name, image, controller.control))
-        network.join(fleet.start(_requests(network, token)))
+        testbed.start(fleet, _requests(network, token))
         live = Live(network, controller, out, 4 * parameters)
         live.wait(lambda status: status["round"] is not None)
         yield live

@@ -17,7 +17,7 @@ from testbed.spec.errors import SpecError
 if TYPE_CHECKING:
     from testbed.emulation.cleanup import Cleaned
     from testbed.emulation.requests import Request
-    from testbed.emulation.standing import Backend
+    from testbed.emulation.testbed import Backend
     from testbed.spec.topology import Topology
 
 #: Of networks, and of runs, whose names have a date and a time.
@@ -74,12 +74,12 @@ def _up_with_prompt(name: str, topology: Topology, backend: Backend) -> None:
     from testbed.emulation.desk import Desk
     from testbed.emulation.prompt import Prompt
     from testbed.emulation.requests import RequestServer
-    from testbed.emulation.standing import StandingNetwork
+    from testbed.emulation.testbed import Testbed
     from testbed.run.display import Display
 
-    with StandingNetwork(name, topology, backend, Display().step) as standing:
-        with RequestServer(name, Desk(standing).answer):
-            Prompt(standing.network)
+    with Testbed(topology, name=name, backend=backend, step=Display().step) as testbed:
+        with RequestServer(name, Desk(testbed).answer):
+            Prompt(testbed.network)
 
 
 def exec_(

@@ -23,10 +23,8 @@ from decimal import ROUND_DOWN, ROUND_UP, Context, Decimal
 from pathlib import Path
 
 from testbed.emulation.errors import EmulationError
-from testbed.emulation.label import labelled
-from testbed.emulation.namespace import Namespace
 from testbed.emulation.network import Network
-from testbed.emulation.shaping import Shaper, open_shaper
+from testbed.emulation.testbed import Testbed
 from testbed.spec.experiment import PARAMETERS, Experiment, LinkChange
 from testbed.spec.topology import Topology, Worker
 from testbed.telemetry.host import CpuMeter
@@ -161,16 +159,14 @@ def contradict() -> None:
     KEPT.unlink(missing_ok=True)
 
 
-def measure_budget(shaper_name: str) -> Budget:
+def measure_budget(backend: str) -> Budget:
     """Measure this host, about five seconds, and keep the result. BudgetError when the trial fails."""
     # Two first runs may measure at once, and then get less each; the last one's figure stays.
-    name = f"budget-{os.getpid()}"
     meter = CpuMeter()
     time.sleep(LOOK_S)
     beside = meter.read()
-    with labelled(name), open_shaper(shaper_name) as shaper:  # type: ignore[arg-type]
-        carried = _carry(name, shaper)
-    budget = Budget(_key(shaper_name), carried, _step_seconds(), os.cpu_count() or 1, time.time(), beside)
+    carried = _carry(f"budget-{os.getpid()}", backend)
+    budget = Budget(_key(backend), carried, _step_seconds(), os.cpu_count() or 1, time.time(), beside)
     KEPT.parent.mkdir(parents=True, exist_ok=True)
     fresh = KEPT.with_suffix(f".{os.getpid()}")
     fresh.write_text(json.dumps(asdict(budget), indent=1) + "\n")
@@ -182,7 +178,7 @@ def _key(backend: str) -> str:
     return f"{platform.release()} {platform.machine()}, {os.cpu_count()} cores, {backend}"
 
 
-def _carry(name: str, shaper: Shaper) -> float:
+def _carry(name: str, backend: str) -> float:
     leaves = [f"leaf{i}" for i in range(2 * PAIRS)]
     value = {
         "name": "budget",
@@ -191,13 +187,19 @@ def _carry(name: str, shaper: Shaper) -> float:
         "links": [{"between": ["hub", leaf], "rate": LINK_RATE, "delay": "5ms"} for leaf in leaves],
     }
     topology = Topology.from_value(value, Path("budget"))
-    network = Network(name, topology, shaper, lambda *_: None)
-    hosts = {worker.name: Namespace() for worker in topology.workers}
+    with Testbed(topology, name=name, backend=backend, workers="namespaces") as testbed:  # type: ignore[arg-type]
+        carried = _fill(testbed.network)
+    if not carried:
+        raise BudgetError("nothing arrived over the trial's links; `testbed doctor` says what this machine lacks")
+    return carried
+
+
+def _fill(network: Network) -> float:
+    """Keep all links full for a while; bit/s that arrived, over the share of the processors that it took."""
+    workers = network.topology.workers
+    pairs = list(zip(workers[::2], workers[1::2], strict=True))
     processes: list[subprocess.Popen[bytes]] = []
     try:
-        network.build()
-        network.join({name: host.pid for name, host in hosts.items()})
-        pairs = list(zip(topology.workers[::2], topology.workers[1::2], strict=True))
         for source, target in [*pairs, *((b, a) for a, b in pairs)]:
             processes.append(_start(network, target, ["iperf3", "-s", "-1"]))
             time.sleep(0.1)  # until it listens
@@ -207,17 +209,11 @@ def _carry(name: str, shaper: Shaper) -> float:
         before, began, busy = sum(network.arrived_bytes().values()), time.monotonic(), CpuMeter()
         time.sleep(WINDOW_S)
         arrived = sum(network.arrived_bytes().values()) - before
-        carried = arrived * 8 / (time.monotonic() - began) / busy.read()
+        return arrived * 8 / (time.monotonic() - began) / busy.read()
     finally:
         for process in processes:
             process.kill()
             process.wait()
-        network.stop()
-        for host in hosts.values():
-            host.close()
-    if not carried:
-        raise BudgetError("nothing arrived over the trial's links; `testbed doctor` says what this machine lacks")
-    return carried
 
 
 def _start(network: Network, worker: Worker, command: list[str]) -> subprocess.Popen[bytes]:

@@ -1,20 +1,19 @@
-"""Turns requests into calls of a standing network, and what these raise into answers."""
+"""Turns requests into calls of a testbed, and what these raise into answers."""
 
 from __future__ import annotations
 
 import logging
-from pathlib import Path
+from dataclasses import asdict
 from typing import Any
 
 from docker.errors import DockerException
 
 from testbed.emulation.errors import EmulationError
 from testbed.emulation.requests import LinkRequest, Reply, Request, StatusRequest
-from testbed.emulation.standing import StandingNetwork, state_values
+from testbed.emulation.status import state_values, status
+from testbed.emulation.testbed import Swapped, Testbed
+from testbed.link import LinkState
 from testbed.spec.errors import SpecError
-from testbed.spec.experiment import LinkChange
-from testbed.spec.load import validate
-from testbed.spec.topology import Topology
 
 log = logging.getLogger(__name__)
 
@@ -22,8 +21,8 @@ log = logging.getLogger(__name__)
 class Desk:
     """Where a network's requests come in."""
 
-    def __init__(self, network: StandingNetwork) -> None:
-        self._network = network
+    def __init__(self, testbed: Testbed) -> None:
+        self._testbed = testbed
 
     def answer(self, request: Request) -> Reply:
         """Never raises: whoever asks for what fails must not take the network down for the others."""
@@ -39,13 +38,23 @@ class Desk:
             return Reply(failed=f"{type(error).__name__}: {error}; the network may be half changed")
 
     def _do(self, request: Request) -> dict[str, Any]:
-        network = self._network
         if isinstance(request, StatusRequest):
-            return network.status()
+            return status(self._testbed)
         log.info("%s", request)
         if isinstance(request, LinkRequest):
-            state = network.change(validate(LinkChange, {"link": request.link, **request.values}, Path(request.link)))
-            return state_values(state if request.up is None else network.take(request.link, request.up))
-        done = network.swap(Topology.load(request.file))
+            return state_values(self._change(request))
+        done = _record(self._testbed.swap(request.file))
         log.info("swapped: %s", done)
         return done
+
+    def _change(self, request: LinkRequest) -> LinkState:
+        link = self._testbed.links[request.link]
+        state = link.change(**request.values)
+        if request.up is None:
+            return state
+        return link.bring_up() if request.up else link.take_down()
+
+
+def _record(swapped: Swapped) -> dict[str, Any]:
+    counted = asdict(swapped)
+    return {**counted.pop("difference"), **counted}

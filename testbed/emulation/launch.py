@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from testbed.emulation import label
-from testbed.emulation.standing import Backend, Step
+from testbed.emulation.testbed import Backend, Step
 
 
 class LaunchFailed(RuntimeError):

@@ -24,9 +24,8 @@ from testbed.emulation.desk import Desk
 from testbed.emulation.errors import EmulationError
 from testbed.emulation.interrupt import Interrupted, interruptible
 from testbed.emulation.requests import RequestServer
-from testbed.emulation.standing import Backend, StandingNetwork
+from testbed.emulation.testbed import Backend, Testbed
 from testbed.spec.errors import SpecError
-from testbed.spec.topology import Topology
 
 DONE, FAILED, BAD_INPUT, CANNOT = 0, 1, 2, 3
 
@@ -95,14 +94,14 @@ def main() -> int:
 
 
 def _own(name: str, file: Path, backend: Backend, teller: Teller) -> None:
-    with StandingNetwork(name, Topology.load(file), backend, teller.step) as network:
+    with Testbed(file, name=name, backend=backend, step=teller.step) as testbed:
         logging.basicConfig(
-            filename=network.folder / LOG, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
+            filename=testbed.folder / LOG, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
         )
         log.info("%s is up as %s", file, name)
-        with RequestServer(name, Desk(network).answer):
+        with RequestServer(name, Desk(testbed).answer):
             teller.tell({"up": name})
-            teller.close(network.folder / LOG)
+            teller.close(testbed.folder / LOG)
             threading.Event().wait()
 
 

@@ -42,7 +42,7 @@ class LinkRequest(_Message):
 
     verb: Literal["link"] = "link"
     link: str
-    values: dict[str, str] = {}
+    values: dict[Literal["rate", "delay", "jitter", "loss"], str] = {}
     up: bool | None = None
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -21,9 +21,8 @@ from mininet.link import TCLink
 from mininet.log import lg
 from mininet.net import Mininet
 
-from testbed.emulation.namespace import Namespace
-from testbed.emulation.network import Network
-from testbed.emulation.shaping import LinkCounters, open_shaper
+from testbed.emulation.shaping import LinkCounters
+from testbed.emulation.testbed import Testbed
 from testbed.link import LinkState, Queue
 from testbed.spec.topology import Topology
 
@@ -96,15 +95,10 @@ class TestbedLink(Subject):
 
     def _build(self, stack: ExitStack) -> None:
         topology = Topology.from_value(TOPOLOGY, Path("fidelity.yaml"))
-        shaper = stack.enter_context(open_shaper())
-        self.backend = shaper.name
-        self._network = Network("fidelity", topology, shaper, lambda *_: None)
-        stack.callback(self._network.stop)
-        self._network.build()
+        self._network = stack.enter_context(Testbed(topology, workers="namespaces")).network
+        self.backend = self._network.shaper.name
         self.change(self.state)
-        holders = {worker.name: stack.enter_context(closing(Namespace())) for worker in topology.workers}
-        self._network.join({name: holder.pid for name, holder in holders.items()})
-        self.source, self.target = map(self._network.container, holders)
+        self.source, self.target = (self._network.container(worker.name) for worker in topology.workers)
         self.address = self._network.address(topology.workers[1])
 
     def change(self, state: LinkState) -> None:

@@ -1,0 +1,289 @@
+"""A testbed that a program uses: what changes look like from outside, and that nothing of it stays."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import docker
+import pytest
+
+from testbed.emulation import label
+from testbed.emulation.errors import EmulationError
+from testbed.emulation.holders import Namespaces, idle
+from testbed.emulation.live import LiveLinks
+from testbed.emulation.testbed import Testbed
+from testbed.link import LinkState
+from testbed.run.verdict import RTT_TOLERANCE_S
+from testbed.spec.errors import SpecError
+from testbed.spec.topology import Topology
+from tests.cli.standing import LAN_S, left_of, write
+
+#: One name for each network of this process, so that what else is up on the machine is not meant.
+MARK = f"t{os.getpid()}-in"
+
+QUITO_LIMA = ("quito", "lima", "20mbit", "10ms")
+LIMA_CUZCO = ("lima", "cuzco", "20mbit", "15ms")
+
+
+@pytest.fixture(scope="module")
+def line(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("topologies")
+    return write(folder, "line", {"quito": 1, "lima": 1, "cuzco": 1}, QUITO_LIMA, LIMA_CUZCO)
+
+
+@pytest.fixture(scope="module")
+def andes(line: Path) -> Iterator[Testbed]:
+    """For tests that leave it as it was."""
+    with Testbed(line, name=f"{MARK}-andes", workers="namespaces") as testbed:
+        yield testbed
+
+
+def round_trip_s(testbed: Testbed, source: str, target: str) -> float | None:
+    """The least of some round trips, by ping; None without any answer."""
+    address = testbed.network[target].IP()
+    ping = testbed.network[source].popen(
+        ["ping", "-nq", "-c", "8", "-i", "0.02", "-W", "1", address], stdout=subprocess.PIPE
+    )
+    closing = re.search(r"= ([\d.]+)/", ping.communicate()[0].decode())
+    return float(closing[1]) / 1e3 if closing else None
+
+
+def assert_round_trip(testbed: Testbed, source: str, target: str, expected_s: float) -> None:
+    """Within the verdict's tolerance. A busy host may hold up every one of a few pings, so there are more tries."""
+    tolerance = RTT_TOLERANCE_S[testbed.network.shaper.name]
+    for _ in range(4):
+        found = round_trip_s(testbed, source, target)
+        assert found is not None
+        assert found >= expected_s - tolerance
+        if found <= expected_s + tolerance:
+            return
+    pytest.fail(f"{source} to {target}: {found * 1e3:.2f} ms where {expected_s * 1e3:g} ms was asked for")
+
+
+# What needs no network ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.unit
+def test_a_file_that_is_wrong_is_said_before_anything_is_made(tmp_path: Path) -> None:
+    (tmp_path / "wrong.yaml").write_text("name: wrong\nsites: {paris: {worker: 1}}\nlinks: []\n")
+    with pytest.raises(SpecError, match="worker"):
+        Testbed(tmp_path / "wrong.yaml")
+
+
+@pytest.mark.unit
+def test_its_name_is_the_topologys_unless_another_is_given(line: Path) -> None:
+    assert Testbed(line).name == Testbed(Topology.load(line)).name == "line"
+    assert Testbed(line, name="other").folder == label.state_folder("other")
+
+
+@pytest.mark.unit
+def test_who_is_not_root_is_told_so(line: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(EmulationError, match="sudo"):
+        Testbed(line, workers="namespaces").__enter__()
+
+
+class StillNetwork:
+    """A network as far as its links' names go."""
+
+    def __init__(self, topology: Topology) -> None:
+        self.topology = topology
+
+
+@pytest.mark.unit
+def test_a_link_that_is_not_there_is_answered_with_those_that_are(line: Path) -> None:
+    links = LiveLinks(StillNetwork(Topology.load(line)))  # type: ignore[arg-type]
+    assert sorted(links) == ["cuzco->lima", "lima->cuzco", "lima->quito", "quito->lima"]
+    assert len(links) == 4
+    assert links["quito->lima"].name == "quito->lima"
+    with pytest.raises(KeyError, match="no link quito->cuzco is up; there are cuzco->lima, lima->cuzco"):
+        links["quito->cuzco"]
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(("name", "value"), [("rate", "5"), ("loss", "101%"), ("delay", "-1ms")])
+def test_a_value_that_cannot_be_is_refused(line: Path, name: str, value: str) -> None:
+    links = LiveLinks(StillNetwork(Topology.load(line)))  # type: ignore[arg-type]
+    with pytest.raises(SpecError, match=name):
+        links["quito->lima"].change(**{name: value})
+
+
+# From outside -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.privileged
+def test_a_link_is_changed_in_place(andes: Testbed) -> None:
+    assert_round_trip(andes, "quito-w0", "cuzco-w0", 2 * (0.010 + 0.015) + LAN_S)
+    link = andes.links["quito->lima"]
+    before = link.counters.packets
+    state = link.change(rate="5mbit", delay="30ms")
+    assert (state.rate_bps, state.delay_s) == (5e6, 0.030) == (link.state.rate_bps, link.state.delay_s)
+    assert_round_trip(andes, "quito-w0", "lima-w0", 0.030 + 0.010 + LAN_S)
+    assert link.counters.packets >= before + 8
+    assert andes.links["lima->quito"].state.delay_s == 0.010
+    assert link.change(delay="10ms").rate_bps == 5e6, "what is left out stays"
+    link.change(rate="20mbit")
+
+
+@pytest.mark.privileged
+def test_a_pair_is_cut_and_mended(andes: Testbed) -> None:
+    assert not andes.links["quito->lima"].take_down().up
+    assert not andes.links["lima->quito"].state.up
+    assert round_trip_s(andes, "quito-w0", "lima-w0") is None
+    assert andes.links["lima->quito"].bring_up().up
+    assert_round_trip(andes, "quito-w0", "lima-w0", 2 * 0.010 + LAN_S)
+
+
+@pytest.mark.privileged
+def test_a_name_is_there_once(andes: Testbed, line: Path) -> None:
+    with pytest.raises(FileExistsError, match=andes.name), Testbed(line, name=andes.name, workers="namespaces"):
+        pass
+    assert_round_trip(andes, "quito-w0", "lima-w0", 2 * 0.010 + LAN_S)
+
+
+@pytest.mark.privileged
+def test_traces_are_replayed_from_entry_on(tmp_path: Path) -> None:
+    (tmp_path / "steps.csv").write_text("time_s,rate_mbps\n0,10\n0.5,20\n1,30\n")
+    value = write(tmp_path, "traced", {"quito": 1, "lima": 1}, QUITO_LIMA).read_text()
+    value = value.replace("rate: 20mbit", "trace: {file: steps.csv, end: hold}")
+    (tmp_path / "traced.yaml").write_text(value)
+    states: list[tuple[str, LinkState]] = []
+    observer = lambda _, link, state: states.append((link, state))  # noqa: E731
+    with Testbed(tmp_path / "traced.yaml", name=f"{MARK}-traced", workers="namespaces", observer=observer) as testbed:
+        while testbed.replay.elapsed_s < 1.5:
+            time.sleep(0.05)
+        assert testbed.links["quito->lima"].state.rate_bps == 30e6
+        assert testbed.replay.failure is None
+    assert [state.rate_bps for link, state in states if link == "quito->lima"] == [10e6, 20e6, 30e6]
+
+
+@pytest.mark.privileged
+def test_a_swap_keeps_what_stays(line: Path) -> None:
+    other = write(
+        line.parent, "longer", {"quito": 2, "lima": 1, "potosi": 1}, QUITO_LIMA, ("lima", "potosi", "9mbit", "5ms")
+    )
+    with Testbed(line, name=f"{MARK}-swap", workers="namespaces") as testbed:
+        stays, goes = testbed.network["quito-w0"].pid, Path(f"/proc/{testbed.network['cuzco-w0'].pid}")
+        swapped = testbed.swap(other)
+        assert swapped.difference.workers.added == ("potosi-w0", "quito-w1")
+        assert (swapped.unchanged_links, swapped.lost_packets, swapped.unroutable_packets) == (2, 0, 0)
+        assert testbed.network["quito-w0"].pid == stays
+        assert not goes.exists()
+        assert set(testbed.links) == {"quito->lima", "lima->quito", "lima->potosi", "potosi->lima"}
+        assert_round_trip(testbed, "quito-w1", "potosi-w0", 2 * (0.010 + 0.005) + LAN_S)
+
+
+# Nothing is left ----------------------------------------------------------------------------------------------------
+
+
+def open_namespaces() -> set[str]:
+    """Names of this process's threads that hold a network namespace."""
+    held = set()
+    for thread in Path("/proc/self/task").iterdir():
+        try:
+            held.add(str((thread / "ns" / "net").readlink()))
+        except OSError:
+            continue  # it has ended
+    return held
+
+
+@pytest.mark.privileged
+def test_an_error_inside_leaves_nothing(line: Path) -> None:
+    name, before, environment = f"{MARK}-error", open_namespaces(), dict(os.environ)
+    with pytest.raises(ZeroDivisionError), Testbed(line, name=name, workers="namespaces") as testbed:
+        asleep = testbed.network["quito-w0"].popen(["sh", "-c", "echo; exec sleep 600"], stdout=subprocess.PIPE)
+        assert asleep.stdout.readline() == b"\n"
+        helper = subprocess.Popen(["sleep", "600"])
+        assert open_namespaces() > before
+        raise ZeroDivisionError
+    assert left_of(name) == []
+    assert open_namespaces() == before
+    assert dict(os.environ) == environment
+    assert asleep.wait(10) == helper.wait(10) == -signal.SIGKILL
+
+
+@pytest.mark.privileged
+@pytest.mark.parametrize("broken", ["shaping backend", "directed links", "workers in"])
+def test_an_error_on_the_way_up_leaves_nothing(line: Path, broken: str) -> None:
+    name, before = f"{MARK}-up", open_namespaces()
+
+    class Broken(Exception):
+        pass
+
+    class Step:
+        def __init__(self, title: str) -> None:
+            self.title = title
+
+        def __enter__(self) -> None:
+            pass
+
+        def __exit__(self, *_: object) -> None:
+            if broken in self.title:
+                raise Broken
+
+    with pytest.raises(Broken), Testbed(line, name=name, workers="namespaces", step=Step):  # type: ignore[arg-type]
+        pytest.fail("it is not up")
+    assert left_of(name) == []
+    assert open_namespaces() == before
+
+
+@pytest.mark.privileged
+def test_step_by_step_there_is_time_in_between(line: Path) -> None:
+    name = f"{MARK}-steps"
+    testbed = Testbed(line, name=name)
+    try:
+        testbed.open()
+        assert testbed.control.is_dir()
+        testbed.build()
+        assert testbed.links["quito->lima"].state.up
+        assert testbed.replay.elapsed_s == 0.0
+        testbed.start(Namespaces(), idle(testbed.network.topology.workers))
+        assert_round_trip(testbed, "quito-w0", "lima-w0", 2 * 0.010 + LAN_S)
+    finally:
+        testbed.close()
+    testbed.close()
+    assert left_of(name) == []
+
+
+# In containers ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.privileged
+def test_workers_are_containers_that_see_this_network_alone(line: Path) -> None:
+    name = f"{MARK}-boxes"
+    with Testbed(line, name=name) as testbed:
+        client = docker.from_env()
+        box = client.containers.get(f"testbed-{name}.quito-w0")
+        assert box.labels[label.LABEL] == name
+        assert box.exec_run(["ls", "/sys/class/net"]).output.split() == [b"eth0", b"lo"]
+        assert_round_trip(testbed, "quito-w0", "cuzco-w0", 2 * (0.010 + 0.015) + LAN_S)
+        pid = testbed.network["lima-w0"].pid
+        limits = {"quito": 1, "lima": {"workers": 1, "cpus": 0.5}, "cuzco": 1}
+        limited = write(line.parent, "limited", limits, QUITO_LIMA, LIMA_CUZCO)
+        assert testbed.swap(limited).difference.workers.changed == ("lima-w0",)
+        assert testbed.network["lima-w0"].pid != pid
+        assert_round_trip(testbed, "quito-w0", "lima-w0", 2 * 0.010 + LAN_S)
+    assert left_of(name) == []
+
+
+@pytest.mark.privileged
+def test_what_a_killed_one_left_is_not_in_the_way(line: Path) -> None:
+    name = f"{MARK}-killed"
+    program = f"""
+import os, signal
+from testbed.emulation.testbed import Testbed
+Testbed({str(line)!r}, name={name!r}).__enter__()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    subprocess.run([sys.executable, "-c", program], check=False, timeout=120)
+    assert left_of(name), "a killed one leaves its containers"
+    with Testbed(line, name=name) as testbed:
+        assert_round_trip(testbed, "quito-w0", "lima-w0", 2 * 0.010 + LAN_S)
+    assert left_of(name) == []
