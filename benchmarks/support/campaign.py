@@ -14,13 +14,14 @@ from math import inf
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-import docker
 import yaml
 from rich.console import Console
 
 from benchmarks.support.forkserver import ForkedWorkers, ForkServer
 from benchmarks.support.table import progress
+from testbed.emulation import engine
 from testbed.emulation.containers import Fleet
+from testbed.emulation.image import ensure_worker_image
 from testbed.run.directory import RunDirectory
 from testbed.run.display import Display, Snapshot
 from testbed.run.run import Run
@@ -95,8 +96,9 @@ class ForkedRun(Run):
         super().__init__(experiment, directory, display)
         self._server = server
 
-    def fleet(self, client: docker.DockerClient, image: str, control: Path) -> Fleet:
-        return ForkedWorkers(client, self.directory.id, image, control, self._server)
+    def fleet(self, network: str, control: Path) -> Fleet:
+        client = engine.connect()
+        return ForkedWorkers(client, network, ensure_worker_image(client), control, self._server)
 
 
 class Enough(Exception):

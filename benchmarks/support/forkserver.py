@@ -91,7 +91,8 @@ class ForkedWorkers(Fleet):
         return {name: Path(f"/proc/{pid}").exists() for name, pid in self._pids.items()}
 
     def remove(self) -> None:
-        for pid in self._pids.values():
+        while self._pids:
+            _, pid = self._pids.popitem()
             with suppress(ProcessLookupError):  # ended by itself
                 os.kill(pid, signal.SIGKILL)
 

@@ -17,9 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from testbed.controller.spec import ControllerSpec, PlanningSpec
-from testbed.emulation import engine
 from testbed.emulation.containers import ContainerRequest, Fleet
-from testbed.emulation.image import ensure_worker_image
 from testbed.emulation.interrupt import interruptible
 from testbed.emulation.network import Network
 from testbed.emulation.testbed import Testbed
@@ -139,19 +137,17 @@ class Live:
 def members_on(name: str, topology: Topology, parameters: int) -> Iterator[Live]:
     """The topology's workers, reducing gradients of so many parameters over it; all gone afterwards."""
     with interruptible(), ExitStack() as stack:
-        client = engine.connect()
-        image = ensure_worker_image(client, lambda _: None)
         out = Path(stack.enter_context(TemporaryDirectory(prefix=f"{name}-")))
         (out / "logs").mkdir()
         testbed = stack.enter_context(closing(Testbed(topology, name=name)))
+        fleet = Fleet.connected(name, testbed.control)
         testbed.open()
         testbed.build()
         network = testbed.network
         token = secrets.token_hex(16)
         spec = _spec(network, token, parameters)
         controller = stack.enter_context(ControllerProcess(spec, testbed.folder, out))
-        fleet = stack.enter_context(Fleet(client, name, image, controller.control))
-        testbed.start(fleet, _requests(network, token))
+        testbed.start(stack.enter_context(fleet), _requests(network, token))
         live = Live(network, controller, out, 4 * parameters)
         live.wait(lambda status: status["round"] is not None)
         yield live

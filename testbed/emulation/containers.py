@@ -13,12 +13,15 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import docker
 from docker.errors import APIError, NotFound
 from docker.models.containers import Container
 from docker.types import DeviceRequest, Mount
 
+from testbed.emulation import engine
+from testbed.emulation.image import ensure_worker_image
 from testbed.emulation.label import LABEL
 from testbed.spec.topology import Worker
 
@@ -50,15 +53,24 @@ class ContainerRequest:
 
 
 class Fleet:
-    """The containers of one network. A context manager: leaving it removes them all, by label."""
+    """The containers of one network. A context manager: leaving it removes them all, by label.
+
+    They see the folder `control`, read-only, as CONTROL_FOLDER.
+    """
 
     def __init__(self, client: docker.DockerClient, network: str, image: str, control: Path) -> None:
+        self.image = image
         self._client = client
         self._network = network
-        self._image = image
         self._control = control
         self._containers: dict[str, Container] = {}
         self._threads = f"start {network} "
+
+    @classmethod
+    def connected(cls, network: str, control: Path) -> Self:
+        """Of the worker image, on the engine that answers. EngineError or ImageError where there is none."""
+        client = engine.connect()
+        return cls(client, network, ensure_worker_image(client, lambda _: None), control)
 
     def __enter__(self) -> Fleet:
         return self
@@ -74,7 +86,7 @@ class Fleet:
     def _start(self, request: ContainerRequest) -> tuple[str, int]:
         worker = request.worker
         container = self._client.containers.create(
-            self._image,
+            self.image,
             list(request.command),
             entrypoint=list(request.entrypoint) if request.entrypoint else None,
             environment=dict(request.environment),

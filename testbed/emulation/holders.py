@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
 from typing import Protocol
 
 from docker.errors import DockerException
 
 from testbed.emulation import engine
-from testbed.emulation.containers import ContainerDied, ContainerRequest, Fleet
-from testbed.emulation.image import ensure_worker_image
+from testbed.emulation.containers import ContainerDied, ContainerRequest
 from testbed.emulation.namespace import Namespace
 from testbed.spec.topology import Worker
 
@@ -70,15 +68,6 @@ class Namespaces:
 
     def remove(self) -> None:
         self.drop(list(self._held))
-
-
-def containers(network: str, control: Path) -> Fleet:
-    """Where a network's containers will run, of the worker image, with this folder for their control socket.
-
-    EngineError, ImageError.
-    """
-    client = engine.connect()
-    return Fleet(client, network, ensure_worker_image(client, lambda _: None), control)
 
 
 def idle(workers: Iterable[Worker]) -> Iterator[ContainerRequest]:

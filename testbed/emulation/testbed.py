@@ -16,10 +16,10 @@ from types import TracebackType
 from typing import Literal
 
 from testbed.emulation import cleanup, label
-from testbed.emulation.containers import ContainerRequest
+from testbed.emulation.containers import ContainerRequest, Fleet
 from testbed.emulation.difference import Difference
 from testbed.emulation.errors import EmulationError
-from testbed.emulation.holders import Holders, Namespaces, containers, expected_to_start, idle
+from testbed.emulation.holders import Holders, Namespaces, expected_to_start, idle
 from testbed.emulation.links import Observer
 from testbed.emulation.live import LiveLinks
 from testbed.emulation.network import Network
@@ -160,7 +160,7 @@ class Testbed:
         if self._workers == "namespaces":
             return Namespaces()
         with self._step("Docker engine and worker image"):
-            return containers(self.name, self.control)
+            return Fleet.connected(self.name, self.control)
 
     # Asking and changing ------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from testbed.controller.spec import GossipGraph
-from testbed.planning import PolicyError
+from testbed.planning import PolicyError, make_policy
 from testbed.planning.graphs import Graph, GraphError, make_graph
 from testbed.run.view import declared_view
 from testbed.schemes.assignment import Assignment, GossipAssignment, Setting
@@ -31,6 +31,19 @@ def policy_options(spec: ExperimentFile) -> dict[str, Any]:
 def site_period(spec: ExperimentFile) -> int:
     """Every how many rounds all synchronize, where the experiment says so and not the policy."""
     return 1 if spec.sync.policy == CPN else spec.sync.own.site_period
+
+
+def check_policy(experiment: Experiment) -> None:
+    """Raise SpecError when the experiment's policy does not exist, refuses its options, or has no plan for the
+    network as the files declare it: found out by planning, before anything is built."""
+    sync = experiment.spec.sync
+    known = declared_view(experiment.topology, experiment.spec.round_bytes)
+    try:
+        make_policy(sync.policy, policy_options(experiment.spec)).plan(known)
+    except (PolicyError, TypeError, ValueError) as error:
+        fault = Fault("sync.policy", str(error), "a policy and options as docs/experiment.md lists them")
+        raise SpecError(experiment.file, [fault]) from None
+    assignment_of(experiment)
 
 
 def assignment_of(experiment: Experiment) -> Assignment:

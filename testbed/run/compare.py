@@ -11,9 +11,9 @@ from typing import Any
 
 import yaml
 
+from testbed.run.assignments import check_policy
 from testbed.run.display import Display
 from testbed.run.execute import Executed, Publish, execute
-from testbed.run.run import check_policy
 from testbed.spec.errors import Fault, SpecError
 from testbed.spec.experiment import Experiment
 from testbed.spec.load import parse_yaml

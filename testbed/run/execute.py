@@ -13,11 +13,12 @@ from rich.markup import escape
 from testbed.controller.client import AdminError
 from testbed.emulation import budget, cleanup, engine
 from testbed.emulation.errors import EmulationError
+from testbed.run.assignments import check_policy
 from testbed.run.conclude import conclude, failed
 from testbed.run.directory import RunDirectory
 from testbed.run.display import Display
 from testbed.run.errors import CannotRun, RunFailed
-from testbed.run.run import Run, check_policy
+from testbed.run.run import Run
 from testbed.run.service import ControllerFailed
 from testbed.run.verdict import host_was_short
 from testbed.spec.experiment import Experiment

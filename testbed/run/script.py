@@ -8,8 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from testbed.controller.client import AdminClient, AdminError
-from testbed.emulation.network import Network
-from testbed.emulation.replay import Replay
+from testbed.emulation.testbed import Testbed
 from testbed.run import view
 from testbed.run.errors import RunFailed
 from testbed.spec.experiment import Event, Experiment
@@ -21,8 +20,7 @@ class Script:
     def __init__(
         self,
         experiment: Experiment,
-        network: Network,
-        replay: Replay,
+        testbed: Testbed,
         controller: AdminClient,
         kill: Callable[[str], None],
         tell: Callable[[str, str], None],
@@ -31,8 +29,8 @@ class Script:
         """`kill` ends a worker; `tell` hears what happens (kind, target); `before_routes` is called in a swap when its
         new links, which it is given, are built and nothing passes them yet."""
         self._experiment = experiment
-        self._network = network
-        self._replay = replay
+        self._network = testbed.network
+        self._replay = testbed.replay
         self._controller = controller
         self._kill = kill
         self._tell = tell

@@ -19,7 +19,7 @@ from testbed.cli import CANNOT, app
 from testbed.emulation import budget, label
 from testbed.emulation.budget import BATCH, USABLE, Budget, Need, host_budget, need
 from testbed.emulation.shaping import available_backends
-from testbed.run import run as run_module
+from testbed.emulation.testbed import Testbed
 from testbed.spec.experiment import PARAMETERS, Experiment
 from tests.spec.files import EXPERIMENT, TOPOLOGY, spoilt, write
 
@@ -174,7 +174,7 @@ def test_a_strict_run_far_above_the_budget_is_refused_before_anything_is_built(
     kept.write_text(json.dumps(asdict(small)))
     monkeypatch.chdir(tmp_path)
     built: list[object] = []
-    monkeypatch.setattr(run_module, "Network", lambda *arguments: built.append(arguments))
+    monkeypatch.setattr(Testbed, "build", built.append)
     file = write(tmp_path)
     result = CliRunner().invoke(app, ["run", str(file), "--strict"])
     assert result.exit_code == CANNOT == 3, result.output

@@ -15,7 +15,7 @@ from testbed.emulation.difference import Difference
 from testbed.emulation.routing import Routes
 from testbed.link import MTU_FRAME_BYTES
 from testbed.report.trace import facts, sketch, table
-from testbed.run.run import check_policy
+from testbed.run.assignments import check_policy
 from testbed.spec.errors import SpecError
 from testbed.spec.experiment import Experiment
 from testbed.spec.graph import import_graph

@@ -24,14 +24,14 @@ pytestmark = pytest.mark.unit
 
 
 class Recorder:
-    """A network, its links, a controller and a replay clock, all in one list of what was asked."""
+    """A testbed with its network, links and replay, and a controller, all in one list of what was asked."""
 
     def __init__(self, topology: Topology) -> None:
         self.said: list[Any] = []
         self.topology = topology
         self.routes = Routes.over(topology)
         self.down: set[str] = set()
-        self.links_in_force = self
+        self.network = self.replay = self.links_in_force = self
         self.told: list[tuple[str, str]] = []
         self.informed: list[tuple[Any, Any]] = []
 
@@ -71,7 +71,6 @@ def script(folder: Path, *events: dict[str, Any], **settings: Any) -> tuple[Scri
     recorder = Recorder(experiment.topology)
     played = Script(
         experiment,
-        recorder,  # type: ignore[arg-type]
         recorder,  # type: ignore[arg-type]
         recorder,  # type: ignore[arg-type]
         lambda worker: recorder.said.append(("kill", worker)),

@@ -1,0 +1,27 @@
+"""Whether a host carries an experiment, by its measured budget; found out before anything is built."""
+
+from __future__ import annotations
+
+from rich.markup import escape
+
+from testbed.emulation import budget
+from testbed.run.display import Display
+from testbed.run.errors import TooMuch
+from testbed.spec.experiment import Experiment
+
+
+def fits_host(experiment: Experiment, backend: str, strict: bool, display: Display) -> bool:
+    """Say it where an experiment asks for more than the host carries under this backend; `strict` refuses then, with
+    TooMuch. A budget that is not known is measured first, about five seconds; BudgetError when that fails."""
+    kept = budget.host_budget(backend)
+    if kept is None:
+        with display.step("what this host carries"):
+            kept = budget.measure_budget(backend)
+    excess = budget.need(experiment, kept).excess(kept, experiment.spec.scale)
+    if excess is None:
+        return True
+    text = f"{experiment.file} asks for more than this host carries: {excess} ({kept})"
+    if strict:
+        raise TooMuch(text)
+    display.say(f"  [yellow]{escape(text)}[/]")
+    return False

@@ -1,0 +1,130 @@
+"""What the controller and the workers of a run are told, made of the experiment."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from testbed.controller.spec import ControllerSpec, Elasticity, PlanningSpec
+from testbed.emulation.containers import CONTROL_FOLDER, ContainerRequest
+from testbed.emulation.routing import Routes
+from testbed.emulation.testbed import Testbed
+from testbed.protocol import Job
+from testbed.run import view
+from testbed.run.assignments import assignment_of, graph_of, policy_options, site_period
+from testbed.run.service import ControllerProcess
+from testbed.schemes.assignment import GossipAssignment
+from testbed.spec.experiment import Experiment
+from testbed.spec.topology import Worker
+from testbed.workload import Workload
+
+#: Containers import PyTorch side by side on few cores: 16 of them took 14 s on two.
+JOIN_DEADLINE_S = 180.0
+#: The first containers wait for the last one's start as well; the run is to say who is missing, not they.
+PATIENCE_S = 2 * JOIN_DEADLINE_S
+
+
+class Jobs:
+    """The jobs of an experiment's members, and a token of their own that lets them in.
+
+    SpecError when its workers or graphs are not for its scheme.
+    """
+
+    def __init__(self, experiment: Experiment) -> None:
+        self._experiment = experiment
+        self._assignment = assignment_of(experiment)
+        self._token = secrets.token_hex(16)
+
+    @property
+    def groups(self) -> dict[str, Any]:
+        """For the manifest: the groups that members were put in, by a scheme that has some."""
+        assigned = self._assignment
+        return {"groups": assigned.groups} if isinstance(assigned, GossipAssignment) and assigned.groups else {}
+
+    def controller(self, testbed: Testbed, out: Path) -> ControllerProcess:
+        """The controller of these members on a network that is built, with its records in `out`. Yet to be entered."""
+        return ControllerProcess(self._controller_spec(testbed.network.routes), testbed.folder, out)
+
+    def requests(self, testbed: Testbed) -> list[ContainerRequest]:
+        """What each worker's container is to run."""
+        control = f"unix:{CONTROL_FOLDER}/control.sock"
+        found = []
+        for worker in self._experiment.topology.workers:
+            where = ("--control", control, "--address", testbed.network.address(worker))
+            command = ("--name", worker.name, *where, "--patience", str(PATIENCE_S))
+            found.append(ContainerRequest(worker, command, {"TESTBED_TOKEN": self._token}))
+        return found
+
+    def _controller_spec(self, routes: Routes) -> ControllerSpec:
+        spec, workers, assigned = self._experiment.spec, self._experiment.topology.workers, self._assignment
+        graph = graph_of(self._experiment, assigned) if isinstance(assigned, GossipAssignment) else None
+        return ControllerSpec(
+            members=tuple(worker.name for worker in workers),
+            token=self._token,
+            jobs={worker.name: self._job(worker, index) for index, worker in enumerate(workers)},
+            planning=self._planning_spec(routes) if graph is None else None,
+            graph=graph,
+            elastic=None
+            if spec.elastic is None
+            else Elasticity(quorum=spec.elastic.quorum, lease_s=spec.elastic.lease),
+        )
+
+    def _planning_spec(self, routes: Routes) -> PlanningSpec:
+        spec, topology = self._experiment.spec, self._experiment.topology
+        states = view.declared_states(topology)
+        known = view.view_of(topology, routes, states, spec.round_bytes, time.time(), spec.controller.knowledge)
+        return PlanningSpec(
+            view=known,
+            policy=spec.sync.policy,
+            options=policy_options(spec),
+            codec=spec.sync.codec,
+            link_codecs=self._experiment.link_codecs,
+            period=site_period(spec),
+            period_s=spec.controller.period,
+            margin=spec.controller.margin,
+            dwell_rounds=spec.controller.dwell,
+            hold=spec.controller.hold,
+        )
+
+    def _job(self, worker: Worker, index: int) -> Job:
+        spec = self._experiment.spec
+        work = self._workload(worker, index)
+        return Job(
+            rounds=spec.train.rounds,
+            seed=spec.seed,
+            scheme=spec.sync.strategy,
+            options=asdict(spec.sync.own),
+            assignment=self._assignment.of(worker.name),
+            workload=work.to_json(),
+            samples_per_s=work.samples_per_s,
+            round_timeout_s=spec.sync.round_timeout,
+            streams=spec.sync.streams,
+            congestion=spec.sync.congestion,
+        )
+
+    def _workload(self, worker: Worker, index: int) -> Workload:
+        spec, workers = self._experiment.spec, self._experiment.topology.workers
+        slowdown = spec.compute.slowdown
+        return Workload(
+            model=spec.train.model,
+            batch=spec.train.batch,
+            optimizer=spec.train.optimizer.name,
+            learning_rate=spec.train.optimizer.learning_rate,
+            seed=spec.seed,
+            shard=index,
+            shards=len(workers),
+            partition=spec.train.partition.kind,
+            alpha=spec.train.partition.alpha,
+            sites=tuple(other.site for other in workers),
+            parameters=spec.train.parameters or 0,
+            tensors=spec.sync.own.parts,
+            step_seconds=spec.compute.step_seconds(worker),
+            device=spec.train.device,
+            evaluate_every=spec.train.evaluate_every,
+            slow_factor=slowdown.factor if slowdown else 1.0,
+            slow_probability=slowdown.probability if slowdown else 0.0,
+            speeds=self._experiment.speeds.get(worker.name, ()),
+        )

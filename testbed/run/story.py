@@ -1,0 +1,92 @@
+"""What happens in a run, as it goes on: written down in its directory, and told to whoever watches."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+from rich.markup import escape
+
+from testbed.link import LinkState
+from testbed.plan import Plan
+from testbed.run.directory import RunDirectory
+from testbed.run.display import Display, Snapshot
+
+
+class Story:
+    """Writes and tells. States may come from any thread, and so may samples."""
+
+    def __init__(self, directory: RunDirectory, display: Display) -> None:
+        self._directory = directory
+        self._display = display
+        self._samples: list[Mapping[str, Any]] = []
+        self._told: list[str] = []
+        self._swaps_told = 0
+        self._members_told = 0
+
+    def live(self, rounds: int) -> AbstractContextManager[None]:
+        """While inside, what is told is shown."""
+        return self._display.live(rounds)
+
+    def put_in_force(self, at_s: float, link: str, state: LinkState) -> None:
+        """A link has another state since `at_s`, on the monotonic clock."""
+        # Files from several processes do not share that clock's time.
+        record = {
+            "at_s": at_s - time.monotonic() + time.time(),
+            "link": link,
+            "rate_bps": state.rate_bps,
+            "delay_s": state.delay_s,
+            "jitter_s": state.jitter_s,
+            "loss": state.loss,
+            "up": state.up,
+        }
+        self._directory.append("links.jsonl", record)
+
+    def sampled(self, sample: Mapping[str, Any]) -> None:
+        """The sampler has another sample."""
+        self._samples.append(sample)
+        self._directory.append("traffic.jsonl", sample)
+
+    def happened(self, kind: str, target: str, at_s: float | None = None) -> None:
+        """Something has happened to the network or to a member, now unless `at_s` (Unix time) says when."""
+        self._told.append(f"{kind} {target}")
+        record = {"at_s": time.time() if at_s is None else at_s, "kind": kind, "target": target}
+        self._directory.append("events.jsonl", record)
+
+    def follow(self, status: Mapping[str, Any], states: Mapping[str, LinkState]) -> None:
+        """Tell what is new in the controller's status, and show it beside the states of links."""
+        for swap in status["swaps"][self._swaps_told :]:
+            if swap["active_s"] is None:
+                break
+            self._swaps_told += 1
+            why = escape(swap["reason"])
+            self._told.append(f"plan {swap['epoch']} in force from round {swap['active_round']}: {why}")
+        for event in status["passages"][self._members_told :]:
+            self._members_told += 1
+            self.happened(event["kind"], event["member"], event["at_s"])
+        self._display.show(self._snapshot(status, states))
+
+    def _snapshot(self, status: Mapping[str, Any], states: Mapping[str, LinkState]) -> Snapshot:
+        metrics = status["metrics"]
+        return Snapshot(
+            round=status["round"] or 0,
+            rounds=status["rounds"],
+            loss=metrics.get("loss"),
+            accuracy=metrics.get("accuracy"),
+            seconds_per_round=status["round_seconds"],
+            plan=Plan.from_json(status["plan"]) if status["plan"] else None,
+            states=states,
+            throughput=self._throughput(),
+            events=tuple(self._told),
+        )
+
+    def _throughput(self) -> dict[str, float]:
+        if len(self._samples) < 2:
+            return {}
+        before, after = self._samples[-2:]
+        seconds = after["at_s"] - before["at_s"]
+        return {
+            link: (count - before["bytes"].get(link, count)) * 8 / seconds for link, count in after["bytes"].items()
+        }
