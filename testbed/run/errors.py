@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from testbed.emulation.errors import EmulationError
+
 
 class RunFailed(RuntimeError):
     """Training did not come to its end; the text says why, and where more is."""
 
 
-class CannotRun(RuntimeError):
-    """This machine cannot do it; the text says what to do about that."""
+class CannotRun(EmulationError):
+    """This machine cannot do what the experiment asks for."""
 
 
 class TooMuch(CannotRun):
