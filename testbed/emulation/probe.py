@@ -100,6 +100,11 @@ def measure_links(
     return found
 
 
+def _far_end(network: Network, link: str) -> str:
+    """The address that the link's source pings."""
+    return str(network.addressing.next_hop(*link_ends(link)))
+
+
 def _lets_through(state: LinkState) -> bool:
     return passes(state) and state.loss < 1
 
@@ -115,7 +120,7 @@ def _round_trips(network: Network, names: Iterable[str], states: Mapping[str, Li
     ways = {name: (states[name], states.get(_back(name))) for name in names}
     running = {
         name: network.router(link_ends(name)[0]).popen(
-            ["ping", "-nq", "-c", str(PINGS), "-i", str(PING_INTERVAL_S), "-W", "3", network.link_address(name)],
+            ["ping", "-nq", "-c", str(PINGS), "-i", str(PING_INTERVAL_S), "-W", "3", _far_end(network, name)],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
         )
@@ -205,7 +210,7 @@ class _Flood:
     def __init__(self, network: Network, link: str, state: LinkState) -> None:
         self.link, self.state = link, state
         source, target = link_ends(link)
-        address = (network.link_address(link), FLOOD_PORT)
+        address = (_far_end(network, link), FLOOD_PORT)
         self._from, self._to = network.router(source), network.router(target)
         self._sink = inside(self._to.netns, _udp_socket)
         self._socket = inside(self._from.netns, _udp_socket)

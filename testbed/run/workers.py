@@ -92,7 +92,9 @@ class Workers:
             return []
         for name in crashed:
             self._save_log(name)
-            self._testbed.network.replace_worker(name, self._fleet.restart(self._requests[name]))
+            pid = self._fleet.restart(self._requests[name])
+            self._testbed.network.leave([name])
+            self._testbed.network.join({name: pid})
         return crashed
 
     def _log_tail(self, worker: str) -> str:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from testbed.emulation.network import NetworkSwap
 from testbed.emulation.routing import Routes
+from testbed.emulation.swap import NetworkSwap
 from testbed.link import LinkState
 from testbed.run.errors import RunFailed
 from testbed.run.script import Script
