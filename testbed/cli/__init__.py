@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from testbed.cli import experiment, network, plan, topology, trace
+from testbed.cli import experiment, network, plan, standing, topology, trace
 from testbed.cli.console import BAD_INPUT, CANNOT, FAILED, INTERRUPTED, fail
 from testbed.emulation.interrupt import Interrupted, interruptible
 
@@ -53,6 +53,7 @@ def doctor(
 
 
 network.register(app)
+standing.register(app)
 plan.register(app)
 
 

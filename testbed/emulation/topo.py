@@ -15,7 +15,7 @@ a site's switch the one that works here, or the one the file names; SwitchError 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,9 @@ from testbed.emulation.wiring import (
 from testbed.link import LinkState, link_name
 from testbed.spec.topology import Lan, SwitchName, Topology, Worker
 
+#: Gives a worker's kernel the settings that the network needs.
+Fit = Callable[[NamespaceHost], None]
+
 
 class WanTopo(Topo):
     """Sites, workers and shaped links of a topology file. SpecError when there is something wrong in it."""
@@ -53,21 +56,19 @@ class WanTopo(Topo):
             self.addHost(f"{site}-r", cls=_TopoRouter, gateway=gateway, ways=ways, switch=switch, shaping=shaping)
         transport = Transport(fitted=True, hosts=lambda: ())
         transport.follow(topology, routes, {name: link.state for name, link in topology.links.items()})
+
+        def fit(host: NamespaceHost) -> None:
+            if not offload:
+                send_single_frames(host)
+            transport.fit(host)
+
         for worker in topology.workers:
-            self._add_worker(worker, topology.lan, offload, transport, addressing, shaping)
+            self._add_worker(worker, topology.lan, fit, addressing, shaping)
         for link in topology.links.values():
             if link.source < link.target:
                 self._add_pair(topology, link.source, link.target, addressing, shaping)
 
-    def _add_worker(
-        self,
-        worker: Worker,
-        lan: Lan,
-        offload: bool,
-        transport: Transport,
-        addressing: Addressing,
-        shaping: _Shaping,
-    ) -> None:
+    def _add_worker(self, worker: Worker, lan: Lan, fit: Fit, addressing: Addressing, shaping: _Shaping) -> None:
         index = int(worker.name.rpartition("-w")[2])
         self.addHost(worker.name, cls=_TopoWorker)
         self.addLink(
@@ -79,8 +80,7 @@ class WanTopo(Topo):
             address=addressing.worker(worker.site, index),
             gateway=addressing.router(worker.site),
             lan=lan,
-            offload=offload,
-            transport=transport,
+            fit=fit,
             shaping=shaping,
         )
 
@@ -165,17 +165,14 @@ class _AccessLink(Veth):
         address: IPv4Interface,
         gateway: IPv4Interface,
         lan: Lan,
-        offload: bool,
-        transport: Transport,
+        fit: Fit,
         shaping: _Shaping,
         **params: Any,
     ) -> None:
         super().__init__(router, host, **params)
         self._name, self._shaping = link_name(router.name.removesuffix("-r"), host.name), shaping
         shaping.wiring(self._name).plug_in(self, self._name, address, gateway, lan)
-        if not offload:
-            send_single_frames(host)
-        transport.fit(host)
+        fit(host)
 
     def stop(self) -> None:
         """The interfaces go with their nodes' namespaces."""

@@ -1,0 +1,135 @@
+"""The verbs that ask a network that is up, or work in it: exec, status, link, swap."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from testbed.cli.console import BAD_INPUT, CANNOT, FAILED, fail
+from testbed.spec.errors import SpecError
+
+if TYPE_CHECKING:
+    from testbed.emulation.requests import Request
+
+TopologyFile = Annotated[Path, typer.Argument(metavar="TOPOLOGY", help="the topology file")]
+Name = Annotated[str | None, typer.Option("--name", metavar="N", help="which network; needed where several are up")]
+
+
+def exec_(
+    host: Annotated[str, typer.Argument(metavar="HOST", help="a worker such as paris-w0, or a router: paris-r")],
+    command: Annotated[list[str], typer.Argument(metavar="-- CMD…", help="the program and its arguments")],
+    name: Name = None,
+) -> NoReturn:
+    """Run a program of this machine in a host's network namespace; its exit code is the program's."""
+    from testbed.emulation import label
+    from testbed.emulation.requests import StatusRequest
+
+    name = standing_network(name)
+    hosts = _ask(name, StatusRequest())["hosts"]
+    if host not in hosts:
+        raise fail(BAD_INPUT, f"no host {host} in {name}\n    write instead: one of {', '.join(hosts)}")
+    if not hosts[host]["running"]:
+        raise fail(FAILED, f"the container of {host} has ended; take the network down and up again")
+    # With the network's label, so that what is started here ends with the network at the latest.
+    environment = {**os.environ, label.ENVIRONMENT: name}
+    os.execvpe("nsenter", ["nsenter", f"--net=/proc/{hosts[host]['pid']}/ns/net", "--", *command], environment)
+
+
+def status(name: Name = None, json_: Annotated[bool, typer.Option("--json", help="for programs")] = False) -> None:
+    """Show the networks that are up: hosts with addresses, links with the state in force now."""
+    from testbed.cli.tables import print_status
+    from testbed.emulation import label
+    from testbed.emulation.requests import StatusRequest, standing
+
+    need_root()
+    names = standing() if name is None else [standing_network(name)]
+    found = [_ask(each, StatusRequest()) for each in names]
+    # An experiment that runs has a network too; a killed testbed may have left one.
+    others = {other: label.owner(other) for other in label.networks() if name is None and other not in names}
+    if json_:
+        typer.echo(json.dumps({"networks": found, "runs": [n for n, pid in others.items() if pid]}, indent=1))
+        return
+    print_status(found, others)
+
+
+def link(
+    link: Annotated[str, typer.Argument(metavar="'A->B'", help="a directed link, in quotes")],
+    rate: Annotated[str | None, typer.Option(metavar="R", help="such as 50mbit")] = None,
+    delay: Annotated[str | None, typer.Option(metavar="D", help="one way, such as 20ms")] = None,
+    jitter: Annotated[str | None, typer.Option(metavar="J", help="such as 2ms")] = None,
+    loss: Annotated[str | None, typer.Option(metavar="L", help="such as 0.1%")] = None,
+    down: Annotated[bool, typer.Option("--down", help="take it down, both ways; routes follow")] = False,
+    up: Annotated[bool, typer.Option("--up", help="bring it up, both ways")] = False,
+    name: Name = None,
+) -> None:
+    """Change a link in place; a value given here stays in force over the link's trace."""
+    from testbed.cli.tables import print_link
+    from testbed.emulation.requests import LinkRequest
+
+    given = {"rate": rate, "delay": delay, "jitter": jitter, "loss": loss}
+    values = {key: value for key, value in given.items() if value is not None}
+    if down and up:
+        raise fail(BAD_INPUT, f"{link}: --down and --up at once\n    write instead: one of them")
+    if not values and not down and not up:
+        raise fail(BAD_INPUT, f"{link}: nothing to change\n    write instead: --rate 50mbit, --delay 20ms, --down, …")
+    request = LinkRequest(link=link, values=values, up=up if up or down else None)
+    print_link(link, _ask(standing_network(name), request))
+
+
+def swap(topology: TopologyFile, name: Name = None) -> None:
+    """Turn a network into another by difference: what stays the same keeps its connections."""
+    from testbed.cli.tables import print_swap
+    from testbed.emulation.requests import SwapRequest
+    from testbed.spec.topology import Topology
+
+    file = topology.absolute()
+    try:
+        wanted = Topology.load(file)
+    except SpecError as error:
+        raise fail(BAD_INPUT, error) from None
+    print_swap(wanted.name, _ask(standing_network(name), SwapRequest(file=file)))
+
+
+def register(app: typer.Typer) -> None:
+    """Give the program these verbs."""
+    for verb in (status, link, swap):
+        app.command()(verb)
+    app.command("exec")(exec_)
+
+
+def need_root() -> None:
+    """Exit for who is not root: networks are root's."""
+    if os.geteuid() != 0:
+        raise fail(CANNOT, "making and entering networks needs root; run it with sudo")
+
+
+def standing_network(name: str | None) -> str:
+    """The network that is meant: the one named, or the only one that is up."""
+    from testbed.emulation.requests import standing
+
+    need_root()
+    names = standing()
+    if name in names:
+        return name
+    if name is None and len(names) == 1:
+        return names[0]
+    there = f"up: {', '.join(names)}" if names else "none is up"
+    if name is not None:
+        raise fail(BAD_INPUT, f"no network named {name} is up; {there}")
+    remedy = f"--name with one of {', '.join(names)}" if names else "`testbed up TOPOLOGY` first"
+    raise fail(BAD_INPUT, f"which network? {there}\n    write instead: {remedy}")
+
+
+def _ask(name: str, request: Request) -> dict[str, Any]:
+    from testbed.emulation.requests import RequestFailed, RequestRefused, ask
+
+    try:
+        return ask(name, request)
+    except RequestRefused as error:
+        raise fail(BAD_INPUT, error) from None
+    except RequestFailed as error:
+        raise fail(FAILED, error) from None
