@@ -65,15 +65,11 @@ def _up_in_background(name: str, topology: Topology, backend: Backend) -> None:
 
 
 def _up_with_prompt(name: str, topology: Topology, backend: Backend) -> None:
-    from testbed.emulation.desk import Desk
-    from testbed.emulation.prompt import Prompt
-    from testbed.emulation.requests import RequestServer
+    from testbed.emulation.prompt import prompt_on
     from testbed.emulation.testbed import Testbed
     from testbed.run.display import Display
 
-    with Testbed(topology, name=name, backend=backend, step=Display().step) as testbed:
-        with RequestServer(name, Desk(testbed).answer):
-            Prompt(testbed.network)
+    prompt_on(Testbed(topology, name=name, backend=backend, step=Display().step))
 
 
 def down(name: Name = None) -> None:

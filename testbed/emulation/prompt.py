@@ -7,7 +7,10 @@ import signal
 from mininet.cli import CLI
 from mininet.log import setLogLevel
 
+from testbed.emulation.desk import Desk
 from testbed.emulation.network import Network
+from testbed.emulation.requests import RequestServer
+from testbed.emulation.testbed import Testbed
 
 
 class Prompt(CLI):
@@ -23,3 +26,12 @@ class Prompt(CLI):
             super().__init__(network)
         finally:
             signal.signal(signal.SIGINT, before)
+
+
+def prompt_on(testbed: Testbed) -> None:
+    """Bring a testbed up, and take it away at the prompt's end. Meanwhile it answers requests as any network does.
+
+    Raises what the testbed does where it does not come up.
+    """
+    with testbed, RequestServer(testbed.name, Desk(testbed).answer):
+        Prompt(testbed.network)
