@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from math import ceil
 from statistics import median
 from typing import Any
 
-from testbed.emulation.routing import Routes
-from testbed.link import LinkState
-from testbed.plan import PLAIN_CODEC, Plan
-from testbed.planning.bound import BoundError, bound
-from testbed.planning.period import least_period
-from testbed.planning.view import View
-from testbed.run import iterations, summary, view
+from testbed.run import iterations, summary
+from testbed.run.bounds import bounds_of, lower_bound, provable
 from testbed.run.directory import RunDirectory
 from testbed.run.passed import excess
-from testbed.run.stretches import Stretch, states_over, stretches
+from testbed.run.stretches import stretches
 from testbed.run.summary import RoundFigures
 from testbed.run.training import Outcome
 from testbed.run.verdict import Evidence, LinkEvidence, Verdict, judge
 from testbed.spec.experiment import Experiment
-from testbed.spec.topology import Topology
-
-#: The bound follows the network, so it is solved for rounds spread over the run; each takes some 30 ms.
-BOUND_ROUNDS = 32
 
 
 def conclude(experiment: Experiment, directory: RunDirectory, outcome: Outcome) -> dict[str, Any]:
@@ -41,9 +30,9 @@ def conclude(experiment: Experiment, directory: RunDirectory, outcome: Outcome) 
     verdict = judge(evidence)
     sync = experiment.spec.sync
     centred = sync.scheme.exchange == "all-reduce"
-    bounds = _bounds(experiment, states, outcome, rounds) if centred else {}
+    bounds = bounds_of(experiment, states, outcome.network_swaps, rounds) if centred else {}
     ratios = [r.seconds / bounds[r.number] for r in rounds if bounds.get(r.number)]
-    proven = _synchronous_and_plain(experiment, directory) and not outcome.status["passages"]
+    proven = provable(experiment, directory) and not outcome.status["passages"]
     seconds = [r.seconds for r in rounds]
     value: dict[str, Any] = {
         **_verdict(verdict),
@@ -59,7 +48,7 @@ def conclude(experiment: Experiment, directory: RunDirectory, outcome: Outcome) 
             "strategy": sync.strategy,
             "seconds_per_round": {"p50": summary.percentile(seconds, 50), "p95": summary.percentile(seconds, 95)},
             "wan_bytes": summary.wan_bytes(traffic, began),
-            **_lower_bound(experiment, states, outcome, stretches(rounds, reports) if proven else ()),
+            **lower_bound(experiment, states, outcome.network_swaps, stretches(rounds, reports) if proven else ()),
             "bound_seconds": median(bounds.values()) if bounds else None,
             "ratio_to_bound": median(ratios) if ratios else None,
         },
@@ -180,83 +169,3 @@ def _swaps(outcome: Outcome, rounds: Sequence[RoundFigures]) -> list[dict[str, A
             if swap.get(moment) is not None:
                 swap[moment] -= outcome.training_started_s
     return sorted(swaps, key=lambda swap: swap["requested_s"])
-
-
-def _bounds(
-    experiment: Experiment,
-    states: Sequence[Mapping[str, Any]],
-    outcome: Outcome,
-    rounds: Sequence[RoundFigures],
-) -> dict[int, float]:
-    """Round → the bound for the network as it was when the round began, for rounds spread over the run."""
-    chosen = rounds[:: max(1, ceil(len(rounds) / BOUND_ROUNDS))]
-    bounds = {}
-    for figures in chosen:
-        topology = _topology_at(experiment, outcome, figures.entered_s)
-        in_force = _states_at(states, topology, figures.entered_s)
-        known = _view(experiment, topology, in_force, figures.entered_s)
-        try:
-            bounds[figures.number] = bound(known).seconds
-        except BoundError:
-            continue  # an outage had cut the network in two
-    return bounds
-
-
-def _lower_bound(
-    experiment: Experiment,
-    states: Sequence[Mapping[str, Any]],
-    outcome: Outcome,
-    found: Sequence[Stretch],
-) -> dict[str, float | None]:
-    """The lower bound of a round from end to end, a mean over the stretches' rounds, and what theirs was of it."""
-    took_s = least_s = 0.0
-    counted = 0
-    for stretch in found:
-        if any(stretch.began_s < swap["active_s"] <= stretch.ended_s for swap in outcome.network_swaps):
-            continue  # two networks
-        topology = _topology_at(experiment, outcome, stretch.began_s)
-        passed = states_over(stretch, _states_at(states, topology, stretch.began_s), states)
-        try:
-            period_s = least_period(_view(experiment, topology, passed, stretch.began_s), stretch.compute_s)
-        except BoundError:
-            continue  # an outage had cut the network in two
-        took_s += stretch.ended_s - stretch.began_s
-        least_s += stretch.rounds * period_s
-        counted += stretch.rounds
-    return {
-        "lower_bound_seconds": least_s / counted if counted else None,
-        "ratio_to_lower_bound": took_s / least_s if least_s else None,
-    }
-
-
-def _synchronous_and_plain(experiment: Experiment, directory: RunDirectory) -> bool:
-    """Whether each step took the gradients of all members, as they are; the lower bound holds for nothing else."""
-    if not experiment.spec.sync.own.exact:
-        return False
-    plans = [json.loads(file.read_text(encoding="utf-8")) for file in directory.path.glob("plans/*.json")]
-    return not any(plan.groups or plan.codec != PLAIN_CODEC or plan.link_codecs for plan in map(Plan.from_json, plans))
-
-
-def _view(experiment: Experiment, topology: Topology, states: Mapping[str, LinkState], at_s: float) -> View:
-    routes = Routes.over(topology, {name for name, state in states.items() if not state.up})
-    return view.view_of(topology, routes, states, experiment.spec.round_bytes, at_s, "oracle")
-
-
-def _topology_at(experiment: Experiment, outcome: Outcome, at_s: float) -> Topology:
-    topology = experiment.topology
-    for swap in outcome.network_swaps:
-        if swap["active_s"] <= at_s:
-            topology = experiment.networks[swap["file"]]
-    return topology
-
-
-def _states_at(records: Sequence[Mapping[str, Any]], topology: Topology, at_s: float) -> dict[str, LinkState]:
-    states = view.declared_states(topology)
-    for record in records:
-        if record["at_s"] > at_s:
-            break
-        if record["link"] in states:
-            states[record["link"]] = LinkState(
-                rate_bps=record["rate_bps"], delay_s=record["delay_s"], loss=record["loss"], up=record["up"]
-            )
-    return states

@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from testbed.protocol import ControlMessage, PromiseGraph, Report
-from testbed.sync.gossip.inbox import Inbox
-from testbed.sync.gossip.message_queue import MessageQueue
+from testbed.sync.gossip.mailbox import Mailbox
 
 #: Paths are sampled this often: a system call for each peer.
 SAMPLE_S = 0.5
@@ -36,15 +35,13 @@ class Account:
         self,
         member: str,
         first: int,
-        queue: MessageQueue,
-        inbox: Inbox,
+        mailbox: Mailbox,
         figures: Callable[[], StepFigures],
         tell: Callable[[ControlMessage], None],
     ) -> None:
         self._member = member
         self._first = first
-        self._queue = queue
-        self._inbox = inbox
+        self._mailbox = mailbox
         self._figures = figures
         self._tell = tell
         self._waited: Counter[str] = Counter()
@@ -88,10 +85,10 @@ class Account:
             lost=0,
             duplicated=0,
             waited=waited,
-            peers=self._queue.samples() if due else (),
+            peers=self._mailbox.queue.samples() if due else (),
             metrics=figures.metrics,
         )
 
     def _totals(self) -> tuple[float, float, float]:
-        post, inbox = self._queue, self._inbox
+        post, inbox = self._mailbox.queue, self._mailbox.inbox
         return float(post.sent_bytes.total()), float(inbox.received_bytes.total()), post.sending_s()

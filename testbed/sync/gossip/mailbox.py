@@ -1,16 +1,32 @@
-"""What a participant's driver sends through, and takes what comes from."""
+"""Both ways of one member's messages: what its driver sends through, and takes what comes from."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 
-from testbed.sync.gossip.inbox import Inbox
-from testbed.sync.gossip.message_queue import MessageQueue
+from testbed.sync.gossip.inbox import Gone, Inbox, Sent
+from testbed.sync.gossip.message_codec import MessageCodec
+from testbed.sync.gossip.message_queue import MessageQueue, Stale
+from testbed.sync.transport import TransportSettings
 
 
-@dataclass(frozen=True, slots=True)
 class Mailbox:
-    """Both ways of one member's messages."""
+    """What becomes of a message that was sent, the `inbox` is told: that it has left, or that its peer is gone."""
 
-    inbox: Inbox
-    queue: MessageQueue
+    def __init__(
+        self,
+        settings: TransportSettings,
+        codec: MessageCodec,
+        roster: Mapping[str, tuple[str, int]],
+        stale: Stale,
+        inbox: Inbox | None = None,
+    ) -> None:
+        """`inbox`: one that frames may have come to already."""
+        self.inbox = inbox or Inbox(codec, settings.streams)
+        self.queue = MessageQueue(settings, codec, roster, stale, on_sent=self._sent, on_failure=self._undelivered)
+
+    def _sent(self, peer: str) -> None:
+        self.inbox.put(Sent(peer))
+
+    def _undelivered(self, peer: str, reason: str) -> None:
+        self.inbox.put(Gone(peer, f"can't send to it: {reason}"))

@@ -26,10 +26,9 @@ from testbed.sync.errors import Stopped
 from testbed.sync.gossip.account import Account, StepFigures
 from testbed.sync.gossip.driver import Driver, LocalStep
 from testbed.sync.gossip.effects import Participant
-from testbed.sync.gossip.inbox import Gone, GraphCommitted, GraphPrepared, Inbox, MemberFailed, Sent
+from testbed.sync.gossip.inbox import GraphCommitted, GraphPrepared, MemberFailed
 from testbed.sync.gossip.mailbox import Mailbox
 from testbed.sync.gossip.message_codec import MessageCodec
-from testbed.sync.gossip.message_queue import MessageQueue
 from testbed.sync.gossip.neighbours import Neighbours
 from testbed.sync.rendezvous import Rendezvous
 from testbed.sync.transport import CLOSE_S, Listener, TransportSettings
@@ -62,19 +61,11 @@ class Membership:
         self._participant = participant
         self._partners = place.partners
         self._survives = survives
-        self._inbox = Inbox(messages, job.streams)
-        self._queue = MessageQueue(
-            settings,
-            messages,
-            welcome.roster,
-            stale=self._participant.stale,
-            on_sent=lambda peer: self._inbox.put(Sent(peer)),
-            on_failure=self._undelivered,
-        )
-        self._account = Account(self.name, place.first, self._queue, self._inbox, figures, self._tell)
+        self._mailbox = Mailbox(settings, messages, welcome.roster, self._participant.stale)
+        self._account = Account(self.name, place.first, self._mailbox, figures, self._tell)
         self._channel = meeting.channel
         self._finished = False
-        self._listener = Listener(meeting.accepting, welcome.secret, self._inbox)
+        self._listener = Listener(meeting.accepting, welcome.secret, self._mailbox.inbox)
         self._control = threading.Thread(target=self._obey, name="control", daemon=True)
         self._control.start()
 
@@ -83,7 +74,7 @@ class Membership:
         driver = Driver(
             self._participant,
             self._partners,
-            Mailbox(self._inbox, self._queue),
+            self._mailbox,
             step,
             self._account,
             self.job.round_timeout_s,
@@ -94,7 +85,7 @@ class Membership:
 
     def finish(self, digest: str, metrics: dict[str, float]) -> None:
         """Say goodbye, once the peers have read all that was sent to them."""
-        self._queue.drain(self.job.round_timeout_s)
+        self._mailbox.queue.drain(self.job.round_timeout_s)
         self._goodbye(Goodbye(self.name, self.job.rounds, digest, metrics))
 
     def __enter__(self) -> Membership:
@@ -105,13 +96,10 @@ class Membership:
     ) -> None:
         if kind is not None and not self._finished:
             self._goodbye(Goodbye(self.name, 0, error=f"{kind.__name__}: {error}"))
-        self._queue.close()
+        self._mailbox.queue.close()
         self._listener.close()
         self._channel.close()
         self._control.join(CLOSE_S)
-
-    def _undelivered(self, peer: str, reason: str) -> None:
-        self._inbox.put(Gone(peer, f"can't send to it: {reason}"))
 
     def _goodbye(self, message: Goodbye) -> None:
         self._finished = True
@@ -140,14 +128,14 @@ class Membership:
     def _obey_one(self, message: ControlMessage) -> None:
         match message:
             case Stop(reason):
-                self._inbox.put(MemberFailed(Stopped(reason)))
+                self._mailbox.inbox.put(MemberFailed(Stopped(reason)))
             case Died(gone):
-                self._inbox.cut(gone)
+                self._mailbox.inbox.cut(gone)
             case PrepareGraph(ahead):
-                self._inbox.put(GraphPrepared(ahead))
+                self._mailbox.inbox.put(GraphPrepared(ahead))
             case CommitGraph(iteration, place, roster):
                 there = NodeConfiguration.from_json(place)
                 neighbours = Neighbours(self.name, there.sources, there.targets, there.weights)
-                self._inbox.turn(GraphCommitted(iteration, neighbours, roster))
+                self._mailbox.inbox.turn(GraphCommitted(iteration, neighbours, roster))
             case AbortGraph():
-                self._inbox.put(GraphCommitted(0, None))
+                self._mailbox.inbox.put(GraphCommitted(0, None))

@@ -12,10 +12,9 @@ from testbed.sync.codecs import PLAIN, Codec
 from testbed.sync.errors import SyncError
 from testbed.sync.gossip.driver import Driver, LocalStep
 from testbed.sync.gossip.effects import Participant
-from testbed.sync.gossip.inbox import Gone, Inbox, MemberFailed, Sent
+from testbed.sync.gossip.inbox import Inbox, MemberFailed
 from testbed.sync.gossip.mailbox import Mailbox
 from testbed.sync.gossip.message_codec import MessageCodec
-from testbed.sync.gossip.message_queue import MessageQueue
 from testbed.sync.transport.listener import Listener
 from testbed.sync.transport.settings import TransportSettings
 from testbed.sync.transport.sockets import listen
@@ -68,16 +67,11 @@ class Node:
         generation: int = 0,
     ) -> None:
         self.follow = Follow(tell)
-        self.queue = MessageQueue(
-            TransportSettings(self.name, "secret", PATIENCE_S, self._streams, generation=generation),
-            self._codec,
-            roster,
-            party.stale,
-            lambda peer: self.inbox.put(Sent(peer)),
-            lambda peer, why: self.inbox.put(Gone(peer, why)),
-        )
+        settings = TransportSettings(self.name, "secret", PATIENCE_S, self._streams, generation=generation)
+        mailbox = Mailbox(settings, self._codec, roster, party.stale, self.inbox)
+        self.queue = mailbox.queue
         self._listener = Listener(self._accepting, "secret", self.inbox)
-        self._driver = Driver(party, partners, Mailbox(self.inbox, self.queue), step, self.follow, PATIENCE_S, survives)
+        self._driver = Driver(party, partners, mailbox, step, self.follow, PATIENCE_S, survives)
         self._thread = threading.Thread(target=self._run, name=self.name)
         self._thread.start()
 

@@ -11,10 +11,9 @@ import pytest
 from testbed.plan import Group, Plan, Tree
 from testbed.planning import make_policy
 from testbed.planning.period import least_period
-from testbed.run.conclude import _lower_bound, _synchronous_and_plain
+from testbed.run.bounds import lower_bound, provable
 from testbed.run.directory import RunDirectory
 from testbed.run.stretches import Stretch
-from testbed.run.training import Outcome
 from testbed.run.view import declared_view
 from testbed.spec.experiment import Experiment
 from tests.run.running import REPOSITORY
@@ -26,11 +25,6 @@ SMOKE = REPOSITORY / "experiments" / "smoke.yaml"
 
 def experiment(**sync: str) -> Experiment:
     return Experiment.load(SMOKE, {f"sync.{name}": value for name, value in sync.items()})
-
-
-def outcome(**more: object) -> Outcome:
-    bare = Outcome({}, "netem", 0.0, 100.0, {}, {}, {"passages": []}, [], [])
-    return replace(bare, **more)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -57,7 +51,7 @@ def test_it_stands_where_it_is_proven(
     (directory.path / "plans").mkdir()
     for epoch, made in enumerate((plan, replace(plan, **change))):  # type: ignore[arg-type]
         (directory.path / f"plans/{epoch:04d}.json").write_text(json.dumps(Plan.to_json(made.with_epoch(epoch))))
-    assert _synchronous_and_plain(run, directory) is stands
+    assert provable(run, directory) is stands
 
 
 def test_it_is_a_mean_over_rounds_of_the_network_as_it_was() -> None:
@@ -66,15 +60,13 @@ def test_it_is_a_mean_over_rounds_of_the_network_as_it_was() -> None:
     slow, fast = (dict.fromkeys(view.names, seconds) for seconds in (9.0, 0.0))
     least = [least_period(view, slow), least_period(view, fast)]
     found = (Stretch(10, 0.0, 100.0, slow), Stretch(30, 100.0, 300.0, fast))
-    told = _lower_bound(run, [], outcome(), found)
+    told = lower_bound(run, [], [], found)
     mean = (10 * least[0] + 30 * least[1]) / 40
     assert told["lower_bound_seconds"] == pytest.approx(mean)
     assert told["ratio_to_lower_bound"] == pytest.approx(300 / 40 / mean)
     swap = {"active_s": 150.0, "file": next(iter(run.networks))}
-    assert _lower_bound(run, [], outcome(network_swaps=[swap]), found)["lower_bound_seconds"] == pytest.approx(least[0])
+    assert lower_bound(run, [], [swap], found)["lower_bound_seconds"] == pytest.approx(least[0])
 
 
 def test_nothing_is_told_of_no_rounds() -> None:
-    assert _lower_bound(experiment(), [], outcome(), ()) == dict.fromkeys(
-        ("lower_bound_seconds", "ratio_to_lower_bound")
-    )
+    assert lower_bound(experiment(), [], [], ()) == dict.fromkeys(("lower_bound_seconds", "ratio_to_lower_bound"))
