@@ -32,7 +32,7 @@ class Replay:
     def __init__(self, links: Links) -> None:
         self._links = links
         self._wake = threading.Condition()
-        self._changes: dict[str, _Ahead] = {}
+        self._changes: dict[str, _RowFeed] = {}
         self._began: float | None = None
         self._stopped = False
         self._failure: Exception | None = None
@@ -48,7 +48,9 @@ class Replay:
     def follow(self, links: Iterable[Link]) -> None:
         """Replay these links' traces instead, from the moment the replay has reached."""
         with self._wake:
-            self._changes = {link.name: _Ahead(link.trace, self.elapsed_s) for link in links if link.trace is not None}
+            self._changes = {
+                link.name: _RowFeed(link.trace, self.elapsed_s) for link in links if link.trace is not None
+            }
             self._hand_over(anew=True)
 
     @property
@@ -96,7 +98,7 @@ class Replay:
         self._links.replay({name: its for name, its in rows.items() if its}, anew)
 
 
-class _Ahead:
+class _RowFeed:
     """The rows of a trace, from a moment on, as they are handed over."""
 
     def __init__(self, trace: Trace, elapsed_s: float) -> None:
