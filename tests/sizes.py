@@ -1,14 +1,11 @@
-"""How large classes, functions and modules may be: `python -m tests.sizes` lists those that are larger.
+"""How large classes, functions and modules may be, and that a name means one thing: `python -m tests.sizes`.
 
-What is larger is harder to read than it has to be. Those in tests/larger.json are so as yet, each with its size: they
-may shrink and leave the list, not grow. So with names in tests/doubled.json that several classes have.
+It lists what is larger, and names that several classes have. What is larger is harder to read than it has to be.
 """
 
 from __future__ import annotations
 
-import argparse
 import ast
-import json
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -109,32 +106,12 @@ def doubled(package: Path = PACKAGE) -> dict[str, list[str]]:
     return {name: modules for name, modules in sorted(found.items()) if len(modules) > 1}
 
 
-def listed() -> tuple[dict[str, int], dict[str, list[str]]]:
-    """The sizes and the doubled names that are known."""
-    larger, names = (json.loads((ROOT / "tests" / f"{name}.json").read_text()) for name in ("larger", "doubled"))
-    return larger, names
-
-
-def write() -> None:
-    """Make what is found the known."""
-    sizes = {f"{size.place}: {size.kind}": size.count for size in too_large()}
-    for name, value in (("larger", sizes), ("doubled", doubled())):
-        (ROOT / "tests" / f"{name}.json").write_text(json.dumps(value, indent=1) + "\n")
-
-
 def main() -> int:
-    """List what is too large, or write it down; the exit code says whether anything is that was not known."""
-    parser = argparse.ArgumentParser(prog="python -m tests.sizes", description=__doc__)
-    parser.add_argument("--write", action="store_true", help="make what is found the known, once something shrank")
-    if parser.parse_args().write:
-        write()
-    larger, names = listed()
-    news = [size for size in too_large() if larger.get(f"{size.place}: {size.kind}", 0) < size.count]
-    others = [f"{name}: a class in {', '.join(its)}" for name, its in doubled().items() if its != names.get(name)]
-    for one in (*news, *others):
+    """List what is too large, and what has a name that means several things; the exit code says whether anything is."""
+    found = [*too_large(), *(f"{name}: a class in {', '.join(modules)}" for name, modules in doubled().items())]
+    for one in found:
         print(one)
-    print(f"{len(larger)} sizes and {len(names)} names are above what they should be as yet")
-    return int(bool(news or others))
+    return int(bool(found))
 
 
 if __name__ == "__main__":

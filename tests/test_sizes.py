@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from tests.sizes import doubled, listed, too_large
+from tests.sizes import EXCEPTIONS, doubled, too_large
 
 pytestmark = pytest.mark.unit
 
-REMEDY = "mend it; where something shrank, `python -m tests.sizes --write`"
+
+def test_nothing_is_larger_than_it_may_be_but_three_exceptions() -> None:
+    assert not [str(size) for size in too_large()]
+    assert len(EXCEPTIONS) <= 3
 
 
-def test_nothing_is_larger_than_it_may_be_but_what_is_known() -> None:
-    assert {f"{size.place}: {size.kind}": size.count for size in too_large()} == listed()[0], REMEDY
-
-
-def test_a_class_name_has_one_meaning_but_where_it_is_known_to_have_more() -> None:
-    assert doubled() == listed()[1], REMEDY
+def test_a_class_name_has_one_meaning() -> None:
+    assert not doubled()
