@@ -127,6 +127,8 @@ class Session(Offers):
         self, tensor: torch.Tensor, weight: float, residual: Residual | None, later: bool = False
     ) -> Callable[[], RoundResult]:
         """Begin a round; what ends it."""
+        if isinstance(self._engine, ElasticGroup) and self._engine.handover.source:
+            raise SyncError(f"{self.name} came while others train: call share() before its first round")
         self._reports.tell(keep=1 if later else 0)  # the caller may have just taken its result in, to report it next
         flat = tensor.detach().view(-1)
         values = self._staging.fetch(flat) if flat.is_cuda else flat

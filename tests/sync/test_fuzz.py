@@ -102,7 +102,7 @@ def test_ten_thousand_frames_are_taken_or_refused_in_bounded_memory(root: AllRed
             refused += 1
     assert refused > FRAMES / 2 and taken > 10
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 * 1024  # KiB
-    assert set(root._rounds._rounds) == {1} and set(root.plans) == {3}
+    assert set(root._rounds._rounds) == {1} and set(root.plans._plans) == {3}
 
 
 def test_frames_over_a_socket_end_their_connection_alone(root: AllReduceGroup) -> None:

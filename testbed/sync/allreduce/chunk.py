@@ -21,7 +21,7 @@ from testbed.sync.errors import FrameError, SyncError
 class Part(NamedTuple):
     """What a sum is made of: whose updates (bitmap), their weights' sum, the epoch they are ready to go by next.
 
-    None stands for the epoch that this member itself is ready for, which it says when the sum leaves it: see
+    None stands for the epoch that this member itself is ready for, which it says when the sum is queued: see
     Reduction. One of them `overlaps` rounds (see AllReduceGroup).
     """
 

@@ -135,8 +135,6 @@ class ElasticGroup:
         self, values: torch.Tensor, weight: float, residual: Residual | None = None, overlaps: bool = False
     ) -> Callable[[], RoundResult]:
         """As AllReduceGroup.begin, but that all is left to what it returns: one round is on at a time."""
-        if self.handover.source:
-            raise SyncError(f"{self._settings.member} came while others train: call share() before its first round")
         return partial(self._reduce, values, weight, residual)
 
     def _reduce(self, values: torch.Tensor, weight: float, residual: Residual | None) -> RoundResult:
@@ -155,7 +153,7 @@ class ElasticGroup:
                     attempt.again()
             except Unfetched as error:
                 barred = group.settings.generation
-                self._say_lost(barred, error.loss)
+                self._generations.tell_lost(barred, error.loss)
         self._finish(group, attempt, result)
         took_s = time.monotonic() - began
         self._timeout.note(took_s)
@@ -299,6 +297,6 @@ def _held(
     if attempt is not None and attempt.number == request.round:
         means = attempt.means(request.start, request.stop)
         return None if means is None else (attempt.slices, means)
-    if past.number == request.round:
+    if past.number == request.round and past.slices:  # a member that came just now has no means of the round before
         return past.slices, past.means[request.start : request.stop]
     return None

@@ -81,7 +81,7 @@ def receive_request(connection: socket.socket) -> FetchRequest:
 
 
 def send_answer(connection: socket.socket, answer: FetchAnswer) -> None:
-    """FetchAnswer a peer that asked."""
+    """Answer a peer that asked."""
     note = json.dumps(answer.note).encode()
     digest = hashlib.sha256(note)
     digest.update(answer.data)

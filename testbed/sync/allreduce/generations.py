@@ -47,11 +47,15 @@ class Generations:
         """The group of a generation that begins with `plan`."""
 
         def lost(loss: Loss) -> None:
-            if plan.epoch >= self.epoch:
-                self._on_lost(plan.epoch, loss)
+            self.tell_lost(plan.epoch, loss)
 
         settings = replace(self._settings, generation=plan.epoch)
         return AllReduceGroup(plan, settings, roster, after_round, self._reproducible, lost)
+
+    def tell_lost(self, epoch: int, loss: Loss) -> None:
+        """A peer of a generation is lost; of one that is over, it does not matter any more."""
+        if epoch >= self.epoch:
+            self._on_lost(epoch, loss)
 
     def about(self) -> list[AllReduceGroup]:
         """All of them."""

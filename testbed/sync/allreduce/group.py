@@ -24,6 +24,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 
@@ -78,6 +79,7 @@ class AllReduceGroup:
             sockets.check_congestion(settings.congestion)
         headers = ChunkHeaderFormat(len(plan.members))
         self.settings = settings
+        self.members = plan.members
         self.plans = HeldPlans(settings.member, plan)
         self.outbox = make_outbox(settings, headers.size, roster, self._undelivered)
         self.suspect_s = float("inf")
@@ -104,11 +106,6 @@ class AllReduceGroup:
     def plan(self) -> Plan:
         """The plan that the next round goes by."""
         return self.plans.in_force
-
-    @property
-    def members(self) -> tuple[str, ...]:
-        """Those of the generation."""
-        return self.plan.members
 
     @property
     def finished(self) -> int:
@@ -299,11 +296,12 @@ class AllReduceGroup:
         self.fail(SyncError(f"{where}: can't send to {peer}: {reason}"))
 
 
+@dataclass(slots=True)
 class _Overlaps:
     """Whether this member has `asked` to overlap rounds, and whether all members know that some member does."""
 
-    asked = False
-    known = False
+    asked: bool = False
+    known: bool = False
 
 
 def _opened(residual: Residual | None, current: Round) -> Residual | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 
 from testbed.plan import Plan, PlanError
 from testbed.sync.allreduce.layout import Layout
@@ -11,7 +10,7 @@ from testbed.sync.allreduce.role import RoundRole, role_in
 
 
 class HeldPlans:
-    """By epoch, with what `member` does under each. Any thread may call.
+    """By epoch, with what `member` does under each. Any thread may call, but for `layout`: those that open rounds.
 
     `agreed` is the epoch that the next round goes by, `successor` the one that this member is ready to go by after it,
     `confirmed` the newest that all members are known to be ready for.
@@ -35,9 +34,6 @@ class HeldPlans:
     def __getitem__(self, epoch: int) -> Plan:
         return self._plans[epoch]
 
-    def __iter__(self) -> Iterator[int]:
-        return iter(list(self._plans))
-
     def get(self, epoch: int) -> Plan | None:
         """The plan of an epoch; None when it is not held."""
         return self._plans.get(epoch)
@@ -56,8 +52,8 @@ class HeldPlans:
 
     @property
     def in_force(self) -> Plan:
-        """The plan that the next round goes by."""
-        return self._plans[self.agreed]
+        """The plan that the next round goes by; the newest that is held once another generation is agreed on."""
+        return self._plans.get(self.agreed) or self._plans[max(self._plans)]
 
     @property
     def newest(self) -> int:

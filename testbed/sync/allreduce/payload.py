@@ -1,6 +1,6 @@
 """What a frame carries: a chunk's elements in the tensor's own type, or what a codec made of them.
 
-A frame's `dtype` says which: 1 and 2 are float32 and float64 as they are, higher numbers codecs, all of float32.
+A chunk's `dtype` says which: numbers of DTYPES as they are, from 3 to 15 codecs, all of float32.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ class Reduction:
     """The state of every chunk of one round, at a member with `role`, summed in `sums`; `in_order`: see ChunkReduction.
 
     `epoch` is what the round goes by, and the one to go by next unless all contributors to some chunk say another: each
-    says so as that chunk leaves it, and a root says what all are known to be ready for, so a member that comes to hold
+    says so as that chunk is queued, and a root says what all are known to be ready for, so a member that comes to hold
     a plan in the midst of a round may still have it in the next.
     """
 

@@ -183,7 +183,7 @@ class Round:
             self._advance(parent)
 
     def _advance(self, peer: str) -> None:
-        """OutgoingChunk `peer` the partial sums whose turn it is."""
+        """Send `peer` the partial sums whose turn it is."""
         while True:
             with self._guard:
                 paced = self.pacing.release(peer, lambda: self.departures.crowded(peer), time.monotonic())

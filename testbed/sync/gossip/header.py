@@ -5,6 +5,8 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple
 
+from testbed.sync.errors import FrameError
+
 _HEADER: Final = struct.Struct("<BIIIdQQ")
 
 #: Of each frame.
@@ -35,5 +37,8 @@ class PartHeader(NamedTuple):
 
     @classmethod
     def unpack(cls, header: bytes) -> PartHeader:
-        """The header that arrived, of HEADER_BYTES."""
-        return cls(*_HEADER.unpack(header))
+        """The header that arrived, of HEADER_BYTES; FrameError when it is none."""
+        unpacked = cls(*_HEADER.unpack(header))
+        if not 0 <= unpacked.weight < float("inf"):
+            raise FrameError(f"weight {unpacked.weight} is not a finite number of at least 0")
+        return unpacked

@@ -139,6 +139,8 @@ class Inbox:
         """The controller's word that the peer has died: from now on nothing of it is taken in."""
         with self._guard:
             self._oldest[peer] = self._newest[peer] + 1
+            for key in [key for key in self._open if key[0] == peer]:
+                del self._open[key]
             self.put(Cut(peer))
 
     def turn(self, turned: GraphCommitted) -> None:
@@ -171,7 +173,9 @@ class Inbox:
         with self._guard:
             self._check(peer, generation)
             opened = self._open[peer, generation]
-            whole = opened.setdefault(header.sequence, _Open(bytearray(size), size))
+            whole = opened.get(header.sequence)
+            if whole is None:  # zeroing a model's room for each of its parts would cost more than the parts
+                whole = opened[header.sequence] = _Open(bytearray(size), size)
             if len(whole.body) != size:
                 raise FrameError(f"message {header.sequence} has {len(whole.body)} bytes, and in another frame {size}")
             if len(opened) > OPEN_MESSAGES * self._streams:

@@ -77,11 +77,11 @@ class Listener:
     What comes from elsewhere, or is no frame, ends its own connection and nothing else; `refused` counts those.
     """
 
-    def __init__(self, accepting: socket.socket, secret: str, reception: Endpoint) -> None:
+    def __init__(self, accepting: socket.socket, secret: str, endpoint: Endpoint) -> None:
         self.refused = 0
         self._accepting = accepting
         self._secret = secret
-        self._reception = reception
+        self._endpoint = endpoint
         self._arrivals = Arrivals()
         self._guard = threading.Lock()
         self._strangers: set[socket.socket] = set()
@@ -141,9 +141,9 @@ class Listener:
             threading.current_thread().name = f"from {hello.member}, {hello.channel}.{hello.stream}"
             if hello.channel == FETCH:
                 with connection:
-                    self._reception.serve(connection)
+                    self._endpoint.serve(connection)
                 return
-            receiver = self._reception.receiver(hello)
+            receiver = self._endpoint.receiver(hello)
             self._know(hello, connection)
         except (OSError, SyncError):
             self._refuse(connection)

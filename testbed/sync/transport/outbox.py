@@ -134,7 +134,8 @@ class Outbox:
         """
         route = self._table(frame).route(peer, frame)
         onward = self._sender(next_hop(route, frame.left))
-        onward.queue.pass_on(_FORWARDED, frame._replace(left=frame.left - 1), payload)
+        # A copy: when the queue is closed this returns before the frame has left, and the payload is only lent.
+        onward.queue.pass_on(_FORWARDED, frame._replace(left=frame.left - 1), memoryview(bytearray(payload)))
 
     def samples(self) -> tuple[PeerSample, ...]:
         """What each next hop's path did since the last call."""

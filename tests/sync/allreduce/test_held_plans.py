@@ -1,0 +1,45 @@
+"""Plans that a member holds, up to the moment when another generation is agreed on."""
+
+from __future__ import annotations
+
+import pytest
+
+from testbed.plan import Plan, PlanError
+from testbed.sync.allreduce.held_plans import HeldPlans
+from tests.sync.plans import chain, names, star
+
+pytestmark = pytest.mark.unit
+
+MEMBERS = names(3)
+
+
+def plan(epoch: int) -> Plan:
+    return Plan(epoch, MEMBERS, (chain(MEMBERS) if epoch % 2 else star(MEMBERS, "m0"),))
+
+
+def test_a_plan_is_gone_by_once_all_have_agreed_on_it_and_older_ones_are_forgotten() -> None:
+    plans = HeldPlans("m1", plan(0))
+    plans.keep(plan(1))
+    assert plans.successor == 0
+    plans.hold(1)
+    assert (plans.successor, plans.in_force.epoch) == (1, 0)
+    plans.agree(0, 1)
+    assert plans.in_force.epoch == 1 and plans.forget() == 0
+    plans.agree(1, 1)
+    assert plans.forget() == 1 and plans.get(0) is None
+
+
+def test_a_generation_that_is_agreed_on_leaves_the_plan_before_it_in_sight() -> None:
+    """Its own group holds its plan; whoever asks the old group meanwhile is told what that went by last."""
+    plans = HeldPlans("m1", plan(0))
+    plans.promise(7)
+    plans.agree(0, 7)
+    assert plans.agreed == 7 and plans.in_force.epoch == 0 and plans.newest == 7
+
+
+def test_only_what_is_newer_and_for_the_same_members_is_kept() -> None:
+    plans = HeldPlans("m1", plan(3))
+    with pytest.raises(PlanError, match="not newer than 3"):
+        plans.keep(plan(3))
+    with pytest.raises(PlanError, match="other members"):
+        plans.keep(Plan(4, names(2), (chain(names(2)),)))
