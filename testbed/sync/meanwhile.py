@@ -6,12 +6,11 @@ import threading
 import time
 from collections.abc import Callable
 
+from testbed.sync.transport import CLOSE_S
+
 #: Seconds between two times. They are the same ones for all members, as far as clocks agree: what one says is held
 #: against what others say.
 EACH_S = 0.5
-
-#: The thread ends at once when it is told to; this is for a machine that has no time for it.
-CLOSE_S = 5.0
 
 
 class Meanwhile:

@@ -13,7 +13,7 @@ from testbed.sync.allreduce.group import AllReduceGroup
 from testbed.sync.errors import SyncError
 from testbed.sync.transport.frame import Frame, FrameFormat, Greeting
 from testbed.sync.transport.listener import Received, hand_on
-from testbed.sync.transport.outbox import Outbox, nobody
+from testbed.sync.transport.outbox import Outbox
 from testbed.sync.transport.routes import RouteTable
 from testbed.sync.transport.send_queue import Priority
 from testbed.sync.transport.sender import CLOSE_S, Sender
@@ -166,7 +166,7 @@ class _Letterbox(Outbox):
         priority: Priority,
         frame: Frame,
         payload: memoryview,
-        sent: Callable[[str], None] = nobody,
+        sent: Callable[[str], None],
         table: int | None = None,
     ) -> None:
         for peer in peers:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from testbed.sync.transport.frame import DIRECT, Frame, Greeting
-from testbed.sync.transport.listener import CLOSE_S, Endpoint, Listener, Received
+from testbed.sync.transport.listener import Endpoint, Listener, Received
 from testbed.sync.transport.memory import Scratch
 from testbed.sync.transport.outbox import Outbox
 from testbed.sync.transport.routes import RouteTable
-from testbed.sync.transport.settings import TransportSettings
+from testbed.sync.transport.settings import CLOSE_S, TransportSettings
 
 __all__ = [
     "CLOSE_S",

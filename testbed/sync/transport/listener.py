@@ -16,12 +16,10 @@ from testbed.sync.transport.frame import DIRECT, FETCH, PROBE, Frame, FrameForma
 from testbed.sync.transport.memory import Scratch
 from testbed.sync.transport.outbox import Outbox
 from testbed.sync.transport.probe import FRAME_BYTES
+from testbed.sync.transport.settings import CLOSE_S
 
 #: Connections at once that have not said yet who they are. Each costs a thread; garbage must not cost more.
 MAX_STRANGERS = 128
-
-#: Threads end at once when their connection does; this is for a machine that has no time for them.
-CLOSE_S = 5.0
 
 #: A path may be away just while a greeting is on its way.
 GREETING_S = 60.0

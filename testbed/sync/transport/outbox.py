@@ -37,10 +37,6 @@ AT_HAND = 1
 _FORWARDED: Priority = (0,)
 
 
-def nobody(_peer: str) -> None:
-    """What a frame whose payload nobody else uses calls when it was sent."""
-
-
 class Outbox:
     """The senders of one member, whose frames have headers of `header_bytes`. Any thread may call.
 
@@ -98,7 +94,7 @@ class Outbox:
         priority: Priority,
         frame: Frame,
         payload: memoryview,
-        sent: Callable[[str], None] = nobody,
+        sent: Callable[[str], None],
         table: int | None = None,
     ) -> None:
         """Have a frame sent to each of `peers`, directly or over an auxiliary route of the table; see SendQueue.put.

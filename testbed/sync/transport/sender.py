@@ -11,14 +11,11 @@ from contextlib import suppress
 from testbed.sync.transport import sockets, tcpinfo
 from testbed.sync.transport.frame import DIRECT, PROBE, TAKEN, WELCOME, FrameFormat, Greeting
 from testbed.sync.transport.send_queue import SendQueue
-from testbed.sync.transport.settings import TransportSettings
+from testbed.sync.transport.settings import CLOSE_S, TransportSettings
 from testbed.sync.transport.tcpinfo import TcpInfo
 
 #: What TCP allows changes by doubling, once a round trip at most; looking costs 10 µs.
 LOOK_S = 0.01
-
-#: Threads end at once when their connection does; this is for a machine that has no time for them.
-CLOSE_S = 5.0
 
 
 class _Pace:

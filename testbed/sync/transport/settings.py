@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+#: Threads end at once when they are told to, or their connection ends; this is for a machine that has no time for them.
+CLOSE_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,7 +136,7 @@ def test_a_peer_that_does_not_listen_is_told_only_when_something_is_to_be_sent()
     (sending,) = outbox.connect(RouteTable(0, "a", frozenset({"b"}), ()))
     assert not sending.await_connection(10)
     assert "refused" in sending.failure and failures.empty()
-    outbox.put(["b"], (1,), frame(0, size=0), memoryview(b""))
+    outbox.put(["b"], (1,), frame(0, size=0), memoryview(b""), lambda peer: None)
     assert failures.get(timeout=5)[0] == "b"
     outbox.close()
 
