@@ -48,6 +48,10 @@ MAX_WINDOW_S = 3.0
 #: offers some 100,000 packets a second, enough for about 1 Gbit/s; a busy host's pauses are longer than a short queue.
 DRY_AT_MOST = 0.05
 
+#: A busy host may pause who looks in the midst of it, and 45 ms of 0.75 s are 6 % of a rate: so each look is the
+#: quickest of so many, and how long it took counts as what it cannot tell.
+LOOKS = 4
+
 #: Links flooded at once carry no more than this together: 200 Mbit/s of full-size frames is 16,500 packets a second,
 #: which leaves a small host time to keep to the rates.
 FLOOD_TOTAL_BPS = 200e6
@@ -192,10 +196,11 @@ class _Rate:
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
-    """What had happened by a moment; `dry_s` as in _Flood."""
+class FloodLook:
+    """What had happened by the moment `at`, give or take half of `took_s`; `dry_s` as in _Flood."""
 
     at: float
+    took_s: float
     bytes_arrived: int
     packets_sent: int
     dry_s: float
@@ -260,21 +265,33 @@ class _Flood:
         """What a full queue takes, the packet that the link is busy with included."""
         return 8 * max(self.state.queue_bytes, MTU_FRAME_BYTES) / self.state.rate_bps
 
-    def look(self) -> _Look:
+    def look(self) -> FloodLook:
         """What has happened by now."""
-        return _Look(time.monotonic(), self._to.received_bytes()[self._interface], self._sent, self._dry_s)
+        return min((self._look() for _ in range(LOOKS)), key=lambda look: look.took_s)
 
-    def judge(self, before: _Look, after: _Look, ended: _Look) -> _Rate:
+    def _look(self) -> FloodLook:
+        began = time.monotonic()
+        arrived = self._to.received_bytes()[self._interface]
+        took_s = time.monotonic() - began
+        return FloodLook(began + took_s / 2, took_s, arrived, self._sent, self._dry_s)
+
+    def judge(self, before: FloodLook, after: FloodLook, ended: FloodLook) -> _Rate:
         """The rate between two looks, the last one taken when no more was sent."""
-        seconds = after.at - before.at
-        expected = self.state.rate_bps / 8 * seconds
-        error = (after.bytes_arrived - before.bytes_arrived) / expected - 1
-        dry = (after.dry_s - before.dry_s) / seconds
-        resolution = MTU_FRAME_BYTES / expected + self.state.jitter_s / seconds + dry
+        error, resolution = rate_error(self.state, before, after)
         # What still waits: what was sent and not lost, less what has arrived, as far as the queue holds it.
         unseen_s = ended.packets_sent * self._packet_s - (ended.bytes_arrived - self._arrived) * 8 / self.state.rate_bps
         idle_at = ended.at + min(max(unseen_s, 0.0), self._full_s) + self.state.delay_s + self.state.jitter_s
-        return _Rate(error if dry <= DRY_AT_MOST else None, resolution, idle_at)
+        return _Rate(error, resolution, idle_at)
+
+
+def rate_error(state: LinkState, before: FloodLook, after: FloodLook) -> tuple[float | None, float]:
+    """The relative error of a flooded link's rate between two looks, None where it ran dry, and the resolution."""
+    seconds = after.at - before.at
+    expected = state.rate_bps / 8 * seconds
+    error = (after.bytes_arrived - before.bytes_arrived) / expected - 1
+    dry = (after.dry_s - before.dry_s) / seconds
+    unsure_s = state.jitter_s + (before.took_s + after.took_s) / 2
+    return (error if dry <= DRY_AT_MOST else None), MTU_FRAME_BYTES / expected + unsure_s / seconds + dry
 
 
 def _flood(network: Network, states: Mapping[str, LinkState]) -> dict[str, _Rate]:

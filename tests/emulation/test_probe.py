@@ -49,3 +49,26 @@ def test_each_link_is_flooded_once_and_no_more_at_a_time_than_a_small_host_carri
     for batch in batches:
         needed = sum(state.rate_bps / (1 - state.loss) for state in batch.values())
         assert len(batch) == 1 or needed <= probe.FLOOD_TOTAL_BPS * (1 + 1e-9)
+
+
+@given(st.floats(0, 0.2), st.floats(0, 1), st.floats(0, 0.2), st.floats(0, 1))
+def test_who_is_paused_in_the_midst_of_a_look_takes_no_rate_for_wrong(
+    first_s: float, first: float, last_s: float, last: float
+) -> None:
+    """A link at its exact rate, counted at any moment of looks that took so long."""
+
+    def look(began: float, took_s: float, moment: float) -> probe.FloodLook:
+        arrived = round(FAST.rate_bps / 8 * (began + moment * took_s))
+        return probe.FloodLook(began + took_s / 2, took_s, arrived, packets_sent=0, dry_s=0.0)
+
+    error, resolution = probe.rate_error(FAST, look(1.0, first_s, first), look(1.75, last_s, last))
+    assert error is not None
+    assert abs(error) <= resolution
+
+
+def test_a_rate_that_is_off_shows_between_quick_looks() -> None:
+    before = probe.FloodLook(1.0, 1e-4, 0, packets_sent=0, dry_s=0.0)
+    after = probe.FloodLook(1.75, 1e-4, round(0.97 * 0.75 * FAST.rate_bps / 8), packets_sent=0, dry_s=0.0)
+    error, resolution = probe.rate_error(FAST, before, after)
+    assert error == pytest.approx(-0.03, abs=1e-6)
+    assert resolution < 0.001
