@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import selectors
 import socket
 import threading
+from collections.abc import Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
@@ -49,12 +51,17 @@ class Rendezvous:
             roster = {member: address for member, (_, address) in there.items()}
             for connection, _ in there.values():
                 connection.sendall(encode(Welcome(self._job, roster, self._plan.to_json(), "benchmark")))
-            for connection, _ in there.values():
-                _read_to_the_end(connection)
+            _read_to_the_end(connection for connection, _ in there.values())
         except OSError:
             return  # the listener was closed: members failed before all were there
 
 
-def _read_to_the_end(connection: socket.socket) -> None:
-    while connection.recv(1 << 16):
-        pass
+def _read_to_the_end(connections: Iterable[socket.socket]) -> None:
+    """Of all at once: a member whose reports nobody reads waits as soon as they fill the socket's buffer."""
+    with selectors.DefaultSelector() as selector:
+        for connection in connections:
+            selector.register(connection, selectors.EVENT_READ)
+        while selector.get_map():
+            for key, _ in selector.select():
+                if not key.fileobj.recv(1 << 16):  # type: ignore[union-attr]
+                    selector.unregister(key.fileobj)
