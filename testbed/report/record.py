@@ -6,10 +6,12 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
+
+from msgspec.structs import asdict
 
 from testbed.plan import Plan
 from testbed.planning import View
@@ -19,7 +21,7 @@ from testbed.run.summary import RoundFigures, fewest, rounds_of
 #: Workers are named after their site: `paris-w0`.
 WORKER_NAME = re.compile(r"(?P<site>.+)-w\d+")
 
-_REPORT_FIELDS = frozenset(field.name for field in fields(Report))
+_REPORT_FIELDS = frozenset(Report.__struct_fields__)
 
 
 class NotARun(ValueError):
