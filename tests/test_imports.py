@@ -36,7 +36,7 @@ ARROWS: dict[str, set[str]] = {
         *("controller", "emulation", "planning", "telemetry", "spec", "schemes", "trace"),
         *("workload", "plan", "protocol", "link"),
     },
-    "report": {"run", "planning", "telemetry", "spec", "trace", "plan", "protocol", "link"},
+    "report": {"run", "planning", "telemetry", "spec", "trace", "plan", "protocol", "schema", "link"},
     "result": {"run", "report"},
     "__init__": {"result", "emulation", "spec"},
     "__main__": {"cli"},
