@@ -125,6 +125,12 @@ class AllReduceCoordinator(Coordinator):
         yield from self._lose(self.group.membership.gone(time.monotonic()))
         yield from self.planner.swaps.not_come(member, why)
 
+    def exclude(self, member: str, why: str) -> Actions:
+        if not (self.spec.elastic and self.running):
+            yield Fail(f"{member}: {why}")
+            return
+        yield from self._lose({member: why})
+
     def proceed(self) -> Actions:
         yield from self.planner.proceed()
 

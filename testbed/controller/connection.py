@@ -39,13 +39,14 @@ class Connection:
         self._most_bytes = MAX_LINE_BYTES
 
     async def receive(self) -> ControlMessage | None:
-        """The next message; None at the end of the stream. ProtocolError when the line is none."""
+        """The next message; None at the end of the stream. ProtocolError when the line is none, OSError when it broke
+        off."""
         searched = 0
         while (end := self._came.find(b"\n", searched)) < 0 and len(self._came) <= self._most_bytes:
             searched = len(self._came)
             piece = await self._reader.read(PIECE_BYTES)
             if not piece and self._came:
-                raise ProtocolError("a line cut short")
+                raise ConnectionError("its connection ended in the middle of a line")
             if not piece:
                 return None
             self._came += piece

@@ -89,6 +89,10 @@ class Coordinator(ABC):
     def died(self, member: str, why: str) -> Actions:
         """A member's connection ended before its goodbye."""
 
+    def exclude(self, member: str, why: str) -> Actions:
+        """A member said what can't be, or does not listen: whatever else it may do, the others go on without it."""
+        yield from self.died(member, why)
+
     @abstractmethod
     def proceed(self) -> Actions:
         """Called after each event: take up what had to wait until it was dealt with."""

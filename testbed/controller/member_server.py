@@ -50,6 +50,9 @@ class MemberListener(Protocol):
     def died(self, member: str, why: str) -> None:
         """A member's connection ended before its Goodbye."""
 
+    def excluded(self, member: str, why: str) -> None:
+        """A member said what can't be, or does not listen: it is no longer heard."""
+
 
 class MemberServer:
     """Accepts the named members and passes on what they say: at a Unix socket, and over TCP if asked to.
@@ -123,9 +126,7 @@ class MemberServer:
         member = None
         try:
             member = await self._admit(connection)
-            why = await self._listen(member, connection)
-            if why is not None and self._connections.get(member) is connection:
-                self._listener.died(member, connection.why or why)
+            await self._attend(member, connection)
         except JoinRefused as refusal:
             log.warning("refused a member: %s", refusal)
             connection.send(Stop(reason=brief(str(refusal))))
@@ -184,8 +185,24 @@ class MemberServer:
         if before is not None:
             before.cut("it came anew")
 
+    async def _attend(self, member: str, connection: Connection) -> None:
+        """Hear a member to its end, and tell of that, unless it came anew meanwhile."""
+        tell = self._listener.excluded
+        try:
+            why = await self._listen(member, connection)
+            if not connection.why:
+                tell = self._listener.died
+        except (ProtocolError, Contradiction) as error:
+            why = str(error)
+        except Exception as error:
+            log.exception("what %s said", member)
+            why = f"what it said could not be read: {error!r}"
+        if why is not None and self._connections.get(member) is connection:
+            tell(member, connection.why or why)
+
     async def _listen(self, member: str, connection: Connection) -> str | None:
-        """Pass on a member's messages until it ends; None after its Goodbye, else what went wrong.
+        """Pass on a member's messages until its connection ends; None after its Goodbye, else how it did. ProtocolError
+        or Contradiction when it says what can't be.
 
         Where they are elastic it stays after that: what it holds may still be asked for.
         """
@@ -194,17 +211,17 @@ class MemberServer:
             while message := await connection.receive():
                 speaker = getattr(message, "member", None)
                 if speaker != member:
-                    return f"a {message.kind} in the name of {brief(repr(speaker))}"
+                    raise Contradiction(f"a {message.kind} in the name of {speaker!r}")
                 if not isinstance(message, SAID):
-                    return f"an unexpected {message.kind}"
+                    raise Contradiction(f"an unexpected {message.kind}")
                 self._listener.heard(message)
                 done = done or isinstance(message, Goodbye)
                 if done and not self._elastic:
                     return None
                 await asyncio.sleep(0)  # others' turn: what one has ready must not come before what they said earlier
-        except (ProtocolError, Contradiction, OSError) as error:
+        except OSError as error:
             return None if done else str(error)
-        except Exception as error:
-            log.exception("what %s said", member)
-            return f"what it said could not be read: {error!r}"
+        except (ProtocolError, Contradiction):
+            if not done:
+                raise
         return None if done else "its connection ended before its goodbye"

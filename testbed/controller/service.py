@@ -128,6 +128,11 @@ class ControllerService:
         with self._own_errors(f"the end of {member}, {why}"):
             self._carry_out(self.coordinator.died(member, brief(why)))
 
+    def excluded(self, member: str, why: str) -> None:
+        log.warning("%s is no longer heard: %s", member, why)
+        with self._own_errors(f"the exclusion of {member}, {why}"):
+            self._carry_out(self.coordinator.exclude(member, brief(why)))
+
     @contextmanager
     def _own_errors(self, event: str) -> Iterator[None]:
         """What goes wrong here is the controller's own, but for what members are told of it. It ends the run: whoever

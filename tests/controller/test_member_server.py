@@ -64,14 +64,16 @@ def test_a_report_that_cannot_be_ends_its_member_and_nothing_else(tmp_path: Path
         async with training(ELASTIC, tmp_path, VIEW) as (controller, fleet):
             for name in VIEW.names:
                 fleet.members[name].writer.write(report(name, 1, **({field: value} if name == BAD else {})))
-            for name in OTHERS:
-                fleet.members[name].send(Goodbye(name, 1))
-            await until(lambda: len(controller.coordinator.goodbyes) == len(OTHERS))
+            await until(lambda: not controller._server.connected(BAD))
+            [event] = controller.coordinator.events
+            assert (event.kind, event.member) == ("left", BAD) and ("report" in event.why or "epoch" in event.why)
             answer = await status_of(controller)
             assert answer.status_code == 200 and answer.json()["state"] == "running"
-            assert controller.coordinator.goodbyes.keys() == set(OTHERS)
-            await until(lambda: not controller._server.connected(BAD))
             assert all(controller._server.connected(name) for name in OTHERS)
+            for name in OTHERS:
+                fleet.members[name].send(Goodbye(name, 1))
+            await asyncio.wait_for(controller.finished.wait(), 20)
+            assert controller.state == "done" and controller.coordinator.goodbyes.keys() == set(OTHERS)
 
     asyncio.run(scene())
 
