@@ -65,7 +65,11 @@ class AllReduceCoordinator(Coordinator):
         plan = self._plan_of(rejoin)
         membership = self.group.membership
         anew = not self.running
-        self.group.plans.recover(plan, rejoin.newest, begins=anew)
+        if anew or membership.returning:
+            self.group.plans.recover(plan, rejoin.newest, begins=anew)
+        elif rejoin.newest > self.group.plans.newest:
+            made = self.group.plans.newest
+            raise Contradiction(f"{rejoin.member!r} knows of epoch {rejoin.newest}, and the newest is {made}")
         if anew:
             membership.recover(plan, dict(rejoin.roster))
             yield from self._run()
@@ -113,7 +117,7 @@ class AllReduceCoordinator(Coordinator):
                 membership.lost(message, now)
                 yield from self._lose(membership.gone(now))
             case Holding():
-                yield from self._recovery.holding(message)
+                yield from self._held(message)
             case Goodbye():
                 yield from self._left(message)
 
@@ -164,6 +168,17 @@ class AllReduceCoordinator(Coordinator):
             if goodbye.error:
                 yield Fail(f"{member}: {goodbye.error}")
         yield Announce()
+
+    def _held(self, holding: Holding) -> Actions:
+        """A member says what it holds. Once all have, they go on, but for those who can't be right."""
+        membership, newest = self.group.membership, self.group.rounds.newest
+        if holding.round < newest:
+            raise Contradiction(f"it is in round {holding.round}, and round {newest} was finished with its update")
+        if membership.holding(holding):
+            if odd := membership.disagree():
+                yield from self._lose(odd)
+            else:
+                yield from self._recovery.begin()
 
     # Rounds
 

@@ -8,6 +8,7 @@ Another member that goes meanwhile begins the first of these anew, under a newer
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
@@ -53,6 +54,12 @@ class AllReduceMembership:
     def look_s(self) -> float:
         """How often to ask who is gone; 0 where nobody has a lease."""
         return self._leases.look_s
+
+    @property
+    def returning(self) -> bool:
+        """Whether this controller was started anew, and some have not found it yet. They may know of plans that others
+        do not."""
+        return bool(self._away)
 
     @property
     def orphaned(self) -> bool:
@@ -139,6 +146,22 @@ class AllReduceMembership:
             return False
         change.holdings[holding.member] = holding
         return change.holdings.keys() == self.present
+
+    def disagree(self) -> dict[str, str]:
+        """Of those who said that they hold a part of one round, the members that hold one of another size than most do,
+        each with why. All who say different things where there is no most."""
+        holdings = self.reconfiguration.holdings.values() if self.reconfiguration else ()
+        parts = [holding for holding in holdings if not holding.over and holding.elements]
+        sizes = Counter((holding.round, holding.elements) for holding in parts)
+        found = {}
+        for holding in parts:
+            own = holding.round, holding.elements
+            others = [count for said, count in sizes.items() if said != own and said[0] == holding.round]
+            if max(others, default=0) >= sizes[own]:
+                found[holding.member] = (
+                    f"it says that round {holding.round} has {holding.elements} elements, and others do not"
+                )
+        return found
 
     def reconfigure(self, plan: Plan) -> Actions:
         """Those who are present go on under `plan`. To be called once all have said what they hold."""

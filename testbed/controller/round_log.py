@@ -145,6 +145,11 @@ class RoundLog:
         self._timings: deque[dict[str, tuple[float, float]]] = deque(maxlen=COMPUTED + 1)
         self._of_epoch: Counter[int] = Counter()
 
+    @property
+    def newest(self) -> int:
+        """The newest round that any member who is there has reported. All have contributed to it."""
+        return max(self._said.values(), default=0)
+
     def hear(self, member: str, now_s: float) -> None:
         """A member says that it is still in a round."""
         self._heard_s[member] = now_s

@@ -297,6 +297,41 @@ def test_a_report_that_contradicts_what_is_known_of_the_run(told: Told, changes:
     assert told.coordinator.group.rounds.count == 1
 
 
+def test_who_returns_to_a_controller_that_never_left_knows_of_no_more_plans_than_that_has_made(told: Told) -> None:
+    told.force("d-w0")
+    plan, forged = told.plan, told.plan.with_epoch(1)
+    list(told.coordinator.came_back(hello("a-w0"), Rejoin("a-w0", forged.to_json(), ROSTER, 1, False, 1)))
+    assert told.plan is plan  # what is in force is known by the rounds that were reported
+    with pytest.raises(Contradiction, match="knows of epoch 2147483648, and the newest is 1"):
+        list(told.coordinator.came_back(hello("a-w0"), Rejoin("a-w0", forged.to_json(), ROSTER, 1, False, 2**31)))
+
+
+def test_who_says_that_it_is_in_a_round_that_is_long_over_is_contradicted(told: Told) -> None:
+    told.go_round(1, epoch=0)
+    told.go_round(2, epoch=0)
+    told.lose(LOST)
+    [epoch] = {halt.epoch for halt in told.take(Abort).values()}
+    with pytest.raises(Contradiction, match="in round 1, and round 2 was finished with its update"):
+        told.hear(Holding(OTHERS[0], epoch, 1, True))
+    for name in OTHERS:
+        told.hear(Holding(name, epoch, 2, True))
+    assert told.take(Reconfigure).keys() == set(OTHERS)
+
+
+def test_who_holds_a_part_of_another_tensor_than_the_others_is_lost(told: Told) -> None:
+    told.lose(LOST)
+    [epoch] = {halt.epoch for halt in told.take(Abort).values()}
+    odd, *others = OTHERS
+    for name in OTHERS:
+        told.hear(Holding(name, epoch, 1, False, 2**53 if name == odd else 100))
+    assert told.coordinator.present == set(others)
+    assert "round 1 has 9007199254740992 elements" in told.coordinator.events[-1].why
+    [epoch] = {halt.epoch for halt in told.take(Abort).values()}
+    for name in others:
+        told.hear(Holding(name, epoch, 1, False, 100))
+    assert told.take(Reconfigure).keys() == set(others)
+
+
 def test_one_that_does_not_say_where_it_stands_did_not_come_back(told: Told) -> None:
     for rejoin, why in (
         (Rejoin("a-w0", {}, {}, 1, False, 0), "plan version None"),
