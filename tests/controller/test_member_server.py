@@ -177,36 +177,17 @@ def test_who_returns_and_does_not_say_where_it_stands_is_told_so(tmp_path: Path)
 
 def test_a_member_that_does_not_read_is_cut_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "MOST_UNREAD_BYTES", 2**20)
-    monkeypatch.setattr(Member, "listen", deaf(Member.listen))
 
     async def scene() -> None:
-        async with running(spec_of(VIEW), tmp_path) as controller:
-            fleet = Fleet(tmp_path / "s", VIEW)
-            joining = asyncio.create_task(fleet.join())
-            await until(lambda: controller.state == "running")
-            for _ in range(200):
+        async with training(spec_of(VIEW), tmp_path, VIEW) as (controller, fleet):
+            fleet.members[BAD].writer.transport.pause_reading()
+            for _ in range(100):
                 controller._server.send_all(Prepare({"filler": "x" * 2**16}))
                 await asyncio.sleep(0)
-                if controller.state == "failed":
-                    break
             await asyncio.wait_for(controller.finished.wait(), 20)
             assert controller.failure.startswith(f"{BAD}: it does not read: ")
-            joining.cancel()
-            await asyncio.gather(joining, return_exceptions=True)
 
     asyncio.run(scene())
-
-
-def deaf(listen: Callable[[Member], Any]) -> Callable[[Member], Any]:
-    """Members listen as ever, but the first one, which never does."""
-
-    async def listening(member: Member) -> None:
-        if member.name != BAD:
-            with suppress(Exception):
-                while await member.reader.read(2**20):
-                    pass
-
-    return listening
 
 
 def test_a_member_that_comes_anew_takes_the_place_of_its_connection(tmp_path: Path) -> None:
