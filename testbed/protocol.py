@@ -44,7 +44,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 from msgspec import Meta, Struct
@@ -57,6 +57,7 @@ from testbed.schema import (
     Metrics,
     Moment,
     Name,
+    NameOrNone,
     Number,
     Rate,
     Roster,
@@ -264,7 +265,7 @@ class Welcome(ControlMessage, frozen=True):
     plan: Document
     secret: Annotated[str, Meta(max_length=256)] = ""
     lease_s: Seconds = 0.0
-    source: Name | Literal[""] = ""
+    source: NameOrNone = ""
 
 
 class Prepare(ControlMessage, frozen=True):
@@ -275,7 +276,7 @@ class Prepare(ControlMessage, frozen=True):
 
     plan: Document
     roster: Roster = {}
-    source: Name | Literal[""] = ""
+    source: NameOrNone = ""
 
 
 class Held(ControlMessage, frozen=True):

@@ -26,10 +26,12 @@ MOST_ENTRIES, MOST_DEPTH = 2**20, 6
 #: Frames between members have 32 bits for epochs and rounds.
 MOST_NUMBER = 2**32 - 1
 
-_NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.-]*\Z"
+_NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
 
 #: A member's: a host's name, and those end at 64 characters.
-Name = Annotated[str, Meta(min_length=1, max_length=64, pattern=_NAME)]
+Name = Annotated[str, Meta(max_length=64, pattern=rf"^{_NAME}\Z")]
+#: Empty where there is none.
+NameOrNone = Annotated[str, Meta(max_length=64, pattern=rf"^({_NAME})?\Z")]
 Text = Annotated[str, Meta(max_length=MOST_TEXT)]
 Number = Annotated[int, Meta(ge=0, le=MOST_NUMBER)]
 #: What doubles, and so all JSON readers, hold exactly.
@@ -70,7 +72,7 @@ class ProtocolError(ValueError):
 
 def check_name(name: str) -> None:
     """ProtocolError unless a member may have this name."""
-    if len(name) > 64 or not re.search(_NAME, name):
+    if len(name) > 64 or not re.fullmatch(_NAME, name):
         raise ProtocolError(
             f"{brief(name)!r} is no member's name: write 1 to 64 letters of A-Z and a-z, digits, `_`, `.` and `-`, "
             "and begin with none of the last two"
