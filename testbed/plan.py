@@ -221,8 +221,8 @@ class Plan:
     steps: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.epoch < 0:
-            raise PlanError(f"epoch {self.epoch} is negative")
+        if not 0 <= self.epoch < 2**32:
+            raise PlanError(f"epoch {self.epoch} is not a number from 0 to 2^32 - 1, which frames have room for")
         if self.chunk_bytes < 1024 or self.chunk_bytes % 8:
             raise PlanError(f"chunk_bytes {self.chunk_bytes} must be a multiple of 8, at least 1024")
         self.whole.check()

@@ -2,6 +2,7 @@
 
     member                   controller
       Hello        ------------->             where the member listens for its peers
+      Rejoin       ------------->             and where it stands, if it lost the controller alone
                    <-------------      Welcome its job, everybody's addresses, the plan; sent when all are there
       Report       ------------->             after each round: where the time went, what each peer's path did
       Arrived      ------------->             while a round takes long: what came in so far
@@ -35,27 +36,57 @@ still to make, whatever their contributors said when they sent theirs, which may
 
 One plan at a time is asked for. Prepare takes back what an earlier Prepare asked for and is not in force yet, so a
 plan that a member could not hold, and the controller dropped, is no successor any more where it is held.
+
+Every field is typed and bounded (see schema.py). What is malformed ends who said it, and nothing else.
 """
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple
 
-PROTOCOL_VERSION = 2
+import msgspec
+from msgspec import Meta, Struct
+
+from testbed.schema import (
+    MOST_MEMBERS,
+    Address,
+    Count,
+    Document,
+    Metrics,
+    Moment,
+    Name,
+    NameOrNone,
+    Number,
+    Rate,
+    Roster,
+    Seconds,
+    Text,
+    Weight,
+    convert_to,
+    decode_as,
+)
+from testbed.schema import ProtocolError as ProtocolError  # what `decode` raises is this module's too
+
+PROTOCOL_VERSION = 3
 
 #: A line longer than this is refused: a plan of 1,000 members with 1,000 trees would not come this way.
 MAX_LINE_BYTES = 16 * 1024 * 1024
 
+#: A controller that was started anew numbers plans from what members say they know of, and needs room above that.
+MOST_EPOCH_KNOWN = 2**31
+#: Runs of elements in a round that was cut short: a model of 1,000 chunks a member, each of a mean of its own.
+MOST_SPANS = 2**16
+#: Trains of one peer in a message; members keep 256 of each until they tell.
+MOST_TRAINS = 1024
 
-class ProtocolError(ValueError):
-    """A line that is not one of the messages."""
+
+#: Members, each once or not.
+Names = Annotated[tuple[Name, ...], Meta(max_length=MOST_MEMBERS)]
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(Struct, frozen=True, forbid_unknown_fields=True):
     """What a member is told of a run, as the controller hands it out.
 
     rounds           how many there are; iterations, where members gossip
@@ -70,29 +101,26 @@ class Job:
     reproducible     whether the order of additions is fixed, for the same bits run after run
     """
 
-    rounds: int
+    rounds: Number
     seed: int = 0
-    scheme: str = "gradients"
-    options: Mapping[str, Any] = field(default_factory=dict)
-    assignment: Mapping[str, Any] = field(default_factory=dict)
-    workload: Mapping[str, Any] = field(default_factory=dict)
-    samples_per_s: float = 0.0
-    round_timeout_s: float = 120.0
-    streams: int = 1
-    congestion: str = ""
+    scheme: Annotated[str, Meta(max_length=64)] = "gradients"
+    options: Document = {}
+    assignment: Document = {}
+    workload: Document = {}
+    samples_per_s: Rate = 0.0
+    round_timeout_s: Annotated[float, Meta(gt=0, le=1e7)] = 120.0
+    streams: Annotated[int, Meta(ge=1, le=255)] = 1
+    congestion: Annotated[str, Meta(max_length=15)] = ""
     reproducible: bool = False
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Job:
         """The job that a mapping says; ProtocolError when it says none."""
-        try:
-            return cls(**value)
-        except (TypeError, ValueError) as error:
-            raise ProtocolError(f"not a job: {error}") from error
+        job: Job = convert_to(cls, value)
+        return job
 
 
-@dataclass(frozen=True, slots=True)
-class NodeConfiguration:
+class NodeConfiguration(Struct, frozen=True, forbid_unknown_fields=True):
     """Where a member stands in decentralized training, and by which protocol: what a Job's `assignment` holds.
 
     protocol    the scheme's name, dpsgd's being hop; leader or worker where Hop is between sites
@@ -107,26 +135,21 @@ class NodeConfiguration:
     first       the iteration in which it begins: 0, but for who comes while the others train
     """
 
-    protocol: str
-    sources: tuple[str, ...]
-    targets: tuple[str, ...]
-    weights: Mapping[str, float]
-    partners: tuple[str, ...]
-    rules: Mapping[str, Any]
-    steps: int = 1
-    evaluates: tuple[int, int] | None = (1, 0)
-    first: int = 0
+    protocol: Annotated[str, Meta(max_length=64)]
+    sources: Names
+    targets: Names
+    weights: Annotated[Mapping[Name, Weight], Meta(max_length=MOST_MEMBERS)]
+    partners: Names
+    rules: Document
+    steps: Annotated[int, Meta(ge=1, le=2**32 - 1)] = 1
+    evaluates: tuple[Number, Number] | None = (1, 0)
+    first: Number = 0
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> NodeConfiguration:
-        """The place that a mapping says; ValueError when it says none."""
-        try:
-            listed = {name: tuple(value[name]) for name in ("sources", "targets", "partners")}
-            if evaluates := value.get("evaluates"):
-                listed["evaluates"] = tuple(evaluates)
-            return cls(**{**value, **listed})
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"not a place in decentralized training: {error!r}") from error
+        """The configuration that a mapping says; ProtocolError when it says none."""
+        configuration: NodeConfiguration = convert_to(cls, value)
+        return configuration
 
 
 class Train(NamedTuple):
@@ -137,15 +160,20 @@ class Train(NamedTuple):
     fast it would have let go at a time: a train between them says what the path carries at least.
     """
 
-    began_s: float
-    seconds: float
-    bytes: int
-    allowed_bytes_s: int = 0
-    burst_bytes_s: int = 0
+    began_s: Annotated[float, Meta(gt=0, le=1e11)]
+    seconds: Annotated[float, Meta(ge=1e-7, le=1e6)]
+    bytes: Annotated[int, Meta(ge=1, le=2**53)]
+    allowed_bytes_s: Count = 0
+    burst_bytes_s: Count = 0
 
 
-@dataclass(frozen=True, slots=True)
-class PeerSample:
+#: What came from each peer, in its order.
+Trains = Annotated[
+    Mapping[Name, Annotated[tuple[Train, ...], Meta(max_length=MOST_TRAINS)]], Meta(max_length=MOST_MEMBERS)
+]
+
+
+class PeerSample(Struct, frozen=True, forbid_unknown_fields=True):
     """One path to a next hop over one round, measured by the sender's own socket.
 
     `bytes` acknowledged while the socket was backlogged for `busy_s` seconds (not limited by the receiver), so
@@ -156,52 +184,74 @@ class PeerSample:
     auxiliary routes, of which this hop is one.
     """
 
-    peer: str
-    bytes: int
-    busy_s: float
-    rtt_s: float
-    retransmits: int
-    delivery_bytes_s: float = 0.0
-    queued_s: float = 0.0
-    auxiliary_bytes: int = 0
+    peer: Name
+    bytes: Count
+    busy_s: Seconds
+    rtt_s: Seconds
+    retransmits: Count
+    delivery_bytes_s: Rate = 0.0
+    queued_s: Seconds = 0.0
+    auxiliary_bytes: Count = 0
 
 
-@dataclass(frozen=True, slots=True)
-class MeanSlice:
+class MeanSlice(Struct, frozen=True, forbid_unknown_fields=True):
     """The elements [start, stop) of a round, the `members` that their mean is over, and the sum of their weights."""
 
-    start: int
-    stop: int
-    members: tuple[str, ...]
-    weight: float
+    start: Count
+    stop: Count
+    members: Names
+    weight: Weight
+
+    def __post_init__(self) -> None:
+        if self.start >= self.stop:
+            raise ValueError(f"[{self.start}, {self.stop}) are no elements")
 
 
-class ControlMessage:
+def _kind_of(name: str) -> str:
+    """`PrepareGraph` travels as `prepare_graph`."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+
+
+class ControlMessage(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag=_kind_of):
     """Base of the messages: `kind` on the wire names the class."""
 
-    __slots__ = ()
-    kind: ClassVar[str]
+    @property
+    def kind(self) -> str:
+        """What it is, on the wire."""
+        return str(self.__struct_config__.tag)
 
 
-@dataclass(frozen=True, slots=True)
-class Hello(ControlMessage):
+class Hello(ControlMessage, frozen=True):
     """A member is there and listens for peers at `address` (host, port).
 
-    Who was there before, and lost the controller alone, says where it stands: the `plan` it goes by, the `roster`,
-    the last `round` it finished, and whether it is `halted`. A controller that was started anew has it from there.
+    Who was there before, and lost the controller alone, `returns`: a Rejoin follows.
     """
 
-    kind: ClassVar[str] = "hello"
-    member: str
-    address: tuple[str, int]
-    device: str = "cpu"
-    token: str = ""
-    version: int = PROTOCOL_VERSION
-    standing: Mapping[str, Any] = field(default_factory=dict)
+    member: Name
+    address: Address
+    device: Annotated[str, Meta(max_length=64)] = "cpu"
+    token: Annotated[str, Meta(max_length=256)] = ""
+    version: Number = PROTOCOL_VERSION
+    returns: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Welcome(ControlMessage):
+class Rejoin(ControlMessage, frozen=True):
+    """Where a member stands that found its controller again: the `plan` it goes by, the `roster`, the last `round` it
+    finished, whether that was `aborted`, and the `newest` epoch that it knows of.
+
+    A controller that was started anew has it from there. A message of its own: it is as long as a plan, and a hello is
+    short, so that nobody without the token has the controller read more.
+    """
+
+    member: Name
+    plan: Document
+    roster: Roster
+    round: Number
+    aborted: bool
+    newest: Annotated[int, Meta(ge=0, le=MOST_EPOCH_KNOWN)]
+
+
+class Welcome(ControlMessage, frozen=True):
     """All members are there: work begins under `plan`. `roster` maps each member to its address.
 
     `secret` is the run's own: members greet each other with it, so that a stranger's bytes reach no round.
@@ -210,48 +260,40 @@ class Welcome(ControlMessage):
     train already has a `source`: the member that hands it the state after the last round without it.
     """
 
-    kind: ClassVar[str] = "welcome"
-    job: Mapping[str, Any]
-    roster: Mapping[str, tuple[str, int]]
-    plan: Mapping[str, Any]
-    secret: str = ""
-    lease_s: float = 0.0
-    source: str = ""
+    job: Job
+    roster: Roster
+    plan: Document
+    secret: Annotated[str, Meta(max_length=256)] = ""
+    lease_s: Seconds = 0.0
+    source: NameOrNone = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Prepare(ControlMessage):
+class Prepare(ControlMessage, frozen=True):
     """Another plan, to be held beside the one in force, instead of any that was asked for and is not in force.
 
     One with a member more comes with the whole `roster`, and names the `source` that hands it the state.
     """
 
-    kind: ClassVar[str] = "prepare"
-    plan: Mapping[str, Any]
-    roster: Mapping[str, tuple[str, int]] = field(default_factory=dict)
-    source: str = ""
+    plan: Document
+    roster: Roster = {}
+    source: NameOrNone = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Held(ControlMessage):
+class Held(ControlMessage, frozen=True):
     """The plan of `epoch` is held: connections to its next hops are open. With a `refusal` it never will be."""
 
-    kind: ClassVar[str] = "held"
-    member: str
-    epoch: int
-    refusal: str = ""
+    member: Name
+    epoch: Number
+    refusal: Text = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Confirm(ControlMessage):
+class Confirm(ControlMessage, frozen=True):
     """All members have said that they hold the plan of `epoch`."""
 
-    kind: ClassVar[str] = "confirm"
-    epoch: int
+    epoch: Number
 
 
-@dataclass(frozen=True, slots=True)
-class Report(ControlMessage):
+class Report(ControlMessage, frozen=True):
     """One round as one member saw it. `started_s` and `finished_s` bound the synchronization (Unix time).
 
     `compute_s` is the step's real time, `paced_s` the time slept to reach the declared step time, `late_s` how far
@@ -264,281 +306,205 @@ class Report(ControlMessage):
     the last report, in their order.
     """
 
-    kind: ClassVar[str] = "report"
-    member: str
-    round: int
-    epoch: int
-    started_s: float
-    finished_s: float
-    compute_s: float
-    paced_s: float
-    sent_bytes: int
-    received_bytes: int
-    lost: int
-    duplicated: int
-    waited: Mapping[str, float] = field(default_factory=dict)
-    peers: tuple[PeerSample, ...] = ()
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    late_s: float = 0.0
-    send_s: float = 0.0
-    receive_s: float = 0.0
-    add_s: float = 0.0
-    slices: tuple[MeanSlice, ...] = ()
-    arrivals: Mapping[str, tuple[Train, ...]] = field(default_factory=dict)
+    member: Name
+    round: Number
+    epoch: Number
+    started_s: Moment
+    finished_s: Moment
+    compute_s: Seconds
+    paced_s: Seconds
+    sent_bytes: Count
+    received_bytes: Count
+    lost: Count
+    duplicated: Count
+    waited: Annotated[Mapping[Name, Seconds], Meta(max_length=MOST_MEMBERS)] = {}
+    peers: Annotated[tuple[PeerSample, ...], Meta(max_length=MOST_MEMBERS)] = ()
+    metrics: Metrics = {}
+    late_s: Seconds = 0.0
+    send_s: Seconds = 0.0
+    receive_s: Seconds = 0.0
+    add_s: Seconds = 0.0
+    slices: Annotated[tuple[MeanSlice, ...], Meta(max_length=MOST_SPANS)] = ()
+    arrivals: Trains = {}
+
+    @property
+    def named(self) -> set[str]:
+        """The peers that it says something of."""
+        return {*self.waited, *self.arrivals, *(sample.peer for sample in self.peers)}
 
 
-@dataclass(frozen=True, slots=True)
-class Arrived(ControlMessage):
+class Arrived(ControlMessage, frozen=True):
     """A member is still in a round: the `arrivals` since it said so last, or since its last Report."""
 
-    kind: ClassVar[str] = "arrived"
-    member: str
-    arrivals: Mapping[str, tuple[Train, ...]] = field(default_factory=dict)
+    member: Name
+    arrivals: Trains = {}
+
+    @property
+    def named(self) -> set[str]:
+        """The peers that it says something of."""
+        return set(self.arrivals)
 
 
-@dataclass(frozen=True, slots=True)
-class Renew(ControlMessage):
+class Renew(ControlMessage, frozen=True):
     """A member is still there."""
 
-    kind: ClassVar[str] = "renew"
-    member: str
+    member: Name
 
 
-@dataclass(frozen=True, slots=True)
-class Lost(ControlMessage):
+class Lost(ControlMessage, frozen=True):
     """A member has lost `peer`: its connection is `broken`, or it owes something for longer than a round takes."""
 
-    kind: ClassVar[str] = "lost"
-    member: str
-    peer: str
-    why: str
+    member: Name
+    peer: Name
+    why: Text
     broken: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Abort(ControlMessage):
+class Abort(ControlMessage, frozen=True):
     """A member is gone: nothing becomes final any more, until a Reconfigure of `epoch` or a later one."""
 
-    kind: ClassVar[str] = "abort"
-    epoch: int
-    why: str
+    epoch: Number
+    why: Text
 
 
-@dataclass(frozen=True, slots=True)
-class Holding(ControlMessage):
+class Holding(ControlMessage, frozen=True):
     """The answer to the Abort of `epoch`. `round` is the one this member is in, or the last one that is over for it.
 
     Not over, `final` are the elements, of `elements`, that hold their mean: [start, stop) in order.
     """
 
-    kind: ClassVar[str] = "holding"
-    member: str
-    epoch: int
-    round: int
+    member: Name
+    epoch: Number
+    round: Number
     over: bool
-    elements: int = 0
-    final: tuple[tuple[int, int], ...] = ()
+    elements: Count = 0
+    final: Annotated[tuple[tuple[Count, Count], ...], Meta(max_length=MOST_SPANS)] = ()
+
+    def __post_init__(self) -> None:
+        before = 0
+        for start, stop in self.final:
+            if not before <= start < stop <= self.elements:
+                raise ValueError(f"[{start}, {stop}) are no elements of {self.elements} that follow the first {before}")
+            before = stop
 
 
-@dataclass(frozen=True, slots=True)
-class Reconfigure(ControlMessage):
+class Reconfigure(ControlMessage, frozen=True):
     """Go on under `plan`, whose members are those that are left and said what they hold.
 
     From their `holdings` all reckon what to do about the round that was on: testbed.sync.recovery has the rule.
     """
 
-    kind: ClassVar[str] = "reconfigure"
-    plan: Mapping[str, Any]
-    roster: Mapping[str, tuple[str, int]]
-    holdings: tuple[Holding, ...]
+    plan: Document
+    roster: Roster
+    holdings: Annotated[tuple[Holding, ...], Meta(max_length=MOST_MEMBERS)]
 
 
-@dataclass(frozen=True, slots=True)
-class Goodbye(ControlMessage):
+class Goodbye(ControlMessage, frozen=True):
     """A member is done. `digest` is the SHA-256 of its parameters' bytes; `error` is empty when all went well."""
 
-    kind: ClassVar[str] = "goodbye"
-    member: str
-    rounds: int
-    digest: str = ""
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    error: str = ""
+    member: Name
+    rounds: Number
+    digest: Annotated[str, Meta(max_length=128)] = ""
+    metrics: Metrics = {}
+    error: Text = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Probe(ControlMessage):
+class Probe(ControlMessage, frozen=True):
     """Find out what the path to `peer` carries: send there for `seconds`, but at most `bytes`. They mean nothing."""
 
-    kind: ClassVar[str] = "probe"
-    peer: str
-    bytes: int
-    seconds: float
+    peer: Name
+    bytes: Count
+    seconds: Annotated[float, Meta(ge=0, le=3600)]
 
 
-@dataclass(frozen=True, slots=True)
-class Died(ControlMessage):
+class Died(ControlMessage, frozen=True):
     """In decentralized training: a member is gone, and the others go on without it."""
 
-    kind: ClassVar[str] = "died"
-    gone: str
+    gone: Name
 
 
-@dataclass(frozen=True, slots=True)
-class PrepareGraph(ControlMessage):
+class PrepareGraph(ControlMessage, frozen=True):
     """Another communication graph is to hold: enter `ahead` - 1 more iterations at most, until CommitGraph or
     AbortGraph."""
 
-    kind: ClassVar[str] = "prepare_graph"
-    ahead: int
+    ahead: Number
 
 
-@dataclass(frozen=True, slots=True)
-class PromiseGraph(ControlMessage):
+class PromiseGraph(ControlMessage, frozen=True):
     """The member enters no iteration from `end` on until it hears of the graph there."""
 
-    kind: ClassVar[str] = "promise_graph"
-    member: str
-    end: int
+    member: Name
+    end: Number
 
 
-@dataclass(frozen=True, slots=True)
-class CommitGraph(ControlMessage):
+class CommitGraph(ControlMessage, frozen=True):
     """From `iteration` on the graph is another, in which the member's `place` is this one (see NodeConfiguration).
 
     `roster` says where they listen who come with it.
     """
 
-    kind: ClassVar[str] = "commit_graph"
-    iteration: int
-    place: Mapping[str, Any]
-    roster: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    iteration: Number
+    place: NodeConfiguration
+    roster: Roster = {}
 
 
-@dataclass(frozen=True, slots=True)
-class AbortGraph(ControlMessage):
+class AbortGraph(ControlMessage, frozen=True):
     """The graph stays as it is; go on."""
 
-    kind: ClassVar[str] = "abort_graph"
 
-
-@dataclass(frozen=True, slots=True)
-class Stop(ControlMessage):
+class Stop(ControlMessage, frozen=True):
     """Leave now. Who is told so `again` may come back as a member that knows nothing: the others train on."""
 
-    kind: ClassVar[str] = "stop"
-    reason: str
+    reason: Text
     again: bool = False
 
 
-MESSAGES: dict[str, type[ControlMessage]] = {
-    cls.kind: cls
-    for cls in (
-        *(
-            Hello,
-            Welcome,
-            Prepare,
-            Held,
-            Confirm,
-            Report,
-            Arrived,
-            Renew,
-            Lost,
-            Abort,
-            Holding,
-            Reconfigure,
-            Goodbye,
-            Probe,
-        ),
-        *(Died, PrepareGraph, PromiseGraph, CommitGraph, AbortGraph, Stop),
-    )
-}
+#: What comes on a line.
+_MESSAGE: msgspec.json.Decoder[ControlMessage] = msgspec.json.Decoder(
+    Hello
+    | Rejoin
+    | Welcome
+    | Prepare
+    | Held
+    | Confirm
+    | Report
+    | Arrived
+    | Renew
+    | Lost
+    | Abort
+    | Holding
+    | Reconfigure
+    | Goodbye
+    | Probe
+    | Died
+    | PrepareGraph
+    | PromiseGraph
+    | CommitGraph
+    | AbortGraph
+    | Stop
+)
 
-M = TypeVar("M", bound=ControlMessage)
+_KIND = re.compile(rb'\s*\{\s*"kind"\s*:\s*"(\w{1,20})"')
 
 
 def encode(message: ControlMessage) -> bytes:
     """The message as one line."""
-    body = {"kind": message.kind, **asdict(message)}  # type: ignore[call-overload]
-    return json.dumps(body, separators=(",", ":")).encode() + b"\n"
+    return msgspec.json.encode(message) + b"\n"
 
 
 def decode(line: bytes) -> ControlMessage:
-    """The message on a line; ProtocolError when it is none of them."""
+    """The message on a line; ProtocolError when it is none of them. Nothing of the line but its kind is quoted: a hello
+    has a token in it."""
     if len(line) > MAX_LINE_BYTES:
         raise ProtocolError(f"a line of {len(line)} bytes; at most {MAX_LINE_BYTES} are read")
     try:
-        body = json.loads(line)
-        cls = MESSAGES[body.pop("kind")]
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
-        raise ProtocolError(f"not a message: {line[:80]!r}") from error
-    known = {f.name for f in fields(cls)}  # type: ignore[arg-type]
-    if unknown := sorted(set(body) - known):
-        raise ProtocolError(f"{cls.kind}: unknown fields {unknown}")
-    try:
-        return cls(**_revive(cls, body))
-    except (TypeError, ValueError) as error:
-        raise ProtocolError(f"{cls.kind}: {error}") from error
+        return decode_as(_MESSAGE, line)
+    except ProtocolError as error:
+        kind = _KIND.match(line)
+        raise ProtocolError(f"{kind[1].decode() if kind else 'not a message'}: {error}") from error
 
 
-#: What JSON may hold for a field of this annotation.
-_PLAIN: dict[str, type | tuple[type, ...]] = {"int": int, "float": (int, float), "str": str, "bool": bool}
-
-
-def _check_plain(cls: type, body: Mapping[str, Any]) -> None:
-    """TypeError when a number or a text of a dataclass is something else."""
-    for f in fields(cls):
-        expected = _PLAIN.get(str(f.type))
-        if expected is not None and f.name in body and not isinstance(body[f.name], expected):
-            raise TypeError(f"{f.name} is {body[f.name]!r}, not {f.type}")
-
-
-def _revive(cls: type[ControlMessage], body: dict[str, Any]) -> dict[str, Any]:
-    """JSON has lists where the values have tuples; numbers and texts are what they should be."""
-    _check_plain(cls, body)
-    if cls is Hello and "address" in body:
-        body["address"] = _address(body["address"])
-    if cls in (Welcome, Prepare, Reconfigure, CommitGraph) and "roster" in body:
-        body["roster"] = {name: _address(address) for name, address in dict(body["roster"]).items()}
-    if cls is Report and "peers" in body:
-        body["peers"] = tuple(_sample(sample) for sample in body["peers"])
-    if cls in (Report, Arrived) and "arrivals" in body:
-        body["arrivals"] = {str(peer): tuple(map(_train, its)) for peer, its in dict(body["arrivals"]).items()}
-    if cls is Report and "slices" in body:
-        body["slices"] = tuple(mean_slice_of(value) for value in body["slices"])
-    if cls is Holding and "final" in body:
-        body["final"] = tuple(_span(span) for span in body["final"])
-    if cls is Reconfigure and "holdings" in body:
-        body["holdings"] = tuple(Holding(**_revive(Holding, dict(value))) for value in body["holdings"])
-    return body
-
-
-def _sample(value: Mapping[str, Any]) -> PeerSample:
-    _check_plain(PeerSample, value)
-    return PeerSample(**{name: its for name, its in value.items() if name != "ticks"})  # of earlier versions
-
-
-def _train(value: Any) -> Train:
-    """The train that JSON has; TypeError or ValueError when it is none."""
-    began_s, seconds, *counts = value
-    train = Train(float(began_s), float(seconds), *map(int, counts))
-    if not (train.began_s > 0 and train.seconds > 0 and train.bytes > 0 and min(train[3:]) >= 0):
-        raise ValueError(f"{train} is no train")
-    return train
-
-
-def mean_slice_of(value: Mapping[str, Any]) -> MeanSlice:
-    """The slice that JSON has; TypeError or ValueError when it is none."""
-    start, stop = _span((value["start"], value["stop"]))
-    return MeanSlice(start, stop, tuple(str(member) for member in value["members"]), float(value["weight"]))
-
-
-def _span(value: Any) -> tuple[int, int]:
-    start, stop = value
-    if not (isinstance(start, int) and isinstance(stop, int) and 0 <= start < stop):
-        raise ValueError(f"[{start!r}, {stop!r}) are no elements")
-    return start, stop
-
-
-def _address(value: Any) -> tuple[str, int]:
-    host, port = value
-    return str(host), int(port)
+def checked_metrics(metrics: Mapping[str, Any]) -> Mapping[str, float | None]:
+    """Figures that a report can carry; ProtocolError when they are too many, or none."""
+    found: Mapping[str, float | None] = convert_to(Metrics, {name: float(value) for name, value in metrics.items()})
+    return found

@@ -20,22 +20,23 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 ARROWS: dict[str, set[str]] = {
     "link": set(),
     "plan": set(),
-    "protocol": set(),
+    "schema": set(),
+    "protocol": {"schema"},
     "workload": set(),
-    "schemes": {"planning", "sync", "plan", "protocol"},
+    "schemes": {"planning", "sync", "plan", "protocol", "schema"},
     "trace": {"link"},
     "spec": {"schemes", "trace", "link"},
     "planning": {"plan", "link"},
     "telemetry": {"spec", "trace", "plan", "protocol", "link"},
     "emulation": {"planning", "telemetry", "spec", "trace", "plan", "protocol", "link"},
-    "controller": {"planning", "telemetry", "spec", "trace", "plan", "protocol", "link"},
-    "sync": {"plan", "protocol"},
-    "worker": {"schemes", "sync", "workload", "plan", "protocol"},
+    "controller": {"planning", "telemetry", "spec", "trace", "plan", "protocol", "schema", "link"},
+    "sync": {"plan", "protocol", "schema"},
+    "worker": {"schemes", "sync", "workload", "plan", "protocol", "schema"},
     "run": {
         *("controller", "emulation", "planning", "telemetry", "spec", "schemes", "trace"),
         *("workload", "plan", "protocol", "link"),
     },
-    "report": {"run", "planning", "telemetry", "spec", "trace", "plan", "protocol", "link"},
+    "report": {"run", "planning", "telemetry", "spec", "trace", "plan", "protocol", "schema", "link"},
     "result": {"run", "report"},
     "__init__": {"result", "emulation", "spec"},
     "__main__": {"cli"},
@@ -43,12 +44,13 @@ ARROWS: dict[str, set[str]] = {
 }
 
 #: Rooms that compute and nothing else, and what would let them reach outside.
-PURE = ("link", "plan", "protocol", "workload", "planning")
+PURE = ("link", "plan", "schema", "protocol", "workload", "planning")
 OUTSIDE = {"socket", "subprocess", "pathlib", "os", "io", "shutil", "tempfile", "threading", "asyncio", "time"}
 OPENERS = {"open", "input", "print", "exec", "eval", "__import__"}
 
-#: The one package from outside that a worker over a real WAN needs.
-ONLY_TORCH = ("schemes", "sync", "worker", "workload", "plan", "protocol")
+#: The packages from outside that a worker over a real WAN needs, and who imports no others.
+WORKERS = {"torch", "msgspec"}
+OF_WORKERS = ("schemes", "sync", "worker", "workload", "plan", "protocol", "schema")
 
 
 #: The modules of schemes that are read without PyTorch.
@@ -146,10 +148,10 @@ def test_a_pure_module_reaches_nothing_outside(module: Path) -> None:
     assert called & OPENERS == set()
 
 
-@pytest.mark.parametrize("module", found := [m for m in MODULES if room_of(m) in ONLY_TORCH], ids=names(found))
-def test_workers_need_torch_and_nothing_else(module: Path) -> None:
+@pytest.mark.parametrize("module", found := [m for m in MODULES if room_of(m) in OF_WORKERS], ids=names(found))
+def test_workers_need_torch_and_what_reads_messages(module: Path) -> None:
     tops = {name.partition(".")[0] for _, name in imports(module)}
-    assert tops - sys.stdlib_module_names - {"testbed"} <= {"torch"}
+    assert tops - sys.stdlib_module_names - {"testbed"} <= WORKERS
 
 
 @pytest.mark.parametrize("module", found := [m for m in MODULES if room_of(m) == "schemes"], ids=names(found))

@@ -6,10 +6,11 @@ import selectors
 import socket
 import threading
 from collections.abc import Iterable
-from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+from msgspec.structs import replace
 
 from testbed.plan import Plan
 from testbed.protocol import Hello, Job, Welcome, decode, encode
@@ -23,7 +24,7 @@ class Rendezvous:
     def __init__(self, folder: Path, plan: Plan, streams: int, timeout_s: float) -> None:
         self.address = f"unix:{folder / 'rendezvous.sock'}"
         self._plan = plan
-        self._job = asdict(replace(JOB, streams=streams, round_timeout_s=timeout_s))
+        self._job = replace(JOB, streams=streams, round_timeout_s=timeout_s)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(str(folder / "rendezvous.sock"))
         self._listener.listen(len(plan.members))

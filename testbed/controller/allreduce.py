@@ -12,9 +12,9 @@ import logging
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from testbed.controller.actions import Actions, After, Announce, Fail, TellAll
+from testbed.controller.contradiction import Contradiction
 from testbed.controller.coordinator import Coordinator
 from testbed.controller.group_state import GroupState
 from testbed.controller.planner import Planner
@@ -22,9 +22,10 @@ from testbed.controller.progress import GroupProgress
 from testbed.controller.recovery import Recovery
 from testbed.controller.round_log import ReportedRound
 from testbed.controller.spec import ControllerSpec, PlanningSpec
-from testbed.plan import Plan
+from testbed.plan import Plan, PlanError
 from testbed.planning import Pair, PhysicalLink, Policy
-from testbed.protocol import Arrived, ControlMessage, Goodbye, Held, Hello, Holding, Lost, Renew, Report, Stop
+from testbed.protocol import Arrived, ControlMessage, Goodbye, Held, Hello, Holding, Lost, Rejoin, Renew, Report, Stop
+from testbed.schema import brief
 
 log = logging.getLogger(__name__)
 
@@ -58,22 +59,38 @@ class AllReduceCoordinator(Coordinator):
             yield membership.welcome(member, self.spec.jobs[member], self.group.plans.plan)
         yield from self._run()
 
-    def came_back(self, hello: Hello) -> Actions:
-        try:
-            plan = Plan.from_json(hello.standing["plan"])
-            roster = _roster_of(hello.standing["roster"])
-            newest = int(hello.standing["newest"])
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ValueError(f"{hello.member!r} does not say where it stands: {error!r}") from error
+    def came_back(self, hello: Hello, rejoin: Rejoin) -> Actions:
+        if not self.spec.elastic:
+            raise Contradiction(f"{hello.member!r} says where it stands, and members of this run do not come back")
+        plan = self._plan_of(rejoin)
         membership = self.group.membership
         anew = not self.running
-        self.group.plans.recover(plan, newest, begins=anew)
+        if anew or membership.returning:
+            self.group.plans.recover(plan, rejoin.newest, begins=anew)
+        elif rejoin.newest > self.group.plans.newest:
+            made = self.group.plans.newest
+            raise Contradiction(f"{rejoin.member!r} knows of epoch {rejoin.newest}, and the newest is {made}")
         if anew:
-            membership.recover(plan, roster)
+            membership.recover(plan, dict(rejoin.roster))
             yield from self._run()
-        yield from membership.came_back(hello, time.monotonic())
+        yield from membership.came_back(rejoin, time.monotonic())
         if membership.orphaned:
             yield from self.group.abort("the controller was away when a member was lost")
+
+    def _plan_of(self, rejoin: Rejoin) -> Plan:
+        """The plan that a member goes by; Contradiction when there can be none such in this run."""
+        who = f"{rejoin.member!r} does not say where it stands"
+        if strangers := sorted({*rejoin.roster, *map(str, rejoin.plan.get("members", ()))} - {*self.spec.members}):
+            raise Contradiction(f"{who}: {brief(strangers[0])!r} is no member of this run")
+        try:
+            plan = Plan.from_json(rejoin.plan)
+        except PlanError as error:
+            raise Contradiction(f"{who}: {error}") from error
+        if missing := sorted(set(plan.members) - set(rejoin.roster)):
+            raise Contradiction(f"{who}: its plan has {missing[0]!r}, and its roster has not")
+        if plan.epoch > rejoin.newest:
+            raise Contradiction(f"{who}: its plan is of epoch {plan.epoch}, and the newest is {rejoin.newest}")
+        return plan
 
     def comes(self, hello: Hello) -> Actions:
         if hello.member in self.present:
@@ -85,8 +102,10 @@ class AllReduceCoordinator(Coordinator):
         membership, now = self.group.membership, time.monotonic()
         match message:
             case Report():
+                self.check_names(message)
                 yield from self._reported(message)
             case Arrived():
+                self.check_names(message)
                 if self.planner.monitor.arrived(message, time.time()):
                     yield from self.planner.measured()
             case Held():
@@ -98,7 +117,7 @@ class AllReduceCoordinator(Coordinator):
                 membership.lost(message, now)
                 yield from self._lose(membership.gone(now))
             case Holding():
-                yield from self._recovery.holding(message)
+                yield from self._held(message)
             case Goodbye():
                 yield from self._left(message)
 
@@ -109,6 +128,12 @@ class AllReduceCoordinator(Coordinator):
         self.group.membership.hung_up(member)
         yield from self._lose(self.group.membership.gone(time.monotonic()))
         yield from self.planner.swaps.not_come(member, why)
+
+    def exclude(self, member: str, why: str) -> Actions:
+        if not (self.spec.elastic and self.running):
+            yield Fail(f"{member}: {why}")
+            return
+        yield from self._lose({member: why})
 
     def proceed(self) -> Actions:
         yield from self.planner.proceed()
@@ -144,9 +169,23 @@ class AllReduceCoordinator(Coordinator):
                 yield Fail(f"{member}: {goodbye.error}")
         yield Announce()
 
+    def _held(self, holding: Holding) -> Actions:
+        """A member says what it holds. Once all have, they go on, but for those who can't be right."""
+        membership, newest = self.group.membership, self.group.rounds.newest
+        if holding.round < newest:
+            raise Contradiction(f"it is in round {holding.round}, and round {newest} was finished with its update")
+        if membership.holding(holding):
+            if odd := membership.disagree():
+                yield from self._lose(odd)
+            else:
+                yield from self._recovery.begin()
+
     # Rounds
 
     def _reported(self, report: Report) -> Actions:
+        newest = self.group.plans.newest
+        if report.epoch > newest:
+            raise Contradiction(f"it went by the plan of epoch {report.epoch}, and the newest is {newest}")
         self.group.membership.advanced(report.member)
         if (done := self.group.rounds.add(report)) is not None:
             yield from self._round_over(done)
@@ -158,7 +197,7 @@ class AllReduceCoordinator(Coordinator):
             self.group.membership.admit(swap.joins)
             self.note("came", swap.joins, done.number, swap.plan.epoch)
         fell = self.planner.monitor.round_over(done, time.time())
-        yield from self.planner.round_over(done.finished_s, fell)
+        yield from self.planner.round_over(done.summary().finished_s, fell)
         yield Announce()
 
     # Members that are lost
@@ -175,6 +214,7 @@ class AllReduceCoordinator(Coordinator):
         for member, why in gone.items():
             log.warning("%s is gone: %s", member, why)
             self.goodbyes.pop(member, None)
+        group.rounds.forget(gone)
         yield from group.membership.remove(gone)
         yield from self.planner.swaps.lose(gone)
         group.plans.lose(gone)
@@ -198,8 +238,3 @@ class AllReduceCoordinator(Coordinator):
 
     def force(self, policy: Policy) -> None:
         self.planner.force(policy)
-
-
-def _roster_of(value: Mapping[str, Any]) -> dict[str, tuple[str, int]]:
-    """Members and where they listen, as JSON has them."""
-    return {str(member): (str(host), int(port)) for member, (host, port) in value.items()}

@@ -9,12 +9,13 @@ from collections.abc import Mapping
 from typing import Literal
 
 from testbed.controller.actions import Actions
+from testbed.controller.contradiction import Contradiction
 from testbed.controller.membership_event import MembershipEvent
 from testbed.controller.progress import Progress
 from testbed.controller.spec import ControllerSpec
 from testbed.planning import Pair, PhysicalLink, Policy, PolicyError
 from testbed.planning.graphs import GraphError
-from testbed.protocol import ControlMessage, Goodbye, Hello
+from testbed.protocol import Arrived, ControlMessage, Goodbye, Hello, Rejoin, Report
 
 
 class Coordinator(ABC):
@@ -60,6 +61,11 @@ class Coordinator(ABC):
 
     # Members
 
+    def check_names(self, report: Report | Arrived) -> None:
+        """Contradiction when it says something of who is no member of the run."""
+        if strangers := sorted(report.named.difference(self.spec.members)):
+            raise Contradiction(f"its {report.kind} names {strangers[0]!r}, which is no member of this run")
+
     @abstractmethod
     def begin(self, hellos: Mapping[str, Hello]) -> Actions:
         """All members are there for the first time."""
@@ -68,20 +74,24 @@ class Coordinator(ABC):
     def comes(self, hello: Hello) -> Actions:
         """A member, which may have been there before, wants to take part from now on."""
 
-    def came_back(self, hello: Hello) -> Actions:
+    def came_back(self, hello: Hello, rejoin: Rejoin) -> Actions:
         """A member that never left found its controller again, which may have been started anew.
 
-        ValueError when it does not say where it stands, or members of such a run never come back.
+        Contradiction when it can't stand where it says, or members of such a run never come back.
         """
-        raise ValueError(f"{hello.member!r} says where it stands, and members of this run do not come back")
+        raise Contradiction(f"{hello.member!r} says where it stands, and members of this run do not come back")
 
     @abstractmethod
     def receive(self, message: ControlMessage) -> Actions:
-        """A member's message. ValueError when it contradicts earlier ones."""
+        """A member's message. Contradiction when it can't be, by earlier ones and by what is known of the run."""
 
     @abstractmethod
     def died(self, member: str, why: str) -> Actions:
         """A member's connection ended before its goodbye."""
+
+    def exclude(self, member: str, why: str) -> Actions:
+        """A member said what can't be, or does not listen: whatever else it may do, the others go on without it."""
+        yield from self.died(member, why)
 
     @abstractmethod
     def proceed(self) -> Actions:

@@ -7,13 +7,16 @@ a member comes    when no other change of the graph is under way, one that takes
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping
-from dataclasses import asdict, replace
 from math import inf
 
+from msgspec.structs import asdict, replace
+
 from testbed.controller.actions import Actions, Announce, Fail, Tell, TellAll
+from testbed.controller.contradiction import Contradiction
 from testbed.controller.coordinator import Coordinator
-from testbed.controller.iteration_log import IterationLog
+from testbed.controller.iteration_log import REORDERED_S, IterationLog
 from testbed.controller.progress import GossipProgress
 from testbed.controller.spec import ControllerSpec, GossipGraph
 from testbed.controller.topology_changes import TopologyChanges
@@ -31,6 +34,7 @@ from testbed.protocol import (
     Stop,
     Welcome,
 )
+from testbed.schema import brief
 
 log = logging.getLogger(__name__)
 
@@ -77,6 +81,7 @@ class GossipCoordinator(Coordinator):
     def receive(self, message: ControlMessage) -> Actions:
         match message:
             case Report():
+                self._check_report(message)
                 yield from self._check(self.iterations.add(message))
                 yield Announce()
             case PromiseGraph():
@@ -122,6 +127,14 @@ class GossipCoordinator(Coordinator):
             raise GraphError("no members train without a centre here now")
         yield from self._topology.prepare(kind)
 
+    def _check_report(self, report: Report) -> None:
+        """Contradiction when no member can have entered that iteration, or not by now."""
+        self.check_names(report)
+        if report.round > self.spec.rounds:
+            raise Contradiction(f"it reported iteration {report.round} of {self.spec.rounds}")
+        if (early_s := report.finished_s - time.time()) > REORDERED_S:
+            raise Contradiction(f"it reported iteration {report.round} {early_s:.1f} s before it entered it")
+
     def _left(self, goodbye: Goodbye) -> Actions:
         member = goodbye.member
         if goodbye.error and self.spec.elastic and self.running:
@@ -163,11 +176,11 @@ class GossipCoordinator(Coordinator):
         return self._welcome(member, replace(self.spec.jobs[member], assignment=asdict(place)))
 
     def _welcome(self, member: str, job: Job) -> Tell:
-        return Tell(member, Welcome(asdict(job), self._roster, plan={}, secret=self.secret))
+        return Tell(member, Welcome(job, self._roster, plan={}, secret=self.secret))
 
     def _turn_away(self, why: str) -> Actions:
         for member in self._comers:
-            yield Tell(member, Stop(f"could not be let in: {why}"))
+            yield Tell(member, Stop(brief(f"could not be let in: {why}")))
         self._comers.clear()
 
     def _check(self, broken: list[Violation]) -> Actions:

@@ -40,7 +40,7 @@ class GroupState:
     @property
     def rounds_left(self) -> int:
         """Rounds still to come, as the jobs have it."""
-        return self._rounds - len(self.rounds.complete)
+        return self._rounds - self.rounds.count
 
     def view(self, now: float, joins: str = "") -> View:
         """What is known of the network, as far as it is that of those who are there, and of one that `joins`."""

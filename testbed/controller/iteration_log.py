@@ -8,6 +8,10 @@ from itertools import count, permutations
 from math import inf, isfinite
 from typing import Any
 
+from msgspec.structs import replace
+
+from testbed.controller.contradiction import Contradiction
+from testbed.controller.round_log import means
 from testbed.controller.spec import GossipGraph
 from testbed.planning import Pair
 from testbed.planning.graphs import GapMonitor, Violation
@@ -16,6 +20,10 @@ from testbed.protocol import Report
 #: The monitor must be fed in the order of time, and reports over different connections may come to be read in
 #: another. Members send them at once, so after this long none that is older can be under way.
 REORDERED_S = 1.0
+
+#: Reports that may wait for that, of each member: it enters no more iterations in so long. Of more the oldest are
+#: judged early.
+MOST_WAITING = 10_000
 
 
 @dataclass(slots=True)
@@ -71,12 +79,12 @@ class IterationLog:
         self._newest: dict[str, Report] = {}
 
     def add(self, report: Report) -> list[Violation]:
-        """A member has entered an iteration: the bounds that turn out broken. ValueError when it went back."""
+        """A member has entered an iteration: the bounds that turn out broken. Contradiction when it went back."""
         before = self._entered.get(report.member)
         if before is not None and report.round <= before:
-            raise ValueError(f"{report.member} reported iteration {report.round} after {before}")
+            raise Contradiction(f"it reported iteration {report.round} after {before}")
         self._entered[report.member] = report.round
-        self._newest[report.member] = report
+        self._newest[report.member] = replace(report, arrivals={}, slices=())
         heapq.heappush(self._waiting, (report.finished_s, next(self._order), report.member, report.round))
         return self.judge(report.finished_s - REORDERED_S)
 
@@ -107,7 +115,8 @@ class IterationLog:
     def judge(self, until_s: float) -> list[Violation]:
         """Judge what was reported of the time up to `until_s`; the bounds that it breaks."""
         broken: list[Violation] = []
-        while self._waiting and self._waiting[0][0] <= until_s:
+        most = MOST_WAITING * len(self._named)
+        while self._waiting and (self._waiting[0][0] <= until_s or len(self._waiting) > most):
             _, _, member, iteration = heapq.heappop(self._waiting)
             if member in self._monitor.iterations:
                 self._monitor.advance(member, iteration)
@@ -126,13 +135,9 @@ class IterationLog:
         found = [report.finished_s - report.started_s for report in self._newest.values()]
         return sum(found) / len(found) if found else None
 
-    def metrics(self) -> dict[str, float]:
-        """The mean over members of each metric of their newest reports."""
-        values: dict[str, list[float]] = {}
-        for report in self._newest.values():
-            for name, value in report.metrics.items():
-                values.setdefault(name, []).append(value)
-        return {name: sum(found) / len(found) for name, found in values.items()}
+    def metrics(self) -> dict[str, float | None]:
+        """The mean over members of each metric of their newest reports; None where one is not finite."""
+        return means(self._newest.values())
 
     def to_json(self) -> dict[str, Any]:
         """The widest iteration gap, and that of each pair that ever was apart beside its bound (None: it has none).

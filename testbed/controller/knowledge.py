@@ -26,6 +26,9 @@ from testbed.telemetry.restless import Restless
 #: Seconds after which an unknown link is taken for what was declared.
 FORGOTTEN_S = 60.0
 
+#: Trains of an edge that are kept while a round takes long: minutes of them. Of more the newest say enough.
+KEPT_TRAINS = 10_000
+
 #: Evidence is the same if it is of the same time, but for rounding.
 SAME_S = 1e-3
 
@@ -79,7 +82,9 @@ class Knowledge:
         for pair, came in arrivals.items():
             if pair in self._declared.edges:
                 since_s = self._round_trips.since_s(pair)  # what came before went over other links
-                self._unmeasured.setdefault(pair, []).extend(train for train in came if train.began_s >= since_s)
+                trains = self._unmeasured.setdefault(pair, [])
+                trains.extend(train for train in came if train.began_s >= since_s)
+                del trains[:-KEPT_TRAINS]
 
     def measure(self, until_s: float = math.inf) -> None:
         """Measure links by the trains that began by then: what else passed them meanwhile was taken too."""

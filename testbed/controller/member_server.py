@@ -8,8 +8,9 @@ import logging
 from pathlib import Path
 from typing import Protocol
 
+from testbed.controller.connection import HELLO_S, PIECE_BYTES, Connection, Strangers
+from testbed.controller.contradiction import Contradiction
 from testbed.protocol import (
-    MAX_LINE_BYTES,
     PROTOCOL_VERSION,
     Arrived,
     ControlMessage,
@@ -20,12 +21,12 @@ from testbed.protocol import (
     Lost,
     PromiseGraph,
     ProtocolError,
+    Rejoin,
     Renew,
     Report,
     Stop,
-    decode,
-    encode,
 )
+from testbed.schema import brief
 
 log = logging.getLogger(__name__)
 
@@ -40,14 +41,17 @@ class JoinRefused(Exception):
 class MemberListener(Protocol):
     """Who hears of the members. Called from the event loop, one message at a time."""
 
-    def joined(self, hello: Hello) -> None:
+    def joined(self, hello: Hello, rejoin: Rejoin | None) -> None:
         """A member is there. JoinRefused when it comes too late, or says of itself what can't be."""
 
     def heard(self, message: ControlMessage) -> None:
-        """A member that is there says something. ValueError when that contradicts earlier messages."""
+        """A member that is there says something. Contradiction when that can't be."""
 
     def died(self, member: str, why: str) -> None:
         """A member's connection ended before its Goodbye."""
+
+    def excluded(self, member: str, why: str) -> None:
+        """A member said what can't be, or does not listen: it is no longer heard."""
 
 
 class MemberServer:
@@ -71,7 +75,8 @@ class MemberServer:
         self._members = members
         self._token = token
         self._listener = listener
-        self._writers: dict[str, asyncio.StreamWriter] = {}
+        self._connections: dict[str, Connection] = {}
+        self._strangers = Strangers()
         self._known: set[str] = set()
         self._servers: list[asyncio.Server] = []
 
@@ -79,37 +84,37 @@ class MemberServer:
         """Listen. The socket is open to all users: members' containers do not run as root, the token guards it."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._path.unlink(missing_ok=True)
-        self._servers.append(await asyncio.start_unix_server(self._serve, self._path, limit=MAX_LINE_BYTES))
+        self._servers.append(await asyncio.start_unix_server(self._serve, self._path, limit=PIECE_BYTES))
         self._path.chmod(0o666)
         if self._tcp is not None:
             host, port = self._tcp
-            self._servers.append(await asyncio.start_server(self._serve, host, port, limit=MAX_LINE_BYTES))
+            self._servers.append(await asyncio.start_server(self._serve, host, port, limit=PIECE_BYTES))
 
     async def close(self) -> None:
         """Stop listening and hang up."""
         for server in self._servers:
             server.close()
-        for writer in self._writers.values():
-            writer.close()
+        for connection in self._connections.values():
+            connection.close()
         self._path.unlink(missing_ok=True)
 
     def send(self, member: str, message: ControlMessage) -> None:
         """Send to a member that is there; nothing happens when it is not."""
-        if writer := self._writers.get(member):
-            writer.write(encode(message))
+        if connection := self._connections.get(member):
+            connection.send(message)
 
     def send_all(self, message: ControlMessage) -> None:
         """Send to every member that is there."""
-        for member in self._writers:
+        for member in self._connections:
             self.send(member, message)
 
     def connected(self, member: str) -> bool:
         """Whether it is there."""
-        return member in self._writers
+        return member in self._connections
 
     async def flush(self, timeout_s: float) -> None:
         """Wait until what was sent is with the kernel, at most `timeout_s`: a stuck member must not hold us."""
-        drains = [writer.drain() for writer in self._writers.values()]
+        drains = [connection.drain() for connection in self._connections.values()]
         try:
             async with asyncio.timeout(timeout_s):
                 await asyncio.gather(*drains, return_exceptions=True)
@@ -117,24 +122,42 @@ class MemberServer:
             log.warning("a member did not take its messages within %s s", timeout_s)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection = Connection(reader, writer)
         member = None
         try:
-            hello = await _read(reader)
-            member = self._admit(hello, writer)
-            why = await self._listen(member, reader)
-            if why is not None and self._writers.get(member) is writer:
-                self._listener.died(member, why)
+            member = await self._admit(connection)
+            await self._attend(member, connection)
         except JoinRefused as refusal:
             log.warning("refused a member: %s", refusal)
-            writer.write(encode(Stop(reason=str(refusal))))
-        except (ProtocolError, OSError) as error:  # before the Hello: nobody's connection
-            log.warning("hung up on a stranger: %s", error)
+            connection.send(Stop(reason=brief(str(refusal))))
+        except (ProtocolError, TimeoutError, OSError) as error:  # before it was let in: nobody's connection
+            why = connection.why or str(error) or f"nothing came within {HELLO_S:g} s"
+            log.warning("hung up on a stranger: %s", why)
+            connection.send(Stop(reason=brief(f"this was no hello: {why}")))
         finally:
-            if member is not None and self._writers.get(member) is writer:
-                del self._writers[member]
-            writer.close()
+            if member is not None and self._connections.get(member) is connection:
+                del self._connections[member]
+            connection.close()
 
-    def _admit(self, hello: ControlMessage | None, writer: asyncio.StreamWriter) -> str:
+    async def _admit(self, connection: Connection) -> str:
+        """Who it is that comes in. JoinRefused, ProtocolError or, when it takes long, TimeoutError when nobody may."""
+        with self._strangers.one_more(connection):
+            async with asyncio.timeout(HELLO_S):
+                hello = self._check(await connection.receive())
+        connection.let_in()
+        self._let_in(hello, await self._rejoin(hello, connection) if hello.returns else None, connection)
+        return hello.member
+
+    async def _rejoin(self, hello: Hello, connection: Connection) -> Rejoin:
+        """Where a member stands that was there before."""
+        async with asyncio.timeout(HELLO_S):
+            rejoin = await connection.receive()
+        if not isinstance(rejoin, Rejoin) or rejoin.member != hello.member:
+            raise JoinRefused(f"{hello.member!r} returns, and does not say where it stands")
+        return rejoin
+
+    def _check(self, hello: ControlMessage | None) -> Hello:
+        """The hello of who may come in."""
         if not isinstance(hello, Hello):
             raise ProtocolError(f"a connection must begin with hello, not {hello.kind if hello else 'its end'}")
         if hello.version != PROTOCOL_VERSION:
@@ -145,45 +168,60 @@ class MemberServer:
             raise JoinRefused(f"{hello.member!r} is not a member of this run: {', '.join(self._members)}")
         if hello.member in self._known and not self._elastic:
             raise JoinRefused(f"{hello.member!r} is there already")
-        self._known.add(hello.member)
-        self._writers[hello.member] = writer
-        try:
-            self._listener.joined(hello)
-        except JoinRefused:
-            del self._writers[hello.member]
-            raise
-        return hello.member
+        return hello
 
-    async def _listen(self, member: str, reader: asyncio.StreamReader) -> str | None:
-        """Pass on a member's messages until it ends; None after its Goodbye, else what went wrong.
+    def _let_in(self, hello: Hello, rejoin: Rejoin | None, connection: Connection) -> None:
+        """It is there. One that was there before under its name is so no longer."""
+        self._known.add(hello.member)
+        before = self._connections.get(hello.member)
+        self._connections[hello.member] = connection
+        try:
+            self._listener.joined(hello, rejoin)
+        except JoinRefused:
+            del self._connections[hello.member]
+            if before is not None:
+                self._connections[hello.member] = before
+            raise
+        if before is not None:
+            before.cut("it came anew")
+
+    async def _attend(self, member: str, connection: Connection) -> None:
+        """Hear a member to its end, and tell of that, unless it came anew meanwhile."""
+        tell = self._listener.excluded
+        try:
+            why = await self._listen(member, connection)
+            if not connection.why:
+                tell = self._listener.died
+        except (ProtocolError, Contradiction) as error:
+            why = str(error)
+        except Exception as error:
+            log.exception("what %s said", member)
+            why = f"what it said could not be read: {error!r}"
+        if why is not None and self._connections.get(member) is connection:
+            tell(member, connection.why or why)
+
+    async def _listen(self, member: str, connection: Connection) -> str | None:
+        """Pass on a member's messages until its connection ends; None after its Goodbye, else how it did. ProtocolError
+        or Contradiction when it says what can't be.
 
         Where they are elastic it stays after that: what it holds may still be asked for.
         """
         done = False
         try:
-            while message := await _read(reader):
+            while message := await connection.receive():
                 speaker = getattr(message, "member", None)
                 if speaker != member:
-                    return f"a {message.kind} in the name of {speaker!r}"
+                    raise Contradiction(f"a {message.kind} in the name of {speaker!r}")
                 if not isinstance(message, SAID):
-                    return f"an unexpected {message.kind}"
+                    raise Contradiction(f"an unexpected {message.kind}")
                 self._listener.heard(message)
                 done = done or isinstance(message, Goodbye)
                 if done and not self._elastic:
                     return None
-        except (ValueError, OSError) as error:
+                await asyncio.sleep(0)  # others' turn: what one has ready must not come before what they said earlier
+        except OSError as error:
             return None if done else str(error)
+        except (ProtocolError, Contradiction):
+            if not done:
+                raise
         return None if done else "its connection ended before its goodbye"
-
-
-async def _read(reader: asyncio.StreamReader) -> ControlMessage | None:
-    """The next message; None at the end of the stream. ProtocolError when the line is none."""
-    try:
-        line = await reader.readline()
-    except ValueError as error:  # the line is longer than the stream's limit
-        raise ProtocolError(f"a line of more than {MAX_LINE_BYTES} bytes") from error
-    if not line:
-        return None
-    if not line.endswith(b"\n"):
-        raise ProtocolError("a line cut short")
-    return decode(line)

@@ -8,14 +8,16 @@ Another member that goes meanwhile begins the first of these anew, under a newer
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 from testbed.controller.actions import Actions, Tell
 from testbed.controller.leases import Leases
 from testbed.controller.spec import Elasticity
 from testbed.plan import Plan
-from testbed.protocol import Abort, Hello, Holding, Job, Lost, Prepare, Reconfigure, Stop, Welcome
+from testbed.protocol import Abort, Holding, Job, Lost, Prepare, Reconfigure, Rejoin, Stop, Welcome
+from testbed.schema import brief
 
 #: A member and where it listens.
 Roster = dict[str, tuple[str, int]]
@@ -52,6 +54,12 @@ class AllReduceMembership:
     def look_s(self) -> float:
         """How often to ask who is gone; 0 where nobody has a lease."""
         return self._leases.look_s
+
+    @property
+    def returning(self) -> bool:
+        """Whether this controller was started anew, and some have not found it yet. They may know of plans that others
+        do not."""
+        return bool(self._away)
 
     @property
     def orphaned(self) -> bool:
@@ -102,16 +110,16 @@ class AllReduceMembership:
         self._away = set(self.present)
         self.roster = dict(roster)
 
-    def came_back(self, hello: Hello, now: float) -> Actions:
+    def came_back(self, rejoin: Rejoin, now: float) -> Actions:
         """A member that never left found the controller again. It goes if the others went on without it."""
-        if hello.member not in self.present:
-            yield Tell(hello.member, Stop("the others went on without this member", again=True))
+        if rejoin.member not in self.present:
+            yield Tell(rejoin.member, Stop("the others went on without this member", again=True))
             return
-        self._away.discard(hello.member)
-        self._aborted |= bool(hello.standing["halted"])
-        self.renewed(hello.member, now)
+        self._away.discard(rejoin.member)
+        self._aborted |= rejoin.aborted
+        self.renewed(rejoin.member, now)
         if self.reconfiguration is not None:
-            yield Tell(hello.member, Abort(self.reconfiguration.epoch, self.reconfiguration.why))
+            yield Tell(rejoin.member, Abort(self.reconfiguration.epoch, self.reconfiguration.why))
 
     # Members that go
 
@@ -121,15 +129,15 @@ class AllReduceMembership:
         for member, why in gone.items():
             self._leases.end(member)
             self._away.discard(member)
-            yield Tell(member, Stop(f"the others go on without this member: {why}", again=True))
+            yield Tell(member, Stop(brief(f"the others go on without this member: {why}"), again=True))
 
     def abort(self, epoch: int, why: str, now: float) -> Actions:
         """Nothing becomes final any more until all who are present have said what they hold."""
-        self.reconfiguration = Reconfiguration(epoch, why, now + self._lease_s)
+        self.reconfiguration = Reconfiguration(epoch, brief(why), now + self._lease_s)
         self._aborted = False
         self._leases.begin(self.present, now)
         for member in sorted(self.present):
-            yield Tell(member, Abort(epoch, why))
+            yield Tell(member, Abort(epoch, brief(why)))
 
     def holding(self, holding: Holding) -> bool:
         """A member says what it holds; whether all have, so that they can be told how to go on."""
@@ -138,6 +146,22 @@ class AllReduceMembership:
             return False
         change.holdings[holding.member] = holding
         return change.holdings.keys() == self.present
+
+    def disagree(self) -> dict[str, str]:
+        """Of those who said that they hold a part of one round, the members that hold one of another size than most do,
+        each with why. All who say different things where there is no most."""
+        holdings = self.reconfiguration.holdings.values() if self.reconfiguration else ()
+        parts = [holding for holding in holdings if not holding.over and holding.elements]
+        sizes = Counter((holding.round, holding.elements) for holding in parts)
+        found = {}
+        for holding in parts:
+            own = holding.round, holding.elements
+            others = [count for said, count in sizes.items() if said != own and said[0] == holding.round]
+            if max(others, default=0) >= sizes[own]:
+                found[holding.member] = (
+                    f"it says that round {holding.round} has {holding.elements} elements, and others do not"
+                )
+        return found
 
     def reconfigure(self, plan: Plan) -> Actions:
         """Those who are present go on under `plan`. To be called once all have said what they hold."""
@@ -152,7 +176,7 @@ class AllReduceMembership:
 
     def welcome(self, member: str, job: Job, plan: Plan, source: str = "") -> Tell:
         """Let a member in; one that comes while the others train has a `source` of the state."""
-        welcome = Welcome(asdict(job), _part(self.roster, plan), plan.to_json(), self._secret, self._lease_s, source)
+        welcome = Welcome(job, _part(self.roster, plan), plan.to_json(), self._secret, self._lease_s, source)
         return Tell(member, welcome)
 
     def prepare(self, plan: Plan, joins: str, job: Job, rates: Mapping[str, float], now: float) -> Actions:

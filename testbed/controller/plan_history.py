@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Collection, Sequence
 
-from testbed.controller.round_log import ReportedRound
+from testbed.controller.round_log import RoundSummary
 from testbed.controller.swaps import Swap
 from testbed.plan import Plan
 
@@ -59,8 +59,8 @@ class PlanHistory:
         self.swaps.remove(swap)
         self.pending = None
 
-    def activated(self, rounds: Sequence[ReportedRound]) -> Swap | None:
-        """The last of `rounds` (all complete ones) is over; the swap, if it was the first under another plan.
+    def activated(self, rounds: Sequence[RoundSummary]) -> Swap | None:
+        """The last of `rounds` (the newest complete ones) is over; the swap, if it was the first under another plan.
 
         Perhaps of a plan that was dropped when it was too late to take it back.
         """

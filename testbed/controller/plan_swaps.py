@@ -19,6 +19,7 @@ from testbed.controller.plan_requests import PlanRequest, PlanRequests
 from testbed.controller.swaps import Swap
 from testbed.plan import Plan
 from testbed.protocol import Confirm, Held, Prepare, Stop
+from testbed.schema import brief
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +93,7 @@ class PlanSwaps:
         self._group.plans.drop(swap)
         if swap.joins:
             self._group.membership.done(swap.joins)
-            yield Tell(swap.joins, Stop(f"could not be let in: {why}", again=True))
+            yield Tell(swap.joins, Stop(brief(f"could not be let in: {why}"), again=True))
         self._requests.ask(PlanRequest("dropped", why=f"epoch {swap.plan.epoch} was dropped: {why}"))
         self._requests.ask_deferred()
 

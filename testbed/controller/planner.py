@@ -151,7 +151,7 @@ class Planner:
         )
         rules = Rules(1.0 if planning.hold else planning.margin, planning.dwell_rounds)  # nothing saves all of a round
         work = partial(propose, request.policy or self.policy, self._group.dress, rules, question)
-        asked = (request, question.current, self._declarations, len(rounds.complete))
+        asked = (request, question.current, self._declarations, rounds.count)
         yield Background(work, partial(self._thought, *asked))
 
     def _thought(self, request: PlanRequest, last: Plan, declarations: int, rounds: int, proposal: Proposal) -> Actions:

@@ -20,7 +20,7 @@ class Progress(ABC):
 
     @abstractmethod
     def rounds(self, since: int) -> list[dict[str, Any]]:
-        """The complete rounds from number `since` on, in short."""
+        """The complete rounds from number `since` on, in short, as far as they are kept."""
 
     @abstractmethod
     def status(self) -> dict[str, Any]:
@@ -43,9 +43,9 @@ class GroupProgress(Progress):
     def status(self) -> dict[str, Any]:
         last, pending, plan = self._group.rounds.last, self._group.plans.pending, self._group.plans.plan
         estimates = self._group.knowledge.estimates(time.time())
-        metrics: dict[str, float] = {}
+        metrics: dict[str, float | None] = {}
         for done in self._group.rounds.complete[-NEWEST_ROUNDS:]:
-            metrics.update(done.metrics())
+            metrics.update(done.metrics)
         return {
             "round": last.number if last else None,
             "epoch": plan.epoch,
@@ -59,14 +59,14 @@ class GroupProgress(Progress):
         }
 
     def final(self) -> dict[str, Any]:
-        complete, plans = self._group.rounds.complete, self._group.plans
+        rounds, plans = self._group.rounds, self._group.plans
         return {
-            "rounds": len(complete),
+            "rounds": rounds.count,
             "gaps": None,
             "graph_swaps": [],
             "epoch": plans.plan.epoch,
-            "lost_updates": sum(done.lost for done in complete),
-            "duplicated_updates": sum(done.duplicated for done in complete),
+            "lost_updates": rounds.lost,
+            "duplicated_updates": rounds.duplicated,
             "swaps": [swap.to_json() for swap in plans.swaps],
         }
 

@@ -12,7 +12,6 @@ from testbed.controller.membership import Reconfiguration
 from testbed.controller.planner import Planner
 from testbed.plan import Plan
 from testbed.planning import PolicyError, View, make_policy
-from testbed.protocol import Holding
 
 log = logging.getLogger(__name__)
 
@@ -27,10 +26,10 @@ class Recovery:
         self._group = group
         self._planner = planner
 
-    def holding(self, holding: Holding) -> Actions:
-        """A member says what it holds. Once all have, they need a plan."""
+    def begin(self) -> Actions:
+        """All who are left have said what they hold: they need a plan."""
         membership = self._group.membership
-        if membership.holding(holding) and (change := membership.reconfiguration) is not None:
+        if (change := membership.reconfiguration) is not None:
             work = partial(self._plan_for, self._group.view(time.time()), change.epoch)
             yield Background(work, partial(self._go_on, change, membership.present))
 

@@ -8,6 +8,7 @@ from math import inf
 from pathlib import Path
 from typing import Annotated, Any
 
+from msgspec.structs import asdict
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator, model_validator
 
 from testbed.plan import PLAIN_CODEC, Plan
@@ -15,6 +16,7 @@ from testbed.planning import Pair, Policy, View, make_policy
 from testbed.planning.graphs import Graph, GraphError, Weighing, Weights, gap_bounds, weigh
 from testbed.planning.sites import with_site_groups
 from testbed.protocol import Job
+from testbed.schema import check_name
 
 
 def _view(value: Any) -> View:
@@ -26,7 +28,7 @@ def _job(value: Any) -> Job:
 
 
 def _job_json(job: Job) -> dict[str, Any]:
-    return {name: getattr(job, name) for name in Job.__slots__}
+    return asdict(job)
 
 
 class Elasticity(BaseModel):
@@ -160,6 +162,8 @@ class ControllerSpec(BaseModel):
             self._check_planning(self.planning)
         if self.graph:
             self._check_graph(self.graph)
+        for member in self.members:
+            check_name(member)
         if set(self.jobs) != set(self.members):
             raise ValueError(f"jobs must be those of the members: {sorted(set(self.jobs) ^ set(self.members))}")
         if self.elastic is not None and self.elastic.quorum > len(self.members):

@@ -8,7 +8,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from testbed.controller.round_log import ReportedRound
+from testbed.controller.round_log import RoundSummary
 from testbed.plan import Plan
 
 #: Rounds that a swap's first one is compared with. Few: a plan is often swapped because the network became slow, at
@@ -44,10 +44,10 @@ class Swap:
         if self.held_s is None and self.holders == set(self.plan.members):
             self.held_s = now_s
 
-    def activate(self, rounds: Sequence[ReportedRound]) -> None:
-        """The last of `rounds` (all complete ones, in order) is the first under the plan."""
+    def activate(self, rounds: Sequence[RoundSummary]) -> None:
+        """The last of `rounds` (the newest complete ones, in order) is the first under the plan."""
         first = rounds[-1]
-        self.active_s = min(report.started_s for report in first.reports.values())
+        self.active_s = first.began_s
         self.active_round = first.number
         self.pause_ms = pause_ms([done.finished_s for done in rounds], len(rounds) - 1)
         since = [done for done in rounds if done.number >= self.requested_round]

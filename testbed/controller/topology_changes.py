@@ -14,9 +14,12 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Generator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from testbed.controller.actions import Action, Actions, Tell
+from testbed.controller.contradiction import Contradiction
 from testbed.controller.iteration_log import IterationLog
 from testbed.controller.spec import GossipGraph
 from testbed.planning.graphs import Graph, GraphError, make_graph
@@ -88,7 +91,10 @@ class TopologyChanges:
         yield from self._ask(GraphSwap(kind, time.time(), joins=comer), graph)
 
     def promised(self, promised: PromiseGraph) -> Generator[Action, None, NodeConfiguration | None]:
-        """A member's answer. Returns the place of the member that comes with the graph, once that is agreed on."""
+        """A member's answer. Returns the place of the member that comes with the graph, once that is agreed on.
+        Contradiction when nobody asked it."""
+        if self._unanswered[promised.member] < 1:
+            raise Contradiction("it promises to wait for a graph that it was not asked to wait for")
         self._unanswered[promised.member] -= 1
         if self._prepared is None or self._unanswered[promised.member] > 0:
             return None  # it was released meanwhile; perhaps asked again, and what it says to that is to come
@@ -133,7 +139,7 @@ class TopologyChanges:
         roster = {swap.joins: self._address} if swap.joins else {}
         for member in graph.members:
             if member != swap.joins:
-                yield Tell(member, CommitGraph(first, asdict(self._place(member, graph)), roster))
+                yield Tell(member, CommitGraph(first, self._place(member, graph), roster))
         return replace(self._place(swap.joins, graph), first=first) if swap.joins else None
 
     def _abort(self, why: str) -> Actions:

@@ -32,11 +32,11 @@ class TrackRecord:
         epoch = plans.plan.epoch
         finished_s = rounds.last.finished_s if rounds.last else now
         return Standing(
-            rounds=sum(done.epoch == epoch for done in rounds.complete),
+            rounds=rounds.under(epoch),
             whole_s=() if measured_s > finished_s else tuple(rounds.whole_s(self._judged, epoch)),
-            newest_s=tuple(rounds.whole_s(len(rounds.complete) - NEWEST, epoch)),
+            newest_s=tuple(rounds.whole_s(rounds.count - NEWEST, epoch)),
             on_s=now - finished_s,
-            fell=len(rounds.complete) - self._fell_by < NEWEST,
+            fell=rounds.count - self._fell_by < NEWEST,
             left=self._group.rounds_left,
             swaps_s=tuple(swap.pause_ms / 1e3 for swap in plans.swaps if swap.pause_ms is not None),
             promised_s=self._promised_s,
@@ -49,7 +49,7 @@ class TrackRecord:
 
     def link_fell(self) -> None:
         """A link carries much less than it did."""
-        self._fell_by = len(self._group.rounds.complete)
+        self._fell_by = self._group.rounds.count
 
     def judged(self, rounds: int) -> None:
         """The plan in force was judged by its first `rounds` rounds."""

@@ -46,7 +46,7 @@ class Trust:
         if self._promise is None:
             return
         saves, last, epoch = self._promise
-        before_s, after_s = (book.whole_s(len(book.complete) - AMONG, one) for one in (last, epoch))
+        before_s, after_s = (book.whole_s(book.count - AMONG, one) for one in (last, epoch))
         if len(after_s) < COMPARED or not before_s:
             return
         saved = 1 - median(after_s) / fmean(before_s[-COMPARED:])

@@ -3,7 +3,7 @@
 Three images stand on one another, each tagged with a hash of what it is made of:
 
     testbed-base    Debian with Python, made by mmdebstrap           changes with containers/base.sh
-    testbed-torch   + torch, from wheels that pip on the host got    changes with the pins of the `sync` extra
+    testbed-torch   + torch and msgspec, from wheels that pip got    changes with the pins of the `sync` extra
     testbed-worker  + data, user, code                               changes with the code, rebuilt in 2 s
 
 BASE_IMAGE in the environment names another base: any image with a `python3`. A torch that is in it (one with
@@ -43,6 +43,7 @@ WORKER_CODE = (
     "link.py",
     "plan.py",
     "protocol.py",
+    "schema.py",
     "workload.py",
     "schemes/**/*.py",
     "sync/**/*.py",
@@ -146,7 +147,7 @@ def import_base(client: docker.DockerClient, kind: str, tag: str, packages: Sequ
 
 def _make_torch(client: docker.DockerClient, tags: Tags) -> None:
     python, has_torch = probe_python(client, tags.base)
-    packages = [] if has_torch else packages_of("sync")
+    packages = [package for package in packages_of("sync") if not (has_torch and package.startswith("torch=="))]
     arguments = {"BASE": tags.base, "PACKAGES": " ".join(packages), "CHECKOUT": str(ROOT)}
     build_image(client, "torch", tags.torch, wheelhouse(python, packages), arguments)
 

@@ -6,20 +6,23 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+from msgspec.structs import asdict
+
 from testbed.plan import Plan
 from testbed.planning import View
-from testbed.protocol import ProtocolError, Report, decode
+from testbed.protocol import Report
 from testbed.run.summary import RoundFigures, fewest, rounds_of
+from testbed.schema import ProtocolError, convert_to
 
 #: Workers are named after their site: `paris-w0`.
 WORKER_NAME = re.compile(r"(?P<site>.+)-w\d+")
 
-_REPORT_FIELDS = frozenset(field.name for field in fields(Report))
+_REPORT_FIELDS = frozenset(Report.__struct_fields__)
 
 
 class NotARun(ValueError):
@@ -311,14 +314,12 @@ class _Reader:
     def _reports(self) -> Iterator[Report]:
         for line in self._lines("rounds.jsonl", "member", "round"):
             known = {key: value for key, value in line.items() if key in _REPORT_FIELDS}
-            known["metrics"] = {key: value for key, value in (known.get("metrics") or {}).items() if value is not None}
             try:
-                message = decode(json.dumps({**known, "kind": Report.kind}).encode())
+                report: Report = convert_to(Report, known)
             except ProtocolError as error:
                 self._gaps.append(f"rounds.jsonl: {error}")
-                continue
-            if isinstance(message, Report):
-                yield message
+            else:
+                yield report
 
     def _states(self, zero: float) -> dict[str, tuple[LinkRecord, ...]]:
         states: dict[str, list[LinkRecord]] = {}

@@ -7,9 +7,11 @@ options, what is known of the network  --assign-->  Assignment  --of(member)--> 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
+
+from msgspec.structs import asdict
 
 from testbed.planning import View
 from testbed.planning.graphs import Graph, Weighing, Weights, fast_edges, make_graph, weigh

@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 
-from testbed.protocol import MAX_LINE_BYTES, ControlMessage, Stop, Welcome, decode, encode
+from testbed.protocol import MAX_LINE_BYTES, ControlMessage, ProtocolError, Stop, Welcome, decode, encode
 from testbed.sync.errors import Stopped, SyncError
 from testbed.sync.transport.sockets import close_now
 
@@ -34,9 +34,14 @@ class ControlChannel:
             self._connection.sendall(line)
 
     def receive(self) -> ControlMessage | None:
-        """The next message; None when the controller closed. ProtocolError when it is none of ours."""
-        line = self._lines.readline(MAX_LINE_BYTES + 1)
-        return decode(line) if line else None
+        """The next message; None when the controller closed, between two of them or in the middle of one. ProtocolError
+        when it is none of ours, OSError when the channel is closed here."""
+        try:
+            line = self._lines.readline(MAX_LINE_BYTES + 1)
+        except ValueError as error:
+            raise OSError("the channel to the controller is closed") from error
+        whole = line.endswith(b"\n") or len(line) > MAX_LINE_BYTES
+        return decode(line) if whole else None
 
     def await_welcome(self, patience_s: float) -> Welcome:
         """The answer to Hello; SyncError when it is another, or none comes within `patience_s`."""
@@ -45,6 +50,8 @@ class ControlChannel:
             message = self.receive()
         except TimeoutError:
             raise SyncError(f"the other members were not there within {patience_s:.0f} s") from None
+        except ProtocolError as error:
+            raise SyncError(f"the controller answered what is no message: {error}") from error
         self._connection.settimeout(None)
         if isinstance(message, Stop):
             raise Stopped(message.reason, message.again)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Any
 
 from testbed.plan import Plan, PlanError
-from testbed.protocol import Abort, Confirm, ControlMessage, Held, Prepare, Probe, ProtocolError, Reconfigure, Stop
+from testbed.protocol import Abort, Confirm, ControlMessage, Held, Prepare, Probe, Reconfigure, Stop
+from testbed.schema import brief
 from testbed.sync.allreduce import AllReduceEngine, ElasticGroup
 from testbed.sync.errors import Stopped, SyncError
 from testbed.sync.line import Line
@@ -38,18 +38,19 @@ class ControlLoop:
             thread.join(CLOSE_S)
 
     def _run(self) -> None:
-        with suppress(OSError, ValueError):  # closed under us: the session is being left
-            while (message := self._next()) is not None:
+        try:
+            for message in self._messages():
                 self._obey(message)
+        except Exception as error:  # without a control thread nobody would hear of a swap, a loss or the end
+            log.exception("%s: can't do what the controller says", self._member)
+            self._engine.fail(SyncError(f"can't do what the controller says: {error}"))
         if self.leaving:
             self.released.set()
 
-    def _next(self) -> ControlMessage | None:
-        while True:
-            try:
-                return self._line.receive()
-            except ProtocolError as error:
-                log.warning("%s: ignored what the controller said: %s", self._member, error)
+    def _messages(self) -> Iterator[ControlMessage]:
+        with suppress(OSError):  # closed under us: the session is being left
+            while (message := self._line.receive()) is not None:
+                yield message
 
     def _obey(self, message: ControlMessage) -> None:
         engine = self._engine
@@ -78,7 +79,10 @@ class ControlLoop:
             plan = Plan.from_json(message.plan)
             hold = self._engine.prepare(plan, message.roster, message.source)
         except PlanError as error:
-            self._refuse(message.plan.get("epoch"), error)
+            epoch = message.plan.get("epoch")
+            if not isinstance(epoch, int):
+                raise SyncError(f"a plan without an epoch: {error}") from error
+            self._refuse(epoch, error)
             return
         name = f"hold {plan.epoch}"
         thread = threading.Thread(target=self._hold, args=(plan.epoch, hold), name=name, daemon=True)
@@ -93,7 +97,6 @@ class ControlLoop:
         else:
             self._line.tell(Held(self._member, epoch))
 
-    def _refuse(self, epoch: Any, error: Exception) -> None:
+    def _refuse(self, epoch: int, error: Exception) -> None:
         log.warning("%s: can't hold the plan of epoch %s: %s", self._member, epoch, error)
-        if isinstance(epoch, int):
-            self._line.tell(Held(self._member, epoch, str(error)))
+        self._line.tell(Held(self._member, epoch, brief(str(error))))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
-from testbed.protocol import ControlMessage, Hello, Renew
+from testbed.protocol import ControlMessage, Renew
 from testbed.sync.control import ControlChannel
 from testbed.sync.errors import SyncError
 
@@ -21,17 +21,22 @@ log = logging.getLogger(__name__)
 class Line:
     """Messages to and from the controller. With a `lease_s` it renews the lease, and outlives the controller:
 
-    when the connection ends it tries again until there is one, says `hello`, and `receive` goes on. What is sent
-    meanwhile is lost, and OSError says so. `send` may be called from any thread, `receive` from one.
+    when the connection ends it tries again until there is one, says what `rejoin` gives, and `receive` goes on. What is
+    sent meanwhile is lost, and OSError says so. `send` may be called from any thread, `receive` from one.
     """
 
     def __init__(
-        self, address: str, channel: ControlChannel, member: str, hello: Callable[[], Hello], lease_s: float
+        self,
+        address: str,
+        channel: ControlChannel,
+        member: str,
+        rejoin: Callable[[], Iterable[ControlMessage]],
+        lease_s: float,
     ) -> None:
         self._address = address
         self._member = member
         self._channel = channel
-        self._hello = hello
+        self._rejoin = rejoin
         self._lease_s = lease_s
         self._closed = threading.Event()
         self._renewing = threading.Thread(target=self._renew, name="renew", daemon=True)
@@ -54,8 +59,8 @@ class Line:
         while True:
             try:
                 message = self._channel.receive()
-            except (OSError, ValueError) as error:  # ValueError: closed under us
-                if not self._lease_s or self._closed.is_set() or not isinstance(error, OSError):
+            except OSError:
+                if not self._lease_s or self._closed.is_set():
                     raise
                 message = None
             if message is not None or not self._lease_s or not self._again():
@@ -76,7 +81,8 @@ class Line:
         while not self._closed.wait(RETRY_S):
             try:
                 channel = ControlChannel(self._address, 0)
-                channel.send(self._hello())
+                for message in self._rejoin():
+                    channel.send(message)
             except (OSError, SyncError):
                 continue
             self._channel = channel

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
 
-from testbed.protocol import Hello, Job, Welcome
+from msgspec.structs import replace
+
+from testbed.protocol import Hello, Job, Rejoin, Welcome
 from testbed.sync.control import ControlChannel
 from testbed.sync.line import Line
 from testbed.sync.transport.sockets import listen as open_listener
@@ -25,17 +26,23 @@ class Rendezvous:
     channel: ControlChannel
     hello: Hello
     welcome: Welcome
-    job: Job
+
+    @property
+    def job(self) -> Job:
+        """What it is to do."""
+        return self.welcome.job
 
     @property
     def name(self) -> str:
         """The member's."""
         return self.hello.member
 
-    def line(self, standing: Callable[[], Mapping[str, Any]]) -> Line:
-        """The line to the controller, which is told where this member stands when it was away."""
-        hello = lambda: replace(self.hello, standing=standing())  # noqa: E731
-        return Line(self.control, self.channel, self.name, hello, self.welcome.lease_s)
+    def line(self, rejoin: Callable[[], Rejoin] | None = None) -> Line:
+        """The line to the controller. `rejoin` says where this member stands, for when the controller was away; None
+        where members have no lease, and do not come back to it."""
+        hello = replace(self.hello, returns=True)
+        says = (lambda: ()) if rejoin is None else (lambda: (hello, rejoin()))
+        return Line(self.control, self.channel, self.name, says, self.welcome.lease_s)
 
 
 def rendezvous(control: str, name: str, listen: str, device: str, patience_s: float, token: str) -> Rendezvous:
@@ -45,4 +52,4 @@ def rendezvous(control: str, name: str, listen: str, device: str, patience_s: fl
     hello = Hello(name, accepting.getsockname(), device, token)
     channel.send(hello)
     welcome = channel.await_welcome(patience_s)
-    return Rendezvous(control, accepting, channel, hello, welcome, Job.from_json(welcome.job))
+    return Rendezvous(control, accepting, channel, hello, welcome)

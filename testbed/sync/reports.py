@@ -15,7 +15,7 @@ class StepReport:
     """What a caller says of the steps before a round: figures to keep, and the seconds that they computed, were held
     back to a declared speed, and were late at it."""
 
-    metrics: Mapping[str, float] = field(default_factory=dict)
+    metrics: Mapping[str, float | None] = field(default_factory=dict)
     compute_s: float = 0.0
     paced_s: float = 0.0
     late_s: float = 0.0

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from testbed.plan import Plan
-from testbed.protocol import Arrived, Goodbye
+from testbed.protocol import Arrived, Goodbye, checked_metrics
+from testbed.schema import brief
 from testbed.sync.allreduce import ELEMENT_TYPES, AllReduceEngine, AllReduceGroup, ElasticGroup, RoundResult
 from testbed.sync.checkpoint import Stateful, save
 from testbed.sync.codecs import Residual
@@ -174,9 +175,9 @@ class Session(Offers):
         """Tell the controller about the last round and the steps before it; False when there is none to tell of.
 
         Rounds that nobody reports are told of without metrics and times, when the next one begins (after
-        `allreduce_later`, the one after that).
+        `allreduce_later`, the one after that). ValueError when the metrics are more than a report has room for.
         """
-        return self._reports.tell(StepReport(metrics or {}, compute_s, paced_s, late_s))
+        return self._reports.tell(StepReport(checked_metrics(metrics or {}), compute_s, paced_s, late_s))
 
     def _tell_arrivals(self) -> None:
         """Tell what came in so far. A controller that is gone has no use for it, and that is told elsewhere."""
@@ -188,7 +189,7 @@ class Session(Offers):
         read all that was sent to them. Leaving the session without an error does so too."""
         self._executor.close()
         self._reports.tell()
-        goodbye = Goodbye(self.name, self.rounds, digest, metrics or {})
+        goodbye = Goodbye(self.name, self.rounds, digest, checked_metrics(metrics or {}))
         if isinstance(self._engine, ElasticGroup):
             self._goodbye(goodbye)
             # A member that was lost may have left others short of means.
@@ -208,7 +209,8 @@ class Session(Offers):
         if not self._control.leaving and kind is None:
             self.finish()
         elif not self._control.leaving:
-            self._goodbye(Goodbye(self.name, self.rounds, error=f"{kind.__name__ if kind else ''}: {error}"))
+            said = brief(f"{kind.__name__ if kind else ''}: {error}")
+            self._goodbye(Goodbye(self.name, self.rounds, error=said))
         self._control.released.set()
         self._meanwhile.close()
         self._engine.close()
@@ -253,8 +255,8 @@ def session_of(met: Rendezvous, after_round: int = 0) -> Session:
     if not welcome.lease_s:
         settings = replace(settings, generation=plan.epoch)
         group = AllReduceGroup(plan, settings, welcome.roster, after_round, job.reproducible)
-        return Session(met, met.line(dict), group)
-    line = met.line(lambda: elastic.standing())
+        return Session(met, met.line(), group)
+    line = met.line(lambda: elastic.rejoin())
     elastic = ElasticGroup(plan, settings, welcome.roster, line.tell, after_round, job.reproducible, welcome.source)
     return Session(met, line, elastic)
 

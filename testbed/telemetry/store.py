@@ -24,9 +24,9 @@ class Records:
         if torn:
             self._file.write("\n")
 
-    def append(self, record: Mapping[str, Any]) -> None:
-        """Add a record. TypeError when it holds what JSON has no word for."""
-        self._file.write(json.dumps(finite(record), separators=(",", ":"), allow_nan=False) + "\n")
+    def append(self, record: Mapping[str, Any]) -> int:
+        """Add a record; the characters that it takes. TypeError when it holds what JSON has no word for."""
+        return self._file.write(json.dumps(finite(record), separators=(",", ":"), allow_nan=False) + "\n")
 
     def close(self) -> None:
         """Close the file; nothing is appended afterwards."""

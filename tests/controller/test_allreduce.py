@@ -5,31 +5,40 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from testbed.controller.actions import Action, Actions, After, Background, Fail, Tell, TellAll
 from testbed.controller.allreduce import AllReduceCoordinator
+from testbed.controller.contradiction import Contradiction
 from testbed.controller.spec import Elasticity
 from testbed.plan import Plan
 from testbed.planning import make_policy
 from testbed.protocol import (
     Abort,
+    Arrived,
     Confirm,
     ControlMessage,
     Goodbye,
     Held,
     Hello,
     Holding,
+    PeerSample,
     Prepare,
     Reconfigure,
+    Rejoin,
     Report,
     Stop,
+    Train,
     Welcome,
 )
-from testbed.telemetry.store import read_records
+from testbed.telemetry.store import finite, read_records
 from tests.controller.runs import mesh, spec_of
 
 pytestmark = pytest.mark.unit
@@ -38,6 +47,7 @@ VIEW = mesh()
 NAMES = VIEW.names
 LOST = "b-w0"
 OTHERS = tuple(name for name in NAMES if name != LOST)
+ROSTER = dict.fromkeys(NAMES, ("10.0.0.1", 1))
 
 
 class Told:
@@ -235,6 +245,99 @@ def test_where_members_may_not_go_a_death_ends_the_run(tmp_path: Path) -> None:
     told.coordinator.close()
 
 
+MOMENTS = st.floats(0, 1e11)
+FIGURES = st.none() | st.floats(allow_nan=False, allow_infinity=False)
+TRAINS = st.builds(Train, st.floats(1e-3, 1e11), st.floats(1e-7, 1e6), *[st.integers(1, 2**53)] * 3)
+ARRIVALS = st.dictionaries(st.sampled_from(NAMES), st.lists(TRAINS, max_size=3).map(tuple), max_size=3)
+SAMPLES = st.builds(
+    PeerSample, st.sampled_from(NAMES), st.integers(0, 2**53), *[st.floats(0, 1e9)] * 2, st.integers(0, 2**53)
+)
+
+
+def reports_of(name: str, number: int) -> st.SearchStrategy[Report]:
+    return st.builds(
+        Report,
+        *(st.just(name), st.just(number), st.integers(0, 1), MOMENTS, MOMENTS, *[st.floats(0, 1e9)] * 2),
+        *[st.integers(0, 2**53)] * 4,
+        peers=st.lists(SAMPLES, max_size=2).map(tuple),
+        metrics=st.dictionaries(st.sampled_from(["loss", "samples_per_s"]), FIGURES),
+        arrivals=ARRIVALS,
+    )
+
+
+@settings(max_examples=40, derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.data())
+def test_whatever_members_report_within_bounds_breaks_nothing(tmp_path: Path, data: st.DataObject) -> None:
+    """Numbers that no network gives are taken or refused by the name of who said them: no other error comes of them."""
+    told = Told(tmp_path)
+    for number in (1, 2, 3):
+        for name in NAMES:
+            with suppress(Contradiction):
+                told.hear(Arrived(name, data.draw(ARRIVALS)))
+            with suppress(Contradiction):
+                told.hear(data.draw(reports_of(name, number)))
+    assert told.failure == ""
+    json.dumps(finite([told.coordinator.progress.status(), told.coordinator.progress.final()]), allow_nan=False)
+    told.coordinator.close()
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"epoch": 1}, "epoch 1, and the newest is 0"),
+        ({"waited": {"x": 1.0}}, "names 'x', which is no member"),
+        ({"arrivals": {"x": ()}}, "names 'x', which is no member"),
+        ({"peers": (PeerSample("x", 1, 1.0, 1.0, 0),)}, "names 'x', which is no member"),
+    ],
+)
+def test_a_report_that_contradicts_what_is_known_of_the_run(told: Told, changes: dict[str, Any], why: str) -> None:
+    with pytest.raises(Contradiction, match=why):
+        told.hear(replace(Report("a-w0", 1, 0, 10.0, 11.0, 0.1, 0.0, 0, 0, 0, 0), **changes))
+    told.go_round(1, 0)
+    assert told.coordinator.group.rounds.count == 1
+
+
+def test_who_returns_to_a_controller_that_never_left_knows_of_no_more_plans_than_that_has_made(told: Told) -> None:
+    told.force("d-w0")
+    plan, forged = told.plan, told.plan.with_epoch(1)
+    list(told.coordinator.came_back(hello("a-w0"), Rejoin("a-w0", forged.to_json(), ROSTER, 1, False, 1)))
+    assert told.plan is plan  # what is in force is known by the rounds that were reported
+    with pytest.raises(Contradiction, match="knows of epoch 2147483648, and the newest is 1"):
+        list(told.coordinator.came_back(hello("a-w0"), Rejoin("a-w0", forged.to_json(), ROSTER, 1, False, 2**31)))
+
+
+def test_who_says_that_it_is_in_a_round_that_is_long_over_is_contradicted(told: Told) -> None:
+    told.go_round(1, epoch=0)
+    told.go_round(2, epoch=0)
+    told.lose(LOST)
+    [epoch] = {halt.epoch for halt in told.take(Abort).values()}
+    with pytest.raises(Contradiction, match="in round 1, and round 2 was finished with its update"):
+        told.hear(Holding(OTHERS[0], epoch, 1, True))
+    for name in OTHERS:
+        told.hear(Holding(name, epoch, 2, True))
+    assert told.take(Reconfigure).keys() == set(OTHERS)
+
+
+def test_who_holds_a_part_of_another_tensor_than_the_others_is_lost(told: Told) -> None:
+    told.lose(LOST)
+    [epoch] = {halt.epoch for halt in told.take(Abort).values()}
+    odd, *others = OTHERS
+    for name in OTHERS:
+        told.hear(Holding(name, epoch, 1, False, 2**53 if name == odd else 100))
+    assert told.coordinator.present == set(others)
+    assert "round 1 has 9007199254740992 elements" in told.coordinator.events[-1].why
+    [epoch] = {halt.epoch for halt in told.take(Abort).values()}
+    for name in others:
+        told.hear(Holding(name, epoch, 1, False, 100))
+    assert told.take(Reconfigure).keys() == set(others)
+
+
 def test_one_that_does_not_say_where_it_stands_did_not_come_back(told: Told) -> None:
-    with pytest.raises(ValueError, match="does not say where it stands"):
-        list(told.coordinator.came_back(Hello("a-w0", ("10.0.0.1", 1), standing={"plan": {}})))
+    for rejoin, why in (
+        (Rejoin("a-w0", {}, {}, 1, False, 0), "plan version None"),
+        (Rejoin("a-w0", told.plan.to_json(), {}, 1, False, 0), "its roster has not"),
+        (Rejoin("a-w0", told.plan.to_json(), {"z": ("10.0.0.1", 1)}, 1, False, 0), "'z' is no member of this run"),
+        (Rejoin("a-w0", told.plan.with_epoch(9).to_json(), ROSTER, 1, False, 8), "epoch 9, and the newest is 8"),
+    ):
+        with pytest.raises(Contradiction, match=f"does not say where it stands: .*{why}"):
+            list(told.coordinator.came_back(hello("a-w0"), rejoin))

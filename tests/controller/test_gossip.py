@@ -7,14 +7,15 @@ import json
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 import torch
+from msgspec.structs import asdict
 from torch import Tensor
 
 from testbed.controller.actions import Actions, Tell
+from testbed.controller.contradiction import Contradiction
 from testbed.controller.gossip import GossipCoordinator
 from testbed.controller.service import ControllerService
 from testbed.controller.spec import ControllerSpec, Elasticity, GossipGraph
@@ -30,6 +31,8 @@ from testbed.protocol import (
     NodeConfiguration,
     PrepareGraph,
     PromiseGraph,
+    Rejoin,
+    Report,
     Stop,
     Welcome,
 )
@@ -246,6 +249,24 @@ def test_nobody_is_let_in_when_one_is_at_its_end() -> None:
     assert told(coordinator.proceed(), Stop) == {DIES}
 
 
+@pytest.mark.parametrize(
+    ("report", "why"),
+    [
+        (Report("a-w0", ROUNDS + 1, 0, 1.0, 2.0, 0.1, 0.0, 0, 0, 0, 0), f"iteration {ROUNDS + 1} of {ROUNDS}"),
+        (Report("a-w0", 1, 0, 1.0, 1e11, 0.1, 0.0, 0, 0, 0, 0), "s before it entered it"),
+        (Report("a-w0", 1, 0, 1.0, 2.0, 0.1, 0.0, 0, 0, 0, 0, {"x": 1.0}), "names 'x', which is no member"),
+    ],
+)
+def test_an_iteration_that_no_member_can_have_entered_is_refused(report: Report, why: str) -> None:
+    with pytest.raises(Contradiction, match=why):
+        list(begun().receive(report))
+
+
+def test_who_was_not_asked_promises_nothing() -> None:
+    with pytest.raises(Contradiction, match="was not asked"):
+        list(begun().receive(PromiseGraph("a-w0", 5)))
+
+
 def test_members_that_gossip_do_not_come_back_to_a_controller_that_was_away() -> None:
     with pytest.raises(ValueError, match="do not come back"):
-        begun().came_back(hello("a-w0"))
+        begun().came_back(hello("a-w0"), Rejoin("a-w0", {}, {}, 1, False, 0))

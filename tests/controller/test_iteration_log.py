@@ -60,7 +60,7 @@ def test_metrics_are_means_of_the_newest() -> None:
         for member, loss in zip(MEMBERS, (1.0, 2.0, 3.0, 6.0), strict=True):
             iterations.add(entered(member, iteration, 10.0 + iteration, loss=loss * iteration))
     assert iterations.metrics() == {"loss": 6.0} and iterations.lowest == 2
-    with pytest.raises(ValueError, match="a reported iteration 2 after 2"):
+    with pytest.raises(ValueError, match="reported iteration 2 after 2"):
         iterations.add(entered("a", 2, 14.0))
 
 

@@ -1,4 +1,5 @@
-"""What is fuzzed: each kind of file that a user writes, used as the verbs use it before they build anything."""
+"""What is fuzzed: each kind of file that a user writes, used as the verbs use it before they build anything, and what
+members and controllers say to each other."""
 
 from __future__ import annotations
 
@@ -14,6 +15,23 @@ import testbed
 from testbed.emulation.difference import Difference
 from testbed.emulation.routing import Routes
 from testbed.link import MTU_FRAME_BYTES
+from testbed.protocol import (
+    CommitGraph,
+    ControlMessage,
+    Hello,
+    Holding,
+    Job,
+    MeanSlice,
+    NodeConfiguration,
+    PeerSample,
+    ProtocolError,
+    Reconfigure,
+    Report,
+    Train,
+    Welcome,
+    decode,
+    encode,
+)
 from testbed.report.trace import facts, sketch, table
 from testbed.run.assignments import check_policy
 from testbed.spec.errors import SpecError
@@ -29,8 +47,8 @@ from testbed.trace.volume import Volume
 
 ROOT = Path(testbed.__file__).parents[1]
 
-#: What the command line turns into words and exit code 2. Anything else is a finding.
-CLEAN = (SpecError, TraceError)
+#: What the command line turns into words and exit code 2, and what ends who said it. Anything else is a finding.
+CLEAN = (SpecError, TraceError, ProtocolError)
 
 #: Larger seeds make the search slow: the time to read a YAML file grows with its length.
 MOST_SEED_BYTES = 4096
@@ -60,6 +78,24 @@ IPERF3 = """{"start": {"test_start": {"protocol": "TCP", "blksize": 131072}}, "i
 {"sum": {"start": 2.0, "end": 3.0, "bytes": 1150000, "omitted": false}}]}
 """
 MAHIMAHI = "0\n1\n1\n5\n9\n10\n"
+ROSTER = {"a": ("10.0.0.2", 4000), "b": ("10.0.0.3", 4000)}
+PLACE = NodeConfiguration("hop", ("b",), ("b",), {"a": 0.5, "b": 0.5}, ("b",), {"max_ig": 4})
+MESSAGES: Mapping[str, ControlMessage] = {
+    "hello": Hello("a", ROSTER["a"], token="secret"),
+    "welcome": Welcome(
+        Job(9, options={"every": 8}), ROSTER, {"epoch": 1, "trees": [{"keys": [0.5]}]}, "secret", 5.0, "b"
+    ),
+    "report": Report(
+        *("a", 3, 1, 1.5, 2.5, 0.1, 0.2, 10, 20, 0, 1),
+        waited={"b": 0.25},
+        peers=(PeerSample("b", 1000, 0.5, 0.04, 2),),
+        metrics={"loss": 0.5},
+        slices=(MeanSlice(0, 9, ("a", "b"), 2.0),),
+        arrivals={"b": (Train(1.5, 0.01, 65536),)},
+    ),
+    "reconfigure": Reconfigure({"epoch": 4}, ROSTER, (Holding("a", 4, 7, False, 9, ((0, 4),)),)),
+    "commit": CommitGraph(5, PLACE, ROSTER),
+}
 #: Every field of a topology file that the presets leave out.
 RICH_TOPOLOGY = """name: rich
 sites: {paris: {workers: 2, speed: 0.5, cpus: 0.5, gpus: 0, memory: 1GB}, tokyo: {workers: 1}, lima: {workers: 0}}
@@ -161,6 +197,12 @@ def use_overrides(path: Path) -> None:
         check_policy(Experiment.load(path.with_name("smoke.yaml"), pairs))
 
 
+def use_message(path: Path) -> None:
+    """As who receives a line does."""
+    message = decode(path.read_bytes())
+    assert decode(encode(message)) == message
+
+
 def _files(pattern: str) -> dict[str, bytes]:
     """The repository's own files that are small enough, without their comments."""
     found = {path.stem: path.read_bytes() for path in sorted(ROOT.glob(pattern))}
@@ -187,6 +229,12 @@ TARGETS = {
             Path("experiments/fuzzed.set"),
             use_overrides,
             {"plain": b"train.rounds=20\nscale=0.5\nsync.policy=netstorm\nevents=[]\ntrain.optimizer={name: sgd}\n"},
+        ),
+        Target(
+            "message",
+            Path("message.json"),
+            use_message,
+            {name: encode(message) for name, message in MESSAGES.items()},
         ),
     )
 }

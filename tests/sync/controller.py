@@ -5,9 +5,10 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
+
+from msgspec.structs import replace
 
 from testbed.plan import Plan
 from testbed.protocol import (
@@ -64,7 +65,11 @@ class Controller:
         self._connections[member].sendall(encode(Probe(peer, most, seconds)))
 
     def stop(self, member: str, reason: str) -> None:
-        self._connections[member].sendall(encode(Stop(reason)))
+        self.say(member, encode(Stop(reason)))
+
+    def say(self, member: str, line: bytes) -> None:
+        """Say what may be no message."""
+        self._connections[member].sendall(line)
 
     def said(self, kind: type[ControlMessage]) -> list[ControlMessage]:
         with self.changed:
@@ -129,7 +134,7 @@ class Controller:
     def _welcome(self) -> None:
         for shard, member in enumerate(self.plan.members):
             share = {"shard": shard, "shards": len(self.plan.members)} if self.work.workload else {}
-            work = {**asdict(self.work), "workload": {**self.work.workload, **share}}
+            work = replace(self.work, workload={**self.work.workload, **share})
             roster = self.roster | self.misled.get(member, {})
             line = encode(Welcome(work, roster, self.plan.to_json(), self.secret))
             self._connections[member].sendall(line)

@@ -264,6 +264,37 @@ def test_stop_ends_a_blocked_round(tmp_path: Path) -> None:
         assert run_with(controller, work)["m0"] == "interrupted"
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"kind":"confirm","epoch":-1}\n',
+        b'{"kind":"dance"}\n',
+        b'{"kind":"prepare","plan":{"epoch":[]}}\n',
+        b'{"kind":"prepare","plan":{"a":' + b"[" * 100_000 + b"\n",
+    ],
+)
+def test_what_the_controller_says_that_is_no_message_ends_the_member_and_is_told(tmp_path: Path, line: bytes) -> None:
+    members = names(2)
+    with Controller(tmp_path, Plan(0, members, (chain(members),)), job()) as controller:
+
+        def work(session: sync.Session) -> None:
+            if session.name == "m1":
+                controller.say("m0", line)
+                controller.await_messages(Goodbye, 1)
+                return
+            with pytest.raises(sync.SyncError, match="can't do what the controller says: "):
+                session.allreduce(torch.ones(10))
+            raise Unfinished("as it must")
+
+        with pytest.raises(Unfinished):
+            run_with(controller, work)
+        assert [its.error for its in controller.goodbyes() if its.member == "m0"] == ["Unfinished: as it must"]
+
+
+class Unfinished(Exception):
+    """What a member leaves with that could not go on."""
+
+
 def test_a_peer_that_leaves_is_named(tmp_path: Path) -> None:
     members = names(3)
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
+from msgspec.structs import replace
 
 from testbed.protocol import MeanSlice
 from testbed.sync.allreduce import spans

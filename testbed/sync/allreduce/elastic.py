@@ -16,16 +16,26 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 
 import torch
 
 from testbed.plan import Plan
-from testbed.protocol import Abort, ControlMessage, Holding, Lost, MeanSlice, Reconfigure
+from testbed.protocol import Abort, ControlMessage, Holding, Lost, MeanSlice, Reconfigure, Rejoin
+from testbed.schema import brief
 from testbed.sync.allreduce.atomic_rounds import RecoveryOrders, orders_for
 from testbed.sync.allreduce.attempt import Attempt, Past
-from testbed.sync.allreduce.fetch import FetchAnswer, FetchRequest, Wanted, fetch, receive_request, refusal, send_answer
+from testbed.sync.allreduce.fetch import (
+    FetchAnswer,
+    FetchRequest,
+    MeansNote,
+    Wanted,
+    fetch,
+    receive_request,
+    refusal,
+    send_answer,
+)
 from testbed.sync.allreduce.generations import Generations
 from testbed.sync.allreduce.group import AllReduceGroup, Roster
 from testbed.sync.allreduce.handover import StateHandover
@@ -83,17 +93,18 @@ class ElasticGroup:
         """The last round that is over."""
         return self._past.number
 
-    def standing(self) -> dict[str, object]:
-        """Where this member stands, for a controller that does not know it: see Hello."""
+    def rejoin(self) -> Rejoin:
+        """Where this member stands, for a controller that does not know it."""
         with self._changed:
             generations = self._generations
-            return {
-                "plan": self.current.plan.to_json(),
-                "roster": dict(generations.roster),
-                "round": self.finished,
-                "halted": self._aborted is not None,
-                "newest": max(generations.newest, self._aborted.epoch if self._aborted else 0),
-            }
+            return Rejoin(
+                member=self._settings.member,
+                plan=self.current.plan.to_json(),
+                roster=dict(generations.roster),
+                round=self.finished,
+                aborted=self._aborted is not None,
+                newest=max(generations.newest, self._aborted.epoch if self._aborted else 0),
+            )
 
     def prepare(self, plan: Plan, roster: Roster, source: str) -> Callable[[], None]:
         """Keep a plan beside the one in force; what it returns holds it, see AllReduceGroup.prepare.
@@ -121,6 +132,8 @@ class ElasticGroup:
         the round on that follows the one it is of. SyncError when it can't be had."""
 
         def ask(source: str, most_bytes: int) -> FetchAnswer:
+            if source not in self._generations.roster:
+                raise SyncError(f"nobody said where {source} listens, which is to hand over the state")
             request = FetchRequest(Wanted.STATE, self._generations.epoch)
             return fetch(self._generations.roster[source], self._settings, request, most_bytes)
 
@@ -231,7 +244,7 @@ class ElasticGroup:
         if loss.broken and said in self._losses:
             return
         self._losses.add(said)
-        self._tell(Lost(self._settings.member, loss.peer, loss.why, loss.broken))
+        self._tell(Lost(self._settings.member, loss.peer, brief(loss.why), loss.broken))
 
     # -- what a listener calls -----------------------------------------------------------------------------------------
 
@@ -270,8 +283,8 @@ class ElasticGroup:
             span = f"[{request.start}, {request.stop}) of round {request.round}"
             return refusal(f"{self._settings.member} does not hold {span}")
         slices, means = held
-        parts = [part for part in slices if part.start < request.stop and request.start < part.stop]
-        return FetchAnswer({"slices": [asdict(part) for part in parts]}, memoryview(bytes(bytes_of(means))))
+        parts = tuple(part for part in slices if part.start < request.stop and request.start < part.stop)
+        return FetchAnswer(MeansNote(parts), memoryview(bytes(bytes_of(means))))
 
     # -- ends ------------------------------------------------------------------------------------------------------
 

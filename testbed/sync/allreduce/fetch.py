@@ -4,22 +4,25 @@
     who answers                             answer: length of the note, length of the data, SHA-256 of both
                                             note (JSON), data
 
-An answer without data has a note that says why. Used when a member was lost or came: for means that this member
-lacks and another one holds, and for the state that a new member begins from.
+Used when a member was lost or came: for means that this member lacks and another one holds, and for the state that a
+new member begins from. Who asks knows how many bytes of data there can be, and sets nothing aside for more.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import socket
 import struct
-from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import Annotated
 
+import msgspec
+from msgspec import Meta, Struct
+
+from testbed.protocol import MOST_SPANS, MeanSlice
+from testbed.schema import Number, ProtocolError, Text, brief, decode_as
 from testbed.sync.errors import SyncError
 from testbed.sync.transport import Greeting, TransportSettings, sockets
 from testbed.sync.transport.frame import FETCH
@@ -27,8 +30,8 @@ from testbed.sync.transport.frame import FETCH
 _REQUEST = struct.Struct("<BIIQQ")
 _ANSWER = struct.Struct("<IQ32s")
 
-#: A note names a round's slices; one that is longer is none.
-MAX_NOTE_BYTES = 16 * 1024 * 1024
+#: A note names a round's slices, and their members; one that is longer is none.
+MAX_NOTE_BYTES = 4 * 1024 * 1024
 
 
 class Wanted(IntEnum):
@@ -49,11 +52,37 @@ class FetchRequest:
     stop: int = 0
 
 
+class FetchNote(Struct, frozen=True, forbid_unknown_fields=True, tag_field="of"):
+    """Base of what is to be known of an answer's data."""
+
+
+class MeansNote(FetchNote, frozen=True, tag="means"):
+    """Whose updates the means are of."""
+
+    slices: Annotated[tuple[MeanSlice, ...], Meta(max_length=MOST_SPANS)]
+
+
+class StateNote(FetchNote, frozen=True, tag="state"):
+    """The state of these `parts` is that after `round`."""
+
+    round: Number
+    parts: Annotated[tuple[Annotated[str, Meta(max_length=256)], ...], Meta(max_length=256)]
+
+
+class Refusal(FetchNote, frozen=True, tag="refusal"):
+    """What was asked for can't be had."""
+
+    why: Text
+
+
+_NOTE = msgspec.json.Decoder(MeansNote | StateNote | Refusal)
+
+
 @dataclass(frozen=True, slots=True)
 class FetchAnswer:
     """`data`, and what is to be known of it."""
 
-    note: Mapping[str, Any]
+    note: MeansNote | StateNote | Refusal
     data: memoryview
 
 
@@ -82,7 +111,7 @@ def receive_request(connection: socket.socket) -> FetchRequest:
 
 def send_answer(connection: socket.socket, answer: FetchAnswer) -> None:
     """Answer a peer that asked."""
-    note = json.dumps(answer.note).encode()
+    note = msgspec.json.encode(answer.note)
     digest = hashlib.sha256(note)
     digest.update(answer.data)
     sockets.send_all(connection, _ANSWER.pack(len(note), len(answer.data), digest.digest()) + note, answer.data)
@@ -103,14 +132,14 @@ def _receive(connection: socket.socket, most_bytes: int) -> FetchAnswer:
     if hashlib.sha256(whole).digest() != digest:
         raise SyncError("an answer whose hash is another than it says")
     try:
-        note = json.loads(bytes(whole[:note_bytes]))
-    except ValueError as error:
+        note = decode_as(_NOTE, whole[:note_bytes])
+    except ProtocolError as error:
         raise SyncError(f"an answer with a note that is none: {error}") from error
-    if "refused" in note:
-        raise SyncError(str(note["refused"]))
+    if isinstance(note, Refusal):
+        raise SyncError(note.why)
     return FetchAnswer(note, whole[note_bytes:])
 
 
 def refusal(why: str) -> FetchAnswer:
     """The answer to what can't be had."""
-    return FetchAnswer({"refused": why}, memoryview(b""))
+    return FetchAnswer(Refusal(brief(why)), memoryview(b""))

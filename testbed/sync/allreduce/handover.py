@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import io
 import threading
-from collections.abc import Callable, Mapping
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 
-from testbed.sync.allreduce.fetch import FetchAnswer, FetchRequest, refusal
+from testbed.sync.allreduce.fetch import FetchAnswer, FetchRequest, StateNote, refusal
 from testbed.sync.checkpoint import Stateful
 from testbed.sync.errors import SyncError
 from testbed.sync.strategies.strategy import Strategy
 
-#: A state larger than this is no state: who sets aside room for it must be sure. 64 GiB.
-MOST_BYTES = 1 << 36
+#: A member that has trained holds more than one that comes: momenta that its optimizer makes in its first steps. Adam
+#: with float32 for a model in bfloat16, and a copy in float32, is 7 times the model.
+MOST_TIMES = 8
+#: What torch.save writes beside a tensor's bytes: its name, its shape, its place in the archive. An optimizer's plain
+#: values are as many as the model's tensors.
+TENSOR_BYTES, ARCHIVE_BYTES = 4096, 1 << 20
 
 
 class StateHandover:
@@ -38,7 +43,10 @@ class StateHandover:
         self._parts = parts
         if not self.source:
             return None
-        number = unpack(ask(self.source, MOST_BYTES), parts)
+        try:
+            number = unpack(ask(self.source, most_bytes(parts)), parts)
+        except SyncError as error:
+            raise SyncError(f"the state of {self.source}: {error}") from error
         self.source = ""
         return number
 
@@ -81,7 +89,7 @@ def packed(round_number: int, parts: Mapping[str, Stateful]) -> FetchAnswer:
     """The parts' states after a round, as another member may have them."""
     file = io.BytesIO()
     torch.save({name: _handed_over(part) for name, part in parts.items()}, file)
-    return FetchAnswer({"round": round_number, "parts": sorted(parts)}, file.getbuffer())
+    return FetchAnswer(StateNote(round_number, tuple(sorted(parts))), file.getbuffer())
 
 
 def _handed_over(part: Stateful) -> dict[str, Any]:
@@ -89,17 +97,45 @@ def _handed_over(part: Stateful) -> dict[str, Any]:
     return part.handover() if isinstance(part, Strategy) else part.state_dict()
 
 
+def most_bytes(parts: Mapping[str, Stateful]) -> int:
+    """The most that another member's state can take, by what this one's is made of."""
+    found = [tensor for part in parts.values() for tensor in _tensors(_handed_over(part))]
+    return MOST_TIMES * sum(tensor.nbytes + TENSOR_BYTES for tensor in found) + ARCHIVE_BYTES
+
+
+def _tensors(state: Any) -> Iterator[torch.Tensor]:
+    """Those of a state, wherever they stand in it."""
+    if isinstance(state, torch.Tensor):
+        yield state
+    elif isinstance(state, Mapping):
+        for inner in state.values():
+            yield from _tensors(inner)
+    elif isinstance(state, list | tuple):
+        for inner in state:
+            yield from _tensors(inner)
+
+
 def unpack(answer: FetchAnswer, parts: Mapping[str, Stateful]) -> int:
     """Give each part the state that came, the model first; the round after which it is. SyncError when it is none.
 
     What came has the hash that it was sent with, and holds tensors and plain values alone.
     """
-    if sorted(parts) != answer.note.get("parts") or not isinstance(number := answer.note.get("round"), int):
-        raise SyncError(f"the state has the parts {answer.note.get('parts')}, this member {sorted(parts)}")
+    note = answer.note
+    if not isinstance(note, StateNote) or note.parts != tuple(sorted(parts)):
+        raise SyncError(f"what came is {note}, and this member has the parts {sorted(parts)}")
     try:
+        _check_archive(answer.data)
         states = torch.load(io.BytesIO(answer.data), map_location="cpu", weights_only=True)
-    except (RuntimeError, ValueError, EOFError) as error:
-        raise SyncError(f"the state can't be read: {error}") from error
-    for name, part in parts.items():
-        part.load_state_dict(states[name])
-    return number
+        for name, part in parts.items():
+            part.load_state_dict(states[name])
+    except Exception as error:  # whatever bytes of another's making do to a reader that was made for files
+        raise SyncError(f"it can't be read: {error!r}") from error
+    return note.round
+
+
+def _check_archive(data: memoryview) -> None:
+    """torch.save compresses nothing. What says that it unpacks to more than came would take the memory for that."""
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        claimed = sum(entry.file_size for entry in archive.infolist())
+    if claimed > len(data):
+        raise SyncError(f"{len(data)} bytes that are to unpack to {claimed}")

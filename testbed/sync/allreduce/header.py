@@ -45,6 +45,7 @@ class ChunkHeaderFormat:
     """Packs and unpacks headers among `members` members; the bitmap is as long as they need."""
 
     def __init__(self, members: int) -> None:
+        self._members = members
         self._bitmap_bytes = (members + 7) // 8
         self._struct = struct.Struct(f"{_HEADER}{self._bitmap_bytes}s")
         self.size: Final = self._struct.size
@@ -75,6 +76,9 @@ class ChunkHeaderFormat:
             raise FrameError(f"no such kind of chunk: {kind}")
         if not (0 <= weight < float("inf") and 0 <= scale < float("inf")):
             raise FrameError(f"weight {weight} and scale {scale} must be finite numbers of at least 0")
+        contributors = int.from_bytes(bitmap, "little")
+        if contributors >> self._members:
+            raise FrameError(f"contributors {contributors:#b}, where there are {self._members} members")
         return ChunkHeader(
             kind=Kind(kind),
             dtype=dtype,
@@ -85,7 +89,7 @@ class ChunkHeaderFormat:
             elements=elements,
             offset=offset,
             weight=weight,
-            contributors=int.from_bytes(bitmap, "little"),
+            contributors=contributors,
             scale=scale,
             overlaps=bool(flags & _OVERLAPS),
         )

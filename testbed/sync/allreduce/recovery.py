@@ -12,10 +12,9 @@ from dataclasses import replace
 
 import torch
 
-from testbed.protocol import mean_slice_of
 from testbed.sync.allreduce.atomic_rounds import RecoveryOrders
 from testbed.sync.allreduce.attempt import Attempt, joined
-from testbed.sync.allreduce.fetch import FetchRequest, Wanted, fetch
+from testbed.sync.allreduce.fetch import FetchRequest, MeansNote, Wanted, fetch
 from testbed.sync.allreduce.group import AllReduceGroup, Roster
 from testbed.sync.allreduce.receiver import Loss
 from testbed.sync.allreduce.result import RoundResult, Tally
@@ -78,10 +77,11 @@ def _fetch(
     most = (stop - start) * attempt.values.element_size()
     try:
         answer = fetch(roster[peer], settings, request, most)
-        means = torch.frombuffer(answer.data, dtype=attempt.values.dtype)
-        slices = [mean_slice_of(value) for value in answer.note["slices"]]
-    except (SyncError, KeyError, TypeError, ValueError) as error:
+        if not isinstance(answer.note, MeansNote) or len(answer.data) != most:
+            raise SyncError(f"{len(answer.data)} bytes instead of the {most} of [{start}, {stop})")
+    except (SyncError, KeyError) as error:  # KeyError: nobody said where that one listens
         why = f"round {attempt.number}, epoch {settings.generation}: {error}"
         raise Unfetched(Loss(peer, why)) from error
+    means = torch.frombuffer(answer.data, dtype=attempt.values.dtype)
     with guard:
-        attempt.put(start, means, slices)
+        attempt.put(start, means, answer.note.slices)

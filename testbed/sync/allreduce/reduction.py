@@ -6,10 +6,11 @@ Each method that lets something come in returns what is to be sent because of it
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
+from msgspec.structs import replace
 
 from testbed.protocol import MeanSlice
 from testbed.sync.allreduce.chunk import ChunkReduction, LocalValues, Part, PartialSum

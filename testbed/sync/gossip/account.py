@@ -21,7 +21,7 @@ class StepFigures:
     compute_s: float = 0.0
     paced_s: float = 0.0
     late_s: float = 0.0
-    metrics: Mapping[str, float] = field(default_factory=dict)
+    metrics: Mapping[str, float | None] = field(default_factory=dict)
 
 
 class Account:

@@ -31,6 +31,7 @@ from testbed.sync.gossip.inbox import (
     Stepped,
 )
 from testbed.sync.gossip.mailbox import Mailbox
+from testbed.sync.gossip.message import Message
 from testbed.sync.gossip.message_codec import Done
 from testbed.sync.gossip.neighbours import Neighbours
 
@@ -157,8 +158,7 @@ class Driver:
             case MessageArrived(sender, Done()):
                 self._done.add(sender)
             case MessageArrived(sender, message):
-                for answer in self._participant.receive(sender, message):
-                    self._send(answer)
+                self._receive(sender, message)
             case Stepped(step, change):
                 step.finish(change)
             case Sent(peer):
@@ -173,6 +173,17 @@ class Driver:
                 self._turn(iteration, neighbours, roster)
             case MemberFailed(error):
                 raise error
+
+    def _receive(self, sender: str, message: Message) -> None:
+        """Take a message. SyncError names its sender when it is one that none that works would have sent."""
+        try:
+            for answer in self._participant.receive(sender, message):
+                self._send(answer)
+        except SyncError:
+            raise
+        except Exception as error:
+            where = f"{self._participant.name}, iteration {self.iteration}"
+            raise SyncError(f"{where}: {type(message).__name__} of {sender}: {error or repr(error)}") from error
 
     def _lost(self, peer: str, why: str, awaited: str) -> None:
         """A peer's connections have ended: as they should after its `Done`, which may be on its way still."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from types import TracebackType
 
@@ -18,11 +18,11 @@ from testbed.protocol import (
     Goodbye,
     NodeConfiguration,
     PrepareGraph,
-    ProtocolError,
     Stop,
 )
+from testbed.schema import brief
 from testbed.sync.codecs import PLAIN, Codec
-from testbed.sync.errors import Stopped
+from testbed.sync.errors import Stopped, SyncError
 from testbed.sync.gossip.account import Account, StepFigures
 from testbed.sync.gossip.driver import Driver, LocalStep
 from testbed.sync.gossip.effects import Participant
@@ -95,7 +95,7 @@ class Membership:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is not None and not self._finished:
-            self._goodbye(Goodbye(self.name, 0, error=f"{kind.__name__}: {error}"))
+            self._goodbye(Goodbye(self.name, 0, error=brief(f"{kind.__name__}: {error}")))
         self._mailbox.queue.close()
         self._listener.close()
         self._channel.close()
@@ -114,16 +114,17 @@ class Membership:
 
     def _obey(self) -> None:
         """The control thread: does what the controller asks until the channel closes."""
-        with suppress(OSError, ValueError):  # closed under us: the membership is being left
-            while True:
-                try:
-                    message = self._channel.receive()
-                except ProtocolError as error:
-                    log.warning("%s: ignored what the controller said: %s", self.name, error)
-                    continue
-                if message is None:
-                    return
+        try:
+            for message in self._messages():
                 self._obey_one(message)
+        except Exception as error:  # without this thread nobody would hear of a death or the end
+            log.exception("%s: can't do what the controller says", self.name)
+            self._mailbox.inbox.put(MemberFailed(SyncError(f"can't do what the controller says: {error}")))
+
+    def _messages(self) -> Iterator[ControlMessage]:
+        with suppress(OSError):  # closed under us: the membership is being left
+            while (message := self._channel.receive()) is not None:
+                yield message
 
     def _obey_one(self, message: ControlMessage) -> None:
         match message:
@@ -134,8 +135,7 @@ class Membership:
             case PrepareGraph(ahead):
                 self._mailbox.inbox.put(GraphPrepared(ahead))
             case CommitGraph(iteration, place, roster):
-                there = NodeConfiguration.from_json(place)
-                neighbours = Neighbours(self.name, there.sources, there.targets, there.weights)
+                neighbours = Neighbours(self.name, place.sources, place.targets, place.weights)
                 self._mailbox.inbox.turn(GraphCommitted(iteration, neighbours, roster))
             case AbortGraph():
                 self._mailbox.inbox.put(GraphCommitted(0, None))

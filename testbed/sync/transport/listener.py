@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import threading
 import time
@@ -17,6 +18,8 @@ from testbed.sync.transport.memory import Scratch
 from testbed.sync.transport.outbox import Outbox
 from testbed.sync.transport.probe import FRAME_BYTES
 from testbed.sync.transport.settings import CLOSE_S
+
+log = logging.getLogger(__name__)
 
 #: Connections at once that have not said yet who they are. Each costs a thread; garbage must not cost more.
 MAX_STRANGERS = 128
@@ -159,6 +162,9 @@ class Listener:
             self._read(receiver, hello, connection)
         except (OSError, SyncError) as error:
             reason = str(error) or repr(error)
+        except Exception as error:  # whatever came of what a peer sent, the peer is told of by name
+            log.exception("what came from %s", hello.member)
+            reason = f"what it sent could not be dealt with: {error!r}"
         self._forget(hello, connection)
         receiver.closed(hello.member, hello.channel, reason)
 

@@ -79,7 +79,7 @@ class TcpInfo:
         """The same connection, with counters since `before`."""
         return TcpInfo(
             self.bytes_acked - before.bytes_acked,
-            self.busy_s - before.busy_s,
+            max(self.busy_s - before.busy_s, 0.0),  # the kernel counts on while it is asked for one after the other
             self.rtt_s,
             self.min_rtt_s,
             self.delivery_bytes_s,

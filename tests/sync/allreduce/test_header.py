@@ -14,6 +14,13 @@ pytestmark = pytest.mark.unit
 HEADER = ChunkHeader(Kind.MEAN, 1, 2, 3, 4, 5, 1000, 64, 1.5, 0b101)
 
 
+def test_contributors_that_are_no_members_are_refused() -> None:
+    headers = ChunkHeaderFormat(5)
+    assert headers.unpack(headers.pack(HEADER._replace(contributors=0b11111))).contributors == 0b11111
+    with pytest.raises(FrameError, match="where there are 5 members"):
+        headers.unpack(headers.pack(HEADER._replace(contributors=0b100001)))
+
+
 @given(
     st.builds(
         ChunkHeader,

@@ -1,0 +1,142 @@
+"""What one member takes from another: the state it begins from, of no more bytes than its own model lets it be."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import socket
+import struct
+import threading
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+
+from testbed.protocol import MeanSlice
+from testbed.sync.allreduce.fetch import (
+    FetchAnswer,
+    FetchRequest,
+    MeansNote,
+    StateNote,
+    Wanted,
+    fetch,
+    refusal,
+    send_answer,
+)
+from testbed.sync.allreduce.handover import StateHandover, most_bytes, packed, unpack
+from testbed.sync.errors import SyncError
+from testbed.sync.transport import TransportSettings
+
+pytestmark = [pytest.mark.unit, pytest.mark.timeout(60)]
+
+SETTINGS = TransportSettings("new", "secret", 10.0)
+REQUEST = FetchRequest(Wanted.STATE, 3)
+
+
+def parts_of(steps: int = 0, width: int = 64) -> dict[str, torch.nn.Module | torch.optim.Optimizer]:
+    """A model and its optimizer, after some steps."""
+    model = torch.nn.Linear(width, width)
+    optimizer = torch.optim.AdamW(model.parameters(), amsgrad=True)
+    for _ in range(steps):
+        model(torch.ones(width)).sum().backward()
+        optimizer.step()
+    return {"model": model, "optimizer": optimizer}
+
+
+@contextmanager
+def answering(answer: bytes) -> Iterator[tuple[str, int]]:
+    """Where a peer listens that answers whatever is asked with these bytes."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            with listener.accept()[0] as connection:
+                connection.sendall(answer)
+                connection.shutdown(socket.SHUT_WR)
+                while connection.recv(4096):
+                    pass
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield listener.getsockname()
+        thread.join()
+
+
+def test_a_source_that_claims_64_gib_is_refused_before_room_is_set_aside() -> None:
+    parts = parts_of()
+    claim = struct.pack("<IQ32s", 0, 1 << 36, b"")
+    with answering(claim) as address, pytest.raises(SyncError, match=f"at most {most_bytes(parts)} were asked for"):
+        fetch(address, SETTINGS, REQUEST, most_bytes(parts))
+    assert most_bytes(parts) < 2**21
+
+
+def test_the_state_of_a_member_that_has_trained_fits_into_what_one_that_comes_allows() -> None:
+    for width in (1, 64, 512):
+        trained, fresh = parts_of(steps=3, width=width), parts_of(width=width)
+        state = packed(7, trained)
+        assert len(state.data) <= most_bytes(fresh)
+        assert unpack(state, fresh) == 7
+        assert torch.equal(trained["model"].state_dict()["weight"], fresh["model"].state_dict()["weight"])
+
+
+def state(data: bytes, parts: tuple[str, ...] = ("model", "optimizer")) -> FetchAnswer:
+    return FetchAnswer(StateNote(7, parts), memoryview(data))
+
+
+def bomb() -> bytes:
+    """64 MiB of zeros in 64 KiB."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("archive/data/0", bytes(2**26))
+    return file.getvalue()
+
+
+def other_model() -> bytes:
+    return bytes(packed(7, {**parts_of(width=8)}).data)
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (state(b""), "can't be read"),
+        (state(b"PK" * 100), "can't be read"),
+        (state(bomb()), "are to unpack to 67108864"),
+        (state(other_model()), "size mismatch"),
+        (state(b"", ("model",)), "this member has the parts"),
+        (FetchAnswer(MeansNote(()), memoryview(b"")), "this member has the parts"),
+    ],
+)
+def test_a_state_that_is_none_names_its_source(answer: FetchAnswer, why: str) -> None:
+    handover = StateHandover("old")
+    with pytest.raises(SyncError, match=f"(?s)the state of old: .*{why}"):
+        handover.share(parts_of(), lambda source, most: answer)
+
+
+@pytest.mark.parametrize(
+    "note", [b"{}", b'{"of":"state","round":-1,"parts":[]}', b'{"of":"means","slices":[{}]}', b"[" * 1000, b"\xff"]
+)
+def test_a_note_that_is_none_is_refused(note: bytes) -> None:
+    answer = struct.pack("<IQ32s", len(note), 0, hashlib.sha256(note).digest()) + note
+    with answering(answer) as address, pytest.raises(SyncError, match="a note that is none"):
+        fetch(address, SETTINGS, REQUEST, 10)
+
+
+@pytest.mark.parametrize("note", [MeansNote((MeanSlice(0, 2, ("a", "b"), 2.0),)), StateNote(3, ("model",))])
+def test_what_is_answered_arrives(note: MeansNote | StateNote) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        send_answer(theirs, FetchAnswer(note, memoryview(b"data")))
+        answer = ours.recv(4096)
+    with answering(answer) as address:
+        got = fetch(address, SETTINGS, REQUEST, 4)
+    assert got.note == note and bytes(got.data) == b"data"
+
+
+def test_a_refusal_is_told() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        send_answer(theirs, refusal("there is none"))
+        answer = ours.recv(4096)
+    with answering(answer) as address, pytest.raises(SyncError, match="there is none"):
+        fetch(address, SETTINGS, REQUEST, 4)
