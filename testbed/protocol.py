@@ -44,7 +44,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 
 #: A line longer than this is refused: a plan of 1,000 members with 1,000 trees would not come this way.
 MAX_LINE_BYTES = 16 * 1024 * 1024
@@ -185,7 +185,7 @@ class ControlMessage:
 
 @dataclass(frozen=True, slots=True)
 class Hello(ControlMessage):
-    """A member is there and listens for peers at `address` (host, port).
+    """A member is there and listens for peers at `address` (host, port). Over TCP it shows its own `token`.
 
     Who was there before, and lost the controller alone, says where it stands: the `plan` it goes by, the `roster`,
     the last `round` it finished, and whether it is `halted`. A controller that was started anew has it from there.
@@ -195,7 +195,7 @@ class Hello(ControlMessage):
     member: str
     address: tuple[str, int]
     device: str = "cpu"
-    token: str = ""
+    token: str = field(default="", repr=False)
     version: int = PROTOCOL_VERSION
     standing: Mapping[str, Any] = field(default_factory=dict)
 
@@ -204,7 +204,8 @@ class Hello(ControlMessage):
 class Welcome(ControlMessage):
     """All members are there: work begins under `plan`. `roster` maps each member to its address.
 
-    `secret` is the run's own: members greet each other with it, so that a stranger's bytes reach no round.
+    `keys`, by member, are what this one and each other one of the run know of each other and nobody else does: they
+    greet by them (hexadecimal; never on record, as plans are).
 
     With a `lease_s` the run is elastic, and members renew their lease within that time. Who comes while the others
     train already has a `source`: the member that hands it the state after the last round without it.
@@ -214,7 +215,7 @@ class Welcome(ControlMessage):
     job: Mapping[str, Any]
     roster: Mapping[str, tuple[str, int]]
     plan: Mapping[str, Any]
-    secret: str = ""
+    keys: Mapping[str, str] = field(default_factory=dict, repr=False)
     lease_s: float = 0.0
     source: str = ""
 

@@ -53,9 +53,9 @@ REPORT = Report(
     "message",
     [
         Hello("a", ("10.0.0.2", 4000), "cuda", "token"),
-        Welcome({"model": "cnn"}, {"a": ("10.0.0.2", 4000)}, {"epoch": 0}, "secret"),
+        Welcome({"model": "cnn"}, {"a": ("10.0.0.2", 4000)}, {"epoch": 0}, {"b": "00ff"}),
         Hello("a", ("10.0.0.2", 4000), standing={"round": 3, "halted": False}),
-        Welcome({"model": "cnn"}, {"a": ("10.0.0.2", 4000)}, {"epoch": 0}, "secret", 5.0, "b"),
+        Welcome({"model": "cnn"}, {"a": ("10.0.0.2", 4000)}, {"epoch": 0}, {"b": "00ff"}, 5.0, "b"),
         Prepare({"epoch": 1}),
         Prepare({"epoch": 1}, {"a": ("10.0.0.2", 4000)}, "b"),
         Renew("a"),

@@ -16,6 +16,7 @@ from typing import Any
 
 from testbed.controller.actions import Actions, After, Announce, Fail, TellAll
 from testbed.controller.coordinator import Coordinator
+from testbed.controller.epochs import Epochs
 from testbed.controller.group_state import GroupState
 from testbed.controller.planner import Planner
 from testbed.controller.progress import GroupProgress
@@ -34,7 +35,8 @@ class AllReduceCoordinator(Coordinator):
 
     def __init__(self, spec: ControllerSpec, planning: PlanningSpec, out: Path) -> None:
         super().__init__(spec)
-        self.group = GroupState(spec, planning, self.secret)
+        self._epochs = Epochs(out / "epochs.json")
+        self.group = GroupState(spec, planning, self.identities, self._epochs)
         self.progress = GroupProgress(self.group)
         self.planner = Planner(self.group, out)
         self._recovery = Recovery(self.group, self.planner)
@@ -52,6 +54,7 @@ class AllReduceCoordinator(Coordinator):
     # Members
 
     def begin(self, hellos: Mapping[str, Hello]) -> Actions:
+        self._epochs.begin()
         membership = self.group.membership
         membership.roster = {member: hello.address for member, hello in hellos.items()}
         for member in self.spec.members:
@@ -59,15 +62,27 @@ class AllReduceCoordinator(Coordinator):
         yield from self._run()
 
     def came_back(self, hello: Hello) -> Actions:
+        """What a member says may be anything: it counts as far as this controller, or the one before it, handed it out
+        itself."""
+        anew = not self.running
+        if self.spec.elastic is None or (anew and not self._epochs.resumed):
+            raise ValueError(f"{hello.member!r} says where it stands in a run that it can't have been in")
         try:
             plan = Plan.from_json(hello.standing["plan"])
             roster = _roster_of(hello.standing["roster"])
             newest = int(hello.standing["newest"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ValueError(f"{hello.member!r} does not say where it stands: {error!r}") from error
+        if newest > self._epochs.newest:
+            known = f"the newest that was handed out is {self._epochs.newest}"
+            raise ValueError(f"{hello.member!r} claims epoch {newest}; {known}")
+        if not set(plan.members) <= roster.keys() & set(self.spec.members):
+            raise ValueError(f"{hello.member!r} claims a plan of epoch {plan.epoch} with members that this run lacks")
         membership = self.group.membership
-        anew = not self.running
-        self.group.plans.recover(plan, newest, begins=anew)
+        try:
+            self.group.plans.recover(plan, begins=anew)
+        except ValueError as error:
+            raise ValueError(f"{hello.member!r} claims a plan that can't be: {error}") from error
         if anew:
             membership.recover(plan, roster)
             yield from self._run()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 import logging
+import os
+import socket
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from testbed.controller.identity import Identities
 from testbed.protocol import (
     MAX_LINE_BYTES,
     PROTOCOL_VERSION,
@@ -28,6 +31,9 @@ from testbed.protocol import (
 )
 
 log = logging.getLogger(__name__)
+
+#: A member's socket, in its folder.
+SOCKET = "control.sock"
 
 #: What members say once they are let in.
 SAID = (Report, Arrived, Held, Renew, Lost, Holding, PromiseGraph, Goodbye)
@@ -51,39 +57,43 @@ class MemberListener(Protocol):
 
 
 class MemberServer:
-    """Accepts the named members and passes on what they say: at a Unix socket, and over TCP if asked to.
+    """Accepts the members and passes on what they say: each at a Unix socket of its own, and over TCP if asked to.
 
-    Each is let in once, or, where they are `elastic`, whenever it comes.
+    A member's socket is in a folder of its own, `folder`/NAME, that is mounted into its container and nobody else's:
+    who comes in there is that member. Over TCP it shows its token. Each is let in once, or, where they are `elastic`,
+    whenever it comes.
     """
 
     def __init__(
         self,
-        path: Path,
-        members: tuple[str, ...],
-        token: str,
+        folder: Path,
+        identities: Identities,
         listener: MemberListener,
         tcp: tuple[str, int] | None = None,
         elastic: bool = False,
     ) -> None:
         self._elastic = elastic
-        self._path = path
+        self._folder = folder
         self._tcp = tcp
-        self._members = members
-        self._token = token
+        self._identities = identities
         self._listener = listener
         self._writers: dict[str, asyncio.StreamWriter] = {}
         self._known: set[str] = set()
         self._servers: list[asyncio.Server] = []
 
     async def start(self) -> None:
-        """Listen. The socket is open to all users: members' containers do not run as root, the token guards it."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._path.unlink(missing_ok=True)
-        self._servers.append(await asyncio.start_unix_server(self._serve, self._path, limit=MAX_LINE_BYTES))
-        self._path.chmod(0o666)
+        """Listen."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._folder.chmod(0o700)
+        for member in self._identities.members:
+            at_socket = partial(self._serve, member)
+            server = await asyncio.start_unix_server(
+                at_socket, sock=_member_socket(self._folder / member), limit=MAX_LINE_BYTES
+            )
+            self._servers.append(server)
         if self._tcp is not None:
-            host, port = self._tcp
-            self._servers.append(await asyncio.start_server(self._serve, host, port, limit=MAX_LINE_BYTES))
+            over_tcp = partial(self._serve, None)
+            self._servers.append(await asyncio.start_server(over_tcp, *self._tcp, limit=MAX_LINE_BYTES))
 
     async def close(self) -> None:
         """Stop listening and hang up."""
@@ -91,7 +101,8 @@ class MemberServer:
             server.close()
         for writer in self._writers.values():
             writer.close()
-        self._path.unlink(missing_ok=True)
+        for member in self._identities.members:  # their folders stay: containers have them mounted
+            (self._folder / member / SOCKET).unlink(missing_ok=True)
 
     def send(self, member: str, message: ControlMessage) -> None:
         """Send to a member that is there; nothing happens when it is not."""
@@ -116,11 +127,12 @@ class MemberServer:
         except TimeoutError:
             log.warning("a member did not take its messages within %s s", timeout_s)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, owner: str | None, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """A connection at the socket of the member `owner`, or over TCP (None)."""
         member = None
         try:
             hello = await _read(reader)
-            member = self._admit(hello, writer)
+            member = self._admit(hello, owner, writer)
             why = await self._listen(member, reader)
             if why is not None and self._writers.get(member) is writer:
                 self._listener.died(member, why)
@@ -134,24 +146,25 @@ class MemberServer:
                 del self._writers[member]
             writer.close()
 
-    def _admit(self, hello: ControlMessage | None, writer: asyncio.StreamWriter) -> str:
+    def _admit(self, hello: ControlMessage | None, owner: str | None, writer: asyncio.StreamWriter) -> str:
         if not isinstance(hello, Hello):
             raise ProtocolError(f"a connection must begin with hello, not {hello.kind if hello else 'its end'}")
         if hello.version != PROTOCOL_VERSION:
             raise JoinRefused(f"{hello.member!r} speaks protocol {hello.version}, the controller {PROTOCOL_VERSION}")
-        if not hmac.compare_digest(hello.token.encode(errors="replace"), self._token.encode()):
-            raise JoinRefused(f"{hello.member!r} has another token than this run's")
-        if hello.member not in self._members:
-            raise JoinRefused(f"{hello.member!r} is not a member of this run: {', '.join(self._members)}")
+        if refusal := self._identities.refusal(hello.member, hello.token, owner):
+            raise JoinRefused(refusal)
         if hello.member in self._known and not self._elastic:
             raise JoinRefused(f"{hello.member!r} is there already")
-        self._known.add(hello.member)
+        before = self._writers.get(hello.member)
         self._writers[hello.member] = writer
         try:
             self._listener.joined(hello)
         except JoinRefused:
             del self._writers[hello.member]
+            if before is not None:  # it is still there as it was
+                self._writers[hello.member] = before
             raise
+        self._known.add(hello.member)
         return hello.member
 
     async def _listen(self, member: str, reader: asyncio.StreamReader) -> str | None:
@@ -174,6 +187,23 @@ class MemberServer:
         except (ValueError, OSError) as error:
             return None if done else str(error)
         return None if done else "its connection ended before its goodbye"
+
+
+def _member_socket(folder: Path) -> socket.socket:
+    """The socket in a member's folder. Its container's program may be another user: the socket lets all users in, the
+    folder above those of the members lets in none but its owner."""
+    folder.mkdir(exist_ok=True)
+    folder.chmod(0o755)
+    (folder / SOCKET).unlink(missing_ok=True)
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    # The folder's path, with the names of a run and of a member in it, may be longer than the 107 bytes of an address.
+    opened = os.open(folder, os.O_PATH | os.O_DIRECTORY)
+    try:
+        listening.bind(f"/proc/self/fd/{opened}/{SOCKET}")
+    finally:
+        os.close(opened)
+    (folder / SOCKET).chmod(0o666)
+    return listening
 
 
 async def _read(reader: asyncio.StreamReader) -> ControlMessage | None:

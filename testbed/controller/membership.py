@@ -8,10 +8,11 @@ Another member that goes meanwhile begins the first of these anew, under a newer
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
 from testbed.controller.actions import Actions, Tell
+from testbed.controller.identity import Identities
 from testbed.controller.leases import Leases
 from testbed.controller.spec import Elasticity
 from testbed.plan import Plan
@@ -37,12 +38,12 @@ class AllReduceMembership:
     `reconfiguration` is under way from an abort until those who are left go on.
     """
 
-    def __init__(self, members: Collection[str], secret: str, elastic: Elasticity | None) -> None:
-        self.present = frozenset(members)
+    def __init__(self, identities: Identities, elastic: Elasticity | None) -> None:
+        self.present = frozenset(identities.members)
         self.roster: Roster = {}
         self.quorum = elastic.quorum if elastic else len(self.present)
         self.reconfiguration: Reconfiguration | None = None
-        self._secret = secret
+        self._identities = identities
         self._lease_s = elastic.lease_s if elastic else 0.0
         self._leases = Leases(self._lease_s)
         self._away: set[str] = set()
@@ -108,7 +109,8 @@ class AllReduceMembership:
             yield Tell(hello.member, Stop("the others went on without this member", again=True))
             return
         self._away.discard(hello.member)
-        self._aborted |= bool(hello.standing["halted"])
+        self.roster[hello.member] = hello.address  # another member may have said anything of it
+        self._aborted |= bool(hello.standing.get("halted"))
         self.renewed(hello.member, now)
         if self.reconfiguration is not None:
             yield Tell(hello.member, Abort(self.reconfiguration.epoch, self.reconfiguration.why))
@@ -152,8 +154,8 @@ class AllReduceMembership:
 
     def welcome(self, member: str, job: Job, plan: Plan, source: str = "") -> Tell:
         """Let a member in; one that comes while the others train has a `source` of the state."""
-        welcome = Welcome(asdict(job), _part(self.roster, plan), plan.to_json(), self._secret, self._lease_s, source)
-        return Tell(member, welcome)
+        roster, keys = _part(self.roster, plan), self._identities.keys(member)
+        return Tell(member, Welcome(asdict(job), roster, plan.to_json(), keys, self._lease_s, source))
 
     def prepare(self, plan: Plan, joins: str, job: Job, rates: Mapping[str, float], now: float) -> Actions:
         """Have the members hold a plan with which one `joins`, and let it begin from a neighbour's state.

@@ -8,13 +8,16 @@ from math import inf
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator, field_validator, model_validator
 
 from testbed.plan import PLAIN_CODEC, Plan
 from testbed.planning import Pair, Policy, View, make_policy
 from testbed.planning.graphs import Graph, GraphError, Weighing, Weights, gap_bounds, weigh
 from testbed.planning.sites import with_site_groups
 from testbed.protocol import Job
+
+#: As long as a host's name may be.
+MOST_NAME_BYTES = 64
 
 
 def _view(value: Any) -> View:
@@ -139,18 +142,30 @@ class ControllerSpec(BaseModel):
     """Members and their jobs, and either the `planning` of the trees by which they reduce in rounds, or the `graph`
     over which they gossip: no plan is made for those.
 
-    `token` is what members show to be let in: the socket is open to every user of the machine.
+    From the `secret`, which never leaves the controller, it derives what members are known by (see Identities).
     Unless it is `elastic`, a member that dies ends the run; where the graph survives that, it stays away.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    # An error must not repeat what it is about: the secret would be in it, and errors go into logs.
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     members: tuple[str, ...] = Field(min_length=1)
-    token: str = Field(min_length=1)
+    secret: str = Field(min_length=1, repr=False)
     jobs: dict[str, Annotated[Job, PlainValidator(_job), PlainSerializer(_job_json)]]
     planning: PlanningSpec | None = None
     graph: GossipGraph | None = None
     elastic: Elasticity | None = None
+
+    @field_validator("members")
+    @classmethod
+    def _are_names(cls, members: tuple[str, ...]) -> tuple[str, ...]:
+        """Each names a folder of its own, and a host."""
+        for name in members:
+            if name in ("", ".", "..") or "/" in name or "\0" in name or len(name.encode()) > MOST_NAME_BYTES:
+                raise ValueError(f"{name!r} is no member's name: write 1 to {MOST_NAME_BYTES} bytes without a slash")
+        if len(set(members)) < len(members):
+            raise ValueError("two members have one name; give each its own")
+        return members
 
     @model_validator(mode="after")
     def _agrees(self) -> ControllerSpec:

@@ -9,7 +9,9 @@ from typing import Any
 
 from testbed.protocol import Hello, Job, Welcome
 from testbed.sync.control import ControlChannel
+from testbed.sync.errors import SyncError
 from testbed.sync.line import Line
+from testbed.sync.transport import TransportSettings
 from testbed.sync.transport.sockets import listen as open_listener
 
 
@@ -31,6 +33,15 @@ class Rendezvous:
     def name(self) -> str:
         """The member's."""
         return self.hello.member
+
+    def settings(self, generation: int = 0) -> TransportSettings:
+        """How this member connects to the others, as one of a `generation`."""
+        job = self.job
+        try:
+            keys = {peer: bytes.fromhex(key) for peer, key in self.welcome.keys.items()}
+        except ValueError:
+            raise SyncError("the controller's keys are none") from None
+        return TransportSettings(self.name, keys, job.round_timeout_s, job.streams, job.congestion, generation)
 
     def line(self, standing: Callable[[], Mapping[str, Any]]) -> Line:
         """The line to the controller, which is told where this member stands when it was away."""

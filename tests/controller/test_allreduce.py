@@ -43,7 +43,7 @@ OTHERS = tuple(name for name in NAMES if name != LOST)
 class Told:
     """A coordinator, what it had sent, and what it asked to be called back for. Work is done at once, in order."""
 
-    def __init__(self, out: Path, elastic: bool = True) -> None:
+    def __init__(self, out: Path, elastic: bool = True, begins: bool = True) -> None:
         spec = spec_of(VIEW, elastic=Elasticity(quorum=3) if elastic else None, period_s=3600.0)
         assert spec.planning is not None
         self.coordinator = AllReduceCoordinator(spec, spec.planning, out)
@@ -51,7 +51,8 @@ class Told:
         self.timers: list[Callable[[], Actions]] = []
         self.failure = ""
         self.coordinator.start()
-        self.do(self.coordinator.begin({name: hello(name) for name in NAMES}))
+        if begins:
+            self.do(self.coordinator.begin({name: hello(name) for name in NAMES}))
 
     @property
     def plan(self) -> Plan:
@@ -238,3 +239,51 @@ def test_where_members_may_not_go_a_death_ends_the_run(tmp_path: Path) -> None:
 def test_one_that_does_not_say_where_it_stands_did_not_come_back(told: Told) -> None:
     with pytest.raises(ValueError, match="does not say where it stands"):
         list(told.coordinator.came_back(Hello("a-w0", ("10.0.0.1", 1), standing={"plan": {}})))
+
+
+def standing(name: str, plan: Plan, newest: int) -> Hello:
+    """What a member says that was there before."""
+    claims = {"plan": plan.to_json(), "roster": {each: ["10.0.0.1", 4000] for each in NAMES}, "newest": newest}
+    return Hello(name, ("10.0.0.1", 4000), standing={**claims, "round": 0, "halted": False})
+
+
+def test_a_member_can_t_claim_an_epoch_that_was_never_handed_out(told: Told) -> None:
+    with pytest.raises(ValueError, match="'a-w0' claims epoch 8589934592; the newest that was handed out is 0"):
+        told.do(told.coordinator.came_back(standing("a-w0", told.plan, 2**33)))
+    with pytest.raises(ValueError, match="'a-w0' claims a plan that can't be: epoch 8589934592 was never handed out"):
+        told.do(told.coordinator.came_back(standing("a-w0", told.plan.with_epoch(2**33), 0)))
+    told.force("b-w0")
+    assert told.take(Prepare)["a-w0"].plan["epoch"] == 1
+
+
+def test_a_member_that_comes_back_has_no_say_in_what_a_plan_is(told: Told) -> None:
+    told.force("b-w0")
+    prepared = Plan.from_json(told.take(Prepare)["a-w0"].plan)
+    forged = make_policy("star", {"server": "c-w0"}).plan(VIEW).with_epoch(1)
+    told.do(told.coordinator.came_back(standing("a-w0", forged, 1)))
+    assert told.plan == prepared != forged
+
+
+def test_nobody_comes_back_to_a_run_that_has_not_begun_or_whose_members_do_not_come_back(tmp_path: Path) -> None:
+    for made in (Told(tmp_path / "new", begins=False), Told(tmp_path / "static", elastic=False)):
+        with pytest.raises(ValueError, match="'a-w0' says where it stands in a run that it can't have been in"):
+            made.do(made.coordinator.came_back(standing("a-w0", made.plan, 0)))
+        made.coordinator.close()
+
+
+def test_a_controller_that_is_started_anew_believes_no_epoch_but_those_before_it(tmp_path: Path) -> None:
+    first = Told(tmp_path)
+    first.lose(LOST)
+    first.coordinator.close()
+    again = Told(tmp_path, begins=False)
+    plan = first.plan
+    with pytest.raises(ValueError, match="'a-w0' claims epoch 2; the newest that was handed out is 1"):
+        again.do(again.coordinator.came_back(standing("a-w0", plan, 2)))
+    stranger = Plan.from_json(json.loads(json.dumps(plan.to_json()).replace("c-w0", "x-w0")))
+    with pytest.raises(ValueError, match="'a-w0' claims a plan of epoch 0 with members that this run lacks"):
+        again.do(again.coordinator.came_back(standing("a-w0", stranger, 1)))
+    again.do(again.coordinator.came_back(standing("a-w0", plan, 1)))
+    assert again.coordinator.running and again.plan == plan
+    again.lose("b-w0")
+    assert {abort.epoch for abort in again.take(Abort).values()} == {2}
+    again.coordinator.close()

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 
+from testbed.controller.identity import Identities
 from testbed.plan import Plan
 from testbed.protocol import (
     Confirm,
@@ -38,7 +39,7 @@ class Controller:
     def __init__(self, directory: Path, plan: Plan, work: Job) -> None:
         self.plan = plan
         self.work = work
-        self.secret = "a secret"
+        self.identities = Identities(plan.members, "a secret")
         self.roster: dict[str, tuple[str, int]] = {}
         self.misled: dict[str, dict[str, tuple[str, int]]] = {}  # member → addresses it is told instead
         self.messages: list[ControlMessage] = []
@@ -131,5 +132,5 @@ class Controller:
             share = {"shard": shard, "shards": len(self.plan.members)} if self.work.workload else {}
             work = {**asdict(self.work), "workload": {**self.work.workload, **share}}
             roster = self.roster | self.misled.get(member, {})
-            line = encode(Welcome(work, roster, self.plan.to_json(), self.secret))
+            line = encode(Welcome(work, roster, self.plan.to_json(), self.identities.keys(member)))
             self._connections[member].sendall(line)

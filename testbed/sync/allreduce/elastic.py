@@ -122,7 +122,7 @@ class ElasticGroup:
 
         def ask(source: str, most_bytes: int) -> FetchAnswer:
             request = FetchRequest(Wanted.STATE, self._generations.epoch)
-            return fetch(self._generations.roster[source], self._settings, request, most_bytes)
+            return fetch(source, self._generations.roster[source], self._settings, request, most_bytes)
 
         number = self.handover.share(parts, ask)
         if number is not None:

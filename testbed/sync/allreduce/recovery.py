@@ -77,7 +77,7 @@ def _fetch(
     request = FetchRequest(Wanted.MEANS, settings.generation, attempt.number, start, stop)
     most = (stop - start) * attempt.values.element_size()
     try:
-        answer = fetch(roster[peer], settings, request, most)
+        answer = fetch(peer, roster[peer], settings, request, most)
         means = torch.frombuffer(answer.data, dtype=attempt.values.dtype)
         slices = [mean_slice_of(value) for value in answer.note["slices"]]
     except (SyncError, KeyError, TypeError, ValueError) as error:
