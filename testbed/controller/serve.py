@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from testbed.controller.admin import make_app
 from testbed.controller.admin_access import AdminAccess
@@ -50,13 +51,14 @@ async def serve(spec: ControllerSpec, endpoints: Endpoints, out: Path) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)
-    token = secrets.token_urlsafe(32) if endpoints.http is None else _http_token(endpoints.http_token)
     sockets = [_unix_socket(endpoints.admin)]
+    controller = ControllerService(spec, endpoints.members, out, endpoints.tcp)
+    app: ASGIApp = make_app(controller)
     if endpoints.http is not None:
         sockets.append(socket.create_server(("127.0.0.1", endpoints.http)))
+        token = _http_token(endpoints.http_token)
+        app = AdminAccess(app, token)
         _tell(endpoints.http, token, endpoints.http_token)
-    controller = ControllerService(spec, endpoints.members, out, endpoints.tcp)
-    app = AdminAccess(make_app(controller), token)
     config = uvicorn.Config(app, lifespan="off", log_level="warning", timeout_graceful_shutdown=1, access_log=False)
     server = _Server(config)
     try:

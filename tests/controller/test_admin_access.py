@@ -20,7 +20,7 @@ import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from testbed.controller.client import AdminClient
+from testbed.controller.client import AdminClient, AdminError
 from tests.controller.runs import mesh, spec_of
 
 pytestmark = pytest.mark.unit
@@ -81,8 +81,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     token = (folder / "http.key").read_text().strip()
     assert stat.filemode((folder / "http.key").stat().st_mode) == "-rw-------"
     made = Site(port, token, shown.decode(), AdminClient(folder / "admin.sock"))
-    while made.admin.status()["state"] != "waiting":
-        time.sleep(0.02)
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            made.admin.status()
+            break
+        except AdminError:
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.02)
     yield made
     assert made.admin.status()["state"] == "waiting"
     process.send_signal(signal.SIGTERM)

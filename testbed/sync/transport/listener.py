@@ -220,6 +220,7 @@ class Listener:
         raw = memoryview(bytearray(wire.size))
         scratch = Scratch()
         sockets.stamp(connection)
+        sockets.acknowledge_at_once(connection)
         with self._arrivals.timing(hello.member, lambda: tcpinfo.out_of_order(connection)) as timing:
             while sockets.receive_or_end(connection, raw):
                 head = wire.unpack(raw)

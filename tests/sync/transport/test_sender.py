@@ -46,6 +46,7 @@ def accept(listener: socket.socket) -> socket.socket:
     """A connection of a's, which b knows by its greeting."""
     connection, _ = listener.accept()
     assert handshake.answer(connection, settings_of("b"), time.monotonic() + 10).member == "a"
+    sockets.acknowledge_at_once(connection)
     return connection
 
 
