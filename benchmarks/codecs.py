@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.support.controller import TOKEN, controller
+from benchmarks.support.controller import controller
 from benchmarks.support.options import Options
 from benchmarks.support.paired import interval
 from benchmarks.support.table import Table, progress, show
@@ -53,7 +53,7 @@ def train(codec: str, seed: int, steps: int, model: str) -> Outcome:
     }
     model_bytes = 4 * next(iter(learners.values())).gradient.numel()
     with controller(MEMBERS, model_bytes, codec) as where, ThreadPoolExecutor(len(MEMBERS)) as pool:
-        digests = set(pool.map(lambda name: _member(where.address, name, learners[name], steps), MEMBERS))
+        digests = set(pool.map(lambda name: _member(where.address(name), name, learners[name], steps), MEMBERS))
         sent = where.sent_bytes()
     return Outcome(codec, seed, learners[MEMBERS[0]].evaluate()["test_loss"], sent, len(digests) == 1)
 
@@ -63,7 +63,7 @@ def _workload(model: str, seed: int, shard: int) -> Workload:
 
 
 def _member(control: str, name: str, model: Learner, steps: int) -> str:
-    with sync.join(control, name, "127.0.0.1", token=TOKEN) as session:
+    with sync.join(control, name, "127.0.0.1") as session:
         strategy = Gradients(session, model.parameters, weight=BATCH)
         for _ in range(steps):
             model.compute()

@@ -51,7 +51,8 @@ def train(network: Network, model: str, batch: int, bucket_mb: float, steps: int
     with controller([worker.name for worker in workers], 4_000_000) as where, ExitStack() as stack:
         processes = []
         for worker in workers:
-            words = [where.address, worker.name, network.address(worker), model, str(batch), str(bucket_mb), str(steps)]
+            places = (where.address(worker.name), worker.name, network.address(worker))
+            words = [*places, model, str(batch), str(bucket_mb), str(steps)]
             command = [sys.executable, "-m", "benchmarks.support.ddp_member", *words]
             popen = network.container(worker.name).popen
             processes.append(stack.enter_context(popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)))

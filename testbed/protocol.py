@@ -54,6 +54,7 @@ from testbed.schema import (
     Address,
     Count,
     Document,
+    Keys,
     Metrics,
     Moment,
     Name,
@@ -222,7 +223,7 @@ class ControlMessage(Struct, frozen=True, forbid_unknown_fields=True, tag_field=
 
 
 class Hello(ControlMessage, frozen=True):
-    """A member is there and listens for peers at `address` (host, port).
+    """A member is there and listens for peers at `address` (host, port). Over TCP it shows its own `token`.
 
     Who was there before, and lost the controller alone, `returns`: a Rejoin follows.
     """
@@ -233,6 +234,9 @@ class Hello(ControlMessage, frozen=True):
     token: Annotated[str, Meta(max_length=256)] = ""
     version: Number = PROTOCOL_VERSION
     returns: bool = False
+
+    def __repr__(self) -> str:
+        return f"Hello({self.member!r})"  # without the token: what is shown may end in a log
 
 
 class Rejoin(ControlMessage, frozen=True):
@@ -254,7 +258,8 @@ class Rejoin(ControlMessage, frozen=True):
 class Welcome(ControlMessage, frozen=True):
     """All members are there: work begins under `plan`. `roster` maps each member to its address.
 
-    `secret` is the run's own: members greet each other with it, so that a stranger's bytes reach no round.
+    `keys`, by member, are what this one and each other one of the run know of each other and nobody else does: they
+    greet by them (hexadecimal; never on record, as plans are).
 
     With a `lease_s` the run is elastic, and members renew their lease within that time. Who comes while the others
     train already has a `source`: the member that hands it the state after the last round without it.
@@ -263,9 +268,12 @@ class Welcome(ControlMessage, frozen=True):
     job: Job
     roster: Roster
     plan: Document
-    secret: Annotated[str, Meta(max_length=256)] = ""
+    keys: Keys = {}
     lease_s: Seconds = 0.0
     source: NameOrNone = ""
+
+    def __repr__(self) -> str:
+        return f"Welcome(to {self.job.scheme!r})"  # without the keys: what is shown may end in a log
 
 
 class Prepare(ControlMessage, frozen=True):

@@ -44,6 +44,8 @@ Rate = Annotated[float, Meta(ge=0, le=1e18)]
 Weight = Annotated[float, Meta(ge=0)]
 Address = tuple[Annotated[str, Meta(min_length=1, max_length=255)], Annotated[int, Meta(ge=0, le=2**16 - 1)]]
 Roster = Annotated[Mapping[Name, Address], Meta(max_length=MOST_MEMBERS)]
+#: What two members know of each other, by the other's name: 32 bytes, hexadecimal.
+Keys = Annotated[Mapping[Name, Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]], Meta(max_length=MOST_MEMBERS)]
 #: None stands for a figure that is not finite: the loss of a training that diverged.
 Metrics = Annotated[
     Mapping[Annotated[str, Meta(min_length=1, max_length=64)], float | None], Meta(max_length=MOST_METRICS)

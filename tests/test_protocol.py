@@ -78,6 +78,7 @@ VALUES = st.recursive(LEAVES, lambda its: st.lists(its) | st.dictionaries(TEXTS,
 DOCUMENTS = st.dictionaries(TEXTS, VALUES.filter(lambda value: depth(value) <= 5), max_size=4)
 ADDRESSES = st.tuples(st.text("abc.0123", min_size=1, max_size=20), st.integers(0, 65535))
 ROSTERS = st.dictionaries(NAMES, ADDRESSES, max_size=4)
+KEYS = st.dictionaries(NAMES, st.binary(min_size=32, max_size=32).map(bytes.hex), max_size=3)
 METRICS = st.dictionaries(TEXTS.filter(bool), FINITE, max_size=4)
 MEMBERS = st.lists(NAMES, max_size=3).map(tuple)
 CUTS = st.lists(COUNTS, max_size=8, unique=True).map(sorted)
@@ -109,7 +110,7 @@ NASTY = (b"1e999", b"NaN", b"-1", b"null", b'"\\ud800"', b"[" * 2000, b"{}", b"[
 MESSAGES: Mapping[type[ControlMessage], st.SearchStrategy[ControlMessage]] = {
     Hello: st.builds(Hello, NAMES, ADDRESSES, TEXTS, TEXTS, NUMBERS, st.booleans()),
     Rejoin: st.builds(Rejoin, NAMES, DOCUMENTS, ROSTERS, NUMBERS, st.booleans(), st.integers(0, 2**31)),
-    Welcome: st.builds(Welcome, JOBS, ROSTERS, DOCUMENTS, TEXTS, SECONDS, NAMES | st.just("")),
+    Welcome: st.builds(Welcome, JOBS, ROSTERS, DOCUMENTS, KEYS, SECONDS, NAMES | st.just("")),
     Prepare: st.builds(Prepare, DOCUMENTS, ROSTERS, NAMES | st.just("")),
     Held: st.builds(Held, NAMES, NUMBERS, TEXTS),
     Confirm: st.builds(Confirm, NUMBERS),

@@ -12,15 +12,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-TOKEN = "benchmark"
+from testbed.controller.member_server import SOCKET
 
 
 @dataclass(frozen=True, slots=True)
 class Controller:
-    """Its address for `sync.join`, and where it writes what members report."""
+    """A controller that runs, and writes what members report into `out`."""
 
-    address: str
     out: Path
+
+    def address(self, member: str) -> str:
+        """Where a member joins, for `sync.join`."""
+        return f"unix:{self.out / 'control' / member / SOCKET}"
 
     def sent_bytes(self) -> int:
         """What all members have sent, in all rounds that they reported."""
@@ -32,18 +35,17 @@ class Controller:
 def controller(members: Sequence[str], model_bytes: int, codec: str = "fp32") -> Iterator[Controller]:
     """A controller of its own process, for as long as the context lasts."""
     with TemporaryDirectory(prefix="controller-") as folder:
-        token, out = Path(folder) / "token", Path(folder) / "out"
-        token.write_text(TOKEN)
+        out = Path(folder) / "out"
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
-        words = ["--members", ",".join(members), "--listen", f"127.0.0.1:{port}", "--token-file", str(token)]
+        words = ["--members", ",".join(members), "--listen", f"127.0.0.1:{port}", "--secrets", f"{folder}/secrets"]
         more = ["--model-bytes", str(model_bytes), "--codec", codec, "--out", str(out)]
         process = subprocess.Popen(
             [sys.executable, "-m", "testbed.controller.standalone", *words, *more], stderr=subprocess.DEVNULL
         )
         try:
-            # The socket beside it serves members in other network namespaces, too: they share the file system.
-            yield Controller(f"unix:{out / 'control.sock'}", out)
+            # By its Unix sockets it serves members in other network namespaces, too: they share the file system.
+            yield Controller(out)
         finally:
             process.terminate()
             process.wait()

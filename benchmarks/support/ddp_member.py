@@ -11,7 +11,6 @@ import torch.distributed as dist
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.support.controller import TOKEN
 from testbed import sync
 from testbed.worker import data, models
 
@@ -22,7 +21,7 @@ def main(control: str, name: str, address: str, model: str, batch: int, bucket_m
     store = dist.HashStore()  # type: ignore[attr-defined]  # public, but not said to be
     dist.init_process_group("gloo", store=store, rank=0, world_size=1)
     text = data.text()
-    with sync.join(control, name, address, token=TOKEN) as session:
+    with sync.join(control, name, address) as session:
         net = DistributedDataParallel(models.build(model, text.classes, data.CONTEXT, seed=1), bucket_cap_mb=bucket_mb)
         net.register_comm_hook(session, session.ddp_hook)
         optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)

@@ -22,6 +22,7 @@ from pathlib import Path
 import docker
 
 from containers.digits import bake
+from testbed.controller.member_server import SOCKET
 from testbed.emulation.containers import ContainerRequest, Fleet
 
 _CLONE_NEWNET = 0x40000000
@@ -53,10 +54,10 @@ class ForkServer:
         """Where data and logs lie."""
         return Path(self._folder.name)
 
-    def fork(self, arguments: list[str], environment: Mapping[str, str], log: Path) -> int:
+    def fork(self, arguments: list[str], log: Path) -> int:
         """The pid of a new worker, in its namespace already."""
         assert self._process.stdin and self._process.stdout
-        order = {"arguments": arguments, "environment": dict(environment), "log": str(log)}
+        order = {"arguments": arguments, "log": str(log)}
         self._process.stdin.write(json.dumps(order) + "\n")
         self._process.stdin.flush()
         return int(self._process.stdout.readline())
@@ -69,16 +70,15 @@ class ForkedWorkers(Fleet):
         self, client: docker.DockerClient, network: str, image: str, control: Path, server: ForkServer
     ) -> None:
         super().__init__(client, network, image, control)
-        self._socket = control / "control.sock"
         self._server = server
         self._pids: dict[str, int] = {}
 
     def start(self, requests: Iterable[ContainerRequest]) -> Mapping[str, int]:
         for request in requests:
             name = request.worker.name
-            more = ["--control", f"unix:{self._socket}", "--data", str(self._server.folder)]
+            more = ["--control", f"unix:{self._control / name / SOCKET}", "--data", str(self._server.folder)]
             log = self._log(name)
-            self._pids[name] = self._server.fork([*request.command, *more], request.environment, log)
+            self._pids[name] = self._server.fork([*request.command, *more], log)
         return dict(self._pids)
 
     def kill(self, worker: str) -> None:
@@ -121,7 +121,6 @@ def _serve() -> None:
         _redirect(order["log"])
         os.write(there, b"+")
         os.close(there)
-        os.environ.update(order["environment"])
         sys.argv = ["testbed.worker", *order["arguments"]]
         _work()
 

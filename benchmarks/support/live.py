@@ -24,7 +24,7 @@ from testbed.emulation.testbed import Testbed
 from testbed.plan import Plan
 from testbed.planning import View
 from testbed.protocol import Job
-from testbed.run.service import ControllerProcess
+from testbed.run.service import ADDRESS, ControllerProcess
 from testbed.run.view import view_of
 from testbed.spec.topology import Topology
 from testbed.telemetry.store import read_records
@@ -144,10 +144,9 @@ def members_on(name: str, topology: Topology, parameters: int) -> Iterator[Live]
         testbed.open()
         testbed.build()
         network = testbed.network
-        token = secrets.token_hex(16)
-        spec = _spec(network, token, parameters)
+        spec = _spec(network, parameters)
         controller = stack.enter_context(ControllerProcess(spec, testbed.folder, out))
-        testbed.start(stack.enter_context(fleet), _requests(network, token))
+        testbed.start(stack.enter_context(fleet), _requests(network))
         live = Live(network, controller, out, 4 * parameters)
         live.wait(lambda status: status["round"] is not None)
         yield live
@@ -158,7 +157,7 @@ def _workload(parameters: int, shard: int, shards: int) -> dict[str, Any]:
     return work.to_json()
 
 
-def _spec(network: Network, token: str, parameters: int) -> ControllerSpec:
+def _spec(network: Network, parameters: int) -> ControllerSpec:
     workers = network.topology.workers
     jobs = {
         worker.name: Job(ENDLESS, workload=_workload(parameters, shard, len(workers)), congestion=CONGESTION)
@@ -166,7 +165,7 @@ def _spec(network: Network, token: str, parameters: int) -> ControllerSpec:
     }
     return ControllerSpec(
         members=tuple(jobs),
-        token=token,
+        secret=secrets.token_hex(32),
         jobs=jobs,
         planning=PlanningSpec(view=_view(network, 4 * parameters), policy="netstorm", period_s=NEVER_S),
     )
@@ -177,8 +176,8 @@ def _view(network: Network, model_bytes: int) -> View:
     return view_of(network.topology, network.routes, states, model_bytes, time.time(), "oracle")
 
 
-def _requests(network: Network, token: str) -> Iterator[ContainerRequest]:
+def _requests(network: Network) -> Iterator[ContainerRequest]:
     for worker in network.topology.workers:
-        where = ("--control", "unix:/run/testbed/control.sock", "--address", network.address(worker))
+        where = ("--control", ADDRESS, "--address", network.address(worker))
         command = ("--name", worker.name, *where, "--patience", str(2 * DEADLINE_S))
-        yield ContainerRequest(worker, command, {"TESTBED_TOKEN": token})
+        yield ContainerRequest(worker, command)

@@ -12,6 +12,7 @@ from typing import Self
 
 from msgspec.structs import replace
 
+from testbed.controller.identity import Identities
 from testbed.plan import Plan
 from testbed.protocol import Hello, Job, Welcome, decode, encode
 
@@ -50,8 +51,10 @@ class Rendezvous:
                 if isinstance(hello, Hello):
                     there[hello.member] = connection, hello.address
             roster = {member: address for member, (_, address) in there.items()}
-            for connection, _ in there.values():
-                connection.sendall(encode(Welcome(self._job, roster, self._plan.to_json(), "benchmark")))
+            identities = Identities(self._plan.members, "benchmark")
+            for member, (connection, _) in there.items():
+                welcome = Welcome(self._job, roster, self._plan.to_json(), identities.keys(member))
+                connection.sendall(encode(welcome))
             _read_to_the_end(connection for connection, _ in there.values())
         except OSError:
             return  # the listener was closed: members failed before all were there

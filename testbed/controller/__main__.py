@@ -1,4 +1,4 @@
-"""The controller as a process of its own: `python -m testbed.controller --socket S --admin A --spec F --out DIR`.
+"""The controller as a process of its own: `python -m testbed.controller --sockets D --admin A --spec F --out DIR`.
 
 Prints to standard error; ends with 0 on SIGTERM or SIGINT, and with 2 when the spec can't be used. It stays after
 the run's end, so that the run can read its last state, and dies with the process (thread) that started it.
@@ -24,9 +24,14 @@ PR_SET_PDEATHSIG = 1
 def main() -> int:
     """Run until a signal; the exit code."""
     parser = argparse.ArgumentParser(prog="python -m testbed.controller", description="One run's controller.")
-    parser.add_argument("--socket", type=Path, required=True, help="Unix socket for members")
+    parser.add_argument("--sockets", type=Path, required=True, help="folder of the members' Unix sockets")
     parser.add_argument("--admin", type=Path, required=True, help="Unix socket for the admin side")
-    parser.add_argument("--http", type=int, metavar="PORT", help="the admin side on 127.0.0.1 as well")
+    parser.add_argument(
+        "--http",
+        type=int,
+        metavar="PORT",
+        help="the admin side on 127.0.0.1 as well, for who has the token in http.key beside --admin",
+    )
     parser.add_argument("--spec", type=Path, required=True, help="the controller's spec, JSON")
     parser.add_argument("--out", type=Path, required=True, help="the run's directory")
     args = parser.parse_args()
@@ -38,7 +43,8 @@ def main() -> int:
         print(f"controller: {args.spec}: {error}", file=sys.stderr)
         return 2
     try:
-        asyncio.run(serve(spec, Endpoints(args.socket, args.admin, http=args.http), args.out))
+        endpoints = Endpoints(args.sockets, args.admin, args.admin.with_name("http.key"), http=args.http)
+        asyncio.run(serve(spec, endpoints, args.out))
     except (OSError, PolicyError) as error:
         print(f"controller: {error}", file=sys.stderr)
         return 2

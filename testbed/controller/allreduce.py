@@ -16,6 +16,7 @@ from pathlib import Path
 from testbed.controller.actions import Actions, After, Announce, Fail, TellAll
 from testbed.controller.contradiction import Contradiction
 from testbed.controller.coordinator import Coordinator
+from testbed.controller.epochs import Epochs
 from testbed.controller.group_state import GroupState
 from testbed.controller.planner import Planner
 from testbed.controller.progress import GroupProgress
@@ -35,7 +36,8 @@ class AllReduceCoordinator(Coordinator):
 
     def __init__(self, spec: ControllerSpec, planning: PlanningSpec, out: Path) -> None:
         super().__init__(spec)
-        self.group = GroupState(spec, planning, self.secret)
+        self._epochs = Epochs(out / "epochs.json")
+        self.group = GroupState(spec, planning, self.identities, self._epochs)
         self.progress = GroupProgress(self.group)
         self.planner = Planner(self.group, out)
         self._recovery = Recovery(self.group, self.planner)
@@ -53,6 +55,7 @@ class AllReduceCoordinator(Coordinator):
     # Members
 
     def begin(self, hellos: Mapping[str, Hello]) -> Actions:
+        self._epochs.begin()
         membership = self.group.membership
         membership.roster = {member: hello.address for member, hello in hellos.items()}
         for member in self.spec.members:
@@ -60,20 +63,19 @@ class AllReduceCoordinator(Coordinator):
         yield from self._run()
 
     def came_back(self, hello: Hello, rejoin: Rejoin) -> Actions:
-        if not self.spec.elastic:
-            raise Contradiction(f"{hello.member!r} says where it stands, and members of this run do not come back")
+        """What a member says may be anything: it counts as far as this controller, or the one before it, handed it out
+        itself."""
+        anew = not self.running
+        if self.spec.elastic is None or (anew and not self._epochs.resumed):
+            raise Contradiction(f"{hello.member!r} says where it stands in a run that it can't have been in")
         plan = self._plan_of(rejoin)
         membership = self.group.membership
-        anew = not self.running
         if anew or membership.returning:
-            self.group.plans.recover(plan, rejoin.newest, begins=anew)
-        elif rejoin.newest > self.group.plans.newest:
-            made = self.group.plans.newest
-            raise Contradiction(f"{rejoin.member!r} knows of epoch {rejoin.newest}, and the newest is {made}")
+            self.group.plans.recover(plan, begins=anew)
         if anew:
             membership.recover(plan, dict(rejoin.roster))
             yield from self._run()
-        yield from membership.came_back(rejoin, time.monotonic())
+        yield from membership.came_back(hello, rejoin, time.monotonic())
         if membership.orphaned:
             yield from self.group.abort("the controller was away when a member was lost")
 
@@ -88,6 +90,10 @@ class AllReduceCoordinator(Coordinator):
             raise Contradiction(f"{who}: {error}") from error
         if missing := sorted(set(plan.members) - set(rejoin.roster)):
             raise Contradiction(f"{who}: its plan has {missing[0]!r}, and its roster has not")
+        if rejoin.newest > self._epochs.newest:
+            raise Contradiction(
+                f"{rejoin.member!r} knows of epoch {rejoin.newest}, and the newest is {self._epochs.newest}"
+            )
         if plan.epoch > rejoin.newest:
             raise Contradiction(f"{who}: its plan is of epoch {plan.epoch}, and the newest is {rejoin.newest}")
         return plan

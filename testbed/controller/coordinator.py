@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -10,6 +9,7 @@ from typing import Literal
 
 from testbed.controller.actions import Actions
 from testbed.controller.contradiction import Contradiction
+from testbed.controller.identity import Identities
 from testbed.controller.membership_event import MembershipEvent
 from testbed.controller.progress import Progress
 from testbed.controller.spec import ControllerSpec
@@ -32,8 +32,7 @@ class Coordinator(ABC):
         self.running = False
         self.goodbyes: dict[str, Goodbye] = {}
         self.events: list[MembershipEvent] = []
-        # A controller that is started anew must say the same.
-        self.secret = hmac.digest(spec.token.encode(), b"between members", "sha256").hex()
+        self.identities = Identities(spec.members, spec.secret)
 
     @property
     @abstractmethod

@@ -176,7 +176,7 @@ class GossipCoordinator(Coordinator):
         return self._welcome(member, replace(self.spec.jobs[member], assignment=asdict(place)))
 
     def _welcome(self, member: str, job: Job) -> Tell:
-        return Tell(member, Welcome(job, self._roster, plan={}, secret=self.secret))
+        return Tell(member, Welcome(job, self._roster, plan={}, keys=self.identities.keys(member)))
 
     def _turn_away(self, why: str) -> Actions:
         for member in self._comers:

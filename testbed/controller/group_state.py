@@ -6,6 +6,8 @@ import time
 from typing import Literal
 
 from testbed.controller.actions import Actions
+from testbed.controller.epochs import Epochs
+from testbed.controller.identity import Identities
 from testbed.controller.knowledge import Knowledge
 from testbed.controller.membership import AllReduceMembership
 from testbed.controller.plan_history import PlanHistory
@@ -21,12 +23,12 @@ class GroupState:
     `phase` says whether members are there already, and whether the run is over.
     """
 
-    def __init__(self, spec: ControllerSpec, planning: PlanningSpec, secret: str) -> None:
+    def __init__(self, spec: ControllerSpec, planning: PlanningSpec, identities: Identities, epochs: Epochs) -> None:
         self.phase: Literal["waiting", "running", "over"] = "waiting"
         self.jobs = spec.jobs
         self.planning = planning
-        self.membership = AllReduceMembership(spec.members, secret, spec.elastic)
-        self.plans = PlanHistory()
+        self.membership = AllReduceMembership(identities, spec.elastic)
+        self.plans = PlanHistory(epochs)
         self.rounds = RoundLog(self._expected)
         self.knowledge = Knowledge(planning.view)
         self._elastic = spec.elastic is not None

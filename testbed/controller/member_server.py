@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 import logging
+import os
+import socket
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from testbed.controller.connection import HELLO_S, PIECE_BYTES, Connection, Strangers
 from testbed.controller.contradiction import Contradiction
+from testbed.controller.identity import Identities
 from testbed.protocol import (
     PROTOCOL_VERSION,
     Arrived,
@@ -29,6 +32,9 @@ from testbed.protocol import (
 from testbed.schema import brief
 
 log = logging.getLogger(__name__)
+
+#: A member's socket, in its folder.
+SOCKET = "control.sock"
 
 #: What members say once they are let in.
 SAID = (Report, Arrived, Held, Renew, Lost, Holding, PromiseGraph, Goodbye)
@@ -55,25 +61,25 @@ class MemberListener(Protocol):
 
 
 class MemberServer:
-    """Accepts the named members and passes on what they say: at a Unix socket, and over TCP if asked to.
+    """Accepts the members and passes on what they say: each at a Unix socket of its own, and over TCP if asked to.
 
-    Each is let in once, or, where they are `elastic`, whenever it comes.
+    A member's socket is in a folder of its own, `folder`/NAME, that is mounted into its container and nobody else's:
+    who comes in there is that member. Over TCP it shows its token. Each is let in once, or, where they are `elastic`,
+    whenever it comes.
     """
 
     def __init__(
         self,
-        path: Path,
-        members: tuple[str, ...],
-        token: str,
+        folder: Path,
+        identities: Identities,
         listener: MemberListener,
         tcp: tuple[str, int] | None = None,
         elastic: bool = False,
     ) -> None:
         self._elastic = elastic
-        self._path = path
+        self._folder = folder
         self._tcp = tcp
-        self._members = members
-        self._token = token
+        self._identities = identities
         self._listener = listener
         self._connections: dict[str, Connection] = {}
         self._strangers = Strangers()
@@ -81,14 +87,15 @@ class MemberServer:
         self._servers: list[asyncio.Server] = []
 
     async def start(self) -> None:
-        """Listen. The socket is open to all users: members' containers do not run as root, the token guards it."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._path.unlink(missing_ok=True)
-        self._servers.append(await asyncio.start_unix_server(self._serve, self._path, limit=PIECE_BYTES))
-        self._path.chmod(0o666)
+        """Listen."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._folder.chmod(0o700)
+        for member in self._identities.members:
+            at_socket, listening = partial(self._serve, member), _member_socket(self._folder / member)
+            self._servers.append(await asyncio.start_unix_server(at_socket, sock=listening, limit=PIECE_BYTES))
         if self._tcp is not None:
-            host, port = self._tcp
-            self._servers.append(await asyncio.start_server(self._serve, host, port, limit=PIECE_BYTES))
+            over_tcp = partial(self._serve, None)
+            self._servers.append(await asyncio.start_server(over_tcp, *self._tcp, limit=PIECE_BYTES))
 
     async def close(self) -> None:
         """Stop listening and hang up."""
@@ -96,7 +103,8 @@ class MemberServer:
             server.close()
         for connection in self._connections.values():
             connection.close()
-        self._path.unlink(missing_ok=True)
+        for member in self._identities.members:  # their folders stay: containers have them mounted
+            (self._folder / member / SOCKET).unlink(missing_ok=True)
 
     def send(self, member: str, message: ControlMessage) -> None:
         """Send to a member that is there; nothing happens when it is not."""
@@ -121,11 +129,12 @@ class MemberServer:
         except TimeoutError:
             log.warning("a member did not take its messages within %s s", timeout_s)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, owner: str | None, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """A connection at the socket of the member `owner`, or over TCP (None)."""
         connection = Connection(reader, writer)
         member = None
         try:
-            member = await self._admit(connection)
+            member = await self._admit(owner, connection)
             await self._attend(member, connection)
         except JoinRefused as refusal:
             log.warning("refused a member: %s", refusal)
@@ -139,11 +148,11 @@ class MemberServer:
                 del self._connections[member]
             connection.close()
 
-    async def _admit(self, connection: Connection) -> str:
+    async def _admit(self, owner: str | None, connection: Connection) -> str:
         """Who it is that comes in. JoinRefused, ProtocolError or, when it takes long, TimeoutError when nobody may."""
         with self._strangers.one_more(connection):
             async with asyncio.timeout(HELLO_S):
-                hello = self._check(await connection.receive())
+                hello = self._check(await connection.receive(), owner)
         connection.let_in()
         self._let_in(hello, await self._rejoin(hello, connection) if hello.returns else None, connection)
         return hello.member
@@ -156,23 +165,20 @@ class MemberServer:
             raise JoinRefused(f"{hello.member!r} returns, and does not say where it stands")
         return rejoin
 
-    def _check(self, hello: ControlMessage | None) -> Hello:
+    def _check(self, hello: ControlMessage | None, owner: str | None) -> Hello:
         """The hello of who may come in."""
         if not isinstance(hello, Hello):
             raise ProtocolError(f"a connection must begin with hello, not {hello.kind if hello else 'its end'}")
         if hello.version != PROTOCOL_VERSION:
             raise JoinRefused(f"{hello.member!r} speaks protocol {hello.version}, the controller {PROTOCOL_VERSION}")
-        if not hmac.compare_digest(hello.token.encode(errors="replace"), self._token.encode()):
-            raise JoinRefused(f"{hello.member!r} has another token than this run's")
-        if hello.member not in self._members:
-            raise JoinRefused(f"{hello.member!r} is not a member of this run: {', '.join(self._members)}")
+        if refusal := self._identities.refusal(hello.member, hello.token, owner):
+            raise JoinRefused(refusal)
         if hello.member in self._known and not self._elastic:
             raise JoinRefused(f"{hello.member!r} is there already")
         return hello
 
     def _let_in(self, hello: Hello, rejoin: Rejoin | None, connection: Connection) -> None:
         """It is there. One that was there before under its name is so no longer."""
-        self._known.add(hello.member)
         before = self._connections.get(hello.member)
         self._connections[hello.member] = connection
         try:
@@ -182,6 +188,7 @@ class MemberServer:
             if before is not None:
                 self._connections[hello.member] = before
             raise
+        self._known.add(hello.member)
         if before is not None:
             before.cut("it came anew")
 
@@ -225,3 +232,20 @@ class MemberServer:
             if not done:
                 raise
         return None if done else "its connection ended before its goodbye"
+
+
+def _member_socket(folder: Path) -> socket.socket:
+    """The socket in a member's folder. Its container's program may be another user: the socket lets all users in, the
+    folder above those of the members lets in none but its owner."""
+    folder.mkdir(exist_ok=True)
+    folder.chmod(0o755)
+    (folder / SOCKET).unlink(missing_ok=True)
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    # The folder's path, with the names of a run and of a member in it, may be longer than the 107 bytes of an address.
+    opened = os.open(folder, os.O_PATH | os.O_DIRECTORY)
+    try:
+        listening.bind(f"/proc/self/fd/{opened}/{SOCKET}")
+    finally:
+        os.close(opened)
+    (folder / SOCKET).chmod(0o666)
+    return listening

@@ -9,14 +9,15 @@ Another member that goes meanwhile begins the first of these anew, under a newer
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from testbed.controller.actions import Actions, Tell
+from testbed.controller.identity import Identities
 from testbed.controller.leases import Leases
 from testbed.controller.spec import Elasticity
 from testbed.plan import Plan
-from testbed.protocol import Abort, Holding, Job, Lost, Prepare, Reconfigure, Rejoin, Stop, Welcome
+from testbed.protocol import Abort, Hello, Holding, Job, Lost, Prepare, Reconfigure, Rejoin, Stop, Welcome
 from testbed.schema import brief
 
 #: A member and where it listens.
@@ -39,12 +40,12 @@ class AllReduceMembership:
     `reconfiguration` is under way from an abort until those who are left go on.
     """
 
-    def __init__(self, members: Collection[str], secret: str, elastic: Elasticity | None) -> None:
-        self.present = frozenset(members)
+    def __init__(self, identities: Identities, elastic: Elasticity | None) -> None:
+        self.present = frozenset(identities.members)
         self.roster: Roster = {}
         self.quorum = elastic.quorum if elastic else len(self.present)
         self.reconfiguration: Reconfiguration | None = None
-        self._secret = secret
+        self._identities = identities
         self._lease_s = elastic.lease_s if elastic else 0.0
         self._leases = Leases(self._lease_s)
         self._away: set[str] = set()
@@ -110,12 +111,13 @@ class AllReduceMembership:
         self._away = set(self.present)
         self.roster = dict(roster)
 
-    def came_back(self, rejoin: Rejoin, now: float) -> Actions:
+    def came_back(self, hello: Hello, rejoin: Rejoin, now: float) -> Actions:
         """A member that never left found the controller again. It goes if the others went on without it."""
         if rejoin.member not in self.present:
             yield Tell(rejoin.member, Stop("the others went on without this member", again=True))
             return
         self._away.discard(rejoin.member)
+        self.roster[hello.member] = hello.address  # another member may have said anything of it
         self._aborted |= rejoin.aborted
         self.renewed(rejoin.member, now)
         if self.reconfiguration is not None:
@@ -176,8 +178,8 @@ class AllReduceMembership:
 
     def welcome(self, member: str, job: Job, plan: Plan, source: str = "") -> Tell:
         """Let a member in; one that comes while the others train has a `source` of the state."""
-        welcome = Welcome(job, _part(self.roster, plan), plan.to_json(), self._secret, self._lease_s, source)
-        return Tell(member, welcome)
+        roster, keys = _part(self.roster, plan), self._identities.keys(member)
+        return Tell(member, Welcome(job, roster, plan.to_json(), keys, self._lease_s, source))
 
     def prepare(self, plan: Plan, joins: str, job: Job, rates: Mapping[str, float], now: float) -> Actions:
         """Have the members hold a plan with which one `joins`, and let it begin from a neighbour's state.

@@ -6,6 +6,8 @@ import logging
 import time
 from collections.abc import Collection, Sequence
 
+from testbed.controller.contradiction import Contradiction
+from testbed.controller.epochs import Epochs
 from testbed.controller.round_log import RoundSummary
 from testbed.controller.swaps import Swap
 from testbed.plan import Plan
@@ -19,23 +21,22 @@ class PlanHistory:
     Times are Unix seconds. A plan that was dropped may come into force all the same, where members had agreed on it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, epochs: Epochs) -> None:
         self.plan: Plan
         self.pending: Swap | None = None
         self.swaps: list[Swap] = []
         self._prepared: dict[int, Swap] = {}  # epochs newer than the one in force, the dropped ones too
         self._members: dict[int, frozenset[str]] = {}
-        self._newest = 0
+        self._epochs = epochs
 
     @property
     def newest(self) -> int:
         """The newest epoch that a plan was numbered with."""
-        return self._newest
+        return self._epochs.newest
 
     def next_epoch(self) -> int:
         """One that no plan has."""
-        self._newest += 1
-        return self._newest
+        return self._epochs.next()
 
     def members(self, epoch: int) -> frozenset[str] | None:
         """Who takes part under the plan of an epoch, and is still there; None when there was no such plan."""
@@ -87,15 +88,21 @@ class PlanHistory:
         self._know(plan)
         log.info("epoch %d: %s", plan.epoch, why)
 
-    def recover(self, plan: Plan, newest: int, begins: bool) -> None:
-        """A member that was there before goes by this plan, and knows of epochs up to `newest`.
+    def recover(self, plan: Plan, begins: bool) -> None:
+        """A member that was there before goes by this plan. Contradiction when there can be none such.
 
-        `begins`: the controller was started anew, and knows of no other.
+        `begins`: the controller was started anew, and knows of no other. What it handed out itself it takes from its
+        own record, whatever the member says of it.
         """
-        self._newest = max(self._newest, newest)
+        if plan.epoch > self.newest:
+            raise Contradiction(f"epoch {plan.epoch} was never handed out; the newest is {self.newest}")
+        if (prepared := self._prepared.get(plan.epoch)) is not None:
+            plan = prepared.plan
+        elif not begins and plan.epoch > self.plan.epoch and not self._epochs.resumed:
+            raise Contradiction(f"no plan of epoch {plan.epoch} was handed out")
         if begins or plan.epoch > self.plan.epoch:
             self.plan = plan
-        self._know(plan)
+        self._members.setdefault(plan.epoch, frozenset(plan.members))
 
     def lose(self, gone: Collection[str]) -> None:
         """Rounds under any plan are complete without them."""

@@ -181,7 +181,7 @@ class Planner:
     def _numbered(self, plan: Plan) -> Plan:
         """The plan under an epoch of its own; until members are there it takes the place of the first plan."""
         plans = self._group.plans
-        return plan.with_epoch(plans.next_epoch() if self._group.phase == "running" else plans.newest)
+        return plan.with_epoch(plans.next_epoch() if self._group.phase == "running" else plans.plan.epoch)
 
     def _adopt(self, plan: Plan, request: PlanRequest, decision: Decision) -> Actions:
         """Have the members go over to a plan; until they are there it is simply the first one."""

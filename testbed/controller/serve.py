@@ -4,26 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 import signal
 import socket
+import sys
 from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from testbed.controller.admin import make_app
+from testbed.controller.admin_access import AdminAccess
+from testbed.controller.secret_file import read_secret, write_secret
 from testbed.controller.service import ControllerService
 from testbed.controller.spec import ControllerSpec
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """Where a controller listens: for members at a Unix socket and perhaps a TCP address, for the admin at a Unix
-    socket and perhaps a port of 127.0.0.1."""
+    """Where a controller listens: for members at Unix sockets in the folder `members` and perhaps a TCP address, for
+    the admin at a Unix socket and perhaps a port of 127.0.0.1, `http`.
+
+    Who comes to that port shows the token in the file `http_token`, which is made if it is missing.
+    """
 
     members: Path
     admin: Path
+    http_token: Path
     tcp: tuple[str, int] | None = None
     http: int | None = None
 
@@ -36,16 +45,21 @@ class _Server(uvicorn.Server):
 
 
 async def serve(spec: ControllerSpec, endpoints: Endpoints, out: Path) -> None:
-    """Serve until SIGTERM or SIGINT. OSError when an endpoint is taken, PolicyError when the first view has no plan."""
+    """Serve until SIGTERM or SIGINT. OSError when an endpoint is taken or others can read the token, PolicyError when
+    the first view has no plan."""
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)
     sockets = [_unix_socket(endpoints.admin)]
+    controller = ControllerService(spec, endpoints.members, out, endpoints.tcp)
+    app: ASGIApp = make_app(controller)
     if endpoints.http is not None:
         sockets.append(socket.create_server(("127.0.0.1", endpoints.http)))
-    controller = ControllerService(spec, endpoints.members, out, endpoints.tcp)
-    config = uvicorn.Config(make_app(controller), lifespan="off", log_level="warning", timeout_graceful_shutdown=1)
+        token = _http_token(endpoints.http_token)
+        app = AdminAccess(app, token)
+        _tell(endpoints.http, token, endpoints.http_token)
+    config = uvicorn.Config(app, lifespan="off", log_level="warning", timeout_graceful_shutdown=1, access_log=False)
     server = _Server(config)
     try:
         await controller.start()
@@ -56,6 +70,20 @@ async def serve(spec: ControllerSpec, endpoints: Endpoints, out: Path) -> None:
         await serving
     finally:
         endpoints.admin.unlink(missing_ok=True)
+
+
+def _http_token(path: Path) -> str:
+    if not path.exists():
+        write_secret(path, secrets.token_urlsafe(32) + "\n")
+    return read_secret(path)
+
+
+def _tell(port: int, token: str, file: Path) -> None:
+    """Print the page's link, for a person alone: what is no terminal may be a log, which others read."""
+    if sys.stderr.isatty():
+        print(f"dashboard: http://127.0.0.1:{port}/?token={token}", file=sys.stderr)
+    else:
+        print(f"dashboard: http://127.0.0.1:{port}/?token=… with the token in {file}", file=sys.stderr)
 
 
 def _unix_socket(path: Path) -> socket.socket:

@@ -48,11 +48,11 @@ def coordinator_of(spec: ControllerSpec, out: Path) -> Coordinator:
 class ControllerService:
     """One run's controller. Everything happens on one event loop; `out` is the run's directory.
 
-    Members come to the Unix `socket`, or over `tcp` (host, port) where that is given. `hellos` are what they said last
-    as they came.
+    Members come to the Unix sockets in the folder `sockets`, a folder for each member in it, or over `tcp` (host, port)
+    where that is given. `hellos` are what they said last as they came.
     """
 
-    def __init__(self, spec: ControllerSpec, socket: Path, out: Path, tcp: tuple[str, int] | None = None) -> None:
+    def __init__(self, spec: ControllerSpec, sockets: Path, out: Path, tcp: tuple[str, int] | None = None) -> None:
         self.spec = spec
         self.coordinator = coordinator_of(spec, out)
         self.state: State = "waiting"
@@ -62,7 +62,7 @@ class ControllerService:
         self.finished = asyncio.Event()
         self.closed = False
         self._out = out
-        self._server = MemberServer(socket, spec.members, spec.token, self, tcp, spec.elastic is not None)
+        self._server = MemberServer(sockets, self.coordinator.identities, self, tcp, spec.elastic is not None)
         self._reports = ReportLog(out, spec.rounds)
         self._tasks: set[asyncio.Task[None]] = set()
 

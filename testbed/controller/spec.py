@@ -141,14 +141,15 @@ class ControllerSpec(BaseModel):
     """Members and their jobs, and either the `planning` of the trees by which they reduce in rounds, or the `graph`
     over which they gossip: no plan is made for those.
 
-    `token` is what members show to be let in: the socket is open to every user of the machine.
+    From the `secret`, which never leaves the controller, it derives what members are known by (see Identities).
     Unless it is `elastic`, a member that dies ends the run; where the graph survives that, it stays away.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    # An error must not repeat what it is about: the secret would be in it, and errors go into logs.
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     members: tuple[str, ...] = Field(min_length=1)
-    token: str = Field(min_length=1)
+    secret: str = Field(min_length=1, repr=False)
     jobs: dict[str, Annotated[Job, PlainValidator(_job), PlainSerializer(_job_json)]]
     planning: PlanningSpec | None = None
     graph: GossipGraph | None = None
@@ -164,6 +165,8 @@ class ControllerSpec(BaseModel):
             self._check_graph(self.graph)
         for member in self.members:
             check_name(member)
+        if len(set(self.members)) < len(self.members):
+            raise ValueError("two members have one name; give each its own")
         if set(self.jobs) != set(self.members):
             raise ValueError(f"jobs must be those of the members: {sorted(set(self.jobs) ^ set(self.members))}")
         if self.elastic is not None and self.elastic.quorum > len(self.members):

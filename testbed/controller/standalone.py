@@ -1,8 +1,8 @@
 """A controller for members on machines of their own: `python -m testbed.controller.standalone --members a,b …`.
 
 It knows nothing of the network but what members measure; every pair counts as equally fast until then. Members join
-over TCP with the token, which is made if its file is not there. Ends with 0 on SIGTERM or SIGINT, and with 2 when
-something can't be used.
+over TCP, each with a token of its own: the file NAME.token in the folder of secrets, which is made if it is not there.
+Ends with 0 on SIGTERM or SIGINT, and with 2 when something can't be used.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from testbed.controller.identity import Identities
+from testbed.controller.secret_file import read_secret, write_secret
 from testbed.controller.serve import Endpoints, serve
 from testbed.controller.spec import ControllerSpec, Elasticity, PlanningSpec
 from testbed.planning import Edge, Member, PolicyError, View
@@ -29,7 +31,7 @@ ENDLESS = 1_000_000_000
 
 def spec_of(
     members: Sequence[str],
-    token: str,
+    secret: str,
     model_bytes: int,
     policy: str,
     codec: str,
@@ -42,7 +44,7 @@ def spec_of(
     known = tuple(Member(name, site=name, speed=1.0, uplink="", downlink="") for name in names)
     return ControllerSpec(
         members=names,
-        token=token,
+        secret=secret,
         jobs={name: Job(ENDLESS, round_timeout_s=timeout_s) for name in names},
         planning=PlanningSpec(
             view=View(known, {}, {}, edges, model_bytes, time.time(), "measured"), policy=policy, codec=codec
@@ -56,7 +58,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m testbed.controller.standalone", description=__doc__)
     parser.add_argument("--members", required=True, help="their names, with commas between")
     parser.add_argument("--listen", required=True, metavar="HOST:PORT", help="where members join")
-    parser.add_argument("--token-file", type=Path, required=True, help="what lets members in; made if it is missing")
+    parser.add_argument(
+        "--secrets", type=Path, metavar="DIR", help="keys and members' tokens; made if they are missing"
+    )
+    parser.add_argument("--token-file", help=argparse.SUPPRESS)
     parser.add_argument("--model-bytes", type=int, required=True, help="what a member contributes to a round")
     parser.add_argument("--policy", default="mst", help="how plans are made")
     parser.add_argument("--codec", default="fp32", help="what strategies' tensors become on their way")
@@ -68,10 +73,17 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     try:
         names = args.members.split(",")
-        token = _token(args.token_file)
-        spec = spec_of(names, token, args.model_bytes, args.policy, args.codec, args.round_timeout, args.quorum)
+        secret = _secret(args.secrets, args.token_file)
+        spec = spec_of(names, secret, args.model_bytes, args.policy, args.codec, args.round_timeout, args.quorum)
         args.out.mkdir(parents=True, exist_ok=True)
-        endpoints = Endpoints(args.out / "control.sock", args.out / "admin.sock", _address(args.listen), args.http)
+        write_tokens(args.secrets, Identities(names, secret))
+        endpoints = Endpoints(
+            args.out / "control",
+            args.out / "admin.sock",
+            args.secrets / "http.key",
+            _address(args.listen),
+            args.http,
+        )
         asyncio.run(serve(spec, endpoints, args.out))
     except (OSError, ValueError, PolicyError) as error:
         print(f"controller: {error}", file=sys.stderr)
@@ -79,11 +91,30 @@ def main() -> int:
     return 0
 
 
-def _token(path: Path) -> str:
-    if not path.exists():
-        path.touch(mode=0o600)
-        path.write_text(secrets.token_hex(16) + "\n")
-    return path.read_text().strip()
+def _secret(folder: Path | None, shared: str | None) -> str:
+    """The controller's own, which is made if it is missing. ValueError when no folder is named for it, SecretError when
+    others can read it.
+
+    In earlier versions one token, the `shared` file, let every member in: whoever had it could be any of them.
+    """
+    if shared is not None:
+        raise ValueError(
+            f"--token-file {shared}: one token for all members is not taken any more, since it tells none from "
+            "another. Write --secrets DIR, copy DIR/NAME.token to the machine of each member, and remove the old file"
+        )
+    if folder is None:
+        raise ValueError("--secrets is missing: write a folder for keys and tokens, such as --secrets secrets")
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    own = folder / "controller.key"
+    if not own.exists():
+        write_secret(own, secrets.token_hex(32) + "\n")
+    return read_secret(own)
+
+
+def write_tokens(folder: Path, identities: Identities) -> None:
+    """Write each member's token beside the key that it comes from, for its machine and no other."""
+    for name in identities.members:
+        write_secret(folder / f"{name}.token", identities.token(name) + "\n")
 
 
 def _address(text: str) -> tuple[str, int]:

@@ -1,7 +1,8 @@
 """The workers' containers: started side by side, labelled, with no network but what is moved in.
 
 A container sees the emulated WAN and nothing else: network mode `none`, no capability, no new privileges, a user
-that is not root, a read-only root with a small tmpfs. Control goes through a Unix socket in a mounted folder.
+that is not root, a read-only root with a small tmpfs. Control goes through a Unix socket in a mounted folder
+that no other container sees.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from testbed.emulation.image import ensure_worker_image
 from testbed.emulation.label import LABEL
 from testbed.spec.topology import Worker
 
-#: Where a container finds the control socket's folder. (A mounted socket file would go stale with its server.)
+#: Where a container finds its control socket's folder. (A mounted socket file would go stale with its server.)
 CONTROL_FOLDER = "/run/testbed"
 
 #: The engine handles this many starts at once; more only queue up in it.
@@ -48,14 +49,13 @@ class ContainerRequest:
 
     worker: Worker
     command: Sequence[str]
-    environment: Mapping[str, str]
     entrypoint: Sequence[str] | None = None
 
 
 class Fleet:
     """The containers of one network. A context manager: leaving it removes them all, by label.
 
-    They see the folder `control`, read-only, as CONTROL_FOLDER.
+    Each sees a folder of its own in the folder `control`, read-only, as CONTROL_FOLDER: so the controller knows it.
     """
 
     def __init__(self, client: docker.DockerClient, network: str, image: str, control: Path) -> None:
@@ -85,11 +85,12 @@ class Fleet:
 
     def _start(self, request: ContainerRequest) -> tuple[str, int]:
         worker = request.worker
+        control = self._control / worker.name
+        control.mkdir(exist_ok=True)
         container = self._client.containers.create(
             self.image,
             list(request.command),
             entrypoint=list(request.entrypoint) if request.entrypoint else None,
-            environment=dict(request.environment),
             name=self._name(worker.name),
             hostname=worker.name,
             labels={LABEL: self._network},
@@ -98,7 +99,7 @@ class Fleet:
             security_opt=["no-new-privileges"],
             read_only=True,
             tmpfs={"/tmp": "size=64m"},
-            mounts=[Mount(CONTROL_FOLDER, str(self._control), type="bind", read_only=True)],
+            mounts=[Mount(CONTROL_FOLDER, str(control), type="bind", read_only=True)],
             cpu_shares=CPU_SHARES,
             nano_cpus=int(worker.cpus * 1e9) if worker.cpus else None,
             mem_limit=worker.memory,

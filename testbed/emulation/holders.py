@@ -72,7 +72,7 @@ class Namespaces:
 
 def idle(workers: Iterable[Worker]) -> Iterator[ContainerRequest]:
     """Containers that do nothing until something is started in them."""
-    return (ContainerRequest(worker, IDLE[1:], {}, entrypoint=IDLE[:1]) for worker in workers)
+    return (ContainerRequest(worker, IDLE[1:], entrypoint=IDLE[:1]) for worker in workers)
 
 
 @contextmanager

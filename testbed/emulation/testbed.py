@@ -127,7 +127,7 @@ class Testbed:
         if label.owner(self.name) is None:
             cleanup.clean(None, self.name)  # what a killed one left would be in the way
         self._stack.enter_context(label.labelled(self.name))
-        self.control.mkdir()
+        self.control.mkdir(mode=0o700)
         self._stack.callback(label.kill_processes, self.name)  # what was started in its hosts ends with it
         with self._step("shaping backend, probed"):
             shaper = self._stack.enter_context(open_shaper(self._backend))
@@ -171,7 +171,7 @@ class Testbed:
 
     @property
     def control(self) -> Path:
-        """The folder that containers see as `/run/testbed`."""
+        """The folder with a folder for each container, which that one sees as `/run/testbed`. No other user gets in."""
         return self.folder / "control"
 
     @property

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from testbed.controller.spec import ControllerSpec, Elasticity, PlanningSpec
-from testbed.emulation.containers import CONTROL_FOLDER, ContainerRequest
+from testbed.emulation.containers import ContainerRequest
 from testbed.emulation.routing import Routes
 from testbed.emulation.testbed import Testbed
 from testbed.protocol import Job
 from testbed.run import view
 from testbed.run.assignments import assignment_of, graph_of, policy_options, site_period
-from testbed.run.service import ControllerProcess
+from testbed.run.service import ADDRESS, ControllerProcess
 from testbed.schemes.assignment import GossipAssignment
 from testbed.spec.experiment import Experiment
 from testbed.spec.topology import Worker
@@ -28,7 +28,7 @@ PATIENCE_S = 2 * JOIN_DEADLINE_S
 
 
 class Jobs:
-    """The jobs of an experiment's members, and a token of their own that lets them in.
+    """The jobs of an experiment's members, and a secret of their controller's.
 
     SpecError when its workers or graphs are not for its scheme.
     """
@@ -36,7 +36,7 @@ class Jobs:
     def __init__(self, experiment: Experiment) -> None:
         self._experiment = experiment
         self._assignment = assignment_of(experiment)
-        self._token = secrets.token_hex(16)
+        self._secret = secrets.token_hex(32)
 
     @property
     def groups(self) -> dict[str, Any]:
@@ -50,12 +50,11 @@ class Jobs:
 
     def requests(self, testbed: Testbed) -> list[ContainerRequest]:
         """What each worker's container is to run."""
-        control = f"unix:{CONTROL_FOLDER}/control.sock"
         found = []
         for worker in self._experiment.topology.workers:
-            where = ("--control", control, "--address", testbed.network.address(worker))
+            where = ("--control", ADDRESS, "--address", testbed.network.address(worker))
             command = ("--name", worker.name, *where, "--patience", str(PATIENCE_S))
-            found.append(ContainerRequest(worker, command, {"TESTBED_TOKEN": self._token}))
+            found.append(ContainerRequest(worker, command))
         return found
 
     def _controller_spec(self, routes: Routes) -> ControllerSpec:
@@ -63,7 +62,7 @@ class Jobs:
         graph = graph_of(self._experiment, assigned) if isinstance(assigned, GossipAssignment) else None
         return ControllerSpec(
             members=tuple(worker.name for worker in workers),
-            token=self._token,
+            secret=self._secret,
             jobs={worker.name: self._job(worker, index) for index, worker in enumerate(workers)},
             planning=self._planning_spec(routes) if graph is None else None,
             graph=graph,

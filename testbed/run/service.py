@@ -8,10 +8,17 @@ import time
 from pathlib import Path
 
 from testbed.controller.client import AdminClient
+from testbed.controller.member_server import SOCKET
+from testbed.controller.secret_file import write_secret
 from testbed.controller.spec import ControllerSpec
+from testbed.emulation.containers import CONTROL_FOLDER
 
 START_DEADLINE_S = 30.0
 END_DEADLINE_S = 10.0
+
+
+#: The controller's address as each container sees it.
+ADDRESS = f"unix:{CONTROL_FOLDER}/{SOCKET}"
 
 
 class ControllerFailed(RuntimeError):
@@ -22,7 +29,7 @@ class ControllerProcess:
     """A context manager: started on entry, gone on leaving."""
 
     def __init__(self, spec: ControllerSpec, folder: Path, run: Path) -> None:
-        """`folder` is where the sockets go: `control/`, which the containers see, and the admin's beside it."""
+        """`folder` is where the sockets go: `control/`, of which each container sees a folder, and the admin's."""
         self._spec = spec
         self._run = run
         self._folder = folder
@@ -30,15 +37,13 @@ class ControllerProcess:
         self.admin = AdminClient(folder / "admin.sock")
 
     def __enter__(self) -> ControllerProcess:
-        self.control.mkdir(exist_ok=True)
         spec = self._folder / "controller.json"
-        spec.touch(mode=0o600)  # it holds the token that lets members in
-        spec.write_text(self._spec.model_dump_json())
+        write_secret(spec, self._spec.model_dump_json())
         self._log = (self._run / "logs" / "controller.log").open("wb")
         self._process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "testbed.controller"),
-                *("--socket", str(self.control / "control.sock"), "--admin", str(self._folder / "admin.sock")),
+                *("--sockets", str(self.control), "--admin", str(self._folder / "admin.sock")),
                 *("--spec", str(spec), "--out", str(self._run)),
             ],
             stdin=subprocess.DEVNULL,
@@ -71,7 +76,8 @@ class ControllerProcess:
 
     def _wait_until_there(self) -> None:
         deadline = time.monotonic() + START_DEADLINE_S
-        while not (self._folder / "admin.sock").exists() or not (self.control / "control.sock").exists():
+        sockets = [self._folder / "admin.sock", *(self.control / member / SOCKET for member in self._spec.members)]
+        while not all(path.exists() for path in sockets):
             self.check()
             if time.monotonic() > deadline:
                 raise ControllerFailed(f"the controller did not start within {START_DEADLINE_S:g} s")

@@ -25,3 +25,7 @@ class Halted(SyncError):
 
 class FrameError(SyncError):
     """Bytes from a peer that no correct member under a plan we hold would have sent."""
+
+
+class ImpostorError(FrameError):
+    """Somebody goes by a member's name, and does not have that member's key."""

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from testbed.protocol import Hello, Job, Rejoin, Welcome
 from testbed.sync.control import ControlChannel
 from testbed.sync.line import Line
+from testbed.sync.transport import TransportSettings
 from testbed.sync.transport.sockets import listen as open_listener
 
 
@@ -36,6 +37,12 @@ class Rendezvous:
     def name(self) -> str:
         """The member's."""
         return self.hello.member
+
+    def settings(self, generation: int = 0) -> TransportSettings:
+        """How this member connects to the others, as one of a `generation`."""
+        job = self.job
+        keys = {peer: bytes.fromhex(key) for peer, key in self.welcome.keys.items()}
+        return TransportSettings(self.name, keys, job.round_timeout_s, job.streams, job.congestion, generation)
 
     def line(self, rejoin: Callable[[], Rejoin] | None = None) -> Line:
         """The line to the controller. `rejoin` says where this member stands, for when the controller was away; None

@@ -27,7 +27,7 @@ from testbed.sync.rendezvous import Rendezvous, rendezvous
 from testbed.sync.reports import RoundReports, StepReport
 from testbed.sync.staging import Staging
 from testbed.sync.strategies.offer import Offers
-from testbed.sync.transport import Listener, TransportSettings
+from testbed.sync.transport import Listener
 
 if TYPE_CHECKING:
     from testbed.sync.ddp import Hook
@@ -47,7 +47,7 @@ class Session(Offers):
         self.job = met.job
         self._line = line
         self._engine = engine
-        self._listener = Listener(met.accepting, met.welcome.secret, engine)
+        self._listener = Listener(met.accepting, met.settings(), engine)
         self._staging = Staging()
         self._executor = AsyncExecutor(f"{self.name}: rounds")
         self._control = ControlLoop(self.name, line, engine)
@@ -236,7 +236,7 @@ def join(
     """Join the run of the controller at `control` (`unix:/path` or `tcp:host:port`) as the member `name`.
 
     Listens for peers on the IPv4 address `listen`, or on the first one that an interface other than the loopback
-    gets; either may appear only while this waits. `token` is the run's, for which the controller lets members in.
+    gets; either may appear only while this waits. `token` is this member's own, for which it is let in over TCP.
     Members that restored checkpoints of one round go on `after_round`; all say the same.
 
     Returns when all members are there. SyncError when the address, the controller or the others are not there within
@@ -247,13 +247,12 @@ def join(
 
 def session_of(met: Rendezvous, after_round: int = 0) -> Session:
     """The session of a member that has met the others."""
-    welcome, job, name = met.welcome, met.job, met.name
+    welcome, job = met.welcome, met.job
     plan = Plan.from_json(welcome.plan)
     if missing := set(plan.members) - set(welcome.roster):
         raise SyncError(f"nobody said where {sorted(missing)} listen")
-    settings = TransportSettings(name, welcome.secret, job.round_timeout_s, job.streams, job.congestion)
+    settings = met.settings(plan.epoch)
     if not welcome.lease_s:
-        settings = replace(settings, generation=plan.epoch)
         group = AllReduceGroup(plan, settings, welcome.roster, after_round, job.reproducible)
         return Session(met, met.line(), group)
     line = met.line(lambda: elastic.rejoin())

@@ -7,15 +7,11 @@ controller); 143 ended by SIGTERM.
 from __future__ import annotations
 
 import argparse
-import os
 import signal
 import sys
 from pathlib import Path
 
 TERMINATED = 128 + signal.SIGTERM
-
-#: The environment is for the process alone to read; arguments are for every user of the machine.
-TOKEN = "TESTBED_TOKEN"
 
 
 def main() -> int:
@@ -23,13 +19,13 @@ def main() -> int:
     # First of all: a container's first process ignores a signal that it has no handler for, and importing PyTorch
     # takes seconds.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
-    parser = argparse.ArgumentParser(prog="testbed.worker", description=__doc__)
+    parser = argparse.ArgumentParser(prog="testbed.worker", description=__doc__, allow_abbrev=False)
     parser.add_argument("--name", required=True, help="this member's name in the plans")
-    parser.add_argument("--control", required=True, help="the controller's socket: unix:/path")
+    parser.add_argument("--control", required=True, help="the controller's socket: unix:/path or tcp:host:port")
     parser.add_argument("--address", default="", help="IPv4 address to listen on; else the first that is not loopback")
     parser.add_argument("--data", type=Path, default=Path("/usr/share/testbed"), help="where data sets lie")
     parser.add_argument("--patience", type=float, default=120.0, help="seconds to wait for the others")
-    parser.add_argument("--token", default=os.environ.get(TOKEN, ""), help=f"the run's; from ${TOKEN} if not given")
+    parser.add_argument("--token-file", type=Path, metavar="FILE", help="over TCP: this member's own token")
     arguments = parser.parse_args()
 
     from testbed import sync
@@ -51,9 +47,9 @@ def _stopped(arguments: argparse.Namespace) -> bool:
     from testbed.worker.loop import work_at
 
     try:
-        meeting = rendezvous(
-            arguments.control, arguments.name, arguments.address, device(), arguments.patience, arguments.token
-        )
+        # From a file: arguments are for every user of the machine to read.
+        token = arguments.token_file.read_text().strip() if arguments.token_file else ""
+        meeting = rendezvous(arguments.control, arguments.name, arguments.address, device(), arguments.patience, token)
         work_at(meeting, arguments.data)
     except sync.Stopped as stopped:
         print(f"{arguments.name}: asked to stop: {stopped}", file=sys.stderr)

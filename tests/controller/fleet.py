@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from testbed.controller.member_server import SOCKET
 from testbed.plan import Plan
 from testbed.planning import CostModel, Pair, View
 from testbed.planning.constraints import Constraints
@@ -95,11 +96,11 @@ class Member:
             self.successor = plan.epoch
 
 
-async def connect(socket: Path, name: str, token: str = "secret") -> Member:
-    """A member that has said hello."""
-    reader, writer = await asyncio.open_unix_connection(socket, limit=MAX_LINE_BYTES)
+async def connect(sockets: Path, name: str, at: str = "") -> Member:
+    """A member that has said hello, at its own socket unless it is `at` another one's."""
+    reader, writer = await asyncio.open_unix_connection(sockets / (at or name) / SOCKET, limit=MAX_LINE_BYTES)
     member = Member(name, reader, writer)
-    member.send(Hello(name, ("10.0.0.1", 4000), token=token))
+    member.send(Hello(name, ("10.0.0.1", 4000)))
     return member
 
 
@@ -109,21 +110,21 @@ class Fleet:
     After a round it waits as long as the controller `thinks`.
     """
 
-    def __init__(self, socket: Path, network: View, seed: int = 1, thinks: Callable[[], bool] = lambda: False) -> None:
+    def __init__(self, sockets: Path, network: View, seed: int = 1, thinks: Callable[[], bool] = lambda: False) -> None:
         self.network = network
         self.members: dict[str, Member] = {}
         self.round = 0
         self.clock_s = time.time()
         self.epochs: list[int] = []
         self.probed: set[Pair] = set()
-        self._socket = socket
+        self._sockets = sockets
         self._thinks = thinks
         self._random = random.Random(seed)
         self._listening: list[asyncio.Task[None]] = []
 
     async def join(self) -> None:
         for name in self.network.names:
-            self.members[name] = await connect(self._socket, name)
+            self.members[name] = await connect(self._sockets, name)
         self._listening = [asyncio.create_task(member.listen()) for member in self.members.values()]
         await self.until(lambda: all(member.plans for member in self.members.values()))
 

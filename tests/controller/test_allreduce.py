@@ -53,7 +53,7 @@ ROSTER = dict.fromkeys(NAMES, ("10.0.0.1", 1))
 class Told:
     """A coordinator, what it had sent, and what it asked to be called back for. Work is done at once, in order."""
 
-    def __init__(self, out: Path, elastic: bool = True) -> None:
+    def __init__(self, out: Path, elastic: bool = True, begins: bool = True) -> None:
         spec = spec_of(VIEW, elastic=Elasticity(quorum=3) if elastic else None, period_s=3600.0)
         assert spec.planning is not None
         self.coordinator = AllReduceCoordinator(spec, spec.planning, out)
@@ -61,7 +61,8 @@ class Told:
         self.timers: list[Callable[[], Actions]] = []
         self.failure = ""
         self.coordinator.start()
-        self.do(self.coordinator.begin({name: hello(name) for name in NAMES}))
+        if begins:
+            self.do(self.coordinator.begin({name: hello(name) for name in NAMES}))
 
     @property
     def plan(self) -> Plan:
@@ -337,7 +338,44 @@ def test_one_that_does_not_say_where_it_stands_did_not_come_back(told: Told) -> 
         (Rejoin("a-w0", {}, {}, 1, False, 0), "plan version None"),
         (Rejoin("a-w0", told.plan.to_json(), {}, 1, False, 0), "its roster has not"),
         (Rejoin("a-w0", told.plan.to_json(), {"z": ("10.0.0.1", 1)}, 1, False, 0), "'z' is no member of this run"),
-        (Rejoin("a-w0", told.plan.with_epoch(9).to_json(), ROSTER, 1, False, 8), "epoch 9, and the newest is 8"),
+        (Rejoin("a-w0", told.plan.with_epoch(9).to_json(), ROSTER, 1, False, 0), "epoch 9, and the newest is 0"),
     ):
         with pytest.raises(Contradiction, match=f"does not say where it stands: .*{why}"):
             list(told.coordinator.came_back(hello("a-w0"), rejoin))
+
+
+def standing(name: str, plan: Plan, newest: int) -> tuple[Hello, Rejoin]:
+    """What a member says that was there before."""
+    return hello(name), Rejoin(name, plan.to_json(), ROSTER, 0, False, newest)
+
+
+def test_a_member_can_t_claim_an_epoch_that_was_never_handed_out(told: Told) -> None:
+    with pytest.raises(Contradiction, match="'a-w0' knows of epoch 2147483648, and the newest is 0"):
+        told.do(told.coordinator.came_back(*standing("a-w0", told.plan, 2**31)))
+    told.force("b-w0")
+    assert told.take(Prepare)["a-w0"].plan["epoch"] == 1
+
+
+def test_nobody_comes_back_to_a_run_that_has_not_begun_or_whose_members_do_not_come_back(tmp_path: Path) -> None:
+    for made in (Told(tmp_path / "new", begins=False), Told(tmp_path / "static", elastic=False)):
+        with pytest.raises(Contradiction, match="'a-w0' says where it stands in a run that it can't have been in"):
+            made.do(made.coordinator.came_back(*standing("a-w0", made.plan, 0)))
+        made.coordinator.close()
+
+
+def test_a_controller_that_is_started_anew_believes_no_epoch_but_those_before_it(tmp_path: Path) -> None:
+    first = Told(tmp_path)
+    first.lose(LOST)
+    first.coordinator.close()
+    again = Told(tmp_path, begins=False)
+    plan = first.plan
+    with pytest.raises(Contradiction, match="'a-w0' knows of epoch 2, and the newest is 1"):
+        again.do(again.coordinator.came_back(*standing("a-w0", plan, 2)))
+    stranger = Plan.from_json(json.loads(json.dumps(plan.to_json()).replace("c-w0", "x-w0")))
+    with pytest.raises(Contradiction, match="'x-w0' is no member of this run"):
+        again.do(again.coordinator.came_back(*standing("a-w0", stranger, 1)))
+    again.do(again.coordinator.came_back(*standing("a-w0", plan, 1)))
+    assert again.coordinator.running and again.plan == plan
+    again.lose("b-w0")
+    assert {abort.epoch for abort in again.take(Abort).values()} == {2}
+    again.coordinator.close()

@@ -90,7 +90,7 @@ class Runner(threading.Thread):
             self.error = error
 
     def _take_part(self) -> None:
-        meeting = rendezvous(f"unix:{self._control}", self.name, "127.0.0.1", "cpu", 30.0, "secret")
+        meeting = rendezvous(f"unix:{self._control}/{self.name}/control.sock", self.name, "127.0.0.1", "cpu", 30.0, "")
 
         def step(parameters: Tensor, iteration: int) -> Tensor:
             self.entered.append(iteration)

@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from testbed.controller.actions import Tell
+from testbed.controller.identity import Identities
 from testbed.controller.membership import AllReduceMembership
 from testbed.controller.spec import Elasticity
 from testbed.plan import Plan, Tree
@@ -25,7 +26,7 @@ def plan_of(members: str, epoch: int = 0) -> Plan:
 
 
 def begun(members: str = "abc") -> AllReduceMembership:
-    membership = AllReduceMembership(members, "hush", Elasticity(quorum=2, lease_s=LEASE_S))
+    membership = AllReduceMembership(Identities(members, "hush"), Elasticity(quorum=2, lease_s=LEASE_S))
     membership.roster = dict(ADDRESSES)
     membership.begin(0.0)
     return membership
@@ -140,7 +141,7 @@ def test_who_comes_back_when_the_others_went_on_without_it_is_sent_away() -> Non
 
 @pytest.mark.parametrize("halted", [True, False])
 def test_a_controller_that_was_started_anew_knows_once_all_are_back_whether_one_before_it_aborted(halted: bool) -> None:
-    membership = AllReduceMembership("abc", "hush", Elasticity(quorum=2))
+    membership = AllReduceMembership(Identities("abc", "hush"), Elasticity(quorum=2))
     membership.recover(plan_of("ac", epoch=2), ADDRESSES)
     membership.begin(0.0)
     assert membership.present == frozenset("ac") and membership.roster == ADDRESSES
@@ -151,7 +152,7 @@ def test_a_controller_that_was_started_anew_knows_once_all_are_back_whether_one_
 
 
 def test_without_leases_nobody_is_gone() -> None:
-    membership = AllReduceMembership("abc", "hush", None)
+    membership = AllReduceMembership(Identities("abc", "hush"), None)
     membership.lost(Lost("a", "b", "connection reset"), 0.0)
     membership.hung_up("b")
     assert membership.gone(1e6) == {} and membership.quorum == 3

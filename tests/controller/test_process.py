@@ -23,7 +23,7 @@ pytestmark = pytest.mark.unit
 
 
 def command(tmp_path: Path, spec: Path) -> list[str]:
-    options = {"socket": tmp_path / "run/control.sock", "admin": tmp_path / "run/admin.sock", "spec": spec}
+    options = {"sockets": tmp_path / "run/control", "admin": tmp_path / "run/admin.sock", "spec": spec}
     words = [word for name, path in options.items() for word in (f"--{name}", str(path))]
     return [sys.executable, "-m", "testbed.controller", *words, "--out", str(tmp_path / "out")]
 
@@ -50,12 +50,12 @@ def client(tmp_path: Path) -> Iterator[AdminClient]:
         _, errors = process.communicate(timeout=20)
     assert process.returncode == 0, errors
     assert "Traceback" not in errors, errors
-    assert not list((tmp_path / "run").iterdir())
+    assert not [path for path in (tmp_path / "run").rglob("*") if not path.is_dir()]
 
 
 def test_the_admin_side_shows_a_run_and_takes_orders(tmp_path: Path, client: AdminClient) -> None:
     async def scene() -> None:
-        fleet = Fleet(tmp_path / "run/control.sock", mesh())
+        fleet = Fleet(tmp_path / "run/control", mesh())
         await fleet.join()
         await fleet.run(3)
         await asyncio.to_thread(client.force, "star", {"server": "d-w0"})
@@ -114,7 +114,9 @@ def test_the_spec_comes_back_as_it_was_written(tmp_path: Path) -> None:
         ({"planning": {"policy": "best"}}, "no policy 'best'"),
         ({"planning": {"options": {"server": "a-w0"}}}, "no option server"),
         ({"members": ["a-w0"]}, "not those of the view"),
-        ({"token": ""}, "token"),
+        ({"secret": ""}, "secret"),
+        ({"members": ["../a"]}, "no member's name"),
+        ({"members": ["a", "a"]}, "two members have one name"),
         ({"jobs": {}}, "jobs must be those"),
         ({"planning": {"margin": 1.5}}, "margin"),
         ({"planning": {"view": {}}}, "not a view"),

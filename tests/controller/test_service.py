@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import stat
 import threading
 import time
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ import networkx as nx
 import pytest
 
 from testbed.controller import plan_swaps
+from testbed.controller.spec import Elasticity
 from testbed.plan import Plan
 from testbed.planning import CostModel, View, make_policy
 from testbed.protocol import Goodbye, Held, Report, encode
@@ -430,17 +432,58 @@ def test_a_member_s_error_fails_the_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "token", "says"),
-    [("x-w0", "secret", "not a member"), ("a-w0", "guess", "token"), ("a-w0", "", "token")],
+    ("name", "says"), [("x-w0", "'x-w0' is not a member"), ("b-w0", "'a-w0' says hello as 'b-w0'")]
 )
-def test_strangers_are_refused_and_told_why(tmp_path: Path, name: str, token: str, says: str) -> None:
+def test_who_says_hello_at_another_member_s_socket_is_refused_and_told_why(
+    tmp_path: Path, name: str, says: str
+) -> None:
     async def scene() -> None:
         async with running(spec_of(mesh()), tmp_path) as controller:
-            stranger = await connect(tmp_path / "s", name, token)
+            stranger = await connect(tmp_path / "s", name, at="a-w0")
             await asyncio.wait_for(stranger.listen(), 5)
             assert says in (stranger.stopped or "")
             assert controller.state == "waiting" and controller.status()["joined"] == []
             stranger.writer.close()
+
+    asyncio.run(scene())
+
+
+def test_who_says_hello_as_another_does_not_evict_it_from_an_elastic_run(tmp_path: Path) -> None:
+    async def scene() -> None:
+        view = mesh()
+        async with training(spec_of(view, elastic=Elasticity(quorum=2)), tmp_path, view) as (controller, fleet):
+            await fleet.run(2)
+            impostor = await connect(tmp_path / "s", "b-w0", at="a-w0")
+            await asyncio.wait_for(impostor.listen(), 5)
+            assert "'a-w0' says hello as 'b-w0'" in (impostor.stopped or "")
+            await fleet.run(2)
+            assert fleet.members["b-w0"].stopped is None
+            assert controller.status()["passages"] == [] and controller.state == "running"
+            impostor.writer.close()
+
+    asyncio.run(scene())
+
+
+def test_no_other_user_comes_to_a_member_s_socket(tmp_path: Path) -> None:
+    """The folder above keeps others out; a container, whose program may be another user, has the inner one mounted."""
+
+    async def scene() -> None:
+        sockets = tmp_path / "s"
+        async with running(spec_of(mesh()), tmp_path):
+            assert stat.filemode(sockets.stat().st_mode) == "drwx------"
+            for name in mesh().names:
+                assert stat.filemode((sockets / name).stat().st_mode) == "drwxr-xr-x"
+                assert stat.filemode((sockets / name / "control.sock").stat().st_mode) == "srw-rw-rw-"
+
+    asyncio.run(scene())
+
+
+def test_members_sockets_may_lie_deeper_than_an_address_is_long(tmp_path: Path) -> None:
+    async def scene() -> None:
+        deep = tmp_path / ("a-run-with-a-long-name-" * 5)
+        async with running(spec_of(mesh()), deep):
+            assert len(str(deep / "s/a-w0/control.sock")) > 107
+            assert (deep / "s/a-w0/control.sock").is_socket()
 
     asyncio.run(scene())
 
@@ -463,7 +506,7 @@ def test_a_member_that_is_there_already_is_refused(tmp_path: Path) -> None:
 def test_garbage_before_hello_ends_that_connection_only(tmp_path: Path, line: bytes) -> None:
     async def scene() -> None:
         async with running(spec_of(mesh()), tmp_path) as controller:
-            reader, writer = await asyncio.open_unix_connection(tmp_path / "s")
+            reader, writer = await asyncio.open_unix_connection(tmp_path / "s/a-w0/control.sock")
             writer.write(line)
             writer.write_eof()
             assert await asyncio.wait_for(reader.read(), 5) == b""

@@ -22,7 +22,7 @@ ROUNDS = 50
 
 
 def member(control: Path, name: str, value: float, means: dict[str, set[float]]) -> None:
-    with sync.join(f"unix:{control}", name, "127.0.0.1", token="secret") as session:
+    with sync.join(f"unix:{control}/{name}/control.sock", name, "127.0.0.1") as session:
         for _ in range(ROUNDS):
             tensor = torch.full((50_000,), value)
             session.allreduce(tensor)

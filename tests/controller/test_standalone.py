@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 import signal
 import socket
+import stat
 import subprocess
 import sys
+import time
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -31,7 +33,7 @@ def start(stack: ExitStack, *command: str) -> subprocess.Popen[str]:
 
 
 def controller(stack: ExitStack, folder: Path, port: int) -> subprocess.Popen[str]:
-    words = ["--members", "paris,tokyo", "--listen", f"127.0.0.1:{port}", "--token-file", str(folder / "token")]
+    words = ["--members", "paris,tokyo", "--listen", f"127.0.0.1:{port}", "--secrets", str(folder / "secrets")]
     more = ["--model-bytes", "5000", "--codec", "int8", "--out", str(folder / "run")]
     return start(stack, "-m", "testbed.controller.standalone", *words, *more)
 
@@ -43,10 +45,10 @@ def test_the_guide_s_program_trains_on_two_machines(tmp_path: Path) -> None:
     port = free_port()
     with ExitStack() as stack:
         served = controller(stack, tmp_path, port)
-        # The controller makes the token first of all.
+        # The controller makes the tokens first of all.
         address = f"tcp:127.0.0.1:{port}"
         members = [
-            start(stack, str(tmp_path / "train.py"), address, name, "127.0.0.1", str(tmp_path / "token"))
+            start(stack, str(tmp_path / "train.py"), address, name, "127.0.0.1", f"{tmp_path}/secrets/{name}.token")
             for name in ("paris", "tokyo")
         ]
         outputs = [member.communicate(timeout=90) for member in members]
@@ -57,14 +59,62 @@ def test_the_guide_s_program_trains_on_two_machines(tmp_path: Path) -> None:
     assert len(lines) == 1 and "parameters" in lines.pop()
 
 
-def test_only_who_has_the_token_is_let_in(tmp_path: Path) -> None:
+def test_only_who_has_a_member_s_own_token_is_let_in_as_that_member(tmp_path: Path) -> None:
     port = free_port()
     with ExitStack() as stack:
         served = controller(stack, tmp_path, port)
-        with pytest.raises(sync.Stopped, match="another token"):
-            sync.join(f"tcp:127.0.0.1:{port}", "paris", "127.0.0.1", patience_s=30, token="guessed")
+        tokens = tmp_path / "secrets"
+        while not (tokens / "tokyo.token").exists():
+            assert served.poll() is None, served.communicate()[1]
+            time.sleep(0.02)
+        for token in ("guessed", "", (tokens / "tokyo.token").read_text().strip()):
+            with pytest.raises(sync.Stopped, match=r"hello as 'paris' does not have the token of 'paris'"):
+                sync.join(f"tcp:127.0.0.1:{port}", "paris", "127.0.0.1", patience_s=30, token=token)
+        assert stat.filemode(tokens.stat().st_mode) == "drwx------"
+        assert {stat.filemode(file.stat().st_mode) for file in tokens.iterdir()} == {"-rw-------"}
+        assert sorted(file.name for file in tokens.iterdir()) == ["controller.key", "paris.token", "tokyo.token"]
         served.terminate()
         assert served.wait(20) == 0
+        kept = [file for file in (tmp_path / "run").rglob("*") if file.is_file()]
+        said = served.communicate()[1] + "".join(file.read_text() for file in kept)
+        assert kept and not any(file.read_text().strip() in said for file in tokens.iterdir())
+
+
+def test_a_controller_that_is_started_again_gives_out_the_same_tokens(tmp_path: Path) -> None:
+    def told() -> dict[str, str]:
+        with ExitStack() as stack:
+            served = controller(stack, tmp_path, free_port())
+            while not (tmp_path / "run" / "admin.sock").exists():
+                assert served.poll() is None, served.communicate()[1]
+                time.sleep(0.02)
+            served.terminate()
+            assert served.wait(20) == 0
+        return {file.name: file.read_text() for file in (tmp_path / "secrets").iterdir()}
+
+    assert told() == told()
+
+
+def refused(*changed: str) -> str:
+    """What a controller says that ends with 2."""
+    words = ["--members", "a,b", "--listen", "127.0.0.1:7000", "--model-bytes", "1", "--out", "/nonexistent", *changed]
+    command = [sys.executable, "-m", "testbed.controller.standalone", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
+    return done.stderr
+
+
+def test_one_token_for_all_members_is_refused_with_what_to_do_instead(tmp_path: Path) -> None:
+    shared = tmp_path / "token"
+    shared.write_text("of all members\n")
+    said = refused("--token-file", str(shared))
+    assert "one token for all members is not taken any more" in said and "DIR/NAME.token" in said
+    assert "of all members" not in said
+
+
+def test_a_key_that_others_can_read_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "controller.key").write_text("hush\n")
+    (tmp_path / "controller.key").chmod(0o644)
+    assert f"chmod 600 {tmp_path}/controller.key" in refused("--secrets", str(tmp_path))
 
 
 @pytest.mark.parametrize("address", ["tcp:host", "tcp::7000", "tcp:host:port", "unix:", "host:7000", "tcp:h:99999"])
@@ -73,9 +123,7 @@ def test_addresses_that_are_none(address: str) -> None:
         sync.join(address, "paris", "127.0.0.1", patience_s=1)
 
 
-def test_an_address_to_listen_on_is_checked() -> None:
-    with ExitStack() as stack:
-        words = ["--members", "a", "--listen", "7000", "--token-file", "/dev/null", "--model-bytes", "1"]
-        process = start(stack, "-m", "testbed.controller.standalone", *words, "--out", "/nonexistent")
-        assert process.wait(20) == 2
-        assert "token" in (said := process.communicate()[1]) or "HOST:PORT" in said
+def test_an_address_to_listen_on_is_checked(tmp_path: Path) -> None:
+    out = str(tmp_path / "out")
+    assert "HOST:PORT" in refused("--secrets", str(tmp_path / "secrets"), "--listen", "7000", "--out", out)
+    assert "--secrets is missing" in refused()

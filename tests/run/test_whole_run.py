@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import stat
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -14,6 +16,8 @@ from typing import Any
 import docker
 import pytest
 
+from testbed.controller.identity import Identities
+from testbed.emulation import label
 from testbed.emulation.label import LABEL
 from testbed.emulation.routing import Routes
 from testbed.run.verdict import RTT_TOLERANCE_S
@@ -217,6 +221,31 @@ def test_a_container_has_no_privilege(quickstart: Running) -> None:
         assert re.search(r"^NoNewPrivs:\t1$", status, re.MULTILINE)
         assert re.search(r"^Uid:\t(?!0\t)", status, re.MULTILINE)
         assert container.attrs["HostConfig"]["ReadonlyRootfs"]
+
+
+def test_a_container_has_its_own_member_s_socket_alone(quickstart: Running) -> None:
+    sockets = label.state_folder(quickstart.directory.name) / "control"
+    assert stat.filemode(sockets.stat().st_mode) == "drwx------"
+    for container in docker.from_env().containers.list(filters={"label": LABEL}):
+        mounts = [mount for mount in container.attrs["Mounts"] if mount["Type"] == "bind"]
+        own = str(sockets / container.attrs["Config"]["Hostname"])
+        assert [(mount["Source"], mount["RW"]) for mount in mounts] == [(own, False)]
+        assert container.exec_run(["ls", "/run/testbed"]).output.split() == [b"control.sock"]
+
+
+def test_no_secret_of_a_run_is_in_its_directory_its_logs_or_the_list_of_processes(quickstart: Running) -> None:
+    spec = label.state_folder(quickstart.directory.name) / "controller.json"
+    assert stat.filemode(spec.stat().st_mode) == "-rw-------"
+    read = json.loads(spec.read_text())
+    identities = Identities(read["members"], read["secret"])
+    keys = {key for member in identities.members for key in identities.keys(member).values()}
+    secrets = {read["secret"], *map(identities.token, identities.members), *keys}
+    kept = [path.read_text(errors="replace") for path in quickstart.directory.rglob("*") if path.is_file()]
+    for process in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):  # it ended meanwhile
+            kept.append(process.read_text(errors="replace"))
+    kept += [json.dumps(c.attrs) for c in docker.from_env().containers.list(filters={"label": LABEL})]
+    assert not [secret for secret in secrets for text in kept if secret in text]
 
 
 @pytest.mark.timeout(400)

@@ -129,7 +129,7 @@ def end_with(process: int) -> None:
     os._exit(1)
 
 
-def member(folder: Path, name: str, step_s: float, token: str, orders: Path, owner: int) -> None:
+def member(folder: Path, name: str, step_s: float, orders: Path, owner: int) -> None:
     """A member's life: rounds until all were asked to end. What each round came to goes into a file, a line each.
 
     `orders` may come to hold a phase: it then dies there, in the round that follows.
@@ -137,7 +137,8 @@ def member(folder: Path, name: str, step_s: float, token: str, orders: Path, own
     threading.Thread(target=end_with, args=(owner,), daemon=True).start()
     torch.set_num_threads(1)
     parameters = Parameters()
-    with sync.join(f"unix:{folder}/control.sock", name, "127.0.0.1", patience_s=60, token=token) as session:
+    control = f"unix:{folder}/control/{name}/control.sock"
+    with sync.join(control, name, "127.0.0.1", patience_s=60) as session:
         session.share(parameters=parameters)
         with (folder / f"{name}.jsonl").open("a", buffering=1) as log:
             while True:
@@ -198,11 +199,10 @@ class Cluster:
         self.names = tuple(f"m{i}" for i in range(count))
         self.admin = AdminClient(folder / "admin.sock")
         self._step_s = step_s
-        self._token = secrets.token_hex(8)
         jobs = dict.fromkeys(self.names, Job(10**9, round_timeout_s=30.0))
         self._spec = ControllerSpec(
             members=self.names,
-            token=self._token,
+            secret=secrets.token_hex(8),
             jobs=jobs,
             planning=PlanningSpec(view=view_of(self.names, seed), policy="netstorm"),
             elastic=Elasticity(quorum=quorum, lease_s=lease_s),
@@ -226,7 +226,7 @@ class Cluster:
         self.kill_controller()
 
     def start_controller(self) -> None:
-        paths = ["--socket", self.folder / "control.sock", "--admin", self.folder / "admin.sock"]
+        paths = ["--sockets", self.folder / "control", "--admin", self.folder / "admin.sock"]
         more = ["--spec", self.folder / "spec.json", "--out", self.folder / "out"]
         with (self.folder / "controller.log").open("ab") as log:
             self._controller = subprocess.Popen(
@@ -239,7 +239,7 @@ class Cluster:
         self._controller.wait()
 
     def start(self, name: str) -> None:
-        arguments = (self.folder, name, self._step_s, self._token, self.folder / f"{name}.orders", os.getpid())
+        arguments = (self.folder, name, self._step_s, self.folder / f"{name}.orders", os.getpid())
         self._members[name] = self._context.Process(target=member, args=arguments, name=name)
         self._members[name].start()
 

@@ -10,6 +10,7 @@ from types import TracebackType
 
 from msgspec.structs import replace
 
+from testbed.controller.identity import Identities
 from testbed.plan import Plan
 from testbed.protocol import (
     Confirm,
@@ -39,7 +40,7 @@ class Controller:
     def __init__(self, directory: Path, plan: Plan, work: Job) -> None:
         self.plan = plan
         self.work = work
-        self.secret = "a secret"
+        self.identities = Identities(plan.members, "a secret")
         self.roster: dict[str, tuple[str, int]] = {}
         self.misled: dict[str, dict[str, tuple[str, int]]] = {}  # member → addresses it is told instead
         self.messages: list[ControlMessage] = []
@@ -136,5 +137,5 @@ class Controller:
             share = {"shard": shard, "shards": len(self.plan.members)} if self.work.workload else {}
             work = replace(self.work, workload={**self.work.workload, **share})
             roster = self.roster | self.misled.get(member, {})
-            line = encode(Welcome(work, roster, self.plan.to_json(), self.secret))
+            line = encode(Welcome(work, roster, self.plan.to_json(), self.identities.keys(member)))
             self._connections[member].sendall(line)

@@ -54,19 +54,28 @@ class Proxy:
                 onward.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 self._sockets += [connection, onward]
                 draw = random.Random(self._draw.random())
-                thread = threading.Thread(target=_pass_on, args=(connection, onward, draw), daemon=True)
-                self._threads.append(thread)
-                thread.start()
+                for way, words in ((_pass_on, (connection, onward, draw)), (_answer, (connection, onward))):
+                    thread = threading.Thread(target=way, args=words, daemon=True)
+                    self._threads.append(thread)
+                    thread.start()
 
 
 def _pass_on(source: socket.socket, target: socket.socket, draw: random.Random) -> None:
-    """Until the source ends; then until the target has read all and closed."""
+    """Until the source ends."""
     with suppress(OSError):
         while data := source.recv(PIECE_BYTES):
             if not draw.randrange(SLOW_ONE_OF):
                 time.sleep(draw.uniform(0, SLOW_S))
             target.sendall(data)
         target.shutdown(socket.SHUT_WR)
-        target.recv(1)
+        return
+    close_now(target)
+
+
+def _answer(source: socket.socket, target: socket.socket) -> None:
+    """Until the target has read all and closed."""
+    with suppress(OSError):
+        while data := target.recv(PIECE_BYTES):
+            source.sendall(data)
     close_now(source)
     close_now(target)

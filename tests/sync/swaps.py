@@ -136,7 +136,7 @@ def by_post(seed: int, swaps: int) -> Ledger:
     first, ledger, post = plan_over_graph(draw, members, 0), Ledger(members, draw.random() < 0.5), Post(seed)
     roster = dict.fromkeys(members, ("", 0))
     groups = {
-        member: AllReduceGroup(first, TransportSettings(member, "", TIMEOUT_S), roster, make_outbox=post.outbox)
+        member: AllReduceGroup(first, TransportSettings(member, {}, TIMEOUT_S), roster, make_outbox=post.outbox)
         for member in members
     }
     for group in groups.values():

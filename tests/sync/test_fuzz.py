@@ -1,4 +1,4 @@
-"""Frames that are nearly right, from a peer that knows the secret: each ends a connection, none harms a round."""
+"""Frames that are nearly right, from a peer that has its key: each ends a connection, none harms a round."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import random
 import resource
 import socket
 import struct
+import time
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
@@ -17,9 +18,11 @@ from testbed.plan import Plan, Route
 from testbed.sync.allreduce.group import AllReduceGroup
 from testbed.sync.allreduce.header import ChunkHeader, ChunkHeaderFormat, Kind
 from testbed.sync.errors import FrameError
+from testbed.sync.transport import handshake
 from testbed.sync.transport.frame import Frame, FrameFormat, Greeting
 from testbed.sync.transport.listener import Listener, Received, hand_on
 from testbed.sync.transport.settings import TransportSettings
+from tests.sync.keys import keys
 from tests.sync.plans import names, star
 
 pytestmark = pytest.mark.unit
@@ -34,6 +37,13 @@ PLAN = Plan(
     auxiliary=(Route("m1", "m2", ("m3",)), Route("m2", "m0", ("m1",))),
 )
 FRAMES = 10_000
+
+
+def settings_of(member: str) -> TransportSettings:
+    return TransportSettings(member, keys(member, MEMBERS), 0.5, generation=PLAN.epoch)
+
+
+SETTINGS = settings_of("m0")
 HEADERS = ChunkHeaderFormat(len(MEMBERS))
 WIRE = FrameFormat(HEADERS.size)
 
@@ -43,7 +53,7 @@ def root() -> Iterator[AllReduceGroup]:
     """m0, the root, in round 1; its peers listen and read nothing."""
     with socket.create_server(("127.0.0.1", 0)) as nobody:
         roster = dict.fromkeys(MEMBERS, nobody.getsockname())
-        group = AllReduceGroup(PLAN, TransportSettings("m0", "secret", 0.5, generation=PLAN.epoch), roster)
+        group = AllReduceGroup(PLAN, SETTINGS, roster)
         group.begin(torch.zeros(ELEMENTS), 1.0)
         yield group
         group.close()
@@ -110,14 +120,16 @@ def test_frames_over_a_socket_end_their_connection_alone(root: AllReduceGroup) -
     draw = random.Random(2)
     payload = bytearray(CHUNK)
     accepting = socket.create_server(("127.0.0.1", 0))
-    listener = Listener(accepting, "secret", root)
+    listener = Listener(accepting, SETTINGS, root)
     try:
         for _ in range(200):
             with socket.create_connection(accepting.getsockname()) as connection:
                 frame = nearly_right(draw, memoryview(payload))
                 header = HEADERS.unpack(frame.header)._replace(epoch=99)
                 frame = frame._replace(header=HEADERS.pack(header))
-                whole = Greeting("m1", generation=PLAN.epoch).pack("secret") + WIRE.pack(frame) + payload
+                whole = WIRE.pack(frame) + payload
+                greeting = Greeting("m1", generation=PLAN.epoch)
+                handshake.greet(connection, greeting, "m0", settings_of("m1"), time.monotonic() + 10)
                 connection.settimeout(10)
                 with suppress(OSError):  # it may be closed before all of it is read
                     connection.sendall(whole[: draw.randrange(len(whole))] if draw.random() < 0.5 else whole)

@@ -50,7 +50,7 @@ def groups(plan: Plan, post: Post | None = None, timeout_s: float = TIMEOUT_S) -
     post = post or Post(seed=1)
     roster = dict.fromkeys(plan.members, ("", 0))
     made = [
-        AllReduceGroup(plan, TransportSettings(member, "", timeout_s), roster, make_outbox=post.outbox)
+        AllReduceGroup(plan, TransportSettings(member, {}, timeout_s), roster, make_outbox=post.outbox)
         for member in plan.members
     ]
     for group in made:

@@ -16,7 +16,7 @@ import torch
 from testbed import sync
 from testbed.plan import Plan
 from testbed.protocol import Goodbye, Held, Hello, Job
-from testbed.sync.transport.frame import Greeting
+from testbed.sync.transport.frame import NONCE_BYTES, Greeting
 from tests.sync.controller import Controller, job
 from tests.sync.plans import chain, names, random_plan, star, two_level
 
@@ -228,8 +228,8 @@ def test_garbage_does_not_harm_a_round(tmp_path: Path) -> None:
         controller.await_messages(Hello, len(members))
         beginnings = [
             b"",
-            Greeting("m1").pack("not the secret"),
-            Greeting("stranger").pack(controller.secret),
+            Greeting("m1").pack(bytes(NONCE_BYTES)),
+            Greeting("stranger").pack(bytes(NONCE_BYTES)),
             b"GET / HTTP/1.1\r\n",
         ]
         while not stop.is_set():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -44,11 +43,10 @@ def trains(rounds: int, **work: Any) -> Job:
     return job(rounds, workload=workload(**work).to_json())
 
 
-def start(controller: Controller, member: str, data: Path) -> subprocess.Popen[str]:
+def start(controller: Controller, member: str, data: Path, *more: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "testbed.worker", "--name", member, "--control", controller.address]
     return subprocess.Popen(
-        [*command, "--address", "127.0.0.1", "--data", str(data)],
-        env={**os.environ, "TESTBED_TOKEN": "from the environment"},
+        [*command, "--address", "127.0.0.1", "--data", str(data), *more],
         stderr=subprocess.PIPE,
         text=True,
     )
@@ -134,8 +132,11 @@ def test_a_killed_worker_is_named_by_the_others(tmp_path: Path) -> None:
 def test_sigterm_ends_a_worker_that_waits_for_others(tmp_path: Path) -> None:
     members = names(2)
     plan = Plan(0, members, (chain(members),))
-    with Controller(tmp_path, plan, trains(1)) as controller, start(controller, "m0", tmp_path) as worker:
+    (tmp_path / "m0.token").write_text("from a file\n")
+    more = ("--token-file", str(tmp_path / "m0.token"))
+    with Controller(tmp_path, plan, trains(1)) as controller, start(controller, "m0", tmp_path, *more) as worker:
         controller.await_messages(Hello, 1)
-        assert [hello.token for hello in controller.said(Hello)] == ["from the environment"]  # type: ignore[attr-defined]
+        assert [hello.token for hello in controller.said(Hello)] == ["from a file"]  # type: ignore[attr-defined]
+        assert b"from a file" not in Path(f"/proc/{worker.pid}/cmdline").read_bytes()
         worker.terminate()
         assert worker.wait(10) == 143

@@ -135,7 +135,7 @@ class ElasticGroup:
             if source not in self._generations.roster:
                 raise SyncError(f"nobody said where {source} listens, which is to hand over the state")
             request = FetchRequest(Wanted.STATE, self._generations.epoch)
-            return fetch(self._generations.roster[source], self._settings, request, most_bytes)
+            return fetch(source, self._generations.roster[source], self._settings, request, most_bytes)
 
         number = self.handover.share(parts, ask)
         if number is not None:

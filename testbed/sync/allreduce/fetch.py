@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import socket
 import struct
+import time
 from contextlib import closing
 from dataclasses import dataclass
 from enum import IntEnum
@@ -24,7 +25,7 @@ from msgspec import Meta, Struct
 from testbed.protocol import MOST_SPANS, MeanSlice
 from testbed.schema import Number, ProtocolError, Text, brief, decode_as
 from testbed.sync.errors import SyncError
-from testbed.sync.transport import Greeting, TransportSettings, sockets
+from testbed.sync.transport import Greeting, TransportSettings, handshake, sockets
 from testbed.sync.transport.frame import FETCH
 
 _REQUEST = struct.Struct("<BIIQQ")
@@ -86,14 +87,19 @@ class FetchAnswer:
     data: memoryview
 
 
-def fetch(address: tuple[str, int], settings: TransportSettings, request: FetchRequest, most_bytes: int) -> FetchAnswer:
-    """What the member that listens at `address` answers to the one whose `settings` they are.
+def fetch(
+    peer: str, address: tuple[str, int], settings: TransportSettings, request: FetchRequest, most_bytes: int
+) -> FetchAnswer:
+    """What the member `peer`, which listens at `address`, answers to the one whose `settings` they are.
 
     SyncError when it does not within their timeout, when it says why not, or when what comes is not what was sent.
     """
     try:
         with closing(socket.create_connection(address, settings.timeout_s)) as connection:
-            connection.sendall(Greeting(settings.member, FETCH).pack(settings.secret) + _pack(request))
+            deadline = time.monotonic() + settings.timeout_s
+            handshake.greet(connection, Greeting(settings.member, FETCH), peer, settings, deadline)
+            connection.settimeout(settings.timeout_s)
+            connection.sendall(_pack(request))
             return _receive(connection, most_bytes)
     except OSError as error:
         raise SyncError(f"{request.what.name.lower()} of {address[0]}:{address[1]}: {error}") from error

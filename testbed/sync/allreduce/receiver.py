@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from testbed.sync.allreduce.header import ChunkHeaderFormat
+from testbed.sync.allreduce.header import ChunkHeaderFormat, Kind
 from testbed.sync.allreduce.held_plans import HeldPlans
 from testbed.sync.allreduce.presence import Presence
 from testbed.sync.allreduce.round_progress import RoundProgress
@@ -59,6 +59,11 @@ class ChunkReceiver:
         header = self._headers.unpack(received.frame.header)
         self._progress.started.wait()
         with self._progress.changed:
+            if header.kind is Kind.MEAN and header.successor > self._plans.newest:
+                raise FrameError(
+                    f"round {header.round}: {received.source} claims epoch {header.successor} for the next round; "
+                    f"the controller has told of none after {self._plans.newest}"
+                )
             plan = self._plans.get(header.epoch)
             if plan is None:
                 raise FrameError(f"round {header.round}: epoch {header.epoch} is not held")

@@ -76,7 +76,7 @@ def _fetch(
     request = FetchRequest(Wanted.MEANS, settings.generation, attempt.number, start, stop)
     most = (stop - start) * attempt.values.element_size()
     try:
-        answer = fetch(roster[peer], settings, request, most)
+        answer = fetch(peer, roster[peer], settings, request, most)
         if not isinstance(answer.note, MeansNote) or len(answer.data) != most:
             raise SyncError(f"{len(answer.data)} bytes instead of the {most} of [{start}, {stop})")
     except (SyncError, KeyError) as error:  # KeyError: nobody said where that one listens

@@ -110,18 +110,22 @@ class Inbox:
 
     A member that died may come again. Its greeting says by its generation which one it is: the iteration in which it
     came.
-    Nothing is taken in of one that was cut, however late it arrives.
+    Nothing is taken in of one that was cut, however late it arrives. Who comes later than this member did, in the
+    iteration `first`, is heard from when the controller has told of it, for which it may have to wait `timeout_s`: a
+    member can't claim a generation, and have the next one that it comes with taken for an old one.
     """
 
-    def __init__(self, codec: MessageCodec, streams: int = 1) -> None:
+    def __init__(self, codec: MessageCodec, streams: int = 1, first: int = 0, timeout_s: float = 0.0) -> None:
         self.received_bytes: Counter[str] = Counter()
         self._codec = codec
         self._streams = streams
         self._events: SimpleQueue[Event] = SimpleQueue()
-        self._guard = threading.Lock()
+        self._timeout_s = timeout_s
+        self._guard = threading.Condition()
+        self._closed = False
         self._open: dict[tuple[str, int], dict[int, _Open]] = defaultdict(dict)
         self._ended: Counter[tuple[str, int]] = Counter()
-        self._newest: dict[str, int] = dict.fromkeys(codec.members, 0)
+        self._newest: dict[str, int] = dict.fromkeys(codec.members, first)  # that the controller has told of
         self._oldest: dict[str, int] = dict.fromkeys(codec.members, 0)
 
     def put(self, event: Event) -> None:
@@ -148,17 +152,28 @@ class Inbox:
         with self._guard:
             for peer in turned.roster:
                 self._newest[peer] = max(self._newest[peer], turned.iteration)
+            self._guard.notify_all()
             self.put(turned)
+
+    def close(self) -> None:
+        """Let go of who waits to be told of."""
+        with self._guard:
+            self._closed = True
+            self._guard.notify_all()
 
     # -- what a Listener calls, from a thread for each connection
 
     def receiver(self, hello: Greeting) -> Incoming:
-        """Where a member's frames go; FrameError for who is none."""
-        if hello.member not in self._codec.members:
-            raise FrameError(f"{hello.member!r} is no member")
+        """Where a member's frames go; FrameError for who is none, or is not to come in that generation."""
+        peer, generation = hello.member, hello.generation
+        if peer not in self._codec.members:
+            raise FrameError(f"{peer!r} is no member")
         with self._guard:
-            self._newest[hello.member] = max(self._newest[hello.member], hello.generation)
-        return Incoming(self, hello.generation)
+            self._guard.wait_for(lambda: self._closed or generation <= self._newest[peer], self._timeout_s)
+            if generation > self._newest[peer]:
+                told = f"the controller has told of {self._newest[peer]} at most"
+                raise FrameError(f"{peer} claims to have come in iteration {generation}; {told}")
+        return Incoming(self, generation)
 
     def serve(self, connection: socket.socket) -> None:
         """Nothing can be fetched here: FrameError."""

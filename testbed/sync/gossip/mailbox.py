@@ -22,7 +22,7 @@ class Mailbox:
         inbox: Inbox | None = None,
     ) -> None:
         """`inbox`: one that frames may have come to already."""
-        self.inbox = inbox or Inbox(codec, settings.streams)
+        self.inbox = inbox or Inbox(codec, settings.streams, settings.generation, settings.timeout_s)
         self.queue = MessageQueue(settings, codec, roster, stale, on_sent=self._sent, on_failure=self._undelivered)
 
     def _sent(self, peer: str) -> None:

@@ -31,7 +31,7 @@ from testbed.sync.gossip.mailbox import Mailbox
 from testbed.sync.gossip.message_codec import MessageCodec
 from testbed.sync.gossip.neighbours import Neighbours
 from testbed.sync.rendezvous import Rendezvous
-from testbed.sync.transport import CLOSE_S, Listener, TransportSettings
+from testbed.sync.transport import CLOSE_S, Listener
 
 log = logging.getLogger(__name__)
 
@@ -52,12 +52,10 @@ class Membership:
         survives: bool = False,
     ) -> None:
         self.name, self.job = meeting.name, meeting.job
-        job, welcome = meeting.job, meeting.welcome
-        place = NodeConfiguration.from_json(job.assignment)
+        welcome = meeting.welcome
+        place = NodeConfiguration.from_json(self.job.assignment)
         messages = MessageCodec(tuple(welcome.roster), len(participant.model), codec)
-        settings = TransportSettings(
-            self.name, welcome.secret, job.round_timeout_s, job.streams, job.congestion, generation=place.first
-        )
+        settings = meeting.settings(generation=place.first)
         self._participant = participant
         self._partners = place.partners
         self._survives = survives
@@ -65,7 +63,7 @@ class Membership:
         self._account = Account(self.name, place.first, self._mailbox, figures, self._tell)
         self._channel = meeting.channel
         self._finished = False
-        self._listener = Listener(meeting.accepting, welcome.secret, self._mailbox.inbox)
+        self._listener = Listener(meeting.accepting, settings, self._mailbox.inbox)
         self._control = threading.Thread(target=self._obey, name="control", daemon=True)
         self._control.start()
 
@@ -97,6 +95,7 @@ class Membership:
         if kind is not None and not self._finished:
             self._goodbye(Goodbye(self.name, 0, error=brief(f"{kind.__name__}: {error}")))
         self._mailbox.queue.close()
+        self._mailbox.inbox.close()
         self._listener.close()
         self._channel.close()
         self._control.join(CLOSE_S)

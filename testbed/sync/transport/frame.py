@@ -1,6 +1,7 @@
 """The wire format between members: a greeting, then frames, each a head and a payload.
 
-    greeting   magic  version  channel  stream  length of the name  generation  secret (digest)  name    by who connects
+    greeting   magic  version  channel  stream  length of the name  generation  nonce  name    by who connects
+    proofs     both ways, see handshake.py
     frame      magic  version  flags  left  route  table  length  pace  burst  checksum of the payload
                the channel's own header  CRC-32 of all before it  payload...
     taken      .                         back, for each frame on a channel for auxiliary routes
@@ -12,7 +13,6 @@ sets aside for a connection is one payload of the length that it allows, whateve
 
 from __future__ import annotations
 
-import hashlib
 import struct
 import zlib
 from dataclasses import dataclass
@@ -22,9 +22,12 @@ from testbed.sync.errors import FrameError
 from testbed.sync.transport.checksum import checksum
 
 MAGIC: Final = b"TBDS"
-VERSION: Final = 7
+VERSION: Final = 8
 
-GREETING: Final = struct.Struct("<4sBBBBI16s")
+NONCE_BYTES: Final = 16
+_GREETING: Final = struct.Struct(f"<4sBBBBI{NONCE_BYTES}s")
+#: What comes before the name.
+GREETING_BYTES: Final = _GREETING.size
 #: The answer to a greeting on a channel for auxiliary routes: who forwards will wait for what comes there. A member
 #: that is leaving does not answer, and nothing is lost with it.
 WELCOME: Final = b"+"
@@ -152,32 +155,26 @@ class Greeting:
     stream: int = 0
     generation: int = 0
 
-    def pack(self, secret: str) -> bytes:
+    def pack(self, nonce: bytes) -> bytes:
         """What a member says first on a connection to a peer."""
         encoded = self.member.encode()
         if not 0 < len(encoded) <= MAX_NAME_BYTES:
             raise FrameError(f"the name {self.member!r} must have 1 to {MAX_NAME_BYTES} bytes")
-        head = GREETING.pack(MAGIC, VERSION, self.channel, self.stream, len(encoded), self.generation, _digest(secret))
+        head = _GREETING.pack(MAGIC, VERSION, self.channel, self.stream, len(encoded), self.generation, nonce)
         return head + encoded
 
+    @staticmethod
+    def name_bytes(head: bytes) -> int:
+        """How many bytes of name follow the `head` of a greeting; FrameError when it is none."""
+        magic, version, _, _, length, _, _ = _GREETING.unpack(head)
+        if magic != MAGIC or version != VERSION:
+            raise FrameError(f"not a greeting: {head[:5]!r}")
+        if not 0 < length <= MAX_NAME_BYTES:
+            raise FrameError(f"a greeting with a name of {length} bytes")
+        return int(length)
 
-def name_length(head: bytes | memoryview, secret: str) -> int:
-    """How many bytes of name follow a greeting's fixed part; FrameError when it is not from one of us."""
-    magic, version, _, _, length, _, digest = GREETING.unpack(head)
-    if magic != MAGIC or version != VERSION:
-        raise FrameError(f"not a greeting: {bytes(head[:5])!r}")
-    if digest != _digest(secret):
-        raise FrameError("a greeting with another run's secret")
-    if not 0 < length <= MAX_NAME_BYTES:
-        raise FrameError(f"a greeting with a name of {length} bytes")
-    return int(length)
-
-
-def greeted(head: bytes | memoryview, name: bytes | memoryview) -> Greeting:
-    """The greeting of a fixed part that `name_length` took and the name after it."""
-    _, _, channel, stream, _, generation, _ = GREETING.unpack(head)
-    return Greeting(bytes(name).decode(errors="replace"), channel, stream, generation)
-
-
-def _digest(secret: str) -> bytes:
-    return hashlib.blake2b(secret.encode(), digest_size=16).digest()
+    @classmethod
+    def unpack(cls, head: bytes, name: bytes) -> Greeting:
+        """The greeting of a head that `name_bytes` took, and the name after it."""
+        _, _, channel, stream, _, generation, _ = _GREETING.unpack(head)
+        return cls(name.decode(errors="replace"), channel, stream, generation)

@@ -6,26 +6,33 @@ import logging
 import socket
 import threading
 import time
+from collections import Counter
 from contextlib import suppress
 from typing import NamedTuple, Protocol
 
 from testbed.protocol import Train
-from testbed.sync.errors import FrameError, SyncError
-from testbed.sync.transport import frame, sockets, tcpinfo
+from testbed.sync.errors import FrameError, ImpostorError, SyncError
+from testbed.sync.transport import frame, handshake, sockets, tcpinfo
 from testbed.sync.transport.arrivals import Arrivals
 from testbed.sync.transport.frame import DIRECT, FETCH, PROBE, Frame, FrameFormat, Greeting
 from testbed.sync.transport.memory import Scratch
 from testbed.sync.transport.outbox import Outbox
 from testbed.sync.transport.probe import FRAME_BYTES
-from testbed.sync.transport.settings import CLOSE_S
+from testbed.sync.transport.settings import CLOSE_S, TransportSettings
 
-log = logging.getLogger(__name__)
-
-#: Connections at once that have not said yet who they are. Each costs a thread; garbage must not cost more.
+#: Connections at once that have not shown yet who they are. Each costs a thread; garbage must not cost more.
 MAX_STRANGERS = 128
 
-#: A path may be away just while a greeting is on its way.
+#: Connections at once of a member, for each of its streams: a handful of channels in each generation that is about.
+MOST_OF_A_STREAM = 64
+
+#: How long a greeting may take, all of it: a path may be away just while it is on its way.
 GREETING_S = 60.0
+
+#: Complaints that go into the log: whoever is complained of could go on for ever.
+MOST_COMPLAINTS = 100
+
+log = logging.getLogger(__name__)
 
 
 class Received(NamedTuple):
@@ -73,20 +80,22 @@ class Endpoint(Protocol):
 
 
 class Listener:
-    """Reads frames from whoever greets with the run's secret and a member's name.
+    """Reads frames from other members: from whoever greets with a name and has its key (see handshake.py).
 
     What comes from elsewhere, or is no frame, ends its own connection and nothing else; `refused` counts those.
+    Strangers can't keep members out: of too many, the oldest of the address that most of them come from makes room.
     """
 
-    def __init__(self, accepting: socket.socket, secret: str, endpoint: Endpoint) -> None:
+    def __init__(self, accepting: socket.socket, settings: TransportSettings, endpoint: Endpoint) -> None:
         self.refused = 0
         self._accepting = accepting
-        self._secret = secret
+        self._settings = settings
         self._endpoint = endpoint
         self._arrivals = Arrivals()
         self._guard = threading.Lock()
-        self._strangers: set[socket.socket] = set()
-        self._known: dict[Greeting, socket.socket] = {}
+        self._strangers: dict[socket.socket, str] = {}  # in the order in which they came, with where from
+        self._known: dict[socket.socket, Greeting] = {}
+        self._complaints: set[str] = set()
         self._threads: set[threading.Thread] = set()
         self._acceptor = threading.Thread(target=self._accept, name="accept", daemon=True)
         self._acceptor.start()
@@ -103,7 +112,7 @@ class Listener:
         sockets.close_now(self._accepting)
         self._acceptor.join(CLOSE_S)
         with self._guard:
-            connections = [*self._strangers, *self._known.values()]
+            connections = [*self._strangers, *self._known]
             threads = set(self._threads)
         for connection in connections:
             sockets.close_now(connection)
@@ -113,15 +122,19 @@ class Listener:
     def _accept(self) -> None:
         with suppress(OSError):  # how a closed listener tells us
             while True:
-                connection, _ = self._accepting.accept()
+                connection, (host, *_) = self._accepting.accept()
                 with self._guard:
-                    welcome = len(self._strangers) < MAX_STRANGERS
-                    if welcome:
-                        self._strangers.add(connection)
-                if welcome:
-                    self._start(connection)
-                else:
-                    self._refuse(connection)
+                    if len(self._strangers) >= MAX_STRANGERS:
+                        self._make_room()
+                    self._strangers[connection] = host
+                self._start(connection)
+
+    def _make_room(self) -> None:
+        ((crowd, _),) = Counter(self._strangers.values()).most_common(1)
+        oldest = next(connection for connection, host in self._strangers.items() if host == crowd)
+        del self._strangers[oldest]
+        with suppress(OSError):  # its own thread closes it
+            oldest.shutdown(socket.SHUT_RDWR)
 
     def _start(self, connection: socket.socket) -> None:
         thread = threading.Thread(target=self._run, args=(connection,), name="from", daemon=True)
@@ -138,22 +151,26 @@ class Listener:
 
     def _serve(self, connection: socket.socket) -> None:
         try:
-            hello = self._greeted(connection)
-            threading.current_thread().name = f"from {hello.member}, {hello.channel}.{hello.stream}"
-            if hello.channel == FETCH:
-                with connection:
-                    self._endpoint.serve(connection)
-                return
-            receiver = self._endpoint.receiver(hello)
+            hello = handshake.answer(connection, self._settings, time.monotonic() + GREETING_S)
             self._know(hello, connection)
-        except (OSError, SyncError):
-            self._refuse(connection)
+        except (OSError, SyncError) as error:
+            self._refuse(connection, str(error) if isinstance(error, ImpostorError) else "")
             return
+        threading.current_thread().name = f"from {hello.member}, {hello.channel}.{hello.stream}"
+        try:
+            self._attend(hello, connection)
+        except (OSError, SyncError) as error:
+            self._refuse(connection, f"{hello.member}: {error}")
         finally:
-            with self._guard:
-                self._strangers.discard(connection)
+            self._forget(connection)
+
+    def _attend(self, hello: Greeting, connection: socket.socket) -> None:
+        """Do what a member has connected for, until it is over. FrameError when it is nothing there is."""
+        if hello.channel == FETCH:
+            self._endpoint.serve(connection)
+            return
+        receiver = self._endpoint.receiver(hello)
         if not receiver.opened(hello.member, hello.channel):
-            self._forget(hello, connection)
             return
         reason = ""
         try:
@@ -165,35 +182,38 @@ class Listener:
         except Exception as error:  # whatever came of what a peer sent, the peer is told of by name
             log.exception("what came from %s", hello.member)
             reason = f"what it sent could not be dealt with: {error!r}"
-        self._forget(hello, connection)
+        self._forget(connection)  # before it is told, for then the peer may connect again
         receiver.closed(hello.member, hello.channel, reason)
 
-    def _forget(self, hello: Greeting, connection: socket.socket) -> None:
+    def _forget(self, connection: socket.socket) -> None:
         with self._guard:
-            del self._known[hello]
+            self._known.pop(connection, None)
         sockets.close_now(connection)
 
-    def _refuse(self, connection: socket.socket) -> None:
+    def _refuse(self, connection: socket.socket, complaint: str) -> None:
+        """End a connection. A complaint that names a member is logged, once, and not without end."""
         with self._guard:
             self.refused += 1
+            self._strangers.pop(connection, None)
+            news = complaint and complaint not in self._complaints and len(self._complaints) < MOST_COMPLAINTS
+            if news:
+                self._complaints.add(complaint)
+        if news:
+            log.warning("%s: refused a connection: %s", self._settings.member, complaint)
         sockets.close_now(connection)
 
-    def _greeted(self, connection: socket.socket) -> Greeting:
-        """Who it is that connected; FrameError when it does not greet as one of us."""
-        connection.settimeout(GREETING_S)
-        head = memoryview(bytearray(frame.GREETING.size))
-        sockets.receive(connection, head)
-        name = memoryview(bytearray(frame.name_length(head, self._secret)))
-        sockets.receive(connection, name)
-        connection.settimeout(None)
-        return frame.greeted(head, name)
-
     def _know(self, hello: Greeting, connection: socket.socket) -> None:
-        """FrameError when such a connection is here already."""
+        """FrameError when such a connection is here already, or too many of the member's; OSError when it had to make
+        room."""
         with self._guard:
-            if hello in self._known:
+            if self._strangers.pop(connection, None) is None:
+                raise ConnectionError("it made room for another")
+            if hello.channel != FETCH and hello in self._known.values():
                 raise FrameError(f"{hello.member} is connected already")
-            self._known[hello] = connection
+            most = MOST_OF_A_STREAM * self._settings.streams
+            if sum(known.member == hello.member for known in self._known.values()) >= most:
+                raise FrameError(f"{hello.member} has {most} connections already")
+            self._known[connection] = hello
 
     def _read(self, receiver: Receiver, hello: Greeting, connection: socket.socket) -> None:
         """Hand on frames until the peer closes between two of them. What a probe brings was measured, and is of no
@@ -203,6 +223,7 @@ class Listener:
         raw = memoryview(bytearray(wire.size))
         scratch = Scratch()
         sockets.stamp(connection)
+        sockets.acknowledge_at_once(connection)
         with self._arrivals.timing(hello.member, lambda: tcpinfo.out_of_order(connection)) as timing:
             while sockets.receive_or_end(connection, raw):
                 head = wire.unpack(raw)

@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from testbed.sync.transport import sockets, tcpinfo
+from testbed.sync.errors import SyncError
+from testbed.sync.transport import handshake, sockets, tcpinfo
 from testbed.sync.transport.frame import DIRECT, PROBE, TAKEN, WELCOME, FrameFormat, Greeting
 from testbed.sync.transport.send_queue import SendQueue
 from testbed.sync.transport.settings import CLOSE_S, TransportSettings
@@ -141,15 +142,18 @@ class Sender:
         try:
             connection = self._open(address, hello)
             self._send_all(connection, answered=DIRECT < hello.channel < PROBE)
-        except OSError as error:
+        except (OSError, SyncError) as error:
             self._fail(error)
             return
         self._hand_over(connection)
 
     def _open(self, address: tuple[str, int], hello: Greeting) -> socket.socket:
         settings = self._settings
-        connection = sockets.connect(address, settings.timeout_s, self._aborted, settings.congestion)
-        connection.sendall(hello.pack(settings.secret))
+
+        def greet(connection: socket.socket, deadline: float) -> None:
+            handshake.greet(connection, hello, self.peer, settings, deadline, self._aborted.is_set)
+
+        connection = sockets.connect(address, settings.timeout_s, self._aborted, settings.congestion, greet)
         if hello.channel:
             connection.settimeout(settings.timeout_s)
             sockets.receive(connection, memoryview(bytearray(len(WELCOME))))
@@ -178,7 +182,7 @@ class Sender:
                 sockets.receive(connection, memoryview(bytearray(len(TAKEN))))
             item.sent()
 
-    def _fail(self, error: OSError) -> None:
+    def _fail(self, error: Exception) -> None:
         with self._changed:
             if self._aborted.is_set():
                 return

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 #: Threads end at once when they are told to, or their connection ends; this is for a machine that has no time for them.
@@ -11,13 +12,14 @@ CLOSE_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class TransportSettings:
-    """Connections of `member` are greeted with `secret` and given up after `timeout_s`; `streams` lead to each peer.
+    """Connections of `member` are given up after `timeout_s`; `streams` lead to each peer. `keys` are those that it has
+    in common with each other member.
 
     `congestion` names the congestion control; the kernel's default when it is empty. `generation`: see Greeting.
     """
 
     member: str
-    secret: str
+    keys: Mapping[str, bytes] = field(repr=False)
     timeout_s: float
     streams: int = 1
     congestion: str = ""

@@ -98,11 +98,17 @@ def _retries() -> int:
 
 
 def connect(
-    address: tuple[str, int], patience_s: float, given_up: threading.Event, congestion: str = ""
+    address: tuple[str, int],
+    patience_s: float,
+    given_up: threading.Event,
+    congestion: str = "",
+    greet: Callable[[socket.socket, float], None] = lambda connection, deadline: None,
 ) -> socket.socket:
-    """A tuned connection to a peer. Tries again until `patience_s` have passed, then raises the last OSError.
+    """A tuned connection to a peer, who was greeted by the deadline. Tries again until `patience_s` have passed, then
+    raises the last OSError.
 
-    So it does when the connection is given up meanwhile.
+    So it does when the connection is given up meanwhile. A connection that ends before the greeting does is tried again
+    as well: a peer that strangers crowd makes room by ending some.
     """
     deadline = time.monotonic() + patience_s
     while True:
@@ -111,10 +117,14 @@ def connect(
             tune(connection, patience_s, congestion)
             attempt_s = max(ATTEMPT_PART * patience_s, ATTEMPT_MIN_S)
             _attempt(connection, address, min(time.monotonic() + attempt_s, deadline), given_up)
+            greet(connection, deadline)
         except OSError:
             connection.close()
             if time.monotonic() >= deadline or given_up.wait(_POLL_S):
                 raise
+        except SyncError:
+            connection.close()
+            raise
         else:
             return connection
 
@@ -180,6 +190,16 @@ def receive_timed(connection: socket.socket, into: memoryview, note: Callable[[f
         got += count
         at_s, waiting = _stamped(ancillary)
         note(at_s, count, waiting)
+
+
+def acknowledge_at_once(connection: socket.socket) -> None:
+    """Take the connection for what it is from now on: it brings much, and nothing goes back.
+
+    The kernel takes one that has answered for a dialogue, and holds acknowledgements back for 40 ms, in case another
+    answer takes them along; what a path carried is measured by when they come.
+    """
+    with suppress(OSError):
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
 
 
 def stamp(connection: socket.socket) -> None:

@@ -18,6 +18,7 @@ from testbed.sync.gossip.message_codec import MessageCodec
 from testbed.sync.transport.listener import Listener
 from testbed.sync.transport.settings import TransportSettings
 from testbed.sync.transport.sockets import listen
+from tests.sync.keys import keys
 
 PATIENCE_S = 20.0
 
@@ -54,7 +55,7 @@ class Node:
         self._codec = MessageCodec(members, elements, codec)
         self._accepting = listen("127.0.0.1", PATIENCE_S)
         self.address: tuple[str, int] = self._accepting.getsockname()
-        self.inbox = Inbox(self._codec, streams)
+        self.inbox = Inbox(self._codec, streams, timeout_s=PATIENCE_S)
 
     def start(
         self,
@@ -67,10 +68,12 @@ class Node:
         generation: int = 0,
     ) -> None:
         self.follow = Follow(tell)
-        settings = TransportSettings(self.name, "secret", PATIENCE_S, self._streams, generation=generation)
+        settings = TransportSettings(
+            self.name, keys(self.name, self._codec.members), PATIENCE_S, self._streams, generation=generation
+        )
         mailbox = Mailbox(settings, self._codec, roster, party.stale, self.inbox)
         self.queue = mailbox.queue
-        self._listener = Listener(self._accepting, "secret", self.inbox)
+        self._listener = Listener(self._accepting, settings, self.inbox)
         self._driver = Driver(party, partners, mailbox, step, self.follow, PATIENCE_S, survives)
         self._thread = threading.Thread(target=self._run, name=self.name)
         self._thread.start()
@@ -83,6 +86,7 @@ class Node:
             self.error = error
         finally:
             self.queue.close()
+            self.inbox.close()
             self._listener.close()
 
     def kill(self) -> None:

@@ -274,6 +274,9 @@ def test_what_a_dead_member_left_on_its_way_is_not_taken_for_what_it_sends_when_
         before.take(token)
     before.closed("w1", 0, "")
     assert isinstance(inbox.take(0), Cut) and inbox.take(0) is None
+    with pytest.raises(FrameError, match="w1 claims to have come in iteration 7"):
+        inbox.receiver(Greeting("w1", 0, 0, 7))
+    inbox.turn(GraphCommitted(7, None, {"w1": ("127.0.0.1", 4000)}))
     inbox.receiver(Greeting("w1", 0, 0, 7)).take(token)
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from testbed.sync.errors import FrameError
 from testbed.sync.transport.checksum import checksum
-from testbed.sync.transport.frame import GREETING, Frame, FrameFormat, Greeting, greeted, name_length
+from testbed.sync.transport.frame import GREETING_BYTES, NONCE_BYTES, Frame, FrameFormat, Greeting
 
 pytestmark = pytest.mark.unit
 
@@ -73,14 +73,12 @@ def test_a_checksum_notices_words_that_change_places(data: bytes, seed: int) -> 
         assert checksum(memoryview(moved)) != checksum(memoryview(bytearray(data)))
 
 
-def test_greetings_need_the_secret_and_a_name() -> None:
-    said = Greeting("paris-w0", channel=2, stream=1).pack("secret")
-    head = said[: GREETING.size]
-    assert name_length(head, "secret") == len("paris-w0") and said[GREETING.size :] == b"paris-w0"
-    assert greeted(head, said[GREETING.size :]) == Greeting("paris-w0", 2, 1)
-    with pytest.raises(FrameError, match="secret"):
-        name_length(head, "another")
+def test_greetings_need_a_name_and_a_version() -> None:
+    said = Greeting("paris-w0", channel=2, stream=1, generation=7).pack(bytes(NONCE_BYTES))
+    head, name = said[:GREETING_BYTES], said[GREETING_BYTES:]
+    assert Greeting.name_bytes(head) == len("paris-w0")
+    assert Greeting.unpack(head, name) == Greeting("paris-w0", 2, 1, 7)
     with pytest.raises(FrameError, match="not a greeting"):
-        name_length(b"GET / HTTP/1.1\r\n"[:4] + head[4:], "secret")
+        Greeting.name_bytes(b"GET / HTTP/1.1\r\n"[:4] + head[4:])
     with pytest.raises(FrameError, match="1 to 64 bytes"):
-        Greeting("x" * 65).pack("secret")
+        Greeting("x" * 65).pack(bytes(NONCE_BYTES))

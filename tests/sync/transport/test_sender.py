@@ -10,23 +10,25 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
+from typing import Any
 
 import pytest
 
 from testbed.sync.errors import SyncError
-from testbed.sync.transport import sockets, tcpinfo
-from testbed.sync.transport.frame import TAKEN, WELCOME, Frame, FrameFormat, Greeting
+from testbed.sync.transport import handshake, sockets, tcpinfo
+from testbed.sync.transport.frame import TAKEN, WELCOME, Frame, FrameFormat
 from testbed.sync.transport.outbox import Outbox
 from testbed.sync.transport.routes import RouteTable
 from testbed.sync.transport.sender import Sender
 from testbed.sync.transport.settings import TransportSettings
+from tests.sync.keys import keys
 
 pytestmark = pytest.mark.unit
 
 #: A header of a test says what is sent, and which one of its kind.
 HEADER_BYTES = 8
 WIRE = FrameFormat(HEADER_BYTES)
-GREETING = Greeting("a").pack("secret")
+MEMBERS = ("a", "b")
 CHUNK = 256 * 1024
 
 
@@ -36,8 +38,20 @@ def listener() -> Iterator[socket.socket]:
         yield server
 
 
+def settings_of(member: str, timeout_s: float = 10.0, **more: Any) -> TransportSettings:
+    return TransportSettings(member, keys(member, MEMBERS), timeout_s, **more)
+
+
+def accept(listener: socket.socket) -> socket.socket:
+    """A connection of a's, which b knows by its greeting."""
+    connection, _ = listener.accept()
+    assert handshake.answer(connection, settings_of("b"), time.monotonic() + 10).member == "a"
+    sockets.acknowledge_at_once(connection)
+    return connection
+
+
 def sender(listener: socket.socket, failures: queue.Queue[tuple[str, str]], timeout_s: float = 10.0) -> Sender:
-    settings = TransportSettings("a", "secret", timeout_s)
+    settings = settings_of("a", timeout_s)
     return Sender("b", listener.getsockname(), settings, WIRE, lambda *what: failures.put(what))
 
 
@@ -57,14 +71,13 @@ def put(sending: Sender, index: int = 0, urgent: bool = False, size: int = CHUNK
 def test_what_is_urgent_overtakes_what_waits(listener: socket.socket) -> None:
     failures: queue.Queue[tuple[str, str]] = queue.Queue()
     sending = sender(listener, failures)
-    connection, _ = listener.accept()
+    connection = accept(listener)
     # Nobody reads yet, so the first chunks fill the socket and the rest waits in the queue; the last of them for long.
     for index in reversed(range(100)):
         put(sending, index)
     last = int(max(item.priority[1] for item in sending.queue._heap))
     put(sending, last, urgent=True)
     with connection:
-        sockets.receive(connection, memoryview(bytearray(len(GREETING))))
         order = []
         raw = memoryview(bytearray(WIRE.size + CHUNK))
         for _ in range(101):
@@ -80,26 +93,25 @@ def test_what_is_urgent_overtakes_what_waits(listener: socket.socket) -> None:
 
 def test_ending_waits_until_the_peer_has_read_everything(listener: socket.socket) -> None:
     sending = sender(listener, queue.Queue())
-    connection, _ = listener.accept()
+    connection = accept(listener)
     put(sending, size=50 * CHUNK)
     sending.finish()
     ended = threading.Event()
     threading.Thread(target=lambda: (sending.join(20), ended.set()), daemon=True).start()
     assert not ended.wait(0.3)
     with connection:
-        sockets.receive(connection, memoryview(bytearray(len(GREETING) + WIRE.size + 50 * CHUNK)))
+        sockets.receive(connection, memoryview(bytearray(WIRE.size + 50 * CHUNK)))
         assert not sockets.receive_or_end(connection, memoryview(bytearray(1)))
     assert ended.wait(10)
 
 
 def test_an_auxiliary_route_carries_one_frame_until_that_was_taken(listener: socket.socket) -> None:
-    settings = TransportSettings("a", "secret", 10.0)
+    settings = settings_of("a")
     sending = Sender("b", listener.getsockname(), settings, WIRE, lambda *_: None, channel=2)
     left: queue.Queue[int] = queue.Queue()
-    connection, _ = listener.accept()
+    connection = accept(listener)
     with connection:
         connection.sendall(WELCOME)
-        sockets.receive(connection, memoryview(bytearray(len(GREETING))))
         for index in range(3):
             sent = partial(left.put, index)
             sending.queue.put((1, index), frame(index, size=4), memoryview(bytearray(4)), sent)
@@ -120,7 +132,7 @@ def test_an_auxiliary_route_carries_one_frame_until_that_was_taken(listener: soc
 def test_a_lost_peer_is_told(listener: socket.socket) -> None:
     failures: queue.Queue[tuple[str, str]] = queue.Queue()
     sending = sender(listener, failures)
-    listener.accept()[0].close()
+    accept(listener).close()
     for _ in range(100):
         put(sending)
     assert failures.get(timeout=10)[0] == "b"
@@ -131,7 +143,7 @@ def test_a_peer_that_does_not_listen_is_told_only_when_something_is_to_be_sent()
     with socket.create_server(("127.0.0.1", 0)) as closed:
         pass_address = closed.getsockname()
     failures: queue.Queue[tuple[str, str]] = queue.Queue()
-    settings = TransportSettings("a", "secret", 0.3)
+    settings = settings_of("a", 0.3)
     outbox = Outbox(settings, HEADER_BYTES, {"b": pass_address}, lambda *what: failures.put(what))
     (sending,) = outbox.connect(RouteTable(0, "a", frozenset({"b"}), ()))
     assert not sending.await_connection(10)
@@ -144,7 +156,7 @@ def test_a_peer_that_does_not_listen_is_told_only_when_something_is_to_be_sent()
 def test_connecting_ends_when_it_is_given_up() -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         address = closed.getsockname()
-    sending = Sender("b", address, TransportSettings("a", "secret", 600.0), WIRE, lambda *_: None)
+    sending = Sender("b", address, settings_of("a", 600.0), WIRE, lambda *_: None)
     time.sleep(0.05)
     sending.abort()
     sending.join(5)
@@ -168,22 +180,22 @@ def test_an_attempt_to_connect_that_nobody_answers_ends_at_once_when_given_up(li
 
 def test_the_path_is_measured(listener: socket.socket) -> None:
     sending = sender(listener, queue.Queue())
-    connection, _ = listener.accept()
+    connection = accept(listener)
     put(sending)
     with connection:
-        sockets.receive(connection, memoryview(bytearray(len(GREETING) + WIRE.size + CHUNK)))
+        sockets.receive(connection, memoryview(bytearray(WIRE.size + CHUNK)))
         sample = sending.sample()
         assert sample is not None and CHUNK <= sample.bytes_acked <= CHUNK + 200 and 0 < sample.min_rtt_s < 1
         waited_s, frames = sending.queue.queued()
         assert frames == 1 and 0 <= waited_s < 5
         assert sending.sample() is None
-        assert tcpinfo.read(connection).bytes_acked <= 1
+        assert tcpinfo.read(connection).bytes_acked <= 1 + 48  # its part of the greeting
     sending.abort()
 
 
 def test_what_the_path_did_not_take_is_seen(listener: socket.socket) -> None:
     sending = sender(listener, queue.Queue())
-    connection, _ = listener.accept()
+    connection = accept(listener)
     with connection:
         for _ in range(100):  # until the buffers of a receiver that reads nothing are full
             put(sending)
@@ -208,9 +220,9 @@ def test_a_congestion_control_that_is_not_there_is_refused_with_a_remedy() -> No
 
 
 def test_several_connections_share_the_work(listener: socket.socket) -> None:
-    settings = TransportSettings("a", "secret", 10.0, streams=3, congestion="reno")
+    settings = settings_of("a", streams=3, congestion="reno")
     sending = Sender("b", listener.getsockname(), settings, WIRE, lambda *_: None)
-    connections = [listener.accept()[0] for _ in range(3)]
+    connections = [accept(listener) for _ in range(3)]
     assert sending.await_connection(10)
     for index in range(30):
         put(sending, index)
@@ -219,7 +231,6 @@ def test_several_connections_share_the_work(listener: socket.socket) -> None:
     raw = memoryview(bytearray(WIRE.size + CHUNK))
     for connection in connections:
         with connection:
-            sockets.receive(connection, memoryview(bytearray(len(GREETING))))
             while sockets.receive_or_end(connection, raw):
                 got.append(index_of(raw[: WIRE.size])[0])
     assert sorted(got) == [*range(30)]

@@ -1,0 +1,28 @@
+"""Secrets in files: for their owner alone to read, and whole or not there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class SecretError(OSError):
+    """A file whose secret is none, or no secret any more; the text says what to do about it."""
+
+
+def write_secret(path: Path, secret: str) -> None:
+    """Write a secret in the place of what was there, so that nobody else can read it at any time."""
+    fresh = path.with_name(path.name + ".new")
+    fresh.unlink(missing_ok=True)
+    fresh.touch(mode=0o600, exist_ok=False)
+    fresh.write_text(secret, encoding="utf-8")
+    fresh.replace(path)
+
+
+def read_secret(path: Path) -> str:
+    """The secret in a file, without the space around it. SecretError when it has none, or others may read it."""
+    mode = path.stat().st_mode & 0o777
+    if mode & 0o077:
+        raise SecretError(f"{path}: others may read this secret (mode {mode:o}); make it yours alone: chmod 600 {path}")
+    if not (secret := path.read_text(encoding="utf-8").strip()):
+        raise SecretError(f"{path}: there is no secret in it; remove the file")
+    return secret

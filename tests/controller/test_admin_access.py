@@ -1,0 +1,164 @@
+"""The admin side over HTTP, asked by those who may, and by pages and names that may not."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import pty
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
+
+from testbed.controller.client import AdminClient, AdminError
+from tests.controller.runs import mesh, spec_of
+
+pytestmark = pytest.mark.unit
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A controller's port, what opens it, and what the controller's terminal showed."""
+
+    port: int
+    token: str
+    shown: str
+    admin: AdminClient
+
+    @property
+    def host(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def cookie(self) -> dict[str, str]:
+        return {"Cookie": f"testbed_{self.port}={self.token}"}
+
+    @property
+    def bearer(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.token}"}
+
+    def ask(self, method: str, path: str, headers: dict[str, str], body: str | None = None) -> http.client.HTTPResponse:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        connection.request(method, path, body, {"Content-Type": "application/json", **headers})
+        reply = connection.getresponse()
+        reply.text = reply.read().decode()  # type: ignore[attr-defined]
+        connection.close()
+        return reply
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A controller started on a terminal; nobody has stopped it by the end."""
+    folder = tmp_path_factory.mktemp("site")
+    (folder / "spec.json").write_text(spec_of(mesh()).model_dump_json())
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    paths = {
+        "sockets": folder / "s",
+        "admin": folder / "admin.sock",
+        "spec": folder / "spec.json",
+        "out": folder / "out",
+    }
+    words = [word for name, path in paths.items() for word in (f"--{name}", str(path))]
+    terminal, end = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "testbed.controller", *words, "--http", str(port)], stdin=subprocess.DEVNULL, stderr=end
+    )
+    os.close(end)
+    shown = b""
+    while b"waiting for" not in shown:
+        shown += os.read(terminal, 4096)
+    token = (folder / "http.key").read_text().strip()
+    assert stat.filemode((folder / "http.key").stat().st_mode) == "-rw-------"
+    made = Site(port, token, shown.decode(), AdminClient(folder / "admin.sock"))
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            made.admin.status()
+            break
+        except AdminError:
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.02)
+    yield made
+    assert made.admin.status()["state"] == "waiting"
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(20) == 0
+    os.close(terminal)
+
+
+STOP = json.dumps({"reason": "a page wants it"})
+
+
+def test_the_link_is_shown_on_the_terminal_and_leads_to_the_page(site: Site) -> None:
+    assert f"http://{site.host}/?token={site.token}" in site.shown
+    entry = site.ask("GET", f"/?token={site.token}", {})
+    assert (entry.status, entry.getheader("Location")) == (303, "/")
+    cookie = entry.getheader("Set-Cookie") or ""
+    assert "httponly" in cookie.lower() and "samesite=strict" in cookie.lower()
+    page = site.ask("GET", "/", {"Cookie": cookie.split(";")[0]})
+    assert page.status == 200 and "/live" in page.text  # type: ignore[attr-defined]
+    for path in ("/rounds", "/status"):
+        assert site.ask("GET", path, site.cookie).status == 200
+
+
+def test_who_has_no_token_gets_nothing_and_is_told_how_to_get_in(site: Site) -> None:
+    for headers in ({}, {"Authorization": "Bearer guess"}, {"Cookie": f"testbed_{site.port}=guess"}):
+        for method, path in (("GET", "/"), ("GET", "/status"), ("GET", "/?token=guess"), ("POST", "/stop")):
+            reply = site.ask(method, path, headers, STOP if method == "POST" else None)
+            assert reply.status == 401 and "open the link" in reply.text  # type: ignore[attr-defined]
+
+
+def test_a_form_in_any_web_page_can_t_stop_a_run(site: Site) -> None:
+    """The browser sends the cookie with it where it does not know better, and says which page it is."""
+    for origin in ("http://evil.example", "null", f"https://{site.host}", "http://127.0.0.1:1", ""):
+        assert site.ask("POST", "/stop", {**site.cookie, "Origin": origin}, STOP).status == 403
+    assert site.ask("POST", "/stop", site.cookie, STOP).status == 403  # no page, and no program that shows the token
+    assert site.ask("POST", "/stop", {**site.bearer, "Origin": "http://evil.example"}, STOP).status == 403
+
+
+def test_a_name_that_somebody_lets_point_here_is_not_this_server(site: Site) -> None:
+    for host in ("evil.example", f"evil.example:{site.port}", "127.0.0.1", "localhost:1", ""):
+        assert site.ask("GET", "/status", {**site.bearer, "Host": host}).status == 421
+    assert site.ask("GET", "/status", {**site.bearer, "Host": f"localhost:{site.port}"}).status == 200
+
+
+def test_the_page_s_own_requests_and_a_program_s_are_taken(site: Site) -> None:
+    plan = json.dumps({"policy": "star", "options": {"server": "a-w0"}})
+    assert site.ask("POST", "/plan", {**site.cookie, "Origin": f"http://{site.host}"}, plan).status == 200
+    assert site.ask("POST", "/plan", site.bearer, plan).status == 200
+
+
+def test_what_keeps_the_page_up_to_date_is_for_the_page_alone(site: Site) -> None:
+    address = f"ws://{site.host}/live"
+    with connect(address, additional_headers=site.cookie, origin=f"http://{site.host}") as live:  # type: ignore[arg-type]
+        assert json.loads(live.recv(5))["state"] == "waiting"
+    for headers, origin in ((site.cookie, "http://evil.example"), (site.cookie, None), ({}, f"http://{site.host}")):
+        with pytest.raises(InvalidStatus):
+            connect(address, additional_headers=headers, origin=origin)  # type: ignore[arg-type]
+
+
+def test_the_link_does_not_go_into_a_log(tmp_path: Path) -> None:
+    (tmp_path / "spec.json").write_text(spec_of(mesh()).model_dump_json())
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    paths = {"sockets": "s", "admin": "admin.sock", "spec": "spec.json", "out": "out"}
+    words = [word for name, path in paths.items() for word in (f"--{name}", str(tmp_path / path))]
+    command = [sys.executable, "-m", "testbed.controller", *words, "--http", str(port)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr
+        said = next(line for line in process.stderr if "dashboard" in line)
+        process.terminate()
+        said += process.stderr.read()
+    assert process.returncode == 0
+    token = (tmp_path / "http.key").read_text().strip()
+    assert str(tmp_path / "http.key") in said and token not in said

@@ -1,0 +1,42 @@
+"""What a member takes of the epochs that its peers say."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+import torch
+
+from testbed.plan import Plan
+from testbed.sync.allreduce.group import AllReduceGroup
+from testbed.sync.allreduce.header import ChunkHeader, ChunkHeaderFormat, Kind
+from testbed.sync.errors import FrameError
+from testbed.sync.transport.frame import Frame, Greeting
+from testbed.sync.transport.listener import Received
+from testbed.sync.transport.settings import TransportSettings
+from tests.sync.keys import keys
+from tests.sync.plans import names, star
+
+pytestmark = pytest.mark.unit
+
+MEMBERS = names(2)
+ELEMENTS = 16
+
+
+def test_a_root_can_t_lead_the_others_to_an_epoch_that_the_controller_has_not_told_of() -> None:
+    plan, headers = Plan(3, MEMBERS, (star(MEMBERS, "m0"),)), ChunkHeaderFormat(len(MEMBERS))
+    settings = TransportSettings("m1", keys("m1", MEMBERS), 0.5, generation=plan.epoch)
+    payload = memoryview(bytes(4 * ELEMENTS))
+    with socket.create_server(("127.0.0.1", 0)) as nobody:
+        group = AllReduceGroup(plan, settings, dict.fromkeys(MEMBERS, nobody.getsockname()))
+        group.begin(torch.zeros(ELEMENTS), 1.0)
+        receiver = group.receiver(Greeting("m0", generation=plan.epoch))
+
+        def mean(successor: int) -> Received:
+            header = ChunkHeader(Kind.MEAN, 1, 0, 3, successor, 1, ELEMENTS, 0, 2.0, 0b11)
+            return Received("m0", Frame(headers.pack(header), len(payload)), payload, len(payload), 0.0)
+
+        with pytest.raises(FrameError, match=r"m0 claims epoch 2147483648 for the next round.* none after 3"):
+            receiver.take(mean(2**31))
+        receiver.take(mean(3))
+        group.close()

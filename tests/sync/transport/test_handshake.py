@@ -1,0 +1,131 @@
+"""Greetings: both ends show that they have the key of the two, and nothing that was said can be used otherwise."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+
+from testbed.sync.errors import FrameError, ImpostorError
+from testbed.sync.transport import handshake
+from testbed.sync.transport.frame import FETCH, NONCE_BYTES, Greeting
+from testbed.sync.transport.settings import TransportSettings
+from tests.sync.keys import keys
+
+pytestmark = pytest.mark.unit
+
+MEMBERS = ("a", "b", "mallory")
+ANSWER_BYTES = NONCE_BYTES + 32
+
+
+def settings_of(member: str) -> TransportSettings:
+    return TransportSettings(member, keys(member, MEMBERS), 10.0)
+
+
+def soon() -> float:
+    return time.monotonic() + 10
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    one, other = socket.socketpair()
+    with one, other:
+        yield one, other
+
+
+@pytest.fixture
+def listening(pair: tuple[socket.socket, socket.socket]) -> Iterator[Future[Greeting]]:
+    """b at the other end of the first of the pair."""
+    with ThreadPoolExecutor(1) as pool:
+        yield pool.submit(handshake.answer, pair[1], settings_of("b"), soon())
+        pair[0].close()
+
+
+def receive(connection: socket.socket, size: int) -> bytes:
+    return connection.recv(size, socket.MSG_WAITALL)
+
+
+def test_two_members_know_each_other(pair: tuple[socket.socket, socket.socket], listening: Future[Greeting]) -> None:
+    greeting = Greeting("a", FETCH, 3, 2**32 - 1)
+    handshake.greet(pair[0], greeting, "b", settings_of("a"), soon())
+    assert listening.result(10) == greeting
+    assert pair[0].gettimeout() is None is pair[1].gettimeout()
+
+
+def test_a_member_can_t_greet_as_another(
+    pair: tuple[socket.socket, socket.socket], listening: Future[Greeting]
+) -> None:
+    own = settings_of("mallory")
+    with pytest.raises(ImpostorError, match="does not have the key of a and b"):
+        handshake.greet(pair[0], Greeting("a"), "b", own, soon())
+    pair[0].sendall(bytes(32))  # it goes on all the same
+    with pytest.raises(ImpostorError, match="who greets as a does not have the key of that member"):
+        listening.result(10)
+
+
+def test_who_has_no_key_is_nobody(pair: tuple[socket.socket, socket.socket], listening: Future[Greeting]) -> None:
+    pair[0].sendall(Greeting("stranger").pack(bytes(NONCE_BYTES)))
+    with pytest.raises(FrameError, match="'stranger' is no other member"):
+        listening.result(10)
+
+
+def test_a_member_does_not_take_another_for_the_one_that_it_looks_for(
+    pair: tuple[socket.socket, socket.socket], listening: Future[Greeting]
+) -> None:
+    """mallory said that it listens where b does, and a sends it what is meant for mallory alone."""
+    with pytest.raises(ImpostorError, match="who listens where mallory should"):
+        handshake.greet(pair[0], Greeting("a"), "mallory", settings_of("a"), soon())
+
+
+def test_what_a_member_said_once_is_worth_nothing_a_second_time(
+    pair: tuple[socket.socket, socket.socket], listening: Future[Greeting]
+) -> None:
+    proof = handshake._proof
+    said = Greeting("a").pack(bytes(NONCE_BYTES))
+    earlier = proof(keys("a", MEMBERS)["b"], b"connects", said, "b", b"another nonce..."[:NONCE_BYTES])
+    pair[0].sendall(said)
+    receive(pair[0], ANSWER_BYTES)
+    pair[0].sendall(earlier)
+    with pytest.raises(ImpostorError, match="who greets as a"):
+        listening.result(10)
+
+
+def test_a_proof_can_t_be_sent_back(pair: tuple[socket.socket, socket.socket], listening: Future[Greeting]) -> None:
+    pair[0].sendall(Greeting("a").pack(bytes(NONCE_BYTES)))
+    pair[0].sendall(receive(pair[0], ANSWER_BYTES)[NONCE_BYTES:])
+    with pytest.raises(ImpostorError, match="who greets as a"):
+        listening.result(10)
+
+
+@pytest.mark.parametrize("claimed", [Greeting("a", 1), Greeting("a", 0, 1), Greeting("a", 0, 0, 9)])
+def test_a_proof_is_for_one_channel_stream_and_generation(
+    pair: tuple[socket.socket, socket.socket], listening: Future[Greeting], claimed: Greeting
+) -> None:
+    """Somebody on the way changes what a greets with."""
+    said = claimed.pack(bytes(NONCE_BYTES))
+    pair[0].sendall(said)
+    nonce = receive(pair[0], ANSWER_BYTES)[:NONCE_BYTES]
+    honest = Greeting("a").pack(bytes(NONCE_BYTES))
+    pair[0].sendall(handshake._proof(keys("a", MEMBERS)["b"], b"connects", honest, "b", nonce))
+    with pytest.raises(ImpostorError, match="who greets as a"):
+        listening.result(10)
+
+
+def test_a_greeting_that_comes_byte_by_byte_ends_at_its_deadline(pair: tuple[socket.socket, socket.socket]) -> None:
+    ended = threading.Event()
+
+    def trickle() -> None:
+        for byte in Greeting("a").pack(bytes(NONCE_BYTES)):
+            if ended.wait(0.05):
+                return
+            pair[0].sendall(bytes([byte]))
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(trickle)
+        with pytest.raises(TimeoutError, match="not over in time"):
+            handshake.answer(pair[1], settings_of("b"), time.monotonic() + 0.3)
+        ended.set()

@@ -1,0 +1,169 @@
+"""Where peers connect: members get in whatever strangers do, and nobody as another."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import select
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import pytest
+
+from testbed.sync.errors import FrameError, ImpostorError
+from testbed.sync.transport import handshake, sockets
+from testbed.sync.transport.frame import FETCH, Frame, FrameFormat, Greeting
+from testbed.sync.transport.listener import MAX_STRANGERS, MOST_OF_A_STREAM, Listener, Received, Receiver
+from testbed.sync.transport.outbox import Outbox
+from testbed.sync.transport.settings import TransportSettings
+from tests.sync.keys import keys
+
+pytestmark = pytest.mark.unit
+
+MEMBERS = ("a", "b", "mallory")
+WIRE = FrameFormat(1)
+#: More than the listener looks at together, by a good deal.
+CROWD = 2 * MAX_STRANGERS
+
+
+def settings_of(member: str) -> TransportSettings:
+    return TransportSettings(member, keys(member, MEMBERS), 10.0)
+
+
+class Inward:
+    """What b does with what comes: puts it where a test finds it. A generation above 0 is not to be."""
+
+    header_bytes = 1
+    most_bytes = 1024
+    outbox: Outbox | None = None
+
+    def __init__(self) -> None:
+        self.came: queue.Queue[tuple[str, bytes]] = queue.Queue()
+        self.ended: queue.Queue[tuple[str, str]] = queue.Queue()
+
+    def receiver(self, hello: Greeting) -> Receiver:
+        if hello.generation:
+            raise FrameError(f"claims generation {hello.generation}")
+        return self
+
+    def serve(self, connection: socket.socket) -> None:
+        sockets.receive_or_end(connection, memoryview(bytearray(1)))
+
+    def opened(self, peer: str, channel: int) -> bool:
+        return True
+
+    def take(self, received: Received) -> None:
+        self.came.put((received.source, bytes(received.payload)))
+
+    def closed(self, peer: str, channel: int, error: str) -> None:
+        self.ended.put((peer, error))
+
+
+@pytest.fixture
+def inward() -> Inward:
+    return Inward()
+
+
+@pytest.fixture
+def address(inward: Inward) -> Iterator[tuple[str, int]]:
+    """Where b listens."""
+    accepting = sockets.listen("127.0.0.1", 5)
+    where = accepting.getsockname()
+    listener = Listener(accepting, settings_of("b"), inward)
+    yield where
+    listener.close()
+
+
+@contextmanager
+def greeted(
+    address: tuple[str, int], greeting: Greeting, member: str = "", source: str = "127.0.0.1"
+) -> Iterator[socket.socket]:
+    """A connection of `member` that says `greeting`, which is in its own name unless told otherwise."""
+    with socket.create_connection(address, 10, (source, 0)) as connection:
+        own = settings_of(member or greeting.member)
+        handshake.greet(connection, greeting, "b", own, time.monotonic() + 10)
+        connection.settimeout(10)
+        yield connection
+
+
+def send(connection: socket.socket, payload: bytes) -> None:
+    frame = Frame(b"x", len(payload)).sealed(memoryview(payload))
+    connection.sendall(WIRE.pack(frame) + payload)
+
+
+def idle(stack: ExitStack, address: tuple[str, int], source: str, count: int) -> list[socket.socket]:
+    return [stack.enter_context(socket.create_connection(address, 10, (source, 0))) for _ in range(count)]
+
+
+def test_idle_connections_do_not_lock_members_out(address: tuple[str, int], inward: Inward) -> None:
+    with ExitStack() as stack:
+        strangers = idle(stack, address, "127.0.0.1", CROWD)
+        member = stack.enter_context(greeted(address, Greeting("a")))
+        send(member, b"first")
+        assert inward.came.get(timeout=10) == ("a", b"first")
+        strangers += idle(stack, address, "127.0.0.1", CROWD)
+        for early in strangers[:CROWD]:
+            early.settimeout(10)
+            assert early.recv(1) == b""  # the oldest made room
+        send(member, b"second")  # who is known makes room for nobody
+        assert inward.came.get(timeout=10) == ("a", b"second")
+
+
+def test_room_is_made_by_those_who_crowd(address: tuple[str, int]) -> None:
+    with ExitStack() as stack:
+        (slow,) = idle(stack, address, "127.0.0.2", 1)
+        crowd = idle(stack, address, "127.0.0.1", CROWD)
+        crowd[0].settimeout(10)
+        assert crowd[0].recv(1) == b""
+        assert not select.select([slow], [], [], 0)[0]
+        handshake.greet(slow, Greeting("a"), "b", settings_of("a"), time.monotonic() + 10)
+
+
+def test_a_member_s_frames_can_t_come_from_another(
+    address: tuple[str, int], inward: Inward, caplog: pytest.LogCaptureFixture
+) -> None:
+    """mallory is a member, with keys of its own, and sends in a's name."""
+    with caplog.at_level(logging.WARNING), socket.create_connection(address, 10) as connection:
+        with pytest.raises(ImpostorError):
+            handshake.greet(connection, Greeting("a"), "b", settings_of("mallory"), time.monotonic() + 10)
+        connection.settimeout(10)
+        connection.sendall(bytes(32))
+        try:
+            send(connection, b"gradients")
+            assert connection.recv(1) == b""
+        except ConnectionError:
+            pass  # it was ended while we wrote
+    with greeted(address, Greeting("a")) as honest:
+        send(honest, b"own")
+        assert inward.came.get(timeout=10) == ("a", b"own")
+    assert "b: refused a connection: who greets as a does not have the key of that member" in caplog.text
+
+
+def test_a_member_has_only_so_many_connections_and_others_are_free_to_come(
+    address: tuple[str, int], inward: Inward
+) -> None:
+    with ExitStack() as stack:
+        for _ in range(MOST_OF_A_STREAM):
+            stack.enter_context(greeted(address, Greeting("mallory", FETCH)))
+        more = stack.enter_context(greeted(address, Greeting("mallory", FETCH)))
+        assert more.recv(1) == b""
+        send(stack.enter_context(greeted(address, Greeting("a"))), b"here")
+        assert inward.came.get(timeout=10) == ("a", b"here")
+
+
+def test_a_generation_that_is_not_to_be_is_refused_by_name(
+    address: tuple[str, int], inward: Inward, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING), greeted(address, Greeting("mallory", generation=2**31)) as connection:
+        assert connection.recv(1) == b""
+    assert "mallory: claims generation 2147483648" in caplog.text
+
+
+def test_a_peer_may_come_again_as_soon_as_it_is_told_to_have_gone(address: tuple[str, int], inward: Inward) -> None:
+    for number in range(20):
+        with greeted(address, Greeting("a")) as connection:
+            send(connection, bytes([number]))
+            assert inward.came.get(timeout=10) == ("a", bytes([number]))
+        assert inward.ended.get(timeout=10) == ("a", "")
