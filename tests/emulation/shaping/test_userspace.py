@@ -136,7 +136,7 @@ def test_when_the_core_dies_its_links_are_dead_and_it_is_said(path: Path) -> Non
         assert shaper.failure() is None
         assert shaper.realtime
         os.kill(shaper.pid, signal.SIGKILL)
-        shaper._core.wait()
+        os.waitid(os.P_PID, shaper.pid, os.WEXITED | os.WNOWAIT)
         assert path.ping(3, wait_s=0.3) == []
         assert "killed by signal 9" in str(shaper.failure())
         assert not shaper.realtime
