@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import argparse
 import re
+import socket
 import subprocess
 import sys
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path as FilePath
 
 from benchmarks.support import flood
@@ -31,32 +32,42 @@ LOOK_EVERY_S = 0.05
 
 @dataclass(slots=True)
 class Overload:
-    """The most that was seen during a flood: how much memory grew, and packets that the kernel held for the link."""
+    """What was seen of a flood: the most that memory grew, what was offered, the core's part of a processor, and the
+    packets that the kernel held for the link right after it.
+    """
 
-    growth_bytes: int
-    held_packets: int
-    offered_bps: float
-    core_share: float
-    counters: LinkCounters
+    growth_bytes: int = 0
+    offered_bps: float = 0.0
+    core: float = 0.0
+    waiting: int = 0
+    counters: LinkCounters = field(default_factory=LinkCounters)
 
 
-def overload(path: Path, state: LinkState = SLOW, *, rate_bps: float = FLOOD_BPS, seconds: float) -> Overload:
+def overload(path: Path, state: LinkState = SLOW, *, seconds: float) -> Overload:
     """Flood the path's link in this state."""
-    with UserspaceShaper() as shaper:
+    seen = Overload()
+    with UserspaceShaper() as shaper, sink(path):
         shaper.attach({path.there: state})
         before, used, began = _memory_bytes(shaper.pid), _cpu_s(shaper.pid), time.monotonic()
-        seen = Overload(0, 0, 0.0, 0.0, LinkCounters())
-        with flood.start([flood.Stream(path.namespace("source"), TARGET, rate_bps)], seconds) as sending:
+        with flood.start([flood.Stream(path.namespace("source"), TARGET, FLOOD_BPS)], seconds) as sending:
             while sending.poll() is None:
                 with suppress(subprocess.TimeoutExpired):
                     sending.wait(LOOK_EVERY_S)
                 seen.growth_bytes = max(seen.growth_bytes, _memory_bytes(shaper.pid) - before)
-                seen.held_packets = max(seen.held_packets, _held_packets(path))
-        seen.core_share = (_cpu_s(shaper.pid) - used) / (time.monotonic() - began)
+        seen.core = (_cpu_s(shaper.pid) - used) / (time.monotonic() - began)
+        shaper.counters()  # when the next request is answered, what came before this one has its verdict
         seen.counters = shaper.counters()[path.there.link]
-        frames = seen.counters.packets + seen.counters.dropped_queue
-        seen.offered_bps = frames * MTU_FRAME_BYTES * 8 / seconds
-        return seen
+        seen.waiting = _waiting(path)
+    frames = seen.counters.packets + seen.counters.dropped_queue
+    seen.offered_bps = frames * MTU_FRAME_BYTES * 8 / seconds
+    return seen
+
+
+def sink(path: Path) -> socket.socket:
+    """What the datagrams are for; it keeps a few, and without it their sender would be told that nobody is there."""
+    made = inside(path.namespace("target"), lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+    made.bind(("0.0.0.0", flood.PORT))
+    return made
 
 
 def _memory_bytes(core: int) -> int:
@@ -72,7 +83,7 @@ def _cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / 100
 
 
-def _held_packets(path: Path) -> int:
+def _waiting(path: Path) -> int:
     """By the kernel's own count, of the one queue that there is."""
     queues = FilePath("/proc/thread-self/net/netfilter/nfnetlink_queue")
     _, _, total, *_ = inside(path.namespace("left"), queues.read_text).split()
@@ -82,18 +93,17 @@ def _held_packets(path: Path) -> int:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=10.0)
-    parser.add_argument("--link", type=float, default=SLOW.rate_bps)
-    parser.add_argument("--delay", type=float, default=SLOW.delay_s)
-    parser.add_argument("--flood", type=float, default=FLOOD_BPS)
+    parser.add_argument("--rate", type=float, default=SLOW.rate_bps, help="of the link, in bit/s")
+    parser.add_argument("--delay", type=float, default=SLOW.delay_s, help="of the link, in seconds")
     asked = parser.parse_args()
     path = Path()
     try:
         path.build()
-        seen = overload(path, LinkState(asked.link, asked.delay), rate_bps=asked.flood, seconds=asked.seconds)
+        seen = overload(path, LinkState(asked.rate, asked.delay), seconds=asked.seconds)
     finally:
         path.remove()
     print(
-        f"{seen.offered_bps / 1e6:.0f} Mbit/s offered; memory grew by {seen.growth_bytes / 2**20:.1f} MiB at the most, the "
-        f"kernel held {seen.held_packets} packets; core {seen.core_share:.0%}; {seen.counters}"
+        f"{seen.offered_bps / 1e6:.0f} Mbit/s offered: memory grew by {seen.growth_bytes / 2**20:.1f} MiB at the most, "
+        f"{seen.waiting} packets wait, the core took {seen.core:.0%} of a processor; {seen.counters}"
     )
     sys.exit(seen.growth_bytes > MOST_GROWTH_BYTES)
