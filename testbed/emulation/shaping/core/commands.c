@@ -120,15 +120,16 @@ static void leave_namespace(struct link *l)
 struct field {
     const char *name;
     double least, most;
+    bool whole;
 };
 
-static const struct field LINK_FIELD = {"LINK", 0, LINKS_AT_MOST - 1};
-static const struct field SEED_FIELD = {"SEED", 0, UINT32_MAX};
-static const struct field MOMENT_FIELD = {"MOMENT", 0, 1e12};
+static const struct field LINK_FIELD = {"LINK", 0, LINKS_AT_MOST - 1, true};
+static const struct field SEED_FIELD = {"SEED", 0, UINT32_MAX, true};
+static const struct field MOMENT_FIELD = {"MOMENT", -1e12, 1e12};
 
 /* Past what files may ask for: 100 Gbit/s, a million bandwidth-delay products, a minute. */
 static const struct field STATE_FIELDS[] = {
-    {"RATE", 0, 1e12}, {"LIMIT", 0, 1e19}, {"DELAY", 0, 3600}, {"JITTER", 0, 3600}, {"REORDER", 0, 1},
+    {"RATE", 0, 1e12}, {"LIMIT", 0, 1e19}, {"DELAY", 0, 3600}, {"JITTER", 0, 3600}, {"REORDER", 0, 1, true},
     {"GOOD", 0, 1},    {"BAD", 0, 1},      {"P", 0, 1},        {"R", 0, 1},
 };
 
@@ -139,10 +140,11 @@ static const char *read_number(const char *text, const struct field *f, double *
         return NULL;
     char *end;
     *value = strtod(text, &end);
-    bool whole = end != text && (*end == ' ' || !*end);
-    if (whole && *value >= f->least && *value <= f->most)   /* of what is no number neither is true */
+    bool within = *value >= f->least && *value <= f->most;   /* of what is no number neither is true */
+    if (end != text && (*end == ' ' || !*end) && within && !(f->whole && *value != floor(*value)))
         return end + strspn(end, " ");
-    fail("%s must be a number from %g to %g, here: %.40s", f->name, f->least, f->most, *text ? text : "nothing");
+    fail("%s must be a %s from %g to %g, here: %.40s", f->name, f->whole ? "whole number" : "number", f->least, f->most,
+         *text ? text : "nothing");
     return NULL;
 }
 
