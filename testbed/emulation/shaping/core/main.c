@@ -28,11 +28,12 @@
  * (segmentation offload) stands for ⌈payload / (MTU − headers)⌉ frames and pays the headers of each: 65,212 bytes of
  * IP with 52 bytes of TCP/IP headers on a 1,500-byte MTU is 45 frames, 65,212 + 44 × 52 + 45 × 14 = 68,130 bytes.
  *
- * Why verdicts are in order: the kernel keeps a queue's packets in a list and looks one up from its head, so a
- * verdict on the first is quick and on the last is a walk. What is let go in one pass goes as one batch message, on all
- * packets up to the last of them. What is dropped goes at once, by a message of its own: it has come last, so this is a
- * walk over what the link holds, in which nothing that was dropped is. Left in line until its turn, a flood of 1 Gbit/s
- * into 64 kbit/s left 83,000 packets there each second.
+ * Why verdicts are in order: what is let go in one pass goes as one batch message, on all packets up to the last of them.
+ *
+ * Why what is dropped goes at once, by a message of its own: in line until its turn, a flood of 1 Gbit/s into 64 kbit/s
+ * left 83,000 packets there each second, 2 KB each and more; and a kernel that finds packets by a hash (6.18.44 does) has
+ * no room for more than 65,536, then drops other links' too. An older one looks a packet up from the head of its list, so
+ * there this is a walk over what the link holds; but no more than that, since nothing that was dropped is among it.
  *
  * Why a dead link when this process ends: the rules do not carry --queue-bypass, and the kernel drops what is sent
  * to a queue that nobody listens to.
