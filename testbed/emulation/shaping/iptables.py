@@ -33,15 +33,16 @@ FORMS = ("iptables-nft", "iptables-legacy", "iptables")
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What leaves through an interface, perhaps for one address only, goes to a queue."""
+    """What leaves through an interface, perhaps for one address only, goes to a queue; without one it is dropped."""
 
     interface: str
     destination: str | None
-    queue: int
+    queue: int | None
 
     def __str__(self) -> str:
         narrowed = f" -d {self.destination}" if self.destination else ""
-        return f"-A {CHAIN} -o {self.interface}{narrowed} -j NFQUEUE --queue-num {self.queue}"
+        target = "DROP" if self.queue is None else f"NFQUEUE --queue-num {self.queue}"
+        return f"-A {CHAIN} -o {self.interface}{narrowed} -j {target}"
 
 
 def _run(command: list[str], text: str | None = None) -> str | None:

@@ -55,7 +55,11 @@ class TimerAnswer:
 
 
 class Timer:
-    """The process, as its owner sees it. ShapingError when it does not answer."""
+    """The process, as its owner sees it. ShapingError when it does not answer.
+
+    Then it is ended: what comes late would be taken for the answer to what is asked next, and of a batch that was sent
+    in part the rest would never come.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -82,6 +86,13 @@ class Timer:
             try:
                 send(self._channel, batch)
                 answer = receive(self._channel)
+            except TimeoutError:
+                self._process.kill()
+                self._process.wait()
+                raise ShapingError(
+                    f"the process that replays traces did not answer within {ANSWER_TIMEOUT_S:g} s, so it was ended, "
+                    "and no link changes by itself any more; take the network down and up again"
+                ) from None
             except OSError as error:
                 raise ShapingError(self.failure() or f"the process that replays does not answer: {error}") from error
         if not isinstance(answer, TimerAnswer):

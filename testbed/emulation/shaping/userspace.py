@@ -9,16 +9,15 @@ stay.
 from __future__ import annotations
 
 import os
-import socket
-import subprocess
 import threading
 import zlib
 from array import array
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
-from itertools import count
+from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO, ClassVar
+from typing import BinaryIO, ClassVar, NamedTuple
 
 from testbed.emulation.shaping.base import (
     Applied,
@@ -30,14 +29,21 @@ from testbed.emulation.shaping.base import (
     passes,
     refuse_attached,
 )
-from testbed.emulation.shaping.build import build_core
 from testbed.emulation.shaping.iptables import Rule, filter_bridged, replace_rules
+from testbed.emulation.shaping.process import CoreProcess
 from testbed.link import Delivery, LinkState, Opportunities
 
-ANSWER_BYTES = 1 << 18
-ANSWER_TIMEOUT_S = 10.0
+#: Links at once: as many queues as the core has room for.
+LINKS_AT_MOST = 4096
 #: Commands in one message, each of at most 200 bytes: a message may have 256 KiB.
 LINES_AT_ONCE = 1000
+
+
+class Attached(NamedTuple):
+    """A link that is shaped: where, and the number of its queue, by which the core knows it."""
+
+    port: Port
+    queue: int
 
 
 def encode(state: LinkState) -> str:
@@ -80,30 +86,21 @@ def decode(fields: list[str]) -> LinkCounters:
 
 
 class UserspaceShaper(Shaper):
-    """NFQUEUE and one compiled process for all links of the network."""
+    """NFQUEUE and one compiled process for all links of the network.
+
+    The number of a link that is detached is given out again, the one that has been free for longest first.
+    """
 
     name: ClassVar[str] = "userspace"
 
     def __init__(self) -> None:
         """Start the core. Raises ShapingError when it cannot be built."""
         self._lock = threading.RLock()
-        self._numbers = count()
-        self._queues: dict[str, int] = {}
+        self._free = deque(range(LINKS_AT_MOST))
+        self._attached: dict[str, Attached] = {}
         self._deliveries: dict[str, Delivery] = {}
         self._rules: dict[Path, dict[tuple[str, str | None], Rule]] = {}
-        core = build_core()
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._channel = ours
-        self._channel.settimeout(ANSWER_TIMEOUT_S)
-        for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
-            ours.setsockopt(socket.SOL_SOCKET, option, ANSWER_BYTES)
-            theirs.setsockopt(socket.SOL_SOCKET, option, ANSWER_BYTES)
-        with theirs:
-            # In a session of its own: an interrupt from the terminal is for us, who then take the network
-            # down.
-            self._core = subprocess.Popen(
-                [core], stdin=theirs.fileno(), stdout=subprocess.DEVNULL, start_new_session=True
-            )
+        self._core = CoreProcess()
 
     @property
     def pid(self) -> int:
@@ -112,32 +109,31 @@ class UserspaceShaper(Shaper):
 
     @property
     def realtime(self) -> bool | None:
-        if self._core.poll() is not None:
-            return False
-        self.counters()  # what it asked the system for at its start it has by the time it answers
-        return os.sched_getscheduler(self.pid) == os.SCHED_RR
+        with self._lock:
+            return self._core.realtime
 
     def attach(self, ports: Mapping[Port, LinkState]) -> None:
         with self._lock:
-            refuse_attached(ports, self._queues)
+            refuse_attached(ports, self._attached)
+            if len(ports) > len(self._free):
+                raise ShapingError(f"more than {LINKS_AT_MOST} links at once; take some away first")
             filter_bridged({port.netns for port in ports if port.bridge is not None})
-            queues = {port.link: next(self._numbers) for port in ports}
-            # The rules first: from then on the ports are dead, until the core listens.
-            self._set_rules({port: queues[port.link] for port in ports})
-            self._queues.update(queues)
+            added = {port.link: Attached(port, self._free.popleft()) for port in ports}
+            self._attached.update(added)
             try:
-                self._tell(_attachment(queues[port.link], port, state) for port, state in ports.items())
+                # The rules first: from then on the ports are dead, until the core listens.
+                self._set_rules(added.values())
+                self._tell(_attachment(added[port.link].queue, port, state) for port, state in ports.items())
                 self._follow({port.link: state for port, state in ports.items()})
             except ShapingError:
-                for link in queues:
-                    with suppress(ShapingError):  # it was not its turn yet
-                        self.detach(link)
+                with suppress(ShapingError):
+                    self._detach(added)
                 raise
 
     def apply(self, states: Mapping[str, LinkState], coming: Mapping[str, Coming] | None = None) -> None:
         with self._lock:
-            lines = [f"set {self._queues[link]} {encode(state)}" for link, state in states.items()]
-            forgotten = [f"forget {self._queues[link]}" for link in coming or {}]
+            lines = [f"set {self._queue(link)} {encode(state)}" for link, state in states.items()]
+            forgotten = [f"forget {self._queue(link)}" for link in coming or {}]
             self._tell([*forgotten, *lines, *self._later(coming or {})])
             self._follow(states)
 
@@ -148,47 +144,51 @@ class UserspaceShaper(Shaper):
     def applied(self) -> list[Applied]:
         found: list[Applied] = []
         with self._lock:
-            links = {queue: link for link, queue in self._queues.items()}
-            while lines := self._ask("applied").splitlines()[1:]:
-                rows = (line.split() for line in lines)
-                found += [
-                    Applied(links[int(queue)], float(due), float(late))
-                    for queue, due, late in rows
-                    if int(queue) in links  # detached meanwhile
-                ]
+            links = self._links()
+            while rows := [line.split() for line in self._core.ask("applied")]:
+                found += [Applied(links[int(queue)], float(due), float(late)) for queue, due, late in rows]
         return found
 
     def detach(self, link: str) -> None:
         with self._lock:
-            self._deliveries.pop(link, None)
-            queue = self._queues.pop(link, None)
-            if queue is not None:
-                self._ask(f"detach {queue}")
+            if link in self._attached:
+                self._detach([link])
 
     def counters(self) -> dict[str, LinkCounters]:
+        found: dict[str, LinkCounters] = {}
         with self._lock:
-            links = {queue: link for link, queue in self._queues.items()}
-            rows = (line.split() for line in self._ask("counters").splitlines()[1:])
-            return {links[int(number)]: decode(fields) for number, *fields in rows}
+            links, first = self._links(), 0
+            while len(found) < len(links):
+                rows = [line.split() for line in self._core.ask(f"counters {first}")]
+                found |= {links[int(queue)]: decode(fields) for queue, *fields in rows}
+                first = int(rows[-1][0]) + 1
+        return found
 
     def failure(self) -> str | None:
-        status = self._core.poll()
-        if status is None:
-            return None
-        ended = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
-        return f"the shaping core {ended}, so every link is dead; take the network down and up again"
+        return self._core.failure()
 
     def close(self) -> None:
         with self._lock:
-            self._channel.close()
-            # End of file is its signal to go; the kernel drops what it held.
-            try:
-                self._core.wait(ANSWER_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                self._core.kill()
-                self._core.wait()
-            self._queues.clear()
+            self._core.close()
+            self._attached.clear()
             self._deliveries.clear()
+
+    def _queue(self, link: str) -> int:
+        return self._attached[link].queue
+
+    def _links(self) -> dict[int, str]:
+        return {attached.queue: link for link, attached in self._attached.items()}
+
+    def _detach(self, links: Collection[str]) -> None:
+        """Forget links, and have the core do so. Their numbers are free again once it has."""
+        gone = [self._attached.pop(link) for link in links]
+        for port, queue in gone:
+            self._deliveries.pop(port.link, None)
+            rules, place = self._rules[port.netns], _place(port)
+            if rules[place].queue == queue:  # else it is another link's by now
+                rules[place] = replace(rules[place], queue=None)
+        self._tell(f"detach {queue}" for _, queue in gone)
+        self._free.extend(queue for _, queue in gone)
 
     def _follow(self, states: Mapping[str, LinkState]) -> None:
         """Have links serve the opportunities that came with their states, or their rate again."""
@@ -197,49 +197,42 @@ class UserspaceShaper(Shaper):
             if delivery is self._deliveries.get(link):
                 continue
             if delivery is None:
-                self._ask(f"unfollow {self._queues[link]}")
+                self._core.ask(f"unfollow {self._queue(link)}")
                 del self._deliveries[link]
                 continue
             with moments_file(delivery.opportunities) as file:
                 what = f"{delivery.began_s!r} {delivery.opportunities.bytes_each!r} {delivery.end}"
-                self._ask(f"follow {self._queues[link]} {what} /proc/{os.getpid()}/fd/{file.fileno()}")
+                self._core.ask(f"follow {self._queue(link)} {what}", file.fileno())
             self._deliveries[link] = delivery
 
     def _later(self, coming: Mapping[str, Coming]) -> list[str]:
         """The commands by which states come."""
         return [
-            f"later {self._queues[link]} {due_s!r} {encode(state)}"
+            f"later {self._queue(link)} {due_s!r} {encode(state)}"
             for link, states in coming.items()
             for due_s, state in states
         ]
 
-    def _set_rules(self, queues: Mapping[Port, int]) -> None:
-        """Rules outlive `detach`, so that a port nobody shapes is dead; a port attached again takes its rule
-        over.
+    def _set_rules(self, added: Collection[Attached]) -> None:
+        """Send ports to their queues.
+
+        Rules outlive `detach`, so that a port nobody shapes is dead: its packets go to a queue that nobody listens to.
+        That number may be another port's from here on, so with the rules of those others are set, what is left of it in
+        their namespaces drops what it meets. A port attached again takes its rule over.
         """
-        changed: dict[Path, dict[tuple[str, str | None], Rule]] = {}
-        for port, queue in queues.items():
-            rules = changed.setdefault(port.netns, dict(self._rules.get(port.netns, {})))
-            key = (port.bridge or port.interface, port.address)
-            rules[key] = Rule(*key, queue)
-        replace_rules({netns: rules.values() for netns, rules in changed.items()})
-        self._rules.update(changed)
+        namespaces = {attached.port.netns for attached in added}
+        for port, queue in added:
+            self._rules.setdefault(port.netns, {})[_place(port)] = Rule(*_place(port), queue)
+        replace_rules({netns: self._rules[netns].values() for netns in namespaces})
 
     def _tell(self, lines: Iterable[str]) -> None:
         """Send commands, as many at once as a message holds. Raises what went wrong."""
         rest = list(lines)
-        while rest:  # an empty message would read as the end of file
-            self._ask("\n".join(rest[:LINES_AT_ONCE]))
+        while rest:
+            self._core.ask("\n".join(rest[:LINES_AT_ONCE]))
             del rest[:LINES_AT_ONCE]
 
-    def _ask(self, batch: str) -> str:
-        """Send one batch and return the answer, or raise what went wrong."""
-        try:
-            self._channel.sendall(batch.encode())
-            answer = self._channel.recv(ANSWER_BYTES).decode()
-        except OSError as error:
-            raise ShapingError(self.failure() or f"the shaping core does not answer: {error}") from error
-        if not answer.startswith("ok"):
-            reason = answer.removeprefix("error ") or self.failure() or "the shaping core has gone"
-            raise ShapingError(reason)
-        return answer
+
+def _place(port: Port) -> tuple[str, str | None]:
+    """By what a rule tells the port's packets from others of its namespace."""
+    return port.bridge or port.interface, port.address

@@ -15,9 +15,11 @@ from pathlib import Path as FilePath
 
 import pytest
 
-from testbed.emulation.shaping import LinkCounters, Port, ShapingError
-from testbed.emulation.shaping.userspace import UserspaceShaper, decode, encode, moments_file
+from benchmarks.support import flood
+from testbed.emulation.shaping import LinkCounters, Port, ShapingError, process, userspace
+from testbed.emulation.shaping.userspace import LINKS_AT_MOST, UserspaceShaper, decode, encode, moments_file
 from testbed.link import MTU_FRAME_BYTES, Delivery, GilbertElliott, LinkState, Opportunities, Queue
+from tests.emulation.shaping.overload import MOST_GROWTH_BYTES, overload, sink
 from tests.emulation.shaping.path import PAYLOAD, TARGET, Path, burst, run
 
 STATE = LinkState(rate_bps=50e6, delay_s=0.005)
@@ -136,7 +138,7 @@ def test_when_the_core_dies_its_links_are_dead_and_it_is_said(path: Path) -> Non
         assert shaper.failure() is None
         assert shaper.realtime
         os.kill(shaper.pid, signal.SIGKILL)
-        shaper._core.wait()
+        os.waitid(os.P_PID, shaper.pid, os.WEXITED | os.WNOWAIT)
         assert path.ping(3, wait_s=0.3) == []
         assert "killed by signal 9" in str(shaper.failure())
         assert not shaper.realtime
@@ -156,6 +158,87 @@ def test_the_core_ends_with_the_process_that_started_it() -> None:
     while core.exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not core.exists()
+
+
+@pytest.mark.privileged
+def test_an_answer_that_comes_late_is_taken_for_no_other(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with UserspaceShaper() as shaper:
+        shaper.attach({path.there: STATE})
+        with monkeypatch.context() as patch:
+            patch.setattr(process, "ANSWER_TIMEOUT_S", 0.3)
+            os.kill(shaper.pid, signal.SIGSTOP)
+            with pytest.raises(ShapingError, match=r"did not answer within 0\.3 s"):
+                shaper.apply({"left->right": STATE})
+            with pytest.raises(ShapingError, match=r"did not answer within 0\.3 s"):
+                shaper.applied()
+        os.kill(shaper.pid, signal.SIGCONT)
+        assert set(shaper.counters()) == {"left->right"}
+        assert shaper.applied() == []
+
+
+@pytest.mark.privileged
+@pytest.mark.alone
+def test_what_a_flood_has_too_much_of_leaves_at_once(path: Path) -> None:
+    """A second of 1 Gbit/s is 83,000 packets, 200 MiB of them; 32 may wait, and one is on its way."""
+    seen = overload(path, seconds=1)
+    assert seen.counters.dropped_queue > 10_000
+    assert seen.growth_bytes < MOST_GROWTH_BYTES
+    assert seen.waiting <= 33
+
+
+@pytest.mark.privileged
+def test_numbers_of_queues_are_given_out_again(path: Path) -> None:
+    """More attaches than there are numbers, on one network, where another link stands all the while."""
+    others = {
+        Port(f"left->w{n}", path.namespace("left"), "right", address=f"10.9.{n // 256}.{n % 256}") for n in range(1000)
+    }
+    with UserspaceShaper() as shaper:
+        shaper.attach({path.there: STATE})
+        for _ in range(LINKS_AT_MOST // len(others) + 1):
+            shaper.attach(dict.fromkeys(others, STATE))
+            for port in others:
+                shaper.detach(port.link)
+        assert set(shaper.counters()) == {"left->right"}
+        assert len(path.ping(3)) == 3
+
+
+@pytest.mark.privileged
+def test_a_port_stays_dead_when_another_has_its_number(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(userspace, "LINKS_AT_MOST", 1)
+    other = Port("left->source", path.namespace("left"), "source")
+    with UserspaceShaper() as shaper:
+        shaper.attach({path.there: STATE})
+        assert len(path.ping(3)) == 3
+        shaper.detach("left->right")
+        shaper.attach({other: STATE})
+        assert path.ping(3, wait_s=0.3) == []
+        assert shaper.counters()["left->source"].packets == 0
+        with pytest.raises(ShapingError, match="more than 1 links at once"):
+            shaper.attach({path.there: STATE})
+        shaper.detach("left->source")
+        shaper.attach({path.there: STATE})
+        assert path.ping(3, wait_s=0.3) == []  # the way back is dead now
+        assert shaper.counters()["left->right"].packets == 3
+
+
+@pytest.mark.privileged
+def test_what_is_for_a_former_owner_of_a_number_is_not_taken(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Packets wait and come all the while; of each new owner's there are only its own."""
+    monkeypatch.setattr(userspace, "LINKS_AT_MOST", 1)
+    slow, idle = LinkState(1e6, 0.01), Port("left->source", path.namespace("left"), "source")
+    stream = flood.Stream(path.namespace("source"), TARGET, 100e6)
+    with UserspaceShaper() as shaper, sink(path), flood.start([stream], 60) as sending:
+        try:
+            for _ in range(20):
+                shaper.attach({path.there: slow})
+                while shaper.counters()["left->right"].dropped_queue < 20:
+                    time.sleep(0.001)
+                shaper.detach("left->right")
+                shaper.attach({idle: STATE})
+                assert shaper.counters()["left->source"] == LinkCounters()
+                shaper.detach("left->source")
+        finally:
+            sending.kill()
 
 
 @pytest.mark.privileged

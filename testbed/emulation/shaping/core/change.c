@@ -41,6 +41,7 @@ void enforce(struct link *l, const struct state *s)
     bool is_bad = l->loss.is_bad && s->loss.p > 0;
     l->loss = s->loss;
     l->loss.is_bad = is_bad;
+    fit_kernel_queue(l);
 }
 
 /* A change after all that are to come. */
@@ -56,6 +57,16 @@ void expect(struct link *l, const struct change *c)
 void forget_changes(struct link *l)
 {
     l->change = l->changes_end = 0;
+}
+
+/* Nothing that was put in force on it is reported any more: its number may be another's before that is asked for. */
+void forget_link(const struct link *l)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < done_count; i++)
+        if (done[i].link != l - links)
+            done[kept++] = done[i];
+    done_count = kept;
 }
 
 /* When the next one is due; INFINITY when none is to come. */

@@ -15,11 +15,14 @@ enum {
     ETHERNET_HEADER = 14,
     COPY_BYTES = 96,         /* of each packet: the longest IPv4 header (60) and a TCP header's fixed part (20) */
     MESSAGE_BYTES = 1024,    /* one packet's message: COPY_BYTES and about 150 of attributes */
+    SUPER_PACKET = 68130,    /* bytes on the wire of the longest, as main.c counts them */
     MESSAGES_A_READ = 64,
     READS_A_PASS = 16,       /* so that a flood at one router cannot starve the others' releases */
     VERDICT_BYTES = 8192,
-    RECEIVE_BUFFER = 64 << 20,   /* a message waiting there weighs about 1 KB: 64,000 packets not yet read */
-    KERNEL_QUEUE = 1 << 20,      /* packets the kernel may hold for us; the model's limit binds long before */
+    RECEIVE_BUFFER = 8 << 20,    /* the kernel doubles it; a message there weighs 1,280 bytes: 13,107 packets not yet read */
+    UNREAD_AT_MOST = 1 << 14,    /* more than these, so that the buffer is full first: what it has no room for is counted */
+    KERNEL_QUEUE = 1 << 20,      /* packets the kernel holds of one link at most, whatever its queue is set to */
+    CHANGES_AT_MOST = 1 << 16,   /* to come, of one link: rows each 10 ms for ten minutes */
     COMMAND_BYTES = 1 << 18,
 };
 
@@ -62,7 +65,6 @@ struct packet {
     uint32_t id;       /* the kernel's number, increasing within a queue */
     uint32_t wire;     /* bytes of its frames */
     uint16_t frames;   /* more than 1 for a super-packet */
-    bool dropped;      /* waits in line for its verdict only */
     bool passed;       /* had its verdict before its turn, on a link that reorders */
     bool queued;       /* came while another was in the queue: its service follows its predecessor's at once */
     double left;       /* bytes not yet served */
@@ -90,6 +92,7 @@ struct link {
     struct change *changes;        /* [change, changes_end) are to come, in the order of their moments */
     size_t change, changes_end, changes_room;
     uint32_t mtu;
+    uint32_t kernel_queue;         /* packets the kernel may hold */
     uint64_t random;
     struct packet *ring;           /* [head, serving) is in the pipe, [serving, tail) is in the queue */
     uint32_t size, head, serving, tail;
@@ -133,6 +136,7 @@ void release(struct link *l, double now);
 void enforce(struct link *l, const struct state *s);
 void expect(struct link *l, const struct change *c);
 void forget_changes(struct link *l);
+void forget_link(const struct link *l);
 double next_change(const struct link *l);
 void change_due(struct link *l, double now);
 size_t report_changes(char *text, size_t room);
@@ -141,6 +145,7 @@ size_t report_changes(char *text, size_t room);
 enum { NO_ANSWER = -1 };
 bool open_socket(struct namespace *n);
 bool configure_queue(struct link *l, uint8_t command);
+void fit_kernel_queue(struct link *l);
 int read_packets(struct namespace *n, uint32_t sequence);
 void give_verdict(struct link *l, uint8_t scope, uint32_t id, uint32_t verdict);
 void flush_verdicts(struct namespace *n);

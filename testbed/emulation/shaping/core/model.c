@@ -26,13 +26,7 @@ static struct packet *packet_at(struct link *l, uint32_t position)
 /* The packet to be served, or NULL. Positions wrap at 2^32, the ring's size is a power of two. */
 static struct packet *first_in_queue(struct link *l)
 {
-    for (; l->serving != l->tail; l->serving++) {
-        struct packet *p = packet_at(l, l->serving);
-        if (!p->dropped)
-            return p;
-        p->release = l->last_release;
-    }
-    return NULL;
+    return l->serving != l->tail ? packet_at(l, l->serving) : NULL;
 }
 
 /* The first in the queue has been served, at the time where the model stands. */
@@ -171,19 +165,22 @@ void arrive(struct link *l, uint32_t id, uint32_t wire, uint16_t frames, double 
     /* The kernel numbers a packet, then drops it if our receive buffer is full: a gap is such drops. */
     l->count.dropped_queue += id - l->last_id - 1;
     l->last_id = id;
+    if (!l->up || is_lost(l)) {
+        l->count.dropped_loss += frames;
+        give_verdict(l, NFQNL_MSG_VERDICT, id, NF_DROP);
+        return;
+    }
+    if (l->backlog >= l->limit) {
+        l->count.dropped_queue += frames;
+        give_verdict(l, NFQNL_MSG_VERDICT, id, NF_DROP);
+        return;
+    }
     if (l->tail - l->head == l->size)
         grow(l);
-    struct packet *p = packet_at(l, l->tail);
-    *p = (struct packet){.id = id, .wire = wire, .frames = frames, .left = wire, .queued = l->serving != l->tail};
-    if (!l->up || is_lost(l)) {
-        p->dropped = true;
-        l->count.dropped_loss += frames;
-    } else if (l->backlog >= l->limit) {
-        p->dropped = true;
-        l->count.dropped_queue += frames;
-    } else {
-        l->backlog += wire;
-    }
+    *packet_at(l, l->tail) = (struct packet){
+        .id = id, .wire = wire, .frames = frames, .left = wire, .queued = l->serving != l->tail,
+    };
+    l->backlog += wire;
     l->tail++;
 }
 
@@ -228,11 +225,6 @@ static void end_stretch(struct link *l)
     l->stretch = (struct stretch){0};
 }
 
-static uint32_t verdict_on(const struct packet *p)
-{
-    return p->dropped ? NF_DROP : NF_ACCEPT;
-}
-
 /* A packet passes. The rate that comes out is measured here, on the real clock: over stretches in which each packet had
  * waited behind another, bytes passed against (time that really passed) × (the rate it was served at). One that shared
  * its moment with its predecessor took no time. */
@@ -252,24 +244,22 @@ static void count(struct link *l, const struct packet *p, double now)
     l->last_passed = now;
 }
 
-/* Let go of what is due, from the head on. */
+/* Let go of what is due, from the head on: one verdict on all of it. What the model dropped is out of the kernel's list
+ * already, or its verdict goes before this one. */
 static void release_in_order(struct link *l, double now)
 {
     const struct packet *last = NULL;
     for (; l->head != l->serving; l->head++) {
         const struct packet *p = packet_at(l, l->head);
-        if (!p->passed && p->release > now + early)
-            break;
         if (p->passed)
             continue;
-        if (last && verdict_on(last) != verdict_on(p))
-            give_verdict(l, NFQNL_MSG_VERDICT_BATCH, last->id, verdict_on(last));
+        if (p->release > now + early)
+            break;
         last = p;
-        if (!p->dropped)
-            count(l, p, now);
+        count(l, p, now);
     }
     if (last)
-        give_verdict(l, NFQNL_MSG_VERDICT_BATCH, last->id, verdict_on(last));
+        give_verdict(l, NFQNL_MSG_VERDICT_BATCH, last->id, NF_ACCEPT);
 }
 
 /* Let go of what is due, wherever in the pipe it is. This walks the pipe, and the kernel walks its list for each
@@ -281,10 +271,9 @@ static void release_out_of_order(struct link *l, double now)
         struct packet *p = packet_at(l, i);
         if (p->passed || p->release > now + early)
             continue;
-        give_verdict(l, NFQNL_MSG_VERDICT, p->id, verdict_on(p));
+        give_verdict(l, NFQNL_MSG_VERDICT, p->id, NF_ACCEPT);
         p->passed = true;
-        if (!p->dropped)
-            count(l, p, now);
+        count(l, p, now);
     }
     while (l->head != l->serving && packet_at(l, l->head)->passed)
         l->head++;

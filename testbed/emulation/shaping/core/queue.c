@@ -5,8 +5,11 @@
 #include <linux/netfilter/nfnetlink.h>
 #include <linux/netfilter/nfnetlink_queue.h>
 #include <netinet/in.h>
+#include <netinet/ip.h>
 #include <poll.h>
+#include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -14,11 +17,24 @@
 
 #include "core.h"
 
+/* Send what was said to the kernel, which does it before this returns. Were a drop lost, a later verdict on all up to some
+ * packet would let it through: then rather every link goes dead, and the parent says so. */
 void flush_verdicts(struct namespace *n)
 {
-    if (n->verdict_bytes && send(n->socket, n->verdicts, n->verdict_bytes, 0) < 0)
-        fprintf(stderr, "testbed-shaper: verdicts refused: %s\n", strerror(errno));
+    if (n->verdict_bytes && send(n->socket, n->verdicts, n->verdict_bytes, 0) < 0) {
+        perror("testbed-shaper: verdicts refused");
+        abort();
+    }
     n->verdict_bytes = 0;
+}
+
+/* Say something to the kernel with the next flush, after what was said before. */
+static void say(struct namespace *n, const struct nlmsghdr *message)
+{
+    if (n->verdict_bytes + message->nlmsg_len > sizeof n->verdicts)
+        flush_verdicts(n);
+    memcpy(n->verdicts + n->verdict_bytes, message, message->nlmsg_len);
+    n->verdict_bytes += NLMSG_ALIGN(message->nlmsg_len);
 }
 
 /* One verdict: NFQNL_MSG_VERDICT on the packet `id` alone, NFQNL_MSG_VERDICT_BATCH on every packet up to it. */
@@ -36,11 +52,7 @@ void give_verdict(struct link *l, uint8_t scope, uint32_t id, uint32_t verdict)
         .attribute = {.nla_len = NLA_HDRLEN + sizeof message.verdict, .nla_type = NFQA_VERDICT_HDR},
         .verdict = {.verdict = htonl(verdict), .id = htonl(id)},
     };
-    struct namespace *n = l->namespace;
-    if (n->verdict_bytes + sizeof message > sizeof n->verdicts)
-        flush_verdicts(n);
-    memcpy(n->verdicts + n->verdict_bytes, &message, sizeof message);
-    n->verdict_bytes += sizeof message;
+    say(l->namespace, &message.netlink);
 }
 
 struct attributes {
@@ -84,14 +96,14 @@ static uint32_t header_length(const uint8_t *ip, uint32_t copied)
     return network + (copied > network + 12 ? (ip[network + 12] >> 4) * 4u : 20);
 }
 
-static void read_packet(const struct nlmsghdr *message, double now)
+static void read_packet(const struct namespace *n, const struct nlmsghdr *message, double now)
 {
     struct attributes a;
     parse(message, &a);
     const struct nfgenmsg *queue = NLMSG_DATA(message);
     const struct nfqnl_msg_packet_hdr *header = a.data[NFQA_PACKET_HDR];
     uint16_t index = ntohs(queue->res_id);
-    if (!header || index >= LINKS_AT_MOST || !links[index].namespace)
+    if (!header || index >= LINKS_AT_MOST || links[index].namespace != n)   /* who had the number before was elsewhere */
         return;
     struct link *l = &links[index];
     uint32_t length = number(&a, NFQA_CAP_LEN, a.length[NFQA_PAYLOAD]);
@@ -125,7 +137,7 @@ int read_packets(struct namespace *n, uint32_t sequence)
             int left = (int)messages[i].msg_len;
             for (struct nlmsghdr *m = (void *)buffers[i]; NLMSG_OK(m, left); m = NLMSG_NEXT(m, left)) {
                 if (m->nlmsg_type == (NFNL_SUBSYS_QUEUE << 8 | NFQNL_MSG_PACKET)) {
-                    read_packet(m, now);
+                    read_packet(n, m, now);
                 } else if (m->nlmsg_type == NLMSG_ERROR && sequence && m->nlmsg_seq == sequence) {
                     result = -((struct nlmsgerr *)NLMSG_DATA(m))->error;
                 }
@@ -135,41 +147,81 @@ int read_packets(struct namespace *n, uint32_t sequence)
     return result;
 }
 
-static char *put(char *at, uint16_t type, const void *data, uint16_t length)
+/* A message about a link's queue, to which attributes are put. */
+struct request {
+    struct nlmsghdr netlink;
+    struct nfgenmsg queue;
+    char attributes[128];
+};
+
+static struct request request_for(const struct link *l)
 {
-    struct nlattr attribute = {.nla_len = NLA_HDRLEN + length, .nla_type = type};
-    memcpy(at, &attribute, sizeof attribute);
-    memcpy(at + NLA_HDRLEN, data, length);
-    return at + NLA_ALIGN(attribute.nla_len);
+    return (struct request){
+        .netlink = {.nlmsg_len = offsetof(struct request, attributes), .nlmsg_flags = NLM_F_REQUEST,
+                    .nlmsg_type = NFNL_SUBSYS_QUEUE << 8 | NFQNL_MSG_CONFIG},
+        .queue = {.nfgen_family = AF_UNSPEC, .version = NFNETLINK_V0, .res_id = htons((uint16_t)(l - links))},
+    };
 }
 
-/* Bind or unbind a link's queue, and wait for the kernel's answer. False: errno says why. */
+static void put(struct request *r, uint16_t type, const void *data, uint16_t length)
+{
+    struct nlattr attribute = {.nla_len = NLA_HDRLEN + length, .nla_type = type};
+    char *at = (char *)r + r->netlink.nlmsg_len;
+    memcpy(at, &attribute, sizeof attribute);
+    memcpy(at + NLA_HDRLEN, data, length);
+    r->netlink.nlmsg_len += NLA_ALIGN(attribute.nla_len);
+}
+
+static void put_number(struct request *r, uint16_t type, uint32_t value)
+{
+    put(r, type, &(uint32_t){htonl(value)}, sizeof value);
+}
+
+/* Let the kernel hold what the link's own queue and pipe may, in the smallest packets, and what we may not have read yet.
+ * It only grows, by twice at least: what an earlier state let in may be there still, and traces change it often. */
+void fit_kernel_queue(struct link *l)
+{
+    double smallest = ETHERNET_HEADER + sizeof(struct iphdr);
+    double bytes = l->limit + SUPER_PACKET + l->rate * (l->delay + l->jitter);
+    double wanted = fmin(bytes / smallest + UNREAD_AT_MOST, KERNEL_QUEUE);
+    if (l->kernel_queue >= wanted)
+        return;
+    l->kernel_queue = (uint32_t)fmin(exp2(ceil(log2(wanted))), KERNEL_QUEUE);
+    if (!l->namespace)   /* it is told with the binding */
+        return;
+    struct request r = request_for(l);
+    put_number(&r, NFQA_CFG_QUEUE_MAXLEN, l->kernel_queue);
+    say(l->namespace, &r.netlink);
+}
+
+/* Bind or unbind a link's queue, and wait for the kernel's answer. False: errno says why.
+ *
+ * Verdicts go before it and what is given meanwhile right after, so that none meets a later owner of the number. */
 bool configure_queue(struct link *l, uint8_t command)
 {
     struct namespace *n = l->namespace;
-    _Alignas(NLMSG_ALIGNTO) char buffer[256] = {0};
-    struct nlmsghdr *message = (void *)buffer;
-    struct nfgenmsg *queue = NLMSG_DATA(message);
-    *queue = (struct nfgenmsg){.nfgen_family = AF_UNSPEC, .version = NFNETLINK_V0,
-                               .res_id = htons((uint16_t)(l - links))};
-    char *at = (char *)queue + NLMSG_ALIGN(sizeof *queue);
-    at = put(at, NFQA_CFG_CMD, &(struct nfqnl_msg_config_cmd){.command = command}, sizeof(struct nfqnl_msg_config_cmd));
+    struct request r = request_for(l);
+    put(&r, NFQA_CFG_CMD, &(struct nfqnl_msg_config_cmd){.command = command}, sizeof(struct nfqnl_msg_config_cmd));
     if (command == NFQNL_CFG_CMD_BIND) {
         struct nfqnl_msg_config_params params = {htonl(COPY_BYTES), NFQNL_COPY_PACKET};
-        at = put(at, NFQA_CFG_PARAMS, &params, sizeof params);
-        at = put(at, NFQA_CFG_QUEUE_MAXLEN, &(uint32_t){htonl(KERNEL_QUEUE)}, 4);
-        at = put(at, NFQA_CFG_FLAGS, &(uint32_t){htonl(NFQA_CFG_F_GSO)}, 4);
-        at = put(at, NFQA_CFG_MASK, &(uint32_t){htonl(NFQA_CFG_F_GSO)}, 4);
+        put(&r, NFQA_CFG_PARAMS, &params, sizeof params);
+        put_number(&r, NFQA_CFG_QUEUE_MAXLEN, l->kernel_queue);
+        put_number(&r, NFQA_CFG_FLAGS, NFQA_CFG_F_GSO);
+        put_number(&r, NFQA_CFG_MASK, NFQA_CFG_F_GSO);
     }
-    *message = (struct nlmsghdr){.nlmsg_len = (uint32_t)(at - buffer), .nlmsg_seq = ++n->sequence,
-                                 .nlmsg_type = NFNL_SUBSYS_QUEUE << 8 | NFQNL_MSG_CONFIG,
-                                 .nlmsg_flags = NLM_F_REQUEST | NLM_F_ACK};
-    if (send(n->socket, buffer, message->nlmsg_len, 0) < 0)
+    r.netlink.nlmsg_seq = ++n->sequence;
+    r.netlink.nlmsg_flags |= NLM_F_ACK;
+    read_packets(n, 0);   /* the kernel's answer needs room in the buffer */
+    flush_verdicts(n);
+    if (send(n->socket, &r, r.netlink.nlmsg_len, 0) < 0)
         return false;
     int result;
     while ((result = read_packets(n, n->sequence)) == NO_ANSWER)
-        if (poll(&(struct pollfd){.fd = n->socket, .events = POLLIN}, 1, 1000) <= 0)
-            return errno = ETIMEDOUT, false;
+        if (poll(&(struct pollfd){.fd = n->socket, .events = POLLIN}, 1, 1000) <= 0) {
+            result = ETIMEDOUT;
+            break;
+        }
+    flush_verdicts(n);
     return (errno = result) == 0;
 }
 
@@ -184,6 +236,11 @@ bool open_socket(struct namespace *n)
     setsockopt(n->socket, SOL_NETLINK, NETLINK_NO_ENOBUFS, &on, sizeof on);
     setsockopt(n->socket, SOL_NETLINK, NETLINK_CAP_ACK, &on, sizeof on);
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = n};
-    epoll_ctl(poller, EPOLL_CTL_ADD, n->socket, &event);
+    if (epoll_ctl(poller, EPOLL_CTL_ADD, n->socket, &event) < 0) {
+        int reason = errno;
+        close(n->socket);
+        n->socket = 0;
+        return errno = reason, false;
+    }
     return true;
 }

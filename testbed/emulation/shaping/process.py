@@ -1,0 +1,101 @@
+"""The shaping core's process, as its owner sees it.
+
+UserspaceShaper --"17", commands--> [ core/commands.c ] --"17 ok" or "17 error REASON"-->
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import time
+from itertools import count
+
+from testbed.emulation.shaping.base import ShapingError
+from testbed.emulation.shaping.build import build_core
+
+ANSWER_BYTES = 1 << 18
+ANSWER_TIMEOUT_S = 10.0
+
+
+class CoreProcess:
+    """Requests go in one after the other, each with a number, and its answer comes with that.
+
+    So what is answered after its caller has given up is taken for nothing else. Not for several threads at once.
+    """
+
+    def __init__(self) -> None:
+        """Start it. Raises ShapingError when it cannot be built."""
+        core = build_core()
+        self._numbers = count(1)
+        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            for end in (self._channel, theirs):
+                for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+                    end.setsockopt(socket.SOL_SOCKET, option, ANSWER_BYTES)
+            # In a session of its own: an interrupt from the terminal is for us, who then take the network
+            # down.
+            self._process = subprocess.Popen(
+                [core], stdin=theirs.fileno(), stdout=subprocess.DEVNULL, start_new_session=True
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def realtime(self) -> bool:
+        """Whether it goes in front of all ordinary processes."""
+        if self.failure() is not None:
+            return False
+        self.ask("counters 0")  # what it asked the system for at its start it has by the time it answers
+        return os.sched_getscheduler(self.pid) == os.SCHED_RR
+
+    def ask(self, commands: str, *files: int) -> list[str]:
+        """Have commands done at one instant, with open files where one needs them; the lines of the answer.
+
+        Raises ShapingError with the reason when one of them, and so the rest, was not done, or when no answer comes in
+        time: then they are done late or never.
+        """
+        number = next(self._numbers)
+        try:
+            socket.send_fds(self._channel, [f"{number}\n{commands}".encode()], files)
+            said, *lines = self._answer(number).splitlines() or [""]
+        except TimeoutError:
+            raise ShapingError(
+                f"the shaping core did not answer within {ANSWER_TIMEOUT_S:g} s, so it may not have done what it was "
+                "asked; it was stopped, or this host has no time for it: let it run less at once"
+            ) from None
+        except OSError as error:
+            raise ShapingError(self.failure() or f"the shaping core cannot be reached: {error}") from error
+        if said != "ok":
+            raise ShapingError(said.removeprefix("error ") or self.failure() or "the shaping core has gone")
+        return lines
+
+    def failure(self) -> str | None:
+        """Why every link is dead; None while all is well."""
+        status = self._process.poll()
+        if status is None:
+            return None
+        ended = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+        return f"the shaping core {ended}, so every link is dead; take the network down and up again"
+
+    def close(self) -> None:
+        """End it. A second time does nothing."""
+        self._channel.close()
+        # End of file is its signal to go; the kernel drops what it held.
+        try:
+            self._process.wait(ANSWER_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _answer(self, number: int) -> str:
+        """The answer to a request; empty when the process has gone. Those before it are of callers that gave up."""
+        deadline = time.monotonic() + ANSWER_TIMEOUT_S
+        while (left_s := deadline - time.monotonic()) > 0:
+            self._channel.settimeout(left_s)
+            its, _, answer = self._channel.recv(ANSWER_BYTES).decode().partition(" ")
+            if its in ("", str(number)):
+                return answer
+        raise TimeoutError

@@ -1,0 +1,28 @@
+"""The shaping core built so that it ends, with a report on standard error, where it goes wrong in a way that C does not
+notice: past an object's end, after it was freed, with a number that does not fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from testbed.emulation.shaping import build
+
+FLAGS = (
+    *(flag for flag in build.FLAGS if flag not in ("-O2", *build.HARDENING)),
+    *("-O1", "-g", "-Werror", "-fno-omit-frame-pointer"),
+    *("-fsanitize=address,undefined,float-cast-overflow", "-fno-sanitize-recover=all"),
+)
+
+
+@contextmanager
+def sanitized(folder: Path) -> Iterator[Path]:
+    """While this is open `build_core` makes this one, in a folder of its own; its file."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build, "FLAGS", FLAGS)
+        patch.setattr(build, "BINARY", folder / "testbed-shaper")
+        yield build.build_core()

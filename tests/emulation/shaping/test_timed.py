@@ -1,0 +1,27 @@
+"""The process beside netem that sends requests at their moments, as its owner sees it."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from testbed.emulation.shaping import ShapingError
+from testbed.emulation.shaping.timed import Batch, Timer, TimerAnswer
+
+pytestmark = pytest.mark.unit
+
+
+def test_one_that_does_not_answer_is_ended() -> None:
+    timer = Timer()
+    try:
+        assert timer.ask(Batch()) == TimerAnswer([], None)
+        assert timer.failure() is None
+        timer._channel.settimeout(0.3)
+        os.kill(timer._process.pid, signal.SIGSTOP)
+        with pytest.raises(ShapingError, match="did not answer"):
+            timer.ask(Batch())
+        assert timer.failure() is not None
+    finally:
+        timer.close()
