@@ -1,0 +1,124 @@
+"""What pip installs: the pins of pyproject.toml, and requirements.lock, which has of each package that they need the
+version and the hashes of its files.
+
+pip is given the lock as constraints: it takes the packages that are asked for, and of the others those that they need
+in the build it finds. So what torch needs for CUDA, several GB, comes with a torch built for CUDA and not without.
+
+    python -m testbed.emulation.requirements EXTRA...      prints what the extras pin, as locked: for `pip --requirement`
+
+It needs the standard library alone, since what it prints is what makes the environment.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import tomllib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+#: An entry as uv writes it: `name==1.2 ; marker \`, a line a hash, and in comments whose dependency it is.
+ENTRY = re.compile(r"^([\w.-]+)==([^\s;\\]+)(?: ; ([^\\\n]+?))?(?: \\)?\n((?:^ +.*\n)*)", re.MULTILINE)
+
+
+class LockError(Exception):
+    """pyproject.toml and requirements.lock do not agree; the text says where and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Locked:
+    """A package of the lock: `needed_by` are names of packages, or of the file that pins it."""
+
+    name: str
+    version: str
+    marker: str | None
+    hashes: tuple[str, ...]
+    needed_by: tuple[str, ...]
+
+    def __str__(self) -> str:
+        marker = f" ; {self.marker}" if self.marker else ""
+        lines = [f"{self.name}=={self.version}{marker}", *(f"    --hash=sha256:{digest}" for digest in self.hashes)]
+        return " \\\n".join(lines) + "\n" + f"    # via {', '.join(self.needed_by)}\n"
+
+
+Lock = dict[str, Locked]
+
+
+def parse(text: str) -> Lock:
+    """The packages of a lock by their names."""
+    lock = {}
+    for name, version, marker, rest in ENTRY.findall(text):
+        hashes = tuple(re.findall(r"--hash=sha256:([0-9a-f]{64})", rest))
+        users = re.findall(r"(?:# via|,) ([\w.-]+)", rest)
+        lock[name] = Locked(name, version, marker or None, hashes, tuple(users))
+    return lock
+
+
+def read(root: Path = ROOT) -> Lock:
+    """The lock of a checkout."""
+    return parse((root / "requirements.lock").read_text())
+
+
+def pins(*extras: str, root: Path = ROOT) -> list[str]:
+    """What extras of pyproject.toml pin (`torch==2.13.0`): `sync` is what a worker needs, `emulate` the rest.
+
+    Of all extras where none is named.
+    """
+    optional = tomllib.loads((root / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    return [pin for extra in extras or optional for pin in optional[extra]]
+
+
+def locked(*extras: str, root: Path = ROOT) -> list[Locked]:
+    """What extras pin, as it is locked. Raises LockError where the lock has no such version."""
+    lock = read(root)
+    found = []
+    for pin in pins(*extras, root=root):
+        name, version = name_and_version(pin)
+        if name not in lock or lock[name].version != version:
+            has = f"has {lock[name].version}" if name in lock else "has none"
+            raise LockError(f"pyproject.toml pins {name}=={version}, and requirements.lock {has}. Run: make update")
+        found.append(lock[name])
+    return found
+
+
+def name_and_version(pin: str) -> tuple[str, str]:
+    """The parts of a pin such as `PyYAML==6.0.3; python_version < '4'`, the name as an index spells it."""
+    name, _, version = pin.partition(";")[0].strip().partition("==")
+    return canonical(name), version
+
+
+def canonical(name: str) -> str:
+    """A package's name as an index spells it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def closure(lock: Lock, wanted: Iterable[Locked]) -> list[Locked]:
+    """Some packages of the lock and all that they may need, in any build, by name."""
+    names = {package.name for package in wanted}
+    while more := {package.name for package in lock.values() if names & set(package.needed_by)} - names:
+        names |= more
+    return [lock[name] for name in sorted(names)]
+
+
+def changes(old: dict[str, str], new: dict[str, str]) -> Iterator[str]:
+    """From versions by name to others, a line each: `name old → new`, with `none` where there is none."""
+    for name in sorted({*old, *new}):
+        if old.get(name) != new.get(name):
+            yield f"{name} {old.get(name, 'none')} → {new.get(name, 'none')}"
+
+
+def main(extras: list[str]) -> int:
+    """Print what these extras pin, as it is locked; 3 where the lock has not all of it."""
+    try:
+        print(*locked(*extras), sep="", end="")
+    except LockError as error:
+        print(error, file=sys.stderr)
+        return 3
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
