@@ -4,7 +4,7 @@ version and the hashes of its files.
 pip is given the lock as constraints: it takes the packages that are asked for, and of the others those that they need
 in the build it finds. So what torch needs for CUDA, several GB, comes with a torch built for CUDA and not without.
 
-    python -m testbed.emulation.requirements EXTRA...      prints what the extras pin, as locked: for `pip --requirement`
+    python -m testbed.emulation.requirements EXTRA...    prints what the extras pin, as locked: a requirements file
 
 It needs the standard library alone, since what it prints is what makes the environment.
 """
