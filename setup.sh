@@ -88,10 +88,11 @@ locked() { # locked NAME: its entry in requirements.lock, whatever pyproject.tom
     sed -n "/^$1==/,/[^\\]$/p" requirements.lock
 }
 
-# Every file has a hash that the lock has, or is refused. pip then lists all that it would have taken, of torch 50, and
-# they are left out, so that the end of the output says which package it is.
+# Every file has a hash that the lock has, or is refused; only wheels, since what a package is built with is in no lock.
+# Of one that is refused pip lists all the hashes it would have taken, of torch 32: they are left out, so that the end of
+# the output says which package it is.
 pip_install() { # pip_install ENVIRONMENT OPTION...
-    "$1/bin/python" -m pip install --require-hashes --ignore-installed "${@:2}" 2>&1 |
+    "$1/bin/python" -m pip install --require-hashes --only-binary=:all: --ignore-installed "${@:2}" 2>&1 |
         sed -u -E '/^ *Expected .* [0-9a-f]{64}$/d'
 }
 

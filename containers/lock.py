@@ -47,8 +47,8 @@ def builds(lock: Lock, places: Mapping[str, list[str]]) -> dict[str, set[str]]:
     """By name, the hashes of the builds that pip would take here and that the lock lacks."""
     constraints = ROOT / "build" / "constraints.txt"
     constraints.write_text("".join(f"{package.name}=={package.version}\n" for package in lock.values()))
-    command = [*PIP, "install", "--quiet", "--dry-run", "--ignore-installed", "--report=-", "--constraint"]
-    report = json.loads(_output([*command, str(constraints), *pins()]))
+    command = [*PIP, "install", "--quiet", "--dry-run", "--only-binary=:all:", "--ignore-installed", "--report=-"]
+    report = json.loads(_output([*command, f"--constraint={constraints}", *pins()]))
     found = {}
     for item in report["install"]:
         name, version = canonical(item["metadata"]["name"]), item["metadata"]["version"]

@@ -257,9 +257,8 @@ def pinned(extras: Sequence[str]) -> str:
 def python_packages(wheels: Iterable[str]) -> dict[str, str]:
     """The label that tells which packages these wheels of a wheelhouse make of an image, pip aside."""
     names = [wheel.rpartition("/")[2].split("-")[:2] for wheel in wheels if wheel.endswith(".whl")]
-    return {
-        PACKAGES_LABELS["python"]: " ".join(f"{canonical(name)}={version}" for name, version in names if name != "pip")
-    }
+    held = [f"{canonical(name)}={version}" for name, version in names if name != "pip"]
+    return {PACKAGES_LABELS["python"]: " ".join(held)}
 
 
 def _make_worker(client: docker.DockerClient, torch: str, recipes: Recipes, progress: Progress) -> str:
