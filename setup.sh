@@ -100,10 +100,10 @@ pip_install() { # pip_install ENVIRONMENT OPTION...
 # so it does not count as installed. The venv's own pip is of the distribution, and knows no hashes in constraints yet.
 make_environment() { # make_environment PYTHON
     rm -rf .venv &&
-        "$1" -m testbed.emulation.requirements build sync emulate test >build/requirements.txt &&
-        locked pip >build/pip.txt &&
         "$1" -m venv --system-site-packages .venv &&
+        locked pip >build/pip.txt &&
         pip_install .venv --requirement build/pip.txt &&
+        .venv/bin/python -m testbed.emulation.requirements build sync emulate test >build/requirements.txt &&
         pip_install .venv --requirement build/requirements.txt --constraint requirements.lock &&
         .venv/bin/python -m pip install --no-deps --no-build-isolation --editable . &&
         environment_inputs "$1" >.venv/inputs

@@ -221,18 +221,21 @@ def wheelhouse(python: str, extras: Sequence[str]) -> dict[str, Path | None]:
     entries: dict[str, Path | None] = {"wheelhouse": None}
     if not extras:
         return entries
-    wanted = _wanted(extras)
-    needed = map(str, requirements.closure(requirements.read(ROOT), wanted))
+    target = ("--only-binary=:all:", f"--python-version={python}")
+    try:
+        wanted = "".join(map(str, requirements.chosen(_wanted(extras), *target)))
+    except requirements.LockError as error:
+        raise ImageError(str(error)) from error
+    needed = map(str, requirements.closure(requirements.read(ROOT), _wanted(extras)))
     # A directory for every set of inputs: one that is left over would bring two versions of a package.
-    directory = BUILD / f"wheelhouse-{hash_of([python, *needed])}"
+    directory = BUILD / f"wheelhouse-{hash_of([python, wanted, *needed])}"
     directory.mkdir(parents=True, exist_ok=True)
     listed = directory / "requirements.txt"
-    listed.write_text("".join(map(str, wanted)))
+    listed.write_text(wanted)
     _command(
         [
             *(sys.executable, "-m", "pip", "download", "--quiet", "--require-hashes", "--dest", str(directory)),
-            *("--only-binary=:all:", f"--python-version={python}", "--requirement", str(listed)),
-            *("--constraint", str(ROOT / "requirements.lock")),
+            *(*target, "--requirement", str(listed), "--constraint", str(ROOT / "requirements.lock")),
         ],
         f"pip on this machine must be able to get {pinned(extras)} for Python {python}, and all it needs, as "
         "requirements.lock has them: check its settings (`pip config list`) and the network. A file that does not "

@@ -2,23 +2,28 @@
 version and the hashes of its files.
 
 pip is given the lock as constraints: it takes the packages that are asked for, and of the others those that they need
-in the build it finds. So what torch needs for CUDA, several GB, comes with a torch built for CUDA and not without.
+in the build it finds. So what torch needs for CUDA, 2.5 GB, comes with a torch built for CUDA and not without.
 
     python -m testbed.emulation.requirements EXTRA...    prints what the extras pin, as locked: a requirements file
 
-It needs the standard library alone, since what it prints is what makes the environment.
+It needs the standard library and pip alone, since what it prints is what makes the environment.
 """
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
 import sys
 import tomllib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+
+#: What comes in builds for different machines (`2.13.0+cpu`), among which pip's settings choose: an index, a folder.
+BUILT = frozenset({"torch"})
 
 #: An entry as uv writes it: `name==1.2 ; marker \`, a line a hash, and in comments whose dependency it is.
 ENTRY = re.compile(r"^([\w.-]+)==([^\s;\\]+)(?: ; ([^\\\n]+?))?(?: \\)?\n((?:^ +.*\n)*)", re.MULTILINE)
@@ -84,6 +89,24 @@ def locked(*extras: str, root: Path = ROOT) -> list[Locked]:
     return found
 
 
+def chosen(packages: Iterable[Locked], *options: str) -> Iterator[Locked]:
+    """The packages, each in the build that pip takes by its settings, here or for the machine that these options name.
+
+    Left to itself, pip prefers a file that an index lists with its hash: PyPI's torch, which is for CUDA, to a
+    build for the CPU in a folder, or to one whose hash the lock lacks. Raises LockError when pip finds no build.
+    """
+    for package in packages:
+        if package.name in BUILT:
+            command = [sys.executable, "-m", "pip", "index", "versions", package.name, "--json", *options]
+            done = subprocess.run(command, capture_output=True, text=True)
+            versions = json.loads(done.stdout)["versions"] if done.returncode == 0 else []
+            builds = [version for version in versions if version.partition("+")[0] == package.version]
+            if not builds:
+                raise LockError(f"pip finds no {package.name}=={package.version} for this Python:\n{done.stderr}")
+            package = replace(package, version=builds[0])
+        yield package
+
+
 def name_and_version(pin: str) -> tuple[str, str]:
     """The parts of a pin such as `PyYAML==6.0.3; python_version < '4'`, the name as an index spells it."""
     name, _, version = pin.partition(";")[0].strip().partition("==")
@@ -111,9 +134,9 @@ def changes(old: dict[str, str], new: dict[str, str]) -> Iterator[str]:
 
 
 def main(extras: list[str]) -> int:
-    """Print what these extras pin, as it is locked; 3 where the lock has not all of it."""
+    """Print what these extras pin, as it is locked; 3 where the lock or pip has not all of it."""
     try:
-        print(*locked(*extras), sep="", end="")
+        print(*chosen(locked(*extras)), sep="", end="")
     except LockError as error:
         print(error, file=sys.stderr)
         return 3

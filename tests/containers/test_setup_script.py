@@ -76,15 +76,6 @@ def test_a_file_of_another_hash_is_refused_by_name_with_what_to_do(pinned: Path)
 
 
 @pytest.mark.privileged
-def test_a_pin_that_the_lock_lacks_is_named(pinned: Path) -> None:
-    (pinned / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text().replace("torch==", "torch==9999."))
-    done = run(["./setup.sh"], pinned)
-    assert done.returncode == 3
-    assert "pyproject.toml pins torch==9999." in done.stdout
-    assert "Run: make update" in done.stdout
-
-
-@pytest.mark.privileged
 def test_files_go_back_to_the_user_behind_sudo(checkout: Path) -> None:
     (checkout / "build").mkdir()
     (checkout / "build" / "file").touch()

@@ -75,6 +75,19 @@ def test_a_pin_that_is_not_locked_is_told_with_what_to_do(tmp_path: Path, capsys
 
 
 @pytest.mark.unit
+def test_the_build_is_the_one_of_pips_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where an index has a build for CUDA with its hash, and a folder one for the CPU without, pip would take CUDA."""
+    torch = requirements.read()["torch"]
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    with pytest.raises(LockError, match=f"pip finds no torch=={torch.version}"):
+        list(requirements.chosen([torch]))
+    for version in ("1.0", torch.version, f"{torch.version}+cpu", "9999.0"):
+        (tmp_path / f"torch-{version}-py3-none-any.whl").touch()
+    assert [package.version for package in requirements.chosen([torch])] == [f"{torch.version}+cpu"]
+
+
+@pytest.mark.unit
 def test_an_entry_reads_as_it_is_written() -> None:
     package = Locked("a-b", "1.0", "python_version < '3.12'", ("0" * 64, "1" * 64), ("c", "testbed"))
     assert requirements.parse(f"# a line\n{package}") == {"a-b": package}
