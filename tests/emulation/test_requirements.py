@@ -82,8 +82,8 @@ def test_the_build_is_the_one_of_pips_settings(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
     with pytest.raises(LockError, match=f"pip finds no torch=={torch.version}"):
         list(requirements.chosen([torch]))
-    for version in ("1.0", torch.version, f"{torch.version}+cpu", "9999.0"):
-        (tmp_path / f"torch-{version}-py3-none-any.whl").touch()
+    for built in ("1.0", torch.version, f"{torch.version}+cpu", "9999.0"):
+        (tmp_path / f"torch-{built}-py3-none-any.whl").touch()
     assert [package.version for package in requirements.chosen([torch])] == [f"{torch.version}+cpu"]
 
 
