@@ -21,6 +21,7 @@ from testbed.emulation.image import (
     hash_of,
     held_by,
     import_base,
+    locked,
     pinned,
     probe_python,
     python_packages,
@@ -32,9 +33,6 @@ from testbed.emulation.shaping import build
 
 #: What a run calls, an engine, and what the shaping core is made with.
 DEBIAN_PACKAGES = sorted({*PROGRAMS.values(), *build.PACKAGES.split(), "docker.io"})
-
-#: Of pyproject.toml, what a run needs.
-EXTRAS = ("sync", "emulate")
 
 #: What of the checkout goes into the image: all that a run reads, and that the worker image's tag is made of.
 CODE = (
@@ -64,8 +62,9 @@ def ensure_ci_image(client: docker.DockerClient, progress: Progress = print) -> 
             base = import_base(client, "ci-base", recipes["ci-base"], DEBIAN_PACKAGES)
     with told(progress, "CI image"):
         python, _ = probe_python(client, base)
-        wheels = wheelhouse(python, EXTRAS)
-        arguments = {"BASE": base, "PACKAGES": pinned(EXTRAS)}
+        packages = locked("sync", "emulate")
+        wheels = wheelhouse(python, packages)
+        arguments = {"BASE": base, "PACKAGES": pinned(packages)}
         tag = build_image(client, "ci", recipes["ci"], [base], wheels | code, arguments, python_packages(wheels))
     remove_superseded(client, {kind: find(client, kind, recipe) for kind, recipe in recipes.items()})
     return tag

@@ -3,7 +3,7 @@
 Three images stand on one another, each tagged with a hash of what it holds:
 
     testbed-base    Debian with Python, made by mmdebstrap           its packages and their versions
-    testbed-torch   + torch, from wheels that pip on the host got    + the wheels by their own hashes
+    testbed-torch   + torch and msgspec, from wheels that pip got    + the wheels by their own hashes
     testbed-worker  + data, user, code                               + both, file by file; rebuilt in 2 s
 
 What an image holds is known once it is made, since Debian's mirror and pip's index move on. It is found by a label with
@@ -38,7 +38,7 @@ from docker.errors import APIError, BuildError, ImageNotFound
 
 from testbed.emulation import engine, requirements
 from testbed.emulation.errors import EmulationError
-from testbed.emulation.requirements import canonical
+from testbed.emulation.requirements import Locked, LockError, canonical
 
 ROOT = requirements.ROOT
 CONTAINERS = ROOT / "containers"
@@ -123,7 +123,7 @@ def renew_worker_image(client: docker.DockerClient, progress: Progress = print) 
 
 def _recipes(client: docker.DockerClient, foreign_base: str | None, progress: Progress) -> Recipes:
     base = _foreign_id(client, foreign_base, progress) if foreign_base else base_recipe()
-    wheels = requirements.closure(requirements.read(ROOT), _wanted(["sync"]))
+    wheels = requirements.closure(requirements.read(ROOT), locked("sync"))
     torch = hash_of([base, *map(str, wheels), hash_of_file(CONTAINERS / "torch.Dockerfile")])
     worker_inputs = [torch, hash_of_file(CONTAINERS / "worker.Dockerfile"), hash_of_file(CONTAINERS / "digits.py")]
     return Recipes(base, torch, hash_of(worker_inputs + held_by(_worker_code())))
@@ -199,9 +199,9 @@ def _make_base(client: docker.DockerClient, recipes: Recipes, progress: Progress
 def _make_torch(client: docker.DockerClient, base: str, recipes: Recipes, progress: Progress) -> str:
     with told(progress, "torch image"):
         python, has_torch = probe_python(client, base)
-        extras = [] if has_torch else ["sync"]
-        wheels = wheelhouse(python, extras)
-        arguments = {"BASE": base, "PACKAGES": pinned(extras), "CHECKOUT": str(ROOT)}
+        wanted = [package for package in locked("sync") if not (has_torch and package.name == "torch")]
+        wheels = wheelhouse(python, wanted)
+        arguments = {"BASE": base, "PACKAGES": pinned(wanted), "CHECKOUT": str(ROOT)}
         return build_image(client, "torch", recipes.torch, [base], wheels, arguments, python_packages(wheels))
 
 
@@ -212,23 +212,20 @@ def probe_python(client: docker.DockerClient, image: str) -> tuple[str, bool]:
     return python, has_torch
 
 
-def wheelhouse(python: str, extras: Sequence[str]) -> dict[str, Path | None]:
-    """A build's `wheelhouse/`: what these extras pin for a Python such as `3.11`, all it needs, and pip's own wheel.
+def wheelhouse(python: str, packages: Sequence[Locked]) -> dict[str, Path | None]:
+    """A build's `wheelhouse/`: these packages for a Python such as `3.11`, all they need, and pip's own wheel.
 
-    Each file has a hash that requirements.lock has. Empty when no extra is named. Raises ImageError when pip on this
-    machine cannot get one.
+    Each file has a hash that requirements.lock has. Raises ImageError when pip on this machine cannot get one.
     """
-    entries: dict[str, Path | None] = {"wheelhouse": None}
-    if not extras:
-        return entries
+    lock = requirements.read(ROOT)
+    packages = [*packages, lock["pip"]]  # which an image is built with, out of its own wheel
     target = ("--only-binary=:all:", f"--python-version={python}")
     try:
-        wanted = "".join(map(str, requirements.chosen(_wanted(extras), *target)))
-    except requirements.LockError as error:
+        wanted = "".join(map(str, requirements.chosen(packages, *target)))
+    except LockError as error:
         raise ImageError(str(error)) from error
-    needed = map(str, requirements.closure(requirements.read(ROOT), _wanted(extras)))
     # A directory for every set of inputs: one that is left over would bring two versions of a package.
-    directory = BUILD / f"wheelhouse-{hash_of([python, wanted, *needed])}"
+    directory = BUILD / f"wheelhouse-{hash_of([python, wanted, *map(str, requirements.closure(lock, packages))])}"
     directory.mkdir(parents=True, exist_ok=True)
     listed = directory / "requirements.txt"
     listed.write_text(wanted)
@@ -237,24 +234,24 @@ def wheelhouse(python: str, extras: Sequence[str]) -> dict[str, Path | None]:
             *(sys.executable, "-m", "pip", "download", "--quiet", "--require-hashes", "--dest", str(directory)),
             *(*target, "--requirement", str(listed), "--constraint", str(ROOT / "requirements.lock")),
         ],
-        f"pip on this machine must be able to get {pinned(extras)} for Python {python}, and all it needs, as "
+        f"pip on this machine must be able to get {pinned(packages)} for Python {python}, and all they need, as "
         "requirements.lock has them: check its settings (`pip config list`) and the network. A file that does not "
         "match the hashes is none of those that the lock was made from: do not use it unless you know whose it is.",
     )
-    return entries | {f"wheelhouse/{wheel.name}": wheel for wheel in sorted(directory.glob("*.whl"))}
+    return {"wheelhouse": None} | {f"wheelhouse/{wheel.name}": wheel for wheel in sorted(directory.glob("*.whl"))}
 
 
-def _wanted(extras: Sequence[str]) -> list[requirements.Locked]:
-    # pip runs out of its own wheel while an image is built.
+def locked(*extras: str) -> list[Locked]:
+    """What extras of pyproject.toml pin, as it is locked. Raises ImageError where the lock has no such version."""
     try:
-        return [*requirements.locked(*extras, root=ROOT), requirements.read(ROOT)["pip"]]
-    except requirements.LockError as error:
+        return requirements.locked(*extras, root=ROOT)
+    except LockError as error:
         raise ImageError(str(error)) from error
 
 
-def pinned(extras: Sequence[str]) -> str:
-    """What extras pin, for pip's command line; nothing where none is named."""
-    return " ".join(requirements.pins(*extras, root=ROOT)) if extras else ""
+def pinned(packages: Iterable[Locked]) -> str:
+    """These packages for pip's command line."""
+    return " ".join(f"{package.name}=={package.version}" for package in packages)
 
 
 def python_packages(wheels: Iterable[str]) -> dict[str, str]:
