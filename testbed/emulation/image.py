@@ -123,8 +123,8 @@ def renew_worker_image(client: docker.DockerClient, progress: Progress = print) 
 
 def _recipes(client: docker.DockerClient, foreign_base: str | None, progress: Progress) -> Recipes:
     base = _foreign_id(client, foreign_base, progress) if foreign_base else base_recipe()
-    wheels = requirements.closure(requirements.read(ROOT), locked("sync"))
-    torch = hash_of([base, *map(str, wheels), hash_of_file(CONTAINERS / "torch.Dockerfile")])
+    wheels = [package.requirement for package in requirements.closure(requirements.read(ROOT), locked("sync"))]
+    torch = hash_of([base, *wheels, hash_of_file(CONTAINERS / "torch.Dockerfile")])
     worker_inputs = [torch, hash_of_file(CONTAINERS / "worker.Dockerfile"), hash_of_file(CONTAINERS / "digits.py")]
     return Recipes(base, torch, hash_of(worker_inputs + held_by(_worker_code())))
 
@@ -221,11 +221,12 @@ def wheelhouse(python: str, packages: Sequence[Locked]) -> dict[str, Path | None
     packages = [*packages, lock["pip"]]  # which an image is built with, out of its own wheel
     target = ("--only-binary=:all:", f"--python-version={python}")
     try:
-        wanted = "".join(map(str, requirements.chosen(packages, *target)))
+        wanted = "".join(package.requirement for package in requirements.chosen(packages, *target))
     except LockError as error:
         raise ImageError(str(error)) from error
     # A directory for every set of inputs: one that is left over would bring two versions of a package.
-    directory = BUILD / f"wheelhouse-{hash_of([python, wanted, *map(str, requirements.closure(lock, packages))])}"
+    needed = [package.requirement for package in requirements.closure(lock, packages)]
+    directory = BUILD / f"wheelhouse-{hash_of([python, wanted, *needed])}"
     directory.mkdir(parents=True, exist_ok=True)
     listed = directory / "requirements.txt"
     listed.write_text(wanted)

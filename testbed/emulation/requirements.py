@@ -43,10 +43,15 @@ class Locked:
     hashes: tuple[str, ...]
     needed_by: tuple[str, ...]
 
-    def __str__(self) -> str:
+    @property
+    def requirement(self) -> str:
+        """It as pip reads it in a file of requirements."""
         marker = f" ; {self.marker}" if self.marker else ""
         lines = [f"{self.name}=={self.version}{marker}", *(f"    --hash=sha256:{digest}" for digest in self.hashes)]
-        return " \\\n".join(lines) + "\n" + f"    # via {', '.join(self.needed_by)}\n"
+        return " \\\n".join(lines) + "\n"
+
+    def __str__(self) -> str:
+        return f"{self.requirement}    # via {', '.join(self.needed_by)}\n"
 
 
 Lock = dict[str, Locked]
