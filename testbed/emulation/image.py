@@ -137,8 +137,11 @@ def base_recipe(packages: Sequence[str] = ()) -> str:
 def find(client: docker.DockerClient, kind: str, recipe: str) -> str | None:
     """The tag of an image of this recipe, the newest where a renewal made several; None where there is none."""
     labels = [f"{label}={value}" for label, value in ((KIND_LABEL, kind), (RECIPE_LABEL, recipe))]
-    made = [image for image in client.images.list(filters={"label": labels}) if image.tags]
-    return str(max(made, key=lambda image: image.attrs["Created"]).tags[0]) if made else None
+    # In one request: an image that another process removes meanwhile is listed or not, and is no error.
+    listed = client.api.images(filters={"label": labels})
+    made = [(image["Created"], tag) for image in listed for tag in image["RepoTags"] or ()]
+    named = [(created, tag) for created, tag in made if tag.startswith(f"testbed-{kind}:")]
+    return max(named)[1] if named else None
 
 
 def packages_in(client: docker.DockerClient, tag: str) -> dict[str, dict[str, str]]:
