@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := setup
 # Other shells leave by a signal without running what `trap … EXIT` asked for.
 SHELL := /bin/bash
-.PHONY: setup emulate test test-in-guest test-units test-runs test-networks check smoke bench doctor clean
+.PHONY: setup emulate test test-in-guest test-units test-runs test-networks check smoke bench doctor update clean
 
 # Files that root makes in the checkout are handed back to the user who called sudo, however the recipe ends.
 GIVE_BACK = trap './setup.sh give-back' EXIT
@@ -68,6 +68,10 @@ bench: setup ## what is measured against peers, in short
 
 doctor: setup ## what this machine can do
 	@.venv/bin/testbed doctor
+
+# First the lock, since what setup installs follows from it; the images at last, since that needs what setup installs.
+update: ## renew requirements.lock and the worker image's Debian packages, and say what changed
+	@$(GIVE_BACK); ./setup.sh lock && ./setup.sh && .venv/bin/python -m containers.update
 
 clean: ## take away what runs left on this machine
 	@if [ -x .venv/bin/testbed ]; then .venv/bin/testbed clean; fi

@@ -2,6 +2,7 @@
 # Makes this machine ready: packages, environment, compiled core, Docker engine, worker image.
 #
 #   ./setup.sh             every step that is not done yet; under 2 s when there is none
+#   ./setup.sh lock        renew requirements.lock from the pins of pyproject.toml (`make update` does, and the images)
 #   ./setup.sh give-back   hand files that root made in this checkout to the user who called sudo
 #
 # Needs root: it installs packages and starts an engine. Ends with 3 and a remedy where this machine can't.
@@ -18,6 +19,9 @@ PACKAGES=(
     python3-venv
 )
 LOG=build/setup.log
+PIP_REMEDY="See that pip can get what requirements.lock has: its settings (pip config list) and the network. Where it says
+that a package does not match the hashes, the file it got is none of those that the lock was made from: do not use it
+unless you know whose it is. If your index serves builds of its own, 'make update' adds theirs to the lock."
 
 # --- the frame: each step is named, timed, and on failure quoted with what to do about it
 
@@ -76,16 +80,40 @@ python_with_mininet() {
 }
 
 environment_inputs() { # what .venv follows from: its scripts hold this directory's path
-    { cat pyproject.toml && declare -f make_environment && echo "$PWD $1" && "$1" --version; } | sha256sum
+    { cat pyproject.toml requirements.lock && declare -f make_environment && echo "$PWD $1" && "$1" --version; } |
+        sha256sum
+}
+
+locked() { # locked NAME: its entry in requirements.lock, whatever pyproject.toml pins
+    sed -n "/^$1==/,/[^\\]$/p" requirements.lock
+}
+
+# Every file has a hash that the lock has, or is refused; only wheels, since what a package is built with is in no lock.
+# Of one that is refused pip lists all the hashes it would have taken, of torch 32: they are left out, so that the end of
+# the output says which package it is.
+pip_install() { # pip_install ENVIRONMENT OPTION...
+    "$1/bin/python" -m pip install --require-hashes --only-binary=:all: --ignore-installed "${@:2}" 2>&1 |
+        sed -u -E '/^ *Expected .* [0-9a-f]{64}$/d'
 }
 
 # Of the distribution's Python packages only Mininet is used. Whatever else is there may go with the next autoremove,
-# so it does not count as installed.
+# so it does not count as installed. The venv's own pip is of the distribution, and knows no hashes in constraints yet.
 make_environment() { # make_environment PYTHON
     rm -rf .venv &&
         "$1" -m venv --system-site-packages .venv &&
-        .venv/bin/python -m pip install --ignore-installed --editable '.[sync,emulate,test]' &&
+        locked pip >build/pip.txt &&
+        pip_install .venv --requirement build/pip.txt &&
+        .venv/bin/python -m testbed.emulation.requirements build sync emulate test >build/requirements.txt &&
+        pip_install .venv --requirement build/requirements.txt --constraint requirements.lock &&
+        .venv/bin/python -m pip install --no-deps --no-build-isolation --editable . &&
         environment_inputs "$1" >.venv/inputs
+}
+
+make_renewal_tools() { # make_renewal_tools PYTHON
+    rm -rf build/renewal &&
+        { locked pip && locked uv; } >build/tools.txt &&
+        "$1" -m venv build/renewal &&
+        pip_install build/renewal --requirement build/tools.txt
 }
 
 # --- files back to the user behind sudo
@@ -120,9 +148,16 @@ fi
 
 python=$(python_with_mininet) ||
     cannot "No Python of 3.11 or later here imports mininet. Use Debian 12 or later, or Ubuntu 24.04 or later."
+
+if [ "${1:-}" = lock ]; then
+    step "uv, which renews requirements.lock" "$PIP_REMEDY" make_renewal_tools "$python"
+    build/renewal/bin/python -m containers.lock
+    exit
+fi
+
 if ! [ -x .venv/bin/testbed ] || [ "$(environment_inputs "$python")" != "$(cat .venv/inputs 2>/dev/null)" ]; then
     step "Python environment .venv, from $python" \
-        "See that pip can get what pyproject.toml pins: its settings (pip config list) and the network." \
+        "$PIP_REMEDY" \
         make_environment "$python"
 fi
 

@@ -13,16 +13,18 @@ import docker
 
 from testbed.emulation.doctor import PROGRAMS
 from testbed.emulation.image import (
-    CONTAINERS,
     ROOT,
     Progress,
+    base_recipe,
     build_image,
-    exists,
+    find,
     hash_of,
-    hash_of_file,
+    held_by,
     import_base,
-    packages_of,
+    locked,
+    pinned,
     probe_python,
+    python_packages,
     remove_superseded,
     told,
     wheelhouse,
@@ -33,7 +35,15 @@ from testbed.emulation.shaping import build
 DEBIAN_PACKAGES = sorted({*PROGRAMS.values(), *build.PACKAGES.split(), "docker.io"})
 
 #: What of the checkout goes into the image: all that a run reads, and that the worker image's tag is made of.
-CODE = ("pyproject.toml", "containers/*", "experiments/*", "topologies/*", "traces/*", "testbed/**/*")
+CODE = (
+    "pyproject.toml",
+    "requirements.lock",
+    "containers/*",
+    "experiments/*",
+    "topologies/*",
+    "traces/*",
+    "testbed/**/*",
+)
 
 
 def ensure_ci_image(client: docker.DockerClient, progress: Progress = print) -> str:
@@ -41,21 +51,22 @@ def ensure_ci_image(client: docker.DockerClient, progress: Progress = print) -> 
 
     Raises ImageError when a step fails.
     """
-    base = f"testbed-ci-base:{hash_of([hash_of_file(CONTAINERS / 'base.sh'), *DEBIAN_PACKAGES])}"
-    packages = packages_of("sync") + packages_of("emulate")
-    code = {str(path.relative_to(ROOT)): path for path in _code()}
-    digests = [part for name, path in code.items() for part in (name, hash_of_file(path))]
-    tag = f"testbed-ci:{hash_of([base, *packages, *digests])}"
-    if exists(client, tag):
+    code = {f"code/{path.relative_to(ROOT)}": path for path in _code()}
+    recipes = {"ci-base": base_recipe(DEBIAN_PACKAGES)}
+    recipes["ci"] = hash_of([recipes["ci-base"], *held_by(code)])
+    if tag := find(client, "ci", recipes["ci"]):
         return tag
-    if not exists(client, base):
-        with told(progress, f"base image {base} with mmdebstrap"):
-            import_base(client, "ci-base", base, DEBIAN_PACKAGES)
-    with told(progress, f"CI image {tag}"):
+    base = find(client, "ci-base", recipes["ci-base"])
+    if base is None:
+        with told(progress, "CI base image with mmdebstrap"):
+            base = import_base(client, "ci-base", recipes["ci-base"], DEBIAN_PACKAGES)
+    with told(progress, "CI image"):
         python, _ = probe_python(client, base)
-        entries = wheelhouse(python, packages) | {f"code/{name}": path for name, path in code.items()}
-        build_image(client, "ci", tag, entries, {"BASE": base, "PACKAGES": " ".join(packages)})
-    remove_superseded(client, {"ci-base": base, "ci": tag})
+        packages = locked("sync", "emulate")
+        wheels = wheelhouse(python, packages)
+        arguments = {"BASE": base, "PACKAGES": pinned(packages)}
+        tag = build_image(client, "ci", recipes["ci"], [base], wheels | code, arguments, python_packages(wheels))
+    remove_superseded(client, {kind: find(client, kind, recipe) for kind, recipe in recipes.items()})
     return tag
 
 

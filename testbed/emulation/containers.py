@@ -22,7 +22,7 @@ from docker.models.containers import Container
 from docker.types import DeviceRequest, Mount
 
 from testbed.emulation import engine
-from testbed.emulation.image import ensure_worker_image
+from testbed.emulation.image import ensure_worker_image, packages_in
 from testbed.emulation.label import LABEL
 from testbed.spec.topology import Worker
 
@@ -77,6 +77,11 @@ class Fleet:
 
     def __exit__(self, *_: object) -> None:
         self.remove()
+
+    @property
+    def packages(self) -> Mapping[str, Mapping[str, str]]:
+        """The versions of what the containers' image holds: of Debian's packages and of Python's, by name."""
+        return packages_in(self._client, self.image)
 
     def start(self, requests: Iterable[ContainerRequest]) -> Mapping[str, int]:
         """Start them all; worker name → pid of the container's first process. ContainerDied when one has ended."""

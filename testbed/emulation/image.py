@@ -1,10 +1,14 @@
 """The worker image, made on this machine without an image registry.
 
-Three images stand on one another, each tagged with a hash of what it is made of:
+Three images stand on one another, each tagged with a hash of what it holds:
 
-    testbed-base    Debian with Python, made by mmdebstrap           changes with containers/base.sh
-    testbed-torch   + torch and msgspec, from wheels that pip got    changes with the pins of the `sync` extra
-    testbed-worker  + data, user, code                               changes with the code, rebuilt in 2 s
+    testbed-base    Debian with Python, made by mmdebstrap           its packages and their versions
+    testbed-torch   + torch and msgspec, from wheels that pip got    + the wheels by their own hashes
+    testbed-worker  + data, user, code                               + both, file by file; rebuilt in 2 s
+
+What an image holds is known once it is made, since Debian's mirror and pip's index move on. It is found by a label with
+the hash of its recipe: the files of this checkout that say how it is made. So it is made once, stays as it is while
+they do, and `make update` makes it of what the mirror has by then. Its labels tell the packages that it holds.
 
 BASE_IMAGE in the environment names another base: any image with a `python3`. A torch that is in it (one with
 CUDA, say) is used instead of ours. It has to be named for a run as it was for set-up.
@@ -12,28 +16,31 @@ CUDA, say) is used instead of ours. It has to be named for a run as it was for s
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
 import tempfile
 import time
-import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO
 
 import docker
 from docker.errors import APIError, BuildError, ImageNotFound
 
-from testbed.emulation import engine
+from testbed.emulation import engine, requirements
 from testbed.emulation.errors import EmulationError
+from testbed.emulation.requirements import Locked, LockError, canonical
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = requirements.ROOT
 CONTAINERS = ROOT / "containers"
 BUILD = ROOT / "build"
 
@@ -54,6 +61,10 @@ WORKER_CODE = (
 KIND_LABEL = "testbed.image"
 #: The checkout an image was made from, so that two on one machine do not remove each other's.
 CHECKOUT_LABEL = "testbed.checkout"
+#: The hash of what an image is made from, by which it is found.
+RECIPE_LABEL = "testbed.recipe"
+#: What packages it holds, each `name=version`, by who packed them.
+PACKAGES_LABELS = {"debian": "testbed.packages.debian", "python": "testbed.packages.python"}
 
 #: What of a failed command's output is quoted.
 OUTPUT_TAIL_LINES = 15
@@ -72,8 +83,8 @@ class ImageError(EmulationError):
 
 
 @dataclass(frozen=True, slots=True)
-class Tags:
-    """The names of the three images for the inputs as they are now."""
+class Recipes:
+    """The hashes of what the three images are made from, as it is now. Of a foreign base it is the image's id."""
 
     base: str
     torch: str
@@ -86,33 +97,64 @@ def ensure_worker_image(client: docker.DockerClient, progress: Progress = print)
     Raises ImageError when a step fails.
     """
     foreign_base = os.environ.get("BASE_IMAGE")
-    tags = _tags(client, foreign_base, progress)
-    if exists(client, tags.worker):
-        return tags.worker
-    if not exists(client, tags.torch):
-        if not exists(client, tags.base):
-            with told(progress, f"base image {tags.base} with mmdebstrap"):
-                import_base(client, "base", tags.base)
-        with told(progress, f"torch image {tags.torch}"):
-            _make_torch(client, tags)
-    with told(progress, f"worker image {tags.worker}"):
-        _make_worker(client, tags)
-    remove_superseded(client, {"base": tags.base, "torch": tags.torch, "worker": tags.worker, "build": ""})
-    return tags.worker
+    recipes = _recipes(client, foreign_base, progress)
+    if worker := find(client, "worker", recipes.worker):
+        return worker
+    torch = find(client, "torch", recipes.torch)
+    if torch is None:
+        base = foreign_base or find(client, "base", recipes.base) or _make_base(client, recipes, progress)
+        torch = _make_torch(client, base, recipes, progress)
+    return _make_worker(client, torch, recipes, progress)
 
 
-def _tags(client: docker.DockerClient, foreign_base: str | None, progress: Progress) -> Tags:
-    if foreign_base is None:
-        base = f"testbed-base:{hash_of([hash_of_file(CONTAINERS / 'base.sh')])}"
-        base_identity = base
-    else:
-        base = foreign_base
-        base_identity = _foreign_id(client, foreign_base, progress)
-    torch_inputs = [base_identity, *packages_of("sync"), hash_of_file(CONTAINERS / "torch.Dockerfile")]
-    torch = f"testbed-torch:{hash_of(torch_inputs)}"
+def renew_worker_image(client: docker.DockerClient, progress: Progress = print) -> str:
+    """The tag of the worker image, made again if Debian's mirror has other versions by now of what its base holds.
+
+    A base that BASE_IMAGE names is not ours to renew. Raises ImageError when a step fails.
+    """
+    worker = ensure_worker_image(client, progress)
+    if os.environ.get("BASE_IMAGE"):
+        return worker
+    recipes = _recipes(client, None, progress)
+    base = _make_base(client, recipes, progress)
+    if packages_in(client, base)["debian"] == packages_in(client, worker)["debian"]:
+        return worker
+    return _make_worker(client, _make_torch(client, base, recipes, progress), recipes, progress)
+
+
+def _recipes(client: docker.DockerClient, foreign_base: str | None, progress: Progress) -> Recipes:
+    base = _foreign_id(client, foreign_base, progress) if foreign_base else base_recipe()
+    wheels = [package.requirement for package in requirements.closure(requirements.read(ROOT), locked("sync"))]
+    torch = hash_of([base, *wheels, hash_of_file(CONTAINERS / "torch.Dockerfile")])
     worker_inputs = [torch, hash_of_file(CONTAINERS / "worker.Dockerfile"), hash_of_file(CONTAINERS / "digits.py")]
-    code = [part for path in _worker_code() for part in (str(path.relative_to(ROOT)), hash_of_file(path))]
-    return Tags(base, torch, f"testbed-worker:{hash_of(worker_inputs + code)}")
+    return Recipes(base, torch, hash_of(worker_inputs + held_by(_worker_code())))
+
+
+def base_recipe(packages: Sequence[str] = ()) -> str:
+    """The hash of what an image of Debian with these packages more is made from."""
+    return hash_of([hash_of_file(CONTAINERS / "base.sh"), *packages])
+
+
+def find(client: docker.DockerClient, kind: str, recipe: str) -> str | None:
+    """The tag of an image of this recipe, the newest where a renewal made several; None where there is none."""
+    labels = [f"{label}={value}" for label, value in ((KIND_LABEL, kind), (RECIPE_LABEL, recipe))]
+    # In one request: an image that another process removes meanwhile is listed or not, and is no error.
+    listed = client.api.images(filters={"label": labels})
+    made = [(image["Created"], tag) for image in listed for tag in image["RepoTags"] or ()]
+    named = [(created, tag) for created, tag in made if tag.startswith(f"testbed-{kind}:")]
+    return max(named)[1] if named else None
+
+
+def packages_in(client: docker.DockerClient, tag: str) -> dict[str, dict[str, str]]:
+    """The versions of the packages that an image holds by name, by who packed them: `debian`, `python`.
+
+    Of a foreign base, what it brought is not known.
+    """
+    labels = client.images.get(tag).labels
+    return {
+        packer: dict(package.split("=", 1) for package in labels.get(label, "").split())
+        for packer, label in PACKAGES_LABELS.items()
+    }
 
 
 def _foreign_id(client: docker.DockerClient, name: str, progress: Progress) -> str:
@@ -130,8 +172,11 @@ def _foreign_id(client: docker.DockerClient, name: str, progress: Progress) -> s
     return str(image.id)
 
 
-def import_base(client: docker.DockerClient, kind: str, tag: str, packages: Sequence[str] = ()) -> None:
-    """Make an image of Debian with Python and these packages more. Raises ImageError when mmdebstrap fails."""
+def import_base(client: docker.DockerClient, kind: str, recipe: str, packages: Sequence[str] = ()) -> str:
+    """Make an image of Debian with Python and these packages more, unless there is one that holds the same; its tag.
+
+    Raises ImageError when mmdebstrap fails.
+    """
     BUILD.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=BUILD) as scratch:
         archive = Path(scratch) / "base.tar"
@@ -140,16 +185,28 @@ def import_base(client: docker.DockerClient, kind: str, tag: str, packages: Sequ
             "The base is made of Debian packages: see that this machine reaches a Debian mirror, or set "
             "BASE_IMAGE to an image with Python that the Docker engine has or can pull.",
         )
-        repository, _, version = tag.partition(":")
-        labels = " ".join(f"{key}={value}" for key, value in _labels(kind).items())
-        client.api.import_image_from_file(str(archive), repository=repository, tag=version, changes=[f"LABEL {labels}"])
+        held = " ".join(sorted(archive.with_suffix(".packages").read_text().split()))
+        repository, version = f"testbed-{kind}", hash_of([recipe, held])
+        tag = f"{repository}:{version}"
+        if not exists(client, tag):
+            labels = _labels(kind, recipe) | {PACKAGES_LABELS["debian"]: held}
+            changes = ["LABEL " + " ".join(f'{label}="{value}"' for label, value in labels.items())]
+            client.api.import_image_from_file(str(archive), repository=repository, tag=version, changes=changes)
+    return tag
 
 
-def _make_torch(client: docker.DockerClient, tags: Tags) -> None:
-    python, has_torch = probe_python(client, tags.base)
-    packages = [package for package in packages_of("sync") if not (has_torch and package.startswith("torch=="))]
-    arguments = {"BASE": tags.base, "PACKAGES": " ".join(packages), "CHECKOUT": str(ROOT)}
-    build_image(client, "torch", tags.torch, wheelhouse(python, packages), arguments)
+def _make_base(client: docker.DockerClient, recipes: Recipes, progress: Progress) -> str:
+    with told(progress, "base image with mmdebstrap"):
+        return import_base(client, "base", recipes.base)
+
+
+def _make_torch(client: docker.DockerClient, base: str, recipes: Recipes, progress: Progress) -> str:
+    with told(progress, "torch image"):
+        python, has_torch = probe_python(client, base)
+        wanted = [package for package in locked("sync") if not (has_torch and package.name == "torch")]
+        wheels = wheelhouse(python, wanted)
+        arguments = {"BASE": base, "PACKAGES": pinned(wanted), "CHECKOUT": str(ROOT)}
+        return build_image(client, "torch", recipes.torch, [base], wheels, arguments, python_packages(wheels))
 
 
 def probe_python(client: docker.DockerClient, image: str) -> tuple[str, bool]:
@@ -159,28 +216,66 @@ def probe_python(client: docker.DockerClient, image: str) -> tuple[str, bool]:
     return python, has_torch
 
 
-def wheelhouse(python: str, packages: Sequence[str]) -> dict[str, Path | None]:
+def wheelhouse(python: str, packages: Sequence[Locked]) -> dict[str, Path | None]:
     """A build's `wheelhouse/`: these packages for a Python such as `3.11`, all they need, and pip's own wheel.
 
-    Empty when no package is asked for. Raises ImageError when pip on this machine cannot get one.
+    Each file has a hash that requirements.lock has. Raises ImageError when pip on this machine cannot get one.
     """
-    entries: dict[str, Path | None] = {"wheelhouse": None}
-    if not packages:
-        return entries
+    lock = requirements.read(ROOT)
+    packages = [*packages, lock["pip"]]  # which an image is built with, out of its own wheel
+    target = ("--only-binary=:all:", f"--python-version={python}")
+    try:
+        wanted = "".join(package.requirement for package in requirements.chosen(packages, *target))
+    except LockError as error:
+        raise ImageError(str(error)) from error
     # A directory for every set of inputs: one that is left over would bring two versions of a package.
-    directory = BUILD / f"wheelhouse-{hash_of([python, *packages])}"
+    needed = [package.requirement for package in requirements.closure(lock, packages)]
+    directory = BUILD / f"wheelhouse-{hash_of([python, wanted, *needed])}"
+    directory.mkdir(parents=True, exist_ok=True)
+    listed = directory / "requirements.txt"
+    listed.write_text(wanted)
     _command(
         [
-            *(sys.executable, "-m", "pip", "download", "--quiet", "--dest", str(directory)),
-            *("--only-binary=:all:", f"--python-version={python}", *packages, "pip"),
+            *(sys.executable, "-m", "pip", "download", "--quiet", "--require-hashes", "--dest", str(directory)),
+            *(*target, "--requirement", str(listed), "--constraint", str(ROOT / "requirements.lock")),
         ],
-        f"pip on this machine must be able to get {' '.join(packages)} for Python {python}: "
-        "check its settings (`pip config list`) and the network.",
+        f"pip on this machine must be able to get {pinned(packages)} for Python {python}, and all they need, as "
+        "requirements.lock has them: check its settings (`pip config list`) and the network. A file that does not "
+        "match the hashes is none of those that the lock was made from: do not use it unless you know whose it is.",
     )
-    return entries | {f"wheelhouse/{wheel.name}": wheel for wheel in sorted(directory.glob("*.whl"))}
+    return {"wheelhouse": None} | {f"wheelhouse/{wheel.name}": wheel for wheel in sorted(directory.glob("*.whl"))}
 
 
-def _make_worker(client: docker.DockerClient, tags: Tags) -> None:
+def locked(*extras: str) -> list[Locked]:
+    """What extras of pyproject.toml pin, as it is locked. Raises ImageError where the lock has no such version."""
+    try:
+        return requirements.locked(*extras, root=ROOT)
+    except LockError as error:
+        raise ImageError(str(error)) from error
+
+
+def pinned(packages: Iterable[Locked]) -> str:
+    """These packages for pip's command line."""
+    return " ".join(f"{package.name}=={package.version}" for package in packages)
+
+
+def python_packages(wheels: Iterable[str]) -> dict[str, str]:
+    """The label that tells which packages these wheels of a wheelhouse make of an image, pip aside."""
+    names = [wheel.rpartition("/")[2].split("-")[:2] for wheel in wheels if wheel.endswith(".whl")]
+    held = [f"{canonical(name)}={version}" for name, version in names if name != "pip"]
+    return {PACKAGES_LABELS["python"]: " ".join(held)}
+
+
+def _make_worker(client: docker.DockerClient, torch: str, recipes: Recipes, progress: Progress) -> str:
+    with told(progress, "worker image"):
+        digits = {f"digits/{path.name}": path for path in sorted(_digits().iterdir())}
+        tag = build_image(client, "worker", recipes.worker, [torch], digits | _worker_code(), {"RUNTIME": torch})
+    wanted = {kind: find(client, kind, recipe) for kind, recipe in dataclasses.asdict(recipes).items()}
+    remove_superseded(client, wanted | {"build": None})
+    return tag
+
+
+def _digits() -> Path:
     BUILD.mkdir(exist_ok=True)  # the engine may have the images below from another checkout
     digits = BUILD / f"digits-{hash_of([hash_of_file(CONTAINERS / 'digits.py')])}"
     if not digits.exists():
@@ -191,22 +286,24 @@ def _make_worker(client: docker.DockerClient, tags: Tags) -> None:
                 "The digits come with scikit-learn: `make setup` installs it.",
             )
             baked.rename(digits)
-    entries: dict[str, Path | None] = {f"digits/{path.name}": path for path in sorted(digits.iterdir())}
-    entries |= {str(path.relative_to(ROOT)): path for path in _worker_code()}
-    build_image(client, "worker", tags.worker, entries, {"RUNTIME": tags.torch})
+    return digits
 
 
 def build_image(
     client: docker.DockerClient,
     kind: str,
-    tag: str,
+    recipe: str,
+    below: Sequence[str],
     entries: Mapping[str, Path | None],
     arguments: Mapping[str, str],
-) -> None:
-    """Build `containers/KIND.Dockerfile` without a network, out of a context of these entries alone.
+    labels: Mapping[str, str] = MappingProxyType({}),
+) -> str:
+    """Build `containers/KIND.Dockerfile` without a network, out of a context of these entries alone; its tag.
 
+    The tag is of the recipe, of the images `below` it, and of what the entries hold.
     Raises ImageError with the end of its output when it fails.
     """
+    tag = f"testbed-{kind}:{hash_of([recipe, *below, *held_by(entries)])}"
     with _context({**entries, "Dockerfile": CONTAINERS / f"{kind}.Dockerfile"}) as context:
         try:
             client.images.build(
@@ -214,7 +311,7 @@ def build_image(
                 custom_context=True,
                 tag=tag,
                 buildargs=dict(arguments),
-                labels=_labels(kind),
+                labels={**_labels(kind, recipe), **labels},
                 network_mode="none",
                 rm=True,
                 forcerm=True,
@@ -224,6 +321,7 @@ def build_image(
             raise ImageError(f"Building {tag} failed: {error}\n{_tail(output)}") from error
         except APIError as error:
             raise ImageError(f"Building {tag} failed: {error.explanation}") from error
+    return tag
 
 
 @contextmanager
@@ -247,10 +345,11 @@ def _context(entries: Mapping[str, Path | None]) -> Iterator[IO[bytes]]:
         yield file
 
 
-def remove_superseded(client: docker.DockerClient, wanted: Mapping[str, str]) -> None:
+def remove_superseded(client: docker.DockerClient, wanted: Mapping[str, str | None]) -> None:
     """Of each kind, remove what this checkout made before and no longer wants; what a container still uses stays."""
     for image in client.images.list(filters={"label": f"{CHECKOUT_LABEL}={ROOT}"}):
-        if wanted.get(image.labels[KIND_LABEL]) in (None, *image.tags):
+        kind = image.labels[KIND_LABEL]
+        if kind not in wanted or wanted[kind] in image.tags:
             continue
         for name in image.tags or [str(image.id)]:
             try:
@@ -260,19 +359,13 @@ def remove_superseded(client: docker.DockerClient, wanted: Mapping[str, str]) ->
                     raise
 
 
-def _labels(kind: str) -> dict[str, str]:
-    return {KIND_LABEL: kind, CHECKOUT_LABEL: str(ROOT)}
+def _labels(kind: str, recipe: str) -> dict[str, str]:
+    return {KIND_LABEL: kind, CHECKOUT_LABEL: str(ROOT), RECIPE_LABEL: recipe}
 
 
-def packages_of(extra: str) -> list[str]:
-    """What an extra of pyproject.toml pins: `sync` is what a worker needs, `emulate` the rest."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    return list(project["optional-dependencies"][extra])
-
-
-def _worker_code() -> list[Path]:
+def _worker_code() -> dict[str, Path]:
     package = ROOT / "testbed"
-    return sorted(path for pattern in WORKER_CODE for path in package.glob(pattern))
+    return {str(path.relative_to(ROOT)): path for pattern in WORKER_CODE for path in sorted(package.glob(pattern))}
 
 
 def exists(client: docker.DockerClient, tag: str) -> bool:
@@ -289,6 +382,11 @@ def hash_of_file(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
+def held_by(entries: Mapping[str, Path | None]) -> list[str]:
+    """The entries of a build by their names and what they hold, for a hash."""
+    return [part for name, path in sorted(entries.items()) for part in (name, hash_of_file(path) if path else "")]
+
+
 def hash_of(parts: Iterable[str]) -> str:
     """A tag for what is made of these parts."""
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
@@ -301,6 +399,8 @@ def _command(arguments: list[str], remedy: str) -> None:
 
 
 def _tail(output: str) -> str:
+    # Where a file does not match, pip lists every hash that would: of torch 32, after which its name is out of sight.
+    output = re.sub(r"(?m)^ *Expected .* [0-9a-f]{64}\n", "", output)
     return "\n".join(f"    {line}" for line in output.splitlines()[-OUTPUT_TAIL_LINES:])
 
 

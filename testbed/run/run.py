@@ -64,7 +64,7 @@ class Run:
             network = testbed.network
             self.fits = fits_host(experiment, network.shaper.name, strict, display)
             manifest = Manifest(directory, experiment, network.shaper, fleet.image)
-            manifest.add(**jobs.groups)
+            manifest.add(image_packages=fleet.packages, **jobs.groups)
             testbed.build()
             manifest.add(offload=network.offload, switch=network.switch)
             with display.step("links measured from outside"):

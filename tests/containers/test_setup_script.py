@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import signal
@@ -11,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from testbed.emulation import requirements
+from testbed.emulation.requirements import ROOT, pins
+
 SOMEBODY = 54321
 DEADLINE_S = 20.0
 
@@ -38,17 +41,38 @@ def test_without_root_it_says_to_use_sudo() -> None:
     assert "sudo" in done.stderr
 
 
+@pytest.fixture
+def pinned(checkout: Path) -> Path:
+    """A checkout with what the Python environment is made from, and no index for pip to ask."""
+    for name in ("pyproject.toml", "requirements.lock", "testbed/__init__.py", "testbed/emulation/requirements.py"):
+        (checkout / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, checkout / name)
+    return checkout
+
+
 @pytest.mark.privileged
-def test_a_step_that_fails_is_quoted_with_its_remedy_and_done_again(checkout: Path) -> None:
-    (checkout / "testbed").mkdir()
-    pins = ROOT.joinpath("pyproject.toml").read_text().replace("torch==", "torch==9999.")
-    (checkout / "pyproject.toml").write_text(pins)
-    done = run(["./setup.sh"], checkout, PIP_NO_INDEX="1")
+def test_a_step_that_fails_is_quoted_with_its_remedy_and_done_again(pinned: Path) -> None:
+    done = run(["./setup.sh"], pinned, PIP_NO_INDEX="1", PIP_FIND_LINKS=str(pinned))
     assert done.returncode == 3
     assert "Python environment .venv" in done.stdout
     assert "failed after" in done.stdout
     assert "pip config list" in done.stderr
-    assert not (checkout / ".venv" / "inputs").exists(), "the next run would take it for made"
+    assert not (pinned / ".venv" / "inputs").exists(), "the next run would take it for made"
+
+
+@pytest.mark.privileged
+def test_a_file_of_another_hash_is_refused_by_name_with_what_to_do(pinned: Path) -> None:
+    [pip] = [pin for pin in pins("tools") if pin.startswith("pip==")]
+    forged = pinned / f"{pip.replace('==', '-')}-py3-none-any.whl"
+    forged.write_bytes(b"not what the lock was made from")
+    done = run(["./setup.sh"], pinned, PIP_NO_INDEX="1", PIP_FIND_LINKS=str(pinned))
+    assert done.returncode == 3
+    assert "DO NOT MATCH THE HASHES" in done.stdout
+    assert pip in done.stdout
+    assert hashlib.sha256(forged.read_bytes()).hexdigest() in done.stdout
+    assert requirements.read()["pip"].hashes[0] not in done.stdout
+    assert "make update" in done.stderr
+    assert not (pinned / ".venv" / "inputs").exists()
 
 
 @pytest.mark.privileged

@@ -13,6 +13,7 @@ import pytest
 
 from testbed.emulation import engine, image
 from testbed.emulation.image import ImageError
+from testbed.emulation.requirements import canonical, pins, read
 
 #: As a run starts its workers.
 HARDENED = {
@@ -48,6 +49,12 @@ print(json.dumps({
 }))
 """
 
+INSTALLED = """
+import json
+from importlib.metadata import distributions
+print(json.dumps({found.metadata["Name"]: found.version for found in distributions(path=["/opt/site"])}))
+"""
+
 
 @pytest.fixture(scope="module")
 def client() -> docker.DockerClient:
@@ -59,7 +66,8 @@ def checkout(client: docker.DockerClient, tmp_path: Path, monkeypatch: pytest.Mo
     """A copy of what the image is made of, to be changed; the images made from it go with it."""
     for name in ("containers", "testbed"):
         shutil.copytree(image.ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(image.ROOT / "pyproject.toml", tmp_path)
+    for name in ("pyproject.toml", "requirements.lock"):
+        shutil.copy(image.ROOT / name, tmp_path)
     image.ensure_worker_image(client)  # the layers below are shared, and only the real checkout's stay
     for constant, path in (("ROOT", "."), ("CONTAINERS", "containers"), ("BUILD", "build")):
         monkeypatch.setattr(image, constant, tmp_path / path)
@@ -77,7 +85,7 @@ def test_a_worker_finds_what_it_needs_and_may_do_nothing_else(client: docker.Doc
     output = client.containers.run(tag, ["-c", LOOK_ROUND], entrypoint="python3", remove=True, stderr=True, **HARDENED)
     seen = json.loads(output)  # so nothing was printed beside it, no warning of torch's either
     assert seen["uid"] == 10001
-    assert image.packages_of("sync") == ["msgspec==0.22.0", f"torch=={seen['torch']}"]
+    assert f"torch=={seen['torch']}" in pins("sync")
     assert int(seen["capabilities"], 16) == 0
     assert seen["interfaces"] == ["lo"]
     assert not seen["root is writable"]
@@ -107,7 +115,7 @@ def test_only_a_change_makes_it_anew_and_the_old_one_goes(client: docker.DockerC
     told: list[str] = []
     (checkout / "testbed" / "link.py").write_text("ANSWER = 1\n")
     first = image.ensure_worker_image(client, told.append)
-    assert any(first in line for line in told)
+    assert any("worker image" in line for line in told)
     assert not any("base" in line or "torch" in line for line in told)
 
     told.clear()
@@ -123,6 +131,46 @@ def test_only_a_change_makes_it_anew_and_the_old_one_goes(client: docker.DockerC
     assert client.containers.run(second, answer, entrypoint="python3", remove=True, **HARDENED) == b"2\n"
     made = client.images.list(filters={"label": f"{image.CHECKOUT_LABEL}={checkout}"})
     assert [name for one in made for name in one.tags] == [second]
+
+
+@pytest.mark.privileged
+def test_the_image_tells_what_it_holds_and_its_tags_are_the_hash_of_that(client: docker.DockerClient) -> None:
+    tag = image.ensure_worker_image(client)
+    held = image.packages_in(client, tag)
+    listing = ["dpkg-query", "--show", "--showformat=${Package}=${Version}\n"]
+    listed = client.containers.run(tag, listing[1:], entrypoint=listing[0], remove=True, **HARDENED).decode().split()
+    assert held["debian"] == dict(line.split("=", 1) for line in listed)
+    found = json.loads(client.containers.run(tag, ["-c", INSTALLED], entrypoint="python3", remove=True, **HARDENED))
+    assert held["python"] == {canonical(name): version for name, version in found.items()}
+
+    base = image.base_recipe()
+    assert image.find(client, "base", base) == f"testbed-base:{image.hash_of([base, ' '.join(sorted(listed))])}"
+
+
+@pytest.mark.privileged
+def test_what_it_is_made_of_finds_it_where_the_images_below_are_not(
+    client: docker.DockerClient, checkout: Path
+) -> None:
+    """As in an engine that only the worker image was brought to."""
+    (checkout / "testbed" / "link.py").write_text("ANSWER = 1\n")
+    tag = image.ensure_worker_image(client)
+    assert image.find(client, "worker", image._recipes(client, None, print).worker) == tag
+    lock = checkout / "requirements.lock"
+    lock.write_text(lock.read_text().replace(read()["torch"].hashes[0], "0" * 64))
+    changed = image._recipes(client, None, print)
+    assert image.find(client, "torch", changed.torch) is None
+    assert image.find(client, "worker", changed.worker) is None
+
+
+@pytest.mark.privileged
+def test_a_wheel_of_another_hash_is_refused_by_name(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    [torch] = [pin for pin in pins("sync") if pin.startswith("torch==")]
+    forged = checkout / f"{torch.replace('==', '-')}-py3-none-any.whl"
+    forged.write_bytes(b"not what the lock was made from")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(checkout))
+    with pytest.raises(ImageError, match=rf"(?s)DO NOT MATCH THE HASHES.*{torch} from .*do not use it"):
+        image.wheelhouse("3.11", image.locked("sync"))
 
 
 @pytest.mark.privileged
@@ -142,11 +190,13 @@ def test_a_container_keeps_a_superseded_image(client: docker.DockerClient, check
 def test_a_base_with_torch_needs_no_wheels(
     client: docker.DockerClient, checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ours = image._tags(client, None, print)
-    monkeypatch.setenv("BASE_IMAGE", ours.torch)
+    ours = image._recipes(client, None, print)
+    torch = image.find(client, "torch", ours.torch)
+    assert torch is not None
+    monkeypatch.setenv("BASE_IMAGE", torch)
     tag = image.ensure_worker_image(client)
-    assert tag != ours.worker
-    assert not list((checkout / "build").glob("wheelhouse-*"))
+    assert tag != image.find(client, "worker", ours.worker)
+    assert not list((checkout / "build").glob("wheelhouse-*/torch-*"))
     assert client.containers.run(tag, ["-c", "import torch"], entrypoint="python3", remove=True, **HARDENED) == b""
 
 

@@ -116,6 +116,8 @@ def test_the_directory_holds_what_a_reader_needs(smoke: Running) -> None:
     assert manifest["transport"]["fitted"]
     assert manifest["transport"]["refused"] == {}
     assert any("smoke.yaml" in name for name in manifest["inputs"])
+    assert {"libc6", "python3"} <= manifest["image_packages"]["debian"].keys()
+    assert "torch" in manifest["image_packages"]["python"]
     page = (smoke.directory / "report.html").read_text()
     assert "<svg" in page
     assert not re.search(r"""(src|href)=["']https?:""", page)

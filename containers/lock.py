@@ -1,0 +1,146 @@
+"""Renews requirements.lock from the pins of pyproject.toml, and says what changed: the first half of `make update`.
+
+    ./setup.sh lock
+
+uv finds the newest versions that fit one another for every Python and machine, and the hashes of all their files, on
+the index that pip's settings name. pip then says which files it would take here: a build that another place of its
+settings has (torch for the CPU, say) gets its hashes into the lock too, of every file where that place is an index with
+hashes. What is known of a version from other settings, by an earlier renewal, stays.
+
+pip and uv are those beside the Python that this runs in; it needs the standard library alone.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from testbed.emulation.requirements import ROOT, Lock, canonical, changes, name_and_version, parse, pins, read
+
+LOCK = ROOT / "requirements.lock"
+HEADER = """\
+# What pip installs, here and in the worker image: every package with the hashes of its files. It is made, with uv, from
+# the pins of pyproject.toml: to change it, or where a merge left it torn, run `make update`.
+"""
+
+#: For every Python from this one on, and every machine; a version that fits all before a newer one for some.
+UV = (
+    *(str(Path(sys.executable).with_name("uv")), "pip", "compile", "--quiet"),
+    *("--universal", "--python-version=3.11", "--fork-strategy=fewest"),
+)
+PIP = (sys.executable, "-m", "pip")
+
+Settings = dict[str, list[str]]
+
+
+class RenewalError(Exception):
+    """uv or pip found no answer; the text has what it said."""
+
+
+def resolve(settings: Settings) -> Lock:
+    """The newest versions that fit the pins, one for all Pythons, with the hashes that pip's index lists."""
+    return _uv(settings, "--generate-hashes", "--all-extras", "--annotation-style=line", "pyproject.toml")
+
+
+def builds(lock: Lock, settings: Settings) -> dict[str, set[str]]:
+    """By name, the hashes of the builds that pip would take here and that the lock lacks."""
+    constraints = ROOT / "build" / "constraints.txt"
+    constraints.write_text("".join(f"{package.name}=={package.version}\n" for package in lock.values()))
+    command = [*PIP, "install", "--quiet", "--dry-run", "--only-binary=:all:", "--ignore-installed", "--report=-"]
+    report = json.loads(_output([*command, f"--constraint={constraints}", *pins()]))
+    found = {}
+    for item in report["install"]:
+        name, version = canonical(item["metadata"]["name"]), item["metadata"]["version"]
+        digest = item["download_info"]["archive_info"]["hashes"]["sha256"]
+        if digest not in lock[name].hashes:
+            found[name] = {digest} | _files(f"{name}=={version}", settings)
+    return found
+
+
+def newer_than_pinned(settings: Settings) -> list[str]:
+    """Of what pyproject.toml pins, what the index has in a newer version; a pin is raised there, by hand."""
+    pinned = dict(map(name_and_version, pins()))
+    newest = _uv(settings, "--no-deps", "-", given="\n".join(pinned))
+    return list(changes(pinned, {name: newest[name].version for name in pinned}))
+
+
+def _files(build: str, settings: Settings) -> set[str]:
+    """The hashes of all files of a build that pip's indexes list: those of other Pythons and machines too."""
+    indexes = [f"--extra-index-url={url}" for url in settings.get("extra-index-url", [])]
+    options = ("--index-strategy=unsafe-best-match", "--generate-hashes", "--no-deps")
+    try:
+        listed = _uv(settings, *options, *indexes, "-", given=build)
+    except RenewalError:
+        return set()  # it is in a folder, which pip's settings name as `find-links`, and on no index
+    return {digest for package in listed.values() for digest in package.hashes}
+
+
+def _uv(settings: Settings, *arguments: str, given: str = "") -> Lock:
+    index = [f"--default-index={url}" for url in settings.get("index-url", [])]
+    return parse(_output([*UV, *index, *arguments], given))
+
+
+def pip_settings() -> Settings:
+    """Where pip looks, by its settings: `index-url` and `extra-index-url`; the environment's go before files'."""
+    settings: Settings = {}
+    for line in reversed(_output([*PIP, "config", "list"]).splitlines()):
+        key, _, value = line.partition("=")
+        level, _, name = key.rpartition(".")
+        if level == ":env:" or name not in settings:
+            settings[name] = ast.literal_eval(value).split()
+    return settings
+
+
+def renewed(old: Lock, resolved: Lock, more: Mapping[str, Iterable[str]]) -> Lock:
+    """What was resolved, with these hashes more and those that are known of a version that stays."""
+    lock = {}
+    for name, package in resolved.items():
+        known = old[name].hashes if name in old and old[name].version == package.version else ()
+        hashes = sorted({*package.hashes, *known, *more.get(name, ())})
+        lock[name] = replace(package, hashes=tuple(hashes))
+    return lock
+
+
+def said(old: Lock, new: Lock) -> list[str]:
+    """What changed, a line each: versions, and files of versions that stay."""
+    lines = list(changes(*({name: package.version for name, package in lock.items()} for lock in (old, new))))
+    for name in sorted(old.keys() & new.keys()):
+        more = len({*new[name].hashes} - {*old[name].hashes})
+        if more and old[name].version == new[name].version:
+            lines.append(f"{name} {new[name].version}: {more} more file{'s' * (more > 1)}")
+    return lines
+
+
+def _output(command: list[str], given: str = "") -> str:
+    done = subprocess.run(command, input=given, cwd=ROOT, capture_output=True, text=True)
+    if done.returncode:
+        raise RenewalError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr}")
+    return done.stdout
+
+
+def main() -> int:
+    """Renew the lock and print what changed; 3 where uv or pip finds no answer."""
+    old = read() if LOCK.exists() else {}
+    try:
+        settings = pip_settings()
+        print("asking the index for the newest versions, and pip which files it would take here")
+        resolved = renewed(old, resolve(settings), {})
+        lock = renewed(old, resolved, builds(resolved, settings))
+        newer = newer_than_pinned(settings)
+    except RenewalError as error:
+        print(error, file=sys.stderr)
+        return 3
+    LOCK.write_text(HEADER + "".join(str(lock[name]) for name in sorted(lock)))
+    print(*(said(old, lock) or ["requirements.lock: nothing changed"]), sep="\n")
+    if newer:
+        print(f"There are newer versions than pyproject.toml pins: {', '.join(newer)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
