@@ -18,24 +18,25 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 #: Room → the rooms it may import, beside itself. A room that is not here has no place yet, which is an error too.
 ARROWS: dict[str, set[str]] = {
+    "atomic_file": set(),
     "link": set(),
     "plan": set(),
     "protocol": set(),
     "workload": set(),
     "schemes": {"planning", "sync", "plan", "protocol"},
-    "trace": {"link"},
-    "spec": {"schemes", "trace", "link"},
+    "trace": {"link", "atomic_file"},
+    "spec": {"schemes", "trace", "link", "atomic_file"},
     "planning": {"plan", "link"},
-    "telemetry": {"spec", "trace", "plan", "protocol", "link"},
+    "telemetry": {"spec", "trace", "plan", "protocol", "link", "atomic_file"},
     "emulation": {"planning", "telemetry", "spec", "trace", "plan", "protocol", "link"},
     "controller": {"planning", "telemetry", "spec", "trace", "plan", "protocol", "link"},
-    "sync": {"plan", "protocol"},
+    "sync": {"plan", "protocol", "atomic_file"},
     "worker": {"schemes", "sync", "workload", "plan", "protocol"},
     "run": {
         *("controller", "emulation", "planning", "telemetry", "spec", "schemes", "trace"),
-        *("workload", "plan", "protocol", "link"),
+        *("workload", "plan", "protocol", "link", "atomic_file"),
     },
-    "report": {"run", "planning", "telemetry", "spec", "trace", "plan", "protocol", "link"},
+    "report": {"run", "planning", "telemetry", "spec", "trace", "plan", "protocol", "link", "atomic_file"},
     "result": {"run", "report"},
     "__init__": {"result", "emulation", "spec"},
     "__main__": {"cli"},
@@ -48,7 +49,7 @@ OUTSIDE = {"socket", "subprocess", "pathlib", "os", "io", "shutil", "tempfile", 
 OPENERS = {"open", "input", "print", "exec", "eval", "__import__"}
 
 #: The one package from outside that a worker over a real WAN needs.
-ONLY_TORCH = ("schemes", "sync", "worker", "workload", "plan", "protocol")
+ONLY_TORCH = ("schemes", "sync", "worker", "workload", "plan", "protocol", "atomic_file")
 
 
 #: The modules of schemes that are read without PyTorch.

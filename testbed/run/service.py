@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+from testbed.atomic_file import write_text
 from testbed.controller.client import AdminClient
 from testbed.controller.spec import ControllerSpec
 
@@ -32,8 +33,7 @@ class ControllerProcess:
     def __enter__(self) -> ControllerProcess:
         self.control.mkdir(exist_ok=True)
         spec = self._folder / "controller.json"
-        spec.touch(mode=0o600)  # it holds the token that lets members in
-        spec.write_text(self._spec.model_dump_json())
+        write_text(spec, self._spec.model_dump_json(), mode=0o600)  # it holds the token that lets members in
         self._log = (self._run / "logs" / "controller.log").open("wb")
         self._process = subprocess.Popen(
             [
