@@ -18,7 +18,7 @@ emulate: setup ## train a model over an emulated wide-area network
 # Tests marked `guest` need netem and Open vSwitch in the kernel; where this one lacks either they run in a guest's. That
 # takes one processor for some minutes, and those that need no root have the other, part by part, and then both. Then
 # come those that need root, in two lanes, since they mostly wait: runs, and all else with some of the runs, which takes
-# as long; at last those that would disturb any other.
+# as long.
 PARTS = sync controller planning
 RUNS = $(filter-out $(addprefix tests/run/test_,nothing_left.py staggered_run.py),$(wildcard tests/run/test_*.py))
 ROOTS = not guest and not unit
@@ -30,8 +30,7 @@ test: setup ## style, types and every test
 	    .venv/bin/python -m pytest; \
 	else \
 	    $(MAKE) --no-print-directory --jobs=2 test-in-guest $(PARTS:%=test-units-%) test-units && \
-	    $(MAKE) --no-print-directory --jobs=2 test-runs test-networks && \
-	    .venv/bin/python -m pytest -m '$(ROOTS) and alone'; \
+	    $(MAKE) --no-print-directory --jobs=2 test-runs test-networks; \
 	fi
 
 test-in-guest:
@@ -44,10 +43,10 @@ test-units:
 	@nice -n 19 .venv/bin/python -m pytest -m 'unit and not guest' $(PARTS:%=--ignore=tests/%)
 
 test-runs:
-	@.venv/bin/python -m pytest -m '$(ROOTS) and not alone' $(RUNS)
+	@.venv/bin/python -m pytest -m '$(ROOTS)' $(RUNS)
 
 test-networks:
-	@.venv/bin/python -m pytest -m '$(ROOTS) and not alone' $(addprefix --ignore=,$(RUNS))
+	@.venv/bin/python -m pytest -m '$(ROOTS)' $(addprefix --ignore=,$(RUNS))
 
 # What changed since this commit.
 SINCE ?= HEAD

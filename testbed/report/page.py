@@ -29,15 +29,23 @@ REPORT = "report.html"
 
 def write_report(run: Path) -> Path:
     """Write `report.html` into a run's directory and return its path. NotARun when `run` is none."""
-    record = RunRecord.read(run)
-    target = run / REPORT
+    return write_page(RunRecord.read(run))
+
+
+def write_page(record: RunRecord) -> Path:
+    """Write a run's page into its directory and return its path."""
+    target = record.path / REPORT
     write_text(target, _render("run.html.j2", _run_values(record)))
     return target
 
 
 def write_comparison(runs: Sequence[Path], target: Path) -> Path:
     """Write the page of several runs side by side to `target` and return it. NotARun when one of `runs` is none."""
-    records = [RunRecord.read(run) for run in runs]
+    return write_side_by_side([RunRecord.read(run) for run in runs], target)
+
+
+def write_side_by_side(records: Sequence[RunRecord], target: Path) -> Path:
+    """Write the page of several runs side by side to `target` and return it."""
     target.parent.mkdir(parents=True, exist_ok=True)
     write_text(target, _render("comparison.html.j2", comparison_values(records)))
     return target

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 from docker.errors import APIError
 from rich.markup import escape
 
+from testbed.atomic_file import write_text
 from testbed.controller.client import AdminError
 from testbed.emulation import budget, cleanup, engine
 from testbed.emulation.errors import EmulationError
@@ -26,11 +29,13 @@ from testbed.spec.experiment import Experiment
 
 @dataclass(frozen=True, slots=True)
 class Executed:
-    """How a run ended: whether training came to its end, the verdict, and where all about it lies."""
+    """How a run ended: whether training came to its end, the verdict, and where all about it lies. `page` is None where
+    it could not be made."""
 
     finished: bool
     verdict: str
     directory: Path
+    page: Path | None = None
 
 
 #: Makes the page of a run's directory; where it lies.
@@ -44,7 +49,10 @@ def execute(file: Path, overrides: Mapping[str, str], strict: bool, publish: Pub
     """
     experiment = Experiment.load(file, overrides)
     check_policy(experiment)
-    directory = RunDirectory(experiment.name)
+    try:
+        directory = RunDirectory(experiment.name)
+    except OSError as error:
+        raise CannotRun(f"the run finds no place for its directory: {error.strerror}; make room in runs/") from error
     display.say(f"[bold]{experiment.name}[/] in {directory.path}")
     try:
         return _execute(experiment, directory, display, strict, publish)
@@ -74,20 +82,33 @@ def _execute(
         return Executed(finished=False, verdict="suspect", directory=directory.path)
     finally:
         # Interrupted at the wrong moment, the way back may have missed something; this finds it by its label.
-        cleanup.clean(engine.connect(), directory.id)
+        cleanup.sweep(engine.connect(), directory.id)
     with display.step("summary and report"):
         summary = conclude(experiment, directory, outcome)
         if run.fits is not None and run.fits == host_was_short(summary["reasons"]):
             budget.contradict()
-        page = publish(directory.path)
+        page = _published(directory.path, publish, display)
     for line in _in_words(summary):
         display.say(f"  {line}")
     color = "green" if summary["verdict"] == "trusted" else "yellow"
     display.say(f"  verdict: [bold {color}]{summary['verdict']}[/]")
     for reason in summary["reasons"]:
         display.say(f"    {escape(reason)}")
-    display.say(f"  report: {page}")
-    return Executed(finished=True, verdict=summary["verdict"], directory=directory.path)
+    if page is not None:
+        display.say(f"  report: {page}")
+    return Executed(finished=True, verdict=summary["verdict"], directory=directory.path, page=page)
+
+
+def _published(directory: Path, publish: Publish, display: Display) -> Path | None:
+    """The page; None where it could not be made. That changes nothing about the run, and is told beside its summary."""
+    try:
+        return publish(directory)
+    except Exception as error:
+        log = directory / "logs" / "report.log"
+        display.say(f"[red]no report:[/] {escape(str(error))}\n  `testbed report {directory}` makes it; more in {log}")
+        with suppress(OSError):  # the disk may be full, which the words above then say
+            write_text(log, traceback.format_exc())
+        return None
 
 
 def _in_words(summary: Mapping[str, Any]) -> list[str]:
