@@ -25,7 +25,7 @@ app.add_typer(topology.app, name="topology")
 def report(runs: Annotated[list[Path], typer.Argument(help="run directories")]) -> None:
     """Make the page of a run, or one of several runs side by side."""
     from testbed.report.ending import ended_early
-    from testbed.report.page import write_side_by_side, write_page
+    from testbed.report.page import write_page, write_side_by_side
     from testbed.report.record import NotARun, RunRecord
 
     try:

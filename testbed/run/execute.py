@@ -12,7 +12,6 @@ from typing import Any
 from docker.errors import APIError
 from rich.markup import escape
 
-from testbed.atomic_file import write_text
 from testbed.controller.client import AdminError
 from testbed.emulation import budget, cleanup, engine
 from testbed.emulation.errors import EmulationError
@@ -107,7 +106,7 @@ def _published(directory: Path, publish: Publish, display: Display) -> Path | No
         log = directory / "logs" / "report.log"
         display.say(f"[red]no report:[/] {escape(str(error))}\n  `testbed report {directory}` makes it; more in {log}")
         with suppress(OSError):  # the disk may be full, which the words above then say
-            write_text(log, traceback.format_exc())
+            log.write_text(traceback.format_exc())
         return None
 
 

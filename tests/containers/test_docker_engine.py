@@ -14,8 +14,8 @@ import docker
 import pytest
 
 from testbed.emulation import engine
-from testbed.emulation.engine import EngineError, OwnEngine
-from testbed.emulation.process import start_ticks
+from testbed.emulation.engine import EngineError
+from testbed.emulation.process import ProcessIdentity, start_ticks
 
 
 @pytest.fixture

@@ -17,6 +17,9 @@ from docker.models.containers import Container
 
 from testbed.emulation import label
 from testbed.emulation.image import ensure_worker_image
+from testbed.report.ending import ended_early
+from testbed.report.page import write_page
+from testbed.report.record import RunRecord
 from tests.run import running as running_module
 from tests.run.running import NOTHING, PROGRAM, Running, interfaces
 
@@ -92,6 +95,10 @@ def test_after_a_kill_clean_leaves_nothing(line: str, foreign: Container, tmp_pa
     clean("--name", running.directory.name)
     assert running.left_behind == NOTHING
     assert interfaces() == before
+    record = RunRecord.read(running.directory)
+    assert not record.finished
+    assert "it was cut off" in ended_early(record)[0]
+    write_page(record)
 
 
 @pytest.fixture
