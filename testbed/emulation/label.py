@@ -40,19 +40,15 @@ def labelled(network: str) -> Iterator[Path]:
     Raises FileExistsError when a network of this name is up, which is left as it is. Processes and files of one that
     was killed are taken away.
     """
-    folder = state_folder(network)
     _claim(network)
-    kill_processes(network)
-    for left in folder.iterdir():
-        if left.name != OWNER:
-            shutil.rmtree(left) if left.is_dir() else left.unlink()
     outer = os.environ.get(ENVIRONMENT)
-    os.environ[ENVIRONMENT] = network
     try:
-        yield folder
+        _clear(network)
+        os.environ[ENVIRONMENT] = network
+        yield state_folder(network)
     finally:
         if outer is None:
-            del os.environ[ENVIRONMENT]
+            os.environ.pop(ENVIRONMENT, None)
         else:  # a trial inside a run
             os.environ[ENVIRONMENT] = outer
         remove_state(network)
@@ -78,6 +74,14 @@ def _claim(network: str) -> None:
         own = ProcessIdentity.of(os.getpid())
         assert own is not None
         write_json(state_folder(network) / OWNER, {"pid": own.pid, "started": own.start_ticks, "boot": own.boot})
+
+
+def _clear(network: str) -> None:
+    """Take away what a killed testbed left of a network that is this process's now."""
+    kill_processes(network)
+    for left in state_folder(network).iterdir():
+        if left.name != OWNER:
+            shutil.rmtree(left) if left.is_dir() else left.unlink()
 
 
 @contextmanager

@@ -51,7 +51,8 @@ def execute(file: Path, overrides: Mapping[str, str], strict: bool, publish: Pub
     try:
         directory = RunDirectory(experiment.name)
     except OSError as error:
-        raise CannotRun(f"the run finds no place for its directory: {error.strerror}; make room in runs/") from error
+        remedy = "make room, or call it where you may write"
+        raise CannotRun(f"no directory for the run can be made under runs/: {error.strerror}; {remedy}") from error
     display.say(f"[bold]{experiment.name}[/] in {directory.path}")
     try:
         return _execute(experiment, directory, display, strict, publish)

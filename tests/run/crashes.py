@@ -46,7 +46,7 @@ LEAST_DISK_BYTES = 200 * 1024
 #: And so much more once somebody made room.
 MORE_BYTES = 64 << 20
 
-PREFIX = "the run was cut short otherwise than it was written: "
+DIFFERS = "it does not hold the beginning of what was written: "
 
 
 @dataclass(frozen=True)
@@ -168,10 +168,10 @@ def check(source: Path, run: Path) -> RunRecord:
             if file.suffix == ".json":
                 json.loads(file.read_text())
             else:
-                assert file.read_text().rstrip().endswith("</html>"), PREFIX + file.name
+                assert file.read_text().rstrip().endswith("</html>"), f"{DIFFERS}{file.name}"
     for name in LOGS:
         found = [json.dumps(line) for line in _lines(run / name)]
-        assert found == [json.dumps(line) for line in _lines(source / name)][: len(found)], PREFIX + name
+        assert found == [json.dumps(line) for line in _lines(source / name)][: len(found)], f"{DIFFERS}{name}"
     return RunRecord.read(run)
 
 
