@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing import SimpleQueue
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
@@ -128,26 +129,32 @@ def test_what_a_killed_one_left_is_taken_away_by_the_next_of_its_name() -> None:
         assert [each.name for each in folder.iterdir()] == ["owner.json"]
 
 
-def claim(claimants: Barrier, answers: SimpleQueue[bool]) -> None:
-    claimants.wait()
-    try:
-        with label.labelled("one"):
-            answers.put(True)
+#: Processes that claim names at once, and the names.
+CLAIMANTS, NAMES = 8, [f"n{number}" for number in range(10)]
+
+
+def claim(claimants: Barrier, given: SimpleQueue[str]) -> None:
+    for name in NAMES:
+        claimants.wait()
+        with suppress(FileExistsError), label.labelled(name):
+            given.put(name)
             claimants.wait()
-    except FileExistsError:
-        answers.put(False)
+            continue
         claimants.wait()
 
 
 def test_of_many_that_want_a_name_at_once_one_gets_it() -> None:
     fork = multiprocessing.get_context("fork")
-    claimants, answers = fork.Barrier(8), fork.SimpleQueue()
-    processes = [fork.Process(target=claim, args=(claimants, answers)) for _ in range(8)]
+    claimants, given = fork.Barrier(CLAIMANTS, timeout=DEADLINE_S), fork.SimpleQueue()
+    processes = [fork.Process(target=claim, args=(claimants, given)) for _ in range(CLAIMANTS)]
     for process in processes:
         process.start()
     for process in processes:
         process.join()
-    assert sorted(answers.get() for _ in processes) == [False] * 7 + [True]
+    found = []
+    while not given.empty():
+        found.append(given.get())
+    assert found == NAMES
     assert label.networks() == []
 
 
