@@ -70,7 +70,7 @@ def writes(source: Path, run: RunDirectory) -> Iterator[Write]:
     yield Write("manifest.json", partial(run.write, "manifest.json", began))
     plans = {file: json.loads(file.read_text()) for file in sorted(source.glob("plans/*.json"))}
     views = {file: json.loads(file.read_text()) for file in sorted(source.glob("views/*.json"))}
-    lines = [(file, line) for file in LOGS for line in _lines(source / file)]
+    lines = [(file, line) for file in LOGS for line in written(source, file)]
     started = False
     for file, line in sorted(lines, key=lambda each: float(each[1]["at_s"])):
         if not started and line["at_s"] >= ended["training_started_s"]:
@@ -170,8 +170,8 @@ def check(source: Path, run: Path) -> RunRecord:
             else:
                 assert file.read_text().rstrip().endswith("</html>"), f"{DIFFERS}{file.name}"
     for name in LOGS:
-        found = [json.dumps(line) for line in _lines(run / name)]
-        assert found == [json.dumps(line) for line in _lines(source / name)][: len(found)], f"{DIFFERS}{name}"
+        found = _lines(run / name)
+        assert found == written(source, name)[: len(found)], f"{DIFFERS}{name}"
     return RunRecord.read(run)
 
 
@@ -183,6 +183,11 @@ def check_page(record: RunRecord) -> str:
     reasons = ended_early(record)
     assert reasons and all(reason in page for reason in (*reasons, *record.gaps))
     return reasons[0].partition(";")[0].partition(" s into")[0].rstrip("0123456789 ")
+
+
+def written(source: Path, log: str) -> list[dict[str, Any]]:
+    """What is written anew to a log, in that order."""
+    return sorted(_lines(source / log), key=lambda line: float(line["at_s"]))
 
 
 def _lines(file: Path) -> list[dict[str, Any]]:
