@@ -42,7 +42,7 @@ KILL_WITHIN_S = 1e-3
 #: What is lost of the end of a log, at most.
 LOST_BYTES = 4096
 #: A disk has room for what a run makes at its beginning at least.
-LEAST_DISK_BYTES = 200 * 1024
+LEAST_DISK_BYTES = 128 * 1024
 #: And so much more once somebody made room.
 MORE_BYTES = 64 << 20
 

@@ -12,7 +12,7 @@ from tests.run.crashes import campaign
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_run(tmp_path_factory.mktemp("source") / "run", rounds=20)
+    return build_run(tmp_path_factory.mktemp("source") / "run", rounds=40)
 
 
 @pytest.mark.unit
