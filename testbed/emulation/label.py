@@ -109,12 +109,12 @@ def processes(network: str | None = None) -> Iterator[tuple[int, str]]:
     for folder in Path("/proc").iterdir():
         if not folder.name.isdecimal() or int(folder.name) == os.getpid():
             continue
-        carried = _carried(int(folder.name))
+        carried = _network_of(int(folder.name))
         if carried is not None and network in (None, carried):
             yield int(folder.name), carried
 
 
-def _carried(pid: int) -> str | None:
+def _network_of(pid: int) -> str | None:
     """The network whose label a process carries."""
     try:
         variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
@@ -140,7 +140,7 @@ def kill_processes(network: str | None = None) -> list[int]:
 def _kill(pid: int, network: str | None) -> None:
     descriptor = os.pidfd_open(pid)  # stays with the process, where its number may be given to another one
     try:
-        carried = _carried(pid)
+        carried = _network_of(pid)
         if carried is not None and network in (None, carried):
             signal.pidfd_send_signal(descriptor, signal.SIGKILL)
     finally:
