@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -24,6 +25,9 @@ from testbed.run.run import Run
 from testbed.run.service import ControllerFailed
 from testbed.run.verdict import host_was_short
 from testbed.spec.experiment import Experiment
+
+#: The errors of a disk, or of a user's part of one, that has no room left.
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,10 @@ def execute(file: Path, overrides: Mapping[str, str], strict: bool, publish: Pub
         failed(directory, text)
         raise CannotRun(text) from error
     except BaseException as error:
+        if isinstance(error, OSError) and error.errno in FULL:
+            text = f"the disk that {error.filename or directory.path} is on is full ({error.strerror}); make room on it"
+            failed(directory, text)
+            raise CannotRun(text) from error
         failed(directory, str(error) if isinstance(error, Exception) else "the run was interrupted")
         raise
     finally:
