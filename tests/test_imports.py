@@ -18,25 +18,26 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 #: Room → the rooms it may import, beside itself. A room that is not here has no place yet, which is an error too.
 ARROWS: dict[str, set[str]] = {
+    "atomic_file": set(),
     "link": set(),
     "plan": set(),
     "schema": set(),
     "protocol": {"schema"},
     "workload": set(),
     "schemes": {"planning", "sync", "plan", "protocol", "schema"},
-    "trace": {"link"},
-    "spec": {"schemes", "trace", "link"},
+    "trace": {"link", "atomic_file"},
+    "spec": {"schemes", "trace", "link", "atomic_file"},
     "planning": {"plan", "link"},
-    "telemetry": {"spec", "trace", "plan", "protocol", "link"},
+    "telemetry": {"spec", "trace", "plan", "protocol", "link", "atomic_file"},
     "emulation": {"planning", "telemetry", "spec", "trace", "plan", "protocol", "link"},
-    "controller": {"planning", "telemetry", "spec", "trace", "plan", "protocol", "schema", "link"},
-    "sync": {"plan", "protocol", "schema"},
+    "controller": {"planning", "telemetry", "spec", "trace", "plan", "protocol", "schema", "link", "atomic_file"},
+    "sync": {"plan", "protocol", "schema", "atomic_file"},
     "worker": {"schemes", "sync", "workload", "plan", "protocol", "schema"},
     "run": {
         *("controller", "emulation", "planning", "telemetry", "spec", "schemes", "trace"),
-        *("workload", "plan", "protocol", "link"),
+        *("workload", "plan", "protocol", "link", "atomic_file"),
     },
-    "report": {"run", "planning", "telemetry", "spec", "trace", "plan", "protocol", "schema", "link"},
+    "report": {"run", "planning", "telemetry", "spec", "trace", "plan", "protocol", "schema", "link", "atomic_file"},
     "result": {"run", "report"},
     "__init__": {"result", "emulation", "spec"},
     "__main__": {"cli"},
@@ -50,7 +51,7 @@ OPENERS = {"open", "input", "print", "exec", "eval", "__import__"}
 
 #: The packages from outside that a worker over a real WAN needs, and who imports no others.
 WORKERS = {"torch", "msgspec"}
-OF_WORKERS = ("schemes", "sync", "worker", "workload", "plan", "protocol", "schema")
+OF_WORKERS = ("schemes", "sync", "worker", "workload", "plan", "protocol", "schema", "atomic_file")
 
 
 #: The modules of schemes that are read without PyTorch.

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from testbed.cli import experiment, network, plan, standing, topology, trace
-from testbed.cli.console import BAD_INPUT, CANNOT, FAILED, INTERRUPTED, fail
+from testbed.cli.console import BAD_INPUT, CANNOT, FAILED, INTERRUPTED, err, fail
 from testbed.emulation.interrupt import Interrupted, interruptible
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
@@ -24,13 +24,21 @@ app.add_typer(topology.app, name="topology")
 @app.command()
 def report(runs: Annotated[list[Path], typer.Argument(help="run directories")]) -> None:
     """Make the page of a run, or one of several runs side by side."""
-    from testbed.report.page import write_comparison, write_report
-    from testbed.report.record import NotARun
+    from testbed.report.ending import ended_early
+    from testbed.report.page import write_page, write_side_by_side
+    from testbed.report.record import NotARun, RunRecord
 
     try:
-        page = write_report(runs[0]) if len(runs) == 1 else write_comparison(runs, Path("runs/comparison.html"))
+        records = [RunRecord.read(run) for run in runs]
     except NotARun as error:
         raise fail(BAD_INPUT, error) from None
+    for record in records:
+        for reason in () if record.finished else (*ended_early(record), *record.gaps):
+            err.print(f"{record.path} has not come to its end: {reason}", markup=False)
+    try:
+        page = write_page(records[0]) if len(runs) == 1 else write_side_by_side(records, Path("runs/comparison.html"))
+    except OSError as error:
+        raise fail(CANNOT, f"the page could not be written: {error}\n    make room, then ask for it again") from None
     typer.echo(page)
 
 

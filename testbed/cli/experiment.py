@@ -41,7 +41,7 @@ def run(experiment: Experiment, set_: Set = [], strict: Strict = False) -> None:
     changes = overrides(set_)
     with _ended_in_words():
         outcome = execute(experiment, changes, strict, _page, Display())
-    if not outcome.finished or (strict and outcome.verdict != "trusted"):
+    if not outcome.finished or outcome.page is None or (strict and outcome.verdict != "trusted"):
         raise typer.Exit(FAILED)
 
 

@@ -25,18 +25,21 @@ def exec_(
     name: Name = None,
 ) -> NoReturn:
     """Run a program of this machine in a host's network namespace; its exit code is the program's."""
-    from testbed.emulation import label
+    from testbed.emulation import label, namespace
+    from testbed.emulation.process import ProcessIdentity
     from testbed.emulation.requests import StatusRequest
 
     name = standing_network(name)
     hosts = _ask(name, StatusRequest())["hosts"]
     if host not in hosts:
         raise fail(BAD_INPUT, f"no host {host} in {name}\n    write instead: one of {', '.join(hosts)}")
-    if not hosts[host]["running"]:
-        raise fail(FAILED, f"the container of {host} has ended; take the network down and up again")
+    try:
+        namespace.enter(ProcessIdentity(hosts[host]["pid"], hosts[host]["start_ticks"]))
+    except ProcessLookupError:
+        raise fail(FAILED, f"the container of {host} has ended; take the network down and up again") from None
     # With the network's label, so that what is started here ends with the network at the latest.
     environment = {**os.environ, label.ENVIRONMENT: name}
-    os.execvpe("nsenter", ["nsenter", f"--net=/proc/{hosts[host]['pid']}/ns/net", "--", *command], environment)
+    os.execvpe("nsenter", ["nsenter", "--", *command], environment)  # which only starts it, with a shell's exit codes
 
 
 def status(name: Name = None, json_: Annotated[bool, typer.Option("--json", help="for programs")] = False) -> None:
@@ -49,7 +52,8 @@ def status(name: Name = None, json_: Annotated[bool, typer.Option("--json", help
     names = standing() if name is None else [standing_network(name)]
     found = [_ask(each, StatusRequest()) for each in names]
     # An experiment that runs has a network too; a killed testbed may have left one.
-    others = {other: label.owner(other) for other in label.networks() if name is None and other not in names}
+    left = [other for other in label.networks() if name is None and other not in names]
+    others = {other: owner.pid if (owner := label.owner(other)) else None for other in left}
     if json_:
         typer.echo(json.dumps({"networks": found, "runs": [n for n, pid in others.items() if pid]}, indent=1))
         return

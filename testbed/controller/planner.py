@@ -7,6 +7,7 @@ a request --view, standing--> propose (beside all else) --adopt?--> PlanSwaps
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -49,7 +50,7 @@ class Planner:
         self._track = TrackRecord(group)
         self._allowance = Allowance()
         self._declarations = 0
-        self._considered_s = 0.0
+        self._considered = -math.inf  # on the monotonic clock
         self._busy = False
 
     @property
@@ -95,7 +96,7 @@ class Planner:
         if fell:
             self._track.link_fell()
         yield from self.monitor.probes(now)
-        if fell or now - self._considered_s >= self._group.planning.period_s:
+        if fell or time.monotonic() - self._considered >= self._group.planning.period_s:
             self._ask_if_affordable(finished_s, urgent=fell)
 
     def measured(self) -> Actions:
@@ -137,7 +138,7 @@ class Planner:
     def _think(self, request: PlanRequest) -> Actions:
         """See what comes of a request, by the view of the newest declaration."""
         self._busy = True
-        now = self._considered_s = time.time()
+        now, self._considered = time.time(), time.monotonic()
         planning, knowledge, rounds = self._group.planning, self._group.knowledge, self._group.rounds
         question = Question(
             view=self._group.view(now, request.joins),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from testbed.atomic_file import write_text
+
 
 class SecretError(OSError):
     """A file whose secret is none, or no secret any more; the text says what to do about it."""
@@ -11,11 +13,7 @@ class SecretError(OSError):
 
 def write_secret(path: Path, secret: str) -> None:
     """Write a secret in the place of what was there, so that nobody else can read it at any time."""
-    fresh = path.with_name(path.name + ".new")
-    fresh.unlink(missing_ok=True)
-    fresh.touch(mode=0o600, exist_ok=False)
-    fresh.write_text(secret, encoding="utf-8")
-    fresh.replace(path)
+    write_text(path, secret, mode=0o600)
 
 
 def read_secret(path: Path) -> str:

@@ -28,6 +28,7 @@ from testbed.emulation.testbed import Testbed
 from testbed.spec.experiment import PARAMETERS, Experiment, LinkChange
 from testbed.spec.topology import Topology, Worker
 from testbed.telemetry.host import CpuMeter
+from testbed.telemetry.store import write_json
 
 KEPT = Path("/var/lib/testbed/budget.json")
 
@@ -167,10 +168,7 @@ def measure_budget(backend: str) -> Budget:
     beside = meter.read()
     carried = _carry(f"budget-{os.getpid()}", backend)
     budget = Budget(_key(backend), carried, _step_seconds(), os.cpu_count() or 1, time.time(), beside)
-    KEPT.parent.mkdir(parents=True, exist_ok=True)
-    fresh = KEPT.with_suffix(f".{os.getpid()}")
-    fresh.write_text(json.dumps(asdict(budget), indent=1) + "\n")
-    fresh.replace(KEPT)
+    write_json(KEPT, asdict(budget))
     return budget
 
 

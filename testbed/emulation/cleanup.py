@@ -40,14 +40,19 @@ def clean(client: docker.DockerClient | None, network: str | None = None) -> Cle
     return Cleaned(tuple(names), tuple(containers), tuple(processes))
 
 
+def sweep(client: docker.DockerClient, network: str) -> None:
+    """Take away what the end of one's own network may have missed, and nothing of another process's of that name."""
+    with suppress(FileExistsError), label.labelled(network):  # which ends its processes
+        remove_containers(client, network)
+
+
 def _end_owner(network: str) -> None:
     deadline = time.monotonic() + OWNER_DEADLINE_S
     asked = None
-    while (pid := label.owner(network)) is not None and pid != os.getpid():
-        with suppress(ProcessLookupError):  # it may end between the look and the call
-            if asked != pid:
-                os.kill(pid, signal.SIGTERM)
-                asked = pid
-            if time.monotonic() > deadline:
-                os.kill(pid, signal.SIGKILL)
+    while (owner := label.owner(network)) is not None and owner.pid != os.getpid():
+        if asked != owner:
+            owner.send(signal.SIGTERM)
+            asked = owner
+        if time.monotonic() > deadline:
+            owner.send(signal.SIGKILL)
         time.sleep(0.05)

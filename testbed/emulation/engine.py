@@ -7,22 +7,25 @@ recorded with its process id and its start time, and only the process that match
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import docker
 from docker.errors import DockerException
 
 from testbed.emulation.errors import EmulationError
 from testbed.emulation.label import STATE_ROOT
-from testbed.emulation.process import start_ticks
+from testbed.emulation.process import ProcessIdentity
+from testbed.telemetry.store import write_json
 
 DEFAULT_ADDRESS = "unix:///var/run/docker.sock"
 RECORD = STATE_ROOT / "engine.json"
@@ -35,6 +38,8 @@ STOP_TIMEOUT_S = 60.0
 #: What of its log an engine that failed is quoted with.
 LOG_TAIL_LINES = 15
 
+log = logging.getLogger(__name__)
+
 
 class EngineError(EmulationError):
     """There is no engine to work with; the text says why and what to do."""
@@ -44,13 +49,18 @@ class EngineError(EmulationError):
 class OwnEngine:
     """An engine that was started here. A process id alone may have been given to another process since."""
 
-    pid: int
-    start_ticks: int
+    process: ProcessIdentity
     address: str
 
-    def is_running(self) -> bool:
-        """Whether this very process still lives."""
-        return start_ticks(self.pid) == self.start_ticks
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> OwnEngine:
+        """As `to_json` made it, or an earlier version, which knew no boots. KeyError, TypeError or ValueError for what
+        is no engine's record."""
+        process = ProcessIdentity(int(value["pid"]), int(value["start_ticks"]), str(value.get("boot", "")))
+        return cls(process, str(value["address"]))
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self.process), "address": self.address}
 
 
 def address() -> str:
@@ -113,10 +123,8 @@ def start_engine(where: str, options: Sequence[str] = (), record: Path = RECORD,
             stderr=subprocess.STDOUT,
             start_new_session=True,  # a Ctrl-C meant for a run must not end the engine
         )
-    ticks = start_ticks(process.pid)
-    engine = OwnEngine(process.pid, -1 if ticks is None else ticks, where)
-    record.parent.mkdir(parents=True, exist_ok=True)
-    record.write_text(json.dumps(asdict(engine)))
+    engine = OwnEngine(ProcessIdentity.of(process.pid) or ProcessIdentity(process.pid, -1), where)
+    write_json(record, engine.to_json())
 
     deadline = time.monotonic() + START_TIMEOUT_S
     while not answers(where):
@@ -131,12 +139,16 @@ def start_engine(where: str, options: Sequence[str] = (), record: Path = RECORD,
 
 
 def own_engine(record: Path = RECORD) -> OwnEngine | None:
-    """The engine that was started here, if it still runs."""
+    """The engine that was started here, if it still runs. A record that cannot be read names none, and the log says so:
+    an engine that nobody knows to be ours is never stopped."""
     try:
-        engine = OwnEngine(**json.loads(record.read_text()))
+        engine = OwnEngine.from_json(json.loads(record.read_text()))
     except FileNotFoundError:
         return None
-    return engine if engine.is_running() else None
+    except (ValueError, KeyError, TypeError) as error:
+        log.warning("%s is no record of an engine (%r): an engine that runs counts as somebody else's", record, error)
+        return None
+    return engine if engine.process.is_running else None
 
 
 def stop_engine(record: Path = RECORD) -> bool:
@@ -146,11 +158,11 @@ def stop_engine(record: Path = RECORD) -> bool:
     """
     engine = own_engine(record)
     if engine is not None:
-        os.kill(engine.pid, signal.SIGTERM)
+        engine.process.send(signal.SIGTERM)
         deadline = time.monotonic() + STOP_TIMEOUT_S
-        while engine.is_running():
+        while engine.process.is_running:
             if time.monotonic() > deadline:
-                raise EngineError(f"dockerd (process {engine.pid}) did not end in {STOP_TIMEOUT_S:.0f} s.")
+                raise EngineError(f"dockerd (process {engine.process.pid}) did not end in {STOP_TIMEOUT_S:.0f} s.")
             time.sleep(0.1)
     record.unlink(missing_ok=True)
     return engine is not None

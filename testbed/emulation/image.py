@@ -47,6 +47,7 @@ BUILD = ROOT / "build"
 #: What of the package goes into a worker: the sync library, the worker's program and the values they share.
 WORKER_CODE = (
     "__init__.py",
+    "atomic_file.py",
     "link.py",
     "plan.py",
     "protocol.py",

@@ -6,6 +6,7 @@ in /proc. Namespaces and veths need none: they live exactly as long as the label
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -15,13 +16,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from testbed.emulation.process import start_ticks
+from testbed.emulation.process import ProcessIdentity
+from testbed.telemetry.store import write_json
 
 LABEL = "testbed.network"
 ENVIRONMENT = "TESTBED_NETWORK"
 
-#: One folder a network that is up: sockets and state. On a tmpfs, so a reboot leaves none.
+#: One folder a network that is up: sockets and state. On a tmpfs as a rule, so a reboot leaves none; where it is not,
+#: the boot in an owner's record tells that it is of before.
 STATE_ROOT = Path("/run/testbed")
+
+OWNER = "owner.json"
 
 #: A killed process is gone within milliseconds; one that waits for a broken device may never be.
 KILL_DEADLINE_S = 5.0
@@ -29,35 +34,63 @@ KILL_DEADLINE_S = 5.0
 
 @contextmanager
 def labelled(network: str) -> Iterator[Path]:
-    """While inside, every process started carries the network's label; yields the network's state folder.
+    """While inside, the name is this process's on this machine, and every process started carries it as a label; yields
+    the network's state folder.
 
-    Raises FileExistsError when a network of this name is up. A folder that a killed testbed left is taken over.
+    Raises FileExistsError when a network of this name is up, which is left as it is. Processes and files of one that
+    was killed are taken away.
     """
-    folder = state_folder(network)
-    if (running := owner(network)) is not None:
-        raise FileExistsError(f"a network named {network} is up (process {running}); `testbed clean` takes it down")
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "owner.json").write_text(json.dumps({"pid": os.getpid(), "started": start_ticks(os.getpid())}))
+    _claim(network)
     outer = os.environ.get(ENVIRONMENT)
-    os.environ[ENVIRONMENT] = network
     try:
-        yield folder
+        _clear(network)
+        os.environ[ENVIRONMENT] = network
+        yield state_folder(network)
     finally:
         if outer is None:
-            del os.environ[ENVIRONMENT]
+            os.environ.pop(ENVIRONMENT, None)
         else:  # a trial inside a run
             os.environ[ENVIRONMENT] = outer
         remove_state(network)
 
 
-def owner(network: str) -> int | None:
+def owner(network: str) -> ProcessIdentity | None:
     """The process that runs a network, if it still does."""
     try:
-        record = json.loads((state_folder(network) / "owner.json").read_text())
-        pid, started = int(record["pid"]), int(record["started"])
+        record = json.loads((state_folder(network) / OWNER).read_text())
+        process = ProcessIdentity(int(record["pid"]), int(record["started"]), str(record.get("boot", "")))
     except (OSError, ValueError, KeyError, TypeError):
         return None  # none, or what a crash left is no record
-    return pid if start_ticks(pid) == started else None
+    return process if process.is_running else None
+
+
+def _claim(network: str) -> None:
+    """Make this process the network's owner. Of several that want to be at once, one is."""
+    with _locked():
+        if (running := owner(network)) is not None:
+            raise FileExistsError(
+                f"a network named {network} is up (process {running.pid}); `testbed clean` takes it down"
+            )
+        own = ProcessIdentity.of(os.getpid())
+        assert own is not None
+        write_json(state_folder(network) / OWNER, {"pid": own.pid, "started": own.start_ticks, "boot": own.boot})
+
+
+def _clear(network: str) -> None:
+    """Take away what a killed testbed left of a network that is this process's now."""
+    kill_processes(network)
+    for left in state_folder(network).iterdir():
+        if left.name != OWNER:
+            shutil.rmtree(left) if left.is_dir() else left.unlink()
+
+
+@contextmanager
+def _locked() -> Iterator[None]:
+    """While inside, no other process makes or removes a network's folder. A killed one holds nothing up."""
+    STATE_ROOT.mkdir(parents=True, exist_ok=True)
+    with (STATE_ROOT / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def networks() -> list[str]:
@@ -76,14 +109,19 @@ def processes(network: str | None = None) -> Iterator[tuple[int, str]]:
     for folder in Path("/proc").iterdir():
         if not folder.name.isdecimal() or int(folder.name) == os.getpid():
             continue
-        try:
-            variables = (folder / "environ").read_bytes().split(b"\0")
-        except OSError:
-            continue  # it ended, or is a kernel thread
-        for variable in variables:
-            name, _, value = variable.partition(b"=")
-            if name == ENVIRONMENT.encode() and network in (None, value.decode(errors="replace")):
-                yield int(folder.name), value.decode(errors="replace")
+        carried = _network_of(int(folder.name))
+        if carried is not None and network in (None, carried):
+            yield int(folder.name), carried
+
+
+def _network_of(pid: int) -> str | None:
+    """The network whose label a process carries."""
+    try:
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return None  # it ended, or is a kernel thread
+    values = (value for name, _, value in (each.partition(b"=") for each in variables) if name == ENVIRONMENT.encode())
+    return next((value.decode(errors="replace") for value in values), None)
 
 
 def kill_processes(network: str | None = None) -> list[int]:
@@ -93,12 +131,23 @@ def kill_processes(network: str | None = None) -> list[int]:
     while (found := {pid for pid, _ in processes(network)}) and time.monotonic() < deadline:
         for pid in found - ended:
             with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+                _kill(pid, network)
         ended |= found
         time.sleep(0.005)
     return sorted(ended)
 
 
+def _kill(pid: int, network: str | None) -> None:
+    descriptor = os.pidfd_open(pid)  # stays with the process, where its number may be given to another one
+    try:
+        carried = _network_of(pid)
+        if carried is not None and network in (None, carried):
+            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+    finally:
+        os.close(descriptor)
+
+
 def remove_state(network: str | None = None) -> None:
     """Remove the folders of one network, or of all."""
-    shutil.rmtree(state_folder(network) if network else STATE_ROOT / "networks", ignore_errors=True)
+    with _locked():
+        shutil.rmtree(state_folder(network) if network else STATE_ROOT / "networks", ignore_errors=True)

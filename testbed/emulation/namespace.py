@@ -10,6 +10,8 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TypeVar
 
+from testbed.emulation.process import ProcessIdentity
+
 _CLONE_NEWNET = 0x40000000
 
 T = TypeVar("T")
@@ -85,6 +87,20 @@ def inside(netns: Path, make: Callable[[], T]) -> T:
     if errors:
         raise errors[0]
     return results[0]
+
+
+def enter(holder: ProcessIdentity) -> None:
+    """Have this thread go into the network namespace that a process, or a thread of one, holds, and stay there.
+
+    Raises ProcessLookupError when it has ended; another one may have its number by then.
+    """
+    try:
+        with Path(f"/proc/{holder.pid}/ns/net").open("rb") as file:
+            if not holder.is_running:
+                raise ProcessLookupError
+            _call("setns", file.fileno(), _CLONE_NEWNET)
+    except FileNotFoundError:
+        raise ProcessLookupError from None
 
 
 def _enter(netns: Path) -> None:

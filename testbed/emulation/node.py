@@ -21,6 +21,7 @@ from mininet.node import Node
 from testbed.emulation import device
 from testbed.emulation.namespace import Namespace, inside
 from testbed.emulation.netlink import Netlink
+from testbed.emulation.process import start_ticks
 from testbed.emulation.switch import Switch
 
 
@@ -29,6 +30,7 @@ class NamespaceNode(Node):
 
     def __init__(self, name: str, pid: int, **params: Any) -> None:
         self._namespace_pid = pid
+        self.start_ticks = start_ticks(pid)
         self._netlink: Netlink | None = None
         super().__init__(name, **params)
 
@@ -36,6 +38,11 @@ class NamespaceNode(Node):
     def netns(self) -> Path:
         """The namespace's file."""
         return Path(f"/proc/{self._namespace_pid}/ns/net")
+
+    @property
+    def held(self) -> bool:
+        """Whether what holds the namespace is still there, and not another process that was given its number."""
+        return self.start_ticks is not None and start_ticks(self._namespace_pid) == self.start_ticks
 
     @property
     def netlink(self) -> Netlink:

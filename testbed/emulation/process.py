@@ -1,8 +1,53 @@
-"""Processes, named for good: an id alone may be given to another process."""
+"""Processes, named for good: a number alone may be given to another process."""
 
 from __future__ import annotations
 
+import os
+import signal
+from dataclasses import dataclass
 from pathlib import Path
+
+BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessIdentity:
+    """A process as records name it. Where a `boot` is empty, as in records of earlier versions, every one is meant;
+    after another one, numbers and ticks have begun anew."""
+
+    pid: int
+    start_ticks: int
+    boot: str = ""
+
+    @classmethod
+    def of(cls, pid: int) -> ProcessIdentity | None:
+        """The process that has this number now; None when there is none, or only a zombie."""
+        ticks = start_ticks(pid)
+        return None if ticks is None else cls(pid, ticks, boot_id())
+
+    @property
+    def is_running(self) -> bool:
+        """Whether this very process still lives."""
+        return self.boot in ("", boot_id()) and start_ticks(self.pid) == self.start_ticks
+
+    def send(self, number: signal.Signals) -> None:
+        """Send it a signal, if it still lives."""
+        try:
+            descriptor = os.pidfd_open(self.pid)
+        except ProcessLookupError:
+            return
+        try:
+            if self.is_running:  # so it was as the descriptor was opened, which stays with the process
+                signal.pidfd_send_signal(descriptor, number)
+        except ProcessLookupError:
+            return
+        finally:
+            os.close(descriptor)
+
+
+def boot_id() -> str:
+    """What tells this run of the kernel from those before and after it."""
+    return BOOT.read_text().strip()
 
 
 def start_ticks(pid: int) -> int | None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from testbed.emulation.network import Network
+from testbed.emulation.node import NamespaceNode
 from testbed.emulation.shaping import LinkCounters
 from testbed.emulation.testbed import Testbed
 from testbed.link import LinkState
@@ -48,11 +48,11 @@ def status(testbed: Testbed) -> dict[str, Any]:
 
 def _hosts(network: Network, topology: Topology) -> dict[str, dict[str, Any]]:
     workers = {
-        worker.name: _host("worker", worker.site, network.address(worker), network.container(worker.name).pid)
+        worker.name: _host("worker", worker.site, network.address(worker), network.container(worker.name))
         for worker in topology.workers
     }
     routers = {
-        f"{site}-r": _host("router", site, str(network.addressing.router(site).ip), network.router(site).pid)
+        f"{site}-r": _host("router", site, str(network.addressing.router(site).ip), network.router(site))
         for site in topology.sites
     }
     return workers | routers
@@ -72,9 +72,10 @@ def state_values(state: LinkState) -> dict[str, Any]:
     }
 
 
-def _host(kind: str, site: str, address: str, pid: int) -> dict[str, Any]:
+def _host(kind: str, site: str, address: str, node: NamespaceNode) -> dict[str, Any]:
     """`pid` is what holds its namespace: of a worker, its container's first process; of a router, a thread of ours."""
-    return {"kind": kind, "site": site, "address": address, "pid": pid, "running": Path(f"/proc/{pid}").exists()}
+    held = {"pid": node.pid, "start_ticks": node.start_ticks, "running": node.held}
+    return {"kind": kind, "site": site, "address": address, **held}
 
 
 def _counts(counters: LinkCounters) -> dict[str, int]:

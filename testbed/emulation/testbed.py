@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
-from testbed.emulation import cleanup, label
+from testbed.emulation import label
 from testbed.emulation.containers import ContainerRequest, Fleet
 from testbed.emulation.difference import Difference
 from testbed.emulation.errors import EmulationError
@@ -124,8 +124,6 @@ class Testbed:
         """Make the name ours, and find what shapes links. FileExistsError, ShapingError, SwitchError."""
         if os.geteuid() != 0:
             raise EmulationError("making networks needs root; run it with sudo")
-        if label.owner(self.name) is None:
-            cleanup.clean(None, self.name)  # what a killed one left would be in the way
         self._stack.enter_context(label.labelled(self.name))
         self.control.mkdir(mode=0o700)
         self._stack.callback(label.kill_processes, self.name)  # what was started in its hosts ends with it

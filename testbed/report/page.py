@@ -11,6 +11,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
+from testbed.atomic_file import write_text
 from testbed.report import tables
 from testbed.report.comparison import comparison_values
 from testbed.report.figures.foresight import draw_foresight
@@ -28,17 +29,25 @@ REPORT = "report.html"
 
 def write_report(run: Path) -> Path:
     """Write `report.html` into a run's directory and return its path. NotARun when `run` is none."""
-    record = RunRecord.read(run)
-    target = run / REPORT
-    target.write_text(_render("run.html.j2", _run_values(record)), encoding="utf-8")
+    return write_page(RunRecord.read(run))
+
+
+def write_page(record: RunRecord) -> Path:
+    """Write a run's page into its directory and return its path."""
+    target = record.path / REPORT
+    write_text(target, _render("run.html.j2", _run_values(record)))
     return target
 
 
 def write_comparison(runs: Sequence[Path], target: Path) -> Path:
     """Write the page of several runs side by side to `target` and return it. NotARun when one of `runs` is none."""
-    records = [RunRecord.read(run) for run in runs]
+    return write_side_by_side([RunRecord.read(run) for run in runs], target)
+
+
+def write_side_by_side(records: Sequence[RunRecord], target: Path) -> Path:
+    """Write the page of several runs side by side to `target` and return it."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(_render("comparison.html.j2", comparison_values(records)), encoding="utf-8")
+    write_text(target, _render("comparison.html.j2", comparison_values(records)))
     return target
 
 

@@ -13,11 +13,14 @@ from typing import Any, Literal
 
 from msgspec.structs import asdict
 
+from testbed.atomic_file import UNFINISHED
 from testbed.plan import Plan
 from testbed.planning import View
 from testbed.protocol import Report
+from testbed.report import text
 from testbed.run.summary import RoundFigures, fewest, rounds_of
 from testbed.schema import ProtocolError, convert_to
+from testbed.telemetry.store import read_lines
 
 #: Workers are named after their site: `paris-w0`.
 WORKER_NAME = re.compile(r"(?P<site>.+)-w\d+")
@@ -98,12 +101,13 @@ class RunRecord:
 
     @property
     def finished(self) -> bool:
-        """Whether the run came to its end: one that was interrupted leaves a verdict at most."""
-        return "training" in self.summary
+        """Whether the run came to its end: one that did not leaves reasons at most, and no figures."""
+        training = self.summary.get("training")
+        return isinstance(training, Mapping) and training.get("wall_seconds") is not None
 
     def section(self, name: str) -> Mapping[str, Any]:
         """A part of the summary; empty when the run ended before it."""
-        part = self.summary.get(name)
+        part = self.summary.get(name) if self.finished else None
         return part if isinstance(part, Mapping) else {}
 
     @property
@@ -251,7 +255,7 @@ class _Reader:
             estimates=tuple(self._since(zero, "estimates.jsonl", "at_s", "links")) or _estimates_of(decisions),
             plans=self._plans(considered=bool(decisions)),
             zero_s=zero,
-            gaps=tuple(self._gaps),
+            gaps=(*self._gaps, *self._unwritten()),
         )
 
     def _manifest(self) -> Mapping[str, Any]:
@@ -273,7 +277,7 @@ class _Reader:
         try:
             summary = json.loads((self._path / "summary.json").read_text(encoding="utf-8"))
         except (FileNotFoundError, ValueError):
-            self._gaps.append("summary.json is missing or cut short: the run did not come to its end")
+            self._gaps.append("summary.json is missing or cut short")
             return {}
         return summary if isinstance(summary, dict) else {}
 
@@ -286,26 +290,24 @@ class _Reader:
         return min(started, default=float(manifest.get("started_s") or 0.0))
 
     def _lines(self, name: str, *needed: str, optional: bool = False) -> Iterator[dict[str, Any]]:
-        """The objects of a JSONL file that have the fields needed; the others are counted as gaps."""
+        """The records of a file that have the fields needed; the others are counted as gaps."""
         file = self._path / name
         if not file.exists():
             if not optional:
                 self._gaps.append(f"{name} is missing")
             return
-        unread = 0
-        with file.open(encoding="utf-8", errors="replace") as lines:
-            for line in lines:
-                try:
-                    value = json.loads(line)
-                    complete = all(value[key] is not None for key in needed)
-                except (ValueError, KeyError, TypeError):
-                    complete = False
-                if complete:
-                    yield value
-                else:
-                    unread += 1
-        if unread:
-            self._gaps.append(f"{name}: {unread} line{'s' * (unread > 1)} cut short or without needed fields")
+        torn = lacking = 0
+        for record in read_lines(file):
+            if record is None:
+                torn += 1
+            elif any(record.get(key) is None for key in needed):
+                lacking += 1
+            else:
+                yield record
+        if torn:  # the last one, or one that another followed after all
+            self._gaps.append(f"{name}: {text.count(torn, 'line')} cut short, left out")
+        if lacking:
+            self._gaps.append(f"{name}: {text.count(lacking, 'line')} without needed fields, left out")
 
     def _since(self, zero: float, name: str, *needed: str) -> Iterator[dict[str, Any]]:
         """Lines that need not be there, with their times since training began."""
@@ -336,6 +338,12 @@ class _Reader:
     def _samples(self, zero: float) -> Iterator[TrafficRecord]:
         for line in self._lines("traffic.jsonl", "at_s", "bytes"):
             yield TrafficRecord(line["at_s"] - zero, line["bytes"], line.get("busy_s") or {}, line.get("cpu"))
+
+    def _unwritten(self) -> Iterator[str]:
+        """Files that were being written as the run was cut off; what they were to hold lies beside, not whole."""
+        for file in sorted(self._path.rglob(f"*{UNFINISHED}")):
+            name, _, _ = file.relative_to(self._path).as_posix().rsplit(".", 2)
+            yield f"{name} was being written"
 
     def _plans(self, considered: bool) -> dict[int, Plan]:
         """The plans by their epochs. Where none was ever `considered`, members gossiped, and nothing is missing."""

@@ -9,6 +9,7 @@ from statistics import median
 from typing import Any, Literal
 
 from testbed.report import text
+from testbed.report.ending import ended_early
 from testbed.report.estimates import estimate_errors
 from testbed.report.record import RunRecord, site_of
 from testbed.report.replanning import Score
@@ -63,10 +64,9 @@ def _table(name: str, columns: Sequence[str], rows: Iterable[Sequence[Cell | str
 def badge(record: RunRecord) -> Badge:
     """The run's verdict; `unfinished` when it ended early."""
     verdict = record.summary.get("verdict")
-    reasons = tuple(record.summary.get("reasons", ()))
     if not record.finished:
-        return Badge("unfinished", reasons or ("it left no verdict; what is shown here is what it recorded",))
-    return Badge("trusted" if verdict == "trusted" else "suspect", reasons)
+        return Badge("unfinished", ended_early(record))
+    return Badge("trusted" if verdict == "trusted" else "suspect", tuple(record.summary.get("reasons", ())))
 
 
 def key_figures(record: RunRecord) -> list[KeyFigure]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
@@ -15,6 +16,8 @@ from testbed.run.summary import RoundFigures
 from testbed.run.training import Outcome
 from testbed.run.verdict import Evidence, LinkEvidence, Verdict, judge
 from testbed.spec.experiment import Experiment
+
+log = logging.getLogger(__name__)
 
 
 def conclude(experiment: Experiment, directory: RunDirectory, outcome: Outcome) -> dict[str, Any]:
@@ -64,27 +67,36 @@ def conclude(experiment: Experiment, directory: RunDirectory, outcome: Outcome) 
         final = directory.read_whole("final.json") or {}
         value["training"] |= iterations.training(final, reports)
         value["sync"] |= iterations.sync(final, reports)
+    directory.use_reserve()
     directory.write("summary.json", value)
     return value
 
 
 def failed(directory: RunDirectory, reason: str) -> None:
-    """Write the summary of a run that did not come to its end: the contract's fields, without figures."""
-    directory.write(
-        "summary.json",
-        {
-            **_verdict(Verdict("suspect", (reason,))),
-            "training": dict.fromkeys(("rounds", "final_loss", "final_accuracy", "wall_seconds")),
-            "sync": {
-                **dict.fromkeys(("policy", "strategy", "wan_bytes")),
-                **dict.fromkeys(("lower_bound_seconds", "ratio_to_lower_bound", "bound_seconds", "ratio_to_bound")),
-                "seconds_per_round": {"p50": None, "p95": None},
-            },
-            "swaps": [],
-            "events": [],
-            "links": {},
+    """Write the summary of a run that did not come to its end: the contract's fields, without figures.
+
+    One that came to its end keeps its own, whatever happened afterwards. Where nothing can be written, the log says so:
+    what ended the run is on its way to who called.
+    """
+    if (directory.path / "summary.json").exists():
+        return
+    value = {
+        **_verdict(Verdict("suspect", (reason,))),
+        "training": dict.fromkeys(("rounds", "final_loss", "final_accuracy", "wall_seconds")),
+        "sync": {
+            **dict.fromkeys(("policy", "strategy", "wan_bytes")),
+            **dict.fromkeys(("lower_bound_seconds", "ratio_to_lower_bound", "bound_seconds", "ratio_to_bound")),
+            "seconds_per_round": {"p50": None, "p95": None},
         },
-    )
+        "swaps": [],
+        "events": [],
+        "links": {},
+    }
+    try:
+        directory.use_reserve()
+        directory.write("summary.json", value)
+    except OSError as error:
+        log.error("no summary: %s", error)
 
 
 def _verdict(verdict: Verdict) -> dict[str, Any]:

@@ -4,39 +4,51 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
+import shutil
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from testbed.emulation.process import ProcessIdentity
 from testbed.telemetry.store import Records, read_records, write_json
 
 RUNS = Path("runs")
 
+#: Room that is kept for the summary of a run whose disk gets full: such a summary takes some 2 KiB.
+RESERVE = ".reserve"
+RESERVE_BYTES = 64 * 1024
+
 
 class RunDirectory:
-    """Where one run writes. Lines are flushed as they come, so a killed run leaves what it had."""
+    """Where one run writes. Lines are written as they come, so a killed run leaves what it had."""
 
     def __init__(self, experiment: str, root: Path = RUNS) -> None:
-        """Make `<root>/<experiment>-<date>-<time>` and point `latest` at it."""
-        stamp = time.strftime("%Y%m%d-%H%M%S")
-        names = (f"{experiment}-{stamp}{suffix}" for suffix in ("", *(f"-{n}" for n in range(2, 100))))
-        root.mkdir(parents=True, exist_ok=True)
-        for name in names:
-            try:
-                (root / name).mkdir()
-                break
-            except FileExistsError:
-                continue
-        self.id = name
-        self.path = root / name
-        (self.path / "logs").mkdir()
+        """Make `<root>/<experiment>-<date>-<time>-<four digits>` and point `latest` at it.
+
+        Its name is the network's as well. The digits are random: runs that begin in the same second, here or in another
+        root, are two. Whenever the directory is there, its manifest is.
+        """
+        began_s = time.time()
+        self.id = f"{experiment}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(began_s))}-{secrets.token_hex(2)}"
+        self.path = root / self.id
         self._records: dict[str, Records] = {}
         self._lock = threading.Lock()
-        latest = root / "latest"
-        latest.unlink(missing_ok=True)
-        latest.symlink_to(name)
+        manifest = {"id": self.id, "experiment": experiment, "started_s": began_s, "process": _own_process()}
+        fresh = root / f".{self.id}"
+        try:
+            _fill(fresh, manifest)
+            fresh.rename(self.path)
+        except BaseException:
+            shutil.rmtree(fresh, ignore_errors=True)
+            raise
+        link = root / f".{self.id}.latest"
+        link.symlink_to(self.id)
+        link.replace(root / "latest")
 
     def append(self, file: str, record: Mapping[str, Any]) -> None:
         """Add a line to a JSONL file; any thread may."""
@@ -58,11 +70,39 @@ class RunDirectory:
         path = self.path / file
         return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
 
+    def use_reserve(self) -> None:
+        """Give up the room that was kept: what is written now is the last."""
+        (self.path / RESERVE).unlink(missing_ok=True)
+
     def close(self) -> None:
         """Close the files, and give them to the user who called sudo."""
+        self.use_reserve()
         for records in self._records.values():
             records.close()
         if owner := os.environ.get("SUDO_UID"):
             group = int(os.environ.get("SUDO_GID", owner))
             for path in (self.path.parent, self.path.parent / "latest", self.path, *self.path.rglob("*")):
-                os.chown(path, int(owner), group, follow_symlinks=False)
+                with suppress(FileNotFoundError):  # another run points `latest` at itself, or ended with its own
+                    os.chown(path, int(owner), group, follow_symlinks=False)
+
+
+def _fill(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """What is there from the beginning."""
+    (folder / "logs").mkdir(parents=True)
+    with (folder / RESERVE).open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
+    write_json(folder / "manifest.json", manifest)
+
+
+def _own_process() -> dict[str, Any]:
+    process = ProcessIdentity.of(os.getpid())
+    assert process is not None
+    return asdict(process)
+
+
+def is_going_on(manifest: Mapping[str, Any]) -> bool:
+    """Whether the run of a manifest is still at work, on this machine. Those of earlier versions did not say."""
+    try:
+        return ProcessIdentity(**manifest["process"]).is_running
+    except (KeyError, TypeError):
+        return False

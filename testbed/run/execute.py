@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import traceback
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,14 +26,19 @@ from testbed.run.service import ControllerFailed
 from testbed.run.verdict import host_was_short
 from testbed.spec.experiment import Experiment
 
+#: The errors of a disk, or of a user's part of one, that has no room left.
+FULL = (errno.ENOSPC, errno.EDQUOT)
+
 
 @dataclass(frozen=True, slots=True)
 class Executed:
-    """How a run ended: whether training came to its end, the verdict, and where all about it lies."""
+    """How a run ended: whether training came to its end, the verdict, and where all about it lies. `page` is None where
+    it could not be made."""
 
     finished: bool
     verdict: str
     directory: Path
+    page: Path | None = None
 
 
 #: Makes the page of a run's directory; where it lies.
@@ -44,7 +52,11 @@ def execute(file: Path, overrides: Mapping[str, str], strict: bool, publish: Pub
     """
     experiment = Experiment.load(file, overrides)
     check_policy(experiment)
-    directory = RunDirectory(experiment.name)
+    try:
+        directory = RunDirectory(experiment.name)
+    except OSError as error:
+        remedy = "make room, or call it where you may write"
+        raise CannotRun(f"no directory for the run can be made under runs/: {error.strerror}; {remedy}") from error
     display.say(f"[bold]{experiment.name}[/] in {directory.path}")
     try:
         return _execute(experiment, directory, display, strict, publish)
@@ -56,6 +68,10 @@ def execute(file: Path, overrides: Mapping[str, str], strict: bool, publish: Pub
         failed(directory, text)
         raise CannotRun(text) from error
     except BaseException as error:
+        if isinstance(error, OSError) and error.errno in FULL:
+            text = f"the disk that {error.filename or directory.path} is on is full ({error.strerror}); make room on it"
+            failed(directory, text)
+            raise CannotRun(text) from error
         failed(directory, str(error) if isinstance(error, Exception) else "the run was interrupted")
         raise
     finally:
@@ -74,20 +90,33 @@ def _execute(
         return Executed(finished=False, verdict="suspect", directory=directory.path)
     finally:
         # Interrupted at the wrong moment, the way back may have missed something; this finds it by its label.
-        cleanup.clean(engine.connect(), directory.id)
+        cleanup.sweep(engine.connect(), directory.id)
     with display.step("summary and report"):
         summary = conclude(experiment, directory, outcome)
         if run.fits is not None and run.fits == host_was_short(summary["reasons"]):
             budget.contradict()
-        page = publish(directory.path)
+        page = _published(directory.path, publish, display)
     for line in _in_words(summary):
         display.say(f"  {line}")
     color = "green" if summary["verdict"] == "trusted" else "yellow"
     display.say(f"  verdict: [bold {color}]{summary['verdict']}[/]")
     for reason in summary["reasons"]:
         display.say(f"    {escape(reason)}")
-    display.say(f"  report: {page}")
-    return Executed(finished=True, verdict=summary["verdict"], directory=directory.path)
+    if page is not None:
+        display.say(f"  report: {page}")
+    return Executed(finished=True, verdict=summary["verdict"], directory=directory.path, page=page)
+
+
+def _published(directory: Path, publish: Publish, display: Display) -> Path | None:
+    """The page; None where it could not be made. That changes nothing about the run, and is told beside its summary."""
+    try:
+        return publish(directory)
+    except Exception as error:
+        log = directory / "logs" / "report.log"
+        display.say(f"[red]no report:[/] {escape(str(error))}\n  `testbed report {directory}` makes it; more in {log}")
+        with suppress(OSError):  # the disk may be full, which the words above then say
+            log.write_text(traceback.format_exc())
+        return None
 
 
 def _in_words(summary: Mapping[str, Any]) -> list[str]:

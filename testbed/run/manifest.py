@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
-import time
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -19,14 +18,12 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 class Manifest:
-    """`manifest.json` of a run's directory: written at the start, added to as times come."""
+    """`manifest.json` of a run's directory, which has begun it: added to as times come."""
 
     def __init__(self, directory: RunDirectory, experiment: Experiment, shaper: Shaper, image: str) -> None:
         self._directory = directory
         self._value = {
-            "id": directory.id,
-            "experiment": experiment.name,
-            "started_s": time.time(),
+            **(directory.read_whole("manifest.json") or {}),
             "spec": experiment.spec.model_dump(mode="json"),
             "inputs": {str(file): file.read_text(encoding="utf-8") for file in experiment.files},
             "seed": experiment.spec.seed,

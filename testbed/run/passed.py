@@ -55,13 +55,19 @@ def excess(samples: Sequence[Record], states: Sequence[Record]) -> dict[str, flo
         history.setdefault(state["link"], []).append((state["at_s"], state["rate_bps"]))
     worst: dict[str, float] = {}
     for first, last in zip(samples, samples[WINDOW:], strict=False):
-        began, seconds = first["at_s"], last["at_s"] - first["at_s"]
+        began, seconds = first["at_s"], apart_s(first, last)
         for link, size in _grown(first["bytes"], last["bytes"]):
             bits = 8.0 * size
             allowed = _peak_bps(history.get(link, []), began - seconds, last["at_s"]) * seconds
             if bits > allowed * (1 + LOOK_S / seconds) + SUPER_PACKET_BITS and allowed > 0:
                 worst[link] = max(worst.get(link, 0.0), bits / allowed - 1)
     return worst
+
+
+def apart_s(first: Record, last: Record) -> float:
+    """Seconds between two samples. Those of earlier versions have the time of day alone."""
+    clock = "clock_s" if "clock_s" in first and "clock_s" in last else "at_s"
+    return float(last[clock] - first[clock])
 
 
 def _grown(first: Mapping[str, int], last: Mapping[str, int]) -> Iterator[tuple[str, int]]:

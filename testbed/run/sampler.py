@@ -71,6 +71,7 @@ class Sampler:
         self._record(
             {
                 "at_s": time.time(),
+                "clock_s": time.monotonic(),  # how far samples are apart: the other clock may be set meanwhile
                 "bytes": arrived,
                 "unshaped_bytes": around(self._last, look) if self._last else {},
                 "busy_s": {name: round(after[name].busy_s, 4) for name in wan},

@@ -13,6 +13,7 @@ from testbed.link import LinkState
 from testbed.plan import Plan
 from testbed.run.directory import RunDirectory
 from testbed.run.display import Display, Snapshot
+from testbed.run.passed import apart_s
 
 
 class Story:
@@ -86,7 +87,7 @@ class Story:
         if len(self._samples) < 2:
             return {}
         before, after = self._samples[-2:]
-        seconds = after["at_s"] - before["at_s"]
+        seconds = apart_s(before, after)
         return {
             link: (count - before["bytes"].get(link, count)) * 8 / seconds for link, count in after["bytes"].items()
         }

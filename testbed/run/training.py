@@ -70,7 +70,7 @@ class Training:
     def go_on(self) -> Outcome:
         """Until the controller says it is over; what there is to know then. RunFailed when it broke off."""
         testbed, replay = self._testbed, self._testbed.replay
-        started = time.time()
+        started, began = time.time(), time.monotonic()
         self._manifest.add(training_started_s=started)
         with ExitStack() as stack, self._story.live(self._rounds):
             stack.callback(replay.stop)
@@ -86,7 +86,7 @@ class Training:
                 if time.monotonic() - asked >= STATUS_S:
                     asked = time.monotonic()
                     self._look()
-        ended = time.time()
+        ended = started + (time.monotonic() - began)
         self._manifest.add(
             ended_s=ended,
             offload=testbed.network.offload,

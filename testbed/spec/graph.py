@@ -17,6 +17,7 @@ from typing import Any
 
 import networkx as nx
 
+from testbed.atomic_file import write_text
 from testbed.spec.errors import Fault, SpecError
 from testbed.spec.load import parse_yaml
 from testbed.spec.topology import MAX_INTERFACE_NAME, RESERVED, Topology
@@ -177,7 +178,7 @@ def import_graph(
 def write_topology(target: Path, text: str) -> Topology:
     """Write the text of a topology file if it is one; SpecError otherwise, and nothing is written."""
     made = Topology.from_value(parse_yaml(text), target)
-    target.write_text(text, encoding="utf-8")
+    write_text(target, text)
     return made
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any, Protocol
 
 import torch
 
+from testbed.atomic_file import replacing
 from testbed.plan import Plan, PlanError
 from testbed.sync.errors import CheckpointError
 
@@ -66,12 +66,8 @@ def save(path: Path, round_number: int, plan: Plan, **parts: Stateful) -> None:
         "plan": plan.dumps(),
         "parts": {name: part.state_dict() for name, part in parts.items()},
     }
-    unfinished = path.with_name(path.name + ".part")
-    with unfinished.open("wb") as file:
+    with replacing(path) as file:
         torch.save(value, file)
-        file.flush()
-        os.fsync(file.fileno())
-    unfinished.replace(path)
 
 
 def load(path: Path) -> Checkpoint:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 from collections.abc import Iterator, Mapping
@@ -10,9 +11,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from testbed.atomic_file import write_text
+
+log = logging.getLogger(__name__)
+
 
 class Records:
-    """Appends records to a file, a line each. Line-buffered: what was appended survives the process.
+    """Appends records to a file, a line each. What was appended survives the process; what the machine had not written
+    yet when its power failed is lost, from the end.
 
     A last line that a crash cut short is ended first, so that the next record is not lost with it.
     """
@@ -20,13 +26,25 @@ class Records:
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         torn = path.exists() and not _ends_with_newline(path)
-        self._file = path.open("a", buffering=1, encoding="utf-8")
+        self._file = path.open("ab", buffering=0)
         if torn:
-            self._file.write("\n")
+            self._write(b"\n")
 
     def append(self, record: Mapping[str, Any]) -> int:
-        """Add a record; the characters that it takes. TypeError when it holds what JSON has no word for."""
-        return self._file.write(json.dumps(finite(record), separators=(",", ":"), allow_nan=False) + "\n")
+        """Add a record, all of it, or raise OSError with the file's name and add nothing; the bytes that it takes.
+        TypeError when it holds what JSON has no word for."""
+        line = json.dumps(finite(record), separators=(",", ":"), allow_nan=False).encode() + b"\n"
+        self._write(line)
+        return len(line)
+
+    def _write(self, line: bytes) -> None:
+        before = os.fstat(self._file.fileno()).st_size
+        try:
+            while line:  # a disk that gets full takes a part first
+                line = line[self._file.write(line) :]
+        except OSError as error:
+            self._file.truncate(before)
+            raise OSError(error.errno, error.strerror, self._file.name) from error
 
     def close(self) -> None:
         """Close the file; nothing is appended afterwards."""
@@ -42,7 +60,17 @@ class Records:
 
 
 def read_records(path: Path) -> Iterator[dict[str, Any]]:
-    """The records of a file, in order; none when there is no file. A line that a crash cut short is passed over."""
+    """The records of a file, in order; none when there is no file. A line that a crash cut short is left out, and the
+    log says so."""
+    for number, record in enumerate(read_lines(path), start=1):
+        if record is None:
+            log.warning("%s: line %d was cut short and is left out", path, number)
+        else:
+            yield record
+
+
+def read_lines(path: Path) -> Iterator[dict[str, Any] | None]:
+    """The record of each line; None for one that a crash cut short. Nothing when there is no file."""
     if not path.exists():
         return
     with path.open(encoding="utf-8", errors="replace") as file:
@@ -50,17 +78,14 @@ def read_records(path: Path) -> Iterator[dict[str, Any]]:
             try:
                 record = json.loads(line)
             except ValueError:
-                continue
-            if isinstance(record, dict):
-                yield record
+                record = None
+            yield record if isinstance(record, dict) else None
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write a whole JSON file so that a reader sees the old or the new one, never half of it."""
+    """Write a whole JSON file, and its folder where there is none; a reader sees the old or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(path.name + ".new")
-    fresh.write_text(json.dumps(finite(value), indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    fresh.replace(path)
+    write_text(path, json.dumps(finite(value), indent=1, allow_nan=False) + "\n")
 
 
 def finite(value: Any) -> Any:

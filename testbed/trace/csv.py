@@ -13,8 +13,10 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Iterable, Sequence
+from io import StringIO
 from pathlib import Path
 
+from testbed.atomic_file import write_text
 from testbed.trace.text import read_text
 from testbed.trace.trace import End, Row, Trace, TraceError, with_possible_rates
 
@@ -89,12 +91,13 @@ def _number(name: str, cell: str, most: float) -> float:
 def write_csv(path: Path, trace: Trace, comments: Iterable[str] = ()) -> None:
     """Write the trace with the columns it uses, values to six digits; the comments say where it is from."""
     used = [name for name, (field, _, _) in COLUMNS.items() if any(getattr(r, field) is not None for r in trace.rows)]
-    with path.open("w", encoding="utf-8", newline="") as file:
-        file.writelines(f"# {comment}\n" for comment in comments)
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["time_s", *used])
-        for row in trace.rows:
-            writer.writerow([f"{row.time_s:.15g}", *(_cell(getattr(row, COLUMNS[n][0]), COLUMNS[n][1]) for n in used)])
+    text = StringIO()
+    text.writelines(f"# {comment}\n" for comment in comments)
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["time_s", *used])
+    for row in trace.rows:
+        writer.writerow([f"{row.time_s:.15g}", *(_cell(getattr(row, COLUMNS[n][0]), COLUMNS[n][1]) for n in used)])
+    write_text(path, text.getvalue())
 
 
 def _cell(value: float | None, unit: float) -> str:

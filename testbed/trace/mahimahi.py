@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
+from testbed.atomic_file import write_text
 from testbed.link import MTU_FRAME_BYTES, Opportunities
 from testbed.trace.resample import Resampled, resample
 from testbed.trace.trace import Trace, TraceError
@@ -109,4 +110,4 @@ def _moments(volume: Volume, totals: Iterable[float]) -> Iterable[int]:
 
 def write_mahimahi(path: Path, schedule: DeliverySchedule) -> None:
     """Write the file; the format has no comments."""
-    path.write_text("".join(f"{moment}\n" for moment in schedule.milliseconds), encoding="utf-8")
+    write_text(path, "".join(f"{moment}\n" for moment in schedule.milliseconds))

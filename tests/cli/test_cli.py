@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -11,8 +12,9 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from testbed.cli import BAD_INPUT, app
+from testbed.cli import BAD_INPUT, CANNOT, app
 from testbed.emulation import label
+from tests.report.runs import build_run
 from tests.spec.files import EXPERIMENT, TOPOLOGY, spoilt, write
 
 pytestmark = pytest.mark.unit
@@ -205,6 +207,44 @@ def test_a_bad_override(pair: str, said: str, folder: Path) -> None:
 
 def test_a_run_needs_an_experiment(folder: Path) -> None:
     assert run().exit_code == BAD_INPUT
+
+
+def test_a_report_says_of_a_run_that_was_cut_off_where(folder: Path) -> None:
+    run = build_run(folder / "run", rounds=20)
+    (run / "summary.json").rename(run / "summary.json.17.new")
+    manifest = json.loads((run / "manifest.json").read_text())
+    del manifest["ended_s"]
+    (run / "manifest.json").write_text(json.dumps(manifest))
+    (run / "rounds.jsonl").write_bytes((run / "rounds.jsonl").read_bytes()[:-40])
+    result = CliRunner().invoke(app, ["report", str(run)])
+    assert (result.exit_code, result.stdout) == (0, f"{run}/report.html\n")
+    for words in (
+        "s into training, with 19 of 20 rounds complete",
+        "rounds.jsonl: 1 line cut short, left out",
+        "summary.json is missing",
+        "summary.json was being written",
+    ):
+        assert words in result.stderr
+
+
+def test_a_report_for_which_there_is_no_room_says_so_and_why_the_run_ended(folder: Path) -> None:
+    """A process may write files of 1,000 bytes, as on a disk that is full."""
+    run = build_run(folder / "run", rounds=20)
+    summary = {"verdict": "suspect", "reasons": ["No space left on device: 'rounds.jsonl'"], "training": {}}
+    (run / "summary.json").write_text(json.dumps(summary))
+    program = (
+        "import resource, signal, sys\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+        "from testbed.cli import main\n"
+        "main()\n"
+    )
+    words = [sys.executable, "-c", program, "report", str(run)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": ROOT})
+    assert done.returncode == CANNOT
+    assert "No space left on device: 'rounds.jsonl'" in done.stderr
+    assert f"the page could not be written: [Errno 27] File too large: '{run}/report.html'" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_reports_are_made_of_runs(folder: Path) -> None:

@@ -14,8 +14,8 @@ import docker
 import pytest
 
 from testbed.emulation import engine
-from testbed.emulation.engine import EngineError, OwnEngine
-from testbed.emulation.process import start_ticks
+from testbed.emulation.engine import EngineError
+from testbed.emulation.process import ProcessIdentity, start_ticks
 
 
 @pytest.fixture
@@ -57,11 +57,12 @@ def test_an_engine_is_started_recorded_and_stopped(scratch: Path, options: list[
         assert client.info()["DockerRootDir"] == str(scratch / "data")
         client.close()
         assert engine.own_engine(record) == started
-        assert Path(f"/proc/{started.pid}/ns/net").readlink() != Path("/proc/self/ns/net").readlink()
-        assert os.getsid(started.pid) == started.pid, "a Ctrl-C in our terminal would reach it"
+        pid = started.process.pid
+        assert Path(f"/proc/{pid}/ns/net").readlink() != Path("/proc/self/ns/net").readlink()
+        assert os.getsid(pid) == pid, "a Ctrl-C in our terminal would reach it"
     finally:
         assert engine.stop_engine(record)
-    assert not started.is_running()
+    assert not started.process.is_running
     assert not record.exists()
     assert not engine.stop_engine(record)
 
@@ -100,16 +101,37 @@ def test_a_process_that_got_the_recorded_id_later_is_not_stopped(tmp_path: Path)
 
 
 @pytest.mark.unit
+@pytest.mark.parametrize("text", ["", '{"pid": 1, "sta', "[]", '{"pid": 1}', '{"pid": null, "start_ticks": 1}'])
+def test_a_torn_record_names_no_engine_and_that_is_said(
+    tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    record = tmp_path / "engine.json"
+    record.write_text(text)
+    assert engine.own_engine(record) is None
+    assert f"{record} is no record of an engine" in caplog.text
+    assert not engine.stop_engine(record)
+
+
+@pytest.mark.unit
+def test_an_engine_of_before_a_restart_is_none_of_ours(tmp_path: Path) -> None:
+    record, own = tmp_path / "engine.json", ProcessIdentity.of(os.getpid())
+    assert own
+    for boot, ours in (({}, True), ({"boot": own.boot}, True), ({"boot": "of-before"}, False)):
+        record.write_text(json.dumps({"pid": own.pid, "start_ticks": own.start_ticks, "address": "unix:///x", **boot}))
+        assert (engine.own_engine(record) is not None) is ours
+
+
+@pytest.mark.unit
 def test_a_process_that_ended_is_not_running() -> None:
     with subprocess.Popen(["sleep", "60"]) as child:
         ticks = start_ticks(child.pid)
         assert ticks is not None
-        ours = OwnEngine(child.pid, ticks, "unix:///nowhere")
-        assert ours.is_running()
+        ours = ProcessIdentity(child.pid, ticks)
+        assert ours.is_running
         child.kill()
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # a zombie now
-        assert not ours.is_running()
-    assert not ours.is_running()
+        assert not ours.is_running
+    assert not ours.is_running
 
 
 @pytest.mark.unit

@@ -16,7 +16,8 @@ import docker
 import pytest
 
 from testbed.emulation import containers, engine, label
-from testbed.emulation.cleanup import Cleaned, clean
+from testbed.emulation.cleanup import Cleaned, clean, sweep
+from testbed.emulation.process import ProcessIdentity
 
 pytestmark = pytest.mark.privileged
 
@@ -131,10 +132,31 @@ def test_a_testbed_that_does_not_listen_is_ended(owned: Start, monkeypatch: pyte
     assert label.networks() == []
 
 
+def test_the_end_of_one_run_takes_nothing_of_another_s(owned: Start, client: docker.DockerClient, image: str) -> None:
+    """Of one that was given the same name: it was refused, and sweeps up after itself."""
+    owner, routers = owned("one")
+    container = client.containers.create(image, ["none"], labels={containers.LABEL: "one"}, network_mode="none")
+    try:
+        with pytest.raises(FileExistsError), label.labelled("one"):
+            pass
+        sweep(client, "one")
+        assert owner.poll() is None
+        assert all(Path(f"/proc/{pid}").exists() for pid in routers)
+        container.reload()
+        owner.kill()
+        owner.wait()
+        sweep(client, "one")
+        with pytest.raises(docker.errors.NotFound):
+            container.reload()
+        assert label.networks() == []
+    finally:
+        containers._remove(container)
+
+
 def test_a_testbed_that_ends_just_now_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     with subprocess.Popen(["true"]) as ended:
         ended.wait()
-    seen = iter([ended.pid, None])
+    seen = iter([ProcessIdentity(ended.pid, 1), None])
     monkeypatch.setattr(label, "owner", lambda _: next(seen))
     (label.STATE_ROOT / "networks" / "one").mkdir(parents=True)
     assert clean(None, "one") == Cleaned(("one",), (), ())

@@ -1,16 +1,21 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing import SimpleQueue
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import pytest
 
 from testbed.emulation import label
+from testbed.emulation.process import ProcessIdentity
 
 pytestmark = pytest.mark.unit
 
@@ -76,7 +81,7 @@ def test_the_label_and_the_folder_last_as_long_as_the_network() -> None:
     with label.labelled("one") as folder:
         assert os.environ[label.ENVIRONMENT] == "one"
         assert label.networks() == ["one"]
-        assert label.owner("one") == os.getpid()
+        assert label.owner("one") == ProcessIdentity.of(os.getpid())
         (folder / "control").mkdir()
     assert label.ENVIRONMENT not in os.environ
     assert label.networks() == []
@@ -110,7 +115,47 @@ def test_a_dead_one_s_folder_is_taken_over() -> None:
     assert label.networks() == ["one"]
     assert label.owner("one") is None
     with label.labelled("one"):
-        assert label.owner("one") == os.getpid()
+        assert label.owner("one") == ProcessIdentity.of(os.getpid())
+
+
+def test_what_a_killed_one_left_is_taken_away_by_the_next_of_its_name() -> None:
+    with label.labelled("one") as folder:
+        left = sleeper()
+        kept = (folder / "owner.json").read_text()
+    (folder / "control").mkdir(parents=True)
+    (folder / "owner.json").write_text(kept.replace('"started": ', '"started": 1'))
+    with label.labelled("one") as folder:
+        assert left.wait(DEADLINE_S) == -9
+        assert [each.name for each in folder.iterdir()] == ["owner.json"]
+
+
+#: Processes that claim names at once, and the names.
+CLAIMANTS, NAMES = 8, [f"n{number}" for number in range(10)]
+
+
+def claim(claimants: Barrier, given: SimpleQueue[str]) -> None:
+    for name in NAMES:
+        claimants.wait()
+        with suppress(FileExistsError), label.labelled(name):
+            given.put(name)
+            claimants.wait()
+            continue
+        claimants.wait()
+
+
+def test_of_many_that_want_a_name_at_once_one_gets_it() -> None:
+    fork = multiprocessing.get_context("fork")
+    claimants, given = fork.Barrier(CLAIMANTS, timeout=DEADLINE_S), fork.SimpleQueue()
+    processes = [fork.Process(target=claim, args=(claimants, given)) for _ in range(CLAIMANTS)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    found = []
+    while not given.empty():
+        found.append(given.get())
+    assert found == NAMES
+    assert label.networks() == []
 
 
 def test_a_process_that_got_a_dead_one_s_number_is_not_it() -> None:
@@ -118,12 +163,24 @@ def test_a_process_that_got_a_dead_one_s_number_is_not_it() -> None:
     assert label.owner("one") is None
 
 
+def test_after_a_restart_of_the_machine_no_process_is_the_one_of_before() -> None:
+    """Its folder may be kept, where it is on no tmpfs; numbers and start times begin anew."""
+    own = ProcessIdentity.of(os.getpid())
+    assert own
+    record("one", {"pid": own.pid, "started": own.start_ticks, "boot": "of-before"})
+    assert label.owner("one") is None
+    assert label.networks() == ["one"], "for `testbed clean` to take away"
+    label.remove_state("one")
+    record("one", {"pid": own.pid, "started": own.start_ticks})
+    assert label.owner("one") == ProcessIdentity(own.pid, own.start_ticks), "as earlier versions wrote it"
+
+
 def test_an_ended_owner_whom_nobody_reaped_is_dead() -> None:
     owner = sleeper()
     try:
         started = int(Path(f"/proc/{owner.pid}/stat").read_text().rpartition(")")[2].split()[19])
         record("one", {"pid": owner.pid, "started": started})
-        assert label.owner("one") == owner.pid
+        assert label.owner("one") == ProcessIdentity(owner.pid, started)
         owner.kill()
         until(lambda: label.owner("one") is None)
         assert Path(f"/proc/{owner.pid}").exists()  # a zombie, until the wait below

@@ -179,7 +179,7 @@ def test_a_crashed_run_still_makes_a_page(tmp_path: Path, left: tuple[str, ...])
     for name in ({"rounds.jsonl", "links.jsonl", "traffic.jsonl", "decisions.jsonl"} - set(left)) | {"summary.json"}:
         (run / name).unlink()
     text = _Page(write_report(run).read_text(encoding="utf-8")).text
-    assert "This run did not come to its end" in text
+    assert "This run has not come to its end" in text
     assert "summary.json is missing" in text
 
 
@@ -187,7 +187,7 @@ def test_an_interrupted_run_says_so(tmp_path: Path) -> None:
     run = build_run(tmp_path / "run", rounds=30)
     (run / "summary.json").write_text('{"verdict": "suspect", "reasons": ["the run was interrupted"]}')
     text = _Page(write_report(run).read_text(encoding="utf-8")).text
-    assert "This run did not come to its end" in text
+    assert "This run has not come to its end" in text
     assert "the run was interrupted" in text
 
 

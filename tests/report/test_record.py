@@ -49,7 +49,7 @@ def test_a_half_written_last_line_is_passed_over_and_said(tmp_path: Path) -> Non
     record = RunRecord.read(run)
     assert len(record.reports) == 20 * len(MEMBERS) - 1
     assert len(record.rounds) == 19, "a round that one member did not report is not complete"
-    assert record.gaps == ("rounds.jsonl: 1 line cut short or without needed fields",)
+    assert record.gaps == ("rounds.jsonl: 1 line cut short, left out",)
 
 
 @pytest.mark.parametrize("name", ["summary.json", "rounds.jsonl", "links.jsonl", "traffic.jsonl", "plans"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -14,15 +15,16 @@ from testbed.emulation.label import LABEL, networks, processes
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DEADLINE_S = 150.0
+PROGRAM = (sys.executable, "-m", "testbed.cli")
 
 
 class Running:
     """`testbed run …` with its output collected as it comes. Killed on leaving, if it has not ended by then."""
 
-    def __init__(self, folder: Path, experiment: str, *arguments: str) -> None:
+    def __init__(self, folder: Path, experiment: str, *arguments: str, program: Sequence[str] = PROGRAM) -> None:
         """`folder` becomes the working directory, so that `runs/` is made there."""
         self.folder = folder
-        command = [sys.executable, "-m", "testbed.cli", "run", str(REPOSITORY / experiment), *arguments]
+        command = [*program, "run", str(REPOSITORY / experiment), *arguments]
         self.process = subprocess.Popen(
             command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
         )

@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from testbed.run.directory import RunDirectory
+from testbed.run.conclude import failed
+from testbed.run.directory import RunDirectory, is_going_on
 
 pytestmark = pytest.mark.unit
 
@@ -18,6 +20,37 @@ def test_each_run_has_its_own_and_latest_is_the_newest(tmp_path: Path) -> None:
     latest = tmp_path / "runs" / "latest"
     assert latest.resolve() == runs[-1].path.resolve()
     assert not Path(os.readlink(latest)).is_absolute()  # noqa: PTH115 (what the link itself says)
+
+
+def test_two_of_one_name_and_second_in_two_folders_are_two(tmp_path: Path) -> None:
+    """A run's name is its network's, of which a machine has one."""
+    assert RunDirectory("quick", tmp_path / "a").id != RunDirectory("quick", tmp_path / "b").id
+
+
+def test_many_at_once_all_have_a_directory_and_latest_is_one_of_them(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        runs = list(pool.map(lambda _: RunDirectory("quick", tmp_path), range(40)))
+    assert len({run.path for run in runs}) == 40
+    assert (tmp_path / "latest").resolve() in {run.path for run in runs}
+    assert {path.name for path in tmp_path.iterdir()} == {"latest", *(run.id for run in runs)}
+
+
+def test_it_has_a_manifest_from_the_beginning(tmp_path: Path) -> None:
+    manifest = RunDirectory("quick", tmp_path).read_whole("manifest.json")
+    assert manifest and manifest["experiment"] == "quick"
+    assert is_going_on(manifest)
+    assert not is_going_on({**manifest, "process": {**manifest["process"], "boot": "of-before"}})
+    assert not is_going_on({"id": "of an earlier version"})
+
+
+def test_a_failure_leaves_the_summary_of_a_run_that_came_to_its_end(tmp_path: Path) -> None:
+    run = RunDirectory("quick", tmp_path)
+    failed(run, "broke off")
+    assert run.read_whole("summary.json")["reasons"] == ["broke off"]  # type: ignore[index]
+    run = RunDirectory("quick", tmp_path)
+    run.write("summary.json", {"verdict": "trusted"})
+    failed(run, "the page could not be made")
+    assert run.read_whole("summary.json") == {"verdict": "trusted"}
 
 
 def test_what_is_written_is_read_back_at_any_time(tmp_path: Path) -> None:

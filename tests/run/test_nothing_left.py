@@ -6,16 +6,22 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import docker
 import pytest
 from docker.models.containers import Container
 
+from testbed.emulation import label
 from testbed.emulation.image import ensure_worker_image
-from tests.run.running import NOTHING, Running, interfaces
+from testbed.report.ending import ended_early
+from testbed.report.page import write_page
+from testbed.report.record import RunRecord
+from tests.run import running as running_module
+from tests.run.running import NOTHING, PROGRAM, Running, interfaces
 
 pytestmark = [pytest.mark.privileged, pytest.mark.timeout(240)]
 
@@ -89,19 +95,50 @@ def test_after_a_kill_clean_leaves_nothing(line: str, foreign: Container, tmp_pa
     clean("--name", running.directory.name)
     assert running.left_behind == NOTHING
     assert interfaces() == before
+    record = RunRecord.read(running.directory)
+    assert not record.finished
+    assert "it was cut off" in ended_early(record)[0]
+    write_page(record)
 
 
-@pytest.mark.alone
-def test_clean_finds_what_is_left_without_being_told_its_name(foreign: Container, tmp_path: Path) -> None:
+@pytest.fixture
+def apart(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, ...]]:
+    """The program with a state folder and labels of this test's own, which are this process's meanwhile: what others
+    have up on this machine is not seen, or ended."""
+    with tempfile.TemporaryDirectory(prefix="tb") as folder:  # short: sockets lie in it
+        marks = folder, f"TESTBED_TEST_{os.getpid()}", f"testbed.test.{os.getpid()}"
+        monkeypatch.setattr(label, "STATE_ROOT", Path(marks[0]))
+        monkeypatch.setattr(label, "ENVIRONMENT", marks[1])
+        monkeypatch.setattr(running_module, "LABEL", marks[2])
+        yield sys.executable, "-c", APART, *marks
+
+
+APART = """
+import sys
+from pathlib import Path
+from testbed.emulation import containers, label
+
+label.STATE_ROOT, label.ENVIRONMENT = Path(sys.argv.pop(1)), sys.argv.pop(1)
+label.LABEL = containers.LABEL = sys.argv.pop(1)
+
+from testbed.cli import main
+main()
+"""
+
+
+def test_clean_finds_what_is_left_without_being_told_its_name(
+    foreign: Container, apart: tuple[str, ...], tmp_path: Path
+) -> None:
     before = interfaces()
-    with Running(tmp_path, "experiments/smoke.yaml") as running:
+    with Running(tmp_path, "experiments/smoke.yaml", program=apart) as running:
         running.wait_for("round    ")
         running.process.kill()
         running.process.wait()
-    clean()
+    assert running.left_behind != NOTHING
+    clean(program=apart)
     assert running.left_behind == NOTHING
     assert interfaces() == before
 
 
-def clean(*words: str) -> None:
-    subprocess.run([sys.executable, "-m", "testbed.cli", "clean", *words], check=True)
+def clean(*words: str, program: Sequence[str] = PROGRAM) -> None:
+    subprocess.run([*program, "clean", *words], check=True)

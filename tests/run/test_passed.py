@@ -77,3 +77,13 @@ def test_a_link_made_anew_has_no_past() -> None:
     assert around(look(10**9, 10**9, 10**9), look(10**6, 0, 0)) == {}, "both counts began again"
     assert around(look(0, 10**9, 10**9), look(10**6, 0, 0)) == {}, "its shaper's did"
     assert around(look(0, 0, 0), look(10**6, 0, 0, link="b->a")) == {}, "it was not there before"
+
+
+def test_a_clock_that_is_set_meanwhile_makes_no_link_too_fast() -> None:
+    """By 2 s: what arrives in 3 s then seems to have come in one, and a window to have ended before it began."""
+    for step_s in (-2.0, -4.0, 2.0):
+        made = samples(*[RATE] * 12)
+        for number, sample in enumerate(made):
+            sample["clock_s"] = 100.0 + sample["at_s"]
+            sample["at_s"] += step_s if number >= 6 else 0.0
+        assert excess(made, [state(-60, RATE)]) == {}

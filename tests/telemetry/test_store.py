@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -50,3 +53,36 @@ def test_a_json_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
     write_json(tmp_path / "d/f.json", {"a": 2})
     assert [path.name for path in (tmp_path / "d").iterdir()] == ["f.json"]
     assert '"a": 2' in (tmp_path / "d/f.json").read_text()
+
+
+def test_a_line_that_finds_no_room_leaves_none_of_itself(tmp_path: Path) -> None:
+    """A process may write files of 100 bytes, as a disk that is full takes a part of a line."""
+    program = (
+        "import resource, signal, sys; from pathlib import Path; from testbed.telemetry.store import Records\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))\n"
+        "with Records(Path(sys.argv[1])) as records:\n"
+        "    records.append({'i': 0})\n"
+        "    try:\n"
+        "        records.append({'i': 'x' * 200})\n"
+        "    except OSError as error:\n"
+        "        print(error)\n"
+        "    records.append({'i': 1})\n"
+    )
+    path, root = tmp_path / "r.jsonl", Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", program, path],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(root)},
+    )
+    assert str(path) in done.stdout
+    assert path.read_text() == '{"i":0}\n{"i":1}\n'
+
+
+def test_a_line_cut_short_is_left_out_and_the_log_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "r.jsonl"
+    path.write_text('{"i": 0}\n{"i": 1')
+    assert list(read_records(path)) == [{"i": 0}]
+    assert f"{path}: line 2 was cut short" in caplog.text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -45,8 +46,8 @@ class Account:
         self._figures = figures
         self._tell = tell
         self._waited: Counter[str] = Counter()
-        self._entered_s = time.time()
-        self._sampled_s = 0.0
+        self._entered_s, self._entered = time.time(), time.monotonic()
+        self._sampled = -math.inf
         self._before = self._totals()
 
     def waited(self, seconds: float, peer: str) -> None:
@@ -59,23 +60,23 @@ class Account:
 
     def advanced(self, iteration: int) -> None:
         """It has entered `iteration`."""
-        now = time.time()
+        now = time.monotonic()
         if iteration > self._first:
             self._tell(self._report(iteration, now))
-        self._entered_s = now
+        self._entered_s, self._entered = time.time(), now
 
     def _report(self, iteration: int, now: float) -> Report:
         figures, totals, before = self._figures(), self._totals(), self._before
         waited, self._waited, self._before = dict(self._waited), Counter(), totals
-        due = now - self._sampled_s >= SAMPLE_S
-        self._sampled_s = now if due else self._sampled_s
+        due = now - self._sampled >= SAMPLE_S
+        self._sampled = now if due else self._sampled
         sent, received, sending_s = (after - earlier for after, earlier in zip(totals, before, strict=True))
         return Report(
             member=self._member,
             round=iteration,
             epoch=0,
             started_s=self._entered_s,
-            finished_s=now,
+            finished_s=self._entered_s + (now - self._entered),
             compute_s=figures.compute_s,
             paced_s=figures.paced_s,
             late_s=figures.late_s,

@@ -1,0 +1,94 @@
+"""What goes wrong around a run changes nothing about what it came to, nor about another run of the same name."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import yaml
+
+from testbed.emulation import label
+from testbed.report.page import write_report
+from testbed.run.directory import RunDirectory
+from testbed.run.display import Display
+from testbed.run.errors import CannotRun
+from testbed.run.execute import execute
+
+pytestmark = [pytest.mark.privileged, pytest.mark.timeout(120)]
+
+ROOT = Path(__file__).parents[2]
+
+TOPOLOGY = {
+    "name": "pair",
+    "sites": {"quito": {"workers": 1}, "lima": {"workers": 1}},
+    "links": [{"between": ["quito", "lima"], "rate": "20mbit", "delay": "5ms"}],
+}
+EXPERIMENT = {"name": "pair", "topology": "pair.yaml", "train": {"model": "cnn", "batch": 4, "rounds": 3}}
+
+
+@pytest.fixture
+def experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "pair.yaml").write_text(yaml.safe_dump(TOPOLOGY))
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(EXPERIMENT))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "run.yaml"
+
+
+def test_a_page_that_cannot_be_made_leaves_the_run_its_summary(experiment: Path) -> None:
+    def fail(_: Path) -> Path:
+        raise OSError("no page today")
+
+    done = execute(experiment, {}, False, fail, Display())
+    assert (done.finished, done.page) == (True, None)
+    summary = json.loads((done.directory / "summary.json").read_text())
+    assert summary["training"]["rounds"] == 3
+    assert "no page today" not in str(summary["reasons"])
+    assert "no page today" in (done.directory / "logs" / "report.log").read_text()
+    assert (done.directory / "report.html") == write_report(done.directory)
+
+
+OWNER = """
+import sys, time
+from testbed.emulation import label
+with label.labelled(sys.argv[1]):
+    print("up", flush=True)
+    time.sleep(60)
+"""
+
+
+@contextmanager
+def owned(name: str) -> Iterator[subprocess.Popen[str]]:
+    """A network of this name, as far as others can see, which another process has up."""
+    words = [sys.executable, "-c", OWNER, name]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}) as up:
+        assert up.stdout and up.stdout.readline() == "up\n"
+        yield up
+        up.kill()
+    label.remove_state(name)
+
+
+def test_a_run_whose_name_is_taken_is_refused_and_takes_nothing_away(
+    experiment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As two of one second from two folders would be, should their digits be the same too."""
+    name = f"pair-t{os.getpid()}"
+
+    class Same(RunDirectory):
+        def __init__(self, experiment: str) -> None:
+            super().__init__(experiment)
+            self.id = name
+
+    monkeypatch.setattr("testbed.run.execute.RunDirectory", Same)
+    with owned(name) as first:
+        with pytest.raises(CannotRun, match=f"a network named {name} is up"):
+            execute(experiment, {}, False, write_report, Display())
+        assert first.poll() is None
+        assert label.networks().count(name) == 1
+    summary = json.loads(Path("runs/latest/summary.json").read_text())
+    assert summary["reasons"] == [f"a network named {name} is up (process {first.pid}); `testbed clean` takes it down"]
