@@ -112,8 +112,11 @@ class ControllerService:
         self.changes.announce()
 
     def heard(self, message: ControlMessage) -> None:
-        self._carry_out(self.coordinator.receive(message))
-        self._reports.add(message)
+        try:
+            self._carry_out(self.coordinator.receive(message))
+            self._reports.add(message)
+        except OSError as error:  # of the disk that is written to, not of the member's connection
+            self.fail(f"the run can't be recorded: {error}")
 
     def died(self, member: str, why: str) -> None:
         self._carry_out(self.coordinator.died(member, why))
@@ -201,6 +204,9 @@ class ControllerService:
     def _end(self, state: Literal["done", "failed"]) -> None:
         self.state = state
         self.coordinator.end()
-        write_json(self._out / "final.json", final(self))
+        try:
+            write_json(self._out / "final.json", final(self))
+        except OSError as error:
+            log.error("what came of the run can't be recorded: %s", error)
         self.finished.set()
         self.changes.announce()

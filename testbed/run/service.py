@@ -9,12 +9,14 @@ from pathlib import Path
 
 from testbed.controller.client import AdminClient
 from testbed.controller.spec import ControllerSpec
+from testbed.emulation.tail import last_lines
+from testbed.run.errors import RunFailed
 
 START_DEADLINE_S = 30.0
 END_DEADLINE_S = 10.0
 
 
-class ControllerFailed(RuntimeError):
+class ControllerFailed(RunFailed):
     """The controller did not start, or has gone."""
 
 
@@ -66,7 +68,7 @@ class ControllerProcess:
         """Raise ControllerFailed when the process has ended."""
         if (status := self._process.poll()) is not None:
             log = Path(self._log.name)
-            tail = "\n".join(log.read_text(errors="replace").splitlines()[-10:])
+            tail = "\n".join(last_lines(log, 10))
             raise ControllerFailed(f"the controller ended with status {status}; {log} ends with:\n{tail}")
 
     def _wait_until_there(self) -> None:
