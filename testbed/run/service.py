@@ -64,6 +64,11 @@ class ControllerProcess:
             self._process.wait()
         self._log.close()
 
+    @property
+    def pid(self) -> int:
+        """The process."""
+        return self._process.pid
+
     def check(self) -> None:
         """Raise ControllerFailed when the process has ended."""
         if (status := self._process.poll()) is not None:

@@ -59,7 +59,9 @@ class Workers:
             raise RunFailed(str(error)) from error
         except APIError as error:
             why = error.explanation or error
-            raise CannotRun(f"the Docker engine refused: {why}. See limits (cpus, memory, gpus) of the sites") from error
+            raise CannotRun(
+                f"the Docker engine refused: {why}. See limits (cpus, memory, gpus) of the sites"
+            ) from error
 
     def limits(self) -> dict[str, Any]:
         """For the manifest: what each may take of the host; nothing where no container was started."""

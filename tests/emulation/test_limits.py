@@ -61,9 +61,7 @@ def test_what_a_kernel_cannot_keep_is_written_down_and_refused_where_it_was_decl
     missing = ContainerLimits.of([worker(0)], {**ABLE, "MemoryLimit": False, "PidsLimit": False})
     assert sorted(missing.record([worker(0)])["not_in_force"]) == ["memory", "pids"]
     missing.settings(worker(0))
-    with pytest.raises(
-        EmulationError, match="lima-w0 has a limit on its memory, but the kernel has no memory"
-    ):
+    with pytest.raises(EmulationError, match="lima-w0 has a limit on its memory, but the kernel has no memory"):
         missing.settings(worker(0, memory=GIB))
 
 
