@@ -7,8 +7,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
+from testbed.emulation.errors import EmulationError
 from testbed.emulation.probe import LinkFidelity, measure_links
-from testbed.emulation.shaping.base import ShapingError
 from testbed.emulation.testbed import Testbed
 from testbed.run.errors import RunFailed
 from testbed.run.guard import Guard
@@ -75,7 +75,7 @@ class Training:
         at its parts takes longer than the guard allows."""
         try:
             return self._go_on(guard)
-        except ShapingError as error:
+        except EmulationError as error:
             raise RunFailed(f"the emulation broke: {error}") from error
 
     def _go_on(self, guard: Guard) -> Outcome:

@@ -10,7 +10,7 @@ from typing import Any
 from docker.errors import APIError
 
 from testbed.emulation.containers import ContainerDied, ContainerRequest, Fleet
-from testbed.emulation.engine import ENGINE_ERRORS
+from testbed.emulation.engine import ENGINE_ERRORS, EngineError
 from testbed.emulation.testbed import Testbed
 from testbed.emulation.undo import UndoStack
 from testbed.run.directory import RunDirectory
@@ -88,9 +88,9 @@ class Workers:
             raise RunFailed(status["failure"])
 
     def end(self) -> None:
-        """Save their logs and remove them, as long as the controller is there."""
+        """Save their logs and remove them, as long as the controller is there. RunFailed when no engine does that."""
         with UndoStack() as stack:
-            stack.callback(self._fleet.remove)
+            stack.callback(self._remove)
             for worker in self._fleet.running():
                 stack.callback(self._save_log, worker)
 
@@ -143,6 +143,12 @@ class Workers:
                 raise
             return False  # it died at its start, its namespace with it: the next look finds it dead
         return True
+
+    def _remove(self) -> None:
+        try:
+            self._fleet.remove()
+        except EngineError as error:
+            raise RunFailed(str(error)) from error
 
     def _save_log(self, worker: str) -> None:
         """Those of a worker's earlier containers stand before it."""

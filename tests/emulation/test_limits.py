@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from docker.models.containers import Container
 
-from testbed.emulation import engine, limits
+from testbed.emulation import doctor, engine, limits
 from testbed.emulation.containers import ContainerRequest, Fleet
 from testbed.emulation.errors import EmulationError
 from testbed.emulation.holders import idle
@@ -63,6 +63,21 @@ def test_what_a_kernel_cannot_keep_is_written_down_and_refused_where_it_was_decl
     missing.settings(worker(0))
     with pytest.raises(EmulationError, match="lima-w0 has a limit on its memory, but the kernel has no memory"):
         missing.settings(worker(0, memory=GIB))
+
+
+@pytest.mark.unit
+def test_doctor_says_what_a_kernel_cannot_keep(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Engine:
+        def info(self) -> dict[str, Any]:
+            return {**ABLE, "PidsLimit": False}
+
+        def version(self) -> dict[str, str]:
+            return {"Version": "20.10"}
+
+    monkeypatch.setattr(engine, "connect", Engine)
+    (found,) = [each for each in doctor.examine() if each.name == "container limits"]
+    assert found.found == "none on pids" and not found.blocks
+    assert found.remedy == "the kernel has no pids controller for the engine; use one built with CONFIG_CGROUP_PIDS"
 
 
 # Attacks ------------------------------------------------------------------------------------------------------------
