@@ -71,11 +71,8 @@ def test_doctor_says_what_a_kernel_cannot_keep(monkeypatch: pytest.MonkeyPatch) 
         def info(self) -> dict[str, Any]:
             return {**ABLE, "PidsLimit": False}
 
-        def version(self) -> dict[str, str]:
-            return {"Version": "20.10"}
-
     monkeypatch.setattr(engine, "connect", Engine)
-    (found,) = [each for each in doctor.examine() if each.name == "container limits"]
+    found = doctor._limits(doctor.Probes())
     assert found.found == "none on pids" and not found.blocks
     assert found.remedy == "the kernel has no pids controller for the engine; use one built with CONFIG_CGROUP_PIDS"
 
