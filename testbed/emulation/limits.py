@@ -67,7 +67,8 @@ class ContainerLimits:
                 f"{_mib(RESERVE_BYTES)} and {others} workers without a limit of their own would share {_mib(free)}; "
                 "declare less `memory`, or fewer workers"
             )
-        return cls(free // max(1, others), PIDS + PIDS_A_MEMBER * len(workers), missing_limits(info))
+        share = max(free // max(1, others), LEAST_BYTES)  # the least for those that come where all these declare it all
+        return cls(share, PIDS + PIDS_A_MEMBER * len(workers), missing_limits(info))
 
     def memory_of(self, worker: Worker) -> int:
         """A worker's memory in bytes, as declared or its share."""

@@ -6,10 +6,10 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-#: A run of half an hour over 26 traced links writes some 100 MiB; what is left below this is for its summary, its page,
-#: its workers' logs, and for the host.
+#: What is left below this is for the run's summary and its page, for its workers' logs of 4 MiB each at most, and for
+#: the host.
 LEAST_FREE_BYTES = 64 << 20
-#: The same for files: a run has some hundred.
+#: The same for files, of which a run has some hundred.
 LEAST_FREE_FILES = 1000
 
 

@@ -9,8 +9,8 @@ import docker
 
 from testbed.emulation import engine
 
-#: An engine answers a ping in a millisecond. One that is restarted is away for some seconds, and its containers may
-#: outlive that; on a host that starts tens of containers an answer was seen to take 3 s.
+#: An engine answers a ping in a millisecond. One that is restarted is away for some seconds, and containers may outlive
+#: that.
 SILENT_S = 20.0
 
 #: How often it is asked, and how long is waited for an answer.
@@ -37,10 +37,12 @@ class EngineWatch:
         return f"the Docker engine at {engine.address()} has not answered for {silent_s:.0f} s{complaint}"
 
     def start(self) -> None:
+        """Begin to ask."""
         self._answered = time.monotonic()
         self._thread.start()
 
     def stop(self) -> None:
+        """End it, or leave it to its last answer."""
         self._closed.set()
         self._thread.join(ANSWER_S)
 

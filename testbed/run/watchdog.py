@@ -24,7 +24,7 @@ from testbed.run.service import ControllerProcess
 from testbed.spec.experiment import Experiment
 from testbed.spec.topology import Worker
 
-#: A controller answers in milliseconds; while it plans on a busy host it was seen to take a second.
+#: A controller answers in milliseconds, also while it plans, which it does in threads.
 UNANSWERED_S = 20.0
 
 #: Members wait so many round timeouts at most for each other before they give up by themselves: for a round's peers,

@@ -23,6 +23,9 @@ from testbed.spec.experiment import ElasticSection
 #: How often the engine is asked; it lists 16 containers in some 10 ms.
 LOOK_S = 1.0
 
+#: So many dead workers are described where a run ends; those that waited for them may have ended as well.
+MOST_DEATHS = 3
+
 #: How often it is looked whether all have joined.
 POLL_S = 0.1
 
@@ -115,12 +118,14 @@ class Workers:
         return [name for name in crashed if self._start_anew(name)]
 
     def deaths(self) -> str:
-        """Which workers ended with an error and how, for a reason that a run ended; empty where none did, or the engine
-        can't say."""
+        """Which workers ended with an error and how, a line each, for a reason that a run ended; empty where none did, or
+        the engine can't say."""
         try:
-            return "".join(f"\n{name} ended {how}" for name, how in self._fleet.deaths().items())
+            deaths = [f"\n{name} ended {how}" for name, how in sorted(self._fleet.deaths().items())]
         except ENGINE_ERRORS:
             return ""
+        more = f"\n{len(deaths) - MOST_DEATHS} more ended with an error" if len(deaths) > MOST_DEATHS else ""
+        return "".join(deaths[:MOST_DEATHS]) + more
 
     def _start_anew(self, worker: str) -> bool:
         """Whether the time had come for it, and it was there for long enough to be put on the network."""
