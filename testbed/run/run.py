@@ -28,8 +28,8 @@ from testbed.run.watchdog import Watchdog
 from testbed.run.workers import Workers
 from testbed.spec.experiment import Experiment
 
-#: How long each part may take before the run ends for it. 16 containers start in 14 s on two cores; the image's packages
-#: may come over a slow network, the first time.
+#: How long each part may take before the run ends for it. 16 containers start in 14 s on two cores; the image's
+#: packages may come over a slow network, the first time.
 IMAGE_S = 3600.0
 BUILD_S = START_S = 600.0
 
