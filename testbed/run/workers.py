@@ -118,8 +118,8 @@ class Workers:
         return [name for name in crashed if self._start_anew(name)]
 
     def deaths(self) -> str:
-        """Which workers ended with an error and how, to go after the reason for which a run ended; empty where none did,
-        or the engine can't say."""
+        """Which workers ended with an error, and how: what follows a run's reason to end. Empty where none did, or the
+        engine can't say."""
         try:
             deaths = [f"\n{name} ended {how}" for name, how in sorted(self._fleet.deaths().items())]
         except ENGINE_ERRORS:
