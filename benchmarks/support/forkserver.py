@@ -90,6 +90,10 @@ class ForkedWorkers(Fleet):
     def running(self) -> dict[str, bool]:
         return {name: Path(f"/proc/{pid}").exists() for name, pid in self._pids.items()}
 
+    def deaths(self) -> dict[str, str]:
+        """The kernel forgets them: see `_serve`."""
+        return {}
+
     def remove(self) -> None:
         while self._pids:
             _, pid = self._pids.popitem()

@@ -141,6 +141,8 @@ class ControllerService:
             yield
         except (Contradiction, JoinRefused):
             raise
+        except OSError as error:  # of the disk that is written to
+            self.fail(f"the run can't be recorded: {error}")
         except Exception as error:
             log.exception("the controller broke on %s", event)
             self.fail(f"the controller broke on {event}: {error!r}")
@@ -228,6 +230,9 @@ class ControllerService:
     def _end(self, state: Literal["done", "failed"]) -> None:
         self.state = state
         self.coordinator.end()
-        write_json(self._out / "final.json", final(self))
+        try:
+            write_json(self._out / "final.json", final(self))
+        except OSError as error:
+            log.error("what came of the run can't be recorded: %s", error)
         self.finished.set()
         self.changes.announce()

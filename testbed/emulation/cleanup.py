@@ -40,10 +40,11 @@ def clean(client: docker.DockerClient | None, network: str | None = None) -> Cle
     return Cleaned(tuple(names), tuple(containers), tuple(processes))
 
 
-def sweep(client: docker.DockerClient, network: str) -> None:
+def sweep(client: docker.DockerClient | None, network: str) -> None:
     """Take away what the end of one's own network may have missed, and nothing of another process's of that name."""
     with suppress(FileExistsError), label.labelled(network):  # which ends its processes
-        remove_containers(client, network)
+        if client is not None:
+            remove_containers(client, network)
 
 
 def _end_owner(network: str) -> None:

@@ -2,17 +2,20 @@
 
 A container sees the emulated WAN and nothing else: network mode `none`, no capability, no new privileges, a user
 that is not root, a read-only root with a small tmpfs. Control goes through a Unix socket in a mounted folder
-that no other container sees.
+that no other container sees. So nothing that it writes is on the host's disk but its log, which is bounded, as all that
+it takes (see `limits`).
 """
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -24,6 +27,8 @@ from docker.types import DeviceRequest, Mount
 from testbed.emulation import engine
 from testbed.emulation.image import ensure_worker_image, packages_in
 from testbed.emulation.label import LABEL
+from testbed.emulation.limits import LOG_BYTES, ContainerLimits
+from testbed.emulation.process import ProcessIdentity
 from testbed.spec.topology import Worker
 
 #: Where a container finds its control socket's folder. (A mounted socket file would go stale with its server.)
@@ -39,8 +44,12 @@ CPU_SHARES = 512
 BEGIN_S = 1.0
 
 
+#: So many of the last lines of a container's log are quoted where its program ended too early.
+QUOTED_LINES = 10
+
+
 class ContainerDied(RuntimeError):
-    """A container's program ended at once; the text holds its log."""
+    """A container's program ended at once; the text says how, with the end of its log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +74,8 @@ class Fleet:
         self._control = control
         self._containers: dict[str, Container] = {}
         self._threads = f"start {network} "
+        self._limits: ContainerLimits | None = None
+        self._programs: dict[str, ProcessIdentity] = {}
 
     @classmethod
     def connected(cls, network: str, control: Path) -> Self:
@@ -84,11 +95,16 @@ class Fleet:
         return packages_in(self._client, self.image)
 
     def start(self, requests: Iterable[ContainerRequest]) -> Mapping[str, int]:
-        """Start them all; worker name → pid of the container's first process. ContainerDied when one has ended."""
-        with ThreadPoolExecutor(PARALLEL, thread_name_prefix=self._threads) as pool:
-            return dict(pool.map(self._start, requests))
+        """Start them all; worker name → pid of the container's first process. ContainerDied when one has ended.
 
-    def _start(self, request: ContainerRequest) -> tuple[str, int]:
+        The first that are started share the host out among themselves; those that come later get no more.
+        """
+        requests = list(requests)
+        limits = self._limits = self._limits or ContainerLimits.of([r.worker for r in requests], self._client.info())
+        with ThreadPoolExecutor(PARALLEL, thread_name_prefix=self._threads) as pool:
+            return dict(pool.map(partial(self._start, limits), requests))
+
+    def _start(self, limits: ContainerLimits, request: ContainerRequest) -> tuple[str, int]:
         worker = request.worker
         control = self._control / worker.name
         control.mkdir(exist_ok=True)
@@ -107,16 +123,18 @@ class Fleet:
             mounts=[Mount(CONTROL_FOLDER, str(control), type="bind", read_only=True)],
             cpu_shares=CPU_SHARES,
             nano_cpus=int(worker.cpus * 1e9) if worker.cpus else None,
-            mem_limit=worker.memory,
             device_requests=[DeviceRequest(count=worker.gpus, capabilities=[["gpu"]])] if worker.gpus else None,
+            **limits.settings(worker),
         )
         self._containers[worker.name] = container
         container.start()
         container.reload()
         if container.status != "running":
-            log = container.logs().decode(errors="replace").strip()
-            raise ContainerDied(f"{worker.name} ended as soon as it was started; its log:\n{log}")
-        return worker.name, int(container.attrs["State"]["Pid"])
+            raise ContainerDied(f"{worker.name} ended as soon as it was started, {_how_it_ended(container)}")
+        pid = int(container.attrs["State"]["Pid"])
+        if (program := ProcessIdentity.of(pid)) is not None:
+            self._programs[worker.name] = program
+        return worker.name, pid
 
     def _name(self, worker: str) -> str:
         """The dot is in no network's name: `a` with a worker `b-c-w0` and `a-b` with `c-w0` are two."""
@@ -147,6 +165,22 @@ class Fleet:
         """End a worker's program at once."""
         self._containers[worker].kill()
 
+    @property
+    def limits(self) -> ContainerLimits | None:
+        """What each container may take; None before the first start."""
+        return self._limits
+
+    def death(self, worker: str) -> str:
+        """How a worker's program ended, as the end of a sentence: its exit code, and the end of its log."""
+        container = self._containers[worker]
+        container.reload()
+        return _how_it_ended(container)
+
+    def deaths(self) -> dict[str, str]:
+        """The workers whose programs ended with an error, and how each did."""
+        dead = [worker for worker, runs in self.running().items() if not runs]
+        return {worker: self.death(worker) for worker in dead if self.exit_code(worker) != 0}
+
     def exit_code(self, worker: str) -> int:
         """That of a worker's program, which has ended."""
         container = self._containers[worker]
@@ -160,8 +194,8 @@ class Fleet:
         return self.start([request])[name]
 
     def logs(self, worker: str) -> bytes:
-        """What the worker has printed."""
-        return bytes(self._containers[worker].logs())
+        """What the worker has printed, or its end: LOG_BYTES at most."""
+        return _end_of_log(self._containers[worker])
 
     def running(self) -> dict[str, bool]:
         """Worker → whether its container still runs."""
@@ -174,7 +208,10 @@ class Fleet:
             list(pool.map(_remove, [self._containers.pop(worker) for worker in workers]))
 
     def remove(self) -> None:
-        """Remove every container of this network, also one that a broken start left."""
+        """Remove every container of this network, also one that a broken start left.
+
+        EngineError when no engine answers any more; then their programs are killed, so that nothing of theirs runs on.
+        """
         # Interrupted as it starts a thread, a pool loses sight of it: it ends when its container is there.
         begun_by = time.monotonic() + BEGIN_S
         while lost := [thread for thread in threading.enumerate() if thread.name.startswith(self._threads)]:
@@ -184,7 +221,17 @@ class Fleet:
                 time.sleep(0.01)
             else:
                 break
-        remove_containers(self._client, self._network)
+        try:
+            remove_containers(self._client, self._network)
+        except engine.ENGINE_ERRORS as error:
+            self._kill_programs()
+            raise engine.EngineError(
+                f"the containers of {self._network} are killed, but the engine did not remove them: {error}"
+            ) from error
+
+    def _kill_programs(self) -> None:
+        for program in self._programs.values():
+            program.send(signal.SIGKILL)
 
 
 def remove_containers(client: docker.DockerClient, network: str | None = None) -> list[str]:
@@ -194,6 +241,24 @@ def remove_containers(client: docker.DockerClient, network: str | None = None) -
     with ThreadPoolExecutor(PARALLEL) as pool:
         list(pool.map(_remove, found))
     return sorted(str(container.name) for container in found)
+
+
+def _how_it_ended(container: Container) -> str:
+    state = container.attrs["State"]
+    memory = container.attrs["HostConfig"]["Memory"]
+    short = f", out of memory: its limit is {memory >> 20} MiB" if state["OOMKilled"] else ""
+    lines = _end_of_log(container).decode(errors="replace").splitlines()[-QUOTED_LINES:]
+    said = "\n".join(["its log ends with:", *lines]) if lines else "its log is empty"
+    return f"with exit code {state['ExitCode']}{short}; {said}"
+
+
+def _end_of_log(container: Container) -> bytes:
+    """The last LOG_BYTES of what it has printed, without ever holding more of it."""
+    kept = bytearray()
+    for piece in container.logs(stream=True, follow=False):
+        kept += piece
+        del kept[:-LOG_BYTES]
+    return bytes(kept)
 
 
 def _remove(container: Container) -> None:

@@ -24,6 +24,7 @@ from rich.table import Table
 
 from testbed.emulation import budget, engine, fixes, switch
 from testbed.emulation.fixes import CannotFix
+from testbed.emulation.limits import missing_limits
 from testbed.emulation.shaping import available_backends, build
 from testbed.emulation.switch import available_switches
 from testbed.spec.topology import SwitchName
@@ -204,6 +205,17 @@ def _engine(_: Probes) -> Finding:
         return Finding("Docker engine", "none answers", str(error), blocks=True)
 
 
+def _limits(_: Probes) -> Finding:
+    """None blocks: what can't be kept stands in a run's manifest, and a limit that a topology declares is refused."""
+    try:
+        missing = missing_limits(engine.connect().info())
+    except (engine.EngineError, DockerException):
+        return Finding("container limits", "not known without an engine")
+    if not missing:
+        return Finding("container limits", "memory without swap, processes and logs are bounded")
+    return Finding("container limits", f"none on {', '.join(missing)}", "; ".join(missing.values()))
+
+
 def _gpus(_: Probes) -> Finding:
     try:
         runtimes = engine.connect().info().get("Runtimes", {})
@@ -261,6 +273,7 @@ CHECKS = (
     Check(partial(_switch, name="bridge")),
     *(Check(partial(_switch, name=name), partial(_mend_switch, name)) for name in SWITCH_MODULES),
     Check(_engine, fixes.start_engine),
+    Check(_limits),
     Check(_gpus),
     Check(_leftovers, fixes.take_leftovers_away),
     Check(_budget, lambda: fixes.measure_budget(_working_backend())),

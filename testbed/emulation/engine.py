@@ -21,10 +21,12 @@ from typing import Any
 
 import docker
 from docker.errors import DockerException
+from requests.exceptions import RequestException
 
 from testbed.emulation.errors import EmulationError
 from testbed.emulation.label import STATE_ROOT
 from testbed.emulation.process import ProcessIdentity
+from testbed.emulation.tail import last_lines
 from testbed.telemetry.store import write_json
 
 DEFAULT_ADDRESS = "unix:///var/run/docker.sock"
@@ -39,6 +41,10 @@ STOP_TIMEOUT_S = 60.0
 LOG_TAIL_LINES = 15
 
 log = logging.getLogger(__name__)
+
+
+#: What a client raises when the engine refuses, or is no longer there.
+ENGINE_ERRORS = (DockerException, RequestException)
 
 
 class EngineError(EmulationError):
@@ -83,7 +89,7 @@ def connect() -> docker.DockerClient:
     try:
         client = docker.DockerClient(base_url=where)
         client.ping()
-    except DockerException as error:
+    except ENGINE_ERRORS as error:
         raise EngineError(f"No Docker engine answers at {where} ({error}). `make setup` starts one.") from error
     return client
 
@@ -176,15 +182,14 @@ def answers(where: str) -> bool:
         return False
     try:
         return bool(client.ping())
-    except DockerException:
+    except ENGINE_ERRORS:
         return False
     finally:
         client.close()
 
 
 def _failed(what: str, log: Path) -> str:
-    tail = log.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]
-    quoted = "\n".join(f"    {line}" for line in tail)
+    quoted = "\n".join(f"    {line}" for line in last_lines(log, LOG_TAIL_LINES))
     return (
         f"{what}. The end of {log}:\n{quoted}\n"
         "Mend what it names, or start an engine yourself (systemctl start docker), and try again."

@@ -88,13 +88,16 @@ class Network(Mininet):
         self.add(self.topology, pids)
 
     def leave(self, workers: Iterable[str]) -> None:
-        """Take workers off the network; their containers stay."""
+        """Take workers off the network, as far as they are on it: one may have ended as it joined. Their containers
+        stay."""
         for name in workers:
+            if name not in self.nameToNode:
+                continue
             host, site = self.container(name), name.rpartition("-w")[0]
             self.shaper.detach(link_name(site, name))
-            (link,) = self.linksBetween(self.router(site), host)
-            self.router(site).switch.unplug(link.intf1.name)
-            self.delLink(link)
+            for link in self.linksBetween(self.router(site), host):
+                self.router(site).switch.unplug(link.intf1.name)
+                self.delLink(link)
             self.delHost(host)
 
     def add_site(self, site: str) -> None:

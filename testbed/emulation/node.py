@@ -179,11 +179,11 @@ class Interface(Intf):
         self.node.netlink.apply(device.neighbour(self.index, IPv4Address(peer.ip), peer.mac))
 
     def delete(self) -> None:
-        """Remove it, and with it its peer; nothing to do when the peer went first."""
+        """Remove it, and with it its peer; nothing to do when the peer went first, or the node's namespace."""
         try:
             self.node.netlink.apply(device.gone(self.index))
         except OSError as error:
-            if error.errno != errno.ENODEV:
+            if error.errno not in (errno.ENODEV, errno.ENOENT):
                 raise
         self.node.delIntf(self)
         self.link = None

@@ -10,19 +10,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from docker.errors import APIError
 from rich.markup import escape
 
-from testbed.controller.client import AdminError
 from testbed.emulation import budget, cleanup, engine
 from testbed.emulation.errors import EmulationError
+from testbed.emulation.undo import UndoStack
 from testbed.run.assignments import check_policy
 from testbed.run.conclude import conclude, failed
 from testbed.run.directory import RunDirectory
+from testbed.run.disk import shortage
 from testbed.run.display import Display
 from testbed.run.errors import CannotRun, RunFailed
 from testbed.run.run import Run
-from testbed.run.service import ControllerFailed
 from testbed.run.verdict import host_was_short
 from testbed.spec.experiment import Experiment
 
@@ -59,20 +58,18 @@ def execute(file: Path, overrides: Mapping[str, str], strict: bool, publish: Pub
         raise CannotRun(f"no directory for the run can be made under runs/: {error.strerror}; {remedy}") from error
     display.say(f"[bold]{experiment.name}[/] in {directory.path}")
     try:
+        if short := shortage([directory.path]):
+            raise CannotRun(short)
         return _execute(experiment, directory, display, strict, publish)
     except (EmulationError, FileExistsError) as error:
-        failed(directory, str(error))
-        raise CannotRun(str(error)) from error
-    except APIError as error:
-        text = f"the Docker engine refused: {error.explanation or error}. See limits (cpus, memory, gpus) of the sites"
-        failed(directory, text)
-        raise CannotRun(text) from error
+        failed(directory, _in_full(error))
+        raise CannotRun(_in_full(error)) from error
     except BaseException as error:
         if isinstance(error, OSError) and error.errno in FULL:
             text = f"the disk that {error.filename or directory.path} is on is full ({error.strerror}); make room on it"
             failed(directory, text)
             raise CannotRun(text) from error
-        failed(directory, str(error) if isinstance(error, Exception) else "the run was interrupted")
+        failed(directory, _in_full(error) if isinstance(error, Exception) else "the run was interrupted")
         raise
     finally:
         directory.close()
@@ -82,15 +79,16 @@ def _execute(
     experiment: Experiment, directory: RunDirectory, display: Display, strict: bool, publish: Publish
 ) -> Executed:
     try:
-        run = Run(experiment, directory, display)
-        outcome = run.execute(strict)
-    except (AdminError, ControllerFailed, RunFailed) as error:
-        failed(directory, str(error))
-        display.say(f"[red]failed:[/] {escape(str(error))}\n  more in {directory.path}/logs")
-        return Executed(finished=False, verdict="suspect", directory=directory.path)
-    finally:
-        # Interrupted at the wrong moment, the way back may have missed something; this finds it by its label.
-        cleanup.sweep(engine.connect(), directory.id)
+        with UndoStack() as stack:
+            # Interrupted at the wrong moment, the way back may have missed something; this finds it by its label.
+            stack.callback(_take_away, directory.id)
+            run = Run(experiment, directory, display)
+            outcome = run.execute(strict)
+    except RunFailed as error:
+        return _failed(directory, display, _in_full(error))
+    except OSError as error:  # of a disk, or of the connection to the engine
+        short = shortage([directory.path])
+        return _failed(directory, display, short or f"this machine failed: {_in_full(error)}")
     with display.step("summary and report"):
         summary = conclude(experiment, directory, outcome)
         if run.fits is not None and run.fits == host_was_short(summary["reasons"]):
@@ -117,6 +115,28 @@ def _published(directory: Path, publish: Publish, display: Display) -> Path | No
         with suppress(OSError):  # the disk may be full, which the words above then say
             log.write_text(traceback.format_exc())
         return None
+
+
+def _failed(directory: RunDirectory, display: Display, text: str) -> Executed:
+    """Say why a run did not come to its end."""
+    failed(directory, text)
+    display.say(f"[red]failed:[/] {escape(text)}\n  more in {directory.path}/logs")
+    return Executed(finished=False, verdict="suspect", directory=directory.path)
+
+
+def _take_away(network: str) -> None:
+    """Whatever there still is of a network. RunFailed when there is no engine to take its containers away."""
+    try:
+        client = engine.connect()
+    except engine.EngineError as error:
+        cleanup.sweep(None, network)
+        raise RunFailed(f"{error} `testbed clean --name {network}` then takes the containers away.") from error
+    cleanup.sweep(client, network)
+
+
+def _in_full(error: BaseException) -> str:
+    """An error, and what failed after it."""
+    return "\n".join([str(error), *getattr(error, "__notes__", ())])
 
 
 def _in_words(summary: Mapping[str, Any]) -> list[str]:

@@ -4,28 +4,34 @@
                                                                              |  replay clock, sampler, events
     summary, verdict, report  <-  everything taken away, in the reverse order <'
 
-Whatever ends a run (its last round, an error, Ctrl-C), the way back is the same: an ExitStack.
+Whatever ends a run (its last round, an error, Ctrl-C, the watchdog), the way back is the same: a Guard. It also ends
+what takes longer than it may.
 """
 
 from __future__ import annotations
 
-from contextlib import ExitStack, closing
+from contextlib import closing
 from pathlib import Path
 
 from rich.markup import escape
 
 from testbed.emulation.containers import Fleet
-from testbed.emulation.probe import measure_links
 from testbed.emulation.testbed import Testbed
 from testbed.run.directory import RunDirectory
 from testbed.run.display import Display
-from testbed.run.fit import fits_host
+from testbed.run.guard import Guard
 from testbed.run.jobs import Jobs
-from testbed.run.manifest import Manifest
+from testbed.run.measured import build
 from testbed.run.story import Story
 from testbed.run.training import Outcome, Training
+from testbed.run.watchdog import Watchdog
 from testbed.run.workers import Workers
 from testbed.spec.experiment import Experiment
+
+#: How long each part may take before the run ends for it. 16 containers start in 14 s on two cores; the image's
+#: packages may come over a slow network, the first time.
+IMAGE_S = 3600.0
+BUILD_S = START_S = 600.0
 
 
 class Run:
@@ -46,6 +52,10 @@ class Run:
         When the experiment asks for more than the host's measured budget, that is said before anything is built;
         `strict` refuses then, with TooMuch.
         """
+        with Guard() as guard:
+            return self._execute(strict, guard)
+
+    def _execute(self, strict: bool, guard: Guard) -> Outcome:
         experiment, directory, display, jobs = self.experiment, self.directory, self.display, self._jobs
         story = Story(directory, display)
         testbed = Testbed(
@@ -56,30 +66,28 @@ class Run:
             observer=story.put_in_force,
             step=display.step,
         )
-        with ExitStack() as stack:
-            with display.step("Docker engine and worker image"):
-                fleet = self.fleet(testbed.name, testbed.control)
-            stack.enter_context(closing(testbed))
-            testbed.open()
-            network = testbed.network
-            self.fits = fits_host(experiment, network.shaper.name, strict, display)
-            manifest = Manifest(directory, experiment, network.shaper, fleet.image)
-            manifest.add(image_packages=fleet.packages, **jobs.groups)
-            testbed.build()
-            manifest.add(offload=network.offload, switch=network.switch)
-            with display.step("links measured from outside"):
-                fidelity = measure_links(network, lambda _: None)
-            controller = stack.enter_context(jobs.controller(testbed, directory.path))
-            workers = Workers(testbed, fleet, jobs.requests(testbed), experiment.spec.elastic, directory)
-            stack.callback(workers.end)
-            with display.step(f"{len(experiment.topology.workers)} workers in containers"):
-                workers.start()
-            manifest.add(transport=network.transport.record())
-            for setting, reason in network.transport.refused.items():
-                display.say(f"  [yellow]{escape(f'{setting} could not be set: {reason}')}[/]")
-            with display.step("workers loaded and joined"):
-                workers.wait_until_joined(controller)
-            return Training(experiment, testbed, controller, manifest, story, fidelity, workers).go_on()
+        guard.allow(IMAGE_S, "making the worker image")
+        with display.step("Docker engine and worker image"):
+            fleet = self.fleet(testbed.name, testbed.control)
+        guard.allow(BUILD_S, "building the network")
+        guard.enter_context(closing(testbed))
+        measured = build(experiment, testbed, fleet.image, directory, display, strict)
+        self.fits, manifest = measured.fits, measured.manifest
+        manifest.add(image_packages=fleet.packages, **jobs.groups)
+        controller = guard.enter_context(jobs.controller(testbed, directory.path))
+        workers = Workers(testbed, fleet, jobs.requests(testbed), experiment.spec.elastic, directory)
+        guard.callback(workers.end)
+        guard.allow(START_S, "starting the workers")
+        with display.step(f"{len(experiment.topology.workers)} workers in containers"):
+            workers.start()
+        manifest.add(transport=testbed.network.transport.record(), limits=workers.limits())
+        for what, reason in (*testbed.network.transport.refused.items(), *workers.unlimited().items()):
+            display.say(f"  [yellow]{escape(f'{what} could not be set: {reason}')}[/]")
+        watchdog = guard.enter_context(Watchdog(experiment, controller, directory.path))
+        with display.step("workers loaded and joined"):
+            workers.wait_until_joined(watchdog)
+        training = Training(experiment, testbed, watchdog, manifest, story, measured.fidelity, workers)
+        return training.go_on(guard)
 
     def fleet(self, network: str, control: Path) -> Fleet:
         """Where the workers of a network of this name will run, and find the control socket's folder."""

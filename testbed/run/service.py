@@ -12,6 +12,8 @@ from testbed.controller.member_server import SOCKET
 from testbed.controller.secret_file import write_secret
 from testbed.controller.spec import ControllerSpec
 from testbed.emulation.containers import CONTROL_FOLDER
+from testbed.emulation.tail import last_lines
+from testbed.run.errors import RunFailed
 
 START_DEADLINE_S = 30.0
 END_DEADLINE_S = 10.0
@@ -21,7 +23,7 @@ END_DEADLINE_S = 10.0
 ADDRESS = f"unix:{CONTROL_FOLDER}/{SOCKET}"
 
 
-class ControllerFailed(RuntimeError):
+class ControllerFailed(RunFailed):
     """The controller did not start, or has gone."""
 
 
@@ -67,11 +69,16 @@ class ControllerProcess:
             self._process.wait()
         self._log.close()
 
+    @property
+    def pid(self) -> int:
+        """The process."""
+        return self._process.pid
+
     def check(self) -> None:
         """Raise ControllerFailed when the process has ended."""
         if (status := self._process.poll()) is not None:
             log = Path(self._log.name)
-            tail = "\n".join(log.read_text(errors="replace").splitlines()[-10:])
+            tail = "\n".join(last_lines(log, 10))
             raise ControllerFailed(f"the controller ended with status {status}; {log} ends with:\n{tail}")
 
     def _wait_until_there(self) -> None:

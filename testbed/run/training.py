@@ -7,15 +7,16 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from testbed.controller.client import AdminError
+from testbed.emulation.errors import EmulationError
 from testbed.emulation.probe import LinkFidelity, measure_links
 from testbed.emulation.testbed import Testbed
 from testbed.run.errors import RunFailed
+from testbed.run.guard import Guard
 from testbed.run.manifest import Manifest
 from testbed.run.sampler import Sampler
 from testbed.run.script import Script
-from testbed.run.service import ControllerProcess
 from testbed.run.story import Story
+from testbed.run.watchdog import Watchdog
 from testbed.run.workers import Workers
 from testbed.spec.experiment import Experiment
 
@@ -23,6 +24,8 @@ from testbed.spec.experiment import Experiment
 POLL_S = 0.1
 #: How often it asks the controller; a round takes longer.
 STATUS_S = 0.3
+#: One look, with the events that are due then. A network swap that measures its new links takes some ten seconds.
+LOOK_S = 300.0
 
 
 @dataclass
@@ -47,7 +50,7 @@ class Training:
         self,
         experiment: Experiment,
         testbed: Testbed,
-        controller: ControllerProcess,
+        watchdog: Watchdog,
         manifest: Manifest,
         story: Story,
         fidelity: dict[str, LinkFidelity],
@@ -55,20 +58,27 @@ class Training:
     ) -> None:
         self._rounds = experiment.spec.train.rounds
         self._testbed = testbed
-        self._controller = controller
+        self._watchdog = watchdog
         self._manifest = manifest
         self._story = story
         self._fidelity = fidelity
         self._workers = workers
         self._sampler = Sampler(testbed.network, story.sampled)
         self._script = Script(
-            experiment, testbed, controller.admin, workers.kill, story.happened, self._network_changes
+            experiment, testbed, watchdog.controller.admin, workers.kill, story.happened, self._network_changes
         )
         self._status: dict[str, Any] = {}
         self._rate_errors: dict[str, float] = {}
 
-    def go_on(self) -> Outcome:
-        """Until the controller says it is over; what there is to know then. RunFailed when it broke off."""
+    def go_on(self, guard: Guard) -> Outcome:
+        """Until the controller says it is over; what there is to know then. RunFailed when it broke off, or one look
+        at its parts takes longer than the guard allows."""
+        try:
+            return self._go_on(guard)
+        except EmulationError as error:
+            raise RunFailed(f"the emulation broke: {error}") from error
+
+    def _go_on(self, guard: Guard) -> Outcome:
         testbed, replay = self._testbed, self._testbed.replay
         started, began = time.time(), time.monotonic()
         self._manifest.add(training_started_s=started)
@@ -80,6 +90,7 @@ class Training:
             asked = 0.0
             while self._status.get("state", "running") == "running":
                 time.sleep(POLL_S)
+                guard.allow(LOOK_S, "a look at the run's parts, with the events that were due,")
                 self._script.play(replay.elapsed_s, self._status.get("round") or 0)
                 for name in self._workers.look():
                     self._story.happened("restart", name)
@@ -94,7 +105,8 @@ class Training:
             passages=self._status.get("passages", []),
         )
         if self._status["state"] == "failed":
-            raise RunFailed(f"training stopped: {self._status['failure']}")
+            self._watchdog.check_host()  # whoever came to feel it first
+            raise RunFailed(f"training stopped: {self._status['failure']}{self._workers.deaths()}")
         self._keep_rate_errors()
         return Outcome(
             fidelity=self._fidelity,
@@ -109,15 +121,13 @@ class Training:
         )
 
     def _look(self) -> None:
-        self._controller.check()
-        try:
-            self._status = self._controller.admin.status()
-        except AdminError:
-            self._controller.check()
-            return  # busy for a moment; asked again soon
         network = self._testbed.network
+        status = self._watchdog.status()
         if broken := network.shaper.failure() or self._testbed.replay.failure or self._sampler.failure:
             raise RunFailed(f"the emulation broke: {broken}")
+        if status is None:
+            return
+        self._status = status
         self._story.follow(self._status, network.links_in_force.states())
 
     def _network_changes(self, added: set[str]) -> None:

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Iterable
+from typing import Any
+
+from docker.errors import APIError
 
 from testbed.emulation.containers import ContainerDied, ContainerRequest, Fleet
+from testbed.emulation.engine import ENGINE_ERRORS, EngineError
 from testbed.emulation.testbed import Testbed
+from testbed.emulation.undo import UndoStack
 from testbed.run.directory import RunDirectory
-from testbed.run.errors import RunFailed
+from testbed.run.errors import CannotRun, RunFailed
 from testbed.run.jobs import JOIN_DEADLINE_S
-from testbed.run.service import ControllerProcess
+from testbed.run.restarts import MOST_RESTARTS, Restarts
+from testbed.run.watchdog import Watchdog
 from testbed.spec.experiment import ElasticSection
 
 #: How often the engine is asked; it lists 16 containers in some 10 ms.
 LOOK_S = 1.0
 
+#: So many dead workers are described where a run ends; those that waited for them may have ended as well.
+MOST_DEATHS = 3
+
 #: How often it is looked whether all have joined.
 POLL_S = 0.1
-
-#: So many of the last lines of a worker's log are quoted where it ended too early.
-LOG_TAIL_LINES = 10
 
 
 class Workers:
@@ -43,24 +50,40 @@ class Workers:
         self._elastic = elastic
         self._logs = directory.path / "logs"
         self._left_out: set[str] = set()
+        self._restarts: defaultdict[str, Restarts] = defaultdict(Restarts)
         self._looked = time.monotonic()
 
     def start(self) -> None:
-        """Start all of them on the testbed's network. RunFailed when one ends at once."""
+        """Start all of them on the testbed's network. RunFailed when one ends at once, CannotRun when the engine can't
+        give one what its site declares."""
         try:
             self._testbed.start(self._fleet, self._requests.values())
         except ContainerDied as error:
             raise RunFailed(str(error)) from error
+        except APIError as error:
+            why = error.explanation or error
+            raise CannotRun(
+                f"the Docker engine refused: {why}. See limits (cpus, memory, gpus) of the sites"
+            ) from error
 
-    def wait_until_joined(self, controller: ControllerProcess) -> None:
+    def limits(self) -> dict[str, Any]:
+        """For the manifest: what each may take of the host; nothing where no container was started."""
+        limits = self._fleet.limits
+        return limits.record([request.worker for request in self._requests.values()]) if limits else {}
+
+    def unlimited(self) -> dict[str, str]:
+        """The limits that this host can't keep, and why."""
+        missing = self._fleet.limits.missing if self._fleet.limits else {}
+        return {f"the workers' limit on {limit}": why for limit, why in missing.items()}
+
+    def wait_until_joined(self, watchdog: Watchdog) -> None:
         """Until the controller says that training goes on. RunFailed when a worker ends, or does not join in time."""
         deadline = time.monotonic() + JOIN_DEADLINE_S
-        while (status := controller.admin.status())["state"] == "waiting":
-            controller.check()
+        while (status := watchdog.status()) is None or status["state"] == "waiting":
             gone = [name for name, runs in self._fleet.running().items() if not runs]
             if gone:
-                raise RunFailed(f"{gone[0]} ended before it joined; {self._log_tail(gone[0])}")
-            if time.monotonic() > deadline:
+                raise RunFailed(f"{gone[0]} ended before it joined, {self._fleet.death(gone[0])}")
+            if status is not None and time.monotonic() > deadline:
                 missing = sorted(set(status["members"]) - set(status["joined"]))
                 raise RunFailed(f"{', '.join(missing)} did not join within {JOIN_DEADLINE_S:g} s")
             time.sleep(POLL_S)
@@ -68,38 +91,69 @@ class Workers:
             raise RunFailed(status["failure"])
 
     def end(self) -> None:
-        """Save their logs and remove them, as long as the controller is there."""
-        try:
+        """Save their logs and remove them, as long as the controller is there. RunFailed when no engine does that."""
+        with UndoStack() as stack:
+            stack.callback(self._remove)
             for worker in self._fleet.running():
-                self._save_log(worker)
-        finally:
-            self._fleet.remove()
+                stack.callback(self._save_log, worker)
 
     def kill(self, worker: str) -> None:
         """End a container at once, as a crash would."""
         self._fleet.kill(worker)
 
     def look(self) -> list[str]:
-        """Whose container was started anew now, since it had died."""
+        """Whose container was started anew now, since it had died. RunFailed when one has died too often."""
         if self._elastic is None or time.monotonic() - self._looked < LOOK_S:
             return []
         self._looked = time.monotonic()
-        dead = [name for name, runs in self._fleet.running().items() if not runs and name not in self._left_out]
-        crashed = [name for name in dead if self._fleet.exit_code(name) != 0]
+        try:
+            dead = [name for name, runs in self._fleet.running().items() if not runs and name not in self._left_out]
+            crashed = [name for name in dead if self._fleet.exit_code(name) != 0]
+        except ENGINE_ERRORS:
+            return []  # how long the engine may be silent is for the watchdog to say
         self._left_out |= set(dead) - set(crashed)  # done
         if self._elastic.lost == "leave":
             self._left_out |= set(crashed)
             return []
-        for name in crashed:
-            self._save_log(name)
-            pid = self._fleet.restart(self._requests[name])
-            self._testbed.network.leave([name])
-            self._testbed.network.join({name: pid})
-        return crashed
+        return [name for name in crashed if self._start_anew(name)]
 
-    def _log_tail(self, worker: str) -> str:
-        lines = self._fleet.logs(worker).decode(errors="replace").splitlines()[-LOG_TAIL_LINES:]
-        return "its log ends with:\n" + "\n".join(lines)
+    def deaths(self) -> str:
+        """Which workers ended with an error, and how: what follows a run's reason to end. Empty where none did, or the
+        engine can't say."""
+        try:
+            deaths = [f"\n{name} ended {how}" for name, how in sorted(self._fleet.deaths().items())]
+        except ENGINE_ERRORS:
+            return ""
+        more = f"\n{len(deaths) - MOST_DEATHS} more ended with an error" if len(deaths) > MOST_DEATHS else ""
+        return "".join(deaths[:MOST_DEATHS]) + more
+
+    def _start_anew(self, worker: str) -> bool:
+        """Whether the time had come for it, and it was there for long enough to be put on the network."""
+        restarts = self._restarts[worker]
+        restarts.died(time.monotonic())
+        if restarts.over:
+            raise RunFailed(
+                f"{worker} was started anew {MOST_RESTARTS} times, and died again, {self._fleet.death(worker)}"
+            )
+        if not restarts.due(time.monotonic()):
+            return False
+        self._save_log(worker)
+        restarts.started(time.monotonic())
+        try:
+            pid = self._fleet.restart(self._requests[worker])
+            self._testbed.network.leave([worker])
+            self._testbed.network.join({worker: pid})
+        except (ContainerDied, OSError, RuntimeError):
+            if self._fleet.running()[worker]:
+                raise
+            return False  # it died at its start, its namespace with it: the next look finds it dead
+        return True
+
+    def _remove(self) -> None:
+        try:
+            self._fleet.remove()
+        except EngineError as error:
+            raise RunFailed(str(error)) from error
 
     def _save_log(self, worker: str) -> None:
         """Those of a worker's earlier containers stand before it."""

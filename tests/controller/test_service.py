@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
 import stat
 import threading
 import time
@@ -575,3 +576,20 @@ def test_a_diverged_loss_is_recorded_and_does_no_harm(tmp_path: Path) -> None:
 
     asyncio.run(scene())
     assert all(record["metrics"] == {"loss": None} for record in read_records(tmp_path / "out/rounds.jsonl"))
+
+
+def test_a_disk_that_takes_no_more_ends_the_run_and_no_member_is_blamed(tmp_path: Path) -> None:
+    async def scene() -> None:
+        view = mesh()
+        async with training(spec_of(view), tmp_path, view) as (controller, fleet):
+            limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+            try:
+                await fleet.one_round()
+                await asyncio.wait_for(controller.finished.wait(), 5)
+            finally:
+                resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+            assert controller.state == "failed"
+            assert controller.failure.startswith("the run can't be recorded: [Errno 27] File too large")
+
+    asyncio.run(scene())

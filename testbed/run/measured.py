@@ -1,0 +1,41 @@
+"""A run's network before anybody uses it: built, written down in the manifest, and measured from outside."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from testbed.emulation.probe import LinkFidelity, measure_links
+from testbed.emulation.testbed import Testbed
+from testbed.run.directory import RunDirectory
+from testbed.run.display import Display
+from testbed.run.fit import fits_host
+from testbed.run.manifest import Manifest
+from testbed.spec.experiment import Experiment
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredNetwork:
+    """What is known by then: whether the experiment `fits` the host's budget, and how near each link is to its file."""
+
+    manifest: Manifest
+    fits: bool
+    fidelity: dict[str, LinkFidelity]
+
+
+def build(
+    experiment: Experiment, testbed: Testbed, image: str, directory: RunDirectory, display: Display, strict: bool
+) -> MeasuredNetwork:
+    """Open the testbed and build its network. Whoever called closes it.
+
+    When the experiment asks for more than the host's measured budget, that is said before anything is built; `strict`
+    refuses then, with TooMuch.
+    """
+    testbed.open()
+    network = testbed.network
+    fits = fits_host(experiment, network.shaper.name, strict, display)
+    manifest = Manifest(directory, experiment, network.shaper, image)
+    testbed.build()
+    manifest.add(offload=network.offload, switch=network.switch)
+    with display.step("links measured from outside"):
+        fidelity = measure_links(network, lambda _: None)
+    return MeasuredNetwork(manifest, fits, fidelity)

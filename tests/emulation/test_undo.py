@@ -1,0 +1,37 @@
+"""What is taken away, in which order, and which error is raised where several things go wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from testbed.emulation.undo import UndoStack
+
+pytestmark = pytest.mark.unit
+
+
+def fail(text: str) -> None:
+    raise OSError(text)
+
+
+def test_the_first_error_is_raised_and_the_others_are_its_notes() -> None:
+    undone: list[str] = []
+    with pytest.raises(RuntimeError) as raised:
+        with UndoStack() as stack:
+            stack.callback(undone.append, "network")
+            stack.callback(fail, "no engine answers")
+            stack.callback(fail, "no logs")
+            raise RuntimeError("the disk is full")
+    assert undone == ["network"] and str(raised.value) == "the disk is full"
+    assert raised.value.__notes__ == [
+        "and then, as everything was taken away: no logs",
+        "and then, as everything was taken away: no engine answers",
+    ]
+
+
+def test_what_fails_first_as_things_are_taken_away_is_raised_where_nothing_went_wrong_before() -> None:
+    with pytest.raises(OSError) as raised:
+        with UndoStack() as stack:
+            stack.callback(fail, "no engine answers")
+            stack.callback(fail, "no logs")
+    assert str(raised.value) == "no logs"
+    assert raised.value.__notes__ == ["and then, as everything was taken away: no engine answers"]
