@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+
+from testbed.telemetry.store import write_json
 
 if TYPE_CHECKING:
     from testbed.controller.service import ControllerService
@@ -23,6 +26,11 @@ def status(controller: ControllerService) -> dict[str, Any]:
         "rounds": controller.spec.rounds,
         **controller.coordinator.progress.status(),
     }
+
+
+def write_final(path: Path, controller: ControllerService) -> None:
+    """Put on record what came of the run."""
+    write_json(path, final(controller))
 
 
 def final(controller: ControllerService) -> dict[str, Any]:
