@@ -65,6 +65,7 @@ from testbed.schema import (
     Seconds,
     Text,
     Weight,
+    brief,
     convert_to,
     decode_as,
 )
@@ -415,6 +416,11 @@ class Goodbye(ControlMessage, frozen=True):
     digest: Annotated[str, Meta(max_length=128)] = ""
     metrics: Metrics = {}
     error: Text = ""
+
+    @classmethod
+    def with_error(cls, member: str, rounds: int, error: str) -> Goodbye:
+        """Of a member that can't go on; as much of the error as has room."""
+        return cls(member, rounds, error=brief(error))
 
 
 class Probe(ControlMessage, frozen=True):

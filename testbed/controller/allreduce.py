@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from testbed.controller.actions import Actions, After, Announce, Fail, TellAll
@@ -26,7 +26,6 @@ from testbed.controller.spec import ControllerSpec, PlanningSpec
 from testbed.plan import Plan, PlanError
 from testbed.planning import Pair, PhysicalLink, Policy
 from testbed.protocol import Arrived, ControlMessage, Goodbye, Held, Hello, Holding, Lost, Rejoin, Renew, Report, Stop
-from testbed.schema import brief
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +39,7 @@ class AllReduceCoordinator(Coordinator):
         self.group = GroupState(spec, planning, self.identities, self._epochs)
         self.progress = GroupProgress(self.group)
         self.planner = Planner(self.group, out)
-        self._recovery = Recovery(self.group, self.planner)
+        self._recovery = Recovery(self.group, self.planner, self._lose)
 
     @property
     def present(self) -> frozenset[str]:
@@ -68,9 +67,11 @@ class AllReduceCoordinator(Coordinator):
         anew = not self.running
         if self.spec.elastic is None or (anew and not self._epochs.resumed):
             raise Contradiction(f"{hello.member!r} says where it stands in a run that it can't have been in")
-        plan = self._plan_of(rejoin)
+        if rejoin.newest > (made := self._epochs.newest):
+            raise Contradiction(f"{hello.member!r} knows of epoch {rejoin.newest}, and the newest is {made}")
+        plan = plan_of(rejoin, self.spec.members)
         membership = self.group.membership
-        if anew or membership.returning:
+        if anew or membership.away:
             self.group.plans.recover(plan, begins=anew)
         if anew:
             membership.recover(plan, dict(rejoin.roster))
@@ -78,25 +79,6 @@ class AllReduceCoordinator(Coordinator):
         yield from membership.came_back(hello, rejoin, time.monotonic())
         if membership.orphaned:
             yield from self.group.abort("the controller was away when a member was lost")
-
-    def _plan_of(self, rejoin: Rejoin) -> Plan:
-        """The plan that a member goes by; Contradiction when there can be none such in this run."""
-        who = f"{rejoin.member!r} does not say where it stands"
-        if strangers := sorted({*rejoin.roster, *map(str, rejoin.plan.get("members", ()))} - {*self.spec.members}):
-            raise Contradiction(f"{who}: {brief(strangers[0])!r} is no member of this run")
-        try:
-            plan = Plan.from_json(rejoin.plan)
-        except PlanError as error:
-            raise Contradiction(f"{who}: {error}") from error
-        if missing := sorted(set(plan.members) - set(rejoin.roster)):
-            raise Contradiction(f"{who}: its plan has {missing[0]!r}, and its roster has not")
-        if rejoin.newest > self._epochs.newest:
-            raise Contradiction(
-                f"{rejoin.member!r} knows of epoch {rejoin.newest}, and the newest is {self._epochs.newest}"
-            )
-        if plan.epoch > rejoin.newest:
-            raise Contradiction(f"{who}: its plan is of epoch {plan.epoch}, and the newest is {rejoin.newest}")
-        return plan
 
     def comes(self, hello: Hello) -> Actions:
         if hello.member in self.present:
@@ -123,23 +105,20 @@ class AllReduceCoordinator(Coordinator):
                 membership.lost(message, now)
                 yield from self._lose(membership.gone(now))
             case Holding():
-                yield from self._held(message)
+                yield from self._recovery.holding(message)
             case Goodbye():
                 yield from self._left(message)
 
-    def died(self, member: str, why: str) -> Actions:
+    def died(self, member: str, why: str, for_good: bool = False) -> Actions:
         if not (self.spec.elastic and self.running):
             yield Fail(f"{member}: {why}")
+            return
+        if for_good:
+            yield from self._lose({member: why})
             return
         self.group.membership.hung_up(member)
         yield from self._lose(self.group.membership.gone(time.monotonic()))
         yield from self.planner.swaps.not_come(member, why)
-
-    def exclude(self, member: str, why: str) -> Actions:
-        if not (self.spec.elastic and self.running):
-            yield Fail(f"{member}: {why}")
-            return
-        yield from self._lose({member: why})
 
     def proceed(self) -> Actions:
         yield from self.planner.proceed()
@@ -174,17 +153,6 @@ class AllReduceCoordinator(Coordinator):
             if goodbye.error:
                 yield Fail(f"{member}: {goodbye.error}")
         yield Announce()
-
-    def _held(self, holding: Holding) -> Actions:
-        """A member says what it holds. Once all have, they go on, but for those who can't be right."""
-        membership, newest = self.group.membership, self.group.rounds.newest
-        if holding.round < newest:
-            raise Contradiction(f"it is in round {holding.round}, and round {newest} was finished with its update")
-        if membership.holding(holding):
-            if odd := membership.disagree():
-                yield from self._lose(odd)
-            else:
-                yield from self._recovery.begin()
 
     # Rounds
 
@@ -244,3 +212,19 @@ class AllReduceCoordinator(Coordinator):
 
     def force(self, policy: Policy) -> None:
         self.planner.force(policy)
+
+
+def plan_of(rejoin: Rejoin, members: Collection[str]) -> Plan:
+    """The plan that one of the members goes by; Contradiction when there can be none such in this run."""
+    who = f"{rejoin.member!r} does not say where it stands"
+    if strangers := sorted({*rejoin.roster, *map(str, rejoin.plan.get("members", ()))} - {*members}):
+        raise Contradiction(f"{who}: {strangers[0]!r:.80} is no member of this run")
+    try:
+        plan = Plan.from_json(rejoin.plan)
+    except PlanError as error:
+        raise Contradiction(f"{who}: {error}") from error
+    if missing := sorted(set(plan.members) - set(rejoin.roster)):
+        raise Contradiction(f"{who}: its plan has {missing[0]!r}, and its roster has not")
+    if plan.epoch > rejoin.newest:
+        raise Contradiction(f"{who}: its plan is of epoch {plan.epoch}, and the newest is {rejoin.newest}")
+    return plan

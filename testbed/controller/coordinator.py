@@ -85,12 +85,8 @@ class Coordinator(ABC):
         """A member's message. Contradiction when it can't be, by earlier ones and by what is known of the run."""
 
     @abstractmethod
-    def died(self, member: str, why: str) -> Actions:
-        """A member's connection ended before its goodbye."""
-
-    def exclude(self, member: str, why: str) -> Actions:
-        """A member said what can't be, or does not listen: whatever else it may do, the others go on without it."""
-        yield from self.died(member, why)
+    def died(self, member: str, why: str, for_good: bool = False) -> Actions:
+        """A member's connection ended before its goodbye; `for_good` where it said what can't be, or does not listen."""
 
     @abstractmethod
     def proceed(self) -> Actions:

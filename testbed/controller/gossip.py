@@ -92,7 +92,7 @@ class GossipCoordinator(Coordinator):
                 yield from self._left(message)
                 yield Announce()
 
-    def died(self, member: str, why: str) -> Actions:
+    def died(self, member: str, why: str, for_good: bool = False) -> Actions:
         if self._survives and self.running:
             yield from self._lose(member, why)
             yield Announce()

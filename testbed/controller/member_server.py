@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from testbed.controller.connection import HELLO_S, PIECE_BYTES, Connection, Strangers
-from testbed.controller.contradiction import Contradiction
+from testbed.controller.contradiction import Contradiction, JoinRefused
 from testbed.controller.identity import Identities
 from testbed.protocol import (
     PROTOCOL_VERSION,
@@ -40,15 +40,11 @@ SOCKET = "control.sock"
 SAID = (Report, Arrived, Held, Renew, Lost, Holding, PromiseGraph, Goodbye)
 
 
-class JoinRefused(Exception):
-    """A member that is not let in; the text is told to it."""
-
-
 class MemberListener(Protocol):
     """Who hears of the members. Called from the event loop, one message at a time."""
 
     def joined(self, hello: Hello, rejoin: Rejoin | None) -> None:
-        """A member is there. JoinRefused when it comes too late, or says of itself what can't be."""
+        """A member is there. Contradiction when it comes too late, or says of itself what can't be."""
 
     def heard(self, message: ControlMessage) -> None:
         """A member that is there says something. Contradiction when that can't be."""
@@ -116,6 +112,10 @@ class MemberServer:
         for member in self._connections:
             self.send(member, message)
 
+    def stop_all(self, reason: str) -> None:
+        """Tell every member that is there to leave, and why."""
+        self.send_all(Stop(brief(reason)))
+
     def connected(self, member: str) -> bool:
         """Whether it is there."""
         return member in self._connections
@@ -136,7 +136,7 @@ class MemberServer:
         try:
             member = await self._admit(owner, connection)
             await self._attend(member, connection)
-        except JoinRefused as refusal:
+        except Contradiction as refusal:
             log.warning("refused a member: %s", refusal)
             connection.send(Stop(reason=brief(str(refusal))))
         except (ProtocolError, TimeoutError, OSError) as error:  # before it was let in: nobody's connection
@@ -183,7 +183,7 @@ class MemberServer:
         self._connections[hello.member] = connection
         try:
             self._listener.joined(hello, rejoin)
-        except JoinRefused:
+        except Contradiction:
             del self._connections[hello.member]
             if before is not None:
                 self._connections[hello.member] = before
@@ -205,7 +205,7 @@ class MemberServer:
             log.exception("what %s said", member)
             why = f"what it said could not be read: {error!r}"
         if why is not None and self._connections.get(member) is connection:
-            tell(member, connection.why or why)
+            tell(member, brief(connection.why or why))
 
     async def _listen(self, member: str, connection: Connection) -> str | None:
         """Pass on a member's messages until its connection ends; None after its Goodbye, else how it did. ProtocolError

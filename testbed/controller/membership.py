@@ -8,7 +8,6 @@ Another member that goes meanwhile begins the first of these anew, under a newer
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -37,7 +36,8 @@ class Reconfiguration:
 class AllReduceMembership:
     """The members that are `present`, where they listen, and their leases, if the run is `elastic`.
 
-    `reconfiguration` is under way from an abort until those who are left go on.
+    `reconfiguration` is under way from an abort until those who are left go on. Who is `away` has not found this
+    controller yet, which was started anew, and may know of plans that others do not.
     """
 
     def __init__(self, identities: Identities, elastic: Elasticity | None) -> None:
@@ -48,7 +48,7 @@ class AllReduceMembership:
         self._identities = identities
         self._lease_s = elastic.lease_s if elastic else 0.0
         self._leases = Leases(self._lease_s)
-        self._away: set[str] = set()
+        self.away: set[str] = set()
         self._aborted = False
 
     @property
@@ -57,15 +57,9 @@ class AllReduceMembership:
         return self._leases.look_s
 
     @property
-    def returning(self) -> bool:
-        """Whether this controller was started anew, and some have not found it yet. They may know of plans that others
-        do not."""
-        return bool(self._away)
-
-    @property
     def orphaned(self) -> bool:
         """Whether all are back at this controller, and some were told to abort by one before it."""
-        return self._aborted and not self._away and self.reconfiguration is None
+        return self._aborted and not self.away and self.reconfiguration is None
 
     def begin(self, now: float) -> None:
         """All present are there: from now on they have leases."""
@@ -108,7 +102,7 @@ class AllReduceMembership:
     def recover(self, plan: Plan, roster: Roster) -> None:
         """The controller was started anew, and hears from a member which others there are."""
         self.present = frozenset(plan.members)
-        self._away = set(self.present)
+        self.away = set(self.present)
         self.roster = dict(roster)
 
     def came_back(self, hello: Hello, rejoin: Rejoin, now: float) -> Actions:
@@ -116,7 +110,7 @@ class AllReduceMembership:
         if rejoin.member not in self.present:
             yield Tell(rejoin.member, Stop("the others went on without this member", again=True))
             return
-        self._away.discard(rejoin.member)
+        self.away.discard(rejoin.member)
         self.roster[hello.member] = hello.address  # another member may have said anything of it
         self._aborted |= rejoin.aborted
         self.renewed(rejoin.member, now)
@@ -130,7 +124,7 @@ class AllReduceMembership:
         self.present -= gone.keys()
         for member, why in gone.items():
             self._leases.end(member)
-            self._away.discard(member)
+            self.away.discard(member)
             yield Tell(member, Stop(brief(f"the others go on without this member: {why}"), again=True))
 
     def abort(self, epoch: int, why: str, now: float) -> Actions:
@@ -148,22 +142,6 @@ class AllReduceMembership:
             return False
         change.holdings[holding.member] = holding
         return change.holdings.keys() == self.present
-
-    def disagree(self) -> dict[str, str]:
-        """Of those who said that they hold a part of one round, the members that hold one of another size than most do,
-        each with why. All who say different things where there is no most."""
-        holdings = self.reconfiguration.holdings.values() if self.reconfiguration else ()
-        parts = [holding for holding in holdings if not holding.over and holding.elements]
-        sizes = Counter((holding.round, holding.elements) for holding in parts)
-        found = {}
-        for holding in parts:
-            own = holding.round, holding.elements
-            others = [count for said, count in sizes.items() if said != own and said[0] == holding.round]
-            if max(others, default=0) >= sizes[own]:
-                found[holding.member] = (
-                    f"it says that round {holding.round} has {holding.elements} elements, and others do not"
-                )
-        return found
 
     def reconfigure(self, plan: Plan) -> Actions:
         """Those who are present go on under `plan`. To be called once all have said what they hold."""

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+
+from testbed.telemetry.store import write_json
 
 if TYPE_CHECKING:
     from testbed.controller.service import ControllerService
+
+log = logging.getLogger(__name__)
 
 State = Literal["waiting", "running", "done", "failed"]
 
@@ -23,6 +29,14 @@ def status(controller: ControllerService) -> dict[str, Any]:
         "rounds": controller.spec.rounds,
         **controller.coordinator.progress.status(),
     }
+
+
+def write_final(path: Path, controller: ControllerService) -> None:
+    """Put on record what came of the run; where the disk does not let it, only the log says so."""
+    try:
+        write_json(path, final(controller))
+    except OSError as error:
+        log.error("what came of the run can't be recorded: %s", error)
 
 
 def final(controller: ControllerService) -> dict[str, Any]:

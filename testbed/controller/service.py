@@ -10,25 +10,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Coroutine, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from testbed.controller.actions import Action, After, Announce, Background, Fail, Tell, TellAll
 from testbed.controller.allreduce import AllReduceCoordinator
 from testbed.controller.change_signal import ChangeSignal
-from testbed.controller.contradiction import Contradiction
+from testbed.controller.contradiction import JoinRefused, own_errors
 from testbed.controller.coordinator import Coordinator
 from testbed.controller.gossip import GossipCoordinator
-from testbed.controller.member_server import JoinRefused, MemberServer
-from testbed.controller.outcome import State, final, status
+from testbed.controller.member_server import MemberServer
+from testbed.controller.outcome import State, status, write_final
 from testbed.controller.report_log import ReportLog
 from testbed.controller.spec import ControllerSpec
 from testbed.planning import Pair, PhysicalLink, Policy
-from testbed.protocol import ControlMessage, Hello, Rejoin, Stop
-from testbed.schema import brief
-from testbed.telemetry.store import write_json
+from testbed.protocol import ControlMessage, Hello, Rejoin
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +92,7 @@ class ControllerService:
             return
         self.failure = reason
         log.error("failed: %s", reason)
-        self._server.send_all(Stop(brief(reason)))
+        self._server.stop_all(reason)
         self._end("failed")
 
     # What members say
@@ -103,56 +100,36 @@ class ControllerService:
     def joined(self, hello: Hello, rejoin: Rejoin | None = None) -> None:
         if self.state in ("done", "failed"):
             raise JoinRefused(f"{hello.member!r} comes when the run is over: {self.failure or 'done'}")
-        with self._own_errors(f"{hello.member}'s hello"):
-            self._take_in(hello, rejoin)
-
-    def _take_in(self, hello: Hello, rejoin: Rejoin | None) -> None:
-        if rejoin is not None:
-            self._came_back(hello, rejoin)
-        elif self.state == "running":
-            self._carry_out(self.coordinator.comes(hello))
-        self.hellos[hello.member] = hello
-        log.info("%s joined (%d of %d)", hello.member, len(self.hellos), len(self.spec.members))
-        if len(self.hellos) == len(self.spec.members) and self.state == "waiting":
-            self.state = "running"
-            self._carry_out(self.coordinator.begin(self.hellos))
-        self.changes.announce()
+        with own_errors(f"{hello.member}'s hello", self.fail):
+            if rejoin is not None:
+                self._came_back(hello, rejoin)
+            elif self.state == "running":
+                self._carry_out(self.coordinator.comes(hello))
+            self.hellos[hello.member] = hello
+            log.info("%s joined (%d of %d)", hello.member, len(self.hellos), len(self.spec.members))
+            if len(self.hellos) == len(self.spec.members) and self.state == "waiting":
+                self.state = "running"
+                self._carry_out(self.coordinator.begin(self.hellos))
+            self.changes.announce()
 
     def heard(self, message: ControlMessage) -> None:
-        with self._own_errors(f"a {message.kind} of {getattr(message, 'member', 'nobody')}"):
+        with own_errors(f"a {message.kind} of {getattr(message, 'member', 'nobody')}", self.fail):
             self._carry_out(self.coordinator.receive(message))
             self._reports.add(message)
 
     def died(self, member: str, why: str) -> None:
         log.warning("%s: %s", member, why)
-        with self._own_errors(f"the end of {member}, {why}"):
-            self._carry_out(self.coordinator.died(member, brief(why)))
+        with own_errors(f"the end of {member}, {why}", self.fail):
+            self._carry_out(self.coordinator.died(member, why))
 
     def excluded(self, member: str, why: str) -> None:
         log.warning("%s is no longer heard: %s", member, why)
-        with self._own_errors(f"the exclusion of {member}, {why}"):
-            self._carry_out(self.coordinator.exclude(member, brief(why)))
-
-    @contextmanager
-    def _own_errors(self, event: str) -> Iterator[None]:
-        """What goes wrong here is the controller's own, but for what members are told of it. It ends the run: whoever
-        happens to be connected must not be cut off for it, nor the others wait for what was not done."""
-        try:
-            yield
-        except (Contradiction, JoinRefused):
-            raise
-        except OSError as error:  # of the disk that is written to
-            self.fail(f"the run can't be recorded: {error}")
-        except Exception as error:
-            log.exception("the controller broke on %s", event)
-            self.fail(f"the controller broke on {event}: {error!r}")
+        with own_errors(f"the exclusion of {member}, {why}", self.fail):
+            self._carry_out(self.coordinator.died(member, why, for_good=True))
 
     def _came_back(self, hello: Hello, rejoin: Rejoin) -> None:
         """A member found its controller again. One that was started anew takes the run for begun."""
-        try:
-            actions = list(self.coordinator.came_back(hello, rejoin))
-        except Contradiction as error:
-            raise JoinRefused(str(error)) from error
+        actions = list(self.coordinator.came_back(hello, rejoin))
         self.state = "running"
         self._carry_out(actions)
 
@@ -230,9 +207,6 @@ class ControllerService:
     def _end(self, state: Literal["done", "failed"]) -> None:
         self.state = state
         self.coordinator.end()
-        try:
-            write_json(self._out / "final.json", final(self))
-        except OSError as error:
-            log.error("what came of the run can't be recorded: %s", error)
+        write_final(self._out / "final.json", self)
         self.finished.set()
         self.changes.announce()

@@ -14,7 +14,6 @@ import torch
 
 from testbed.plan import Plan
 from testbed.protocol import Arrived, Goodbye, checked_metrics
-from testbed.schema import brief
 from testbed.sync.allreduce import ELEMENT_TYPES, AllReduceEngine, AllReduceGroup, ElasticGroup, RoundResult
 from testbed.sync.checkpoint import Stateful, save
 from testbed.sync.codecs import Residual
@@ -209,8 +208,8 @@ class Session(Offers):
         if not self._control.leaving and kind is None:
             self.finish()
         elif not self._control.leaving:
-            said = brief(f"{kind.__name__ if kind else ''}: {error}")
-            self._goodbye(Goodbye(self.name, self.rounds, error=said))
+            said = f"{kind.__name__ if kind else ''}: {error}"
+            self._goodbye(Goodbye.with_error(self.name, self.rounds, said))
         self._control.released.set()
         self._meanwhile.close()
         self._engine.close()

@@ -7,7 +7,6 @@ from pathlib import Path
 import torch
 
 from testbed.protocol import Goodbye, NodeConfiguration
-from testbed.schema import brief
 from testbed.schemes import Scheme
 from testbed.schemes.training import GossipTraining
 from testbed.sync import flat
@@ -32,7 +31,7 @@ def train(meeting: Rendezvous, scheme: Scheme, folder: Path) -> None:
         steps = PacedSteps(model, work, place)
         participant = participant_of(meeting, scheme, place, model)
     except ValueError as error:
-        meeting.channel.send(Goodbye(meeting.name, 0, error=brief(str(error))))
+        meeting.channel.send(Goodbye.with_error(meeting.name, 0, str(error)))
         raise
     codec = by_name(place.rules.get("codec", PLAIN.name))
     with Membership(meeting, participant, steps.figures, codec, scheme.survives) as membership:

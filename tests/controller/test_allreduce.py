@@ -326,7 +326,7 @@ def test_who_holds_a_part_of_another_tensor_than_the_others_is_lost(told: Told) 
     for name in OTHERS:
         told.hear(Holding(name, epoch, 1, False, 2**53 if name == odd else 100))
     assert told.coordinator.present == set(others)
-    assert "round 1 has 9007199254740992 elements" in told.coordinator.events[-1].why
+    assert "round 1 of 9007199254740992 elements" in told.coordinator.events[-1].why
     [epoch] = {halt.epoch for halt in told.take(Abort).values()}
     for name in others:
         told.hear(Holding(name, epoch, 1, False, 100))

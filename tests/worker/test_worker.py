@@ -6,12 +6,12 @@ import json
 import subprocess
 import sys
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 from testbed.plan import Plan
 from testbed.protocol import Goodbye, Hello, Job, Report

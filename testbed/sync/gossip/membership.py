@@ -20,7 +20,6 @@ from testbed.protocol import (
     PrepareGraph,
     Stop,
 )
-from testbed.schema import brief
 from testbed.sync.codecs import PLAIN, Codec
 from testbed.sync.errors import Stopped, SyncError
 from testbed.sync.gossip.account import Account, StepFigures
@@ -93,7 +92,7 @@ class Membership:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is not None and not self._finished:
-            self._goodbye(Goodbye(self.name, 0, error=brief(f"{kind.__name__}: {error}")))
+            self._goodbye(Goodbye.with_error(self.name, 0, f"{kind.__name__}: {error}"))
         self._mailbox.queue.close()
         self._mailbox.inbox.close()
         self._listener.close()
