@@ -4,6 +4,9 @@ import asyncio
 import json
 import resource
 import stat
+import subprocess
+import sys
+import tempfile
 import threading
 import time
 from dataclasses import dataclass, replace
@@ -477,6 +480,34 @@ def test_no_other_user_comes_to_a_member_s_socket(tmp_path: Path) -> None:
                 assert stat.filemode((sockets / name / "control.sock").stat().st_mode) == "srw-rw-rw-"
 
     asyncio.run(scene())
+
+
+#: Another user's program that connects to the socket that is its argument.
+KNOCKS = """
+import socket, sys
+try:
+    socket.socket(socket.AF_UNIX).connect(sys.argv[1])
+    print("let in")
+except PermissionError:
+    print("kept out")
+"""
+
+
+@pytest.mark.privileged
+def test_another_user_of_the_machine_is_kept_out() -> None:
+    def knock(path: Path) -> str:
+        command = [str(Path(sys.executable).resolve()), "-c", KNOCKS, str(path)]
+        return subprocess.run(command, user=65534, group=65534, capture_output=True, text=True, check=True).stdout
+
+    async def scene(folder: Path) -> None:
+        folder.chmod(0o755)
+        async with running(spec_of(mesh()), folder):
+            assert await asyncio.to_thread(knock, folder / "s/a-w0/control.sock") == "kept out\n"
+            (folder / "s").chmod(0o755)  # as where a member's own folder is mounted
+            assert await asyncio.to_thread(knock, folder / "s/a-w0/control.sock") == "let in\n"
+
+    with tempfile.TemporaryDirectory(prefix="sockets-") as folder:
+        asyncio.run(scene(Path(folder)))
 
 
 def test_members_sockets_may_lie_deeper_than_an_address_is_long(tmp_path: Path) -> None:
