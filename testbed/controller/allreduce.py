@@ -16,7 +16,6 @@ from pathlib import Path
 from testbed.controller.actions import Actions, After, Announce, Fail, TellAll
 from testbed.controller.contradiction import Contradiction
 from testbed.controller.coordinator import Coordinator
-from testbed.controller.epochs import Epochs
 from testbed.controller.group_state import GroupState
 from testbed.controller.planner import Planner
 from testbed.controller.progress import GroupProgress
@@ -35,8 +34,7 @@ class AllReduceCoordinator(Coordinator):
 
     def __init__(self, spec: ControllerSpec, planning: PlanningSpec, out: Path) -> None:
         super().__init__(spec)
-        self._epochs = Epochs(out / "epochs.json")
-        self.group = GroupState(spec, planning, self.identities, self._epochs)
+        self.group = GroupState(spec, planning, self.identities, out)
         self.progress = GroupProgress(self.group)
         self.planner = Planner(self.group, out)
         self._recovery = Recovery(self.group, self.planner, self._lose)
@@ -54,7 +52,7 @@ class AllReduceCoordinator(Coordinator):
     # Members
 
     def begin(self, hellos: Mapping[str, Hello]) -> Actions:
-        self._epochs.begin()
+        self.group.plans.epochs.begin()
         membership = self.group.membership
         membership.roster = {member: hello.address for member, hello in hellos.items()}
         for member in self.spec.members:
@@ -65,9 +63,9 @@ class AllReduceCoordinator(Coordinator):
         """What a member says may be anything: it counts as far as this controller, or the one before it, handed it out
         itself."""
         anew = not self.running
-        if self.spec.elastic is None or (anew and not self._epochs.resumed):
+        if self.spec.elastic is None or (anew and not self.group.plans.epochs.resumed):
             raise Contradiction(f"{hello.member!r} says where it stands in a run that it can't have been in")
-        if rejoin.newest > (made := self._epochs.newest):
+        if rejoin.newest > (made := self.group.plans.epochs.newest):
             raise Contradiction(f"{hello.member!r} knows of epoch {rejoin.newest}, and the newest is {made}")
         plan = plan_of(rejoin, self.spec.members)
         membership = self.group.membership

@@ -86,7 +86,7 @@ class Coordinator(ABC):
 
     @abstractmethod
     def died(self, member: str, why: str, for_good: bool = False) -> Actions:
-        """A member's connection ended before its goodbye; `for_good` where it said what can't be, or does not listen."""
+        """A member's connection ended before its goodbye; `for_good` where it said what can't be, or does not read."""
 
     @abstractmethod
     def proceed(self) -> Actions:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Literal
 
 from testbed.controller.actions import Actions
@@ -23,12 +24,12 @@ class GroupState:
     `phase` says whether members are there already, and whether the run is over.
     """
 
-    def __init__(self, spec: ControllerSpec, planning: PlanningSpec, identities: Identities, epochs: Epochs) -> None:
+    def __init__(self, spec: ControllerSpec, planning: PlanningSpec, identities: Identities, out: Path) -> None:
         self.phase: Literal["waiting", "running", "over"] = "waiting"
         self.jobs = spec.jobs
         self.planning = planning
         self.membership = AllReduceMembership(identities, spec.elastic)
-        self.plans = PlanHistory(epochs)
+        self.plans = PlanHistory(Epochs(out / "epochs.json"))
         self.rounds = RoundLog(self._expected)
         self.knowledge = Knowledge(planning.view)
         self._elastic = spec.elastic is not None

@@ -22,21 +22,21 @@ class PlanHistory:
     """
 
     def __init__(self, epochs: Epochs) -> None:
+        self.epochs = epochs
         self.plan: Plan
         self.pending: Swap | None = None
         self.swaps: list[Swap] = []
         self._prepared: dict[int, Swap] = {}  # epochs newer than the one in force, the dropped ones too
         self._members: dict[int, frozenset[str]] = {}
-        self._epochs = epochs
 
     @property
     def newest(self) -> int:
         """The newest epoch that a plan was numbered with."""
-        return self._epochs.newest
+        return self.epochs.newest
 
     def next_epoch(self) -> int:
         """One that no plan has."""
-        return self._epochs.next()
+        return self.epochs.next()
 
     def members(self, epoch: int) -> frozenset[str] | None:
         """Who takes part under the plan of an epoch, and is still there; None when there was no such plan."""
@@ -98,7 +98,7 @@ class PlanHistory:
             raise Contradiction(f"epoch {plan.epoch} was never handed out; the newest is {self.newest}")
         if (prepared := self._prepared.get(plan.epoch)) is not None:
             plan = prepared.plan
-        elif not begins and plan.epoch > self.plan.epoch and not self._epochs.resumed:
+        elif not begins and plan.epoch > self.plan.epoch and not self.epochs.resumed:
             raise Contradiction(f"no plan of epoch {plan.epoch} was handed out")
         if begins or plan.epoch > self.plan.epoch:
             self.plan = plan
