@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from msgspec.structs import asdict
-from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator, field_validator, model_validator
 
 from testbed.plan import PLAIN_CODEC, Plan
 from testbed.planning import Pair, Policy, View, make_policy
@@ -155,6 +155,15 @@ class ControllerSpec(BaseModel):
     graph: GossipGraph | None = None
     elastic: Elasticity | None = None
 
+    @field_validator("members")
+    @classmethod
+    def _are_names(cls, members: tuple[str, ...]) -> tuple[str, ...]:
+        for member in members:
+            check_name(member)
+        if len(set(members)) < len(members):
+            raise ValueError("two members have one name; give each its own")
+        return members
+
     @model_validator(mode="after")
     def _agrees(self) -> ControllerSpec:
         if (self.planning is None) == (self.graph is None):
@@ -163,10 +172,6 @@ class ControllerSpec(BaseModel):
             self._check_planning(self.planning)
         if self.graph:
             self._check_graph(self.graph)
-        for member in self.members:
-            check_name(member)
-        if len(set(self.members)) < len(self.members):
-            raise ValueError("two members have one name; give each its own")
         if set(self.jobs) != set(self.members):
             raise ValueError(f"jobs must be those of the members: {sorted(set(self.jobs) ^ set(self.members))}")
         if self.elastic is not None and self.elastic.quorum > len(self.members):

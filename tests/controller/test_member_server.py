@@ -14,6 +14,7 @@ import pytest
 
 from testbed.controller import connection
 from testbed.controller.admin import make_app
+from testbed.controller.member_server import SOCKET
 from testbed.controller.service import ControllerService
 from testbed.controller.spec import Elasticity
 from testbed.protocol import MAX_LINE_BYTES, Goodbye, Hello, Prepare, Report, Stop, encode
@@ -109,9 +110,9 @@ def test_what_the_controller_itself_gets_wrong_is_blamed_on_nobody(
     asyncio.run(scene())
 
 
-async def silent(socket: Path) -> Member:
+async def silent(sockets: Path) -> Member:
     """Connected, and says nothing."""
-    reader, writer = await asyncio.open_unix_connection(socket, limit=MAX_LINE_BYTES)
+    reader, writer = await asyncio.open_unix_connection(sockets / BAD / SOCKET, limit=MAX_LINE_BYTES)
     return Member("nobody", reader, writer)
 
 

@@ -10,7 +10,7 @@ from testbed.controller.identity import Identities
 from testbed.controller.membership import AllReduceMembership
 from testbed.controller.spec import Elasticity
 from testbed.plan import Plan, Tree
-from testbed.protocol import Abort, Holding, Job, Lost, Prepare, Reconfigure, Rejoin, Stop, Welcome
+from testbed.protocol import Abort, Hello, Holding, Job, Lost, Prepare, Reconfigure, Rejoin, Stop, Welcome
 
 pytestmark = pytest.mark.unit
 
@@ -125,6 +125,10 @@ def test_a_comer_begins_from_its_nearest_and_takes_part_once_the_plan_is_in_forc
     assert membership.gone(5.1).keys() == {"d"}  # it has a lease since it was let in
 
 
+def hello(member: str) -> Hello:
+    return Hello(member, ADDRESSES[member], returns=True)
+
+
 def rejoin(member: str, aborted: bool = False) -> Rejoin:
     return Rejoin(member, {}, {}, 1, aborted, 2)
 
@@ -132,11 +136,11 @@ def rejoin(member: str, aborted: bool = False) -> Rejoin:
 def test_who_comes_back_when_the_others_went_on_without_it_is_sent_away() -> None:
     membership = aborted()
     away = rejoin("b")
-    assert list(membership.came_back(away, 11.0)) == [
+    assert list(membership.came_back(hello("b"), away, 11.0)) == [
         Tell("b", Stop("the others went on without this member", again=True))
     ]
     back = replace(away, member="c")
-    assert list(membership.came_back(back, 11.0)) == [Tell("c", Abort(5, "b is gone: killed"))]
+    assert list(membership.came_back(hello("c"), back, 11.0)) == [Tell("c", Abort(5, "b is gone: killed"))]
 
 
 @pytest.mark.parametrize("halted", [True, False])
@@ -145,9 +149,9 @@ def test_a_controller_that_was_started_anew_knows_once_all_are_back_whether_one_
     membership.recover(plan_of("ac", epoch=2), ADDRESSES)
     membership.begin(0.0)
     assert membership.present == frozenset("ac") and membership.roster == ADDRESSES
-    list(membership.came_back(rejoin("a", halted), 0.1))
+    list(membership.came_back(hello("a"), rejoin("a", halted), 0.1))
     assert not membership.orphaned
-    list(membership.came_back(rejoin("c"), 0.2))
+    list(membership.came_back(hello("c"), rejoin("c"), 0.2))
     assert membership.orphaned == halted
 
 
