@@ -89,10 +89,13 @@ class IterationLog:
         return self.judge(report.finished_s - REORDERED_S)
 
     def remove(self, member: str, why: str) -> list[Violation]:
-        """A member has died and the others go on; the bounds that were broken before. GraphError when they can't."""
+        """A member has died and the others go on; the bounds that were broken before. GraphError when they can't.
+
+        What others reported of the time before may still be under way, and comes to be judged by the graph without it.
+        """
         standing = [period for period in self._periods if period.end > (self.lowest or 0) and member in period.members]
         graphs = [period.graph.without(member, period.members) for period in standing]
-        broken = self.judge(inf)
+        broken = self.judge(self._whole_until_s)
         self._newest.pop(member, None)
         iteration = self._entered.pop(member, 0)
         self.members = tuple(other for other in self.members if other != member)
@@ -128,6 +131,15 @@ class IterationLog:
     def lowest(self) -> int | None:
         """The iteration that all members have entered; None before."""
         return min(self._entered.values()) if len(self._entered) == len(self.members) else None
+
+    @property
+    def _whole_until_s(self) -> float:
+        """Of the time until then every report was read: each member's are read in their order."""
+        return (
+            min((report.finished_s for report in self._newest.values()), default=-inf)
+            if self._newest.keys() >= set(self.members)
+            else -inf
+        )
 
     @property
     def seconds(self) -> float | None:

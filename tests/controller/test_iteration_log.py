@@ -53,6 +53,20 @@ def test_a_broken_bound_is_known_when_nothing_older_can_come() -> None:
     assert iterations.to_json()["breaches"]
 
 
+def test_a_death_breaks_no_bound_whose_reports_are_still_to_be_read() -> None:
+    """b's were written before a's, and are read after the word of c's death."""
+    iterations = book()
+    for member in MEMBERS:
+        assert not iterations.add(entered(member, 1, 10.0))
+    assert not iterations.add(entered("a", 2, 10.2))
+    assert not iterations.add(entered("a", 3, 10.4))
+    assert not iterations.remove("c", "killed")
+    for iteration, at_s in ((2, 10.1), (3, 10.3)):
+        for member in "bd":
+            assert not iterations.add(entered(member, iteration, at_s))
+    assert iterations.judge(float("inf")) == []
+
+
 def test_metrics_are_means_of_the_newest() -> None:
     iterations = book()
     assert iterations.lowest is None
