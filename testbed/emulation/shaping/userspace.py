@@ -146,7 +146,11 @@ class UserspaceShaper(Shaper):
         with self._lock:
             links = self._links()
             while rows := [line.split() for line in self._core.ask("applied")]:
-                found += [Applied(links[int(queue)], float(due), float(late)) for queue, due, late in rows]
+                found += [
+                    Applied(links[int(queue)], float(due), float(late))
+                    for queue, due, late in rows
+                    if int(queue) in links
+                ]
         return found
 
     def detach(self, link: str) -> None:
@@ -160,7 +164,7 @@ class UserspaceShaper(Shaper):
             links, first = self._links(), 0
             while len(found) < len(links):
                 rows = [line.split() for line in self._core.ask(f"counters {first}")]
-                found |= {links[int(queue)]: decode(fields) for queue, *fields in rows}
+                found |= {links[int(queue)]: decode(fields) for queue, *fields in rows if int(queue) in links}
                 first = int(rows[-1][0]) + 1
         return found
 
@@ -177,6 +181,7 @@ class UserspaceShaper(Shaper):
         return self._attached[link].queue
 
     def _links(self) -> dict[int, str]:
+        """By number. The core may know one more, where it was stopped for so long that no `detach` could be sent."""
         return {attached.queue: link for link, attached in self._attached.items()}
 
     def _detach(self, links: Collection[str]) -> None:

@@ -21,5 +21,9 @@ def test_the_chain_is_replaced_whole_and_narrow_rules_come_first() -> None:
     ]
 
 
+def test_a_port_without_a_queue_is_dead() -> None:
+    assert str(Rule("lan", "10.0.0.2", None)) == "-A testbed-shaping -o lan -d 10.0.0.2 -j DROP"
+
+
 def test_no_rule_lets_packets_past_a_dead_core() -> None:
     assert "bypass" not in table_text([Rule("tokyo", None, 0)])
