@@ -46,6 +46,11 @@ class UndoStack:
                 if first is None:
                     first = failure
                 else:
-                    first.add_note(f"and then, as everything was taken away: {failure}")
+                    first.add_note(f"and then, as everything was taken away: {in_full(failure)}")
         if first is not None and first is not error:
             raise first
+
+
+def in_full(error: BaseException) -> str:
+    """An error, and below it what failed after it."""
+    return "\n".join([str(error), *getattr(error, "__notes__", ())])

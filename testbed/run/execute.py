@@ -14,7 +14,7 @@ from rich.markup import escape
 
 from testbed.emulation import budget, cleanup, engine
 from testbed.emulation.errors import EmulationError
-from testbed.emulation.undo import UndoStack
+from testbed.emulation.undo import UndoStack, in_full
 from testbed.run.assignments import check_policy
 from testbed.run.conclude import conclude, failed
 from testbed.run.directory import RunDirectory
@@ -62,14 +62,14 @@ def execute(file: Path, overrides: Mapping[str, str], strict: bool, publish: Pub
             raise CannotRun(short)
         return _execute(experiment, directory, display, strict, publish)
     except (EmulationError, FileExistsError) as error:
-        failed(directory, _in_full(error))
-        raise CannotRun(_in_full(error)) from error
+        failed(directory, in_full(error))
+        raise CannotRun(in_full(error)) from error
     except BaseException as error:
         if isinstance(error, OSError) and error.errno in FULL:
             text = f"the disk that {error.filename or directory.path} is on is full ({error.strerror}); make room on it"
             failed(directory, text)
             raise CannotRun(text) from error
-        failed(directory, _in_full(error) if isinstance(error, Exception) else "the run was interrupted")
+        failed(directory, in_full(error) if isinstance(error, Exception) else "the run was interrupted")
         raise
     finally:
         directory.close()
@@ -85,10 +85,10 @@ def _execute(
             run = Run(experiment, directory, display)
             outcome = run.execute(strict)
     except RunFailed as error:
-        return _failed(directory, display, _in_full(error))
+        return _failed(directory, display, in_full(error))
     except OSError as error:  # of a disk, or of the connection to the engine
         short = shortage([directory.path])
-        return _failed(directory, display, short or f"this machine failed: {_in_full(error)}")
+        return _failed(directory, display, short or f"this machine failed: {in_full(error)}")
     with display.step("summary and report"):
         summary = conclude(experiment, directory, outcome)
         if run.fits is not None and run.fits == host_was_short(summary["reasons"]):
@@ -132,11 +132,6 @@ def _take_away(network: str) -> None:
         cleanup.sweep(None, network)
         raise RunFailed(f"{error} `testbed clean --name {network}` then takes the containers away.") from error
     cleanup.sweep(client, network)
-
-
-def _in_full(error: BaseException) -> str:
-    """An error, and what failed after it."""
-    return "\n".join([str(error), *getattr(error, "__notes__", ())])
 
 
 def _in_words(summary: Mapping[str, Any]) -> list[str]:

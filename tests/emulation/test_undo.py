@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from testbed.emulation.undo import UndoStack
+from testbed.emulation.undo import UndoStack, in_full
 
 pytestmark = pytest.mark.unit
 
@@ -26,6 +26,18 @@ def test_the_first_error_is_raised_and_the_others_are_its_notes() -> None:
         "and then, as everything was taken away: no logs",
         "and then, as everything was taken away: no engine answers",
     ]
+
+
+def test_notes_of_what_failed_inside_are_kept() -> None:
+    with pytest.raises(RuntimeError) as raised:
+        with UndoStack() as outer:
+            inner = UndoStack()
+            inner.callback(fail, "no engine answers")
+            inner.callback(fail, "no logs")
+            outer.callback(inner.__exit__, None, None, None)
+            raise RuntimeError("the disk is full")
+    first, _, rest = in_full(raised.value).partition("\n")
+    assert first == "the disk is full" and rest.index("no logs") < rest.index("no engine answers")
 
 
 def test_what_fails_first_as_things_are_taken_away_is_raised_where_nothing_went_wrong_before() -> None:

@@ -101,9 +101,9 @@ def test_an_engine_that_goes_is_named_and_its_workers_end(tmp_path: Path, monkey
         relay.die()
         assert running.end() == 1, running.output
     assert reason(running).startswith(f"the Docker engine at unix://{relay.path} has not answered for 2")
-    assert "are killed, but the engine did not remove them" in running.output
-    client, name = docker.from_env(), running.directory.name
-    assert f"testbed clean --name {name}" in running.output
+    client, name, said = docker.from_env(), running.directory.name, " ".join(running.output.split())
+    assert f"the containers of {name} are killed, but the engine did not remove them" in said
+    assert f"`testbed clean --name {name}` then takes the containers away" in said
     left = client.containers.list(all=True, filters={"label": f"{LABEL}={name}"})
     assert [container.status for container in left] == ["exited"] * 4
     cleanup.clean(client, name)
