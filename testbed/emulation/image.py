@@ -70,10 +70,11 @@ PACKAGES_LABELS = {"debian": "testbed.packages.debian", "python": "testbed.packa
 #: What of a failed command's output is quoted.
 OUTPUT_TAIL_LINES = 15
 
-#: Asks a base which Python it has, and whether torch is there already.
+#: Asks a base which Python it has, and what of that which workers need is there already.
 PROBE = (
     "import importlib.util, json, sys; "
-    "print(json.dumps(['%d.%d' % sys.version_info[:2], bool(importlib.util.find_spec('torch'))]))"
+    "there = [name for name in ('msgspec', 'torch') if importlib.util.find_spec(name)]; "
+    "print(json.dumps(['%d.%d' % sys.version_info[:2], there]))"
 )
 
 Progress = Callable[[str], None]
@@ -203,25 +204,28 @@ def _make_base(client: docker.DockerClient, recipes: Recipes, progress: Progress
 
 def _make_torch(client: docker.DockerClient, base: str, recipes: Recipes, progress: Progress) -> str:
     with told(progress, "torch image"):
-        python, has_torch = probe_python(client, base)
-        wanted = [package for package in locked("sync") if not (has_torch and package.name == "torch")]
+        python, there = probe_python(client, base)
+        wanted = [package for package in locked("sync") if package.name not in there]
         wheels = wheelhouse(python, wanted)
         arguments = {"BASE": base, "PACKAGES": pinned(wanted), "CHECKOUT": str(ROOT)}
         return build_image(client, "torch", recipes.torch, [base], wheels, arguments, python_packages(wheels))
 
 
-def probe_python(client: docker.DockerClient, image: str) -> tuple[str, bool]:
-    """Which Python an image has (`3.11`), and whether it has torch."""
+def probe_python(client: docker.DockerClient, image: str) -> tuple[str, list[str]]:
+    """Which Python an image has (`3.11`), and which of the packages that workers need."""
     found = client.containers.run(image, entrypoint=["python3", "-c", PROBE], network_mode="none", remove=True)
-    python, has_torch = json.loads(found)
-    return python, has_torch
+    python, there = json.loads(found)
+    return python, there
 
 
 def wheelhouse(python: str, packages: Sequence[Locked]) -> dict[str, Path | None]:
     """A build's `wheelhouse/`: these packages for a Python such as `3.11`, all they need, and pip's own wheel.
 
-    Each file has a hash that requirements.lock has. Raises ImageError when pip on this machine cannot get one.
+    Each file has a hash that requirements.lock has. Empty when no package is asked for.
+    Raises ImageError when pip on this machine cannot get one.
     """
+    if not packages:
+        return {"wheelhouse": None}
     lock = requirements.read(ROOT)
     packages = [*packages, lock["pip"]]  # which an image is built with, out of its own wheel
     target = ("--only-binary=:all:", f"--python-version={python}")
