@@ -83,7 +83,6 @@ MOST_SPANS = 2**16
 #: Trains of one peer in a message; members keep 256 of each until they tell.
 MOST_TRAINS = 1024
 
-
 #: Members, each once or not.
 Names = Annotated[tuple[Name, ...], Meta(max_length=MOST_MEMBERS)]
 
