@@ -95,9 +95,9 @@ def test_a_worker_finds_what_it_needs_and_may_do_nothing_else(client: docker.Doc
     assert seen["images"] == (digits.images / 16).tolist()
     assert seen["labels"] == digits.target.tolist()
 
-    assert {"__init__.py", "atomic_file.py", "link.py", "plan.py", "protocol.py"} <= set(seen["code"])
+    assert {"__init__.py", "atomic_file.py", "link.py", "plan.py", "protocol.py", "schema.py"} <= set(seen["code"])
     assert {Path(name).parts[0] for name in seen["code"]} <= {
-        *("__init__.py", "atomic_file.py", "link.py", "plan.py", "protocol.py", "workload.py"),
+        *("__init__.py", "atomic_file.py", "link.py", "plan.py", "protocol.py", "schema.py", "workload.py"),
         *("schemes", "sync", "worker"),
     }
     assert seen["compiled"] == len(seen["code"])
