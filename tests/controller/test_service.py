@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
-import msgspec
 import networkx as nx
 import pytest
 
@@ -21,10 +20,10 @@ from testbed.controller import plan_swaps
 from testbed.controller.spec import Elasticity
 from testbed.plan import Plan
 from testbed.planning import CostModel, View, make_policy
-from testbed.protocol import Goodbye, Held, Report, Stop, decode, encode
+from testbed.protocol import Goodbye, Held, Job, Report, Stop, decode, encode
 from testbed.telemetry.store import read_records
 from tests.controller.fleet import PAUSE_S, connect
-from tests.controller.runs import JOB, group_of, mesh, plan_of, planner_of, running, spec_of, swaps_of, training
+from tests.controller.runs import ROUNDS, group_of, mesh, plan_of, planner_of, running, spec_of, swaps_of, training
 from tests.planning.networks import sites, view_of
 
 pytestmark = pytest.mark.unit
@@ -394,7 +393,7 @@ def test_a_member_that_says_nothing_does_not_hold_up_plans_for_ever(
 
     async def scene() -> None:
         view = mesh()
-        jobs = dict.fromkeys(view.names, msgspec.structs.replace(JOB, round_timeout_s=0.1))
+        jobs = dict.fromkeys(view.names, Job(ROUNDS, round_timeout_s=0.1))
         async with training(spec_of(view, jobs=jobs, period_s=3600.0), tmp_path, view) as (controller, fleet):
             silent = fleet.members["b-w0"]
             silent.answer = None
@@ -542,8 +541,8 @@ def test_garbage_before_hello_ends_that_connection_only(tmp_path: Path, line: by
             reader, writer = await asyncio.open_unix_connection(tmp_path / "s/a-w0/control.sock")
             writer.write(line)
             writer.write_eof()
-            answer = decode(await asyncio.wait_for(reader.read(), 5))
-            assert isinstance(answer, Stop) and answer.reason.startswith("this was no hello: ")
+            said = decode(await asyncio.wait_for(reader.read(), 5))
+            assert isinstance(said, Stop) and said.reason.startswith("this was no hello: ")
             writer.close()
             assert controller.state == "waiting"
 
@@ -555,7 +554,7 @@ def test_garbage_before_hello_ends_that_connection_only(tmp_path: Path, line: by
     [
         (b"garbage\n", "not a message"),
         (b'{"kind":"held","member":"b-w0","epoch":0}\n', "in the name of"),
-        (b'{"kind":"report","member":"a-w0","round":"x"}\n', "at `$.round`"),
+        (b'{"kind":"report","member":"a-w0","round":"x"}\n', "got `str` - at `$.round`"),
         (b'{"kind":"stop","reason":"x"}\n', "in the name of"),
     ],
 )
