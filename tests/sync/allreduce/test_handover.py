@@ -7,6 +7,7 @@ import io
 import socket
 import struct
 import threading
+import time
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,11 +28,12 @@ from testbed.sync.allreduce.fetch import (
 )
 from testbed.sync.allreduce.handover import StateHandover, most_bytes, packed, unpack
 from testbed.sync.errors import SyncError
-from testbed.sync.transport import TransportSettings
+from testbed.sync.transport import TransportSettings, handshake
+from tests.sync.keys import keys
 
 pytestmark = [pytest.mark.unit, pytest.mark.timeout(60)]
 
-SETTINGS = TransportSettings("new", "secret", 10.0)
+OLD, NEW = (TransportSettings(name, keys(name, ("old", "new")), 10.0) for name in ("old", "new"))
 REQUEST = FetchRequest(Wanted.STATE, 3)
 
 
@@ -52,6 +54,7 @@ def answering(answer: bytes) -> Iterator[tuple[str, int]]:
 
         def serve() -> None:
             with listener.accept()[0] as connection:
+                handshake.answer(connection, OLD, time.monotonic() + 10.0)
                 connection.sendall(answer)
                 connection.shutdown(socket.SHUT_WR)
                 while connection.recv(4096):
@@ -67,7 +70,7 @@ def test_a_source_that_claims_64_gib_is_refused_before_room_is_set_aside() -> No
     parts = parts_of()
     claim = struct.pack("<IQ32s", 0, 1 << 36, b"")
     with answering(claim) as address, pytest.raises(SyncError, match=f"at most {most_bytes(parts)} were asked for"):
-        fetch(address, SETTINGS, REQUEST, most_bytes(parts))
+        fetch("old", address, NEW, REQUEST, most_bytes(parts))
     assert most_bytes(parts) < 2**21
 
 
@@ -119,7 +122,7 @@ def test_a_state_that_is_none_names_its_source(answer: FetchAnswer, why: str) ->
 def test_a_note_that_is_none_is_refused(note: bytes) -> None:
     answer = struct.pack("<IQ32s", len(note), 0, hashlib.sha256(note).digest()) + note
     with answering(answer) as address, pytest.raises(SyncError, match="a note that is none"):
-        fetch(address, SETTINGS, REQUEST, 10)
+        fetch("old", address, NEW, REQUEST, 10)
 
 
 @pytest.mark.parametrize("note", [MeansNote((MeanSlice(0, 2, ("a", "b"), 2.0),)), StateNote(3, ("model",))])
@@ -129,7 +132,7 @@ def test_what_is_answered_arrives(note: MeansNote | StateNote) -> None:
         send_answer(theirs, FetchAnswer(note, memoryview(b"data")))
         answer = ours.recv(4096)
     with answering(answer) as address:
-        got = fetch(address, SETTINGS, REQUEST, 4)
+        got = fetch("old", address, NEW, REQUEST, 4)
     assert got.note == note and bytes(got.data) == b"data"
 
 
@@ -139,4 +142,4 @@ def test_a_refusal_is_told() -> None:
         send_answer(theirs, refusal("there is none"))
         answer = ours.recv(4096)
     with answering(answer) as address, pytest.raises(SyncError, match="there is none"):
-        fetch(address, SETTINGS, REQUEST, 4)
+        fetch("old", address, NEW, REQUEST, 4)
