@@ -40,9 +40,10 @@ def labelled(network: str) -> Iterator[Path]:
     Raises FileExistsError when a network of this name is up, which is left as it is. Processes and files of one that
     was killed are taken away.
     """
-    _claim(network)
+    _refuse_taken(network)
     outer = os.environ.get(ENVIRONMENT)
     try:
+        _claim(network)
         _clear(network)
         os.environ[ENVIRONMENT] = network
         yield state_folder(network)
@@ -51,7 +52,8 @@ def labelled(network: str) -> Iterator[Path]:
             os.environ.pop(ENVIRONMENT, None)
         else:  # a trial inside a run
             os.environ[ENVIRONMENT] = outer
-        remove_state(network)
+        if owner(network) == ProcessIdentity.of(os.getpid()):  # another process may have been quicker
+            remove_state(network)
 
 
 def owner(network: str) -> ProcessIdentity | None:
@@ -67,13 +69,15 @@ def owner(network: str) -> ProcessIdentity | None:
 def _claim(network: str) -> None:
     """Make this process the network's owner. Of several that want to be at once, one is."""
     with _locked():
-        if (running := owner(network)) is not None:
-            raise FileExistsError(
-                f"a network named {network} is up (process {running.pid}); `testbed clean` takes it down"
-            )
+        _refuse_taken(network)
         own = ProcessIdentity.of(os.getpid())
         assert own is not None
         write_json(state_folder(network) / OWNER, {"pid": own.pid, "started": own.start_ticks, "boot": own.boot})
+
+
+def _refuse_taken(network: str) -> None:
+    if (running := owner(network)) is not None:
+        raise FileExistsError(f"a network named {network} is up (process {running.pid}); `testbed clean` takes it down")
 
 
 def _clear(network: str) -> None:

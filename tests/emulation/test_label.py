@@ -16,6 +16,7 @@ import pytest
 
 from testbed.emulation import label
 from testbed.emulation.process import ProcessIdentity
+from testbed.telemetry.store import write_json
 
 pytestmark = pytest.mark.unit
 
@@ -89,6 +90,17 @@ def test_the_label_and_the_folder_last_as_long_as_the_network() -> None:
     with pytest.raises(KeyError), label.labelled("one"):
         raise KeyError
     assert label.ENVIRONMENT not in os.environ
+    assert label.networks() == []
+
+
+def test_a_claim_that_is_interrupted_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(path: Path, value: dict[str, object]) -> None:
+        write_json(path, value)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(label, "write_json", interrupted)
+    with pytest.raises(KeyboardInterrupt), label.labelled("one"):
+        pass
     assert label.networks() == []
 
 
