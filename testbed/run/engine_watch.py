@@ -19,26 +19,25 @@ ANSWER_S = 5
 
 
 class EngineWatch:
-    """Asks from `start` to `stop`."""
+    """Asks from `start` to `stop`. Silence begins with an answer that does not come: while this process itself is
+    stopped, nobody asks."""
 
     def __init__(self) -> None:
         self._closed = threading.Event()
-        self._answered = time.monotonic()
+        self._silent_since: float | None = None
         self._complaint = ""
         self._thread = threading.Thread(target=self._ask, name="engine watch", daemon=True)
 
     @property
     def failure(self) -> str | None:
         """Why a run can't go on; None while the engine answers, or has been silent for a short time."""
-        silent_s = time.monotonic() - self._answered
-        if silent_s < SILENT_S:
+        since = self._silent_since
+        if since is None or (silent_s := time.monotonic() - since) < SILENT_S:
             return None
-        complaint = f" ({self._complaint})" if self._complaint else ""
-        return f"the Docker engine at {engine.address()} has not answered for {silent_s:.0f} s{complaint}"
+        return f"the Docker engine at {engine.address()} has not answered for {silent_s:.0f} s ({self._complaint})"
 
     def start(self) -> None:
         """Begin to ask."""
-        self._answered = time.monotonic()
         self._thread.start()
 
     def stop(self) -> None:
@@ -48,12 +47,14 @@ class EngineWatch:
 
     def _ask(self) -> None:
         while not self._closed.wait(ASK_S):
+            asked = time.monotonic()
             try:
                 client = docker.DockerClient(base_url=engine.address(), timeout=ANSWER_S)
                 try:
                     client.ping()
                 finally:
                     client.close()
-                self._answered = time.monotonic()
+                self._silent_since = None
             except engine.ENGINE_ERRORS as error:
                 self._complaint = str(error)
+                self._silent_since = self._silent_since or asked

@@ -64,7 +64,8 @@ class Watchdog:
         self._quiet_s = longest_quiet_s(experiment)
         self._engine = EngineWatch()
         self._folders = (directory, Path("/"))
-        self._answered = self._progressed = time.monotonic()
+        self._unanswered_since: float | None = None
+        self._progressed = time.monotonic()
         self._signs: Mapping[str, Any] = {}
 
     def __enter__(self) -> Self:
@@ -81,15 +82,17 @@ class Watchdog:
         ControllerFailed when the controller has ended."""
         self.check_host()
         self.controller.check()
+        asked = time.monotonic()
         try:
             status = self.controller.admin.status()
         except AdminError as error:
             self.controller.check()
-            silent_s = time.monotonic() - self._answered
+            self._unanswered_since = self._unanswered_since or asked
+            silent_s = time.monotonic() - self._unanswered_since
             if silent_s >= UNANSWERED_S:
                 raise RunFailed(f"the controller has said nothing of use for {silent_s:.0f} s: {error}") from error
             return None
-        self._answered = time.monotonic()
+        self._unanswered_since = None
         self._look_for_progress(status)
         return status
 
