@@ -85,10 +85,11 @@ def answering_500(path: Path) -> Iterator[None]:
 def test_a_controller_that_answers_with_errors_ends_the_run(
     controller: ControllerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watchdog, "UNANSWERED_S", 0.3)
     dog = Watchdog(smoke(), controller, tmp_path)
-    status = dog.status()
-    assert status is not None and status["state"] == "waiting"
+    while (status := dog.status()) is None:  # it does not listen yet
+        time.sleep(0.01)
+    assert status["state"] == "waiting"
+    monkeypatch.setattr(watchdog, "UNANSWERED_S", 0.3)
     with answering_500(tmp_path / "s" / "admin.sock"):
         assert dog.status() is None, "it may be busy"
         why = failure_of(dog)
