@@ -86,6 +86,8 @@ def _execute(
             outcome = run.execute(strict)
     except RunFailed as error:
         return _failed(directory, display, in_full(error))
+    except FileExistsError:
+        raise  # a network of this name is up
     except OSError as error:  # of a disk, or of the connection to the engine
         short = shortage([directory.path])
         return _failed(directory, display, short or f"this machine failed: {in_full(error)}")
