@@ -52,8 +52,7 @@ def labelled(network: str) -> Iterator[Path]:
             os.environ.pop(ENVIRONMENT, None)
         else:  # a trial inside a run
             os.environ[ENVIRONMENT] = outer
-        if owner(network) == ProcessIdentity.of(os.getpid()):  # another process may have been quicker
-            remove_state(network)
+        _give_back(network)
 
 
 def owner(network: str) -> ProcessIdentity | None:
@@ -73,6 +72,13 @@ def _claim(network: str) -> None:
         own = ProcessIdentity.of(os.getpid())
         assert own is not None
         write_json(state_folder(network) / OWNER, {"pid": own.pid, "started": own.start_ticks, "boot": own.boot})
+
+
+def _give_back(network: str) -> None:
+    """Remove the folder, unless it is another process's, which was quicker to claim the name."""
+    with _locked():
+        if owner(network) in (None, ProcessIdentity.of(os.getpid())):
+            shutil.rmtree(state_folder(network), ignore_errors=True)
 
 
 def _refuse_taken(network: str) -> None:

@@ -93,9 +93,12 @@ def test_the_label_and_the_folder_last_as_long_as_the_network() -> None:
     assert label.networks() == []
 
 
-def test_a_claim_that_is_interrupted_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("written", [False, True])
+def test_a_claim_that_is_interrupted_is_given_back(written: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(path: Path, value: dict[str, object]) -> None:
-        write_json(path, value)
+        path.parent.mkdir(parents=True)
+        if written:
+            write_json(path, value)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(label, "write_json", interrupted)
