@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -182,7 +183,7 @@ def check_page(record: RunRecord) -> str:
         return "at its end"
     reasons = ended_early(record)
     assert reasons and all(reason in page for reason in (*reasons, *record.gaps))
-    return reasons[0].partition(";")[0].partition(" s into")[0].rstrip("0123456789 ")
+    return re.sub(r"\d+ s into training,.*", "in training", reasons[0].partition(";")[0])
 
 
 def written(source: Path, log: str) -> list[dict[str, Any]]:
