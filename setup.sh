@@ -92,19 +92,20 @@ locked() { # locked NAME: its entry in requirements.lock, whatever pyproject.tom
 # Of one that is refused pip lists all the hashes it would have taken, of torch 32: they are left out, so that the end of
 # the output says which package it is.
 pip_install() { # pip_install ENVIRONMENT OPTION...
-    "$1/bin/python" -m pip install --require-hashes --only-binary=:all: --ignore-installed "${@:2}" 2>&1 |
+    "$1/bin/python" -m pip install --require-hashes --only-binary=:all: "${@:2}" 2>&1 |
         sed -u -E '/^ *Expected .* [0-9a-f]{64}$/d'
 }
 
 # Of the distribution's Python packages only Mininet is used. Whatever else is there may go with the next autoremove,
-# so it does not count as installed. The venv's own pip is of the distribution, and knows no hashes in constraints yet.
+# so it does not count as installed. The venv's own pip is the distribution's, which knows no hashes in constraints yet:
+# it goes first, and setuptools, before what is installed is ignored, or files of two versions would mix.
 make_environment() { # make_environment PYTHON
     rm -rf .venv &&
         "$1" -m venv --system-site-packages .venv &&
-        locked pip >build/pip.txt &&
-        pip_install .venv --requirement build/pip.txt &&
+        { locked pip && locked setuptools; } >build/tools.txt &&
+        pip_install .venv --requirement build/tools.txt &&
         .venv/bin/python -m testbed.emulation.requirements build sync emulate test >build/requirements.txt &&
-        pip_install .venv --requirement build/requirements.txt --constraint requirements.lock &&
+        pip_install .venv --ignore-installed --requirement build/requirements.txt --constraint requirements.lock &&
         .venv/bin/python -m pip install --no-deps --no-build-isolation --editable . &&
         environment_inputs "$1" >.venv/inputs
 }
