@@ -79,6 +79,7 @@ def _execute(
     experiment: Experiment, directory: RunDirectory, display: Display, strict: bool, publish: Publish
 ) -> Executed:
     try:
+        engine.connect()  # where there is none, there is nothing that it would have to take away
         with UndoStack() as stack:
             # Interrupted at the wrong moment, the way back may have missed something; this finds it by its label.
             stack.callback(_take_away, directory.id)
