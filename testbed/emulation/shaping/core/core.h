@@ -19,7 +19,7 @@ enum {
     MESSAGES_A_READ = 64,
     READS_A_PASS = 16,       /* so that a flood at one router cannot starve the others' releases */
     VERDICT_BYTES = 8192,
-    RECEIVE_BUFFER = 8 << 20,    /* the kernel doubles it; a message there weighs 1,280 bytes: 13,107 packets not yet read */
+    RECEIVE_BUFFER = 6 << 20,    /* the kernel doubles it; a message there weighs 832 bytes: 15,123 packets not yet read */
     UNREAD_AT_MOST = 1 << 14,    /* more than these, so that the buffer is full first: what it has no room for is counted */
     KERNEL_QUEUE = 1 << 20,      /* packets the kernel holds of one link at most, whatever its queue is set to */
     CHANGES_AT_MOST = 1 << 16,   /* to come, of one link: rows each 10 ms for ten minutes */

@@ -31,9 +31,9 @@
  * Why verdicts are in order: what is let go in one pass goes as one batch message, on all packets up to the last of them.
  *
  * Why what is dropped goes at once, by a message of its own: in line until its turn, a flood of 1 Gbit/s into 64 kbit/s
- * left 83,000 packets there each second, 2 KB each and more; and a kernel that finds packets by a hash (6.18.44 does) has
- * no room for more than 65,536, then drops other links' too. An older one looks a packet up from the head of its list, so
- * there this is a walk over what the link holds; but no more than that, since nothing that was dropped is among it.
+ * left 83,000 packets there each second, 2 KB each and more; and a kernel that finds packets by a hash (6.18.44 does) keeps
+ * 65,536 of a queue, then drops what the model would let through. An older one looks a packet up from the head of its
+ * list, so there this is a walk over what the link holds; but no more than that, since nothing dropped is among it.
  *
  * Why a dead link when this process ends: the rules do not carry --queue-bypass, and the kernel drops what is sent
  * to a queue that nobody listens to.
