@@ -46,7 +46,7 @@ class Account:
         self._figures = figures
         self._tell = tell
         self._waited: Counter[str] = Counter()
-        self._entered_s, self._entered = time.time(), time.monotonic()
+        self._entered = time.monotonic()
         self._sampled = -math.inf
         self._before = self._totals()
 
@@ -60,12 +60,14 @@ class Account:
 
     def advanced(self, iteration: int) -> None:
         """It has entered `iteration`."""
-        now = time.monotonic()
+        at_s, now = time.time(), time.monotonic()
         if iteration > self._first:
-            self._tell(self._report(iteration, now))
-        self._entered_s, self._entered = time.time(), now
+            self._tell(self._report(iteration, at_s, now))
+        self._entered = now
 
-    def _report(self, iteration: int, now: float) -> Report:
+    def _report(self, iteration: int, at_s: float, now: float) -> Report:
+        """What is told at the Unix time `at_s`, by which the controller orders all members' reports; how long the
+        iteration took comes from the monotonic clock's `now`, for the other one may be set meanwhile."""
         figures, totals, before = self._figures(), self._totals(), self._before
         waited, self._waited, self._before = dict(self._waited), Counter(), totals
         due = now - self._sampled >= SAMPLE_S
@@ -75,8 +77,8 @@ class Account:
             member=self._member,
             round=iteration,
             epoch=0,
-            started_s=self._entered_s,
-            finished_s=self._entered_s + (now - self._entered),
+            started_s=at_s - (now - self._entered),
+            finished_s=at_s,
             compute_s=figures.compute_s,
             paced_s=figures.paced_s,
             late_s=figures.late_s,
