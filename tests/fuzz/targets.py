@@ -83,7 +83,7 @@ PLACE = NodeConfiguration("hop", ("b",), ("b",), {"a": 0.5, "b": 0.5}, ("b",), {
 MESSAGES: Mapping[str, ControlMessage] = {
     "hello": Hello("a", ROSTER["a"], token="secret"),
     "welcome": Welcome(
-        Job(9, options={"every": 8}), ROSTER, {"epoch": 1, "trees": [{"keys": [0.5]}]}, "secret", 5.0, "b"
+        Job(9, options={"every": 8}), ROSTER, {"epoch": 1, "trees": [{"keys": [0.5]}]}, {"b": "0f" * 32}, 5.0, "b"
     ),
     "report": Report(
         *("a", 3, 1, 1.5, 2.5, 0.1, 0.2, 10, 20, 0, 1),
