@@ -21,7 +21,7 @@ pytestmark = pytest.mark.privileged
 def test_the_status_and_report_of_a_run_come_back() -> None:
     result = test_in_guest(["-m", "unit", "tests/emulation/shaping/test_iptables.py"], limit_s=60)
     assert result.status == 0, result.console
-    assert result.junit.count("<testcase") == 2
+    assert result.junit.count("<testcase") == 3
 
 
 def test_a_run_that_fails_says_so() -> None:

@@ -156,7 +156,7 @@ def test_a_fork_bomb_an_endless_log_and_hogs_in_one_worker_leave_all_others_alon
     two.start(idle([other]))
     pids = limits.PIDS + 2 * limits.PIDS_A_MEMBER
     figures = f"PIDS, MEMORY, LOG_BYTES = {pids}, {MEMORY}, {LOG_BYTES}\n"
-    attack = ContainerRequest(attacker, ["-c", figures + ATTACKS], {}, entrypoint=["python3"])
+    attack = ContainerRequest(attacker, ["-c", figures + ATTACKS], entrypoint=["python3"])
     before = limits.available_bytes()
     one.start([attack, *idle([innocent])])
     attacked = container_of("one", attacker)
@@ -181,7 +181,7 @@ def test_a_fork_bomb_an_endless_log_and_hogs_in_one_worker_leave_all_others_alon
 def test_a_worker_that_wants_too_much_memory_is_said_to_have(fleets: tuple[Fleet, Fleet]) -> None:
     hog = worker(0, memory=64 << 20)
     greedy = "import time; print('begins', flush=True); time.sleep(0.5); b'x' * (1 << 28)"
-    (pid,) = fleets[0].start([ContainerRequest(hog, ["-c", greedy], {}, entrypoint=["python3"])]).values()
+    (pid,) = fleets[0].start([ContainerRequest(hog, ["-c", greedy], entrypoint=["python3"])]).values()
     process = os.pidfd_open(pid)
     assert select.select([process], [], [], DEADLINE_S)[0], "it ends"
     os.close(process)

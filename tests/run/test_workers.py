@@ -39,7 +39,7 @@ def test_one_that_dies_at_its_start_is_named_with_its_exit_code_and_its_log(
         testbed.build()
         fleet = Fleet.connected(testbed.name, testbed.control)
         requests = [
-            ContainerRequest(worker, program, {}, entrypoint=["python3"]) for worker in testbed.network.topology.workers
+            ContainerRequest(worker, program, entrypoint=["python3"]) for worker in testbed.network.topology.workers
         ]
         crew = Workers(testbed, fleet, requests, ElasticSection(quorum=1), directory)
         crew.start()
