@@ -8,6 +8,7 @@ has the drawing.
 from __future__ import annotations
 
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -74,8 +75,22 @@ def traced() -> Iterator[Paths]:
         threading.setprofile(None)
 
 
+def contributes(session: sync.Session) -> bool:
+    """Whether its own values are in the round that it is in."""
+    current = session._engine.current._rounds.current
+    return current is not None and current.reduction.chunk(0).part is not None
+
+
 def test_no_room_is_entered_twice(tmp_path: Path) -> None:
     """One step of three members in a chain, whose model is one chunk: m0 is the root, m1 adds and passes on."""
+
+    there: dict[str, sync.Session] = {}
+
+    def await_parent(member: str) -> None:
+        """A sum that comes before its receiver's own values goes on with those, so each waits for the one above it."""
+        for parent in MEMBERS[: MEMBERS.index(member)][-1:]:
+            while parent not in there or not contributes(there[parent]):
+                time.sleep(0.001)
 
     def step(session: sync.Session) -> None:
         model = nn.Linear(4, 4, bias=False)
@@ -84,6 +99,8 @@ def test_no_room_is_entered_twice(tmp_path: Path) -> None:
         optimizer = torch.optim.SGD(model.parameters(), 1.0)
         with session.gradients(model, optimizer):
             threading.current_thread().name = f"trains {session.name}"
+            there[session.name] = session
+            await_parent(session.name)
             optimizer.step()
         assert torch.equal(model.weight.detach(), -torch.ones(4, 4))
 
