@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,6 +44,15 @@ class ProcessIdentity:
             return
         finally:
             os.close(descriptor)
+
+
+def await_end(process: subprocess.Popen[bytes], timeout_s: float) -> None:
+    """Wait for a child that was told to end, and kill it where it has not within `timeout_s`."""
+    try:
+        process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def boot_id() -> str:

@@ -12,6 +12,7 @@ from testbed.controller.member_server import SOCKET
 from testbed.controller.secret_file import write_secret
 from testbed.controller.spec import ControllerSpec
 from testbed.emulation.containers import CONTROL_FOLDER
+from testbed.emulation.process import await_end
 from testbed.emulation.tail import last_lines
 from testbed.run.errors import RunFailed
 
@@ -62,11 +63,7 @@ class ControllerProcess:
 
     def __exit__(self, *_: object) -> None:
         self._process.terminate()
-        try:
-            self._process.wait(END_DEADLINE_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        await_end(self._process, END_DEADLINE_S)
         self._log.close()
 
     @property

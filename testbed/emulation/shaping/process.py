@@ -11,6 +11,7 @@ import subprocess
 import time
 from itertools import count
 
+from testbed.emulation.process import await_end
 from testbed.emulation.shaping.base import ShapingError
 from testbed.emulation.shaping.build import build_core
 
@@ -84,11 +85,7 @@ class CoreProcess:
         """End it. A second time does nothing."""
         self._channel.close()
         # End of file is its signal to go; the kernel drops what it held.
-        try:
-            self._process.wait(ANSWER_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        await_end(self._process, ANSWER_TIMEOUT_S)
 
     def _answer(self, number: int) -> str:
         """The answer to a request; empty when the process has gone. Those before it are of callers that gave up."""

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from testbed.emulation.netlink import NetlinkRequest
+from testbed.emulation.process import await_end
 from testbed.emulation.shaping.base import Applied, ShapingError
 
 #: What a batch may have: some 1,300 states ahead are 400 KB.
@@ -107,11 +108,7 @@ class Timer:
     def close(self) -> None:
         """End it."""
         self._channel.close()
-        try:
-            self._process.wait(ANSWER_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        await_end(self._process, ANSWER_TIMEOUT_S)
 
 
 def send(channel: socket.socket, value: object) -> None:
