@@ -30,7 +30,8 @@ def planned(
         asked = Variant.parse(policy)
         chosen = make_policy(asked.policy, asked.options)
         made = chosen.replan(seen, _in_force(last)) if last else chosen.plan(seen)
-        least, period_s = bound(seen), least_period(seen)
+        least = bound(seen)
+        period_s = least_period(seen, known=least)
     except (PolicyError, BoundError, ValueError) as error:
         raise fail(BAD_INPUT, error) from None
     figures = _figures(seen, made) | {

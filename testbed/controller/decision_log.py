@@ -9,7 +9,7 @@ from pathlib import Path
 from testbed.controller.decision import Decision
 from testbed.plan import Plan
 from testbed.planning import BoundError, Policy, View
-from testbed.planning.bound import bound
+from testbed.planning.bound import Bound, bound
 from testbed.planning.constraints import Constraints
 from testbed.telemetry.estimate import Estimate
 from testbed.telemetry.store import Records, write_json
@@ -45,7 +45,8 @@ class DecisionLog:
     def __init__(self, out: Path) -> None:
         self._out = out
         self._views = 0
-        self._bound: tuple[Constraints, float | None] | None = None
+        self._limits: Constraints | None = None
+        self._bound: Bound | None = None
         self._file = Records(out / "decisions.jsonl")
         self._estimates = Records(out / "estimates.jsonl")
 
@@ -56,13 +57,13 @@ class DecisionLog:
     def bound(self, view: View) -> float | None:
         """The bound's seconds; solved again only when a capacity changed. None when the view has no plan."""
         limits = Constraints.of(view)
-        if self._bound is None or self._bound[0] != limits:
+        if self._limits != limits:
             try:
-                seconds: float | None = bound(view).seconds
+                self._bound = bound(view, self._bound)
             except BoundError:
-                seconds = None
-            self._bound = limits, seconds
-        return self._bound[1]
+                self._bound = None
+            self._limits = limits
+        return self._bound.seconds if self._bound else None
 
     def record(self, record: DecisionRecord, bound_s: float | None) -> None:
         """Keep a decision and the view that it was made by, with the `bound` of that."""

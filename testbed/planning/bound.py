@@ -7,11 +7,11 @@ the factor 1448/1514, so that a real run can come near it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from testbed.planning.constraints import Constraints
-from testbed.planning.overlay import Overlay
-from testbed.planning.pack import PackingError, pack
+from testbed.planning.overlay import DirectedTree, Overlay
+from testbed.planning.pack import Packed, PackingError, pack
 from testbed.planning.view import View
 
 
@@ -23,20 +23,39 @@ class BoundError(ValueError):
 class Bound:
     """`rate_bps` is the most payload bit/s all-reduced; `seconds` what model_bytes take at that rate.
 
-    A plan is known that comes as near as `gap` to the rate (1.0 = it reaches half of it).
+    A plan is known that comes as near as `gap` to the rate (1.0 = it reaches half of it): the trees of `packed`, none
+    for a member alone.
     """
 
     seconds: float
     rate_bps: float
     gap: float = 0.0
+    packed: Packed | None = field(default=None, repr=False, compare=False)
 
 
-def bound(view: View) -> Bound:
-    """The bound of a view. BoundError when it has no plan at all. 16 members on a dense network: about 0.3 s."""
+def bound(view: View, last: Bound | None = None) -> Bound:
+    """The bound of a view. BoundError when it has no plan at all. 16 members on a dense network: about 0.3 s.
+
+    The search begins with the trees of the `last` bound, if there is one: where capacities changed by some percent
+    since, it takes a tenth of the time, and the bound is the same within what `pack` is exact to.
+    """
     if len(view.members) == 1:
         return Bound(0.0, float("inf"))
+    overlay = Overlay(view.names, Constraints.of(view))
     try:
-        packed = pack(Overlay(view.names, Constraints.of(view)))
+        packed = pack(overlay, known=_carrying(last.packed, overlay) if last and last.packed else ())
     except PackingError as error:
         raise BoundError(str(error)) from error
-    return Bound(8 * view.model_bytes / packed.upper_bps, packed.upper_bps, packed.gap)
+    return Bound(8 * view.model_bytes / packed.upper_bps, packed.upper_bps, packed.gap, packed)
+
+
+def _carrying(packed: Packed, overlay: Overlay) -> list[DirectedTree]:
+    """The trees that carry something, as far as the overlay has them."""
+    if packed.overlay.members != overlay.members:
+        return []
+    carrying = [tree for tree, rate in zip(packed.trees, packed.rates_bps, strict=True) if rate > 0]
+    return [
+        overlay.directed_tree(tree.root, tree.outward, tree.parents)
+        for tree in carrying
+        if overlay.has(tree.root, tree.outward, tree.parents)
+    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -102,3 +103,15 @@ def test_members_that_nothing_connects_have_none() -> None:
     view = view_of(sites(("a", "b", 20)), {})
     with pytest.raises(BoundError, match="no plan"):
         bound(View(view.members, view.links, view.routes, {}, view.model_bytes))
+
+
+@settings(max_examples=30)
+@given(views(), st.floats(0.5, 2.0))
+def test_begun_from_the_bound_of_another_view_it_is_the_same(view: View, faster: float) -> None:
+    """Of one whose links are otherwise, and of one with other members."""
+    links = dict(view.links)
+    for name in sorted(links)[::2]:
+        links[name] = replace(links[name], rate_bps=links[name].rate_bps * faster)
+    for other in (replace(view, links=links), view_of(sites(("a", "b", 20)), {})):
+        last = bound(other)
+        assert bound(view, last).seconds == pytest.approx(bound(view).seconds, rel=2 * EXACT)
