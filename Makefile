@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := setup
 # Other shells leave by a signal without running what `trap … EXIT` asked for.
 SHELL := /bin/bash
-.PHONY: setup emulate test test-in-guest test-units test-runs test-networks check smoke bench doctor update clean
+.PHONY: setup emulate test types test-in-guest test-units test-runs test-networks check smoke bench doctor update clean
 
 # Files that root makes in the checkout are handed back to the user who called sudo, however the recipe ends.
 GIVE_BACK = trap './setup.sh give-back' EXIT
@@ -16,23 +16,26 @@ emulate: setup ## train a model over an emulated wide-area network
 	@$(GIVE_BACK); .venv/bin/testbed run experiments/quickstart.yaml
 
 # Tests marked `guest` need netem and Open vSwitch in the kernel; where this one lacks either they run in a guest's. That
-# takes one processor for some minutes, and those that need no root have the other, part by part, and then both. Then
-# come those that need root, in two lanes, since they mostly wait: runs, and all else with some of the runs, which takes
-# as long; at last those that would disturb any other.
+# takes one processor for some minutes, and types and the tests that need no root have the other, part by part, and then
+# both. Then come those that need root, in two lanes, since they mostly wait: runs, and all else with some of the runs,
+# which takes as long; at last those that would disturb any other.
 PARTS = sync controller planning
 RUNS = $(filter-out $(addprefix tests/run/test_,nothing_left.py staggered_run.py),$(wildcard tests/run/test_*.py))
 ROOTS = not guest and not unit
 NETEM_AND_OVS = unshare --net sh -c 'tc qdisc add dev lo root netem && ovs-dpctl add-dp trial' 2>/dev/null
 test: setup ## style, types and every test
 	@$(GIVE_BACK); \
-	.venv/bin/ruff check . && .venv/bin/mypy && \
+	.venv/bin/ruff check . && \
 	if $(NETEM_AND_OVS); then \
-	    .venv/bin/python -m pytest; \
+	    .venv/bin/mypy && .venv/bin/python -m pytest; \
 	else \
-	    $(MAKE) --no-print-directory --jobs=2 test-in-guest $(PARTS:%=test-units-%) test-units && \
+	    $(MAKE) --no-print-directory --jobs=2 test-in-guest types $(PARTS:%=test-units-%) test-units && \
 	    $(MAKE) --no-print-directory --jobs=2 test-runs test-networks && \
-	    .venv/bin/python -m pytest -m '$(ROOTS) and alone'; \
+	    .venv/bin/python -m pytest -m '$(ROOTS) and alone' $$(grep -rl --include='test_*.py' 'mark\.alone' tests); \
 	fi
+
+types:
+	@nice -n 19 .venv/bin/mypy
 
 test-in-guest:
 	@.venv/bin/python -m tests.guest

@@ -98,6 +98,6 @@ def test_the_documentation_s_code_works(
     found: dict[str, Result] = {}
     exec(experiment, found)
     assert found["result"].finished
-    assert len(found["result"].rounds) == 30
+    assert len(found["result"].rounds) == 12
     assert "paris->london" in capfd.readouterr().out
     assert found["result"].directory.name not in label.networks()

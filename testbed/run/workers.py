@@ -11,6 +11,7 @@ from docker.errors import APIError
 
 from testbed.emulation.containers import ContainerDied, ContainerRequest, Fleet
 from testbed.emulation.engine import ENGINE_ERRORS, EngineError
+from testbed.emulation.process import ProcessIdentity
 from testbed.emulation.testbed import Testbed
 from testbed.emulation.undo import UndoStack
 from testbed.run.directory import RunDirectory
@@ -141,12 +142,15 @@ class Workers:
         restarts.started(time.monotonic())
         try:
             pid = self._fleet.restart(self._requests[worker])
+        except ContainerDied:
+            return False  # the next look finds it dead
+        try:
             self._testbed.network.leave([worker])
             self._testbed.network.join({worker: pid})
-        except (ContainerDied, OSError, RuntimeError):
-            if self._fleet.running()[worker]:
+        except (OSError, RuntimeError):
+            if ProcessIdentity.of(pid):
                 raise
-            return False  # it died at its start, its namespace with it: the next look finds it dead
+            return False  # its namespace ended with it; the engine may not know yet
         return True
 
     def _remove(self) -> None:

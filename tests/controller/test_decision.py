@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from testbed.controller.decision import COST, Decision, Rules, Standing, decide, decide_by, gone
@@ -108,6 +108,7 @@ def test_a_plan_that_breaks_its_promise_is_judged_before_its_time() -> None:
     assert decided(10, replace(young, promised_s=30.0)).adopt
 
 
+@settings(max_examples=40)
 @given(st.floats(1, 39), st.floats(0, 0.3))
 def test_less_doubt_never_undoes_a_swap(direct: float, doubt: float) -> None:
     doubts = dict.fromkeys(("a->c", "c->b"), (doubt, 0.0))

@@ -5,8 +5,6 @@ import multiprocessing
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing import SimpleQueue
 from multiprocessing.synchronize import Barrier
@@ -17,6 +15,7 @@ import pytest
 from testbed.emulation import label
 from testbed.emulation.process import ProcessIdentity
 from testbed.telemetry.store import write_json
+from tests.waiting import until
 
 pytestmark = pytest.mark.unit
 
@@ -28,13 +27,6 @@ def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A state folder and a label of this test's own: no testbed that is up meanwhile is seen, or ended."""
     monkeypatch.setattr(label, "STATE_ROOT", tmp_path)
     monkeypatch.setattr(label, "ENVIRONMENT", f"TESTBED_TEST_{os.getpid()}")
-
-
-def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def sleeper(*words: str) -> subprocess.Popen[bytes]:

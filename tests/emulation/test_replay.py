@@ -3,7 +3,6 @@ moves, so nothing depends on how busy the machine is."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from itertools import islice
 
@@ -20,11 +19,11 @@ from testbed.spec.experiment import LinkChange
 from testbed.spec.topology import Link
 from testbed.trace.trace import End, Row, Trace
 from tests.emulation.recorder import Recorder
+from tests.waiting import until
 
 pytestmark = pytest.mark.unit
 
 STATE = LinkState(50e6, 0.02)
-DEADLINE_S = 60.0
 
 
 def link(name: str, rates: list[float], step_s: float, end: End = "hold") -> Link:
@@ -65,14 +64,6 @@ def waits() -> Iterator[None]:
     before, module.PERIOD_S = module.PERIOD_S, 0.002
     yield
     module.PERIOD_S = before
-
-
-def until(condition: object) -> None:
-    assert callable(condition)
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
 
 
 def test_every_row_comes_once_in_order_and_never_early() -> None:

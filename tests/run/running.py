@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 
 import docker
+from docker.models.containers import Container
 
 from testbed.emulation.label import LABEL, networks, processes
 
@@ -74,6 +75,11 @@ class Running:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
+
+    @property
+    def containers(self) -> list[Container]:
+        """Those of its workers that run."""
+        return list(docker.from_env().containers.list(filters={"label": f"{LABEL}={self.directory.name}"}))
 
     @property
     def left_behind(self) -> dict[str, list[object]]:
