@@ -22,6 +22,8 @@ ARROWS: dict[str, set[str]] = {
     "link": set(),
     "plan": set(),
     "schema": set(),
+    "tls": set(),
+    "certificates": {"tls", "schema", "atomic_file"},
     "protocol": {"schema"},
     "workload": set(),
     "schemes": {"planning", "sync", "plan", "protocol", "schema"},
@@ -30,9 +32,11 @@ ARROWS: dict[str, set[str]] = {
     "planning": {"plan", "link"},
     "telemetry": {"spec", "trace", "plan", "protocol", "link", "atomic_file"},
     "emulation": {"planning", "telemetry", "spec", "trace", "plan", "protocol", "link"},
-    "controller": {"planning", "telemetry", "spec", "trace", "plan", "protocol", "schema", "link", "atomic_file"},
-    "sync": {"plan", "protocol", "schema", "atomic_file"},
-    "worker": {"schemes", "sync", "workload", "plan", "protocol", "schema"},
+    "controller": {
+        *("planning", "telemetry", "spec", "trace", "plan", "protocol", "schema", "link", "tls", "atomic_file"),
+    },
+    "sync": {"plan", "protocol", "schema", "tls", "atomic_file"},
+    "worker": {"schemes", "sync", "workload", "plan", "protocol", "schema", "tls"},
     "run": {
         *("controller", "emulation", "planning", "telemetry", "spec", "schemes", "trace"),
         *("workload", "plan", "protocol", "link", "atomic_file"),
@@ -41,7 +45,10 @@ ARROWS: dict[str, set[str]] = {
     "result": {"run", "report"},
     "__init__": {"result", "emulation", "spec"},
     "__main__": {"cli"},
-    "cli": {"run", "report", "controller", "emulation", "planning", "telemetry", "spec", "trace", "plan", "link"},
+    "cli": {
+        *("run", "report", "controller", "emulation", "planning", "telemetry", "spec", "trace", "plan", "link"),
+        "certificates",
+    },
 }
 
 #: Rooms that compute and nothing else, and what would let them reach outside.
@@ -51,7 +58,7 @@ OPENERS = {"open", "input", "print", "exec", "eval", "__import__"}
 
 #: The packages from outside that a worker over a real WAN needs, and who imports no others.
 WORKERS = {"torch", "msgspec"}
-OF_WORKERS = ("schemes", "sync", "worker", "workload", "plan", "protocol", "schema", "atomic_file")
+OF_WORKERS = ("schemes", "sync", "worker", "workload", "plan", "protocol", "schema", "tls", "atomic_file")
 
 
 #: The modules of schemes that are read without PyTorch.

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from testbed.protocol import MAX_LINE_BYTES, ControlMessage, ProtocolError, decode, encode
+from testbed.tls import Tls, shown
 
 #: The first line, from who may be anybody: a name, an address, a token.
 HELLO_BYTES = 4096
@@ -33,6 +34,14 @@ class Connection:
         self._writer = writer
         self._most_bytes = HELLO_BYTES
         self._came = bytearray()
+
+    async def secure(self, tls: Tls) -> str:
+        """Go over to TLS; who the other end has shown to be. OSError when it has not.
+
+        Nothing may be waited for before that: what came by then would be taken for lines.
+        """
+        await self._writer.start_tls(tls.server, ssl_handshake_timeout=HELLO_S)
+        return shown(self._writer.get_extra_info("ssl_object"))
 
     def let_in(self) -> None:
         """It is a member's: from now on lines may be as long as messages are."""

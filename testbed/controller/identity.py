@@ -30,12 +30,14 @@ class Identities:
         return {other: self._derive("between members", *sorted((member, other))) for other in self._others(member)}
 
     def refusal(self, name: str, token: str, owner: str | None) -> str:
-        """Why nobody is let in who says `name` at the socket of `owner`, or over TCP (None); empty when it may be."""
+        """Why nobody is let in who says `name` where `owner` comes in, by its socket or its certificate, or over TCP
+        without one (None); empty when it may be."""
         if name not in self.members:
             return f"{name!r} is not a member of this run: {', '.join(self.members)}"
         if owner is not None and owner != name:
             return (
-                f"{owner!r} says hello as {name!r}: it came in at the socket of {owner!r}, which is that member's alone"
+                f"{owner!r} says hello as {name!r}: it came in at the socket, or with the certificate, of {owner!r}, "
+                "which is that member's alone"
             )
         if owner is None and not hmac.compare_digest(token.encode(errors="replace"), self.token(name).encode()):
             return (

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import socket
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -30,6 +31,7 @@ from testbed.protocol import (
     Stop,
 )
 from testbed.schema import brief
+from testbed.tls import Tls
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +40,15 @@ SOCKET = "control.sock"
 
 #: What members say once they are let in.
 SAID = (Report, Arrived, Held, Renew, Lost, Holding, PromiseGraph, Goodbye)
+
+
+@dataclass(frozen=True, slots=True)
+class TcpEndpoint:
+    """Where members come from other machines; with `tls` they show certificates."""
+
+    host: str
+    port: int
+    tls: Tls | None = None
 
 
 class MemberListener(Protocol):
@@ -60,8 +71,8 @@ class MemberServer:
     """Accepts the members and passes on what they say: each at a Unix socket of its own, and over TCP if asked to.
 
     A member's socket is in a folder of its own, `folder`/NAME, that is mounted into its container and nobody else's:
-    who comes in there is that member. Over TCP it shows its token. Each is let in once, or, where they are `elastic`,
-    whenever it comes.
+    who comes in there is that member. Over TCP it shows its token, or with TLS its certificate. Each is let in once,
+    or, where they are `elastic`, whenever it comes.
     """
 
     def __init__(
@@ -69,7 +80,7 @@ class MemberServer:
         folder: Path,
         identities: Identities,
         listener: MemberListener,
-        tcp: tuple[str, int] | None = None,
+        tcp: TcpEndpoint | None = None,
         elastic: bool = False,
     ) -> None:
         self._elastic = elastic
@@ -91,7 +102,8 @@ class MemberServer:
             self._servers.append(await asyncio.start_unix_server(at_socket, sock=listening, limit=PIECE_BYTES))
         if self._tcp is not None:
             over_tcp = partial(self._serve, None)
-            self._servers.append(await asyncio.start_server(over_tcp, *self._tcp, limit=PIECE_BYTES))
+            at = self._tcp.host, self._tcp.port
+            self._servers.append(await asyncio.start_server(over_tcp, *at, limit=PIECE_BYTES))
 
     async def close(self) -> None:
         """Stop listening and hang up."""
@@ -152,6 +164,8 @@ class MemberServer:
         """Who it is that comes in. JoinRefused, ProtocolError or, when it takes long, TimeoutError when nobody may."""
         with self._strangers.one_more(connection):
             async with asyncio.timeout(HELLO_S):
+                if owner is None and self._tcp is not None and self._tcp.tls is not None:
+                    owner = await connection.secure(self._tcp.tls)
                 hello = self._check(await connection.receive(), owner)
         connection.let_in()
         self._let_in(hello, await self._rejoin(hello, connection) if hello.returns else None, connection)

@@ -17,6 +17,7 @@ from starlette.types import ASGIApp
 
 from testbed.controller.admin import make_app
 from testbed.controller.admin_access import AdminAccess
+from testbed.controller.member_server import TcpEndpoint
 from testbed.controller.secret_file import read_secret, write_secret
 from testbed.controller.service import ControllerService
 from testbed.controller.spec import ControllerSpec
@@ -33,7 +34,7 @@ class Endpoints:
     members: Path
     admin: Path
     http_token: Path
-    tcp: tuple[str, int] | None = None
+    tcp: TcpEndpoint | None = None
     http: int | None = None
 
 

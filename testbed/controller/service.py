@@ -20,7 +20,7 @@ from testbed.controller.change_signal import ChangeSignal
 from testbed.controller.contradiction import JoinRefused, own_errors
 from testbed.controller.coordinator import Coordinator
 from testbed.controller.gossip import GossipCoordinator
-from testbed.controller.member_server import MemberServer
+from testbed.controller.member_server import MemberServer, TcpEndpoint
 from testbed.controller.outcome import State, status, write_final
 from testbed.controller.report_log import ReportLog
 from testbed.controller.spec import ControllerSpec
@@ -45,11 +45,11 @@ def coordinator_of(spec: ControllerSpec, out: Path) -> Coordinator:
 class ControllerService:
     """One run's controller. Everything happens on one event loop; `out` is the run's directory.
 
-    Members come to the Unix sockets in the folder `sockets`, a folder for each member in it, or over `tcp` (host, port)
+    Members come to the Unix sockets in the folder `sockets`, a folder for each member in it, or over `tcp`
     where that is given. `hellos` are what they said last as they came.
     """
 
-    def __init__(self, spec: ControllerSpec, sockets: Path, out: Path, tcp: tuple[str, int] | None = None) -> None:
+    def __init__(self, spec: ControllerSpec, sockets: Path, out: Path, tcp: TcpEndpoint | None = None) -> None:
         self.spec = spec
         self.coordinator = coordinator_of(spec, out)
         self.state: State = "waiting"

@@ -2,6 +2,7 @@
 
 It knows nothing of the network but what members measure; every pair counts as equally fast until then. Members join
 over TCP, each with a token of its own: the file NAME.token in the folder of secrets, which is made if it is not there.
+With --tls all is encrypted, and each comes with its certificate instead.
 Ends with 0 on SIGTERM or SIGINT, and with 2 when something can't be used.
 """
 
@@ -17,11 +18,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from testbed.controller.identity import Identities
+from testbed.controller.member_server import TcpEndpoint
 from testbed.controller.secret_file import read_secret, write_secret
 from testbed.controller.serve import Endpoints, serve
 from testbed.controller.spec import ControllerSpec, Elasticity, PlanningSpec
 from testbed.planning import Edge, Member, PolicyError, View
 from testbed.protocol import Job
+from testbed.tls import Tls
 
 #: What an edge is taken for before anything was measured on it. All alike: only the measured ones tell them apart.
 UNKNOWN = Edge(rate_bps=100e6, rtt_s=0.05)
@@ -61,6 +64,7 @@ def main() -> int:
     parser.add_argument(
         "--secrets", type=Path, metavar="DIR", help="keys and members' tokens; made if they are missing"
     )
+    parser.add_argument("--tls", type=Path, metavar="DIR", help="the controller's certificate (testbed certificates)")
     parser.add_argument("--token-file", help=argparse.SUPPRESS)
     parser.add_argument("--model-bytes", type=int, required=True, help="what a member contributes to a round")
     parser.add_argument("--policy", default="mst", help="how plans are made")
@@ -74,14 +78,16 @@ def main() -> int:
     try:
         names = args.members.split(",")
         secret = _secret(args.secrets, args.token_file)
+        tcp = TcpEndpoint(*_address(args.listen), Tls(args.tls) if args.tls else None)
         spec = spec_of(names, secret, args.model_bytes, args.policy, args.codec, args.round_timeout, args.quorum)
         args.out.mkdir(parents=True, exist_ok=True)
-        write_tokens(args.secrets, Identities(names, secret))
+        if tcp.tls is None:
+            write_tokens(args.secrets, Identities(names, secret))
         endpoints = Endpoints(
             args.out / "control",
             args.out / "admin.sock",
             args.secrets / "http.key",
-            _address(args.listen),
+            tcp,
             args.http,
         )
         asyncio.run(serve(spec, endpoints, args.out))

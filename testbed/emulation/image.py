@@ -48,6 +48,7 @@ BUILD = ROOT / "build"
 WORKER_CODE = (
     "__init__.py",
     "atomic_file.py",
+    "tls.py",
     "link.py",
     "plan.py",
     "protocol.py",

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import io
+import select
 import socket
+import ssl
 import threading
 import time
+from typing import Any
 
 from testbed.protocol import MAX_LINE_BYTES, ControlMessage, ProtocolError, Stop, Welcome, decode, encode
 from testbed.sync.errors import Stopped, SyncError
 from testbed.sync.transport.sockets import close_now
+from testbed.tls import CONTROLLER, Tls, shown
 
 _POLL_S = 0.1
 #: A controller that answers does so within this; one whose host drops packets is asked again.
@@ -18,14 +23,18 @@ _CONNECT_S = 5.0
 class ControlChannel:
     """Messages to and from the controller at `address`: `unix:` and a socket's path, or `tcp:` and `host:port`.
 
-    Over TCP nothing is encrypted, the token neither: between sites, tunnel it. Waits up to `patience_s` for the
-    controller to be there; SyncError if it is not. `send` may be called from any thread, `receive` from one.
+    Over TCP nothing is encrypted but with `tls`, the token neither: between sites, tunnel it otherwise. Waits up to
+    `patience_s` for the controller to be there; SyncError if it is not, or somebody else is. `send` may be called from
+    any thread, `receive` from one.
     """
 
-    def __init__(self, address: str, patience_s: float) -> None:
-        self._connection = _connect(_endpoint(address), patience_s)
-        self._lines = self._connection.makefile("rb")
+    def __init__(self, address: str, patience_s: float, tls: Tls | None = None) -> None:
         self._writing = threading.Lock()
+        self._connection = _connect(_endpoint(address), patience_s, tls)
+        if isinstance(self._connection, ssl.SSLSocket):
+            self._lines: io.BufferedReader = io.BufferedReader(_Records(self._connection, self._writing))
+        else:
+            self._lines = self._connection.makefile("rb")
 
     def send(self, message: ControlMessage) -> None:
         """Send a message; OSError when the controller is gone."""
@@ -56,12 +65,36 @@ class ControlChannel:
         if isinstance(message, Stop):
             raise Stopped(message.reason, message.again)
         if not isinstance(message, Welcome):
-            raise SyncError(f"the controller answered {message.kind if message else 'nothing'} instead of welcome")
+            answer = message.kind if message else "nothing, as one with --tls does to who comes without,"
+            raise SyncError(f"the controller answered {answer} instead of welcome")
         return message
 
     def close(self) -> None:
         """End the channel, also for a thread that waits in `receive`."""
         close_now(self._connection)
+
+
+class _Records(io.RawIOBase):
+    """What comes over TLS to a thread while others send: OpenSSL takes one of them at a time.
+
+    So a reader waits for bytes before its turn; in it, it waits for no more than the rest of a record.
+    """
+
+    def __init__(self, connection: ssl.SSLSocket, turn: threading.Lock) -> None:
+        self._connection = connection
+        self._turn = turn
+        self._coming = select.poll()
+        self._coming.register(connection, select.POLLIN)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, into: Any) -> int:
+        timeout_s = self._connection.gettimeout()
+        if not self._connection.pending() and not self._coming.poll(None if timeout_s is None else 1e3 * timeout_s):
+            raise TimeoutError("nothing came in time")
+        with self._turn:
+            return self._connection.recv_into(into)
 
 
 Endpoint = str | tuple[str, int]
@@ -78,20 +111,27 @@ def _endpoint(address: str) -> Endpoint:
     raise SyncError(f"the control address {address!r} is none: write unix:/path/of/the.sock or tcp:host:port")
 
 
-def _connect(endpoint: Endpoint, patience_s: float) -> socket.socket:
+def _connect(endpoint: Endpoint, patience_s: float, tls: Tls | None) -> socket.socket:
     deadline = time.monotonic() + patience_s
     while True:
         try:
-            return _try(endpoint)
+            return _try(endpoint, tls)
+        except ssl.SSLError as error:
+            raise SyncError(
+                f"no controller of ours at {endpoint}: {error}. Both it and its members are started with --tls, and "
+                "folders of one authority, or none of them"
+            ) from error
         except OSError as error:
             if time.monotonic() >= deadline:
                 raise SyncError(f"no controller at {endpoint} within {patience_s:.0f} s: {error}") from error
             time.sleep(_POLL_S)
 
 
-def _try(endpoint: Endpoint) -> socket.socket:
+def _try(endpoint: Endpoint, tls: Tls | None) -> socket.socket:
     if isinstance(endpoint, tuple):
         connection = socket.create_connection(endpoint, _CONNECT_S)
+        if tls is not None:
+            connection = _secured(tls.opened(connection))
         connection.settimeout(None)
         # A controller whose host went away without a word must not be waited for until the end of time.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -102,4 +142,16 @@ def _try(endpoint: Endpoint) -> socket.socket:
     except OSError:
         connection.close()
         raise
+    return connection
+
+
+def _secured(connection: ssl.SSLSocket) -> ssl.SSLSocket:
+    try:
+        connection.do_handshake()
+    except OSError:
+        connection.close()
+        raise
+    if (name := shown(connection)) != CONTROLLER:
+        connection.close()
+        raise SyncError(f"who listens where the controller should has the certificate of {name or 'nobody'}")
     return connection

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from testbed.protocol import ControlMessage, Renew
 from testbed.sync.control import ControlChannel
 from testbed.sync.errors import SyncError
+from testbed.tls import Tls
 
 #: Renewals within a lease: one may be late, and one lost with a connection.
 RENEWALS = 3
@@ -32,12 +33,14 @@ class Line:
         member: str,
         rejoin: Callable[[], Iterable[ControlMessage]],
         lease_s: float,
+        tls: Tls | None = None,
     ) -> None:
         self._address = address
         self._member = member
         self._channel = channel
         self._rejoin = rejoin
         self._lease_s = lease_s
+        self._tls = tls
         self._closed = threading.Event()
         self._renewing = threading.Thread(target=self._renew, name="renew", daemon=True)
         if lease_s:
@@ -80,7 +83,7 @@ class Line:
         self._channel.close()
         while not self._closed.wait(RETRY_S):
             try:
-                channel = ControlChannel(self._address, 0)
+                channel = ControlChannel(self._address, 0, self._tls)
                 for message in self._rejoin():
                     channel.send(message)
             except (OSError, SyncError):

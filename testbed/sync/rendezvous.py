@@ -13,6 +13,7 @@ from testbed.sync.control import ControlChannel
 from testbed.sync.line import Line
 from testbed.sync.transport import TransportSettings
 from testbed.sync.transport.sockets import listen as open_listener
+from testbed.tls import Tls
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,7 @@ class Rendezvous:
     channel: ControlChannel
     hello: Hello
     welcome: Welcome
+    tls: Tls | None = None
 
     @property
     def job(self) -> Job:
@@ -42,21 +44,25 @@ class Rendezvous:
         """How this member connects to the others, as one of a `generation`."""
         job = self.job
         keys = {peer: bytes.fromhex(key) for peer, key in self.welcome.keys.items()}
-        return TransportSettings(self.name, keys, job.round_timeout_s, job.streams, job.congestion, generation)
+        return TransportSettings(
+            self.name, keys, job.round_timeout_s, job.streams, job.congestion, generation, self.tls
+        )
 
     def line(self, rejoin: Callable[[], Rejoin] | None = None) -> Line:
         """The line to the controller. `rejoin` says where this member stands, for when the controller was away; None
         where members have no lease, and do not come back to it."""
         hello = replace(self.hello, returns=True)
         says = (lambda: ()) if rejoin is None else (lambda: (hello, rejoin()))
-        return Line(self.control, self.channel, self.name, says, self.welcome.lease_s)
+        return Line(self.control, self.channel, self.name, says, self.welcome.lease_s, self.tls)
 
 
-def rendezvous(control: str, name: str, listen: str, device: str, patience_s: float, token: str) -> Rendezvous:
+def rendezvous(
+    control: str, name: str, listen: str, device: str, patience_s: float, token: str, tls: Tls | None = None
+) -> Rendezvous:
     """Come to the run of the controller at `control`, and wait for the others; see `join`."""
     accepting = open_listener(listen, patience_s)
-    channel = ControlChannel(control, patience_s)
+    channel = ControlChannel(control, patience_s, tls)
     hello = Hello(name, accepting.getsockname(), device, token)
     channel.send(hello)
     welcome = channel.await_welcome(patience_s)
-    return Rendezvous(control, accepting, channel, hello, welcome)
+    return Rendezvous(control, accepting, channel, hello, welcome, tls)

@@ -27,6 +27,7 @@ from testbed.sync.reports import RoundReports, StepReport
 from testbed.sync.staging import Staging
 from testbed.sync.strategies.offer import Offers
 from testbed.sync.transport import Listener
+from testbed.tls import Tls
 
 if TYPE_CHECKING:
     from testbed.sync.ddp import Hook
@@ -231,17 +232,20 @@ def join(
     patience_s: float = 120.0,
     token: str = "",
     after_round: int = 0,
+    tls: str | Path | None = None,
 ) -> Session:
     """Join the run of the controller at `control` (`unix:/path` or `tcp:host:port`) as the member `name`.
 
     Listens for peers on the IPv4 address `listen`, or on the first one that an interface other than the loopback
-    gets; either may appear only while this waits. `token` is this member's own, for which it is let in over TCP.
-    Members that restored checkpoints of one round go on `after_round`; all say the same.
+    gets; either may appear only while this waits. `token` is this member's own, for which it is let in over TCP; or its
+    certificate is that, in the folder `tls`, with which all connections are encrypted. Members that restored
+    checkpoints of one round go on `after_round`; all say the same.
 
     Returns when all members are there. SyncError when the address, the controller or the others are not there within
-    `patience_s` seconds each.
+    `patience_s` seconds each; TlsError when the folder can't be used.
     """
-    return session_of(rendezvous(control, name, listen, device, patience_s, token), after_round)
+    secured = None if tls is None else Tls(Path(tls))
+    return session_of(rendezvous(control, name, listen, device, patience_s, token, secured), after_round)
 
 
 def session_of(met: Rendezvous, after_round: int = 0) -> Session:

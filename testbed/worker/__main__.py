@@ -26,6 +26,7 @@ def main() -> int:
     parser.add_argument("--data", type=Path, default=Path("/usr/share/testbed"), help="where data sets lie")
     parser.add_argument("--patience", type=float, default=120.0, help="seconds to wait for the others")
     parser.add_argument("--token-file", type=Path, metavar="FILE", help="over TCP: this member's own token")
+    parser.add_argument("--tls", type=Path, metavar="DIR", help="over TCP: this member's certificate (docs/sync.md)")
     arguments = parser.parse_args()
 
     from testbed import sync
@@ -43,13 +44,16 @@ def _stopped(arguments: argparse.Namespace) -> bool:
     """Train; whether the others go on without this member, which may come back."""
     from testbed import sync
     from testbed.sync.rendezvous import rendezvous
+    from testbed.tls import Tls
     from testbed.worker.device import device
     from testbed.worker.loop import work_at
 
     try:
         # From a file: arguments are for every user of the machine to read.
         token = arguments.token_file.read_text().strip() if arguments.token_file else ""
-        meeting = rendezvous(arguments.control, arguments.name, arguments.address, device(), arguments.patience, token)
+        tls = Tls(arguments.tls) if arguments.tls else None
+        found, patience_s = device(), arguments.patience
+        meeting = rendezvous(arguments.control, arguments.name, arguments.address, found, patience_s, token, tls)
         work_at(meeting, arguments.data)
     except sync.Stopped as stopped:
         print(f"{arguments.name}: asked to stop: {stopped}", file=sys.stderr)

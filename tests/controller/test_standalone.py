@@ -15,6 +15,9 @@ from pathlib import Path
 import pytest
 
 from testbed import sync
+from testbed.certificates import make_certificates
+from tests.sync.proxy import Proxy
+from tests.waiting import until
 
 pytestmark = pytest.mark.unit
 
@@ -32,10 +35,10 @@ def start(stack: ExitStack, *command: str) -> subprocess.Popen[str]:
     )
 
 
-def controller(stack: ExitStack, folder: Path, port: int) -> subprocess.Popen[str]:
+def controller(stack: ExitStack, folder: Path, port: int, *others: str) -> subprocess.Popen[str]:
     words = ["--members", "paris,tokyo", "--listen", f"127.0.0.1:{port}", "--secrets", str(folder / "secrets")]
     more = ["--model-bytes", "5000", "--codec", "int8", "--out", str(folder / "run")]
-    return start(stack, "-m", "testbed.controller.standalone", *words, *more)
+    return start(stack, "-m", "testbed.controller.standalone", *words, *more, *others)
 
 
 def test_the_guide_s_program_trains_on_two_machines(tmp_path: Path) -> None:
@@ -57,6 +60,66 @@ def test_the_guide_s_program_trains_on_two_machines(tmp_path: Path) -> None:
         assert served.wait(20) == 0, served.communicate()[1]
     lines = {out.splitlines()[-1] for out, _ in outputs}
     assert len(lines) == 1 and "parameters" in lines.pop()
+
+
+def test_over_tls_two_machines_train_and_nothing_is_to_be_read_on_the_way(tmp_path: Path) -> None:
+    """The guide's program, with the certificate in the token's place; the way to the controller is recorded."""
+    assert [*make_certificates(tmp_path / "tls", ("paris", "tokyo"))]
+    program = re.search(r"```python\n(# train\.py.*?)```", GUIDE.read_text(), re.DOTALL)
+    assert program
+    secured = program[1].replace("token=Path(token).read_text().strip()", "tls=token")
+    assert secured != program[1]
+    (tmp_path / "train.py").write_text(secured)
+    port = free_port()
+    with ExitStack() as stack:
+        served = controller(stack, tmp_path, port, "--tls", str(tmp_path / "tls" / "controller"))
+        proxy = stack.enter_context(Proxy(lambda: ("127.0.0.1", port), 1))
+        until((tmp_path / "run" / "admin.sock").exists)
+        address = "tcp:{}:{}".format(*proxy.address)
+        members = [
+            start(stack, str(tmp_path / "train.py"), address, name, "127.0.0.1", f"{tmp_path}/tls/{name}")
+            for name in ("paris", "tokyo")
+        ]
+        outputs = [member.communicate(timeout=90) for member in members]
+        assert [member.wait() for member in members] == [0, 0], outputs
+        served.send_signal(signal.SIGTERM)
+        assert served.wait(20) == 0, served.communicate()[1]
+    assert len({out.splitlines()[-1] for out, _ in outputs}) == 1
+    assert len(proxy.passed) > 10_000 and b"paris" not in proxy.passed
+    assert sorted(file.name for file in (tmp_path / "secrets").iterdir()) == ["controller.key"], "no tokens are needed"
+
+
+def test_over_tls_nobody_comes_in_with_another_s_certificate_or_none(tmp_path: Path) -> None:
+    for authority in ("tls", "other"):
+        assert [*make_certificates(tmp_path / authority, ("paris", "tokyo"))]
+    port = free_port()
+    with ExitStack() as stack:
+        served = controller(stack, tmp_path, port, "--tls", str(tmp_path / "tls" / "controller"))
+        until((tmp_path / "run" / "admin.sock").exists)
+        for folder, why in (
+            ("tls/tokyo", "with the certificate, of 'tokyo'"),
+            ("other/paris", r"certificate verify failed.*\n?.*folders of one authority"),
+            (None, "answered nothing, as one with --tls does to who comes without"),
+        ):
+            tls = tmp_path / folder if folder else None
+            with pytest.raises(sync.SyncError, match=why):
+                sync.join(f"tcp:127.0.0.1:{port}", "paris", "127.0.0.1", patience_s=10, tls=tls)
+        served.terminate()
+        assert served.wait(20) == 0
+
+
+def test_a_member_with_tls_is_told_that_the_controller_has_none(tmp_path: Path) -> None:
+    assert [*make_certificates(tmp_path / "tls", ("paris", "tokyo"))]
+    port = free_port()
+    with ExitStack() as stack:
+        served = controller(stack, tmp_path, port)
+        until((tmp_path / "run" / "admin.sock").exists)
+        with pytest.raises(
+            sync.SyncError, match="are started with --tls, and folders of one authority, or none of them"
+        ):
+            sync.join(f"tcp:127.0.0.1:{port}", "paris", "127.0.0.1", patience_s=10, tls=tmp_path / "tls" / "paris")
+        served.terminate()
+        assert served.wait(20) == 0
 
 
 def test_only_who_has_a_member_s_own_token_is_let_in_as_that_member(tmp_path: Path) -> None:

@@ -20,12 +20,13 @@ SLOW_ONE_OF, SLOW_S = 40, 0.003
 
 
 class Proxy:
-    """Listens at `address` and passes on to `target()`."""
+    """Listens at `address` and passes on to `target()`; `passed` is all that it did so far, as it came."""
 
     def __init__(self, target: Callable[[], tuple[str, int]], seed: int) -> None:
         self._target = target
         self._draw = random.Random(seed)
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
+        self.passed = bytearray()
         self._sockets: list[socket.socket] = []
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
         self._threads[0].start()
@@ -54,18 +55,22 @@ class Proxy:
                 onward.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 self._sockets += [connection, onward]
                 draw = random.Random(self._draw.random())
-                for way, words in ((_pass_on, (connection, onward, draw)), (_answer, (connection, onward))):
+                for way, words in (
+                    (_pass_on, (connection, onward, draw, self.passed)),
+                    (_answer, (connection, onward)),
+                ):
                     thread = threading.Thread(target=way, args=words, daemon=True)
                     self._threads.append(thread)
                     thread.start()
 
 
-def _pass_on(source: socket.socket, target: socket.socket, draw: random.Random) -> None:
+def _pass_on(source: socket.socket, target: socket.socket, draw: random.Random, passed: bytearray) -> None:
     """Until the source ends."""
     with suppress(OSError):
         while data := source.recv(PIECE_BYTES):
             if not draw.randrange(SLOW_ONE_OF):
                 time.sleep(draw.uniform(0, SLOW_S))
+            passed += data
             target.sendall(data)
         target.shutdown(socket.SHUT_WR)
         return

@@ -95,9 +95,12 @@ def fetch(
     SyncError when it does not within their timeout, when it says why not, or when what comes is not what was sent.
     """
     try:
-        with closing(socket.create_connection(address, settings.timeout_s)) as connection:
-            deadline = time.monotonic() + settings.timeout_s
-            handshake.greet(connection, Greeting(settings.member, FETCH), peer, settings, deadline)
+        deadline = time.monotonic() + settings.timeout_s
+        greeting = Greeting(settings.member, FETCH)
+        with (
+            closing(socket.create_connection(address, settings.timeout_s)) as opened,
+            closing(handshake.greet(opened, greeting, peer, settings, deadline)) as connection,
+        ):
             connection.settimeout(settings.timeout_s)
             connection.sendall(_pack(request))
             return _receive(connection, most_bytes)

@@ -1,4 +1,5 @@
-"""How two members make sure of each other on a new connection between them: each shows that it has their key.
+"""How two members make sure of each other on a new connection between them: each shows that it has their key, and,
+where they have TLS, before that its certificate.
 
     who connects                                     who listens
       greeting, with a nonce        ------------->
@@ -10,7 +11,7 @@ of who makes it, the whole greeting (version, channel, stream, generation, nonce
 who listens and its nonce. So none can be used again, sent back, or shown to another member; a name is worth nothing
 without its key, and neither is a generation that somebody else claims for it.
 
-What follows on the connection is not protected: who can change what is on its way can change that.
+What follows on a connection without TLS is not protected: who can change what is on its way can change that.
 """
 
 from __future__ import annotations
@@ -18,13 +19,16 @@ from __future__ import annotations
 import hmac
 import secrets
 import socket
+import ssl
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 from testbed.sync.errors import FrameError, ImpostorError
 from testbed.sync.transport.frame import GREETING_BYTES, NONCE_BYTES, Greeting
 from testbed.sync.transport.settings import TransportSettings
+from testbed.tls import shown
 
 _PROOF_BYTES: Final = 32
 _CONNECTS, _LISTENS = b"connects", b"listens"
@@ -40,11 +44,38 @@ def greet(
     settings: TransportSettings,
     deadline: float,
     given_up: Callable[[], bool] = lambda: False,
-) -> None:
-    """Make sure that `peer` is at the other end, and show it who this is, by `deadline` (monotonic).
+) -> socket.socket:
+    """Make sure that `peer` is at the other end, and show it who this is, by `deadline` (monotonic). The connection to
+    be used from then on: under TLS another one, for the first is of no use then.
 
     OSError when the connection ends, or is given up; ImpostorError when somebody else is there.
     """
+    if settings.tls is None:
+        _prove(connection, greeting, peer, settings, deadline, given_up)
+        return connection
+    secured = settings.tls.opened(connection)
+    try:
+        _shake(secured, deadline, given_up)
+        _check_certificate(secured, peer)
+        _prove(secured, greeting, peer, settings, deadline, given_up)
+    except ssl.SSLCertVerificationError as error:
+        secured.close()
+        raise ImpostorError(f"who listens where {peer} should: {error.verify_message}") from error
+    except BaseException:
+        secured.close()
+        raise
+    return secured
+
+
+def _prove(
+    connection: socket.socket,
+    greeting: Greeting,
+    peer: str,
+    settings: TransportSettings,
+    deadline: float,
+    given_up: Callable[[], bool],
+) -> None:
+    """Greet, and have each other's proof of the key."""
     key = _key(settings, peer)
     said = greeting.pack(secrets.token_bytes(NONCE_BYTES))
     connection.sendall(said)
@@ -61,10 +92,13 @@ def answer(connection: socket.socket, settings: TransportSettings, deadline: flo
 
     OSError when the connection ends, FrameError when it is no member, ImpostorError when it is not who it says.
     """
+    if isinstance(connection, ssl.SSLSocket):
+        _shake(connection, deadline)
     head = _receive(connection, GREETING_BYTES, deadline)
     name = _receive(connection, Greeting.name_bytes(head), deadline)
     greeting, said, nonce = Greeting.unpack(head, name), head + name, secrets.token_bytes(NONCE_BYTES)
     key = _key(settings, greeting.member)
+    _check_certificate(connection, greeting.member)
     connection.sendall(nonce + _proof(key, _LISTENS, said, settings.member, nonce))
     proof = _receive(connection, _PROOF_BYTES, deadline)
     if not hmac.compare_digest(proof, _proof(key, _CONNECTS, said, settings.member, nonce)):
@@ -82,6 +116,24 @@ def _key(settings: TransportSettings, peer: str) -> bytes:
 def _proof(key: bytes, role: bytes, said: bytes, listener: str, nonce: bytes) -> bytes:
     """All parts but the last two tell their own length, and a nonce has one."""
     return hmac.digest(key, role + b"\0" + said + nonce + listener.encode(), "sha256")
+
+
+def _check_certificate(connection: socket.socket, name: str) -> None:
+    """ImpostorError when the other end has shown one, and it is not that of `name`."""
+    if isinstance(connection, ssl.SSLSocket) and shown(connection) != name:
+        raise ImpostorError(f"who goes by {name} has the certificate of {shown(connection) or 'nobody'}")
+
+
+def _shake(connection: ssl.SSLSocket, deadline: float, given_up: Callable[[], bool] = lambda: False) -> None:
+    """Do the handshake of TLS."""
+    while True:
+        left = deadline - time.monotonic()
+        if left <= 0 or given_up():
+            raise TimeoutError("the handshake of TLS was not over in time")
+        connection.settimeout(min(left, _LOOK_S))
+        with suppress(TimeoutError):
+            connection.do_handshake()
+            return
 
 
 def _receive(

@@ -123,6 +123,12 @@ class Listener:
         with suppress(OSError):  # how a closed listener tells us
             while True:
                 connection, (host, *_) = self._accepting.accept()
+                if self._settings.tls is not None:
+                    try:
+                        connection = self._settings.tls.accepted(connection)
+                    except OSError:  # it is over already
+                        connection.close()
+                        continue
                 with self._guard:
                     if len(self._strangers) >= MAX_STRANGERS:
                         self._make_room()
@@ -133,8 +139,7 @@ class Listener:
         ((crowd, _),) = Counter(self._strangers.values()).most_common(1)
         oldest = next(connection for connection, host in self._strangers.items() if host == crowd)
         del self._strangers[oldest]
-        with suppress(OSError):  # its own thread closes it
-            oldest.shutdown(socket.SHUT_RDWR)
+        sockets.hang_up(oldest)  # its own thread closes it
 
     def _start(self, connection: socket.socket) -> None:
         thread = threading.Thread(target=self._run, args=(connection,), name="from", daemon=True)

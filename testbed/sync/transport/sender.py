@@ -150,8 +150,8 @@ class Sender:
     def _open(self, address: tuple[str, int], hello: Greeting) -> socket.socket:
         settings = self._settings
 
-        def greet(connection: socket.socket, deadline: float) -> None:
-            handshake.greet(connection, hello, self.peer, settings, deadline, self._aborted.is_set)
+        def greet(connection: socket.socket, deadline: float) -> socket.socket:
+            return handshake.greet(connection, hello, self.peer, settings, deadline, self._aborted.is_set)
 
         connection = sockets.connect(address, settings.timeout_s, self._aborted, settings.congestion, greet)
         if hello.channel:
@@ -198,7 +198,7 @@ class Sender:
         A container's interface goes with its last process, and unacknowledged bytes with the interface.
         """
         with suppress(OSError):
-            connection.shutdown(socket.SHUT_WR)
+            socket.socket.shutdown(connection, socket.SHUT_WR)
             if not self._aborted.is_set():
                 connection.recv(1)
         sockets.close_now(connection)

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from testbed.tls import Tls
+
 #: Threads end at once when they are told to, or their connection ends; this is for a machine that has no time for them.
 CLOSE_S: Final = 5.0
 
@@ -15,7 +17,8 @@ class TransportSettings:
     """Connections of `member` are given up after `timeout_s`; `streams` lead to each peer. `keys` are those that it has
     in common with each other member.
 
-    `congestion` names the congestion control; the kernel's default when it is empty. `generation`: see Greeting.
+    `congestion` names the congestion control; the kernel's default when it is empty. `generation`: see Greeting. With
+    `tls` connections are encrypted, and who is at the other end shows a certificate with its name.
     """
 
     member: str
@@ -24,3 +27,4 @@ class TransportSettings:
     streams: int = 1
     congestion: str = ""
     generation: int = 0
+    tls: Tls | None = field(default=None, repr=False, compare=False)

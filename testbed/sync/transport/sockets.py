@@ -7,7 +7,9 @@ import fcntl
 import os
 import select
 import socket
+import ssl
 import struct
+import termios
 import threading
 import time
 from collections.abc import Callable
@@ -48,6 +50,9 @@ PIECE_BYTES, MOST_PIECES = 16 * 1024, 16
 _SO_TIMESTAMPNS, _TCP_INQ = 35, 36
 _STAMP, _INQ = struct.Struct("@qq"), struct.Struct("@i")
 _STAMP_ROOM = socket.CMSG_SPACE(_STAMP.size) + socket.CMSG_SPACE(_INQ.size)
+
+#: A record of TLS has so much plaintext at most.
+RECORD_BYTES = 16 * 1024
 
 _SIOCGIFADDR = 0x8915
 _POLL_S = 0.1
@@ -102,10 +107,10 @@ def connect(
     patience_s: float,
     given_up: threading.Event,
     congestion: str = "",
-    greet: Callable[[socket.socket, float], None] = lambda connection, deadline: None,
+    greet: Callable[[socket.socket, float], socket.socket] = lambda connection, deadline: connection,
 ) -> socket.socket:
-    """A tuned connection to a peer, who was greeted by the deadline. Tries again until `patience_s` have passed, then
-    raises the last OSError.
+    """A tuned connection to a peer, as `greet` left it by the deadline. Tries again until `patience_s` have passed,
+    then raises the last OSError.
 
     So it does when the connection is given up meanwhile. A connection that ends before the greeting does is tried again
     as well: a peer that strangers crowd makes room by ending some.
@@ -117,7 +122,7 @@ def connect(
             tune(connection, patience_s, congestion)
             attempt_s = max(ATTEMPT_PART * patience_s, ATTEMPT_MIN_S)
             _attempt(connection, address, min(time.monotonic() + attempt_s, deadline), given_up)
-            greet(connection, deadline)
+            return greet(connection, deadline)
         except OSError:
             connection.close()
             if time.monotonic() >= deadline or given_up.wait(_POLL_S):
@@ -125,8 +130,6 @@ def connect(
         except SyncError:
             connection.close()
             raise
-        else:
-            return connection
 
 
 def _attempt(connection: socket.socket, address: tuple[str, int], deadline: float, given_up: threading.Event) -> None:
@@ -153,7 +156,12 @@ def let_wait(connection: socket.socket, chunk_bytes: int) -> None:
 
 
 def send_all(connection: socket.socket, head: bytes, payload: memoryview) -> None:
-    """Send a head and its payload in as few system calls as the kernel lets us."""
+    """Send a head and its payload in as few system calls, or records of TLS, as we may."""
+    if isinstance(connection, ssl.SSLSocket):
+        room = max(0, RECORD_BYTES - len(head))
+        connection.sendall(head + payload[:room])
+        connection.sendall(payload[room:])
+        return
     sent = connection.sendmsg((head, payload))
     if sent < len(head):
         connection.sendall(head[sent:])
@@ -166,7 +174,7 @@ def receive_or_end(connection: socket.socket, into: memoryview) -> bool:
     """Fill `into`. False when the peer closed before the first byte; ConnectionError when after it."""
     got = 0
     while got < len(into):
-        count = connection.recv_into(into[got:], 0, socket.MSG_WAITALL)
+        count = _receive_some(connection, into[got:])
         if count == 0:
             if got == 0:
                 return False
@@ -175,21 +183,38 @@ def receive_or_end(connection: socket.socket, into: memoryview) -> bool:
     return True
 
 
+def _receive_some(connection: socket.socket, into: memoryview) -> int:
+    """Fill `into`, or what a record of TLS has for it."""
+    if isinstance(connection, ssl.SSLSocket):
+        return connection.recv_into(into)
+    return connection.recv_into(into, 0, socket.MSG_WAITALL)
+
+
 def receive_timed(connection: socket.socket, into: memoryview, note: Callable[[float, int, int], None]) -> None:
     """Fill `into`, and `note` for each of its pieces when its last packet arrived (Unix time), its bytes, and how many
     more had arrived by then. ConnectionError when the peer closes before it is full.
 
-    By the kernel's own word, if `stamp` asked for it; else it is taken that nothing more had arrived.
+    By the kernel's own word, if `stamp` asked for it; else it is taken that nothing more had arrived. Under TLS it is
+    when they were read, as late as this thread was, since records hide what they came with.
     """
     piece = max(PIECE_BYTES, len(into) // MOST_PIECES)
     got = 0
     while got < len(into):
-        count, ancillary, _, _ = connection.recvmsg_into((into[got : got + piece],), _STAMP_ROOM, socket.MSG_WAITALL)
+        at_s, count, waiting = _receive_stamped(connection, into[got : got + piece])
         if count == 0:
             raise ConnectionError(f"closed in the middle: {got} of {len(into)} bytes came")
         got += count
-        at_s, waiting = _stamped(ancillary)
         note(at_s, count, waiting)
+
+
+def _receive_stamped(connection: socket.socket, into: memoryview) -> tuple[float, int, int]:
+    if isinstance(connection, ssl.SSLSocket):
+        count = connection.recv_into(into)
+        (unread,) = _INQ.unpack(fcntl.ioctl(connection, termios.FIONREAD, bytes(_INQ.size)))
+        return time.time(), count, connection.pending() + unread
+    count, ancillary, _, _ = connection.recvmsg_into((into,), _STAMP_ROOM, socket.MSG_WAITALL)
+    at_s, waiting = _stamped(ancillary)
+    return at_s, count, waiting
 
 
 def acknowledge_at_once(connection: socket.socket) -> None:
@@ -228,9 +253,14 @@ def receive(connection: socket.socket, into: memoryview) -> None:
 
 def close_now(connection: socket.socket) -> None:
     """End a connection at once, also for a thread that is blocked on it."""
-    with suppress(OSError):
-        connection.shutdown(socket.SHUT_RDWR)
+    hang_up(connection)
     connection.close()
+
+
+def hang_up(connection: socket.socket) -> None:
+    """End a connection that another thread is to close. TLS's own `shutdown` would take from it what it works with."""
+    with suppress(OSError):
+        socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
 
 def listen(address: str, patience_s: float) -> socket.socket:

@@ -1,0 +1,149 @@
+"""Members over TLS: the same rounds, nobody under another's name, and nothing to read on the way."""
+
+from __future__ import annotations
+
+import random
+import socket
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from testbed import sync
+from testbed.certificates import make_certificates
+from testbed.plan import Plan
+from testbed.protocol import Goodbye
+from testbed.sync.errors import ImpostorError
+from testbed.sync.transport import handshake, sockets
+from testbed.sync.transport.frame import Frame, Greeting
+from testbed.sync.transport.listener import Listener
+from testbed.sync.transport.sender import Sender
+from testbed.sync.transport.settings import TransportSettings
+from testbed.tls import Tls
+from tests.sync.controller import Controller, job
+from tests.sync.keys import keys
+from tests.sync.plans import names, random_plan, random_routes, star
+from tests.sync.proxy import Proxy
+from tests.sync.test_session import check_exact, reducing
+from tests.sync.transport.test_listener import WIRE, Inward
+from tests.waiting import until
+
+pytestmark = pytest.mark.unit
+
+MEMBERS = ("a", "b", "mallory")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("tls")
+    assert [*make_certificates(made, (*MEMBERS, *names(5)))]
+    return made
+
+
+def settings_of(member: str, folder: Path, shows: str = "") -> TransportSettings:
+    """Those of a member, that shows the certificate of another one if told so."""
+    return TransportSettings(member, keys(member, MEMBERS), 10.0, tls=Tls(folder / (shows or member)))
+
+
+@pytest.mark.parametrize("elements", [1, 20_011])
+def test_rounds_are_exact_whatever_way_they_go(tmp_path: Path, folder: Path, elements: int) -> None:
+    members, draw = names(5), random.Random(1)
+    plan = replace(random_plan(draw, members, 0, 4096), auxiliary=random_routes(draw, members))
+    weights = dict.fromkeys(members, 1.0)
+
+    def member(name: str) -> object:
+        with sync.join(controller.address, name, "127.0.0.1", patience_s=20, tls=folder / name) as session:
+            result = reducing(4, elements, weights)(session)
+            session.finish("digest")
+            return result
+
+    with Controller(tmp_path, plan, job(streams=2)) as controller, ThreadPoolExecutor(len(members)) as pool:
+        results = dict(zip(members, pool.map(member, members), strict=True))
+        controller.await_messages(Goodbye, len(members))
+    check_exact(results, 4, elements, weights)
+    assert {(r.lost, r.duplicated) for r in controller.reports()} == {(0, 0)}
+
+
+def test_what_paths_carry_is_measured(tmp_path: Path, folder: Path) -> None:
+    """By when it was read, since records hide when their packets came."""
+    members = names(3)
+    plan = Plan(0, members, (star(members, "m1"),), 64 * 1024)
+
+    def member(name: str) -> None:
+        with sync.join(controller.address, name, "127.0.0.1", patience_s=20, tls=folder / name) as session:
+            reducing(4, 1_000_000, dict.fromkeys(members, 1.0))(session)
+            session.finish("digest")
+
+    with Controller(tmp_path, plan, job()) as controller, ThreadPoolExecutor(len(members)) as pool:
+        list(pool.map(member, members))
+        controller.await_messages(Goodbye, len(members))
+    trains = [train for report in controller.reports() for found in report.arrivals.values() for train in found]
+    assert trains and all(train.bytes > 0 and train.seconds > 0 for train in trains)
+    assert any(sample.bytes > 1_000_000 for report in controller.reports() for sample in report.peers)
+
+
+@pytest.mark.parametrize("secured", [True, False])
+def test_nothing_is_to_be_read_on_the_way(folder: Path, secured: bool) -> None:
+    plain = {name: TransportSettings(name, keys(name, MEMBERS), 10.0) for name in "ab"}
+    own = {name: settings_of(name, folder) for name in "ab"} if secured else plain
+    inward, secret = Inward(), bytearray(b"what nobody else is to know" * 30)
+    accepting = sockets.listen("127.0.0.1", 5)
+    with closing(Listener(accepting, own["b"], inward)), Proxy(accepting.getsockname, 1) as proxy:
+        sending = Sender("b", proxy.address, own["a"], WIRE, lambda *what: pytest.fail(str(what)))
+        sending.queue.put((1,), Frame(b"x", len(secret)), memoryview(secret))
+        assert inward.came.get(timeout=10) == ("a", secret)
+        sending.finish()
+        sending.join(10)
+        assert inward.ended.get(timeout=10) == ("a", "")
+    assert len(proxy.passed) > len(secret)
+    assert (secret[:20] in proxy.passed) is not secured
+
+
+Address = tuple[str, int]
+
+
+@pytest.fixture
+def address(folder: Path) -> Iterator[tuple[Address, Listener]]:
+    accepting = sockets.listen("127.0.0.1", 5)
+    with closing(Listener(accepting, settings_of("b", folder), Inward())) as listener:
+        yield accepting.getsockname(), listener
+
+
+def met(address: Address, greeting: Greeting, peer: str, settings: TransportSettings) -> None:
+    connection = socket.create_connection(address, 10)
+    handshake.greet(connection, greeting, peer, settings, time.monotonic() + 5).close()
+
+
+def test_keys_alone_let_nobody_in_as_another(address: tuple[Address, Listener], folder: Path) -> None:
+    """mallory has come by all the keys of a, and has a certificate of its own."""
+    where, listener = address
+    with pytest.raises(OSError):
+        met(where, Greeting("a"), "b", settings_of("a", folder, shows="mallory"))
+    until(lambda: listener.refused == 1)
+    met(where, Greeting("a"), "b", settings_of("a", folder))
+
+
+def test_nobody_is_taken_for_another(address: tuple[Address, Listener], folder: Path) -> None:
+    """mallory said that it listens where b does."""
+    where, _ = address
+    with pytest.raises(ImpostorError, match="who goes by mallory has the certificate of b"):
+        met(where, Greeting("a"), "mallory", settings_of("a", folder))
+
+
+def test_another_authority_s_are_strangers(address: tuple[Address, Listener], folder: Path, tmp_path: Path) -> None:
+    where, listener = address
+    assert [*make_certificates(tmp_path, MEMBERS)]
+    with pytest.raises(ImpostorError, match="who listens where b should: certificate"):
+        met(where, Greeting("a"), "b", settings_of("a", tmp_path))
+    until(lambda: listener.refused == 1)
+
+
+def test_who_comes_without_is_refused(address: tuple[Address, Listener]) -> None:
+    where, listener = address
+    with pytest.raises(OSError):
+        met(where, Greeting("a"), "b", TransportSettings("a", keys("a", MEMBERS), 5.0))
+    until(lambda: listener.refused == 1)

@@ -1,0 +1,136 @@
+"""What `testbed certificates` makes, and that TLS takes it for what it is, and nothing else."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import stat
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from testbed.certificates import CertificateError, make_certificates
+from testbed.cli import app
+from testbed.tls import AUTHORITY, CERTIFICATE, KEY, Tls, TlsError, shown
+
+pytestmark = pytest.mark.unit
+
+
+def made(folder: Path, *members: str) -> list[str]:
+    return [path.name for path in make_certificates(folder, members)]
+
+
+def met(calls: Tls, answers: Tls) -> tuple[str, str]:
+    """Whom each end of a connection takes the other for. OSError when one does not let it come about."""
+    one, other = socket.socketpair()
+    with closing(answers.accepted(other)) as answering, closing(calls.opened(one)) as calling:
+        for end in (answering, calling):
+            end.settimeout(10)
+
+        def answer() -> str:
+            try:
+                answering.do_handshake()
+                answering.sendall(b"!")
+            finally:
+                with suppress(OSError):
+                    socket.socket.shutdown(answering, socket.SHUT_WR)
+            return shown(answering)
+
+        with ThreadPoolExecutor(1) as pool:
+            caller = pool.submit(answer)
+            try:
+                calling.do_handshake()
+                assert calling.recv(1) == b"!"
+            except BaseException:
+                socket.socket.shutdown(calling, socket.SHUT_RDWR)
+                raise
+            return shown(calling), caller.result()
+
+
+def test_each_end_knows_the_other_by_name(tmp_path: Path) -> None:
+    made(tmp_path, "Paris", "paris_2")
+    assert met(Tls(tmp_path / "Paris"), Tls(tmp_path / "paris_2")) == ("paris_2", "Paris")
+    assert met(Tls(tmp_path / "paris_2"), Tls(tmp_path / "controller")) == ("controller", "paris_2")
+
+
+def test_who_has_a_certificate_of_another_authority_is_not_let_in_and_lets_nobody_in(tmp_path: Path) -> None:
+    for authority in ("one", "other"):
+        made(tmp_path / authority, "paris")
+    ours, theirs = Tls(tmp_path / "one" / "paris"), Tls(tmp_path / "other" / "paris")
+    for calls, answers in ((ours, theirs), (theirs, ours)):
+        with pytest.raises(ssl.SSLError, match="certificate verify failed"):
+            met(calls, answers)
+
+
+def test_who_has_none_is_not_let_in(tmp_path: Path) -> None:
+    made(tmp_path, "paris")
+    nobody = Tls(tmp_path / "paris")
+    nobody._client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    nobody._client.check_hostname = False
+    nobody._client.verify_mode = ssl.CERT_NONE
+    with pytest.raises((OSError, AssertionError)):
+        met(nobody, Tls(tmp_path / "paris"))
+
+
+def test_an_authority_makes_those_that_are_missing_and_changes_none(tmp_path: Path) -> None:
+    assert made(tmp_path, "paris") == ["controller", "paris"]
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert made(tmp_path, "paris", "tokyo") == ["tokyo"]
+    assert {path: path.read_bytes() for path in before} == before
+    assert met(Tls(tmp_path / "paris"), Tls(tmp_path / "tokyo")) == ("tokyo", "paris")
+
+
+def test_nobody_else_can_read_a_key(tmp_path: Path) -> None:
+    made(tmp_path, "paris")
+    keys = [tmp_path / "authority.key", tmp_path / "paris" / KEY, tmp_path / "controller" / KEY]
+    assert {stat.filemode(path.stat().st_mode) for path in keys} == {"-rw-------"}
+    assert not [path for path in tmp_path.rglob("*.pem") if path not in keys and "PRIVATE" in path.read_text()]
+    keys[1].chmod(0o640)
+    with pytest.raises(TlsError, match=f"chmod 600 {keys[1]}"):
+        Tls(tmp_path / "paris")
+
+
+@pytest.mark.parametrize("missing", [AUTHORITY, CERTIFICATE, KEY])
+def test_a_folder_that_is_none_says_what_belongs_in_it(tmp_path: Path, missing: str) -> None:
+    made(tmp_path, "paris")
+    (tmp_path / "paris" / missing).unlink()
+    with pytest.raises(
+        TlsError, match=r"holds authority\.pem, certificate\.pem and key\.pem, as `testbed certificates`"
+    ):
+        Tls(tmp_path / "paris")
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/b", "-a", "a" * 65])
+def test_a_name_that_is_none_is_refused_before_anything_is_made(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match="is no member's name"):
+        made(tmp_path / "new", "paris", name)
+    assert not (tmp_path / "new").exists()
+
+
+def test_no_member_goes_by_the_controllers_name(tmp_path: Path) -> None:
+    with pytest.raises(CertificateError, match="call the member otherwise"):
+        made(tmp_path, "controller")
+
+
+def test_an_authority_that_cannot_be_used_is_said(tmp_path: Path) -> None:
+    for authority in ("one", "other"):
+        made(tmp_path / authority, "paris")
+    key = tmp_path / "one" / "authority.key"
+    key.write_bytes((tmp_path / "other" / "authority.key").read_bytes())
+    with pytest.raises(CertificateError, match=r"authority\.key is not the key of"):
+        made(tmp_path / "one", "tokyo")
+    key.write_text("torn")
+    with pytest.raises(CertificateError, match="Name a folder that is not there yet"):
+        made(tmp_path / "one", "tokyo")
+
+
+def test_the_verb_says_what_it_made_and_where_it_goes(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["certificates", str(tmp_path / "tls"), "paris", "tokyo"])
+    assert done.exit_code == 0, done.output
+    assert done.output.splitlines()[:3] == [str(tmp_path / "tls" / name) for name in ("controller", "paris", "tokyo")]
+    assert "to none" in done.output
+    again = CliRunner().invoke(app, ["certificates", str(tmp_path / "tls"), "controller"])
+    assert again.exit_code == 2 and "call the member otherwise" in again.stderr
