@@ -25,7 +25,7 @@ def test_the_status_and_report_of_a_run_come_back() -> None:
 
 
 def test_a_run_that_fails_says_so() -> None:
-    assert test_in_guest(["tests/no_such_file.py"], limit_s=60).status != 0
+    assert test_in_guest(["-p", "no_such_plugin"], limit_s=60).status != 0
 
 
 def test_the_guest_is_killed_when_its_time_is_up() -> None:

@@ -42,6 +42,8 @@ LINK_RATE = "40mbit"
 LOOK_S = 0.5
 #: A week: machines are moved, and share what they run on with others.
 OLD_S = 7 * 86400.0
+#: An hour. What a run lacked so soon after is what other work took: measured again, the budget would be the same.
+FRESH_S = 3600.0
 #: A host whose processors were busy for less than this part was a quiet one.
 QUIET = 0.1
 
@@ -69,6 +71,11 @@ class Budget:
     cores: int
     measured_s: float
     beside: float
+
+    @property
+    def age_s(self) -> float:
+        """How long ago it was measured."""
+        return time.time() - self.measured_s
 
     def __str__(self) -> str:
         day = time.strftime("%d %B %Y, %H:%M", time.localtime(self.measured_s))
@@ -148,16 +155,22 @@ def _peak(topology: Topology, changes: Iterable[LinkChange]) -> float:
 
 def host_budget(backend: str) -> Budget | None:
     """The budget kept for this host and backend; None when none was measured, or too long ago."""
-    try:
-        budget = Budget(**json.loads(KEPT.read_text()))
-    except (OSError, ValueError, TypeError):
-        return None
-    return budget if budget.key == _key(backend) and time.time() - budget.measured_s <= OLD_S else None
+    budget = _kept()
+    return budget if budget and budget.key == _key(backend) and budget.age_s <= OLD_S else None
 
 
 def contradict() -> None:
-    """A run has shown that the budget kept is wrong: the next one measures it anew."""
-    KEPT.unlink(missing_ok=True)
+    """A run has shown that the budget kept is wrong: the next one measures it anew, unless it is fresh."""
+    budget = _kept()
+    if budget is None or budget.age_s > FRESH_S:
+        KEPT.unlink(missing_ok=True)
+
+
+def _kept() -> Budget | None:
+    try:
+        return Budget(**json.loads(KEPT.read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
 
 
 def measure_budget(backend: str) -> Budget:

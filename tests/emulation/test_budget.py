@@ -130,9 +130,21 @@ def test_a_budget_that_is_old_or_contradicted_is_measured_again(kept: Path) -> N
     assert host_budget("netem") is None
     kept.write_text(json.dumps(asdict(ours)))
     assert host_budget("netem") == ours
+    kept.write_text(json.dumps(asdict(replace(ours, measured_s=time.time() - budget.FRESH_S - 1))))
+    assert host_budget("netem") is not None
     budget.contradict()
     budget.contradict()
     assert host_budget("netem") is None
+
+
+@pytest.mark.unit
+def test_a_budget_that_was_just_measured_is_not_measured_again_for_what_others_took(kept: Path) -> None:
+    """Where runs are beside other work, each would begin with a trial that takes all that the others have."""
+    kept.parent.mkdir()
+    ours = replace(HOST, key=budget._key("netem"), measured_s=time.time() - budget.FRESH_S / 2)
+    kept.write_text(json.dumps(asdict(ours)))
+    budget.contradict()
+    assert host_budget("netem") == ours
 
 
 @pytest.mark.unit

@@ -16,10 +16,19 @@ from tests.run.running import REPOSITORY
 
 SMOKE = str(REPOSITORY / "experiments" / "smoke.yaml")
 
-
-def compare(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "testbed.cli", "compare", SMOKE, *words]
-    return subprocess.run(command, cwd=folder, text=True, capture_output=True, timeout=150, check=False)
+#: As little as two policies can be compared on.
+PAIR = {
+    "name": "pair",
+    "topology": "topology.yaml",
+    "train": {"model": "cnn", "batch": 16, "rounds": 6, "evaluate_every": 3},
+    "compute": {"step_time": "100ms"},
+    "sync": {"policy": "mst"},
+}
+TOPOLOGY = {
+    "name": "pair",
+    "sites": {"quito": {"workers": 1}, "lima": {"workers": 1}},
+    "links": [{"between": ["quito", "lima"], "rate": "20mbit", "delay": "5ms"}],
+}
 
 
 @pytest.mark.unit
@@ -67,8 +76,11 @@ def test_bad_input_is_refused_before_the_first_run(
 @pytest.mark.privileged
 @pytest.mark.timeout(180)
 def test_each_policy_runs_and_the_figures_are_told(tmp_path: Path) -> None:
-    short = ("--set", "train.rounds=6", "--set", "train.evaluate_every=3", "--set", "events=[]")
-    ended = compare(tmp_path, "--policies", "mst,netstorm:roots=2", "--seeds", "7", "--json", *short)
+    for name, value in (("pair", PAIR), ("topology", TOPOLOGY)):
+        (tmp_path / f"{name}.yaml").write_text(json.dumps(value))
+    words = ("pair.yaml", "--policies", "mst,netstorm:roots=2", "--seeds", "7", "--json")
+    command = [sys.executable, "-m", "testbed.cli", "compare", *words]
+    ended = subprocess.run(command, cwd=tmp_path, text=True, capture_output=True, timeout=150, check=False)
     assert ended.returncode == 0, ended.stderr
     figures = json.loads(ended.stdout)
     assert list(figures) == ["mst", "netstorm:roots=2"]

@@ -41,13 +41,15 @@ def summary(running: Running) -> dict[str, Any]:
     return dict(json.loads((running.directory / "summary.json").read_text()))
 
 
+#: What is said of an emulation that is right, on a machine that had no time for it: other tests run beside these, and
+#: other machines on the same processors. Links are slow and late then, never quick; `make smoke` wants none of it.
+LATE = re.compile(r"host was starved|steps took longer|: rate -|: round trip \+|: trace replayed .* late")
+
+
 def assert_trusted(running: Running) -> None:
-    """Trusted; or suspect, and why is that the machine was too busy, as other tests may make it: steps take longer
-    then, and links are off where their shaper itself had to wait."""
+    """Trusted, or suspect because the machine was late and for no other reason."""
     value = summary(running)
-    starved = any("the host was starved" in reason for reason in value["reasons"])
-    others = [reason for reason in value["reasons"] if "of the steps took longer" not in reason]
-    assert starved or others == []
+    assert [reason for reason in value["reasons"] if not LATE.search(reason)] == []
     assert value["verdict"] == ("suspect" if value["reasons"] else "trusted")
 
 
