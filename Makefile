@@ -19,7 +19,8 @@ emulate: setup ## train a model over an emulated wide-area network
 # takes one processor for some minutes, and types and the tests that need no root have the other, part by part, and then
 # both. Then come those that need root, in two lanes, since they mostly wait: runs, and all else with some of the runs,
 # which takes as long; at last those that would disturb any other.
-PARTS = sync controller planning
+PARTS = sync schemes+benchmarks+worker controller planning
+FOLDERS = $(addprefix tests/,$(subst +, ,$(1)))
 RUNS = $(filter-out $(addprefix tests/run/test_,nothing_left.py staggered_run.py),$(wildcard tests/run/test_*.py))
 ROOTS = not guest and not unit
 NETEM_AND_OVS = unshare --net sh -c 'tc qdisc add dev lo root netem && ovs-dpctl add-dp trial' 2>/dev/null
@@ -41,10 +42,10 @@ test-in-guest:
 	@.venv/bin/python -m tests.guest
 
 test-units-%:
-	@nice -n 19 .venv/bin/python -m pytest -m 'unit and not guest' tests/$*
+	@nice -n 19 .venv/bin/python -m pytest -m 'unit and not guest' $(call FOLDERS,$*)
 
 test-units:
-	@nice -n 19 .venv/bin/python -m pytest -m 'unit and not guest' $(PARTS:%=--ignore=tests/%)
+	@nice -n 19 .venv/bin/python -m pytest -m 'unit and not guest' $(addprefix --ignore=,$(call FOLDERS,$(PARTS)))
 
 test-runs:
 	@.venv/bin/python -m pytest -m '$(ROOTS) and not alone' $(RUNS)

@@ -34,12 +34,12 @@ class RunDirectory:
         root, are two. Whenever the directory is there, its manifest is.
         """
         began_s = time.time()
-        self.id = f"{experiment}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(began_s))}-{secrets.token_hex(2)}"
+        fresh = _claimed(root, f"{experiment}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(began_s))}")
+        self.id = fresh.name[1:]
         self.path = root / self.id
         self._records: dict[str, Records] = {}
         self._lock = threading.Lock()
         manifest = {"id": self.id, "experiment": experiment, "started_s": began_s, "process": _own_process()}
-        fresh = root / f".{self.id}"
         try:
             _fill(fresh, manifest)
             fresh.rename(self.path)
@@ -86,9 +86,23 @@ class RunDirectory:
                     os.chown(path, int(owner), group, follow_symlinks=False)
 
 
+def _claimed(root: Path, beginning: str) -> Path:
+    """An empty folder `.<id>` in which to make what comes to be `<id>`: no other run has that, or makes it."""
+    root.mkdir(parents=True, exist_ok=True)
+    while True:
+        claimed = root / f".{beginning}-{secrets.token_hex(2)}"
+        try:
+            claimed.mkdir()
+        except FileExistsError:
+            continue
+        if not (root / claimed.name[1:]).exists():
+            return claimed
+        claimed.rmdir()
+
+
 def _fill(folder: Path, manifest: Mapping[str, Any]) -> None:
     """What is there from the beginning."""
-    (folder / "logs").mkdir(parents=True)
+    (folder / "logs").mkdir()
     with (folder / RESERVE).open("wb") as file:
         os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
     write_json(folder / "manifest.json", manifest)

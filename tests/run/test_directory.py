@@ -35,6 +35,17 @@ def test_many_at_once_all_have_a_directory_and_latest_is_one_of_them(tmp_path: P
     assert {path.name for path in tmp_path.iterdir()} == {"latest", *(run.id for run in runs)}
 
 
+def test_digits_that_another_run_has_are_drawn_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its directory, or one that it still makes."""
+    monkeypatch.setattr("time.strftime", lambda *_: "20261123-120000")
+    drawn = iter(["aaaa", "aaaa", "bbbb", "cccc"])
+    monkeypatch.setattr("secrets.token_hex", lambda _: next(drawn))
+    first = RunDirectory("quick", tmp_path)
+    (tmp_path / ".quick-20261123-120000-bbbb").mkdir()
+    assert RunDirectory("quick", tmp_path).id.endswith("-cccc")
+    assert first.read_whole("manifest.json") and next(drawn, None) is None
+
+
 def test_it_has_a_manifest_from_the_beginning(tmp_path: Path) -> None:
     manifest = RunDirectory("quick", tmp_path).read_whole("manifest.json")
     assert manifest and manifest["experiment"] == "quick"
