@@ -48,11 +48,11 @@ BUILD = ROOT / "build"
 WORKER_CODE = (
     "__init__.py",
     "atomic_file.py",
-    "tls.py",
     "link.py",
     "plan.py",
     "protocol.py",
     "schema.py",
+    "tls.py",
     "workload.py",
     "schemes/**/*.py",
     "sync/**/*.py",
