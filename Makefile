@@ -7,7 +7,7 @@ SHELL := /bin/bash
 # Files that root makes in the checkout are handed back to the user who called sudo, however the recipe ends.
 GIVE_BACK = trap './setup.sh give-back' EXIT
 HAS_NETEM = unshare --net tc qdisc add dev lo root netem 2>/dev/null
-BENCHMARKS = $(foreach name,fidelity startup shaping replay swap transport allreduce packing simulated policies hop cpn,$(wildcard benchmarks/$(name).py))
+BENCHMARKS = $(foreach name,fidelity startup shaping replay swap transport allreduce tls packing simulated policies hop cpn,$(wildcard benchmarks/$(name).py))
 
 setup: ## packages, environment, Docker engine, worker image: what is missing of them
 	@./setup.sh
