@@ -7,15 +7,16 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.guest.kernel import REPOSITORY, GuestError, test_in_guest
+from tests.waiting import until
 
 pytestmark = pytest.mark.privileged
+
+DEADLINE_S = 10.0
 
 
 def test_the_status_and_report_of_a_run_come_back() -> None:
@@ -37,12 +38,12 @@ def test_the_guest_ends_with_who_started_it() -> None:
     """Also where that is killed, and can take nothing away."""
     launcher = "from tests.guest.kernel import run_in_guest; run_in_guest(['sleep', '60'], limit_s=60)"
     with subprocess.Popen([sys.executable, "-c", launcher], cwd=REPOSITORY) as process:
-        wait_until(lambda: init_below(process.pid) != "")
+        until(lambda: init_below(process.pid) != "", DEADLINE_S)
         init = init_below(process.pid)
-        wait_until(lambda: len(running(init)) > 3)  # processes run in it, too
+        until(lambda: len(running(init)) > 3, DEADLINE_S)  # processes run in it, too
         os.kill(process.pid, signal.SIGKILL)
     shutil.rmtree(Path(init).parent)  # the launcher's, which could not
-    wait_until(lambda: not running(init))
+    until(lambda: not running(init), DEADLINE_S)
 
 
 def init_below(pid: int) -> str:
@@ -61,10 +62,3 @@ def init_of(folder: Path) -> str:
 def running(init: str) -> list[int]:
     """The processes of a guest: its kernel's own, and those it runs its guest's in."""
     return [int(each.name) for each in Path("/proc").iterdir() if each.name.isdecimal() and init_of(each) == init]
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)

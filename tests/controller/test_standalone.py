@@ -41,6 +41,17 @@ def controller(stack: ExitStack, folder: Path, port: int, *others: str) -> subpr
     return start(stack, "-m", "testbed.controller.standalone", *words, *more, *others)
 
 
+def trained(stack: ExitStack, folder: Path, address: str, identity: str) -> set[str]:
+    """Both members run the program that is in the folder, each with its own `identity` there; what they say at last."""
+    members = [
+        start(stack, str(folder / "train.py"), address, name, "127.0.0.1", str(folder / identity.format(name)))
+        for name in ("paris", "tokyo")
+    ]
+    outputs = [member.communicate(timeout=90) for member in members]
+    assert [member.wait() for member in members] == [0, 0], outputs
+    return {out.splitlines()[-1] for out, _ in outputs}
+
+
 def test_the_guide_s_program_trains_on_two_machines(tmp_path: Path) -> None:
     program = re.search(r"```python\n(# train\.py.*?)```", GUIDE.read_text(), re.DOTALL)
     assert program
@@ -49,16 +60,9 @@ def test_the_guide_s_program_trains_on_two_machines(tmp_path: Path) -> None:
     with ExitStack() as stack:
         served = controller(stack, tmp_path, port)
         # The controller makes the tokens first of all.
-        address = f"tcp:127.0.0.1:{port}"
-        members = [
-            start(stack, str(tmp_path / "train.py"), address, name, "127.0.0.1", f"{tmp_path}/secrets/{name}.token")
-            for name in ("paris", "tokyo")
-        ]
-        outputs = [member.communicate(timeout=90) for member in members]
-        assert [member.wait() for member in members] == [0, 0], outputs
+        lines = trained(stack, tmp_path, f"tcp:127.0.0.1:{port}", "secrets/{}.token")
         served.send_signal(signal.SIGTERM)
         assert served.wait(20) == 0, served.communicate()[1]
-    lines = {out.splitlines()[-1] for out, _ in outputs}
     assert len(lines) == 1 and "parameters" in lines.pop()
 
 
@@ -75,16 +79,10 @@ def test_over_tls_two_machines_train_and_nothing_is_to_be_read_on_the_way(tmp_pa
         served = controller(stack, tmp_path, port, "--tls", str(tmp_path / "tls" / "controller"))
         proxy = stack.enter_context(Proxy(lambda: ("127.0.0.1", port), 1))
         until((tmp_path / "run" / "admin.sock").exists)
-        address = "tcp:{}:{}".format(*proxy.address)
-        members = [
-            start(stack, str(tmp_path / "train.py"), address, name, "127.0.0.1", f"{tmp_path}/tls/{name}")
-            for name in ("paris", "tokyo")
-        ]
-        outputs = [member.communicate(timeout=90) for member in members]
-        assert [member.wait() for member in members] == [0, 0], outputs
+        lines = trained(stack, tmp_path, "tcp:{}:{}".format(*proxy.address), "tls/{}")
         served.send_signal(signal.SIGTERM)
         assert served.wait(20) == 0, served.communicate()[1]
-    assert len({out.splitlines()[-1] for out, _ in outputs}) == 1
+    assert len(lines) == 1
     assert len(proxy.passed) > 10_000 and b"paris" not in proxy.passed
     assert sorted(file.name for file in (tmp_path / "secrets").iterdir()) == ["controller.key"], "no tokens are needed"
 

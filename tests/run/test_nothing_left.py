@@ -78,7 +78,7 @@ def test_an_interrupt_leaves_nothing(line: str, foreign: Container, tmp_path: Pa
 
 def test_a_request_to_end_leaves_nothing(tmp_path: Path) -> None:
     with Running(tmp_path, "experiments/smoke.yaml") as running:
-        running.wait_for("workers in containers")
+        running.wait_for("round    ")
         running.process.terminate()
         assert running.end() == 130, running.output
     assert running.left_behind == NOTHING
