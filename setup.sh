@@ -170,12 +170,9 @@ step "shaping core" \
     "It is compiled with gcc against the headers of libc6-dev; see what it says above." \
     .venv/bin/python -m testbed.emulation.shaping
 
-# Numba keeps what it compiled beside the source, and compiles again when that is newer.
-if [ -z "$(find testbed/planning/__pycache__ -name 'events.*.nbi' -newer testbed/planning/events.py 2>/dev/null)" ]; then
-    step "plan simulator" \
-        "Numba compiles it; see what it says above." \
-        .venv/bin/python -m testbed.planning
-fi
+step "plan simulator" \
+    "It is compiled with gcc against the headers of libc6-dev; see what it says above." \
+    .venv/bin/python -m testbed.planning
 
 step "Docker engine" \
     "Start an engine yourself and run this again: it is used as it is." \

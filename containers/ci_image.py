@@ -11,6 +11,7 @@ from pathlib import Path
 
 import docker
 
+from testbed import compiler
 from testbed.emulation.doctor import PROGRAMS
 from testbed.emulation.image import (
     ROOT,
@@ -29,10 +30,9 @@ from testbed.emulation.image import (
     told,
     wheelhouse,
 )
-from testbed.emulation.shaping import build
 
 #: What a run calls, an engine, and what the shaping core is made with.
-DEBIAN_PACKAGES = sorted({*PROGRAMS.values(), *build.PACKAGES.split(), "docker.io"})
+DEBIAN_PACKAGES = sorted({*PROGRAMS.values(), *compiler.PACKAGES.split(), "docker.io"})
 
 #: What of the checkout goes into the image: all that a run reads, and that the worker image's tag is made of.
 CODE = (

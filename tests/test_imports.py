@@ -19,6 +19,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 #: Room → the rooms it may import, beside itself. A room that is not here has no place yet, which is an error too.
 ARROWS: dict[str, set[str]] = {
     "atomic_file": set(),
+    "compiler": set(),
     "link": set(),
     "plan": set(),
     "schema": set(),
@@ -29,17 +30,18 @@ ARROWS: dict[str, set[str]] = {
     "schemes": {"planning", "sync", "plan", "protocol", "schema"},
     "trace": {"link", "atomic_file"},
     "spec": {"schemes", "trace", "link", "atomic_file"},
-    "planning": {"plan", "link"},
+    "planning": {"compiler", "plan", "link"},
     "telemetry": {"spec", "trace", "plan", "protocol", "link", "atomic_file"},
-    "emulation": {"planning", "telemetry", "spec", "trace", "plan", "protocol", "link"},
+    "emulation": {"compiler", "planning", "telemetry", "spec", "trace", "plan", "protocol", "link"},
     "controller": {
-        *("planning", "telemetry", "spec", "trace", "plan", "protocol", "schema", "link", "tls", "atomic_file"),
+        *("compiler", "planning", "telemetry", "spec", "trace", "plan", "protocol", "schema", "link", "tls"),
+        "atomic_file",
     },
     "sync": {"plan", "protocol", "schema", "tls", "atomic_file"},
     "worker": {"schemes", "sync", "workload", "plan", "protocol", "schema", "tls"},
     "run": {
         *("controller", "emulation", "planning", "telemetry", "spec", "schemes", "trace"),
-        *("workload", "plan", "protocol", "link", "atomic_file"),
+        *("compiler", "workload", "plan", "protocol", "link", "atomic_file"),
     },
     "report": {"run", "planning", "telemetry", "spec", "trace", "plan", "protocol", "schema", "link", "atomic_file"},
     "result": {"run", "report"},
@@ -47,7 +49,7 @@ ARROWS: dict[str, set[str]] = {
     "__main__": {"cli"},
     "cli": {
         *("run", "report", "controller", "emulation", "planning", "telemetry", "spec", "trace", "plan", "link"),
-        "certificates",
+        *("certificates", "compiler"),
     },
 }
 

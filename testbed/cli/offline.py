@@ -7,10 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from testbed.cli.console import BAD_INPUT, fail
+from testbed.cli.console import BAD_INPUT, CANNOT, fail
+from testbed.compiler import CompilerError
 from testbed.plan import Plan
 from testbed.planning import BoundError, PolicyError, View, ViewError, make_policy, predict, simulate
 from testbed.planning.bound import bound
+from testbed.planning.events import load as load_simulator
 from testbed.planning.period import least_period
 from testbed.run.compare import Variant
 from testbed.run.view import declared_view
@@ -27,6 +29,7 @@ def planned(
     """The plan, and its figures in seconds and bytes; what is missing or makes no sense ends the program with words."""
     seen = _recorded(view, model_bytes) if view else _declared(topology, model_bytes)
     try:
+        load_simulator()
         asked = Variant.parse(policy)
         chosen = make_policy(asked.policy, asked.options)
         made = chosen.replan(seen, _in_force(last)) if last else chosen.plan(seen)
@@ -34,6 +37,8 @@ def planned(
         period_s = least_period(seen, known=least)
     except (PolicyError, BoundError, ValueError) as error:
         raise fail(BAD_INPUT, error) from None
+    except CompilerError as error:
+        raise fail(CANNOT, error) from None
     figures = _figures(seen, made) | {
         "lower_bound_seconds": period_s,
         "bound_seconds": least.seconds,

@@ -1,7 +1,8 @@
 """The controller as a process of its own: `python -m testbed.controller --sockets D --admin A --spec F --out DIR`.
 
-Prints to standard error; ends with 0 on SIGTERM or SIGINT, and with 2 when the spec can't be used. It stays after
-the run's end, so that the run can read its last state, and dies with the process (thread) that started it.
+Prints to standard error; ends with 0 on SIGTERM or SIGINT, with 2 when the spec can't be used, and with 3 without a C
+compiler. It stays after the run's end, so that the run can read its last state, and dies with the process (thread) that
+started it.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ import signal
 import sys
 from pathlib import Path
 
+from testbed.compiler import CompilerError
 from testbed.controller.serve import Endpoints, serve
 from testbed.controller.spec import load_spec
 from testbed.planning import PolicyError
+from testbed.planning.events import load as load_simulator
 
 PR_SET_PDEATHSIG = 1
 
@@ -44,10 +47,14 @@ def main() -> int:
         return 2
     try:
         endpoints = Endpoints(args.sockets, args.admin, args.admin.with_name("http.key"), http=args.http)
+        load_simulator()
         asyncio.run(serve(spec, endpoints, args.out))
     except (OSError, PolicyError) as error:
         print(f"controller: {error}", file=sys.stderr)
         return 2
+    except CompilerError as error:
+        print(f"controller: {error}", file=sys.stderr)
+        return 3
     return 0
 
 

@@ -3,7 +3,7 @@
 It knows nothing of the network but what members measure; every pair counts as equally fast until then. Members join
 over TCP, each with a token of its own: the file NAME.token in the folder of secrets, which is made if it is not there.
 With --tls all is encrypted, and each comes with its certificate instead.
-Ends with 0 on SIGTERM or SIGINT, and with 2 when something can't be used.
+Ends with 0 on SIGTERM or SIGINT, with 2 when something can't be used, and with 3 without a C compiler.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from testbed.compiler import CompilerError
 from testbed.controller.identity import Identities
 from testbed.controller.member_server import TcpEndpoint
 from testbed.controller.secret_file import read_secret, write_secret
 from testbed.controller.serve import Endpoints, serve
 from testbed.controller.spec import ControllerSpec, Elasticity, PlanningSpec
 from testbed.planning import Edge, Member, PolicyError, View
+from testbed.planning.events import load as load_simulator
 from testbed.protocol import Job
 from testbed.tls import Tls
 
@@ -90,10 +92,14 @@ def main() -> int:
             tcp,
             args.http,
         )
+        load_simulator()
         asyncio.run(serve(spec, endpoints, args.out))
     except (OSError, ValueError, PolicyError) as error:
         print(f"controller: {error}", file=sys.stderr)
         return 2
+    except CompilerError as error:
+        print(f"controller: {error}", file=sys.stderr)
+        return 3
     return 0
 
 

@@ -22,10 +22,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from testbed import compiler
 from testbed.emulation import budget, engine, fixes, switch
 from testbed.emulation.fixes import CannotFix
 from testbed.emulation.limits import missing_limits
-from testbed.emulation.shaping import available_backends, build
+from testbed.emulation.shaping import available_backends
 from testbed.emulation.switch import available_switches
 from testbed.spec.topology import SwitchName
 
@@ -254,7 +255,7 @@ def _budget(probes: Probes) -> Finding:
 
 def _mend_backend(name: str) -> str:
     if name == "userspace" and shutil.which("cc") is None:
-        return fixes.install(build.PACKAGES.split())
+        return fixes.install(compiler.PACKAGES.split())
     return fixes.load_modules(MODULES[name])
 
 

@@ -6,9 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from testbed.compiler import CompilerError
 from testbed.controller.spec import GossipGraph
 from testbed.planning import PolicyError, make_policy
+from testbed.planning.events import load as load_simulator
 from testbed.planning.graphs import Graph, GraphError, make_graph
+from testbed.run.errors import CannotRun
 from testbed.run.view import declared_view
 from testbed.schemes.assignment import Assignment, GossipAssignment, Setting
 from testbed.schemes.options import Misfit
@@ -35,7 +38,11 @@ def site_period(spec: ExperimentFile) -> int:
 
 def check_policy(experiment: Experiment) -> None:
     """Raise SpecError when the experiment's policy does not exist, refuses its options, or has no plan for the
-    network as the files declare it: found out by planning, before anything is built."""
+    network as the files declare it: found out by planning, before anything is built. CannotRun without a compiler."""
+    try:
+        load_simulator()
+    except CompilerError as error:
+        raise CannotRun(str(error)) from None
     sync = experiment.spec.sync
     known = declared_view(experiment.topology, experiment.spec.round_bytes)
     try:

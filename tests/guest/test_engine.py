@@ -23,8 +23,7 @@ links: [{between: [paris, tokyo], rate: 40mbit, delay: 10ms}]
 """
 DELAY_MS = 10.0
 
-#: Without the wide registers, on one core, under a kernel whose system calls are slow, a step takes long, and what
-#: judges plans takes minutes to compile.
+#: Without the wide registers, on one core, under a kernel whose system calls are slow, a step takes long.
 EXPERIMENT = """
 name: guest
 topology: two-sites.yaml

@@ -1,0 +1,446 @@
+/* The simulator's inner loop: chunks over connections, from event to event. `events.py` says what comes in, and calls it.
+ *
+ * A connection ("flow") carries items in a fixed order, the one in which senders prefer them: flow f's are `first[f]` to
+ * before `first[f + 1]`, and in each round they come once more; round k's item i is "chunk" k * items + i. One is ready
+ * once what it forwards is there; the first that is ready goes next.
+ *
+ *     begin --> add --(all contributions)--> put: to the parent          put --> start --(sent)--> arrive --> add, accept
+ *                 `--(at the root, the key whole)--> accept --> put: to the children
+ */
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#define NONE (-1)
+/* Rates, and times, that differ by less than this part are the same. */
+#define SAME 1e-9
+/* NetStorm's rule: a chunk leaves a queue of more than 2L for an auxiliary route whose first queue has less than L. */
+#define AUXILIARY_QUEUE 1
+
+/* What comes in, as `events.py` has it: the same names in the same order. */
+struct sizes {
+    int64_t flows, capacities, items, members, positions, keys, routes, rounds;
+};
+struct network {
+    const int64_t *target;
+    const double *delay_s;
+    const int64_t *draws, *drawn;
+    const double *capacity;
+};
+struct items {
+    const int64_t *first, *flow;
+    const double *size;
+    const int64_t *position, *is_mean, *partial, *means, *sibling;
+};
+struct work {
+    const int64_t *awaited, *key, *key_first;
+    const double *begin_s, *compute_s;
+};
+struct routes {
+    const int64_t *relieves, *direct, *first, *hops;
+};
+
+struct flow {
+    int64_t waiting;        /* chunks that are ready */
+    int64_t low;            /* from where on to look for one */
+    int64_t sending;        /* the chunk that is being sent, or NONE */
+    double left, sent;      /* bytes of that one; of all */
+    double rate;            /* bytes a second while it sends */
+    struct arrival *ring;   /* what is on its way, from the head-th arrival to before the tail-th */
+    int64_t ring_size, head, tail;
+    int64_t route;          /* the auxiliary route that it carries a chunk of, */
+    double acknowledged_s;  /* and when that is acknowledged */
+};
+struct arrival {
+    double at_s;
+    int64_t chunk;
+};
+struct member {
+    double begin_s;         /* when it begins next, its round `current` */
+    int64_t current;
+};
+struct relay {
+    int64_t hop;            /* at which its chunk is */
+    int64_t queued;         /* the chunk that waits for the next hop, or NONE */
+};
+
+struct simulation {
+    const struct sizes *n;
+    const struct network *network;
+    const struct items *items;
+    const struct work *work;
+    const struct routes *routes;
+    double now;
+    bool changed;           /* whether rates do */
+    bool *ready, *gone;     /* of chunks */
+    struct flow *flows;
+    struct arrival *arrivals;
+    struct member *members;
+    struct relay *relays;
+    int32_t *awaited;       /* of rounds, members and positions: the contributions still to come */
+    int32_t *keyed;         /* of rounds and keys: the positions whose sum is not whole */
+    int64_t *missing;       /* of rounds and members: the positions without a mean */
+    double *finished_s;     /* of rounds and members */
+    /* Of capacities, while rates are shared: what is left, among how many flows, and whether it is used up. */
+    double *room;
+    int64_t *users;
+    bool *full;
+    int64_t *busy;          /* flows that send */
+};
+
+/* Whether a flow carries what others leave to it, and nothing of its own: one of an auxiliary route. */
+static bool is_relay(const struct simulation *s, int64_t f)
+{
+    return s->items->first[f] == s->items->first[f + 1];
+}
+
+static struct arrival *arrival(struct flow *flow, int64_t position)
+{
+    return &flow->ring[position % flow->ring_size];
+}
+
+/* The first chunk of a flow that is ready, of those that wait. */
+static int64_t take(struct simulation *s, int64_t f)
+{
+    struct flow *flow = &s->flows[f];
+    int64_t first = s->items->first[f], own = s->items->first[f + 1] - first;
+    bool low = true;
+    for (int64_t at = flow->low;; at++) {
+        int64_t chunk = at / own * s->n->items + first + at % own;
+        if (s->gone[chunk]) {
+            flow->low += low;
+        } else if (s->ready[chunk]) {
+            s->gone[chunk] = true;
+            flow->waiting--;
+            return chunk;
+        } else {
+            low = false;
+        }
+    }
+}
+
+static void start(struct simulation *s, int64_t f, int64_t chunk)
+{
+    struct flow *flow = &s->flows[f];
+    flow->sending = chunk;
+    flow->left = s->items->size[chunk % s->n->items];
+    flow->sent += flow->left;
+}
+
+/* An item may be sent. */
+static void put(struct simulation *s, int64_t k, int64_t i)
+{
+    int64_t f = s->items->flow[i];
+    s->ready[k * s->n->items + i] = true;
+    s->flows[f].waiting++;
+    if (s->flows[f].sending == NONE) {
+        start(s, f, take(s, f));
+        s->changed = true;
+    }
+}
+
+/* Member m has the mean of everything, and goes on. */
+static void finish(struct simulation *s, int64_t k, int64_t m)
+{
+    s->finished_s[k * s->n->members + m] = s->now;
+    if (k + 1 < s->n->rounds) {
+        s->members[m].current = k + 1;
+        s->members[m].begin_s = s->now + s->work->compute_s[m];
+    }
+}
+
+/* Member m has the mean at a position. */
+static void accept(struct simulation *s, int64_t k, int64_t m, int64_t p)
+{
+    int64_t *missing = &s->missing[k * s->n->members + m];
+    --*missing;
+    for (int64_t i = s->items->means[m * s->n->positions + p]; i != NONE; i = s->items->sibling[i])
+        put(s, k, i);
+    if (!*missing)
+        finish(s, k, m);
+}
+
+/* One more contribution to m's sum at a position. */
+static void add(struct simulation *s, int64_t k, int64_t m, int64_t p)
+{
+    int64_t at = m * s->n->positions + p;
+    if (--s->awaited[k * s->n->members * s->n->positions + at])
+        return;
+    if (s->items->partial[at] != NONE) {
+        put(s, k, s->items->partial[at]);
+        return;
+    }
+    int64_t key = s->work->key[p];
+    if (--s->keyed[k * s->n->keys + key])
+        return;
+    for (int64_t q = s->work->key_first[key]; q < s->n->positions && s->work->key[q] == key; q++)
+        accept(s, k, m, q);
+}
+
+/* A chunk has come to member m. */
+static void deliver(struct simulation *s, int64_t chunk, int64_t m)
+{
+    int64_t k = chunk / s->n->items, i = chunk % s->n->items;
+    (s->items->is_mean[i] ? accept : add)(s, k, m, s->items->position[i]);
+}
+
+static void relay(struct simulation *s, int64_t f, int64_t r, int64_t chunk)
+{
+    s->flows[f].route = r;
+    start(s, f, chunk);
+    s->changed = true;
+}
+
+/* A chunk has come to the end of one of its auxiliary route's flows. */
+static void hop(struct simulation *s, int64_t chunk, int64_t f)
+{
+    const struct routes *routes = s->routes;
+    int64_t r = s->flows[f].route, at = routes->first[r] + ++s->relays[r].hop;
+    if (at < routes->first[r + 1]) {
+        if (s->flows[routes->hops[at]].sending == NONE)
+            relay(s, routes->hops[at], r, chunk);
+        else
+            s->relays[r].queued = chunk;
+        return;
+    }
+    double at_s = s->now;
+    for (int64_t back = routes->first[r + 1] - 1; back >= routes->first[r]; back--) {
+        at_s += s->network->delay_s[routes->hops[back]];
+        s->flows[routes->hops[back]].acknowledged_s = at_s;
+    }
+    deliver(s, chunk, s->network->target[f]);
+}
+
+/* The acknowledgement has come back: a flow may carry another chunk, one that waits for it first. */
+static void free_relay(struct simulation *s, int64_t f)
+{
+    s->flows[f].sending = NONE;
+    for (int64_t r = 0; r < s->n->routes; r++) {
+        int64_t chunk = s->relays[r].queued;
+        if (chunk != NONE && s->routes->hops[s->routes->first[r] + s->relays[r].hop] == f) {
+            s->relays[r].queued = NONE;
+            relay(s, f, r, chunk);
+            return;
+        }
+    }
+}
+
+/* Move the first of what waits for a flow to auxiliary routes that are free. */
+static void relieve(struct simulation *s)
+{
+    for (int64_t r = 0; r < s->n->routes; r++) {
+        int64_t f = s->routes->relieves[r], direct = s->routes->direct[r], first = s->routes->hops[s->routes->first[r]];
+        int64_t queued = direct == NONE ? 0 : s->flows[direct].waiting;
+        if (s->flows[f].waiting > 2 * AUXILIARY_QUEUE && queued < AUXILIARY_QUEUE && s->flows[first].sending == NONE) {
+            s->relays[r].hop = 0;
+            relay(s, first, r, take(s, f));
+        }
+    }
+}
+
+/* The last byte of what a flow sends is on its way. */
+static void end(struct simulation *s, int64_t f)
+{
+    struct flow *flow = &s->flows[f];
+    *arrival(flow, flow->tail++) = (struct arrival){s->now + s->network->delay_s[f], flow->sending};
+    if (flow->waiting) {
+        start(s, f, take(s, f));
+        return;
+    }
+    flow->left = INFINITY;
+    s->changed = true;
+    if (!is_relay(s, f)) /* which is taken until an acknowledgement comes back */
+        flow->sending = NONE;
+}
+
+/* All that happens by now, but for what ends being sent. */
+static void arrive(struct simulation *s)
+{
+    for (int64_t f = 0; f < s->n->flows; f++) {
+        struct flow *flow = &s->flows[f];
+        while (flow->head < flow->tail && arrival(flow, flow->head)->at_s <= s->now) {
+            int64_t chunk = arrival(flow, flow->head++)->chunk;
+            if (is_relay(s, f))
+                hop(s, chunk, f);
+            else
+                deliver(s, chunk, s->network->target[f]);
+        }
+    }
+    for (int64_t f = 0; f < s->n->flows; f++)
+        if (s->flows[f].acknowledged_s <= s->now) {
+            s->flows[f].acknowledged_s = INFINITY;
+            free_relay(s, f);
+        }
+    for (int64_t m = 0; m < s->n->members; m++)
+        if (s->members[m].begin_s <= s->now) {
+            int64_t k = s->members[m].current;
+            s->members[m].begin_s = INFINITY;
+            if (!s->missing[k * s->n->members + m]) /* a model without elements */
+                finish(s, k, m);
+            for (int64_t p = 0; p < s->n->positions; p++)
+                add(s, k, m, p);
+        }
+}
+
+/* When something arrives next, a member begins, or an acknowledgement comes back from an auxiliary route. */
+static double next_event(const struct simulation *s)
+{
+    double at_s = INFINITY;
+    for (int64_t m = 0; m < s->n->members; m++)
+        at_s = fmin(at_s, s->members[m].begin_s);
+    for (int64_t f = 0; f < s->n->flows; f++) {
+        struct flow *flow = &s->flows[f];
+        at_s = fmin(at_s, flow->acknowledged_s);
+        if (flow->head < flow->tail)
+            at_s = fmin(at_s, arrival(flow, flow->head)->at_s);
+    }
+    return at_s;
+}
+
+/* Max-min fair rates of the first `count` flows in `busy`: progressive filling, O(levels * flows * route length). */
+static void share(struct simulation *s, int64_t count)
+{
+    const int64_t *draws = s->network->draws, *drawn = s->network->drawn;
+    int64_t left = 0;
+    for (int64_t c = 0; c < s->n->capacities; c++) {
+        s->room[c] = s->network->capacity[c];
+        s->users[c] = 0;
+    }
+    for (int64_t i = 0; i < count; i++) {
+        int64_t f = s->busy[i];
+        bool bounded = draws[f] < draws[f + 1];
+        s->flows[f].rate = bounded ? NONE : INFINITY;
+        left += bounded;
+        for (int64_t at = draws[f]; at < draws[f + 1]; at++)
+            s->users[drawn[at]]++;
+    }
+    while (left) {
+        double least = INFINITY;
+        for (int64_t c = 0; c < s->n->capacities; c++)
+            if (s->users[c])
+                least = fmin(least, s->room[c] / (double)s->users[c]);
+        for (int64_t c = 0; c < s->n->capacities; c++)
+            s->full[c] = s->users[c] && s->room[c] <= least * (double)s->users[c] * (1 + SAME);
+        for (int64_t i = 0; i < count; i++) {
+            int64_t f = s->busy[i];
+            if (s->flows[f].rate >= 0)
+                continue;
+            for (int64_t at = draws[f]; at < draws[f + 1]; at++)
+                if (s->full[drawn[at]])
+                    s->flows[f].rate = least;
+            if (s->flows[f].rate < 0)
+                continue;
+            left--;
+            for (int64_t at = draws[f]; at < draws[f + 1]; at++) {
+                s->users[drawn[at]]--;
+                s->room[drawn[at]] = fmax(s->room[drawn[at]] - least, 0);
+            }
+        }
+    }
+}
+
+/* From event to event, until there is none. */
+static void run(struct simulation *s)
+{
+    for (int64_t count = 0;;) {
+        if (s->changed) {
+            count = 0;
+            for (int64_t f = 0; f < s->n->flows; f++)
+                if (s->flows[f].left < INFINITY)
+                    s->busy[count++] = f;
+            share(s, count);
+            s->changed = false;
+        }
+        double step = INFINITY, other_s = next_event(s);
+        for (int64_t i = 0; i < count; i++)
+            step = fmin(step, s->flows[s->busy[i]].left / s->flows[s->busy[i]].rate);
+        if (step == INFINITY && other_s == INFINITY)
+            return;
+        if (other_s <= s->now + step) {
+            step = other_s - s->now;
+            s->now = other_s;
+        } else {
+            s->now += step;
+        }
+        int64_t over = 0; /* which ones end is known before any of them begins another */
+        for (int64_t i = 0; i < count; i++) {
+            int64_t f = s->busy[i];
+            struct flow *flow = &s->flows[f];
+            if (flow->left / flow->rate <= step * (1 + SAME)) {
+                s->busy[i] = s->busy[over];
+                s->busy[over++] = f;
+            } else if (flow->rate < INFINITY) {
+                flow->left -= flow->rate * step;
+            }
+        }
+        for (int64_t i = 0; i < over; i++)
+            end(s, s->busy[i]);
+        arrive(s);
+        relieve(s);
+    }
+}
+
+/* Nothing is on its way; members are about to begin. */
+static void begin(struct simulation *s)
+{
+    const struct sizes *n = s->n;
+    struct arrival *ring = s->arrivals;
+    for (int64_t f = 0; f < n->flows; f++) {
+        int64_t carried = n->rounds * (s->items->first[f + 1] - s->items->first[f]);
+        s->flows[f] = (struct flow){.sending = NONE, .left = INFINITY, .ring = ring,
+                                    .ring_size = carried > 2 ? carried : 2, .route = NONE, .acknowledged_s = INFINITY};
+        ring += s->flows[f].ring_size;
+    }
+    for (int64_t m = 0; m < n->members; m++)
+        s->members[m].begin_s = s->work->begin_s[m];
+    for (int64_t r = 0; r < n->routes; r++)
+        s->relays[r].queued = NONE;
+    for (int64_t k = 0; k < n->rounds; k++) {
+        for (int64_t at = 0; at < n->members * n->positions; at++)
+            s->awaited[k * n->members * n->positions + at] = (int32_t)s->work->awaited[at];
+        for (int64_t p = 0; p < n->positions; p++)
+            s->keyed[k * n->keys + s->work->key[p]]++;
+        for (int64_t m = 0; m < n->members; m++) {
+            s->missing[k * n->members + m] = n->positions;
+            s->finished_s[k * n->members + m] = INFINITY;
+        }
+    }
+}
+
+static bool allocate(void *array, int64_t count, size_t size)
+{
+    return (*(void **)array = calloc((size_t)count + 1, size)) != NULL;
+}
+
+/* When each member finished each round, and the bytes that each flow carried; false where memory is out. */
+bool simulate(const struct sizes *n, const struct network *network, const struct items *items, const struct work *work,
+              const struct routes *routes, double *finished_s, double *sent)
+{
+    struct simulation s = {.n = n, .network = network, .items = items, .work = work, .routes = routes,
+                           .finished_s = finished_s};
+    bool fits = allocate(&s.ready, n->rounds * n->items, sizeof *s.ready) &&
+                allocate(&s.gone, n->rounds * n->items, sizeof *s.gone) &&
+                allocate(&s.flows, n->flows, sizeof *s.flows) &&
+                allocate(&s.arrivals, n->rounds * n->items + 2 * n->flows, sizeof *s.arrivals) &&
+                allocate(&s.members, n->members, sizeof *s.members) &&
+                allocate(&s.relays, n->routes, sizeof *s.relays) &&
+                allocate(&s.awaited, n->rounds * n->members * n->positions, sizeof *s.awaited) &&
+                allocate(&s.keyed, n->rounds * n->keys, sizeof *s.keyed) &&
+                allocate(&s.missing, n->rounds * n->members, sizeof *s.missing) &&
+                allocate(&s.room, n->capacities, sizeof *s.room) &&
+                allocate(&s.users, n->capacities, sizeof *s.users) &&
+                allocate(&s.full, n->capacities, sizeof *s.full) &&
+                allocate(&s.busy, n->flows, sizeof *s.busy);
+    if (fits) {
+        begin(&s);
+        run(&s);
+        for (int64_t f = 0; f < n->flows; f++)
+            sent[f] = s.flows[f].sent;
+    }
+    void *arrays[] = {s.ready, s.gone, s.flows, s.arrivals, s.members, s.relays, s.awaited,
+                      s.keyed, s.missing, s.room, s.users, s.full, s.busy};
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
+        free(arrays[i]);
+    return fits;
+}

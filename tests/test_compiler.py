@@ -1,0 +1,40 @@
+"""C sources are compiled when they must be, and it is said what is missing when they cannot be."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+
+import pytest
+
+from testbed import compiler
+from testbed.compiler import CompilerError, compile_c, library
+
+pytestmark = pytest.mark.unit
+
+
+def test_a_library_is_made_anew_when_its_source_is_another_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiler, "PACKAGE", tmp_path)
+    source = tmp_path / "room" / "sum.c"
+    source.parent.mkdir()
+    source.write_text("long sum(long a, long b) { return a + b; }")
+    assert library("room/sum.c").sum(2, 3) == 5
+    made = source.parent / "__pycache__" / "sum.so"
+    first = made.stat().st_ino
+    library("room/sum.c")
+    assert made.stat().st_ino == first
+    source.write_text("long sum(long a, long b) { return a + b + 1; }")
+    library("room/sum.c")
+    assert made.stat().st_ino != first
+    assert sorted(file.name for file in made.parent.iterdir()) == ["sum.sha256", "sum.so"]
+
+
+def test_without_a_compiler_the_packages_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "empty.c").write_text("")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(CompilerError, match="apt-get install gcc libc6-dev"):
+        compile_c([tmp_path / "empty.c"], [], tmp_path / "empty")
+
+
+def test_the_simulator_s_loop_is_a_library_of_the_package() -> None:
+    assert isinstance(library("planning/events.c"), ctypes.CDLL)
