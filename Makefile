@@ -6,6 +6,9 @@ SHELL := /bin/bash
 
 # Files that root makes in the checkout are handed back to the user who called sudo, however the recipe ends.
 GIVE_BACK = trap './setup.sh give-back' EXIT
+# Wherever the caller's Python writes no bytecode: eleven processes of pytest import the same tests, with assertions that
+# pytest compiles, and their programs the same modules.
+unexport PYTHONDONTWRITEBYTECODE
 HAS_NETEM = unshare --net tc qdisc add dev lo root netem 2>/dev/null
 BENCHMARKS = $(foreach name,fidelity startup shaping replay swap transport allreduce tls packing simulated policies hop cpn,$(wildcard benchmarks/$(name).py))
 
@@ -32,7 +35,7 @@ test: setup ## style, types and every test
 	else \
 	    $(MAKE) --no-print-directory --jobs=2 test-in-guest types $(PARTS:%=test-units-%) test-units && \
 	    $(MAKE) --no-print-directory --jobs=2 test-runs test-networks && \
-	    .venv/bin/python -m pytest -m '$(ROOTS) and alone' $$(grep -rl --include='test_*.py' 'mark\.alone' tests); \
+	    .venv/bin/python -m pytest -m '$(ROOTS) and alone' $$(.venv/bin/python -m tests.marked alone); \
 	fi
 
 types:
@@ -48,10 +51,11 @@ test-units:
 	@nice -n 19 .venv/bin/python -m pytest -m 'unit and not guest' $(addprefix --ignore=,$(call FOLDERS,$(PARTS)))
 
 test-runs:
-	@.venv/bin/python -m pytest -m '$(ROOTS) and not alone' $(RUNS)
+	@.venv/bin/python -m pytest -m '$(ROOTS) and not alone' $$(.venv/bin/python -m tests.marked privileged | grep --line-regexp --fixed-strings $(RUNS:%=-e %))
 
 test-networks:
-	@.venv/bin/python -m pytest -m '$(ROOTS) and not alone' $(addprefix --ignore=,$(RUNS))
+	@.venv/bin/python -m pytest -m '$(ROOTS) and not alone' \
+	    $$(.venv/bin/python -m tests.marked privileged | grep --invert-match --line-regexp --fixed-strings $(RUNS:%=-e %))
 
 # What changed since this commit.
 SINCE ?= HEAD

@@ -23,7 +23,7 @@ def mirrored(changed: Iterable[str], root: Path = ROOT) -> list[str]:
 
 
 def _tests_of(file: Path, root: Path) -> Iterator[Path]:
-    if file.suffix != ".py":
+    if file.suffix not in (".py", ".c"):
         return
     if file.parts[0] == "tests":
         own = file.with_name(f"test_{file.name}")

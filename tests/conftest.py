@@ -1,4 +1,4 @@
-"""What holds for every test: those that need root say so where there is none; to root nothing is skipped."""
+"""What holds for every test: it says what it needs, and is skipped only where there is no root for what needs it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,13 @@ settings.register_profile("testbed", deadline=None)
 settings.load_profile("testbed")
 
 
+MARKS = ("unit", "privileged", "guest")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if not any(item.get_closest_marker(mark) for mark in MARKS):
+            raise pytest.UsageError(f"{item.nodeid} runs in no lane: it bears none of the marks {', '.join(MARKS)}")
     if os.geteuid() == 0:
         return
     for item in items:

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.unit
         ("testbed/sync/gossip/inbox.py", "tests/sync/gossip"),
         ("testbed/schemes/sgp/algorithm.py", "tests/schemes"),
         ("testbed/plan.py", "tests/test_plan.py"),
+        ("testbed/planning/events.c", "tests/planning"),
         ("benchmarks/support/fidelity/cells.py", "tests/benchmarks/support/fidelity/test_cells.py"),
         ("tests/spec/test_load.py", "tests/spec/test_load.py"),
         ("tests/spec/files.py", "tests/spec"),
