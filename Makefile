@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := setup
 # Other shells leave by a signal without running what `trap … EXIT` asked for.
 SHELL := /bin/bash
-.PHONY: setup emulate test types test-in-guest test-units test-runs test-networks check smoke bench doctor update clean
+.PHONY: setup emulate test types test-in-guest test-units test-runs test-networks check smoke bench soak doctor update clean
 
 # Files that root makes in the checkout are handed back to the user who called sudo, however the recipe ends.
 GIVE_BACK = trap './setup.sh give-back' EXIT
@@ -73,6 +73,9 @@ bench: setup ## what is measured against peers, in short
 	    .venv/bin/python -m benchmarks.$$(basename $$file .py) --quick || exit; \
 	done; \
 	$(HAS_NETEM) || .venv/bin/python -m benchmarks.fidelity --quick --guest
+
+soak: setup ## two hours of churn and swaps: what grows of memory, descriptors, threads and records
+	@$(GIVE_BACK); .venv/bin/python -m tests.soak --pieces 3
 
 doctor: setup ## what this machine can do
 	@.venv/bin/testbed doctor
