@@ -137,15 +137,17 @@ class _Figures:
         self._compute_s, ring_s, self._rtt_s, self._transfer_s, self._steps = values[:, :5].T
         self._overlap = prices.overlap
         self._round_s = beside(self._compute_s, ring_s) if self._overlap else self._compute_s + ring_s
-        self._skew = prices.skew * float(values[:, 5].mean())
-        self._stale = prices.stale * float(values[:, 6].mean())
+        # Sums, not `mean` and `average`: those take four times as long for few numbers, and a search has thousands.
+        self._skew = prices.skew * float(values[:, 5].sum() / len(groups))
+        self._stale = prices.stale * float(values[:, 6].sum() / len(groups))
         self._drift = prices.drift
         self._groups = groups
 
     @cached_property
     def _mean_steps(self) -> float:
         """h̄ over all groups' members."""
-        return float(np.average(self._steps, weights=[len(group.ring) for group in self._groups]))
+        members = np.array([len(group.ring) for group in self._groups])
+        return float((self._steps * members).sum() / members.sum())
 
     @cached_property
     def _shared(self) -> Floats:
@@ -163,6 +165,8 @@ class _Figures:
         inside_s = periods * self._round_s
         busy = 1 - inside_s / (inside_s + self._rtt_s + self._transfer_s)
         whole = busy.sum(axis=-1, keepdims=True)
+        if whole.max() <= 1:
+            return np.zeros_like(busy)  # phases keep all apart, as they mostly do: there is no need to know who shares
         others = np.maximum(whole - busy, NOTHING)
         waits: Floats = np.maximum(whole - 1, 0.0) / others * (busy @ self._shared)
         return waits
@@ -194,7 +198,7 @@ class _Figures:
 
     def costs(self, periods: Ints) -> Floats:
         """J of each row of periods."""
-        drift = self._drift * (periods * self._steps).mean(axis=-1)
+        drift = self._drift * ((periods * self._steps).sum(axis=-1) / len(self._groups))
         slowest = self._step_s(periods, self._waits(periods)).max(axis=-1)
         costs: Floats = slowest * (1 + self._skew + self._stale + drift)
         return costs

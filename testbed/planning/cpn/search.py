@@ -71,6 +71,7 @@ class _GroupingSearch:
         self._temporal = temporal
         self._costs = Costs(problem, spatial)
         self._rings: dict[tuple[Ring, int], Ring] = {}
+        self._known: dict[tuple[Ring, ...], float] = {}
         self._draw = Random(seed)
         self._looks = LOOKS if len(problem) <= MANY else FEWER_LOOKS
 
@@ -227,7 +228,13 @@ class _GroupingSearch:
     # -- costs
 
     def _cost(self, rings: Sequence[Ring]) -> float:
-        return least_cost([self._costs.of(ring) for ring in rings], self._prices, self._temporal)
+        """J of a grouping; remembered, for of those that a search among a dozen looks at it saw six in ten before."""
+        rings = tuple(rings)
+        known = self._known.get(rings)
+        if known is None:
+            terms = [self._costs.of(ring) for ring in rings]
+            known = self._known[rings] = least_cost(terms, self._prices, self._temporal)
+        return known
 
     def _schedule(self, rings: Sequence[Ring]) -> Schedule:
         return schedule([self._costs.of(ring) for ring in rings], self._prices, self._temporal)
