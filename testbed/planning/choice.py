@@ -18,7 +18,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import linprog
 from scipy.sparse import csc_array, csgraph, csr_array
 
 from testbed.plan import Tree
@@ -27,6 +26,7 @@ from testbed.planning.chunk import SIZES
 from testbed.planning.constraints import Constraints
 from testbed.planning.overlay import DirectedTree, Floats, Ints
 from testbed.planning.pack import Packed
+from testbed.planning.program import greatest_rates
 from testbed.planning.view import View
 
 #: Of plans whose predicted times differ by less than this part, the one with the fewest trees is taken: each tree has
@@ -194,9 +194,9 @@ class Choice:
 
     def _rates(self, kept: Ints) -> Floats:
         """The rates of the pairs in `kept`, 0 for the others, whose sum is the greatest."""
-        solution = linprog(-np.ones(len(kept)), A_ub=self._uses[:, kept], b_ub=self._overlay.goodput, method="highs")
+        greatest = greatest_rates(self._uses[:, kept], self._overlay.goodput)
         rates = np.zeros(len(self._pool))
-        rates[kept] = np.where(solution.x > NOTHING * solution.x.sum(), solution.x, 0)
+        rates[kept] = np.where(greatest > NOTHING * greatest.sum(), greatest, 0)
         return rates
 
     def _trees(self, rates: Floats) -> list[Tree]:

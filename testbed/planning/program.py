@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import highspy
 import numpy as np
+from scipy.sparse import csc_array
 
 from testbed.planning.overlay import DirectedTree, Floats
 
@@ -27,8 +28,7 @@ class Program:
 
     def __init__(self, goodput: Floats) -> None:
         self.trees: list[DirectedTree] = []
-        self._highs = highspy.Highs()  # type: ignore[no-untyped-call]
-        self._highs.setOptionValue("output_flag", False)
+        self._highs = _silent()
         self._highs.setOptionValue("simplex_strategy", PRIMAL_SIMPLEX)
         self._rows = len(goodput)
         for limit in goodput:
@@ -60,13 +60,42 @@ class Program:
 
     def solve(self) -> tuple[float, Floats]:
         """The most that the known trees carry, and the capacities' prices. ProgramError when HiGHS fails."""
-        self._highs.run()
-        if self._highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
-            status = self._highs.modelStatusToString(self._highs.getModelStatus())
-            raise ProgramError(f"the linear program of tree packing was not solved: {status}")
+        _run(self._highs)
         duals = -np.array(self._highs.getSolution().row_dual[: self._rows])
         return -self._highs.getObjectiveValue(), np.maximum(duals, 0.0)
 
     def rates(self) -> Floats:
         """The rate of each of `trees` in the last solution."""
         return np.array(self._highs.getSolution().col_value)[self._column]
+
+
+def greatest_rates(uses: csc_array, goodput: Floats) -> Floats:
+    """The rates ≥ 0 of the greatest sum for which `uses` (capacities × what is rated) · rates ≤ goodput.
+
+    ProgramError when HiGHS fails. SciPy's `linprog` solves it alike, and takes three times as long around the solver.
+    """
+    rows, columns = uses.shape
+    program = highspy.HighsLp()
+    program.num_row_, program.num_col_ = rows, columns
+    program.col_cost_ = np.full(columns, -1.0)
+    program.col_lower_, program.col_upper_ = np.zeros(columns), np.full(columns, highspy.kHighsInf)
+    program.row_lower_, program.row_upper_ = np.full(rows, -highspy.kHighsInf), goodput
+    matrix = program.a_matrix_
+    matrix.start_, matrix.index_, matrix.value_ = uses.indptr, uses.indices, uses.data
+    highs = _silent()
+    highs.passModel(program)
+    _run(highs)
+    return np.array(highs.getSolution().col_value)
+
+
+def _silent() -> highspy.Highs:
+    highs = highspy.Highs()  # type: ignore[no-untyped-call]
+    highs.setOptionValue("output_flag", False)
+    return highs
+
+
+def _run(highs: highspy.Highs) -> None:
+    highs.run()
+    if highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+        status = highs.modelStatusToString(highs.getModelStatus())
+        raise ProgramError(f"the linear program of tree packing was not solved: {status}")
