@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf, log
 from statistics import median
 
@@ -101,11 +101,14 @@ class RateEstimator:
     declared_bps: float
     _full: deque[Sample] = field(default_factory=lambda: deque(maxlen=WINDOW))
     _passed: deque[Sample] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    _newest: tuple[Estimate, float] | None = None  # as of the end of the newest train behind it, and when that was
 
     def add(self, samples: Sequence[Sample]) -> None:
         """Take what was seen since the last time."""
         for sample in sorted(samples, key=lambda sample: sample.ended_s):
             (self._full if sample.full else self._passed).append(sample)
+        # Here, since a controller asks for the estimate some fifteen times a round, in which only its age changes.
+        self._newest = self._of_samples()
 
     @property
     def newest_bps(self) -> float:
@@ -114,10 +117,16 @@ class RateEstimator:
 
     def estimate(self, now_s: float) -> Estimate | None:
         """The estimate as of `now_s` (Unix time); None before anything was measured, or carried beyond belief."""
+        if self._newest is None:
+            return None
+        estimate, ended_s = self._newest
+        return replace(estimate, age_s=estimate.age_s + max(now_s - ended_s, 0.0))
+
+    def _of_samples(self) -> tuple[Estimate, float] | None:
         window = _agreeing(list(self._full)) if len(self._full) >= LEAST else []
         if above := self._above(window):
-            return _at_least(above, now_s)
-        return _among(window, now_s) if window else None
+            return _at_least(above), above[-1].ended_s
+        return (_among(window), window[-1].ended_s) if window else None
 
     def _above(self, window: Sequence[Sample]) -> list[Sample]:
         """Trains that did not fill the link and carried more than it is said to: the fastest that lasted, or the newest
@@ -162,18 +171,16 @@ def _middle(samples: Sequence[Sample]) -> float:
     return median(sample.rate_bps for sample in samples)
 
 
-def _among(window: Sequence[Sample], now_s: float) -> Estimate:
-    """What full trains say."""
+def _among(window: Sequence[Sample]) -> Estimate:
+    """What full trains say, as the last of them ends."""
     rates = sorted(sample.rate_bps for sample in window)
     rate = median(rates)
     low = min(rates[0], rate * (1 - LEAST_SPREAD))
     high = max(rates[-1], rate * (1 + LEAST_SPREAD))
-    ended_s = window[-1].ended_s
-    return Estimate(rate, low, high, max(now_s - ended_s, 0.0), ended_s - window[0].began_s)
+    return Estimate(rate, low, high, 0.0, window[-1].ended_s - window[0].began_s)
 
 
-def _at_least(passed: Sequence[Sample], now_s: float) -> Estimate:
+def _at_least(passed: Sequence[Sample]) -> Estimate:
     """What trains that filled nothing say: it is a better guess, and stays one."""
     rates = [sample.rate_bps for sample in passed]
-    age_s = max(now_s - passed[-1].ended_s, 0.0) + UNSURE_S
-    return Estimate(median(rates), min(rates), OPEN * median(rates), age_s, passed[-1].ended_s - passed[0].began_s)
+    return Estimate(median(rates), min(rates), OPEN * median(rates), UNSURE_S, passed[-1].ended_s - passed[0].began_s)
