@@ -51,6 +51,7 @@ _STYLE: dict[Any, Any] = {
     "font.size": 8.5,
     "axes.titlesize": 8.5,
     "axes.titlelocation": "left",
+    "axes.titley": 1.0,  # else Matplotlib lays out every tick label once more, to see whether one is in the way
     "axes.labelsize": 8.5,
     "axes.labelcolor": MUTED,
     "axes.edgecolor": MUTED,
