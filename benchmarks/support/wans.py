@@ -148,10 +148,13 @@ class Wan:
     def _parameters(self, file: Path) -> int:
         """As many as a round of ROUND_S is for."""
         topology = Topology.load(file)
-        model_bytes = LEAST_BYTES
+        looked_s = LOOKED_S[:1] if self.kind == "constant" else LOOKED_S
+        model_bytes, before = LEAST_BYTES, 0
         for _ in range(3):
-            seconds = mean(_packed_s(topology, model_bytes, at_s) for at_s in LOOKED_S)
-            model_bytes = min(max(int(model_bytes * ROUND_S / seconds), LEAST_BYTES), MOST_BYTES)
+            if model_bytes == before:
+                break  # it is the least or the most
+            seconds = mean(_packed_s(topology, model_bytes, at_s) for at_s in looked_s)
+            before, model_bytes = model_bytes, min(max(int(model_bytes * ROUND_S / seconds), LEAST_BYTES), MOST_BYTES)
         return model_bytes // 4
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,13 +16,29 @@ from testbed.trace.trace import LEAST_RATE_BPS
 
 pytestmark = pytest.mark.unit
 
+Family = dict[tuple[Kind, int], tuple[Path, dict[str, Any]]]
+
+
+@pytest.fixture(scope="module")
+def family(tmp_path_factory: pytest.TempPathFactory) -> Family:
+    """Each network's files and what its experiment says: a second or two goes into what size of model it takes."""
+    written = {}
+    for kind, sites in sorted(set(FAMILY)):
+        folder = tmp_path_factory.mktemp(f"{kind}-{sites}-")
+        written[kind, sites] = folder, Wan(kind, sites, 1).write(folder)
+    return written
+
+
+def files(folder: Path) -> dict[str, str]:
+    return {file.name: file.read_text() for file in sorted(folder.iterdir())}
+
 
 @pytest.mark.parametrize(("kind", "sites"), sorted(set(FAMILY)))
 def test_each_network_can_be_built_and_its_links_carry_the_traffic_of_their_ends(
-    kind: Kind, sites: int, tmp_path: Path
+    kind: Kind, sites: int, family: Family
 ) -> None:
-    experiment = Wan(kind, sites, 1).write(tmp_path)
-    topology = Topology.load(tmp_path / experiment["topology"])
+    folder, experiment = family[kind, sites]
+    topology = Topology.load(folder / experiment["topology"])
     assert len(topology.sites) == sites
     assert LEAST_BYTES - 4 < 4 * experiment["train"]["parameters"] <= MOST_BYTES
     routes = Routes.over(topology)
@@ -33,19 +50,20 @@ def test_each_network_can_be_built_and_its_links_carry_the_traffic_of_their_ends
         assert all((row.rate_bps or 0) >= LEAST_RATE_BPS for row in rows)
 
 
-def test_a_seed_makes_the_same_network_and_another_one_another(tmp_path: Path) -> None:
+def test_a_seed_makes_the_same_network_and_another_one_another(tmp_path: Path, family: Family) -> None:
     written = {}
-    for number, seed in enumerate((1, 1, 2)):
-        folder = tmp_path / str(number)
+    for seed in (1, 2):
+        folder = tmp_path / str(seed)
         folder.mkdir()
-        Wan("fades", 5, seed).write(folder)
-        written[number] = {file.name: file.read_text() for file in sorted(folder.iterdir())}
-    assert written[0] == written[1] != written[2]
+        Wan("redraw", 4, seed).write(folder)
+        written[seed] = files(folder)
+    first, _ = family["redraw", 4]
+    assert files(first) == written[1] != written[2]
 
 
-def test_a_drop_falls_and_comes_back(tmp_path: Path) -> None:
-    Wan("drop", 5, 1).write(tmp_path)
-    links = Topology.load(tmp_path / "topology.yaml").links.values()
+def test_a_drop_falls_and_comes_back(family: Family) -> None:
+    folder, _ = family["drop", 5]
+    links = Topology.load(folder / "topology.yaml").links.values()
     rates = [[link.at(at_s).rate_bps for at_s in (10.0, 30.0, 50.0)] for link in links]
     fallen = [before / during for before, during, _ in rates if during < before / 4]
     assert len(fallen) == 2, "a pair"
