@@ -22,8 +22,12 @@ from websockets.sync.client import connect
 
 from testbed.controller.client import AdminClient, AdminError
 from tests.controller.runs import mesh, spec_of
+from tests.program import ForkedProgram, preload
+from tests.waiting import until
 
 pytestmark = pytest.mark.unit
+
+preload("testbed.controller.serve")
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,12 +157,10 @@ def test_the_link_does_not_go_into_a_log(tmp_path: Path) -> None:
         port = free.getsockname()[1]
     paths = {"sockets": "s", "admin": "admin.sock", "spec": "spec.json", "out": "out"}
     words = [word for name, path in paths.items() for word in (f"--{name}", str(tmp_path / path))]
-    command = [sys.executable, "-m", "testbed.controller", *words, "--http", str(port)]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr
-        said = next(line for line in process.stderr if "dashboard" in line)
+    with ForkedProgram("-m", "testbed.controller", *words, "--http", str(port)) as process:
+        until(lambda: "dashboard" in process.said[1])
         process.terminate()
-        said += process.stderr.read()
-    assert process.returncode == 0
+        _, said = process.communicate(20)
+        assert process.wait() == 0
     token = (tmp_path / "http.key").read_text().strip()
     assert str(tmp_path / "http.key") in said and token not in said

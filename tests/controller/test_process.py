@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,14 +15,18 @@ from testbed.controller.client import AdminClient, AdminError
 from testbed.controller.spec import ControllerSpec, load_spec
 from tests.controller.fleet import Fleet
 from tests.controller.runs import mesh, spec_of
+from tests.program import ForkedProgram, preload, spawn
 
 pytestmark = pytest.mark.unit
 
+preload("testbed.controller.serve")
+
 
 def command(tmp_path: Path, spec: Path) -> list[str]:
+    """What stands after `python` to start a controller."""
     options = {"sockets": tmp_path / "run/control", "admin": tmp_path / "run/admin.sock", "spec": spec}
     words = [word for name, path in options.items() for word in (f"--{name}", str(path))]
-    return [sys.executable, "-m", "testbed.controller", *words, "--out", str(tmp_path / "out")]
+    return ["-m", "testbed.controller", *words, "--out", str(tmp_path / "out")]
 
 
 @pytest.fixture
@@ -33,9 +34,8 @@ def client(tmp_path: Path) -> Iterator[AdminClient]:
     """A client of a controller process, which must end cleanly on SIGTERM."""
     spec = tmp_path / "spec.json"
     spec.write_text(spec_of(mesh()).model_dump_json())
-    process = subprocess.Popen(command(tmp_path, spec), stderr=subprocess.PIPE, text=True)
-    client = AdminClient(tmp_path / "run/admin.sock")
-    try:
+    with ForkedProgram(*command(tmp_path, spec)) as process:
+        client = AdminClient(tmp_path / "run/admin.sock")
         deadline = time.monotonic() + 30
         while True:
             try:
@@ -45,10 +45,9 @@ def client(tmp_path: Path) -> Iterator[AdminClient]:
                 assert process.poll() is None and time.monotonic() < deadline
                 time.sleep(0.05)
         yield client
-    finally:
-        process.send_signal(signal.SIGTERM)
+        process.terminate()
         _, errors = process.communicate(timeout=20)
-    assert process.returncode == 0, errors
+        assert process.wait() == 0, errors
     assert "Traceback" not in errors, errors
     assert not [path for path in (tmp_path / "run").rglob("*") if not path.is_dir()]
 
@@ -134,5 +133,6 @@ def test_a_spec_that_cannot_be_used_ends_it_with_2(tmp_path: Path, change: dict,
     spec = tmp_path / "spec.json"
     spec.write_text(json.dumps(changed))
     if "no policy" in says:  # once through the whole process is enough
-        done = subprocess.run(command(tmp_path, spec), capture_output=True, text=True, timeout=60, check=False)
-        assert done.returncode == 2 and says in done.stderr and "Traceback" not in done.stderr
+        with spawn(*command(tmp_path, spec)) as process:
+            _, errors = process.communicate(timeout=60)
+            assert process.wait() == 2 and says in errors and "Traceback" not in errors

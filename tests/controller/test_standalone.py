@@ -6,20 +6,24 @@ import re
 import signal
 import socket
 import stat
-import subprocess
-import sys
 import time
-from contextlib import ExitStack
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from subprocess import Popen
 
 import pytest
 
 from testbed import sync
 from testbed.certificates import make_certificates
+from testbed.controller.client import AdminClient, AdminError
+from tests.program import ForkedProgram, preload, spawn
 from tests.sync.proxy import Proxy
 from tests.waiting import until
 
 pytestmark = pytest.mark.unit
+
+preload("testbed.controller.serve", "testbed.sync", "torch._dynamo")
 
 GUIDE = Path(__file__).parents[2] / "docs" / "sync.md"
 
@@ -29,26 +33,32 @@ def free_port() -> int:
         return int(server.getsockname()[1])
 
 
-def start(stack: ExitStack, *command: str) -> subprocess.Popen[str]:
-    return stack.enter_context(
-        subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    )
+def answers(admin: AdminClient) -> bool:
+    with suppress(AdminError):
+        return bool(admin.status())
+    return False
 
 
-def controller(stack: ExitStack, folder: Path, port: int, *others: str) -> subprocess.Popen[str]:
+def of_controller(folder: Path, port: int, *others: str) -> list[str]:
+    """What stands after `python` to start one."""
     words = ["--members", "paris,tokyo", "--listen", f"127.0.0.1:{port}", "--secrets", str(folder / "secrets")]
     more = ["--model-bytes", "5000", "--codec", "int8", "--out", str(folder / "run")]
-    return start(stack, "-m", "testbed.controller.standalone", *words, *more, *others)
+    return ["-m", "testbed.controller.standalone", *words, *more, *others]
 
 
-def trained(stack: ExitStack, folder: Path, address: str, identity: str) -> set[str]:
-    """Both members run the program that is in the folder, each with its own `identity` there; what they say at last."""
-    members = [
-        start(stack, str(folder / "train.py"), address, name, "127.0.0.1", str(folder / identity.format(name)))
-        for name in ("paris", "tokyo")
-    ]
+def controller(stack: ExitStack, folder: Path, port: int, *others: str) -> ForkedProgram:
+    return stack.enter_context(ForkedProgram(*of_controller(folder, port, *others)))
+
+
+def of_member(folder: Path, name: str, address: str, identity: str) -> list[str]:
+    """What stands after `python` to run the program that is in the folder, with its own `identity` there."""
+    return [str(folder / "train.py"), address, name, "127.0.0.1", str(folder / identity.format(name))]
+
+
+def trained(*members: Popen[str] | ForkedProgram) -> set[str]:
+    """What they say at last, when all have ended."""
     outputs = [member.communicate(timeout=90) for member in members]
-    assert [member.wait() for member in members] == [0, 0], outputs
+    assert not any(member.wait() for member in members), outputs
     return {out.splitlines()[-1] for out, _ in outputs}
 
 
@@ -58,9 +68,12 @@ def test_the_guide_s_program_trains_on_two_machines(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(program[1])
     port = free_port()
     with ExitStack() as stack:
-        served = controller(stack, tmp_path, port)
+        served = stack.enter_context(spawn(*of_controller(tmp_path, port)))
         # The controller makes the tokens first of all.
-        lines = trained(stack, tmp_path, f"tcp:127.0.0.1:{port}", "secrets/{}.token")
+        paris, tokyo = (
+            of_member(tmp_path, name, f"tcp:127.0.0.1:{port}", "secrets/{}.token") for name in ("paris", "tokyo")
+        )
+        lines = trained(stack.enter_context(spawn(*paris)), stack.enter_context(ForkedProgram(*tokyo)))
         served.send_signal(signal.SIGTERM)
         assert served.wait(20) == 0, served.communicate()[1]
     assert len(lines) == 1 and "parameters" in lines.pop()
@@ -78,8 +91,11 @@ def test_over_tls_two_machines_train_and_nothing_is_to_be_read_on_the_way(tmp_pa
     with ExitStack() as stack:
         served = controller(stack, tmp_path, port, "--tls", str(tmp_path / "tls" / "controller"))
         proxy = stack.enter_context(Proxy(lambda: ("127.0.0.1", port), 1))
-        until((tmp_path / "run" / "admin.sock").exists)
-        lines = trained(stack, tmp_path, "tcp:{}:{}".format(*proxy.address), "tls/{}")
+        until(lambda: answers(AdminClient(tmp_path / "run" / "admin.sock")))  # and listens: a proxy does not try again
+        programs = [
+            of_member(tmp_path, name, "tcp:{}:{}".format(*proxy.address), "tls/{}") for name in ("paris", "tokyo")
+        ]
+        lines = trained(*(stack.enter_context(ForkedProgram(*words)) for words in programs))
         served.send_signal(signal.SIGTERM)
         assert served.wait(20) == 0, served.communicate()[1]
     assert len(lines) == 1
@@ -155,13 +171,13 @@ def test_a_controller_that_is_started_again_gives_out_the_same_tokens(tmp_path: 
     assert told() == told()
 
 
-def refused(*changed: str) -> str:
+def refused(*changed: str, start: Callable[..., Popen[str] | ForkedProgram] = ForkedProgram) -> str:
     """What a controller says that ends with 2."""
     words = ["--members", "a,b", "--listen", "127.0.0.1:7000", "--model-bytes", "1", "--out", "/nonexistent", *changed]
-    command = [sys.executable, "-m", "testbed.controller.standalone", *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
-    return done.stderr
+    with start("-m", "testbed.controller.standalone", *words) as program:
+        _, errors = program.communicate(60)
+        assert program.wait() == 2 and "Traceback" not in errors, errors
+    return errors
 
 
 def test_one_token_for_all_members_is_refused_with_what_to_do_instead(tmp_path: Path) -> None:
@@ -175,7 +191,7 @@ def test_one_token_for_all_members_is_refused_with_what_to_do_instead(tmp_path: 
 def test_a_key_that_others_can_read_is_refused(tmp_path: Path) -> None:
     (tmp_path / "controller.key").write_text("hush\n")
     (tmp_path / "controller.key").chmod(0o644)
-    assert f"chmod 600 {tmp_path}/controller.key" in refused("--secrets", str(tmp_path))
+    assert f"chmod 600 {tmp_path}/controller.key" in refused("--secrets", str(tmp_path), start=spawn)
 
 
 @pytest.mark.parametrize("address", ["tcp:host", "tcp::7000", "tcp:host:port", "unix:", "host:7000", "tcp:h:99999"])

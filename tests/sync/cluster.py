@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import multiprocessing
 import os
 import random
 import secrets
 import signal
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -35,6 +32,9 @@ from testbed.planning import Edge, View
 from testbed.planning import Member as Site
 from testbed.protocol import Job
 from testbed.sync.allreduce.round import Round
+from tests.program import FORKS, ForkedProgram, preload
+
+preload("tests.sync.cluster", "testbed.controller.serve")
 
 ELEMENTS = 60_000
 CHUNK_ELEMENTS = 16 * 1024
@@ -207,10 +207,8 @@ class Cluster:
             planning=PlanningSpec(view=view_of(self.names, seed), policy="netstorm"),
             elastic=Elasticity(quorum=quorum, lease_s=lease_s),
         )
-        self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(["torch", "testbed.sync", "tests.sync.cluster"])
         self._members: dict[str, Any] = {}
-        self._controller: subprocess.Popen[bytes] | None = None
+        self._controller: ForkedProgram | None = None
 
     def __enter__(self) -> Cluster:
         (self.folder / "spec.json").write_text(self._spec.model_dump_json())
@@ -228,19 +226,15 @@ class Cluster:
     def start_controller(self) -> None:
         paths = ["--sockets", self.folder / "control", "--admin", self.folder / "admin.sock"]
         more = ["--spec", self.folder / "spec.json", "--out", self.folder / "out"]
-        with (self.folder / "controller.log").open("ab") as log:
-            self._controller = subprocess.Popen(
-                [sys.executable, "-m", "testbed.controller", *map(str, (*paths, *more))], stderr=log
-            )
+        self._controller = ForkedProgram("-m", "testbed.controller", *map(str, (*paths, *more)))
 
     def kill_controller(self) -> None:
         assert self._controller is not None
-        self._controller.kill()
-        self._controller.wait()
+        self._controller.__exit__()
 
     def start(self, name: str) -> None:
         arguments = (self.folder, name, self._step_s, self.folder / f"{name}.orders", os.getpid())
-        self._members[name] = self._context.Process(target=member, args=arguments, name=name)
+        self._members[name] = FORKS.Process(target=member, args=arguments, name=name)
         self._members[name].start()
 
     def signal(self, name: str, number: signal.Signals) -> None:
@@ -271,7 +265,7 @@ class Cluster:
     def state(self) -> str:
         rounds = {name: self.last_round(name) for name in self.names}
         alive = {name: process.is_alive() for name, process in self._members.items()}
-        log = (self.folder / "controller.log").read_text().splitlines()[-25:]
+        log = self._controller.said[1].splitlines()[-25:] if self._controller else []
         return "\n".join([f"rounds {rounds}", f"alive {alive}", *log])
 
     def ended(self, name: str) -> bool:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -12,6 +10,7 @@ import pytest
 
 from testbed.plan import Group, Plan
 from testbed.protocol import Goodbye
+from tests.program import ForkedProgram, preload
 from tests.sync.controller import Controller, job
 from tests.sync.plans import chain, names
 
@@ -19,44 +18,14 @@ pytestmark = pytest.mark.unit
 
 MEMBERS = names(2)
 
-PROGRAM = """
-import sys
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-from testbed import sync
-from tests.sync.strategies.training import batch, flat, model
-
-address, name, failing = sys.argv[1], sys.argv[2], sys.argv[3] == "failing"
-dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-with sync.join(address, name, "127.0.0.1") as session:
-    net = DistributedDataParallel(model(), bucket_cap_mb=0.0005)
-    net.register_comm_hook(session, session.ddp_hook)
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    for number in range(5):
-        if failing and number == 2 and name == "m1":
-            break
-        inputs, targets = batch(name, number)
-        optimizer.zero_grad()
-        (net(inputs) - targets).square().mean().backward()
-        optimizer.step()
-    print(session.rounds, flat(net).tolist())
-dist.destroy_process_group()
-"""
+preload("testbed.sync", "torch._dynamo")
 
 
 def run(tmp_path: Path, plan: Plan, mode: str) -> list[tuple[int, str, str]]:
     """Each member's exit code and what it printed."""
     with Controller(tmp_path, plan, job()) as controller, ExitStack() as stack:
         processes = [
-            stack.enter_context(
-                subprocess.Popen(
-                    [sys.executable, "-c", PROGRAM, controller.address, member, mode],
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                )
-            )
+            stack.enter_context(ForkedProgram("-m", "tests.sync.ddp_member", controller.address, member, mode))
             for member in plan.members
         ]
         controller.await_messages(Goodbye, len(processes), 90)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from subprocess import Popen
 from typing import Any
 
 import pytest
@@ -15,11 +15,17 @@ from msgspec.structs import replace
 
 from testbed.plan import Plan
 from testbed.protocol import Goodbye, Hello, Job, Report
+from tests.program import ForkedProgram, preload, spawn
 from tests.sync.controller import Controller, job
 from tests.sync.plans import chain, names, star
 from tests.worker.workloads import workload
 
 pytestmark = pytest.mark.unit
+
+preload("testbed.worker.loop")
+
+#: How a process is started, of what stands after `python`.
+Start = Callable[..., Popen[str] | ForkedProgram]
 
 
 def write_digits(folder: Path, count: int = 200) -> None:
@@ -43,32 +49,31 @@ def trains(rounds: int, **work: Any) -> Job:
     return job(rounds, workload=workload(**work).to_json())
 
 
-def start(controller: Controller, member: str, data: Path, *more: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "testbed.worker", "--name", member, "--control", controller.address]
-    return subprocess.Popen(
-        [*command, "--address", "127.0.0.1", "--data", str(data), *more],
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def command(controller: Controller, member: str, data: Path) -> list[str]:
+    """What stands after `python` to start a worker."""
+    words = ["--name", member, "--control", controller.address, "--address", "127.0.0.1", "--data", str(data)]
+    return ["-m", "testbed.worker", *words]
 
 
-def train(tmp_path: Path, work: Job, plan: Plan) -> Controller:
+def train(tmp_path: Path, work: Job, plan: Plan, start: Start = ForkedProgram) -> Controller:
     """A run to its end; every worker must have left with exit code 0."""
     write_digits(tmp_path)
     with Controller(tmp_path, plan, work) as controller, ExitStack() as processes:
-        workers = [processes.enter_context(start(controller, member, tmp_path)) for member in plan.members]
+        workers = [processes.enter_context(start(*command(controller, member, tmp_path))) for member in plan.members]
         controller.await_messages(Goodbye, len(workers), 90)
         for worker in workers:
             assert worker.wait(20) == 0, worker.communicate()[1]
     return controller
 
 
-@pytest.mark.parametrize("model", ["cnn", "gpt-small", "synthetic"])
-def test_all_members_end_with_the_same_parameters(tmp_path: Path, model: str) -> None:
+@pytest.mark.parametrize(
+    ("model", "start"), [("cnn", spawn), ("gpt-small", ForkedProgram), ("synthetic", ForkedProgram)]
+)
+def test_all_members_end_with_the_same_parameters(tmp_path: Path, model: str, start: Start) -> None:
     members = names(2)
     adam = {"batch": 8, "optimizer": "adam", "learning_rate": 1e-3}
     work = trains(4, model=model, parameters=5000, evaluate_every=2, **adam)
-    controller = train(tmp_path, work, Plan(0, members, (chain(members),)))
+    controller = train(tmp_path, work, Plan(0, members, (chain(members),)), start)
     digests = {goodbye.digest for goodbye in controller.goodbyes()}
     assert len(digests) == 1 and len(digests.pop()) == 64
     assert {goodbye.rounds for goodbye in controller.goodbyes()} == {4}
@@ -110,7 +115,7 @@ def test_what_does_not_exist_is_told_to_the_controller(tmp_path: Path) -> None:
     plan = Plan(0, names(1), (star(names(1), "m0"),))
     with (
         Controller(tmp_path, plan, trains(1, model="oracle")) as controller,
-        start(controller, "m0", tmp_path) as worker,
+        ForkedProgram(*command(controller, "m0", tmp_path)) as worker,
     ):
         controller.await_messages(Goodbye, 1)
         assert worker.wait(20) == 1
@@ -121,7 +126,7 @@ def test_a_killed_worker_is_named_by_the_others(tmp_path: Path) -> None:
     members = names(3)
     work = trains(100_000, parameters=1000)
     with Controller(tmp_path, Plan(0, members, (star(members, "m2"),)), work) as controller, ExitStack() as processes:
-        workers = {m: processes.enter_context(start(controller, m, tmp_path)) for m in members}
+        workers = {m: processes.enter_context(ForkedProgram(*command(controller, m, tmp_path))) for m in members}
         controller.await_messages(Report, 6)
         workers["m2"].kill()
         controller.await_messages(Goodbye, 2)
@@ -133,8 +138,11 @@ def test_sigterm_ends_a_worker_that_waits_for_others(tmp_path: Path) -> None:
     members = names(2)
     plan = Plan(0, members, (chain(members),))
     (tmp_path / "m0.token").write_text("from a file\n")
-    more = ("--token-file", str(tmp_path / "m0.token"))
-    with Controller(tmp_path, plan, trains(1)) as controller, start(controller, "m0", tmp_path, *more) as worker:
+    token = ("--token-file", str(tmp_path / "m0.token"))
+    with (
+        Controller(tmp_path, plan, trains(1)) as controller,
+        spawn(*command(controller, "m0", tmp_path), *token) as worker,
+    ):
         controller.await_messages(Hello, 1)
         assert [hello.token for hello in controller.said(Hello)] == ["from a file"]  # type: ignore[attr-defined]
         assert b"from a file" not in Path(f"/proc/{worker.pid}/cmdline").read_bytes()
