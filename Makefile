@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := setup
 # Other shells leave by a signal without running what `trap … EXIT` asked for.
 SHELL := /bin/bash
-.PHONY: setup emulate test types test-in-guest test-units test-runs test-networks check smoke bench soak doctor update clean
+.PHONY: setup emulate test types test-in-guest test-units test-computing test-runs test-networks check smoke bench soak doctor update clean
 
 # Files that root makes in the checkout are handed back to the user who called sudo, however the recipe ends.
 GIVE_BACK = trap './setup.sh give-back' EXIT
@@ -20,12 +20,15 @@ emulate: setup ## train a model over an emulated wide-area network
 
 # Tests marked `guest` need netem and Open vSwitch in the kernel; where this one lacks either they run in a guest's. That
 # takes one processor for some minutes, and types and the tests that need no root have the other, part by part, and then
-# both. Then come those that need root, in two lanes, since they mostly wait: runs, and all else with some of the runs,
-# which takes as long; at last those that would disturb any other.
-PARTS = sync schemes+benchmarks+worker controller planning
+# both. Then come those that need root, in two lanes: runs, and all else with some of the runs, which takes as long. They
+# mostly wait, and have the processors first; a third lane, which only computes, has what they leave. At last come those
+# that would disturb any other.
+PARTS = sync schemes+worker controller
+COMPUTING = planning benchmarks report fuzz
 FOLDERS = $(addprefix tests/,$(subst +, ,$(1)))
-RUNS = $(filter-out tests/run/test_staggered_run.py,$(wildcard tests/run/test_*.py))
 ROOTS = not guest and not unit
+PRIVILEGED = .venv/bin/python -m tests.marked privileged
+RUNS = --perl-regexp '^tests/run/(?!test_staggered_run)'
 NETEM_AND_OVS = unshare --net sh -c 'tc qdisc add dev lo root netem && ovs-dpctl add-dp trial' 2>/dev/null
 test: setup ## style, types and every test
 	@$(GIVE_BACK); \
@@ -34,7 +37,7 @@ test: setup ## style, types and every test
 	    .venv/bin/mypy && .venv/bin/python -m pytest; \
 	else \
 	    $(MAKE) --no-print-directory --jobs=2 test-in-guest types $(PARTS:%=test-units-%) test-units && \
-	    $(MAKE) --no-print-directory --jobs=2 test-runs test-networks && \
+	    $(MAKE) --no-print-directory --jobs=3 test-runs test-networks test-computing && \
 	    .venv/bin/python -m pytest -m '$(ROOTS) and alone' $$(.venv/bin/python -m tests.marked alone); \
 	fi
 
@@ -48,14 +51,17 @@ test-units-%:
 	@nice -n 19 .venv/bin/python -m pytest -m 'unit and not guest' $(call FOLDERS,$*)
 
 test-units:
-	@nice -n 19 .venv/bin/python -m pytest -m 'unit and not guest' $(addprefix --ignore=,$(call FOLDERS,$(PARTS)))
+	@nice -n 19 .venv/bin/python -m pytest -m 'unit and not guest' \
+	    $(addprefix --ignore=,$(call FOLDERS,$(PARTS) $(COMPUTING)))
+
+test-computing:
+	@chrt --idle 0 .venv/bin/python -m pytest -m 'unit and not guest' $(call FOLDERS,$(COMPUTING))
 
 test-runs:
-	@.venv/bin/python -m pytest -m '$(ROOTS) and not alone' $$(.venv/bin/python -m tests.marked privileged | grep --line-regexp --fixed-strings $(RUNS:%=-e %))
+	@.venv/bin/python -m pytest -m '$(ROOTS) and not alone' $$($(PRIVILEGED) | grep $(RUNS))
 
 test-networks:
-	@.venv/bin/python -m pytest -m '$(ROOTS) and not alone' \
-	    $$(.venv/bin/python -m tests.marked privileged | grep --invert-match --line-regexp --fixed-strings $(RUNS:%=-e %))
+	@.venv/bin/python -m pytest -m '$(ROOTS) and not alone' $$($(PRIVILEGED) | grep --invert-match $(RUNS))
 
 # What changed since this commit.
 SINCE ?= HEAD
