@@ -15,7 +15,8 @@ LIMIT_S = 480
 
 if __name__ == "__main__":
     try:
-        result = test_in_guest(["-m", "guest", *(sys.argv[1:] or marked(["guest"]))], limit_s=LIMIT_S, disk=engine_disk())
+        words = sys.argv[1:] or marked(["guest"])
+        result = test_in_guest(["-m", "guest", *words], limit_s=LIMIT_S, disk=engine_disk())
     except (EngineError, GuestError, ImageError) as error:
         sys.exit(str(error))
     print(result.console)
