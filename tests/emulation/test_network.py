@@ -72,7 +72,7 @@ class Wan:
         return float(closing[1]) / 1e3 if closing else None
 
     def assert_round_trip(self, source: str, target: str, expected_s: float) -> None:
-        """Within the verdict's tolerance: the least of 96 pings at most, for a host can only hold a ping up, and no ping
+        """Within the verdict's tolerance: the least of 96 pings at most, for a host can only hold a ping up, and none
         may be early."""
         tolerance = RTT_TOLERANCE_S[self.network.shaper.name]
         for _ in range(96 // PINGS):
