@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import signal
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -131,6 +132,7 @@ def main() -> int:
     parser.add_argument("--resume", action="store_true", help="leave out what has a result already")
     parser.add_argument("--planted", nargs="?", const="all", choices=("all", *BUGS), help="the bugs, or one of them")
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what is there is taken away first
     if args.planted:
         fine = planted(BUGS if args.planted == "all" else (args.planted,), args.seed, args.resume)
     else:

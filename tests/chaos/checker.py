@@ -128,7 +128,7 @@ def _is_mean(got: np.ndarray, chosen: Sequence[Contribution], weight: float, par
     return bool(np.all(np.abs(got - total / weight) <= TOLERANCE * (len(chosen) + 1) * largest / weight))
 
 
-def nothing_is_said_of_identity(history: History) -> Iterator[str]:
+def parameters_are_identical(history: History) -> Iterator[str]:
     """What a finished run says of its members' parameters is what they hold."""
     if history.finished and history.summary["training"].get("identical_parameters") is False:
         yield "the run came to its end with members that hold different parameters"
@@ -164,7 +164,7 @@ RULES: tuple[Rule, ...] = (
     members_hold_the_same_bits,
     slices_are_of_all_members,
     means_are_right,
-    nothing_is_said_of_identity,
+    parameters_are_identical,
     no_traceback,
     nothing_is_left,
     nothing_foreign_is_touched,

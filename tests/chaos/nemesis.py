@@ -24,6 +24,7 @@ from tests.run.running import PROGRAM, REPOSITORY, Running
 #: What a run has at most to end: its first containers 60 s on a busy host, then its watchdog's 60 s without progress.
 DEADLINE_S = 180.0
 POLL_S = 0.02
+NEVER = "its moment never came"
 #: A disk of its own has room for a run, and for the 64 MiB that one wants to be free.
 DISK = "size=160m"
 
@@ -48,47 +49,57 @@ def execute(case: Case, folder: Path, bug: Bug | None = None) -> History:
 
 def _watch(case: Case, running: Running, temporary: Path) -> Execution:
     """Until the run's end, or that of the time it has."""
-    targets = Targets(running, case.members)
-    waiting, injections = list(case.faults), []
-    containers: set[str] = set()
-    until = time.monotonic() + DEADLINE_S
-    while running.process.poll() is None and time.monotonic() < until:
-        for fault in [fault for fault in waiting if fault.at.has_come(targets)]:
-            waiting.remove(fault)
-            if case.containers:
-                containers |= {str(container.id) for container in _containers(running)}
+    nemesis = Nemesis(case, running)
+    try:
+        until = time.monotonic() + DEADLINE_S
+        while running.process.poll() is None and time.monotonic() < until:
+            nemesis.look()
+            time.sleep(POLL_S)
+        code, ended_s = running.process.poll(), time.time()
+    finally:  # a nemesis that is interrupted itself leaves nothing either
+        if running.process.poll() in (None, -signal.SIGKILL):
+            running.process.kill()
+            running.process.wait()
+            _clean(running)
+            for path in temporary.iterdir():  # what only the process knew of
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+    left = left_behind(running, nemesis.containers, temporary)
+    if left:  # the next case is to begin on a clean machine
+        _clean(running)
+    injections = (*nemesis.injections, *(Injection(fault, ended_s, missed=NEVER) for fault in nemesis.waiting))
+    return Execution(code, running.output, running.directory, ended_s, injections, tuple(left), ())
+
+
+class Nemesis:
+    """Injects a case's faults: `injections` are those whose moments came, `waiting` the others. `containers` are the
+    ids of those that the run had."""
+
+    def __init__(self, case: Case, running: Running) -> None:
+        self.waiting = list(case.faults)
+        self.injections: list[Injection] = []
+        self.containers: set[str] = set()
+        self._case = case
+        self._targets = Targets(running, case.members)
+
+    def look(self) -> None:
+        """Inject the faults whose moments have come, one after the other."""
+        for fault in [fault for fault in self.waiting if fault.at.has_come(self._targets)]:
+            self.waiting.remove(fault)
+            if self._case.containers:
+                with suppress(docker.errors.DockerException):
+                    self.containers |= {str(container.id) for container in self._targets.running.containers}
             injection = Injection(fault, time.time())
-            injections.append(injection)
+            self.injections.append(injection)
             try:
-                fault.inject(targets)
+                fault.inject(self._targets)
             except NotThere as error:
                 injection.missed = f"there was no {error}"
             injection.ended_s = time.time()
-        time.sleep(POLL_S)
-    code, ended_s = running.process.poll(), time.time()
-    if code is None:
-        running.process.kill()
-    with suppress(subprocess.TimeoutExpired):
-        running.process.wait(10)
-    injections += [Injection(fault, ended_s, missed="its moment never came") for fault in waiting]
-    if code in (None, -signal.SIGKILL):  # nothing was taken away
-        clean = [sys.executable, "-m", "testbed.cli", "clean", "--name", running.directory.name]
-        subprocess.run(clean, check=False, capture_output=True)
-        shutil.rmtree(temporary)  # nor what only the process knew of
-        temporary.mkdir()
-    left = left_behind(running, containers, temporary)
-    _take_away(running, left)
-    return Execution(code, running.output, running.directory, ended_s, tuple(injections), tuple(left), ())
 
 
-def _containers(running: Running) -> Iterator[docker.models.containers.Container]:
-    with suppress(docker.errors.DockerException):
-        yield from running.containers
-
-
-def _take_away(running: Running, left: list[str]) -> None:
-    """What a run left, so that the next case begins on a clean machine."""
-    if left:
+def _clean(running: Running) -> None:
+    """Take away what a run left that could not do so itself, as its user would."""
+    if running.directory.exists():
         subprocess.run([*PROGRAM, "clean", "--name", running.directory.name], check=False, capture_output=True)
 
 

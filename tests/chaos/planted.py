@@ -5,14 +5,16 @@ Each strikes once, in the round or at the moment that a seed draws.
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
-from pathlib import Path
 from typing import Any
+
+from tests.chaos.surroundings import foreign_name
 
 #: A bug in a member strikes in one of these rounds.
 ROUNDS = range(2, 6)
@@ -154,8 +156,7 @@ def foreign_touched(_: int) -> None:
 
     def sweep_too_much(original: Callable[..., None], *arguments: Any) -> None:
         original(*arguments)
-        for path in Path("/sys/class/net").glob("foreign*"):
-            subprocess.run(["ip", "link", "set", path.name, "mtu", "1400"], check=False)
+        subprocess.run(["ip", "link", "set", foreign_name(os.getppid()), "mtu", "1400"], check=False)
 
     wrap(cleanup, "sweep", sweep_too_much)
 

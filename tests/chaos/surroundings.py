@@ -14,11 +14,16 @@ from tests.run.running import NOTHING, Running, interfaces
 CGROUPS = Path("/sys/fs/cgroup")
 
 
+def foreign_name(nemesis: int) -> str:
+    """What the things of somebody else's are called that the nemesis of this pid makes."""
+    return f"foreign{nemesis % 10**7}"  # an interface's name has 15 characters
+
+
 class Foreign:
     """An interface with an address, a network namespace and a process that are not ours. A context manager."""
 
     def __init__(self) -> None:
-        self._name = f"foreign{os.getpid() % 10**7}"
+        self._name = foreign_name(os.getpid())
 
     def __enter__(self) -> Foreign:
         link = ("link", "add", self._name, "type", "bridge")
@@ -61,6 +66,8 @@ def interfaces_kept() -> Iterator[list[str]]:
 def left_behind(running: Running, containers: Iterable[str], temporary: Path) -> list[str]:
     """What of a run is still there: its processes, containers, networks, files under /run and where temporary ones go,
     and the cgroups of its `containers`, by their ids."""
+    if not running.directory.exists():
+        return []  # it ended before it had a name
     name = running.directory.name
     found = [f"{kind}: {things}" for kind, things in running.left_behind.items() if things != NOTHING[kind]]
     found += [f"temporary: {path.name}" for path in temporary.iterdir()]
