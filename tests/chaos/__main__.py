@@ -36,6 +36,7 @@ def attempt(case: Case, folder: Path, bug: Bug | None = None) -> dict[str, Any]:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     history = execute(case, folder, bug)
+    (folder / "output.txt").write_text(history.execution.output)
     result = {
         "case": str(case),
         "findings": check(history),

@@ -43,7 +43,6 @@ def execute(case: Case, folder: Path, bug: Bug | None = None) -> History:
             touched = foreign.touched
         left = (*execution.left, *(f"interface {name}" for name in new))
         execution = Execution(**{**vars(execution), "left": left, "touched": touched})
-        (folder / "output.txt").write_text(execution.output)
         return History.read(case, execution)
 
 
