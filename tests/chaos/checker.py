@@ -14,6 +14,7 @@ import numpy as np
 
 from testbed.cli.console import CANNOT, FAILED
 from tests.chaos.history import Contribution, History, Result
+from tests.chaos.member import RECORD
 
 #: Sums of a few float32 values, relative to the largest of them: 2^-24 an addition, and as much for the division.
 TOLERANCE = 1e-6
@@ -35,7 +36,8 @@ def exit_code_fits(history: History) -> Iterator[str]:
     asked = {code for fault in history.injected for code in fault.ends}
     if code is None or code in asked:
         return
-    if history.finished and code != 0:
+    late = {code for fault in history.injected for code in fault.late_ends}
+    if history.finished and code not in {0, *late}:
         yield f"the run came to its end, with exit code {code}"
     if not history.finished and code not in (FAILED, CANNOT):
         yield f"the run did not come to its end, with exit code {code}"
@@ -45,7 +47,7 @@ def end_names_its_fault(history: History) -> Iterator[str]:
     """A run that ended early says of what, and that is something that was done to it."""
     if history.finished or history.execution.code is None:
         return
-    said = " ".join([*history.reasons, history.execution.output])
+    said = " ".join(history.reasons)
     if not history.reasons:
         yield "the run ended early, and gives no reason"
     elif not history.injected:
@@ -140,7 +142,7 @@ def no_traceback(history: History) -> Iterator[str]:
     for where, text in texts.items():
         if (at := text.find("Traceback (most recent call last)")) >= 0:
             lines = text[at:].splitlines()
-            last = next((line for line in lines[1:] if line and not line.startswith((" ", "CHAOS "))), "")
+            last = next((line for line in lines[1:] if line and not line.startswith((" ", RECORD))), "")
             yield f"a traceback in {where}: {last:.200}"
 
 

@@ -2,7 +2,7 @@
 
 A fault is told its moment in events, not in seconds: a line of the run's output, or a round. `reasons` are patterns,
 one of which is to stand in what the run says where it ended before its last round; a run may go on as well. `ends` has
-those exit codes that a fault itself brings about.
+those exit codes that a fault itself brings about, `late_ends` those of a run that had come to its end before.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FILL_BYTES = 1 << 20
 PARTS = ("owner", "controller", "core", "control", "peer")
 
 #: What a run says of a member that is lost, or of what others waited for in vain because of it.
-OF_A_MEMBER = (r"\b{target}\b", r"no quorum", r"quorum")
+OF_A_MEMBER = (r"\b{target}\b", r"quorum")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,7 @@ class Fault:
     target: str = ""
     reasons: ClassVar[tuple[str, ...]] = ()
     ends: ClassVar[tuple[int, ...]] = ()
+    late_ends: ClassVar[tuple[int, ...]] = ()
 
     def inject(self, targets: Targets) -> None:
         """Do it, and return once it is over. NotThere where the run has no such part."""
@@ -85,7 +86,7 @@ class Pause(Fault):
     """A process is stopped, and goes on after some seconds."""
 
     seconds: float = 2.0
-    reasons = (*OF_A_MEMBER, r"{target}.* (has said nothing|did not answer)", r"made no progress", r"late")
+    reasons = (*OF_A_MEMBER, r"{target}.* (has said nothing|did not answer)", r"made no progress")
 
     def inject(self, targets: Targets) -> None:
         process = targets.process(self.target)
@@ -156,6 +157,7 @@ class Interrupt(Fault):
 
     reasons = (r"interrupted",)
     ends = (INTERRUPTED,)
+    late_ends = (-signal.SIGINT,)
 
     def inject(self, targets: Targets) -> None:
         if targets.running.process.poll() is not None:
@@ -168,6 +170,7 @@ class Terminate(Fault):
 
     reasons = (r"interrupted",)
     ends = (INTERRUPTED,)
+    late_ends = (-signal.SIGTERM,)
 
     def inject(self, targets: Targets) -> None:
         targets.process("owner").send(signal.SIGTERM)

@@ -71,7 +71,8 @@ def left_behind(running: Running, containers: Iterable[str], temporary: Path) ->
     name = running.directory.name
     found = [f"{kind}: {things}" for kind, things in running.left_behind.items() if things != NOTHING[kind]]
     found += [f"temporary: {path.name}" for path in temporary.iterdir()]
-    found += [str(path) for path in Path("/run").rglob(f"*{name}*")]
+    walked = os.walk("/run")  # which passes over what goes meanwhile
+    found += [f"{folder}/{each}" for folder, folders, files in walked for each in (*folders, *files) if name in each]
     ids = tuple(containers)
     found += [str(path) for path in CGROUPS.glob("*/docker/*") if path.name in ids]
     return found

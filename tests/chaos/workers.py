@@ -26,6 +26,8 @@ from tests.chaos import planted
 
 _CLONE_NEWNET = 0x40000000
 MEMBER = Path(__file__).with_name("member.py")
+#: As member.py has it, which loads PyTorch.
+RECORD = "CHAOS "
 #: Of a dead member's log, as of a container's, so many lines are quoted; records are none of them.
 QUOTED_LINES = 10
 
@@ -86,7 +88,7 @@ class ProcessFleet(Fleet):
 
     def death(self, worker: str) -> str:
         said = self._log(worker).read_text(errors="replace").splitlines()
-        lines = [line for line in said if not line.startswith("CHAOS ")][-QUOTED_LINES:]
+        lines = [line for line in said if not line.startswith(RECORD)][-QUOTED_LINES:]
         return "\n".join([f"with exit code {self.exit_code(worker)}; its log ends with:", *lines])
 
     def logs(self, worker: str) -> bytes:
