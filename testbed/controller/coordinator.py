@@ -42,7 +42,7 @@ class Coordinator(ABC):
     @property
     def over(self) -> bool:
         """Whether all who take part have said goodbye."""
-        return self.running and self.goodbyes.keys() >= self.present
+        return self.running and bool(self.present) and self.goodbyes.keys() >= self.present
 
     @abstractmethod
     def start(self) -> None:

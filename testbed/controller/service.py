@@ -198,9 +198,13 @@ class ControllerService:
     def _ended(self, task: asyncio.Task[None]) -> None:
         """An error of ours must not leave the members waiting."""
         self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("the controller broke", exc_info=error)
-            self.fail(f"the controller broke: {error!r}")
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        if isinstance(error, OSError):  # of the disk that is written to
+            self.fail(f"the run can't be recorded: {error}")
+            return
+        log.error("the controller broke", exc_info=error)
+        self.fail(f"the controller broke: {error!r}")
 
     # The end
 

@@ -13,6 +13,7 @@ from testbed.schema import brief
 from testbed.sync.allreduce import AllReduceEngine, ElasticGroup
 from testbed.sync.errors import Stopped, SyncError
 from testbed.sync.line import Line
+from testbed.sync.threads import start
 from testbed.sync.transport import CLOSE_S
 
 log = logging.getLogger(__name__)
@@ -41,6 +42,8 @@ class ControlLoop:
         try:
             for message in self._messages():
                 self._obey(message)
+        except SyncError as error:
+            self._engine.fail(error)
         except Exception as error:  # without a control thread nobody would hear of a swap, a loss or the end
             log.exception("%s: can't do what the controller says", self._member)
             self._engine.fail(SyncError(f"can't do what the controller says: {error}"))
@@ -86,8 +89,8 @@ class ControlLoop:
             return
         name = f"hold {plan.epoch}"
         thread = threading.Thread(target=self._hold, args=(plan.epoch, hold), name=name, daemon=True)
+        start(thread)
         self._holding = [holding for holding in self._holding if holding.is_alive()] + [thread]
-        thread.start()
 
     def _hold(self, epoch: int, hold: Callable[[], None]) -> None:
         try:

@@ -229,6 +229,12 @@ def test_fewer_members_than_the_quorum_end_the_run(told: Told) -> None:
     assert told.failure == "b-w0 is gone: out of memory; 2 members are left, and the quorum is 3"
 
 
+def test_members_that_are_all_lost_at_once_end_the_run_as_failed(told: Told) -> None:
+    told.do(told.coordinator._lose(dict.fromkeys(NAMES, "it did not renew its lease for 5 s")))
+    assert told.failure.endswith("0 members are left, and the quorum is 3")
+    assert not told.coordinator.over
+
+
 def test_a_loss_among_members_that_are_done_but_for_that_one_needs_no_recovery(told: Told) -> None:
     for name in OTHERS:
         told.hear(Goodbye(name, 1, "d1635"))

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import json
 import resource
+import shutil
 import stat
 import subprocess
 import sys
@@ -625,3 +626,19 @@ def test_a_disk_that_takes_no_more_ends_the_run_and_no_member_is_blamed(tmp_path
             assert controller.failure.startswith("the run can't be recorded: [Errno 27] File too large")
 
     asyncio.run(scene())
+
+
+def test_a_disk_that_takes_no_more_when_a_plan_is_judged_is_no_mistake_of_ours(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scene() -> None:
+        view = mesh()
+        async with training(spec_of(view), tmp_path, view) as (controller, _):
+            shutil.rmtree(tmp_path / "out" / "views")
+            (tmp_path / "out" / "views").touch()
+            controller.force(make_policy("star"))
+            await asyncio.wait_for(controller.finished.wait(), 5)
+            assert controller.failure.startswith("the run can't be recorded: ")
+
+    asyncio.run(scene())
+    assert all(record.exc_info is None for record in caplog.records)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from testbed.plan import Plan
 from testbed.sync.allreduce.group import AllReduceGroup, Roster
 from testbed.sync.allreduce.receiver import Loss
+from testbed.sync.threads import start
 from testbed.sync.transport import CLOSE_S, TransportSettings
 
 
@@ -100,8 +101,8 @@ class Generations:
             group.close()
 
         thread = threading.Thread(target=end, name=f"retire generation {group.settings.generation}", daemon=True)
+        start(thread)
         self._retiring = [one for one in self._retiring if one.is_alive()] + [thread]
-        thread.start()
 
     def close(self) -> None:
         """End all."""

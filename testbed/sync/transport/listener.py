@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 
 from testbed.protocol import Train
 from testbed.sync.errors import FrameError, ImpostorError, SyncError
+from testbed.sync.threads import start
 from testbed.sync.transport import frame, handshake, sockets, tcpinfo
 from testbed.sync.transport.arrivals import Arrivals
 from testbed.sync.transport.frame import DIRECT, FETCH, PROBE, Frame, FrameFormat, Greeting
@@ -145,7 +146,12 @@ class Listener:
         thread = threading.Thread(target=self._run, args=(connection,), name="from", daemon=True)
         with self._guard:
             self._threads.add(thread)
-        thread.start()
+        try:
+            start(thread)
+        except SyncError as error:  # whoever connects is turned away, and those who are here stay
+            with self._guard:
+                self._threads.discard(thread)
+            self._refuse(connection, str(error))
 
     def _run(self, connection: socket.socket) -> None:
         try:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from testbed.sync.errors import SyncError
+from testbed.sync.threads import start
 from testbed.sync.transport import handshake, sockets, tcpinfo
 from testbed.sync.transport.frame import DIRECT, PROBE, TAKEN, WELCOME, FrameFormat, Greeting
 from testbed.sync.transport.send_queue import SendQueue
@@ -81,7 +82,7 @@ class Sender:
             for i in range(settings.streams)
         ]
         for thread in self._threads:
-            thread.start()
+            start(thread)
 
     def sample(self) -> TcpInfo | None:
         """What the path did since the last sample, over all connections; None when nothing was acknowledged."""

@@ -1,0 +1,146 @@
+"""`python -m tests.chaos --runs 300 --seed 1 [--resume]`: so many cases, what the checker finds, and a table.
+
+`--case N` executes one again. `--planted` executes plain cases with each bug of planted.py instead, three seeds each,
+and fails where the checker misses one. What came of each lies in build/chaos, a folder each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import signal
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from testbed.telemetry.store import write_json
+from tests.chaos.case import Case
+from tests.chaos.checker import check
+from tests.chaos.history import History, first_round_after
+from tests.chaos.nemesis import execute
+from tests.chaos.planted import BUGS, NEED_A_DEATH, NEED_CONTAINERS, Bug
+from tests.run.running import REPOSITORY
+
+RESULTS = REPOSITORY / "build" / "chaos"
+RESULT = "result.json"
+SEEDS_OF_A_BUG = 3
+NO_BUG = "no-bug"
+
+
+def attempt(case: Case, folder: Path, bug: Bug | None = None) -> dict[str, Any]:
+    """Execute a case in a folder, which is emptied first; what came of it, which is kept there."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    history = execute(case, folder, bug)
+    (folder / "output.txt").write_text(history.execution.output)
+    result = {
+        "case": str(case),
+        "findings": check(history),
+        "code": history.execution.code,
+        "finished": history.finished,
+        "reasons": list(history.reasons),
+        "faults": [_figures(history, i) for i in range(len(history.execution.injections))],
+    }
+    write_json(folder / RESULT, result)
+    return result
+
+
+def _figures(history: History, number: int) -> dict[str, Any]:
+    """Of a fault: how long after it began the run ended for it, or the first new round was over."""
+    injection = history.execution.injections[number]
+    ended_s = None if history.finished else history.execution.ended_s - injection.began_s
+    after_s = first_round_after(history.execution, injection.began_s)
+    recovered_s = after_s - injection.began_s if after_s is not None and history.finished else None
+    kind = injection.fault.kind
+    return {"kind": kind, "missed": injection.missed, "ended_s": ended_s, "recovered_s": recovered_s}
+
+
+def show(results: Iterable[Mapping[str, Any]]) -> None:
+    """A table: for each kind of fault how often it was injected, how many runs went on and ended, and how soon."""
+    kinds: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for result in results:
+        for fault in result["faults"]:
+            if not fault["missed"]:
+                kinds[fault["kind"]].append({**fault, "wrong": bool(result["findings"])})
+    print(f"{'fault':22} {'runs':>5} {'went on':>8} {'next round, s':>15} {'ended':>6} {'after, s':>15} {'wrong':>6}")
+    for kind, its in sorted(kinds.items()):
+        went_on = [fault["recovered_s"] for fault in its if fault["recovered_s"] is not None]
+        ended = [fault["ended_s"] for fault in its if fault["ended_s"] is not None]
+        wrong = sum(fault["wrong"] for fault in its)
+        figures = f"{_spread(went_on):>15} {len(ended):6} {_spread(ended):>15}"
+        print(f"{kind:22} {len(its):5} {len(its) - len(ended):8} {figures} {wrong:6}")
+
+
+def _spread(seconds: list[float]) -> str:
+    return f"{median(seconds):.1f} to {max(seconds):.1f}" if seconds else ""
+
+
+def tell(name: str, result: Mapping[str, Any]) -> None:
+    """What came of a case, in a line; and its findings."""
+    end = "went on" if result["finished"] else f"ended with {result['code']}"
+    print(f"{name}: {result['case']}: {end}", flush=True)
+    for rule, findings in result["findings"].items():
+        for finding in findings:
+            print(f"    {rule}: {finding}", flush=True)
+
+
+def campaign(seed: int, numbers: Iterable[int], resume: bool) -> bool:
+    """These cases of a seed; whether nothing was found."""
+    results = []
+    for number in numbers:
+        folder = RESULTS / str(seed) / str(number)
+        if resume and (folder / RESULT).exists():
+            results.append(json.loads((folder / RESULT).read_text()))
+            continue
+        results.append(attempt(Case.drawn(seed, number), folder))
+        tell(f"--seed {seed} --case {number}", results[-1])
+    show(results)
+    failed = sum(bool(result["findings"]) for result in results)
+    print(f"{len(results)} runs, {failed} of them with findings")
+    return not failed
+
+
+def planted(names: Iterable[str], seed: int, resume: bool) -> bool:
+    """Each of these bugs with three seeds, and the same cases without any; whether the checker found each bug by the
+    rule that is for it, and nothing where there is none."""
+    wrong = []
+    for name in (NO_BUG, *names):
+        for each in range(seed, seed + SEEDS_OF_A_BUG):
+            folder = RESULTS / "planted" / name / str(each)
+            if resume and (folder / RESULT).exists():
+                result = json.loads((folder / RESULT).read_text())
+            else:
+                bug = None if name == NO_BUG else Bug(name, each)
+                case = Case.plain(each, name in NEED_CONTAINERS, bug.round if bug and name in NEED_A_DEATH else None)
+                result = attempt(case, folder, bug)
+            tell(f"{name}, seed {each}", result)
+            found = result["findings"]
+            wrong += [] if (BUGS[name] in found if name in BUGS else not found) else [f"{name}, seed {each}"]
+    print(f"not as it should be: {', '.join(wrong)}" if wrong else "all planted bugs were found, and no other")
+    return not wrong
+
+
+def main() -> int:
+    """The exit code: 1 where something was found, or a planted bug was not."""
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser.add_argument("--runs", type=int, default=300, metavar="N", help="cases 0 to N-1 of the seed")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--case", type=int, metavar="N", help="this one alone")
+    parser.add_argument("--resume", action="store_true", help="leave out what has a result already")
+    parser.add_argument("--planted", nargs="?", const="all", choices=("all", *BUGS), help="the bugs, or one of them")
+    args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what is there is taken away first
+    if args.planted:
+        fine = planted(BUGS if args.planted == "all" else (args.planted,), args.seed, args.resume)
+    else:
+        numbers = range(args.runs) if args.case is None else (args.case,)
+        fine = campaign(args.seed, numbers, args.resume)
+    return 0 if fine else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,190 @@
+"""A case: an experiment and the faults that happen to it, all drawn from a seed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from testbed.schemes import SCHEMES
+from tests.chaos import faults
+from tests.chaos.faults import Fault, Moment
+
+#: One of so many cases has its members in containers.
+CONTAINERS_ONE_OF = 5
+#: Short, and long enough for a fault of 3 s and what comes after it.
+ROUNDS = 30
+STEP_S = 0.12
+#: Between rounds and the last ones nothing new is to be seen.
+MOMENTS = range(2, 12)
+
+#: Schemes with their options, as often as they are to be drawn: those that reduce say most about a fault.
+SYNC: tuple[tuple[int, dict[str, Any]], ...] = (
+    (8, {"strategy": "gradients"}),
+    (2, {"strategy": "local_sgd", "every": 2}),
+    (1, {"strategy": "post_local_sgd", "every": 2, "start": 4}),
+    (2, {"strategy": "diloco", "every": 2}),
+    (1, {"strategy": "hierarchical", "every": 2, "period": 2}),
+    (1, {"strategy": "hybrid", "every": 2, "period": 2}),
+    (1, {"strategy": "sparta", "share": 0.1}),
+    (2, {"strategy": "hop"}),
+    (1, {"strategy": "dpsgd"}),
+    (1, {"strategy": "prague"}),
+    (1, {"strategy": "netmax"}),
+    (1, {"strategy": "sgp"}),
+    (1, {"strategy": "fedasync", "every": 2}),
+    (1, {"strategy": "noloco", "every": 2}),
+)
+POLICIES = ("mst", "netstorm", "packing", "ring", "star", "mlnet", "auto")
+POLICIES_OF_GROUPS = ("mst", "auto")
+
+#: What a run prints when it has done a step: the moments before and after training.
+LINES = ("shaping backend", "directed links", "links measured", "workers in", "workers loaded", "round    ", "summary")
+
+
+@dataclass(frozen=True)
+class Case:
+    """The `number`-th of a seed. `topology` and `experiment` are files' values."""
+
+    seed: int
+    number: int
+    containers: bool
+    topology: Mapping[str, Any]
+    experiment: Mapping[str, Any]
+    faults: tuple[Fault, ...]
+
+    @classmethod
+    def drawn(cls, seed: int, number: int) -> Case:
+        """The same whenever it is drawn."""
+        draw = random.Random(f"{seed} {number}")
+        containers = number % CONTAINERS_ONE_OF == CONTAINERS_ONE_OF - 1
+        topology = _topology(draw)
+        experiment = _experiment(draw)
+        members = _members(topology)
+        drawn = (_fault(draw, members, containers) for _ in range(draw.choice((1, 1, 1, 2))))
+        return cls(seed, number, containers, topology, experiment, tuple(drawn))
+
+    @classmethod
+    def plain(cls, seed: int, containers: bool = False, dies_in: int | None = None) -> Case:
+        """One of gradients on a tree, to which nothing happens, unless a member is to die in a round."""
+        draw = random.Random(f"{seed} plain")
+        experiment = {**_experiment(draw), "sync": {"policy": "mst"}}
+        experiment.pop("elastic", None)
+        done = () if dies_in is None else (faults.Kill(Moment(round=dies_in), "c-w0"),)
+        return cls(seed, 0, containers, _topology(draw), experiment, done)
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """Their names."""
+        return _members(self.topology)
+
+    @property
+    def rounds(self) -> int:
+        """How many it has."""
+        return int(self.experiment["train"]["rounds"])
+
+    @property
+    def reduces(self) -> bool:
+        """Whether its members reduce in rounds; else they gossip."""
+        return SCHEMES[self.experiment["sync"].get("strategy", "gradients")].exchange == "all-reduce"
+
+    @property
+    def elastic(self) -> bool:
+        """Whether members may be lost while others train."""
+        return "elastic" in self.experiment
+
+    @property
+    def fills_disk(self) -> bool:
+        """Whether its directory is to be on a disk of its own."""
+        return any(isinstance(fault, faults.FillDisk) for fault in self.faults)
+
+    def write(self, folder: Path) -> Path:
+        """Write its files into a folder; the experiment's."""
+        (folder / "topology.yaml").write_text(yaml.safe_dump(dict(self.topology)))
+        file = folder / "experiment.yaml"
+        file.write_text(yaml.safe_dump(dict(self.experiment)))
+        return file
+
+    def __str__(self) -> str:
+        sync = self.experiment["sync"]
+        what = [sync.get("strategy", "gradients"), sync.get("policy", ""), "elastic" if self.elastic else ""]
+        where = "containers" if self.containers else "processes"
+        done = "; ".join(map(str, self.faults)) or "nothing"
+        return f"{' '.join(filter(None, what))}, {len(self.members)} in {where}: {done}"
+
+
+def _topology(draw: random.Random) -> dict[str, Any]:
+    def link(a: str, b: str) -> dict[str, Any]:
+        return {"between": [a, b], "rate": f"{draw.randint(4, 30)}mbit", "rtt": f"{draw.randint(2, 20)}ms"}
+
+    sites = {name: {"workers": 1} for name in "abc"}
+    sites["a"]["workers"] = draw.choice((1, 2))
+    return {"name": "chaos", "sites": sites, "links": [link("a", "b"), link("b", "c"), link("a", "c")]}
+
+
+def _members(topology: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(f"{site}-w{i}" for site, its in topology["sites"].items() for i in range(its["workers"]))
+
+
+def _experiment(draw: random.Random) -> dict[str, Any]:
+    sync = dict(draw.choices([its for _, its in SYNC], [often for often, _ in SYNC])[0])
+    scheme = SCHEMES[sync["strategy"]]
+    if scheme.exchange == "all-reduce":
+        grouped = sync["strategy"] in ("hierarchical", "hybrid")
+        sync["policy"] = draw.choice(POLICIES_OF_GROUPS if grouped else POLICIES)
+    experiment = {
+        "name": "chaos",
+        "topology": "topology.yaml",
+        "train": {
+            "model": "synthetic",
+            "parameters": 600,
+            "batch": 16,
+            "rounds": ROUNDS,
+            "optimizer": {"name": "sgd", "learning_rate": 1},
+        },
+        "compute": {"step_time": f"{STEP_S}s"},
+        "sync": {**sync, "round_timeout": "5s"},
+        "controller": {"period": "0.5s", "dwell": 2},
+        "events": _events(draw),
+    }
+    if scheme.elastic and draw.random() < 0.6:
+        lease = {"lease": "1s"} if scheme.exchange == "all-reduce" else {}
+        experiment["elastic"] = {"quorum": 2, "lost": draw.choice(("restart", "leave")), **lease}
+    return experiment
+
+
+def _events(draw: random.Random) -> list[dict[str, Any]]:
+    """What happens to the network meanwhile, as the file says."""
+    number = draw.choice(MOMENTS)
+    return draw.choice(
+        (
+            [],
+            [{"round": number, "change": {"link": "a->b", "rate": f"{draw.randint(1, 30)}mbit"}}],
+            [{"round": number, "down": ["a", "c"]}, {"round": number + 4, "up": ["a", "c"]}],
+        )
+    )
+
+
+def _fault(draw: random.Random, members: tuple[str, ...], containers: bool) -> Fault:
+    member, at = draw.choice(members), Moment(round=draw.choice(MOMENTS))
+    process = draw.choice((member, member, "controller", "core", "owner"))
+    phase = Moment(line=draw.choice(LINES))
+    connection = draw.choice(("peer", "control"))
+    choices: list[Fault] = [
+        faults.Kill(at, process),
+        faults.Kill(phase, "owner"),
+        faults.Pause(at, process, draw.choice((0.5, 2.0, 3.0))),
+        faults.Partition(at, member, draw.choice((0.5, 3.0, 8.0))),
+        faults.Truncate(at, member, connection),
+        faults.Corrupt(at, member, connection, draw.randrange(2**32)),
+        faults.FillDisk(draw.choice((at, phase))),
+        faults.Interrupt(phase),
+        faults.Terminate(phase),
+    ]
+    if containers:
+        choices += 2 * [faults.ExhaustMemory(at, member), faults.ExhaustPids(at, member)]
+    return draw.choice(choices)

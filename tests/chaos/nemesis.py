@@ -1,0 +1,120 @@
+"""Executes a case: starts its run, injects its faults when their moments come, and sees it to its end."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import docker
+
+from tests.chaos.case import Case
+from tests.chaos.history import Execution, History, Injection
+from tests.chaos.planted import Bug
+from tests.chaos.surroundings import Foreign, interfaces_kept, left_behind
+from tests.chaos.targets import NotThere, Targets
+from tests.run.running import PROGRAM, REPOSITORY, Running
+
+#: What a run has at most to end: its first containers 60 s on a busy host, then its watchdog's 60 s without progress.
+DEADLINE_S = 180.0
+POLL_S = 0.02
+NEVER = "its moment never came"
+#: A disk of its own has room for a run, and for the 64 MiB that one wants to be free.
+DISK = "size=160m"
+
+
+def execute(case: Case, folder: Path, bug: Bug | None = None) -> History:
+    """Execute a case in an empty folder, which keeps its files; its history."""
+    with _disk(folder, case.fills_disk), tempfile.TemporaryDirectory(prefix="chaos") as temporary:
+        file = case.write(folder)
+        with Foreign() as foreign, interfaces_kept() as new:
+            words = [*(["--containers"] if case.containers else [])]
+            words += ["--bug", bug.name, "--seed", str(bug.seed)] if bug else []
+            variables = (f"PYTHONPATH={REPOSITORY}", f"TMPDIR={temporary}")
+            program = ("env", *variables, sys.executable, "-m", "tests.chaos.program", *words)
+            with Running(folder, str(file.resolve()), program=program) as running:
+                execution = _watch(case, running, Path(temporary))
+            touched = foreign.touched
+        left = (*execution.left, *(f"interface {name}" for name in new))
+        execution = Execution(**{**vars(execution), "left": left, "touched": touched})
+        return History.read(case, execution)
+
+
+def _watch(case: Case, running: Running, temporary: Path) -> Execution:
+    """Until the run's end, or that of the time it has."""
+    nemesis = Nemesis(case, running)
+    try:
+        until = time.monotonic() + DEADLINE_S
+        while running.process.poll() is None and time.monotonic() < until:
+            nemesis.look()
+            time.sleep(POLL_S)
+        code, ended_s = running.process.poll(), time.time()
+    finally:  # a nemesis that is interrupted itself leaves nothing either
+        if running.process.poll() in (None, -signal.SIGKILL):
+            running.process.kill()
+            running.process.wait()
+            _clean(running)
+            for path in temporary.iterdir():  # what only the process knew of
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+    left = left_behind(running, nemesis.containers, temporary)
+    if left:  # the next case is to begin on a clean machine
+        _clean(running)
+    injections = (*nemesis.injections, *(Injection(fault, ended_s, missed=NEVER) for fault in nemesis.waiting))
+    return Execution(code, running.output, running.directory, ended_s, injections, tuple(left), ())
+
+
+class Nemesis:
+    """Injects a case's faults: `injections` are those whose moments came, `waiting` the others. `containers` are the
+    ids of those that the run had."""
+
+    def __init__(self, case: Case, running: Running) -> None:
+        self.waiting = list(case.faults)
+        self.injections: list[Injection] = []
+        self.containers: set[str] = set()
+        self._case = case
+        self._targets = Targets(running, case.members)
+
+    def look(self) -> None:
+        """Inject the faults whose moments have come, one after the other."""
+        for fault in [fault for fault in self.waiting if fault.at.has_come(self._targets)]:
+            self.waiting.remove(fault)
+            if self._case.containers:
+                with suppress(docker.errors.DockerException):
+                    self.containers |= {str(container.id) for container in self._targets.running.containers}
+            injection = Injection(fault, time.time())
+            self.injections.append(injection)
+            try:
+                fault.inject(self._targets)
+            except NotThere as error:
+                injection.missed = f"there was no {error}"
+            injection.ended_s = time.time()
+
+
+def _clean(running: Running) -> None:
+    """Take away what a run left that could not do so itself, as its user would."""
+    if running.directory.exists():
+        subprocess.run([*PROGRAM, "clean", "--name", running.directory.name], check=False, capture_output=True)
+
+
+@contextmanager
+def _disk(folder: Path, own: bool) -> Iterator[None]:
+    """While inside, the folder is on a small disk of its own, if it is to be; what is there is kept afterwards."""
+    if not own:
+        yield
+        return
+    subprocess.run(["mount", "-t", "tmpfs", "-o", DISK, "chaos", folder], check=True)
+    kept = Path(tempfile.mkdtemp(prefix="chaos-kept"))
+    try:
+        yield
+    finally:
+        (folder / "filler").unlink(missing_ok=True)
+        shutil.copytree(folder, kept, symlinks=True, dirs_exist_ok=True)
+        subprocess.run(["umount", folder], check=True)
+        shutil.copytree(kept, folder, symlinks=True, dirs_exist_ok=True)
+        shutil.rmtree(kept)

@@ -1,0 +1,49 @@
+"""`testbed run`, with members that keep records: `python -m tests.chaos.program [--containers] run EXPERIMENT`.
+
+All is the product's own but the members' program and, without `--containers`, what it runs in. `--bug NAME` puts one
+of planted.py into it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+
+def main() -> None:
+    """As `testbed`'s own."""
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos.program", description=__doc__, allow_abbrev=False)
+    parser.add_argument("--containers", action="store_true", help="members in containers, not in processes")
+    parser.add_argument("--bug", metavar="NAME", help="one of planted.py")
+    parser.add_argument("--seed", type=int, default=0, help="the planted bug's")
+    parser.add_argument("words", nargs=argparse.REMAINDER, help="the product's own")
+    arguments = parser.parse_args()
+
+    from testbed import cli
+    from testbed.emulation import engine
+    from testbed.emulation.containers import Fleet
+    from testbed.run import execute
+    from testbed.run.run import Run
+    from tests.chaos.planted import Bug
+    from tests.chaos.workers import ProcessFleet, RecordingFleet
+
+    bug = Bug(arguments.bug, arguments.seed) if arguments.bug else None
+
+    class RecordedRun(Run):
+        """A run whose members keep records."""
+
+        def fleet(self, network: str, control: Path) -> Fleet:
+            if arguments.containers:
+                return RecordingFleet.connected(network, control)
+            return ProcessFleet(engine.connect(), network, control, self.directory.path / "logs", bug)
+
+    execute.Run = RecordedRun  # type: ignore[misc]
+    if bug is not None:
+        bug.plant_in_owner()
+    sys.argv = ["testbed", *arguments.words]
+    cli.main()
+
+
+if __name__ == "__main__":
+    main()

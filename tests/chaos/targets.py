@@ -1,0 +1,101 @@
+"""The parts of a run that goes on, found from outside: what can be killed, stopped, cut off or filled."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from testbed.emulation.label import processes
+from testbed.emulation.process import ProcessIdentity
+from tests.run.running import Running
+
+_PIDFD_GETFD = 438
+
+#: What a process of a run has in its command line.
+COMMANDS = {"controller": b"testbed.controller", "core": b"testbed-shaper"}
+
+
+class NotThere(Exception):
+    """The run has no such part now."""
+
+
+@dataclass(frozen=True)
+class Targets:
+    """A run's, by what they are called: `owner`, `controller`, `core`, or a member's name."""
+
+    running: Running
+    members: tuple[str, ...]
+
+    def process(self, name: str) -> ProcessIdentity:
+        """The process that is called so. NotThere where there is none."""
+        pid = self.running.process.pid if name == "owner" else self._pid(name)
+        if (found := ProcessIdentity.of(pid)) is None:
+            raise NotThere(name)
+        return found
+
+    def netns(self, member: str) -> Path:
+        """A member's network namespace."""
+        return Path(f"/proc/{self.process(member).pid}/ns/net")
+
+    def connections(self, member: str, family: socket.AddressFamily) -> Iterator[socket.socket]:
+        """The connected sockets of a member's process, as copies of its descriptors: what is done to them is done to
+        its own. Those of its peers are IPv4, that of the controller is a Unix socket."""
+        pid = self.process(member).pid
+        with suppress(ProcessLookupError, FileNotFoundError):
+            holder = os.pidfd_open(pid)
+            try:
+                for path in Path(f"/proc/{pid}/fd").iterdir():
+                    if "socket:" in str(path.readlink()) and (copy := _copy(holder, int(path.name))) is not None:
+                        with closing(copy):
+                            if copy.family == family and _is_connected(copy):
+                                yield copy
+            finally:
+                os.close(holder)
+
+    @property
+    def round(self) -> int:
+        """The last round that a member has reported; 0 before."""
+        with suppress(OSError, IndexError, ValueError, KeyError):
+            lines = (self.running.directory / "rounds.jsonl").read_text().splitlines()
+            whole = [line for line in lines[-8:] if line.endswith("}")]
+            return max(int(json.loads(line)["round"]) for line in whole)
+        return 0
+
+    def _pid(self, name: str) -> int:
+        network = self.running.directory.name
+        for pid, _ in processes(network):
+            with suppress(OSError):
+                folder = Path(f"/proc/{pid}")
+                command = COMMANDS.get(name)
+                if command is not None and command in (folder / "cmdline").read_bytes():
+                    return pid
+                if command is None and (folder / "comm").read_text().strip() == name:
+                    return pid
+        for container in self.running.containers if name in self.members else ():
+            if str(container.name).endswith(f".{name}"):
+                return int(container.attrs["State"]["Pid"])
+        raise NotThere(name)
+
+
+def _copy(holder: int, descriptor: int) -> socket.socket | None:
+    copied = ctypes.CDLL(None, use_errno=True).syscall(_PIDFD_GETFD, holder, descriptor, 0)
+    if copied < 0:
+        return None
+    try:
+        return socket.socket(fileno=copied)
+    except OSError:
+        os.close(copied)
+        return None
+
+
+def _is_connected(copy: socket.socket) -> bool:
+    try:
+        return bool(copy.getpeername()) or copy.family == socket.AF_UNIX
+    except OSError:
+        return False

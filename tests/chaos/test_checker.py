@@ -1,0 +1,116 @@
+"""Each rule finds what is wrong in a history that was made so, and nothing in one that is right."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.chaos.case import Case
+from tests.chaos.checker import RULES, check
+from tests.chaos.faults import Kill, Moment
+from tests.chaos.history import Contribution, Execution, History, Injection, Result
+
+pytestmark = pytest.mark.unit
+
+CASE = Case.plain(1)
+WEIGHT = 16.0
+ELEMENTS = 30
+
+
+def contribution(member: str, number: int) -> Contribution:
+    """As member.py has it."""
+    unit = 8 ** CASE.members.index(member)
+    return Contribution(WEIGHT, ((np.arange(ELEMENTS) + number) % 7 + 1).astype(np.float32) * unit)
+
+
+def result(number: int) -> Result:
+    """The mean of all members' contributions."""
+    total = sum(contribution(member, number).values * np.float32(WEIGHT) for member in CASE.members)
+    weight = WEIGHT * len(CASE.members)
+    return Result(True, ((0, ELEMENTS, CASE.members, weight),), np.float32(total / np.float32(weight)))
+
+
+def history(**changes: Any) -> History:
+    """Of a run that went well."""
+    each = [(number, member) for number in range(1, CASE.rounds + 1) for member in CASE.members]
+    execution = Execution(0, "verdict: trusted", Path(), 0.0, (), (), ())
+    summary = {"training": {"rounds": CASE.rounds, "identical_parameters": True}}
+    made = History(
+        CASE,
+        execution,
+        summary,
+        (),
+        {},
+        {(number, member): [contribution(member, number)] for number, member in each},
+        {(number, member): [result(number)] for number, member in each},
+    )
+    return replace(made, **changes)
+
+
+def executed(**changes: Any) -> History:
+    """One that went otherwise, as seen from outside."""
+    return history(execution=replace(history().execution, **changes))
+
+
+def with_result(changed: Result) -> History:
+    """One where the first member got something else out of the third round."""
+    made = history()
+    return replace(made, results={**made.results, (3, CASE.members[0]): [changed]})
+
+
+def ended(reason: str, *faults: Kill) -> History:
+    """One that ended early."""
+    execution = replace(history().execution, code=1, injections=tuple(Injection(fault, 0.0) for fault in faults))
+    return history(execution=execution, summary={"training": {"rounds": None}}, reasons=(reason,) if reason else ())
+
+
+def flipped() -> np.ndarray:
+    values = result(3).values.copy()
+    values.view(np.int32)[7] ^= 1
+    return values
+
+
+def without(member: str) -> Result:
+    """A mean of the others, which says that it is of all."""
+    total = sum(contribution(each, 3).values * np.float32(WEIGHT) for each in CASE.members if each != member)
+    return replace(result(3), values=np.float32(total / np.float32(WEIGHT * len(CASE.members))))
+
+
+def test_nothing_is_found_where_nothing_is_wrong() -> None:
+    assert check(history()) == {}
+    assert check(ended("c-w0 ended with exit code -9", Kill(Moment(round=3), "c-w0"))) == {}
+
+
+WRONG = {
+    "ends": executed(code=None),
+    "exit_code_fits": executed(code=1),
+    "end_names_its_fault": ended("the machine is tired", Kill(Moment(round=3), "c-w0")),
+    "rounds_are_all_there": history(
+        results={key: its for key, its in history().results.items() if key[0] != CASE.rounds}
+    ),
+    "members_hold_the_same_bits": with_result(replace(result(3), values=flipped())),
+    "slices_are_of_all_members": with_result(replace(result(3), slices=((5, ELEMENTS, CASE.members, 1.0),))),
+    "means_are_right": with_result(without(CASE.members[1])),
+    "parameters_are_identical": history(summary={"training": {"rounds": 30, "identical_parameters": False}}),
+    "no_traceback": history(logs={"a.log": "Traceback (most recent call last):\n  File\nKeyError: 1"}),
+    "nothing_is_left": executed(left=("a container",)),
+    "nothing_foreign_is_touched": executed(touched=("the interface",)),
+}
+
+
+def test_each_rule_has_something_wrong_here() -> None:
+    assert {rule.__name__ for rule in RULES} == set(WRONG)
+
+
+@pytest.mark.parametrize("rule", WRONG)
+def test_a_rule_finds_what_is_wrong(rule: str) -> None:
+    assert rule in check(WRONG[rule])
+
+
+def test_an_end_without_a_reason_or_a_fault_is_found() -> None:
+    assert "end_names_its_fault" in check(ended("", Kill(Moment(round=3), "c-w0")))
+    assert "end_names_its_fault" in check(ended("c-w0 ended"))

@@ -1,0 +1,125 @@
+"""Members as processes in the network's hosts, in place of containers; and members in containers that keep records.
+
+    run --forkserver, with PyTorch loaded--fork--> member: own network namespace, own log, then member.py's program
+
+A container takes 3 s of a processor to start, of which PyTorch is most; a fork next to nothing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import docker
+
+from testbed.controller.member_server import SOCKET
+from testbed.emulation.containers import ContainerRequest, Fleet
+from tests.chaos import planted
+
+_CLONE_NEWNET = 0x40000000
+MEMBER = Path(__file__).with_name("member.py")
+#: As member.py has it, which loads PyTorch.
+RECORD = "CHAOS "
+#: Of a dead member's log, as of a container's, so many lines are quoted; records are none of them.
+QUOTED_LINES = 10
+
+
+class RecordingFleet(Fleet):
+    """Containers whose program keeps records."""
+
+    def start(self, requests: Iterable[ContainerRequest]) -> Mapping[str, int]:
+        source = MEMBER.read_text()
+        return super().start(
+            replace(request, command=("-c", source, *request.command), entrypoint=("python3",)) for request in requests
+        )
+
+
+class ProcessFleet(Fleet):
+    """Processes that stand in for containers: each ends, and is started anew, by itself."""
+
+    def __init__(self, client: docker.DockerClient, network: str, control: Path, logs: Path, bug: planted.Bug | None):
+        super().__init__(client, network, "", control)
+        self._logs = logs
+        self._bug = bug
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(["tests.chaos.member"])
+        self._processes: dict[str, Any] = {}
+
+    @property
+    def packages(self) -> Mapping[str, Mapping[str, str]]:
+        return {}
+
+    def start(self, requests: Iterable[ContainerRequest]) -> Mapping[str, int]:
+        return {request.worker.name: self._fork(request) for request in requests}
+
+    def _fork(self, request: ContainerRequest) -> int:
+        name = request.worker.name
+        control = self._control / name
+        control.mkdir(exist_ok=True)
+        arguments = [*request.command, "--control", f"unix:{control / SOCKET}"]
+        heard, told = self._context.Pipe(duplex=False)
+        process = self._context.Process(target=live, args=(name, arguments, self._log(name), told, self._bug))
+        process.start()
+        told.close()
+        with heard:
+            heard.recv()  # it is in its namespace
+        self._processes[name] = process
+        return int(process.pid or 0)
+
+    def kill(self, worker: str) -> None:
+        self._processes[worker].kill()
+
+    def restart(self, request: ContainerRequest) -> int:
+        return self._fork(request)
+
+    def running(self) -> dict[str, bool]:
+        return {name: process.is_alive() for name, process in self._processes.items()}
+
+    def exit_code(self, worker: str) -> int:
+        return int(self._processes[worker].exitcode)
+
+    def death(self, worker: str) -> str:
+        said = self._log(worker).read_text(errors="replace").splitlines()
+        lines = [line for line in said if not line.startswith(RECORD)][-QUOTED_LINES:]
+        return "\n".join([f"with exit code {self.exit_code(worker)}; its log ends with:", *lines])
+
+    def logs(self, worker: str) -> bytes:
+        """Nothing: it is in the run's directory already."""
+        return b""
+
+    def remove(self) -> None:
+        while self._processes:
+            _, process = self._processes.popitem()
+            process.kill()
+            process.join()
+
+    def _log(self, worker: str) -> Path:
+        return self._logs / f"{worker}.log"
+
+
+def live(name: str, arguments: list[str], log: Path, told: Connection, bug: planted.Bug | None) -> None:
+    """A forked member's life."""
+    from tests.chaos import member
+
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.setsid()  # Ctrl-C in the terminal is not for containers either
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(_CLONE_NEWNET):
+        raise OSError(ctypes.get_errno(), "no network namespace; run as root")
+    Path("/proc/self/comm").write_text(name)  # so that it is found
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for number in (1, 2):
+        os.dup2(output, number)
+    if bug is not None:
+        bug.plant_in_member()
+    told.send(True)
+    sys.argv = ["testbed.worker", *arguments]
+    sys.exit(member.main())

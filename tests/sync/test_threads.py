@@ -1,0 +1,30 @@
+"""Where no further thread may be, that is said in words."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.unit
+
+NOBODY = 65534
+#: Root may have any number of processes, and others may as many as the limit says.
+PROGRAM = f"""
+import os, resource, threading
+from testbed.sync.errors import SyncError
+from testbed.sync.threads import start
+resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
+if os.geteuid() == 0:
+    os.setuid({NOBODY})
+try:
+    start(threading.Thread(name="to paris-w0", target=print))
+except SyncError as error:
+    print(error)
+"""
+
+
+def test_a_thread_for_which_there_is_no_room() -> None:
+    said = subprocess.run([sys.executable, "-c", PROGRAM], check=True, capture_output=True, text=True)
+    assert said.stdout.startswith("the thread `to paris-w0` could not be started"), said
