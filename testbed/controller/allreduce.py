@@ -138,7 +138,11 @@ class AllReduceCoordinator(Coordinator):
             yield After(self.group.membership.look_s, self._look)
 
     def _look(self) -> Actions:
-        yield from self._lose(self.group.membership.gone(time.monotonic()))
+        now = time.monotonic()
+        yield from self._lose(self.group.membership.gone(now))
+        if self.running and (why := self.group.membership.torn(now)):
+            log.warning("%s", why)
+            yield from self.group.abort(why)
         yield After(self.group.membership.look_s, self._look)
 
     def _left(self, goodbye: Goodbye) -> Actions:
@@ -158,7 +162,7 @@ class AllReduceCoordinator(Coordinator):
         newest = self.group.plans.newest
         if report.epoch > newest:
             raise Contradiction(f"it went by the plan of epoch {report.epoch}, and the newest is {newest}")
-        self.group.membership.advanced(report.member)
+        self.group.membership.advanced(report.member, time.monotonic())
         if (done := self.group.rounds.add(report)) is not None:
             yield from self._round_over(done)
 

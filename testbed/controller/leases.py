@@ -21,8 +21,9 @@ class Leases:
         self._lease_s = lease_s
         self._seen: dict[str, float] = {}
         self._hung_up: set[str] = set()
-        self._broken: dict[str, dict[str, str]] = {}
+        self._broken: dict[str, dict[str, tuple[float, str]]] = {}
         self._waited: dict[str, dict[str, tuple[float, str]]] = {}
+        self._advanced: dict[str, float] = {}
         self._looked = 0.0
 
     @property
@@ -41,6 +42,7 @@ class Leases:
         """It needs none any more."""
         self._seen.pop(member, None)
         self._hung_up.discard(member)
+        self._advanced.pop(member, None)
         for said in (self._broken, self._waited):
             said.pop(member, None)
             for by in said.values():
@@ -62,12 +64,13 @@ class Leases:
         if not {member, peer} <= self._seen.keys():
             return
         if broken:
-            self._broken.setdefault(peer, {})[member] = why
+            self._broken.setdefault(peer, {})[member] = (now, why)
         else:
             self._waited.setdefault(peer, {}).setdefault(member, (now, why))
 
-    def advance(self, member: str) -> None:
+    def advance(self, member: str, now: float) -> None:
         """It finished a round: it waits for nobody."""
+        self._advanced[member] = now
         for by in self._waited.values():
             by.pop(member, None)
 
@@ -78,12 +81,21 @@ class Leases:
         self._looked = now
         return {member: why for member in self._seen if (why := self._why(member, now))}
 
+    def torn(self, now: float) -> str:
+        """Which connection is to be made anew, and why: it broke a lease ago, nobody is gone, and who lost the other
+        has finished no round since. Empty where there is none."""
+        for peer, by in self._broken.items():
+            for member, (at, why) in by.items():
+                if now - at > self._lease_s and self._advanced.get(member, 0.0) <= at:
+                    return f"{member} lost its connection to {peer}, and both are there: {why}"
+        return ""
+
     def _why(self, member: str, now: float) -> str:
         broken = self._broken.get(member, {})
         if now - self._seen[member] > self._lease_s:
             return f"it did not renew its lease for {self._lease_s:g} s"
         if broken and (member in self._hung_up or len(broken) > (len(self._seen) - 1) / 2):
-            by, why = next(iter(broken.items()))
+            by, (_, why) = next(iter(broken.items()))
             return f"{by} lost it: {why}"
         waited = self._waited.get(member, {})
         waits = any(member in by for by in self._waited.values())

@@ -1,6 +1,7 @@
 """The members of an all-reduce group, and how that changes while they train. No I/O: events in, messages out.
 
     a member is gone   Abort to all others --all Holdings are in--> Reconfigure, under a plan without it
+    a connection broke the same among all, who get connections of their own with the plan
     a member comes     prepare: a plan with it, agreed on as any other; admit: the first round under that plan
 
 Another member that goes meanwhile begins the first of these anew, under a newer epoch. Times are monotonic seconds.
@@ -75,9 +76,9 @@ class AllReduceMembership:
         """A member is still there."""
         self._leases.renew(member, now)
 
-    def advanced(self, member: str) -> None:
+    def advanced(self, member: str, now: float) -> None:
         """A member finished a round."""
-        self._leases.advance(member)
+        self._leases.advance(member, now)
 
     def done(self, member: str) -> None:
         """A member said goodbye, or is not to come: its connections may end."""
@@ -98,6 +99,10 @@ class AllReduceMembership:
         if change is not None and now >= change.due:
             gone |= dict.fromkeys(self.present - change.holdings.keys() - gone.keys(), "it did not say what it holds")
         return gone
+
+    def torn(self, now: float) -> str:
+        """Why those who are present are to begin anew among themselves: see Leases. Empty where they are not."""
+        return "" if self.reconfiguration is not None else self._leases.torn(now)
 
     def recover(self, plan: Plan, roster: Roster) -> None:
         """The controller was started anew, and hears from a member which others there are."""

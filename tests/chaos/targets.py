@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
-import os
 import socket
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from testbed.emulation.label import processes
 from testbed.emulation.process import ProcessIdentity
+from tests.connections import connections_of
 from tests.run.running import Running
-
-_PIDFD_GETFD = 438
 
 #: What a process of a run has in its command line.
 COMMANDS = {"controller": b"testbed.controller", "core": b"testbed-shaper"}
@@ -46,17 +43,7 @@ class Targets:
     def connections(self, member: str, family: socket.AddressFamily) -> Iterator[socket.socket]:
         """The connected sockets of a member's process, as copies of its descriptors: what is done to them is done to
         its own. Those of its peers are IPv4, that of the controller is a Unix socket."""
-        pid = self.process(member).pid
-        with suppress(ProcessLookupError, FileNotFoundError):
-            holder = os.pidfd_open(pid)
-            try:
-                for path in Path(f"/proc/{pid}/fd").iterdir():
-                    if "socket:" in str(path.readlink()) and (copy := _copy(holder, int(path.name))) is not None:
-                        with closing(copy):
-                            if copy.family == family and _is_connected(copy):
-                                yield copy
-            finally:
-                os.close(holder)
+        return connections_of(self.process(member).pid, family)
 
     @property
     def round(self) -> int:
@@ -81,21 +68,3 @@ class Targets:
             if str(container.name).endswith(f".{name}"):
                 return int(container.attrs["State"]["Pid"])
         raise NotThere(name)
-
-
-def _copy(holder: int, descriptor: int) -> socket.socket | None:
-    copied = ctypes.CDLL(None, use_errno=True).syscall(_PIDFD_GETFD, holder, descriptor, 0)
-    if copied < 0:
-        return None
-    try:
-        return socket.socket(fileno=copied)
-    except OSError:
-        os.close(copied)
-        return None
-
-
-def _is_connected(copy: socket.socket) -> bool:
-    try:
-        return bool(copy.getpeername()) or copy.family == socket.AF_UNIX
-    except OSError:
-        return False

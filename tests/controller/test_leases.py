@@ -67,8 +67,8 @@ def test_who_is_waited_for_is_gone_unless_it_waits_itself() -> None:
     made.lose("c", "d", "its partial sum", False, 1.0)
     assert not renewed(made, 5.0, *MEMBERS)
     assert renewed(made, 9.5, *MEMBERS) == {"d": "c waits for it in vain: its partial sum"}
-    made.advance("c")
-    made.advance("a")
+    made.advance("c", 2.0)
+    made.advance("a", 2.0)
     assert not renewed(made, 10.0, *MEMBERS)
 
 
@@ -80,3 +80,16 @@ def test_what_strangers_say_or_is_said_of_them_counts_nothing() -> None:
         made.lose("x", member, "reset", True, 1.0)
     made.hang_up("d")
     assert not made.gone(1.0)
+
+
+def test_a_connection_that_broke_between_two_who_are_there_is_to_be_made_anew() -> None:
+    made = leases()
+    made.lose("a", "d", "a frame that is none", True, 1.0)
+    assert not renewed(made, 8.5, *MEMBERS) and not made.torn(8.5)
+    assert not made.gone(9.5)
+    assert made.torn(9.5) == "a lost its connection to d, and both are there: a frame that is none"
+    made.advance("a", 9.6)
+    assert not made.torn(9.7), "it finds its ways without"
+    made.lose("b", "d", "reset", True, 9.8)
+    made.begin(MEMBERS, 10.0)
+    assert not made.torn(30.0), "all of it is forgotten once they have begun anew"

@@ -237,8 +237,11 @@ class Cluster:
         self._members[name] = FORKS.Process(target=member, args=arguments, name=name)
         self._members[name].start()
 
+    def pid(self, name: str) -> int:
+        return int(self._members[name].pid)
+
     def signal(self, name: str, number: signal.Signals) -> None:
-        os.kill(self._members[name].pid, number)
+        os.kill(self.pid(name), number)
 
     def records(self, name: str) -> list[dict[str, Any]]:
         path = self.folder / f"{name}.jsonl"

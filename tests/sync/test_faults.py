@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 
 import pytest
 
+from tests.connections import connections_of
 from tests.sync.cluster import PHASES, cluster, reported
 
 pytestmark = pytest.mark.unit
@@ -45,6 +47,18 @@ def test_who_freezes_loses_its_lease_and_is_told_so_when_it_wakes() -> None:
     assert final["identical"]
     (left,) = final["passages"]
     assert left["member"] == "m2" and "did not renew its lease" in left["why"]
+
+
+def test_a_connection_that_carries_garbage_is_made_anew_and_nobody_is_lost() -> None:
+    with cluster(3, 0.02, lease_s=1.0) as made:
+        for _ in range(2):
+            before = made.last_round("m1")
+            spoilt = [its.send(bytes(64), socket.MSG_DONTWAIT) for its in connections_of(made.pid("m1"), socket.AF_INET)]
+            assert spoilt
+            made.await_round(before + 20)
+        final = made.end()
+        made.check()
+    assert final["identical"] and final["passages"] == []
 
 
 def test_below_the_quorum_the_run_stops_with_the_reason() -> None:
