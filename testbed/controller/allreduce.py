@@ -114,7 +114,7 @@ class AllReduceCoordinator(Coordinator):
         if for_good:
             yield from self._lose({member: why})
             return
-        self.group.membership.hung_up(member)
+        self.group.membership.leases.hang_up(member)
         yield from self._lose(self.group.membership.gone(time.monotonic()))
         yield from self.planner.swaps.not_come(member, why)
 
@@ -162,7 +162,7 @@ class AllReduceCoordinator(Coordinator):
         newest = self.group.plans.newest
         if report.epoch > newest:
             raise Contradiction(f"it went by the plan of epoch {report.epoch}, and the newest is {newest}")
-        self.group.membership.advanced(report.member, time.monotonic())
+        self.group.membership.leases.advance(report.member, time.monotonic())
         if (done := self.group.rounds.add(report)) is not None:
             yield from self._round_over(done)
 

@@ -37,8 +37,9 @@ class Reconfiguration:
 class AllReduceMembership:
     """The members that are `present`, where they listen, and their leases, if the run is `elastic`.
 
-    `reconfiguration` is under way from an abort until those who are left go on. Who is `away` has not found this
-    controller yet, which was started anew, and may know of plans that others do not.
+    `leases` hears who hangs up, and who finishes a round. `reconfiguration` is under way from an abort until those who
+    are left go on. Who is `away` has not found this controller yet, which was started anew, and may know of plans that
+    others do not.
     """
 
     def __init__(self, identities: Identities, elastic: Elasticity | None) -> None:
@@ -48,14 +49,14 @@ class AllReduceMembership:
         self.reconfiguration: Reconfiguration | None = None
         self._identities = identities
         self._lease_s = elastic.lease_s if elastic else 0.0
-        self._leases = Leases(self._lease_s)
+        self.leases = Leases(self._lease_s)
         self.away: set[str] = set()
         self._aborted = False
 
     @property
     def look_s(self) -> float:
         """How often to ask who is gone; 0 where nobody has a lease."""
-        return self._leases.look_s
+        return self.leases.look_s
 
     @property
     def orphaned(self) -> bool:
@@ -64,7 +65,7 @@ class AllReduceMembership:
 
     def begin(self, now: float) -> None:
         """All present are there: from now on they have leases."""
-        self._leases.begin(self.present, now)
+        self.leases.begin(self.present, now)
 
     def end(self) -> None:
         """The run is over."""
@@ -74,27 +75,19 @@ class AllReduceMembership:
 
     def renewed(self, member: str, now: float) -> None:
         """A member is still there."""
-        self._leases.renew(member, now)
-
-    def advanced(self, member: str, now: float) -> None:
-        """A member finished a round."""
-        self._leases.advance(member, now)
+        self.leases.renew(member, now)
 
     def done(self, member: str) -> None:
         """A member said goodbye, or is not to come: its connections may end."""
-        self._leases.end(member)
-
-    def hung_up(self, member: str) -> None:
-        """A member's connection to the controller ended."""
-        self._leases.hang_up(member)
+        self.leases.end(member)
 
     def lost(self, lost: Lost, now: float) -> None:
         """A member lost a peer."""
-        self._leases.lose(lost.member, lost.peer, lost.why, lost.broken, now)
+        self.leases.lose(lost.member, lost.peer, lost.why, lost.broken, now)
 
     def gone(self, now: float) -> dict[str, str]:
         """The members that are gone by now, and why; `remove` them."""
-        gone = self._leases.gone(now)
+        gone = self.leases.gone(now)
         change = self.reconfiguration
         if change is not None and now >= change.due:
             gone |= dict.fromkeys(self.present - change.holdings.keys() - gone.keys(), "it did not say what it holds")
@@ -102,7 +95,7 @@ class AllReduceMembership:
 
     def torn(self, now: float) -> str:
         """Why those who are present are to begin anew among themselves: see Leases. Empty where they are not."""
-        return "" if self.reconfiguration is not None else self._leases.torn(now)
+        return "" if self.reconfiguration is not None else self.leases.torn(now)
 
     def recover(self, plan: Plan, roster: Roster) -> None:
         """The controller was started anew, and hears from a member which others there are."""
@@ -128,7 +121,7 @@ class AllReduceMembership:
         """These members of those present take part no more."""
         self.present -= gone.keys()
         for member, why in gone.items():
-            self._leases.end(member)
+            self.leases.end(member)
             self.away.discard(member)
             yield Tell(member, Stop(brief(f"the others go on without this member: {why}"), again=True))
 
@@ -136,7 +129,7 @@ class AllReduceMembership:
         """Nothing becomes final any more until all who are present have said what they hold."""
         self.reconfiguration = Reconfiguration(epoch, brief(why), now + self._lease_s)
         self._aborted = False
-        self._leases.begin(self.present, now)
+        self.leases.begin(self.present, now)
         for member in sorted(self.present):
             yield Tell(member, Abort(epoch, brief(why)))
 
@@ -170,7 +163,7 @@ class AllReduceMembership:
         `rates` to the new member say who is its nearest.
         """
         source = max(sorted(self.present), key=lambda member: rates.get(member, 0.0))
-        self._leases.begin([joins], now)
+        self.leases.begin([joins], now)
         yield self.welcome(joins, job, plan, source)
         for member in sorted(self.present):
             yield Tell(member, Prepare(plan.to_json(), _part(self.roster, plan), source))

@@ -55,7 +55,7 @@ def test_a_member_whose_lease_ran_out_is_gone() -> None:
 
 def test_a_member_that_hung_up_and_was_lost_by_a_peer_is_gone() -> None:
     membership = begun()
-    membership.hung_up("b")
+    membership.leases.hang_up("b")
     assert membership.gone(0.1) == {}
     membership.lost(Lost("a", "b", "connection reset"), 0.2)
     assert membership.gone(0.3) == {"b": "a lost it: connection reset"}
@@ -158,5 +158,5 @@ def test_a_controller_that_was_started_anew_knows_once_all_are_back_whether_one_
 def test_without_leases_nobody_is_gone() -> None:
     membership = AllReduceMembership(Identities("abc", "hush"), None)
     membership.lost(Lost("a", "b", "connection reset"), 0.0)
-    membership.hung_up("b")
+    membership.leases.hang_up("b")
     assert membership.gone(1e6) == {} and membership.quorum == 3

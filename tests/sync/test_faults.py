@@ -53,8 +53,8 @@ def test_a_connection_that_carries_garbage_is_made_anew_and_nobody_is_lost() -> 
     with cluster(3, 0.02, lease_s=1.0) as made:
         for _ in range(2):
             before = made.last_round("m1")
-            spoilt = [its.send(bytes(64), socket.MSG_DONTWAIT) for its in connections_of(made.pid("m1"), socket.AF_INET)]
-            assert spoilt
+            spoilt = connections_of(made.pid("m1"), socket.AF_INET)
+            assert [connection.send(bytes(64), socket.MSG_DONTWAIT) for connection in spoilt]
             made.await_round(before + 20)
         final = made.end()
         made.check()
