@@ -42,10 +42,9 @@ class ControlLoop:
         try:
             for message in self._messages():
                 self._obey(message)
-        except SyncError as error:
-            self._engine.fail(error)
         except Exception as error:  # without a control thread nobody would hear of a swap, a loss or the end
-            log.exception("%s: can't do what the controller says", self._member)
+            if not isinstance(error, SyncError):  # of ours: where it comes from is to be seen
+                log.exception("%s: can't do what the controller says", self._member)
             self._engine.fail(SyncError(f"can't do what the controller says: {error}"))
         if self.leaving:
             self.released.set()
