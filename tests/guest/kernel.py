@@ -149,7 +149,6 @@ def run_in_guest(
                 # It runs its guest's processes in processes of the host, which outlive it when it is killed: all but
                 # those of a process namespace whose first it is.
                 *("unshare", "--pid", "--fork", "--kill-child"),
-                *_on_one_processor(),
                 kernel,
                 f"mem={MEMORY}",
                 f"init={init}",
@@ -225,20 +224,6 @@ def _boot(command: list[str], limit_s: float, follow: Callable[[str], object]) -
     if time.monotonic() >= deadline:
         raise GuestError(f"the guest was killed, still running after {limit_s:g} s. Its console:\n{console[-8000:]}")
     return console
-
-
-def _on_one_processor() -> tuple[str, ...]:
-    """What executes the kernel on one of the host's processors, where it alone comes before ordinary programs.
-
-    The guest is two processes that take turns, its kernel and the program that runs in it: a system call is a switch
-    there and one back. Where each has a processor, the one that waits is asleep and has to be woken: the tests took
-    165 s of processor time so, and 143 s on one. But there a moment at which the kernel must send a packet waits for
-    the program to give way. Beside four busy processes the last of a hundred sleeps of 1 ms was 3.7 ms late, and
-    0.2 ms with the kernel first. Its programs must not be so (--reset-on-fork): among equals none gives way, and pings
-    of 40 ms took 200 beside one that computed.
-    """
-    processor = max(os.sched_getaffinity(0))
-    return "taskset", "--cpu-list", str(processor), "chrt", "--reset-on-fork", "--rr", "1"
 
 
 def _as_a_guest() -> None:
