@@ -19,10 +19,10 @@ emulate: setup ## train a model over an emulated wide-area network
 	@$(GIVE_BACK); .venv/bin/testbed run experiments/quickstart.yaml
 
 # Tests marked `guest` need netem and Open vSwitch in the kernel; where this one lacks either they run in a guest's. That
-# takes one processor for some minutes, and types and the tests that need no root have the other, part by part, and then
+# takes one processor for some minutes; types and the tests that need no root have what it leaves, part by part, and then
 # both. Then come those that need root, in two lanes: runs, and all else with some of the runs, which takes as long. They
-# mostly wait, and have the processors first; a third lane, which only computes, has what they leave. At last come those
-# that would disturb any other.
+# wait for much, and have the processors first; a third lane, which only computes, has what they leave. At last come those
+# that would disturb any other, or that another would disturb.
 PARTS = sync schemes+worker controller
 COMPUTING = planning benchmarks report fuzz
 FOLDERS = $(addprefix tests/,$(subst +, ,$(1)))
@@ -36,7 +36,7 @@ test: setup ## style, types and every test
 	if $(NETEM_AND_OVS); then \
 	    .venv/bin/mypy && .venv/bin/python -m pytest; \
 	else \
-	    $(MAKE) --no-print-directory --jobs=2 test-in-guest types $(PARTS:%=test-units-%) test-units && \
+	    $(MAKE) --no-print-directory --jobs=3 test-in-guest types $(PARTS:%=test-units-%) test-units && \
 	    $(MAKE) --no-print-directory --jobs=3 test-runs test-networks test-computing && \
 	    .venv/bin/python -m pytest -m '$(ROOTS) and alone' $$(.venv/bin/python -m tests.marked alone); \
 	fi

@@ -199,7 +199,9 @@ class Fleet:
 
     def running(self) -> dict[str, bool]:
         """Worker → whether its container still runs."""
-        alive = {c.id for c in self._client.containers.list(filters={"label": f"{LABEL}={self._network}"})}
+        # Sparse: without a look at each, of which one may be gone by then.
+        found = self._client.containers.list(filters={"label": f"{LABEL}={self._network}"}, sparse=True)
+        alive = {container.id for container in found}
         return {name: container.id in alive for name, container in self._containers.items()}
 
     def drop(self, workers: Iterable[str]) -> None:

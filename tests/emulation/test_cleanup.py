@@ -212,4 +212,8 @@ def test_what_is_not_ours_survives(client: docker.DockerClient, image: str) -> N
 
 
 def names(client: docker.DockerClient, mark: str) -> set[str]:
-    return {container.name for container in client.containers.list(all=True) if container.name.startswith(mark)}
+    return {
+        container.name
+        for container in client.containers.list(all=True, ignore_removed=True)
+        if container.name.startswith(mark)
+    }

@@ -79,7 +79,9 @@ class Running:
     @property
     def containers(self) -> list[Container]:
         """Those of its workers that run."""
-        return list(docker.from_env().containers.list(filters={"label": f"{LABEL}={self.directory.name}"}))
+        return list(
+            docker.from_env().containers.list(filters={"label": f"{LABEL}={self.directory.name}"}, ignore_removed=True)
+        )
 
     @property
     def left_behind(self) -> dict[str, list[object]]:
@@ -88,7 +90,7 @@ class Running:
         client = docker.from_env()
         return {
             "processes": list(processes(name)),
-            "containers": client.containers.list(all=True, filters={"label": f"{LABEL}={name}"}),
+            "containers": client.containers.list(all=True, filters={"label": f"{LABEL}={name}"}, ignore_removed=True),
             "networks": [network for network in networks() if network == name],
         }
 
