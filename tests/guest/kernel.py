@@ -51,10 +51,7 @@ INIT_NARROW = ("GLIBC_TUNABLES",)
 BOOT = ("root=/dev/root", "rootfstype=hostfs", "ro", "con=null", "con0=null,fd:1", "quiet")
 
 #: What the network needs, and the engine.
-KERNEL_MODULES = (
-    *("sch_netem", "sch_htb", "sch_tbf", "veth", "bridge", "br_netfilter", "openvswitch", "tun"),
-    *("overlay", "iptable_filter", "iptable_nat", "xt_addrtype", "xt_conntrack", "xt_MASQUERADE"),
-)
+KERNEL_MODULES = ("sch_netem", "sch_htb", "sch_tbf", "veth", "bridge", "br_netfilter", "openvswitch", "tun", "overlay")
 
 INIT = """#!/bin/sh
 # Process 1 of the guest: when it ends, the guest has failed; so it powers off however it comes to its end.
@@ -76,11 +73,11 @@ printf '#!/bin/sh\\nexec /sbin/modprobe --dirname=/run/kernel "$@"\\n' > /run/mo
 chmod +x /run/modprobe
 echo /run/modprobe > /proc/sys/kernel/modprobe
 /run/modprobe -a {kernel_modules}
-# There is no NAT for nftables among its modules, which the engine would ask for.
 mkdir /run/bin
-for tool in iptables iptables-save iptables-restore ip6tables; do
-    ln -s "$(command -v $(echo $tool | sed s/tables/tables-legacy/))" /run/bin/$tool
-done
+# Testbeds' containers are on no network of the engine's; without one it starts in a third of the time.
+dockerd=$(command -v dockerd)
+printf '#!/bin/sh\\nexec %s --bridge=none --iptables=false --ip6tables=false "$@"\\n' $dockerd > /run/bin/dockerd
+chmod +x /run/bin/dockerd
 ln -s /run/exchange/runc /run/bin/runc
 ip link set lo up
 cd {repository}
