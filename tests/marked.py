@@ -15,11 +15,10 @@ TESTS = Path(__file__).parent
 
 
 def marked(marks: Iterable[str]) -> Iterator[str]:
-    """By paths from the root, in order: files that name a mark, and those of a folder whose conftest does."""
-    names = re.compile(rf"\bmarks?\.(?:{'|'.join(marks)})\b")
-    folders = {file.parent for file in TESTS.rglob("conftest.py") if names.search(file.read_text())}
+    """By paths from the root, in order: files that name a mark. So no conftest is to have a fixture that bears one."""
+    names = re.compile(rf"\bmark\.(?:{'|'.join(marks)})\b")
     for file in sorted(TESTS.rglob("test_*.py")):
-        if file.parent in folders or names.search(file.read_text()):
+        if names.search(file.read_text()):
             yield str(file.relative_to(TESTS.parent))
 
 

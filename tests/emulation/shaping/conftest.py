@@ -1,4 +1,4 @@
-"""A path to shape and a shaper of each backend: userspace on the host, netem where the kernel has it."""
+"""A path to shape."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from testbed.emulation.shaping import Shaper, open_shaper
 from tests.emulation.shaping.path import Path
 
 
@@ -18,14 +17,3 @@ def path() -> Iterator[Path]:
         yield path
     finally:
         path.remove()
-
-
-@pytest.fixture(
-    params=[
-        pytest.param("userspace", marks=pytest.mark.privileged),
-        pytest.param("netem", marks=pytest.mark.guest),
-    ]
-)
-def shaper(request: pytest.FixtureRequest) -> Iterator[Shaper]:
-    with open_shaper(request.param) as shaper:
-        yield shaper

@@ -6,13 +6,14 @@ import json
 import statistics
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 from math import sqrt
 
 import pytest
 
-from testbed.emulation.shaping import Shaper, ShapingError
+from testbed.emulation.shaping import Shaper, ShapingError, open_shaper
 from testbed.emulation.shaping.base import Applied, Port
 from testbed.link import MTU_FRAME_BYTES, GilbertElliott, LinkState, Queue
 from tests.emulation.shaping.path import TARGET, Path, burst, run
@@ -23,6 +24,18 @@ THERE, BACK = "left->right", "right->left"
 
 #: By how much a link may let a packet go before its time (core/main.c).
 GRAIN_MS = 0.25
+
+
+@pytest.fixture(
+    params=[
+        pytest.param("userspace", marks=pytest.mark.privileged),
+        pytest.param("netem", marks=pytest.mark.guest),
+    ]
+)
+def shaper(request: pytest.FixtureRequest) -> Iterator[Shaper]:
+    """One of each backend: userspace on the host, netem where the kernel has it."""
+    with open_shaper(request.param) as shaper:
+        yield shaper
 
 
 def shape(shaper: Shaper, path: Path, state: LinkState = STATE) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import socket
-import subprocess
-import sys
 
 import pytest
 
@@ -33,20 +31,3 @@ def test_the_kernel_holds_the_next_chunk_and_little_more(chunk: int, limit: int)
     with socket.socket() as connection:
         let_wait(connection, chunk)
         assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT) == limit * 1024
-
-
-#: 3.2 s there and back; SYNs that are sent again meanwhile must not take the connection's place.
-LONG_PATH = """
-import socket, subprocess, threading
-from testbed.sync.transport import sockets
-for command in ("ip link set lo up", "tc qdisc add dev lo root netem delay 1600ms"):
-    subprocess.run(command.split(), check=True)
-with socket.create_server(("127.0.0.1", 0)) as listener:
-    with sockets.connect(listener.getsockname(), 40.0, threading.Event()) as connection:
-        assert connection.getpeername() == listener.getsockname() and connection.getblocking()
-"""
-
-
-@pytest.mark.guest
-def test_a_handshake_may_take_seconds() -> None:
-    subprocess.run(["unshare", "--net", sys.executable, "-c", LONG_PATH], check=True, timeout=30)

@@ -1,0 +1,29 @@
+"""A connection over a path that takes seconds, in the guest: importing PyTorch takes a quarter of a minute there."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.guest
+
+#: 3.2 s there and back; SYNs that are sent again meanwhile must not take the connection's place. Of the packages only
+#: the modules that are asked for are imported.
+PROGRAM = """
+import socket, subprocess, sys, threading
+from importlib.util import find_spec, module_from_spec
+for package in ("testbed.sync", "testbed.sync.transport"):
+    sys.modules[package] = module_from_spec(find_spec(package))
+from testbed.sync.transport import sockets
+for command in ("ip link set lo up", "tc qdisc add dev lo root netem delay 1600ms"):
+    subprocess.run(command.split(), check=True)
+with socket.create_server(("127.0.0.1", 0)) as listener:
+    with sockets.connect(listener.getsockname(), 40.0, threading.Event()) as connection:
+        assert connection.getpeername() == listener.getsockname() and connection.getblocking()
+"""
+
+
+def test_a_handshake_may_take_seconds() -> None:
+    subprocess.run(["unshare", "--net", sys.executable, "-c", PROGRAM], check=True, timeout=30)
