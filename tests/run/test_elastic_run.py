@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.privileged, pytest.mark.timeout(240)]
 
 def test_a_worker_that_dies_comes_back_in_a_container_of_its_own(tmp_path: Path) -> None:
     before = interfaces()
-    sooner = ("--set", "train.rounds=50", "--set", "events=[{round: 8, kill: london-w0}]")
+    sooner = ("--set", "train.rounds=32", "--set", "events=[{round: 8, kill: london-w0}]")
     with Running(tmp_path, "experiments/elastic.yaml", *sooner) as running:
         assert running.end() == 0, running.output
     assert running.left_behind == NOTHING and interfaces() == before
