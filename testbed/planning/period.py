@@ -30,7 +30,6 @@ from collections.abc import Mapping
 from itertools import chain, pairwise
 
 import numpy as np
-from scipy.optimize import linprog
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import dijkstra, maximum_flow
 
@@ -58,14 +57,17 @@ def least_period(view: View, compute_s: Mapping[str, float] | None = None, known
 
 
 def greatest_cycle_mean(weights: Floats) -> float:
-    """Of all cycles the greatest mean of weights[from, to]: the least λ for which potentials exist with
-    p[to] ≥ p[from] + weights[from, to] − λ, as around a cycle potentials cancel out."""
-    count, unit = len(weights), float(np.abs(weights).max()) or 1.0
-    source, target = np.divmod(np.arange(count * count), count)
-    rows = np.eye(count)[source] - np.eye(count)[target]
-    upper = np.column_stack([rows, -np.ones(count * count)])
-    least = linprog(np.eye(count + 1)[count], A_ub=upper, b_ub=-weights.ravel() / unit, bounds=(None, None))
-    return float(least.fun) * unit
+    """Of all cycles the greatest mean of weights[from, to], by Karp's theorem (1978).
+
+    With heaviest[k, v] for the walk of k steps from anywhere to v that weighs most, it is the greatest over v of the
+    least over k < n of (heaviest[n, v] − heaviest[k, v]) / (n − k).
+    """
+    count = len(weights)
+    heaviest = np.zeros((count + 1, count))
+    for steps in range(count):
+        heaviest[steps + 1] = (heaviest[steps, :, None] + weights).max(axis=0)
+    steps_left = np.arange(count, 0, -1)
+    return float(((heaviest[-1] - heaviest[:-1]) / steps_left[:, None]).min(axis=0).max())
 
 
 def _ways(view: View) -> tuple[Floats, Floats]:
