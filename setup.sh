@@ -18,7 +18,7 @@ PACKAGES=(
     user-mode-linux e2fsprogs crun                                         # a kernel with netem, for tests
     python3-venv
 )
-IMPORTED=testbed.run.execute,testbed.controller.service,testbed.report.page,testbed.worker.loop,pytest,hypothesis
+IMPORTED=(testbed.worker.loop testbed.run.execute,testbed.controller.service,testbed.report.page,pytest,hypothesis)
 LOG=build/setup.log
 PIP_REMEDY="See that pip can get what requirements.lock has: its settings (pip config list) and the network. Where it says
 that a package does not match the hashes, the file it got is none of those that the lock was made from: do not use it
@@ -100,7 +100,7 @@ pip_install() { # pip_install ENVIRONMENT OPTION...
 # Of the distribution's Python packages only Mininet is used. Whatever else is there may go with the next autoremove,
 # so it does not count as installed. The venv's own pip is the distribution's, which knows no hashes in constraints yet:
 # it goes first, and setuptools, before what is installed is ignored, or files of two versions would mix. Of the 12,600
-# files, whose bytecode takes a minute to make, runs and tests import some 3,000.
+# files, whose bytecode takes a minute to make, runs and tests import some 3,000: PyTorch's, and meanwhile the others.
 make_environment() { # make_environment PYTHON
     rm -rf .venv &&
         "$1" -m venv --system-site-packages .venv &&
@@ -110,7 +110,8 @@ make_environment() { # make_environment PYTHON
         pip_install .venv --no-compile --ignore-installed --requirement build/requirements.txt \
             --constraint requirements.lock &&
         .venv/bin/python -m pip install --no-deps --no-build-isolation --editable . &&
-        env --unset=PYTHONDONTWRITEBYTECODE .venv/bin/python -c "import $IMPORTED" &&
+        printf '%s\n' "${IMPORTED[@]}" | env --unset=PYTHONDONTWRITEBYTECODE \
+            xargs --max-procs=2 --replace .venv/bin/python -c 'import {}' &&
         environment_inputs "$1" >.venv/inputs
 }
 
