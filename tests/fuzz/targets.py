@@ -36,7 +36,7 @@ from testbed.report.trace import facts, sketch, table
 from testbed.run.assignments import check_policy
 from testbed.spec.errors import SpecError
 from testbed.spec.experiment import Experiment
-from testbed.spec.graph import import_graph
+from testbed.spec.graph import Defaults, import_graph
 from testbed.spec.topology import Topology
 from testbed.trace.csv import read_csv, write_csv
 from testbed.trace.facts import columns_of
@@ -180,7 +180,7 @@ def use_topology(path: Path) -> None:
 def use_graph(path: Path) -> None:
     """As `topology import` does, and what it made as `up` does."""
     made = path.with_name("made.yaml")
-    import_graph(path, made, rate_bps=100e6, workers=1)
+    import_graph(path, made, Defaults(100e6, 10e-3))
     Topology.load(made)
 
 
@@ -223,6 +223,7 @@ TARGETS = {
         ),
         Target("gml", Path("topologies/fuzzed.gml"), use_graph, {"plain": GML.encode()}),
         Target("graphml", Path("topologies/fuzzed.graphml"), use_graph, {"plain": GRAPHML.encode()}),
+        Target("matrix", Path("topologies/fuzzed.csv"), use_graph, {"plain": b",a,b\na,,10\nb,12.5,\n"}),
         Target("experiment", Path("experiments/fuzzed.yaml"), use_experiment, _files("experiments/*.yaml")),
         Target(
             "overrides",
