@@ -26,7 +26,7 @@ def test_a_line_s_rate_is_that_of_the_time_which_ends_at_it() -> None:
         (0, pytest.approx(2.7407e6)),
         (0.932, pytest.approx(951_200)),
     ]
-    assert trace.rows[2].rate_bps == 64e3, "a link carries no less; what it lends comes from the next"
+    assert trace.rows[2].rate_bps == pytest.approx(64e3), "a link carries no less; what it lends comes from the next"
     assert trace.duration_s == pytest.approx(4.205)
 
 
