@@ -27,6 +27,7 @@ ARROWS: dict[str, set[str]] = {
     "certificates": {"tls", "schema", "atomic_file"},
     "protocol": {"schema"},
     "workload": set(),
+    "starts": {"atomic_file"},
     "schemes": {"planning", "sync", "plan", "protocol", "schema"},
     "trace": {"link", "atomic_file"},
     "spec": {"schemes", "trace", "link", "atomic_file"},
@@ -49,7 +50,7 @@ ARROWS: dict[str, set[str]] = {
     "__main__": {"cli"},
     "cli": {
         *("run", "report", "controller", "emulation", "planning", "telemetry", "spec", "trace", "plan", "link"),
-        *("certificates", "compiler"),
+        *("certificates", "compiler", "starts"),
     },
 }
 

@@ -8,15 +8,17 @@ DATA only netstorm9 and its traces are made, which need none. Each time the same
 
 from __future__ import annotations
 
-import csv
 import re
 import sys
 from collections.abc import Iterator
-from itertools import combinations
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
-from testbed.spec.graph import GraphLink, import_graph, site_name, topology_text, write_topology
+from testbed.spec.graph import Defaults, import_graph, read_graph
+from testbed.spec.graph.links import links_of
+from testbed.spec.graph.names import named
+from testbed.spec.graph.text import topology_text, write_topology
 from testbed.trace.csv import write_csv
 from testbed.trace.generate import UniformRedraw
 
@@ -94,23 +96,23 @@ NETSTORM_SEED = 9
 def make_graphs(data: Path, folder: Path) -> None:
     """The presets that are graphs."""
     for source, (name, rate_bps, comments) in GRAPHS.items():
-        import_graph(data / "graphs" / f"{source}.gml", folder / f"{name}.yaml", rate_bps, 1, comments)
+        graph = data / "graphs" / f"{source}.gml"
+        import_graph(graph, folder / f"{name}.yaml", Defaults(rate_bps), comments=comments)
 
 
 def make_ibm_cloud(data: Path, folder: Path) -> None:
     """The preset that is a table of round trips."""
-    with (data / "rtt/ibm-cloud-regions-2024-08-25.csv").open(encoding="utf-8", newline="") as file:
-        rtt = {row["from"]: row for row in csv.DictReader(file)}
-    links = [
-        GraphLink(_region(a), _region(b), (float(rtt[a][b]) + float(rtt[b][a])) / 4, RATE_BPS)
-        for a, b in combinations(rtt, 2)
-    ]
-    write_topology(folder / "ibm-cloud-10.yaml", topology_text("ibm-cloud-10", links, 1, IBM))
+    file = data / "rtt/ibm-cloud-regions-2024-08-25.csv"
+    graph = read_graph(file)
+    graph = replace(graph, nodes={name: replace(node, label=_spaced(name)) for name, node in graph.nodes.items()})
+    names, _ = named(graph)
+    links, _ = links_of(graph, file, Defaults(RATE_BPS))
+    write_topology(folder / "ibm-cloud-10.yaml", topology_text("ibm-cloud-10", graph, names, links, 1, IBM))
 
 
-def _region(name: str) -> str:
-    """`SaoPaulo` → `sao-paulo`."""
-    return site_name(re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name))
+def _spaced(name: str) -> str:
+    """`SaoPaulo` → `Sao Paulo`."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name)
 
 
 def make_netstorm(folder: Path, traces: Path) -> None:

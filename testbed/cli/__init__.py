@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from testbed.cli import certificates, experiment, network, plan, standing, topology, trace
+from testbed.cli import certificates, experiment, network, new, plan, standing, topology, trace
 from testbed.cli.console import BAD_INPUT, CANNOT, FAILED, INTERRUPTED, err, fail
 from testbed.emulation.interrupt import Interrupted, interruptible
 
@@ -64,6 +64,7 @@ network.register(app)
 standing.register(app)
 plan.register(app)
 certificates.register(app)
+new.register(app)
 
 
 def main() -> None:

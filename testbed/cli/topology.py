@@ -1,4 +1,4 @@
-"""`testbed topology`: make topology files of networks that others drew."""
+"""`testbed topology`: make topology files of networks that others drew or measured."""
 
 from __future__ import annotations
 
@@ -7,32 +7,38 @@ from typing import Annotated
 
 import typer
 
-from testbed.cli.console import BAD_INPUT, fail, quantity
+from testbed.cli.console import out, quantity, refusing
 from testbed.spec.errors import SpecError
-from testbed.spec.units import Rate
+from testbed.spec.units import Delay, Rate
 
 app = typer.Typer(no_args_is_help=True, help=__doc__)
 
 
 @app.callback()
 def topology() -> None:
-    """Make topology files of networks that others drew."""
+    """Make topology files of networks that others drew or measured."""
 
 
 @app.command("import")
 def import_(
-    graph: Annotated[Path, typer.Argument(help="a graph: GML or GraphML")],
-    out: Annotated[Path, typer.Option(help="the topology file to write; its name is the network's")],
+    graph: Annotated[Path, typer.Argument(help="a graph in GML or GraphML, or a CSV matrix of round trips in ms")],
+    target: Annotated[Path, typer.Option("--out", help="the topology file to write; its name is the network's")],
     rate: Annotated[
         float, typer.Option(parser=quantity(Rate), metavar="RATE", help="of links whose edge has no capacity")
     ] = 100e6,
+    delay: Annotated[
+        float | None,
+        typer.Option(parser=quantity(Delay), metavar="TIME", help="one way, of links with no length or positions"),
+    ] = None,
     workers: Annotated[int, typer.Option(min=0, help="at each site")] = 1,
+    strict: Annotated[bool, typer.Option("--strict", help="refuse a graph that is not connected")] = False,
 ) -> None:
-    """Make a topology of a graph: delays by 0.0085 ms a kilometre and 4 ms, one way."""
-    from testbed.spec.graph import import_graph
+    """Make a topology of a graph: delays by 0.0085 ms a kilometre and 4 ms, one way, or half a round trip."""
+    from testbed.spec.graph import Defaults, import_graph
 
-    try:
-        made = import_graph(graph, out, rate, workers)
-    except (SpecError, OSError) as error:  # OSError: the file cannot be written
-        raise fail(BAD_INPUT, error) from None
-    typer.echo(f"{out}: {len(made.sites)} sites, {len(made.links)} directed links")
+    with refusing(SpecError, OSError):  # OSError: the file cannot be written
+        made = import_graph(graph, target, Defaults(rate, delay), workers, strict)
+    for note in made.notes:
+        out.print(note, markup=False)
+    sites, links = len(made.topology.sites), len(made.topology.links)
+    out.print(f"{target}: {sites} sites, {links} directed links", markup=False)

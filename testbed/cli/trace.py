@@ -1,4 +1,4 @@
-"""`testbed trace`: look at trace files, check, convert and generate them."""
+"""`testbed trace`: look at trace files, check, convert, import and generate them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from testbed.cli import trace_generate
+from testbed.cli import trace_generate, trace_import
 from testbed.cli.console import BAD_INPUT, fail, out, quantity, refusing
 from testbed.spec import units
 from testbed.trace.csv import write_csv
@@ -18,6 +18,7 @@ from testbed.trace.trace import Trace, TraceError
 
 app = typer.Typer(no_args_is_help=True, help=__doc__)
 app.add_typer(trace_generate.app, name="generate")
+app.add_typer(trace_import.app, name="import")
 
 STEP = quantity(units.Step)
 

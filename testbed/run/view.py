@@ -33,7 +33,7 @@ def member_routes(topology: Topology, routes: Routes) -> dict[Pair, tuple[str, .
     found: dict[Pair, tuple[str, ...]] = {}
     for a in everyone:
         for b in everyone:
-            if a.name != b.name and (a.site == b.site or (a.site, b.site) in routes.paths):
+            if a.name != b.name and routes.reach(a.site, b.site):
                 found[a.name, b.name] = (a.uplink, *routes.links(a.site, b.site), b.downlink)
     return found
 

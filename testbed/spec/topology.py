@@ -31,8 +31,10 @@ RESERVED = re.compile(r"lan|lo|w\d+|all|default|.*-w\d+")
 
 #: A site's LAN is a /24 less network, broadcast and router.
 MAX_WORKERS = 253
-#: Every pair of sites has its route: of 512 in a row they take half a gigabyte and some seconds.
-MAX_SITES = 512
+#: Every pair of sites has its route: of so many in a row they take 33 MB and eight seconds.
+MAX_SITES = 1000
+#: What maps have room for.
+MAX_LABEL = 100
 
 #: A factor on rates outside this is a slip of the pen.
 MIN_SCALE, MAX_SCALE = 1e-3, 1e3
@@ -130,14 +132,25 @@ class LinkEntry(LinkProperties):
         return self
 
 
+#: Latitude and longitude in degrees, as a list of two.
+Position = Annotated[
+    tuple[Annotated[float, Field(ge=-90, le=90)], Annotated[float, Field(ge=-180, le=180)]], Field(strict=False)
+]
+
+
 class Site(Strict):
-    """A data centre. `speed` is a factor on the experiment's declared compute; limits are per worker."""
+    """A data centre. `speed` is a factor on the experiment's declared compute; limits are per worker.
+
+    `label` and `position` are for maps: what the site is called in print, and where it is.
+    """
 
     workers: int = Field(ge=0, le=MAX_WORKERS)
     speed: float = Field(default=1.0, ge=1e-3, le=1e3)
     cpus: float | None = Field(default=None, ge=0.01, le=1024)
     gpus: int = Field(default=0, ge=0)
     memory: Size | None = None
+    label: str | None = Field(default=None, min_length=1, max_length=MAX_LABEL)
+    position: Position | None = None
 
 
 class Lan(Strict):

@@ -96,10 +96,14 @@ def _queue(text: object) -> Queue:
 
 
 #: 64 kbit/s is a packet of 1,514 bytes every 0.19 s: slower links carry no training. 100 Gbit/s is past any host.
-Rate = Annotated[float, BeforeValidator(_quantity(RATES, "50mbit", 64e3, 100e9))]
+LEAST_LINK_BPS, MOST_LINK_BPS = 64e3, 100e9
+#: One way. Light takes a quarter of a second to a geostationary satellite and back.
+MOST_DELAY_S = 60.0
+
+Rate = Annotated[float, BeforeValidator(_quantity(RATES, "50mbit", LEAST_LINK_BPS, MOST_LINK_BPS))]
 #: What a worker's own interface sends at most: its token bucket counts bytes a second in 32 bits.
 CardRate = Annotated[float, BeforeValidator(_quantity(RATES, "1gbit", 64e3, 34e9))]
-Delay = Annotated[float, BeforeValidator(_quantity(TIMES, "20ms", 0.0, 60.0))]
+Delay = Annotated[float, BeforeValidator(_quantity(TIMES, "20ms", 0.0, MOST_DELAY_S))]
 Duration = Annotated[float, BeforeValidator(_quantity(TIMES, "30s", 0.0, 1e7))]
 #: Of a resampled trace: packet-delivery files count milliseconds.
 Step = Annotated[float, BeforeValidator(_quantity(TIMES, "100ms", 1e-3, 3600.0))]

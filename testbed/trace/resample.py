@@ -54,23 +54,29 @@ class Resampled:
 def resample(source: Delivered, step_s: float) -> Resampled:
     """The source as a trace with a row each `step_s` seconds; the last row is of half a step to one and a half.
 
-    Raises TraceError for a step below 1 ms or one that makes too many rows, and for a source that carries less than
-    64 kbit/s in the mean or more than 100 Gbit/s in a step.
+    Raises TraceError for a step below 1 ms or one that makes too many rows, and as `rates_between` does.
+    """
+    edges = _edges(source.duration_s, step_s)
+    rows = [Row(start, rate) for start, rate in zip(edges, rates_between(source, edges), strict=False)]
+    return Resampled(Trace(lasting(rows, source.duration_s)), step_s, source)
+
+
+def rates_between(source: Delivered, edges: Sequence[float]) -> list[float]:
+    """The rate in bit/s from each edge, a moment of the source's time, to the next; none is below 64 kbit/s.
+
+    Raises TraceError for a source that carries less than 64 kbit/s in the mean or more than 100 Gbit/s in a step.
     """
     mean_bps = source.by(source.duration_s) * 8 / source.duration_s
     if mean_bps < LEAST_BPS:
         raise TraceError(
             f"carries {mean_bps / 1e3:.3g} kbit/s in the mean; a link carries {LEAST_BPS / 1e3:g} kbit/s or more"
         )
-    edges = _edges(source.duration_s, step_s)
-    least = [LEAST_BPS / 8 * (stop - start) for start, stop in pairwise(edges)]
-    carried = _lent(_between(source, edges), least)
-    rows = [
-        Row(start, bytes_ * 8 / (stop - start)) for (start, stop), bytes_ in zip(pairwise(edges), carried, strict=True)
-    ]
-    if (most := max(row.rate_bps or 0.0 for row in rows)) > MOST_BPS:
+    lengths = [stop - start for start, stop in pairwise(edges)]
+    carried = _lent(_between(source, edges), [LEAST_BPS / 8 * length for length in lengths])
+    rates = [bytes_ * 8 / length for bytes_, length in zip(carried, lengths, strict=True)]
+    if (most := max(rates)) > MOST_BPS:
         raise TraceError(f"carries {most / 1e9:.3g} Gbit/s in a step; a link carries {MOST_BPS / 1e9:g} at most")
-    return Resampled(Trace(lasting(rows, source.duration_s)), step_s, source)
+    return rates
 
 
 def _edges(duration_s: float, step_s: float) -> list[float]:

@@ -96,8 +96,8 @@ def test_a_link_reaches_as_far_as_any_row_of_its_trace() -> None:
 def test_every_path_between_workers_fits(network: Topology) -> None:
     bdp, routes = bdp_of(network), Routes.over(network)
     found = []
-    for source, target in routes.paths:
-        there, back = routes.paths[source, target], routes.paths[target, source]
+    for source, target in routes.pairs:
+        there, back = routes.path(source, target), routes.path(target, source)
         states = [network.links[link_name(*pair)].state for pair in pairwise(there)]
         returning = [network.links[link_name(*pair)].state for pair in pairwise(back)]
         seconds = sum(state.delay_s for state in (*states, *returning)) + 4 * network.lan.delay

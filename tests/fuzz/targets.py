@@ -36,14 +36,24 @@ from testbed.report.trace import facts, sketch, table
 from testbed.run.assignments import check_policy
 from testbed.spec.errors import SpecError
 from testbed.spec.experiment import Experiment
-from testbed.spec.graph import import_graph
+from testbed.spec.graph import Defaults, import_graph
 from testbed.spec.topology import Topology
 from testbed.trace.csv import read_csv, write_csv
 from testbed.trace.facts import columns_of
+from testbed.trace.importing import (
+    ImportedTrace,
+    import_capture,
+    import_cellular,
+    import_pensieve,
+    import_ping,
+    import_rtt_csv,
+    write_imported,
+)
 from testbed.trace.mahimahi import MOST_PACKETS, schedule_of, write_mahimahi
 from testbed.trace.read import read_trace
 from testbed.trace.trace import Trace, TraceError
 from testbed.trace.volume import Volume
+from tests.trace.forms import captures
 
 ROOT = Path(testbed.__file__).parents[1]
 
@@ -77,6 +87,21 @@ IPERF3 = """{"start": {"test_start": {"protocol": "TCP", "blksize": 131072}}, "i
 {"sum": {"start": 1.0, "end": 2.0, "bytes": 1250000, "omitted": false}},
 {"sum": {"start": 2.0, "end": 3.0, "bytes": 1150000, "omitted": false}}]}
 """
+PENSIEVE = "0.0\t1.5\n0.93\t2.75\n2.04 0.5\n"
+CELLULAR = """Timestamp,Speed,DL_bitrate,UL_bitrate,PINGAVG
+2019.12.14_10.16.30,3,27431,312,42.5
+2019.12.14_10.16.31,3,30431,-,-
+2019-12-14T10:16:35.5,3,0,280,60
+"""
+RTT_CSV = "timestamp_ns,rtt\n1700000000000000123,42.1\n1700000000020000123,-1\n1700000001020000123,38.25\n"
+PING = """[1700000000.100000] 64 bytes from 10.0.0.2: icmp_seq=1 ttl=54 time=42.1 ms
+[1700000000.300000] no answer yet for icmp_seq=2
+[1700000000.500000] 64 bytes from 10.0.0.2: icmp_seq=3 ttl=54 time=41 ms
+4 packets transmitted, 2 received, 50% packet loss, time 600ms
+"""
+PACKETS = [
+    (captures.BEGIN_NS + ms * 10**6, 1514, captures.frame(captures.ip("10.0.0.1", "10.0.0.2"))) for ms in range(20)
+]
 MAHIMAHI = "0\n1\n1\n5\n9\n10\n"
 ROSTER = {"a": ("10.0.0.2", 4000), "b": ("10.0.0.3", 4000)}
 PLACE = NodeConfiguration("hop", ("b",), ("b",), {"a": 0.5, "b": 0.5}, ("b",), {"max_ig": 4})
@@ -157,6 +182,18 @@ def use_trace(path: Path) -> None:
             write_mahimahi(path.with_name("converted.down"), schedule_of(found.trace))
 
 
+def use_import(read: Callable[[Path], list[ImportedTrace]]) -> Callable[[Path], None]:
+    """As `trace import` does, and what it made as a replay does."""
+
+    def use(path: Path) -> None:
+        folder = path.parent / "imported"
+        folder.mkdir(exist_ok=True)
+        for made in write_imported(read(path), [path], folder):
+            _replay(read_csv(made))
+
+    return use
+
+
 def _replay(trace: Trace) -> None:
     moments = [moment for moment, _ in islice(trace.changes(), 3 * len(trace.rows))]
     assert all(before <= after < math.inf for before, after in pairwise(moments)), "the replay would go back"
@@ -180,7 +217,7 @@ def use_topology(path: Path) -> None:
 def use_graph(path: Path) -> None:
     """As `topology import` does, and what it made as `up` does."""
     made = path.with_name("made.yaml")
-    import_graph(path, made, rate_bps=100e6, workers=1)
+    import_graph(path, made, Defaults(100e6, 10e-3))
     Topology.load(made)
 
 
@@ -223,6 +260,17 @@ TARGETS = {
         ),
         Target("gml", Path("topologies/fuzzed.gml"), use_graph, {"plain": GML.encode()}),
         Target("graphml", Path("topologies/fuzzed.graphml"), use_graph, {"plain": GRAPHML.encode()}),
+        Target("matrix", Path("topologies/fuzzed.csv"), use_graph, {"plain": b",a,b\na,,10\nb,12.5,\n"}),
+        Target("pensieve", Path("traces/fuzzed.txt"), use_import(import_pensieve), {"plain": PENSIEVE.encode()}),
+        Target("cellular", Path("traces/fuzzed.log"), use_import(import_cellular), {"plain": CELLULAR.encode()}),
+        Target("rtt-csv", Path("traces/fuzzed.rtt"), use_import(import_rtt_csv), {"plain": RTT_CSV.encode()}),
+        Target("ping", Path("traces/fuzzed.ping"), use_import(import_ping), {"plain": PING.encode()}),
+        Target(
+            "capture",
+            Path("traces/fuzzed.pcap"),
+            use_import(import_capture),
+            {"classic": captures.classic(PACKETS), "blocks": captures.blocks(PACKETS)},
+        ),
         Target("experiment", Path("experiments/fuzzed.yaml"), use_experiment, _files("experiments/*.yaml")),
         Target(
             "overrides",

@@ -100,7 +100,7 @@ BOMBS = {
     "a list in itself": ("topology", "name: &a [*a]", "holds itself"),
     "brackets": ("topology", "[" * 100_000, "not YAML"),
     "a long file": ("topology", "x" * 2_000_000, "longer than 1 MiB"),
-    "sites": ("topology", SITES, "1 to 512 sites"),
+    "sites": ("topology", SITES, "1 to 1000 sites"),
     "a file without end": ("topology", with_trace("/dev/zero"), "longer than 64 MiB"),
     "a folder": ("topology", with_trace("."), "cannot be read"),
     "a loop of no time": ("csv", "time_s,rate_mbps\n0,1\n1e-300,2\n", "over 2000 a second"),

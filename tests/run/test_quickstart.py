@@ -70,7 +70,7 @@ def test_the_first_plan_is_as_good_as_before_once_the_drop_is_over() -> None:
 
 def test_tokyo_is_reached_by_way_of_london_while_its_link_to_toronto_is_down() -> None:
     routes = Routes.over(NETWORK, CUT)
-    assert routes.paths["toronto", "tokyo"] == ("toronto", "london", "tokyo")
-    assert routes.paths["tokyo", "toronto"] == ("tokyo", "london", "toronto")
+    assert routes.path("toronto", "tokyo") == ("toronto", "london", "tokyo")
+    assert routes.path("tokyo", "toronto") == ("tokyo", "london", "toronto")
     view = seen(CUT_S, CUT)
     assert round_s(POLICY.replan(view, FIRST), view) < round_s(FIRST, view)

@@ -1,0 +1,112 @@
+"""The links that a graph's edges become, and what is said of those that its file leaves open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from testbed.spec.errors import Fault, SpecError
+from testbed.spec.graph.delay import delay_ms, great_circle_km, positions_of
+from testbed.spec.graph.site_graph import GraphEdge, Position, SiteGraph, some
+from testbed.spec.units import LEAST_LINK_BPS, MOST_DELAY_S, MOST_LINK_BPS
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What a link has where the graph says nothing. `delay_s` is one way; where it is None such an edge is an error."""
+
+    rate_bps: float
+    delay_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GraphLink:
+    """A pair of links, between two nodes of the graph and back."""
+
+    a: str
+    b: str
+    delay_ms: float
+    rate_bps: float
+
+
+def links_of(graph: SiteGraph, file: Path, defaults: Defaults) -> tuple[list[GraphLink], tuple[str, ...]]:
+    """The links, each pair of nodes once, the shorter edge of several; and what was made of what the file leaves open.
+
+    A link has its edge's delay, else that of the edge's length, else that of the distance between its ends, else the
+    default. SpecError where there is none, or one of over a minute.
+    """
+    positions, estimated = positions_of(graph)
+    delays = [_delay_ms(edge, graph, positions, defaults, file) for edge in graph.edges]
+    kept: dict[frozenset[str], int] = {}
+    for number, edge in enumerate(graph.edges):
+        pair = frozenset((edge.source, edge.target))
+        if pair not in kept or delays[number] < delays[kept[pair]]:
+            kept[pair] = number
+    edges = [replace(graph.edges[number], delay_ms=delays[number]) for number in kept.values()]
+    links = [GraphLink(edge.source, edge.target, edge.delay_ms or 0.0, _rate_bps(edge, defaults)) for edge in edges]
+    measured = [graph.edges[number] for number in kept.values() if _by_distance(graph.edges[number])]
+    notes = [
+        *_of_parallel_edges(graph, len(links)),
+        *_of_positions(graph, positions, estimated, measured),
+        *_of_rates(edges, defaults),
+    ]
+    return links, tuple(notes)
+
+
+def _by_distance(edge: GraphEdge) -> bool:
+    """Whether only its ends' positions say how long it is."""
+    return edge.delay_ms is None and edge.km is None
+
+
+def _delay_ms(
+    edge: GraphEdge, graph: SiteGraph, positions: Mapping[str, Position], defaults: Defaults, file: Path
+) -> float:
+    field = f"edge {edge.source} to {edge.target}"
+    if edge.delay_ms is not None:
+        delay = edge.delay_ms
+    elif edge.km is not None:
+        delay = delay_ms(edge.km)
+    elif edge.source in positions and edge.target in positions:
+        delay = delay_ms(great_circle_km(positions[edge.source], positions[edge.target]))
+    elif defaults.delay_s is not None:
+        delay = defaults.delay_s * 1e3
+    else:
+        rule = f"({graph.called(edge.source)} to {graph.called(edge.target)}) has no length and no coordinates"
+        remedy = (
+            "`distance` in km, `latency` in ms, or both nodes' `Latitude` and `Longitude`; or --delay 10ms for all such"
+        )
+        raise SpecError(file, [Fault(field, rule, remedy)])
+    if delay > MOST_DELAY_S * 1e3:
+        raise SpecError(file, [Fault(field, f"has a delay of {delay:g} ms", f"{MOST_DELAY_S:g} s at most, one way")])
+    return delay
+
+
+def _rate_bps(edge: GraphEdge, defaults: Defaults) -> float:
+    """The edge's rate, or the nearest that a link can have."""
+    rate = defaults.rate_bps if edge.rate_bps is None else edge.rate_bps
+    return min(max(rate, LEAST_LINK_BPS), MOST_LINK_BPS)
+
+
+def _of_parallel_edges(graph: SiteGraph, links: int) -> Iterator[str]:
+    if more := len(graph.edges) - links:
+        yield f"Left out, since another edge between the same nodes is as short: {more} of {len(graph.edges)} edges."
+
+
+def _of_positions(
+    graph: SiteGraph, positions: Mapping[str, Position], estimated: list[str], measured: list[GraphEdge]
+) -> Iterator[str]:
+    ends = {end for edge in measured for end in (edge.source, edge.target)}
+    if names := [graph.called(node) for node in estimated if node in ends]:
+        yield f"Without a position, and counted as being amid their neighbours: {some(names)}."
+    if nowhere := sum(edge.source not in positions or edge.target not in positions for edge in measured):
+        yield f"Without a length or positions, and with the delay that was asked for: {nowhere} links."
+
+
+def _of_rates(edges: list[GraphEdge], defaults: Defaults) -> Iterator[str]:
+    rates = [edge.rate_bps for edge in edges]
+    if unsaid := rates.count(None):
+        yield f"Without a rate, and with {defaults.rate_bps / 1e6:g} Mbit/s: {unsaid} of {len(edges)} links."
+    if beyond := sum(rate is not None and not LEAST_LINK_BPS <= rate <= MOST_LINK_BPS for rate in rates):
+        limits = f"{LEAST_LINK_BPS / 1e3:g} kbit/s to {MOST_LINK_BPS / 1e9:g} Gbit/s"
+        yield f"With a rate that no link has here, and the nearest in {limits}: {beyond} of {len(edges)} links."

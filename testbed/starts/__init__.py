@@ -1,0 +1,122 @@
+"""Commented starts of what a user writes: an experiment, a topology, a scheme, a policy. Each runs as it is.
+
+The files beside this one are the starts; `$name` in them is what the user calls it. An experiment and a topology are
+written into the folder where the user is, a scheme and a policy into the checkout that this package is of.
+"""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from string import Template
+
+from testbed.atomic_file import write_text
+
+HERE = Path(__file__).parent
+PACKAGE = HERE.parent
+
+FILE_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,30}")
+MODULE_NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
+
+
+class StartError(ValueError):
+    """A start that cannot be written; the text says why, and what to write instead."""
+
+
+def new_topology(name: str, folder: Path) -> list[Path]:
+    """`topologies/NAME.yaml` in the folder. StartError where it is there already, or could not have such a name."""
+    _check(name, FILE_NAME, "small letters, digits and dashes, at most 31")
+    return _write({folder / "topologies" / f"{name}.yaml": _start("topology.yaml", name)})
+
+
+def new_experiment(name: str, folder: Path) -> list[Path]:
+    """`experiments/NAME.yaml`, and the topology of that name that it needs, unless there is one."""
+    _check(name, FILE_NAME, "small letters, digits and dashes, at most 31")
+    files = {folder / "experiments" / f"{name}.yaml": _start("experiment.yaml", name)}
+    topology = folder / "topologies" / f"{name}.yaml"
+    if not topology.exists():
+        files[topology] = _start("topology.yaml", name)
+    return _write(files)
+
+
+def new_policy(name: str, folder: Path = PACKAGE) -> list[Path]:
+    """`planning/NAME.py` in the package, and its lines in the list of policies."""
+    _check_module(name, folder / "planning")
+    registry = folder / "planning" / "__init__.py"
+    text = _with_line(registry, r"from testbed\.planning import \(\n((?:    \w+,\n)+)\)", f"    {name},\n")
+    text = _with_line(
+        registry, r"__all__ = \[\n(?:    \"[A-Z]\w*\",\n)*((?:    \"\w+\",\n)+)\]", f'    "{name}",\n', text
+    )
+    return _write({folder / "planning" / f"{name}.py": _start("policy.template", name)}, {registry: text})
+
+
+def new_scheme(name: str, folder: Path = PACKAGE) -> list[Path]:
+    """The folder `schemes/NAME` in the package, and its line in the list of schemes."""
+    _check_module(name, folder / "schemes")
+    registry = folder / "schemes" / "__init__.py"
+    text = _with_line(registry, r"_FOLDERS = \(\n((?:    \"\w+\",\n)+)\)", f'    "{name}",\n', in_order=False)
+    place = folder / "schemes" / name
+    files = {
+        place / "__init__.py": _start("scheme.template", name),
+        place / "algorithm.py": _start("algorithm.template", name),
+    }
+    return _write(files, {registry: text})
+
+
+#: Kind → what writes it, given a name and the folder where the user is.
+KINDS: Mapping[str, Callable[[str, Path], list[Path]]] = {
+    "experiment": new_experiment,
+    "topology": new_topology,
+    "scheme": lambda name, _: new_scheme(name),
+    "policy": lambda name, _: new_policy(name),
+}
+
+
+def _start(file: str, name: str) -> str:
+    class_name = "".join(part.capitalize() for part in name.split("_"))
+    return Template((HERE / file).read_text(encoding="utf-8")).substitute(name=name, class_name=class_name)
+
+
+def _check(name: str, pattern: re.Pattern[str], remedy: str) -> None:
+    if not pattern.fullmatch(name):
+        raise StartError(f"{name!r} cannot be its name\n    write instead: {remedy}")
+
+
+def _check_module(name: str, room: Path) -> None:
+    _check(name, MODULE_NAME, "small letters, digits and underscores, a letter first, at most 31")
+    if not (room.parents[1] / "pyproject.toml").exists():
+        raise StartError(
+            f"{room}: is of an installed package\n    write instead: call it by a checkout's .venv/bin/testbed"
+        )
+    taken = (room / name).exists() or (room / f"{name}.py").exists()
+    if taken or keyword.iskeyword(name) or f'"{name}"' in (room / "__init__.py").read_text(encoding="utf-8"):
+        raise StartError(f"{name!r} means something else in {room}\n    write instead: another name")
+
+
+def _with_line(file: Path, list_of: str, line: str, text: str | None = None, in_order: bool = True) -> str:
+    """The file's text with another line in the list that the pattern's group has."""
+    text = file.read_text(encoding="utf-8") if text is None else text
+    found = re.search(list_of, text)
+    if found is None:
+        raise StartError(f"{file}: its list is not where it was\n    write instead: the line {line.strip()} by hand")
+    lines = [*found[1].splitlines(keepends=True), line]
+    return text[: found.start(1)] + "".join(sorted(lines) if in_order else lines) + text[found.end(1) :]
+
+
+def _write(files: Mapping[Path, str], changed: Mapping[Path, str] | None = None) -> list[Path]:
+    """Write new files, then those that name them; where one cannot be written, none is there."""
+    if there := next((file for file in files if file.exists()), None):
+        raise StartError(f"{there}: is there already\n    write instead: another name")
+    written: list[Path] = []
+    try:
+        for file, text in {**files, **(changed or {})}.items():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_text(file, text)
+            written.append(file)
+    except OSError:
+        for file in files:
+            file.unlink(missing_ok=True)
+        raise
+    return written

@@ -1,0 +1,85 @@
+"""Which packets count: those of a flow, by its addresses and ports."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address, ip_address
+
+from testbed.trace.trace import TraceError
+
+TCP, UDP = 6, 17
+EXAMPLE = "`10.0.0.1:443->10.0.0.2:51000`, `10.0.0.1->10.0.0.2`, or `*->[2001:db8::2]:443`"
+
+Address = IPv4Address | IPv6Address
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """An address and a port, each None where any will do."""
+
+    address: Address | None = None
+    port: int | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> End:
+        """`10.0.0.1:443`, `[2001:db8::1]:443`, without the port, `*`, or `*:443`; ValueError for others."""
+        address, colon, port = text.rpartition(":") if text.count(":") == 1 or "]:" in text else (text, "", "")
+        if colon and not (port.isascii() and port.isdecimal() and 0 < int(port[:6]) < 65_536):
+            raise ValueError(f"{port!r} is no port")
+        address = address.removeprefix("[").removesuffix("]")
+        return cls(None if address == "*" else ip_address(address), int(port) if colon else None)
+
+    def matches(self, other: End) -> bool:
+        """Whether the other one, of a packet, is this."""
+        return self.address in (None, other.address) and self.port in (None, other.port)
+
+    def __str__(self) -> str:
+        address = "*" if self.address is None else str(self.address)
+        if self.port is None:
+            return address
+        return f"[{address}]:{self.port}" if ":" in address else f"{address}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """From one end to another, in one direction."""
+
+    source: End
+    target: End
+
+    @classmethod
+    def parse(cls, text: str) -> Flow:
+        """`A->B`; TraceError when it is none."""
+        source, arrow, target = text.partition("->")
+        try:
+            if not arrow:
+                raise ValueError("it has no `->`")
+            return cls(End.parse(source.strip()), End.parse(target.strip()))
+        except ValueError as error:
+            raise TraceError(f"{text[:80]!r} is no flow: {error}; write such as {EXAMPLE}") from None
+
+    @classmethod
+    def of_packet(cls, ip: bytes) -> Flow | None:
+        """That of a packet that begins with its IP header; None where too little of it is there."""
+        version = ip[0] >> 4 if ip else 0
+        if version == 4 and len(ip) >= 20:
+            header, protocol = (ip[0] & 15) * 4, ip[9]
+            ends: tuple[Address, Address] = IPv4Address(ip[12:16]), IPv4Address(ip[16:20])
+            first = (ip[6] & 0x1F) == 0 and ip[7] == 0  # later fragments begin with data
+        elif version == 6 and len(ip) >= 40:
+            header, protocol, first = 40, ip[6], True
+            ends = IPv6Address(ip[8:24]), IPv6Address(ip[24:40])
+        else:
+            return None
+        ports: tuple[int | None, int | None] = None, None
+        if first and protocol in (TCP, UDP) and len(ip) >= header + 4:
+            begin = ip[header : header + 4]
+            ports = int.from_bytes(begin[:2], "big"), int.from_bytes(begin[2:], "big")
+        return cls(End(ends[0], ports[0]), End(ends[1], ports[1]))
+
+    def matches(self, other: Flow) -> bool:
+        """Whether a packet's flow is this one."""
+        return self.source.matches(other.source) and self.target.matches(other.target)
+
+    def __str__(self) -> str:
+        return f"{self.source}->{self.target}"

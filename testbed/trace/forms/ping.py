@@ -1,0 +1,121 @@
+"""What ping printed: that of Linux (iputils), of BSD and macOS, and of BusyBox.
+
+    [1700000000.102] 64 bytes from 10.0.0.2: icmp_seq=1 ttl=54 time=42.1 ms
+    Request timeout for icmp_seq 2
+
+Numbers that are missing between others were lost, as were those that it says to have had no answer. Times are those of
+`ping -D`; without it, packets are a second apart, or as far as the last lines tell (`time 9013ms`).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import pairwise
+
+from testbed.trace.trace import TraceError
+
+REPLY = re.compile(r"\bfrom [^=]*seq=(\d{1,5}) (?:\w+=\d+ )*time[=<]([\d.]{1,20}) ?ms(.*)")
+LOST = re.compile(r"(?:no answer yet for|Request timeout for|From [^=]*?) ?icmp_seq[= ](\d{1,5})\b")
+STAMP = re.compile(r"\[(\d{1,12}\.\d{1,9})\] ")
+SUMMARY = re.compile(r"(\d{1,9}) packets transmitted,.*?(?:time (\d{1,12}) ?ms)?$")
+
+#: Where the output does not tell.
+INTERVAL_S = 1.0
+#: Numbers have 16 bits on the wire, and begin again.
+NUMBERS = 2**16
+MOST_MS = 120_000.0
+#: By how much a packet may seem to have been sent before an earlier one: round trips are printed to the millisecond.
+MOST_BACK_S = 1.0
+#: Of a line.
+MOST_LETTERS = 400
+#: Four months of seconds.
+MOST_SAMPLES = 10_000_000
+
+
+def parse_ping(lines: Sequence[str]) -> list[tuple[float, float | None]]:
+    """(seconds, round trip in seconds or None) of each packet sent; TraceError names the line, or what is missing."""
+    output = _Output()
+    for number, line in enumerate(lines, 1):
+        output.read(number, line.strip()[:MOST_LETTERS])
+    if not output.trips:
+        raise TraceError("has no reply; give it what ping printed, with lines such as `icmp_seq=1 ttl=54 time=42.1 ms`")
+    numbers = output.numbers()
+    times = output.times(numbers)
+    return [(time_s, output.trips.get(number)) for number, time_s in zip(numbers, times, strict=True)]
+
+
+class _Output:
+    """What the lines say of packets, by their numbers."""
+
+    def __init__(self) -> None:
+        self.trips: dict[int, float] = {}
+        self._stamps: dict[int, float] = {}
+        self._lost: set[int] = set()
+        self._sent: int | None = None
+        self._interval_s = INTERVAL_S
+        self._last = 0
+
+    def read(self, number: int, line: str) -> None:
+        if reply := REPLY.search(line):
+            sequence = self._unwrapped(int(reply[1]))
+            if "DUP" not in reply[3]:
+                self.trips[sequence] = _round_trip(number, reply[2])
+                if stamp := STAMP.match(line):
+                    # It says when the reply came.
+                    self._stamps[sequence] = float(stamp[1]) - self.trips[sequence]
+        elif lost := LOST.search(line):
+            self._lost.add(self._unwrapped(int(lost[1])))
+        elif summary := SUMMARY.match(line):
+            self._sent = int(summary[1])
+            if summary[2] and self._sent > 1 and int(summary[2]):
+                self._interval_s = int(summary[2]) / 1e3 / (self._sent - 1)
+
+    def _unwrapped(self, sequence: int) -> int:
+        """The number that is meant: one within half of their range of the last one."""
+        laps = round((self._last - sequence) / NUMBERS)
+        self._last = max(laps, 0) * NUMBERS + sequence
+        return self._last
+
+    def numbers(self) -> range:
+        """Of all packets sent: from the first one that is told of, or by the summary from where ping begins."""
+        seen = self.trips.keys() | self._lost
+        first, last = min(seen), max(seen)
+        if self._sent is not None:
+            first = min(first, 1)
+            last = max(last, first + self._sent - 1)
+        if last - first >= MOST_SAMPLES:
+            raise TraceError(f"tells of {last - first + 1} packets; a trace is made of {MOST_SAMPLES} at most")
+        return range(first, last + 1)
+
+    def times(self, numbers: range) -> list[float]:
+        """When each of these was sent, from 0 on; those of which nothing came back evenly between the others."""
+        if self._stamps.keys() != self.trips.keys() or len(self._stamps) < 2:
+            return [(number - numbers[0]) * self._interval_s for number in numbers]
+        known = sorted(self._stamps)
+        sent = [self._stamps[known[0]]]
+        for before, number in pairwise(known):
+            if self._stamps[number] < self._stamps[before] - MOST_BACK_S:
+                raise TraceError(f"icmp_seq {number} was sent before {before}; take the output of one run of ping -D")
+            sent.append(max(sent[-1], self._stamps[number]))
+        interval = (sent[-1] - sent[0]) / (known[-1] - known[0])
+        times = []
+        for number in numbers:
+            after = min(max(bisect_left(known, number), 1), len(known) - 1)
+            low, high = known[after - 1], known[after]
+            pace = (sent[after] - sent[after - 1]) / (high - low) if low <= number <= high else interval
+            base, since = (sent[after - 1], low) if number < high else (sent[after], high)
+            times.append(base + (number - since) * pace)
+        return [time_s - times[0] for time_s in times]
+
+
+def _round_trip(line: int, text: str) -> float:
+    try:
+        milliseconds = float(text)
+    except ValueError:
+        milliseconds = math.nan
+    if not 0 <= milliseconds <= MOST_MS:
+        raise TraceError(f"line {line}: time {text!r} must be from 0 to {MOST_MS:g} ms")
+    return milliseconds / 1e3

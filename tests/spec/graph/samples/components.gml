@@ -1,0 +1,11 @@
+graph [
+  node [ id 0 label "Lima" ]
+  node [ id 1 label "Quito" ]
+  node [ id 2 label "Oslo" ]
+  node [ id 3 label "Bergen" ]
+  node [ id 4 label "Hamar" ]
+  node [ id 5 label "Alone" ]
+  edge [ source 0 target 1 distance 1300 ]
+  edge [ source 2 target 3 distance 300 ]
+  edge [ source 3 target 4 distance 250 ]
+]

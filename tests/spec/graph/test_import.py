@@ -1,0 +1,339 @@
+from __future__ import annotations
+
+import filecmp
+import runpy
+import tempfile
+from pathlib import Path
+
+import networkx as nx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from testbed.cli import BAD_INPUT, app
+from testbed.spec.errors import SpecError
+from testbed.spec.graph import Defaults, import_graph, read_graph
+from testbed.spec.graph.delay import delay_ms
+from testbed.spec.topology import MAX_SITES, Topology
+from tests.recorded import RECORDED, needs_recorded
+
+pytestmark = pytest.mark.unit
+
+TOPOLOGIES = Path(__file__).parents[3] / "topologies"
+SAMPLES = Path(__file__).parent / "samples"
+
+PARIS, TOKYO = {"Latitude": 48.8566, "Longitude": 2.3522}, {"Latitude": 35.6764, "Longitude": 139.65}
+
+
+def graph() -> nx.Graph:
+    """Three sites by their names: as GML, nodes 0 to 2."""
+    made = nx.Graph()
+    made.add_node("Paris", **PARIS)
+    made.add_node("Tokyo", **TOKYO)
+    made.add_edge("Paris", "Tokyo")
+    made.add_edge("Paris", "Saint-Louis, Missouri", distance=1000.0, capacity=3e8)
+    return made
+
+
+def written(made: nx.Graph, folder: Path, suffix: str) -> Path:
+    file = folder / f"graph{suffix}"
+    (nx.write_gml if suffix == ".gml" else nx.write_graphml)(made, file)
+    return file
+
+
+@pytest.mark.parametrize("suffix", [".gml", ".graphml"])
+def test_a_graph_becomes_a_topology(suffix: str, tmp_path: Path) -> None:
+    import_graph(written(graph(), tmp_path, suffix), tmp_path / "net.yaml", Defaults(50e6), 2)
+    topology = Topology.load(tmp_path / "net.yaml")
+    assert topology.name == "net"
+    assert list(topology.sites) == ["paris", "tokyo", "saint-louis"]
+    assert {site.workers for site in topology.sites.values()} == {2}
+    measured, given_ = topology.links["paris->tokyo"].state, topology.links["saint-louis->paris"].state
+    assert measured.delay_s == pytest.approx((0.0085 * 9712 + 4) / 1e3, rel=0.002)  # 9,712 km by any atlas
+    assert measured.rate_bps == 50e6
+    assert (given_.delay_s, given_.rate_bps) == (0.0125, 300e6)
+
+
+def test_the_shorter_of_parallel_edges_counts_and_loops_do_not(tmp_path: Path) -> None:
+    made = nx.MultiDiGraph([(0, 1, {"distance": 900}), (1, 0, {"distance": 100}), (0, 0, {"distance": 5})])
+    found = import_graph(written(made, tmp_path, ".graphml"), tmp_path / "net.yaml", Defaults(1e6))
+    assert found.topology.links["site-1->site-0"].state.delay_s == pytest.approx(delay_ms(100) / 1e3, rel=1e-5)
+    assert found.notes[0] == "Left out, since another edge between the same nodes is as short: 1 of 2 edges."
+
+
+#: Sample → (sites; links with their delay in ms, one way, and rate in Mbit/s; what the notes say).
+SAMPLE_FILES: dict[str, tuple[list[str], dict[str, tuple[float, float]], list[str]]] = {
+    "zoo.gml": (
+        ["dublin", "none", "galway", "cork", "none-2"],
+        {"dublin->none": (4.936, 10_000), "none->cork": (4.936, 100), "cork->none-2": (4, 0.064)},
+        [
+            "2 labels become the same name: 'None' is none, 'None' is none-2.",
+            "Without a position, and counted as being amid their neighbours: None, None.",
+            "Without a rate, and with 100 Mbit/s: 1 of 4 links.",
+            "With a rate that no link has here, and the nearest in 64 kbit/s to 100 Gbit/s: 1 of 4 links.",
+        ],
+    ),
+    "zoo.graphml": (
+        ["suva", "amid-both", "apia"],
+        {"suva->amid-both": (8.89, 100_000), "amid-both->apia": (8.89, 2500)},
+        [
+            "Without a position, and counted as being amid their neighbours: Amid both.",
+            "With a rate that no link has here, and the nearest in 64 kbit/s to 100 Gbit/s: 1 of 2 links.",
+        ],
+    ),
+    "parallel.gml": (
+        ["paris", "lyon"],
+        {"paris->lyon": (4.85425, 400)},
+        ["Left out, since another edge between the same nodes is as short: 2 of 3 edges."],
+    ),
+    "multigraph.gml": (
+        ["site-0", "site-1"],
+        {"site-0->site-1": (5.19, 100)},
+        [
+            "Left out, since another edge between the same nodes is as short: 2 of 3 edges.",
+            "Without a rate, and with 100 Mbit/s: 1 of 1 links.",
+        ],
+    ),
+    "rocketfuel.gml": (
+        ["santa-clara", "santa-clara-3", "san-jose", "santa-clara-2"],
+        {"santa-clara->santa-clara-3": (1, 100), "santa-clara-3->san-jose": (2.5, 100)},
+        [
+            "2 labels become the same name: 'Santa+Clara,+CA389' is santa-clara, "
+            "'Santa+Clara,+CA444' is santa-clara-3.",
+            "Without a rate, and with 100 Mbit/s: 3 of 3 links.",
+        ],
+    ),
+    "rocketfuel.graphml": (
+        ["palo-alto", "palo-alto-2", "palo-alto-3"],
+        {"palo-alto->palo-alto-2": (7, 100)},
+        [
+            "3 labels become the same name: 'Palo+Alto,+CA7' is palo-alto, 'Palo+Alto,+CA8' is palo-alto-2, "
+            "'Palo+Alto,+CA9' is palo-alto-3.",
+            "Without a length or positions, and with the delay that was asked for: 2 links.",
+            "Without a rate, and with 100 Mbit/s: 2 of 2 links.",
+        ],
+    ),
+    "components.gml": (
+        ["oslo", "bergen", "hamar"],
+        {"oslo->bergen": (6.55, 100)},
+        [
+            "The graph has 3 components: no edge joins the largest, of 3 nodes, and the others, of 3: Lima, Quito, "
+            "Alone. The largest is taken.",
+            "Without a rate, and with 100 Mbit/s: 2 of 2 links.",
+        ],
+    ),
+    "yed.graphml": (
+        ["helsinki", "arhus"],
+        {"helsinki->arhus": (7, 100)},
+        [
+            "Left out, since another edge between the same nodes is as short: 1 of 2 edges.",
+            "Without a length or positions, and with the delay that was asked for: 1 links.",
+            "Without a rate, and with 100 Mbit/s: 1 of 1 links.",
+        ],
+    ),
+    "latin1.gml": (
+        ["munchen", "koln-messe"],
+        {"munchen->koln-messe": (7.88, 100)},
+        ["Without a rate, and with 100 Mbit/s: 1 of 1 links."],
+    ),
+    "full.csv": (
+        ["dallas", "toronto", "washington"],
+        {"dallas->toronto": (17, 100), "dallas->washington": (15.75, 100), "washington->toronto": (9.5, 100)},
+        ["Without a rate, and with 100 Mbit/s: 3 of 3 links."],
+    ),
+    "holes.csv": (
+        ["paris", "lima", "tokyo"],
+        {"paris->lima": (95.25, 100), "tokyo->paris": (111, 100)},
+        ["Without a rate, and with 100 Mbit/s: 2 of 2 links."],
+    ),
+    "components.csv": (
+        ["c", "d", "e"],
+        {"c->d": (2.5, 100), "e->d": (3.5, 100)},
+        [
+            "The graph has 2 components: no edge joins the largest, of 3 nodes, and the others, of 2: a, b. "
+            "The largest is taken.",
+            "Without a rate, and with 100 Mbit/s: 2 of 2 links.",
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SAMPLE_FILES)
+def test_each_oddity_imports_and_is_said(name: str, tmp_path: Path) -> None:
+    sites, links, notes = SAMPLE_FILES[name]
+    target = tmp_path / "net.yaml"
+    found = import_graph(SAMPLES / name, target, Defaults(100e6, 7e-3))
+    topology = Topology.load(target)
+    assert list(topology.sites) == sites
+    states = {link: topology.links[link].state for link in links}
+    assert {link: state.delay_s * 1e3 for link, state in states.items()} == {
+        link: pytest.approx(delay, abs=0.05) for link, (delay, _) in links.items()
+    }
+    assert {link: state.rate_bps / 1e6 for link, state in states.items()} == {
+        link: pytest.approx(rate) for link, (_, rate) in links.items()
+    }
+    assert list(found.notes) == notes
+    assert [line[2:] for line in target.read_text().splitlines() if line.startswith("# ")][1:] == notes
+
+
+def test_names_and_positions_are_kept_for_maps(tmp_path: Path) -> None:
+    sites = import_graph(SAMPLES / "zoo.gml", tmp_path / "net.yaml", Defaults(1e8)).topology.sites
+    assert (sites["cork"].label, sites["cork"].position) == ("Cork", (51.89797, -8.49583))
+    assert (sites["none"].label, sites["none"].position) == ("None", None), "what is estimated is no position"
+    sites = import_graph(SAMPLES / "latin1.gml", tmp_path / "net.yaml", Defaults(1e8)).topology.sites
+    assert [site.label for site in sites.values()] == ["München", 'Köln "Messe"']
+
+
+def test_under_strict_a_graph_in_parts_is_refused(tmp_path: Path) -> None:
+    for name in ("components.gml", "components.csv"):
+        with pytest.raises(SpecError, match="components: no edge joins the largest, of 3 nodes, and the others, of"):
+            import_graph(SAMPLES / name, tmp_path / "net.yaml", Defaults(1e8), strict=True)
+    import_graph(SAMPLES / "zoo.gml", tmp_path / "net.yaml", Defaults(1e8), strict=True)
+
+
+def test_a_thousand_sites_import_and_one_more_does_not(tmp_path: Path) -> None:
+    def ring(count: int) -> Path:
+        text = [f'node [ id {i} label "Town {i % 300}" lat {i % 80} lon {i % 170} ]' for i in range(count)]
+        text += [f"edge [ source {i} target {(i + 1) % count} ]" for i in range(count)]
+        (tmp_path / "ring.gml").write_text("graph [\n" + "\n".join(text) + "\n]")
+        return tmp_path / "ring.gml"
+
+    made = import_graph(ring(MAX_SITES), tmp_path / "net.yaml", Defaults(1e8)).topology
+    assert (len(made.sites), len(made.links)) == (1000, 2000)
+    assert "nodes: 1001 are connected\n    write instead: at most 1000" in refused(ring(1001), tmp_path / "no.yaml")
+
+
+def test_more_links_than_a_file_may_have_are_refused(tmp_path: Path) -> None:
+    names = [f"n{i}" for i in range(260)]
+    rows = [f"{name}," + ",".join("10" for _ in names) for name in names]
+    (tmp_path / "full.csv").write_text("\n".join([",".join(["", *names]), *rows]))
+    assert "makes a topology file of over 1 MiB" in refused(tmp_path / "full.csv", tmp_path / "net.yaml")
+
+
+def with_edge(**attributes: float) -> nx.Graph:
+    made = graph()
+    made.add_edge("Tokyo", "Saint-Louis, Missouri", **attributes)
+    return made
+
+
+def refused(file: Path, target: Path) -> str:
+    with pytest.raises(SpecError) as caught:
+        import_graph(file, target, Defaults(50e6))
+    assert not target.exists()
+    return str(caught.value)
+
+
+def test_what_makes_no_topology_is_refused_and_not_written(tmp_path: Path) -> None:
+    target = tmp_path / "net.yaml"
+
+    def of(made: nx.Graph, suffix: str = ".gml") -> str:
+        return refused(written(made, tmp_path, suffix), target)
+
+    bare = nx.Graph([("Oslo", "Rome")])
+    assert "edge 0 to 1: (Oslo to Rome) has no length and no coordinates" in of(bare)
+    assert "write instead: `distance` in km, `latency` in ms, or both nodes'" in of(bare)
+    assert "edges: there is none" in of(nx.Graph([(0, 0)]))
+    assert "edge 1 to 2: its capacity is 0\n" in of(with_edge(distance=1.0, capacity=0.0))
+    assert "write instead: more than 0 bit/s, or leave it out" in of(with_edge(distance=1.0, capacity=0.0))
+    assert "edge 1 to 2: its distance is -3\n" in of(with_edge(distance=-3.0))
+    assert "edge 1 to 2: its latency is -1\n" in of(with_edge(latency=-1.0))
+    assert "edge 1 to 2: has a delay of 60001 ms" in of(with_edge(delay=60_001.0))
+    far = graph()
+    far.add_node("Nowhere", lat=91.0, lon=5.0)
+    assert "its lat is 91\n    write instead: degrees, from -90 to 90" in of(far)
+    far.add_node("Nowhere", lat=9.0, lon=-181.0)
+    assert "node Nowhere: its lon is -181" in of(far, ".graphml")
+    assert "is named none of *.gml, *.graphml, *.csv" in refused(tmp_path / "graph.txt", target)
+    assert "cannot be read" in refused(tmp_path / "none.gml", target)
+    assert "name" in refused(written(graph(), tmp_path, ".gml"), tmp_path / "Big Net.yaml")
+    (tmp_path / "long.graphml").write_bytes(b" " * (16 * 2**20 + 1))
+    assert "is longer than 16 MiB" in refused(tmp_path / "long.graphml", target)
+    (tmp_path / "text.gml").write_text("no graph")
+    assert "is no such graph: " in refused(tmp_path / "text.gml", target)
+
+
+@given(st.text(st.characters() | st.sampled_from('[]<>/"= \nedgnoligraph0123'), max_size=80), st.booleans())
+@settings(max_examples=100)
+def test_any_text_is_a_graph_or_refused(text: str, framed: bool) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        for suffix, frame in ((".gml", "graph [\n{}\n]"), (".graphml", "<graphml><graph>{}</graph></graphml>")):
+            file = Path(folder) / f"graph{suffix}"
+            file.write_bytes((frame.format(text) if framed else text).encode("utf-8", "surrogatepass"))
+            with pytest.raises(SpecError):
+                read_graph(file)
+
+
+def test_the_verb_writes_the_file_or_says_why_not(tmp_path: Path) -> None:
+    file = written(graph(), tmp_path, ".gml")
+    done = CliRunner().invoke(app, ["topology", "import", str(file), "--out", str(tmp_path / "net.yaml")])
+    assert done.exit_code == 0, done.output
+    assert "3 sites, 4 directed links" in done.stdout
+    assert "Without a rate, and with 100 Mbit/s: 1 of 2 links." in done.stdout
+    parts = ["topology", "import", str(SAMPLES / "components.gml"), "--out", str(tmp_path / "parts.yaml")]
+    assert "The graph has 3 components" in CliRunner().invoke(app, parts).stdout
+    assert CliRunner().invoke(app, [*parts, "--strict"]).exit_code == BAD_INPUT
+    unsaid = ["topology", "import", str(SAMPLES / "yed.graphml"), "--out", str(tmp_path / "yed.yaml")]
+    assert "--delay 10ms for all such" in CliRunner().invoke(app, unsaid).stderr
+    assert CliRunner().invoke(app, [*unsaid, "--delay", "12ms", "--rate", "1gbit"]).exit_code == 0
+    link = Topology.load(tmp_path / "yed.yaml").links["helsinki->arhus"].state
+    assert (link.delay_s, link.rate_bps) == (0.012, 1e9)
+    wrong = CliRunner().invoke(app, ["topology", "import", str(tmp_path / "a.txt"), "--out", str(tmp_path / "b.yaml")])
+    assert wrong.exit_code == BAD_INPUT
+    assert "write instead: " in wrong.stderr
+
+
+#: Preset → (sites, pairs, a link, its one-way delay in ms by its source).
+PRESETS = {
+    "netstorm9": (9, 13, "dc6->dc9", 0.0),
+    "netstorm9-rtt": (9, 13, "dc6->dc9", 37),
+    "netstorm9-static": (9, 13, "dc6->dc9", 0.0),
+    "ibm-cloud-10": (10, 45, "osaka->toronto", (168 + 169) / 4),
+    "gaia-11": (11, 55, "virginia->california", 0.0085 * 3560.86 + 4),
+    "aws-na-22": (22, 231, "ashburn->atlanta", 0.0085 * 853.092 + 4),
+    "geant-40": (40, 61, "nl->be", 0.0085 * 179.326 + 4),
+}
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_is_what_its_source_says(name: str) -> None:
+    sites, pairs, link, delay = PRESETS[name]
+    topology = Topology.load(TOPOLOGIES / f"{name}.yaml")
+    assert topology.name == name
+    assert (len(topology.sites), len(topology.links)) == (sites, 2 * pairs)
+    assert topology.links[link].state.delay_s * 1e3 == pytest.approx(delay, abs=1e-3)
+    assert (TOPOLOGIES / f"{name}.yaml").read_text().startswith("# ")
+
+
+def test_netstorm_s_links_draw_their_rates_again_every_three_minutes() -> None:
+    links = Topology.load(TOPOLOGIES / "netstorm9.yaml").links.values()
+    assert len({link.trace for link in links}) == len(links)
+    for link in links:
+        assert link.trace is not None
+        assert [row.time_s for row in link.trace.rows] == [180 * i for i in range(10)]
+        assert all(row.rate_bps is not None and 20e6 <= row.rate_bps <= 155e6 for row in link.trace.rows)
+        assert (link.state.delay_s, link.state.jitter_s, link.state.loss) == (0, 0, 0)
+
+
+def test_netstorm_is_what_its_maker_makes(tmp_path: Path) -> None:
+    make = runpy.run_path(str(TOPOLOGIES / "make_presets.py"))
+    (tmp_path / "topologies").mkdir()
+    make["make_netstorm"](tmp_path / "topologies", tmp_path / "traces/netstorm9")
+    kept = sorted(file.name for file in (TOPOLOGIES.parent / "traces/netstorm9").iterdir())
+    made = tmp_path / "traces/netstorm9"
+    assert sorted(file.name for file in made.iterdir()) == kept
+    assert filecmp.cmpfiles(made, TOPOLOGIES.parent / "traces/netstorm9", kept, shallow=False)[0] == kept
+    presets = [name for name in PRESETS if name.startswith("netstorm9")]
+    for name in presets:
+        assert filecmp.cmp(tmp_path / f"topologies/{name}.yaml", TOPOLOGIES / f"{name}.yaml", shallow=False)
+
+
+@needs_recorded
+def test_the_others_are_what_their_maker_makes_of_the_sources(tmp_path: Path) -> None:
+    make = runpy.run_path(str(TOPOLOGIES / "make_presets.py"))
+    make["make_graphs"](RECORDED, tmp_path)
+    make["make_ibm_cloud"](RECORDED, tmp_path)
+    names = sorted(file.name for file in tmp_path.iterdir())
+    sourced = sorted(name for name in PRESETS if not name.startswith("netstorm9"))
+    assert [name.removesuffix(".yaml") for name in names] == sourced
+    assert filecmp.cmpfiles(tmp_path, TOPOLOGIES, names, shallow=False)[0] == names

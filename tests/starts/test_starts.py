@@ -1,0 +1,127 @@
+"""`testbed new`: what it writes is right as it is."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from shutil import copytree, ignore_patterns
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import testbed
+from testbed.cli import BAD_INPUT, app
+from testbed.run.assignments import check_policy
+from testbed.spec.experiment import Experiment
+from testbed.spec.topology import Topology
+from testbed.starts import KINDS, StartError, new_policy, new_scheme
+
+pytestmark = pytest.mark.unit
+
+ROOT = Path(testbed.__file__).parents[1]
+
+#: Run beside a copy of the package with a scheme and a policy more.
+USES_BOTH = """
+import torch
+from pathlib import Path
+from testbed.planning import make_policy
+from testbed.run.assignments import check_policy
+from testbed.run.view import declared_view
+from testbed.schemes import named
+from testbed.schemes.training import RoundTraining
+from testbed.spec.experiment import Experiment
+from testbed.spec.topology import Topology
+
+view = declared_view(Topology.load(Path("topologies/smoke.yaml")), 1_000_000)
+tree, = make_policy("my_policy").plan(view).trees
+assert tree.root.startswith("paris") and len(tree.reduce) == 3, tree
+assert make_policy("my_policy", {"root": "madrid-w0"}).plan(view).trees[0].root == "madrid-w0"
+
+overrides = {"sync.strategy": "my_scheme", "sync.policy": "my_policy", "sync.every": "4", "events": "[]"}
+experiment = Experiment.load(Path("experiments/smoke.yaml"), overrides)
+check_policy(experiment)
+
+class Other:  # a member that has only ones
+    def allreduce(self, tensor, weight=1.0, residual=None):
+        tensor.add_(1).div_(2)
+
+parameters = [torch.full((2, 2), 3.0), torch.full((3,), 5.0)]
+training = RoundTraining(Other(), parameters, 1.0)
+strategy = named("my_scheme").algorithm.build(experiment.spec.sync.own, training)
+for step in range(5):
+    assert not strategy.over(1, step) or step > 3
+    strategy.before_step()
+    strategy.after_step()
+assert [value.flatten()[0].item() for value in parameters] == [2.0, 3.0]
+state = strategy.state_dict()
+strategy.settle()
+assert [value.flatten()[0].item() for value in parameters] == [1.5, 2.0] and strategy.over(2, 5)
+strategy.load_state_dict(state)
+assert strategy.state_dict() == state
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def new(*words: str) -> Result:
+    return CliRunner().invoke(app, ["new", *words])
+
+
+def test_an_experiment_comes_with_its_network(folder: Path) -> None:
+    result = new("experiment", "mine-2")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.split() == ["experiments/mine-2.yaml", "topologies/mine-2.yaml"]
+    experiment = Experiment.load(folder / "experiments/mine-2.yaml")
+    check_policy(experiment)
+    assert (experiment.name, experiment.topology.name) == ("mine-2", "mine-2")
+    assert new("topology", "other").stdout == "topologies/other.yaml\n"
+    assert len(Topology.load(folder / "topologies/other.yaml").workers) == 4
+    assert new("experiment", "other").stdout == "experiments/other.yaml\n", "the topology is there"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["plan", "x"], "'plan' has no start\n    write instead: experiment, topology, scheme, policy"),
+        (["topology", "Mine"], "'Mine' cannot be its name\n    write instead: small letters, digits and dashes"),
+        (["experiment", "../x"], "'../x' cannot be its name"),
+        (["scheme", "my-scheme"], "write instead: small letters, digits and underscores"),
+        (["scheme", "hop"], "'hop' means something else in "),
+        (["scheme", "class"], "'class' means something else in "),
+        (["policy", "cpn"], "'cpn' means something else in "),
+        (["policy", "predict"], "'predict' means something else in "),
+    ],
+)
+def test_what_cannot_be_begun_is_said_and_nothing_written(words: list[str], said: str, folder: Path) -> None:
+    result = new(*words)
+    assert result.exit_code == BAD_INPUT
+    assert said in result.stderr
+    assert not list(folder.iterdir())
+
+
+@pytest.mark.parametrize("kind", ["experiment", "topology"])
+def test_what_is_there_is_not_written_over(kind: str, folder: Path) -> None:
+    made = KINDS[kind]("mine", folder)[0]
+    made.write_text("mine")
+    assert "is there already\n    write instead: another name" in new(kind, "mine").stderr
+    assert made.read_text() == "mine"
+
+
+def test_a_scheme_and_a_policy_run_as_they_are(tmp_path: Path) -> None:
+    for name in ("testbed", "topologies", "experiments", "traces"):
+        copytree(ROOT / name, tmp_path / name, ignore=ignore_patterns("__pycache__"))
+    with pytest.raises(StartError, match="is of an installed package"):
+        new_scheme("my_scheme", tmp_path / "testbed")
+    (tmp_path / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text())
+    made = [*new_policy("my_policy", tmp_path / "testbed"), *new_scheme("my_scheme", tmp_path / "testbed")]
+    assert len(made) == 5
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
+    subprocess.run([sys.executable, "-c", USES_BOTH], cwd=tmp_path, env=environment, check=True, timeout=120)
+    for check in (["check"], ["format", "--check"]):
+        subprocess.run([sys.executable, "-m", "ruff", *check, *made], cwd=tmp_path, check=True, timeout=60)
