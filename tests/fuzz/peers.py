@@ -10,13 +10,12 @@ import socket
 import struct
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import pytest
 import torch
 
 from testbed.controller.recovery import disagreeing
@@ -29,16 +28,17 @@ from testbed.sync.allreduce.fetch import FetchAnswer, FetchRequest, MeansNote, S
 from testbed.sync.allreduce.group import AllReduceGroup
 from testbed.sync.allreduce.handover import packed, unpack
 from testbed.sync.allreduce.header import ChunkHeader, ChunkHeaderFormat, Kind
-from testbed.sync.errors import FrameError, ImpostorError
+from testbed.sync.errors import FrameError, ImpostorError, SyncError
 from testbed.sync.gossip.header import HEADER_BYTES, PartHeader
 from testbed.sync.gossip.inbox import Inbox, MessageArrived
 from testbed.sync.gossip.message_codec import MessageCodec
-from testbed.sync.transport import Greeting, TransportSettings, handshake
+from testbed.sync.transport import Greeting, Outbox, RouteTable, TransportSettings, handshake
 from testbed.sync.transport.checksum import checksum
 from testbed.sync.transport.frame import Frame, FrameFormat
 from testbed.sync.transport.listener import Received, Receiver, hand_on
+from testbed.sync.transport.sender import Sender
 from tests.fuzz.messages import simply
-from tests.fuzz.target import Feed, Target, only_clean_errors
+from tests.fuzz.target import CLEAN, Feed, Target
 from tests.sync.keys import keys
 from tests.sync.plans import names, star
 
@@ -63,7 +63,7 @@ def frames_in(data: bytes, header_bytes: int, most_bytes: int) -> Iterator[tuple
         who, channel = _FROM.unpack_from(rest)
         head = bytes(rest[_FROM.size : _FROM.size + wire.size - 4])
         rest = rest[_FROM.size + wire.size - 4 :]
-        with only_clean_errors():  # a head that is none ends its connection; the next one's frames come on another
+        with suppress(SyncError):  # a head that is none ends its connection; the next one's frames come on another
             frame = wire.unpack(memoryview(head + struct.pack("<I", zlib.crc32(head))))
             if frame.length > most_bytes:
                 raise FrameError("too long, as a listener says")
@@ -81,29 +81,39 @@ def framed(who: int, frame: Frame, payload: bytes, channel: int = 0) -> bytes:
 
 def take(receiver: Receiver, sender: str, channel: int, frame: Frame, payload: memoryview) -> None:
     """What a listener does with a frame of a connection."""
-    with only_clean_errors():
+    with suppress(SyncError):
         greeting = Greeting(sender, channel, generation=PLAN.epoch)
         hand_on(receiver, greeting, Received(sender, frame, payload, frame.length, 0.0))
 
 
-@contextmanager
-def root_of_a_round(_: Path) -> Iterator[Feed]:
-    """m0, the root, in round 1; its peers listen and read nothing."""
-    with socket.create_server(("127.0.0.1", 0)) as nobody, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(handshake, "_LOOK_S", 0.001)  # what connects has given up by then
-        roster = dict.fromkeys(MEMBERS, nobody.getsockname())
+class Unsent(Outbox):
+    """Sends nothing: what is right is as good as gone."""
 
-        def feed(data: bytes) -> None:
-            group = AllReduceGroup(PLAN, SETTINGS, roster)
-            try:
-                group.begin(torch.zeros(ELEMENTS), 1.0)
-                for sender, channel, frame, payload in frames_in(data, HEADERS.size, CHUNK):
-                    if not _waits(frame):
-                        take(group.receiver(Greeting(sender, channel, 0, PLAN.epoch)), sender, channel, frame, payload)
-            finally:
-                group.close()
+    def connect(self, table: RouteTable) -> list[Sender]:
+        self._tables[table.number] = table
+        return []
 
-        yield feed
+    def follow(self, table: RouteTable) -> None: ...
+
+    def put(self, peers: Sequence[str], *frame: Any) -> None:
+        *_, sent, _ = frame
+        for peer in peers:
+            sent(peer)
+
+    def crowded(self, peer: str) -> bool:
+        return False
+
+    def forward(self, peer: str, frame: Frame, payload: memoryview) -> None:
+        self._table(frame).route(peer, frame)
+
+
+def use_frames(data: bytes) -> None:
+    """m0, the root, in round 1."""
+    group = AllReduceGroup(PLAN, SETTINGS, {}, make_outbox=Unsent)
+    group.begin(torch.zeros(ELEMENTS), 1.0)
+    for sender, channel, frame, payload in frames_in(data, HEADERS.size, CHUNK):
+        if not _waits(frame):
+            take(group.receiver(Greeting(sender, channel, 0, PLAN.epoch)), sender, channel, frame, payload)
 
 
 def _waits(frame: Frame) -> bool:
@@ -208,20 +218,22 @@ GOSSIP = {
     "parts": _part(1, PartHeader(1, 1, 1, 1, 0.5, 8), bytes(4)) + _part(1, PartHeader(1, 1, 1, 1, 0.5, 8, 4), bytes(4)),
 }
 NOTE = msgspec.json.encode(MeansNote((MeanSlice(0, 9, MEMBERS, 2.0),)))
+ASKED = FetchRequest(Wanted.MEANS, 3, 1, 0, 9)
 HOLDINGS = (
     Holding("m0", 4, 7, False, 9, ((0, 4), (6, 7))),
     Holding("m1", 4, 7, False, 9, ((3, 5),)),
     Holding("m2", 4, 7, True),
 )
 
+#: What ends a connection, and nothing else.
+REFUSALS = (*CLEAN, SyncError)
+
 TARGETS = (
-    Target("round", root_of_a_round, ROUND),
-    Target("gossip", gossiping, GOSSIP),
-    Target("greeting", simply(connected(greeted)), {"plain": Greeting("m1").pack(bytes(16)) + bytes(32)}),
-    Target(
-        "request", simply(connected(receive_request)), {"means": fetch._pack(FetchRequest(Wanted.MEANS, 3, 1, 0, 9))}
-    ),
-    Target("means", simply(use_means), {"plain": struct.pack("<IQ", len(NOTE), 36) + NOTE + bytes(36)}),
-    Target("state", simply(use_state), {"plain": bytes(packed(7, trained()).data)}),
-    Target("holdings", simply(use_holdings), {"plain": encode(Reconfigure({}, {}, HOLDINGS))}),
+    Target("round", simply(use_frames), ROUND, REFUSALS),
+    Target("gossip", gossiping, GOSSIP, REFUSALS),
+    Target("greeting", simply(connected(greeted)), {"plain": Greeting("m1").pack(bytes(16)) + bytes(32)}, REFUSALS),
+    Target("request", simply(connected(receive_request)), {"means": fetch._pack(ASKED)}, REFUSALS),
+    Target("means", simply(use_means), {"plain": struct.pack("<IQ", len(NOTE), 36) + NOTE + bytes(36)}, REFUSALS),
+    Target("state", simply(use_state), {"plain": bytes(packed(7, trained()).data)}, REFUSALS),
+    Target("holdings", simply(use_holdings), {"plain": encode(Reconfigure({}, {}, HOLDINGS))}, REFUSALS),
 )

@@ -13,14 +13,13 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from tests.fuzz.targets import GUIDES, module_of, target
+
 #: The one target that is not in Python.
 CORE = "core"
 
 #: Inputs that were a finding once: a folder a target.
 CORPUS = Path(__file__).with_name("corpus")
-
-#: What is guided by: the readers, and the libraries in which they read.
-INSTRUMENTED = ["testbed", "yaml", "json", "csv", "networkx.readwrite"]
 
 #: A file takes milliseconds, and a few of these seconds while the machine is busy; memory is that of the libraries.
 MOST_SECONDS, MOST_MEMORY_MB = 15, 2048
@@ -97,9 +96,7 @@ def search_python(name: str, seconds: int, folder: Path) -> None:
     """A target in Python, with all that it reads with instrumented, so nothing of it may be loaded before."""
     import atheris  # which `make fuzz` installs, and nothing else needs
 
-    with atheris.instrument_imports(include=INSTRUMENTED):
-        from tests.fuzz.targets import target
-
+    with atheris.instrument_imports(include=list(GUIDES[module_of(name)])):
         found = target(name)
     arguments = arguments_for(name, {**found.seeds, **kept(name)}, seconds, folder)
     with tempfile.TemporaryDirectory(dir="/dev/shm") as place, found.fed(Path(place)) as feed:

@@ -6,8 +6,10 @@ from __future__ import annotations
 
 from functools import cache
 from importlib import import_module
+from typing import TYPE_CHECKING, cast
 
-from tests.fuzz.target import Target
+if TYPE_CHECKING:
+    from tests.fuzz.target import Target
 
 #: Targets, by the module that has them.
 MODULES = {
@@ -19,11 +21,24 @@ MODULES = {
 }
 NAMES = tuple(name for names in MODULES.values() for name in names)
 
+#: What a search is guided by, by the target's module: the readers, and the libraries in which they read. More would
+#: take longer to instrument than a piece of a search.
+GUIDES = {
+    "files": ("testbed.spec", "testbed.trace", "testbed.report.trace", "yaml", "json", "csv", "networkx.readwrite"),
+    "messages": ("testbed.plan", "testbed.protocol", "testbed.schema", "testbed.sync.allreduce"),
+    "controllers": ("testbed.controller", "testbed.plan", "testbed.protocol", "testbed.planning.view"),
+    "peers": ("testbed.sync", "testbed.schema"),
+    "requests": ("testbed.emulation", "testbed.spec", "testbed.link", "testbed.controller.admin_access"),
+}
+
+
+def module_of(name: str) -> str:
+    """Where a target is."""
+    return next(module for module, names in MODULES.items() if name in names)
+
 
 @cache
 def target(name: str) -> Target:
     """The target of a name."""
-    (module,) = (module for module, names in MODULES.items() if name in names)
-    (found,) = (found for found in import_module(f"tests.fuzz.{module}").TARGETS if found.name == name)
-    assert isinstance(found, Target)
-    return found
+    found = import_module(f"tests.fuzz.{module_of(name)}").TARGETS
+    return cast("Target", next(each for each in found if each.name == name))

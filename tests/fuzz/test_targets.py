@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from testbed.trace.trace import TraceError
 from tests.fuzz import files, messages, shaping_core
 from tests.fuzz.files import RICH_TOPOLOGY
 from tests.fuzz.search import CORE, CORPUS, dictionary, kept, words_of
-from tests.fuzz.target import Feed, Target, only_clean_errors
+from tests.fuzz.target import Feed, Target
 from tests.fuzz.targets import NAMES, target
 
 pytestmark = pytest.mark.unit
@@ -67,7 +67,7 @@ def test_what_the_search_begins_with_is_right(opened: Callable[[str], Feed], nam
 @pytest.mark.parametrize("name", [path.name for path in sorted(CORPUS.iterdir()) if path.name in NAMES])
 def test_what_was_found_once_is_not_found_again(opened: Callable[[str], Feed], name: str) -> None:
     for data in kept(name).values():
-        with only_clean_errors():
+        with suppress(*target(name).clean):
             opened(name)(data)
 
 
@@ -98,7 +98,7 @@ def test_a_spoilt_file_is_right_or_wrong_and_no_traceback(opened: Callable[[str]
     @settings(max_examples=60, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
     @given(disturbed(list(its.seeds.values())))
     def feed(data: bytes) -> None:
-        with only_clean_errors():
+        with suppress(*its.clean):
             opened(its.name)(data)
 
     feed()
