@@ -89,7 +89,8 @@ def search_core(seconds: int, folder: Path) -> None:
 
     binary = shaping_core.build(folder)
     seeds = {**shaping_core.SEEDS, **kept(CORE)}
-    os.execv(binary, [str(binary), *arguments_for(CORE, seeds, seconds, folder)])
+    arguments = ("-len_control=0", *arguments_for(CORE, seeds, seconds, folder))  # many messages from the beginning
+    os.execv(binary, [str(binary), *arguments])
 
 
 def search_python(name: str, seconds: int, folder: Path) -> None:
