@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := setup
 # Other shells leave by a signal without running what `trap … EXIT` asked for.
 SHELL := /bin/bash
-.PHONY: setup emulate test types test-in-guest test-units test-computing test-runs test-networks check smoke bench chaos soak doctor update clean
+.PHONY: setup emulate test types test-in-guest test-units test-computing test-runs test-networks check smoke bench chaos fuzz soak doctor update clean
 
 # Files that root makes in the checkout are handed back to the user who called sudo, however the recipe ends.
 GIVE_BACK = trap './setup.sh give-back' EXIT
@@ -82,6 +82,9 @@ bench: setup ## what is measured against peers, in short
 
 chaos: setup ## bugs planted and found, then 300 small runs with faults, each checked to the bit
 	@$(GIVE_BACK); .venv/bin/python -m tests.chaos --planted && .venv/bin/python -m tests.chaos --runs 300
+
+fuzz: setup ## ten minutes of searching by coverage for each kind of input; goes on where it was ended
+	@$(GIVE_BACK); ./setup.sh fuzz && .venv/bin/python -m tests.fuzz --resume
 
 soak: setup ## two hours of churn and swaps: what grows of memory, descriptors, threads and records
 	@$(GIVE_BACK); .venv/bin/python -m tests.soak --pieces 3

@@ -2,6 +2,7 @@
 # Makes this machine ready: packages, environment, compiled core, Docker engine, worker image.
 #
 #   ./setup.sh             every step that is not done yet; under 2 s when there is none
+#   ./setup.sh fuzz        what `make fuzz` needs beside it: clang, and the fuzzer for Python
 #   ./setup.sh lock        renew requirements.lock from the pins of pyproject.toml (`make update` does, and the images)
 #   ./setup.sh give-back   hand files that root made in this checkout to the user who called sudo
 #
@@ -115,6 +116,20 @@ make_environment() { # make_environment PYTHON
         environment_inputs "$1" >.venv/inputs
 }
 
+has_libfuzzer() {
+    echo 'int LLVMFuzzerTestOneInput(const char *data, unsigned long size) { return data[size]; }' |
+        clang -fsanitize=fuzzer -xc - -o /dev/null 2>/dev/null
+}
+
+install_libfuzzer() { # its library is in a package that has clang's version in its name
+    install_packages clang && install_packages "libclang-rt-$(clang -dumpversion | cut -d. -f1)-dev"
+}
+
+install_atheris() {
+    .venv/bin/python -m testbed.emulation.requirements fuzz >build/requirements.txt &&
+        pip_install .venv --no-compile --requirement build/requirements.txt --constraint requirements.lock
+}
+
 make_renewal_tools() { # make_renewal_tools PYTHON
     rm -rf build/renewal &&
         { locked pip && locked uv; } >build/tools.txt &&
@@ -165,6 +180,14 @@ if ! [ -x .venv/bin/testbed ] || [ "$(environment_inputs "$python")" != "$(cat .
     step "Python environment .venv, from $python" \
         "$PIP_REMEDY" \
         make_environment "$python"
+fi
+
+if [ "${1:-}" = fuzz ]; then
+    has_libfuzzer || step "clang, with libFuzzer" \
+        "See that apt-get works here (its sources, the network), or install clang and its libclang-rt package by hand." \
+        install_libfuzzer
+    .venv/bin/python -c 'import atheris' 2>/dev/null || step "atheris, libFuzzer for Python" "$PIP_REMEDY" install_atheris
+    exit
 fi
 
 step "shaping core" \

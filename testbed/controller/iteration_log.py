@@ -63,7 +63,8 @@ class _GraphPeriod:
 class IterationLog:
     """Follows the iterations and gaps of the `members` that are there, of those named at first.
 
-    Reports' times are of one clock: that of the host they all run on.
+    When they were entered is told by a clock that nobody sets (see UnixClock): an entry that is judged too late would
+    take its member back to an iteration long left.
     """
 
     def __init__(self, members: tuple[str, ...], graph: GossipGraph) -> None:
@@ -77,16 +78,18 @@ class IterationLog:
         self._order = count()
         self._entered: dict[str, int] = {}
         self._newest: dict[str, Report] = {}
+        self._entered_s: dict[str, float] = {}
 
-    def add(self, report: Report) -> list[Violation]:
+    def add(self, report: Report, entered_s: float) -> list[Violation]:
         """A member has entered an iteration: the bounds that turn out broken. Contradiction when it went back."""
         before = self._entered.get(report.member)
         if before is not None and report.round <= before:
             raise Contradiction(f"it reported iteration {report.round} after {before}")
         self._entered[report.member] = report.round
         self._newest[report.member] = replace(report, arrivals={}, slices=())
-        heapq.heappush(self._waiting, (report.finished_s, next(self._order), report.member, report.round))
-        return self.judge(report.finished_s - REORDERED_S)
+        self._entered_s[report.member] = entered_s
+        heapq.heappush(self._waiting, (entered_s, next(self._order), report.member, report.round))
+        return self.judge(entered_s - REORDERED_S)
 
     def remove(self, member: str, why: str) -> list[Violation]:
         """A member has died and the others go on; the bounds that were broken before. GraphError when they can't.
@@ -97,6 +100,7 @@ class IterationLog:
         graphs = [period.graph.without(member, period.members) for period in standing]
         broken = self.judge(self._whole_until_s)
         self._newest.pop(member, None)
+        self._entered_s.pop(member, None)
         iteration = self._entered.pop(member, 0)
         self.members = tuple(other for other in self.members if other != member)
         self._monitor.forget(member, {})
@@ -135,11 +139,8 @@ class IterationLog:
     @property
     def _whole_until_s(self) -> float:
         """Of the time until then every report was read: each member's are read in their order."""
-        return (
-            min((report.finished_s for report in self._newest.values()), default=-inf)
-            if self._newest.keys() >= set(self.members)
-            else -inf
-        )
+        there = self._entered_s.keys() >= set(self.members)
+        return min(self._entered_s.values(), default=-inf) if there else -inf
 
     @property
     def seconds(self) -> float | None:

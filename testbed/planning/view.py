@@ -215,9 +215,15 @@ def links_to_json(links: Mapping[str, PhysicalLink]) -> dict[str, Any]:
 def links_from_json(value: Mapping[str, Any]) -> dict[str, PhysicalLink]:
     """What `links_to_json` wrote; ViewError when the value is none."""
     try:
-        return {name: PhysicalLink(**link) for name, link in value.items()}
+        links = {name: PhysicalLink(**link) for name, link in value.items()}
     except (TypeError, AttributeError) as error:
         raise ViewError(f"not links: {error}") from error
+    for name, link in links.items():
+        if not isinstance(link.up, bool) or not all(
+            isinstance(its, float | int) for its in (link.rate_bps, link.delay_s)
+        ):
+            raise ViewError(f"not links: {name} must have numbers for rate_bps and delay_s, and true or false for up")
+    return links
 
 
 def routes_to_json(routes: Mapping[Pair, tuple[str, ...]]) -> list[Any]:
@@ -228,7 +234,7 @@ def routes_to_json(routes: Mapping[Pair, tuple[str, ...]]) -> list[Any]:
 def routes_from_json(value: Iterable[Any]) -> dict[Pair, tuple[str, ...]]:
     """What `routes_to_json` wrote; ViewError when the value is none."""
     try:
-        return {(source, target): tuple(route) for source, target, route in value}
+        return {(source, target): tuple(map(str, route)) for source, target, route in value}
     except (TypeError, ValueError) as error:
         raise ViewError(f"not routes: {error}") from error
 

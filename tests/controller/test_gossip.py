@@ -19,7 +19,7 @@ from testbed.controller.contradiction import Contradiction
 from testbed.controller.gossip import GossipCoordinator
 from testbed.controller.service import ControllerService
 from testbed.controller.spec import ControllerSpec, Elasticity, GossipGraph
-from testbed.planning import PolicyError, make_policy
+from testbed.planning import PolicyError, View, make_policy
 from testbed.planning.graphs import ring, uniform
 from testbed.protocol import (
     AbortGraph,
@@ -56,16 +56,16 @@ class Crash(Exception):
     """What a member dies of."""
 
 
-def hop_spec() -> ControllerSpec:
-    made = ring(VIEW.names)
+def hop_spec(view: View = VIEW) -> ControllerSpec:
+    made = ring(view.names)
     weights = uniform(made)
     jobs = {}
-    for name in VIEW.names:
+    for name in view.names:
         around = made.sources(name)
         place = asdict(NodeConfiguration("hop", around, around, weights[name], around, {"max_ig": MAX_IG, "backup": 1}))
         jobs[name] = Job(ROUNDS, scheme="hop", assignment=place, round_timeout_s=20.0)
     graph = GossipGraph(edges=tuple(sorted(made.edges)), survives=True, max_ig=MAX_IG, backup=1)
-    return spec_of(VIEW, jobs=jobs, planning=None, graph=graph, elastic=Elasticity(quorum=3))
+    return spec_of(view, jobs=jobs, planning=None, graph=graph, elastic=Elasticity(quorum=3))
 
 
 class Runner(threading.Thread):
@@ -253,7 +253,6 @@ def test_nobody_is_let_in_when_one_is_at_its_end() -> None:
     ("report", "why"),
     [
         (Report("a-w0", ROUNDS + 1, 0, 1.0, 2.0, 0.1, 0.0, 0, 0, 0, 0), f"iteration {ROUNDS + 1} of {ROUNDS}"),
-        (Report("a-w0", 1, 0, 1.0, 1e11, 0.1, 0.0, 0, 0, 0, 0), "s before it entered it"),
         (Report("a-w0", 1, 0, 1.0, 2.0, 0.1, 0.0, 0, 0, 0, 0, {"x": 1.0}), "names 'x', which is no member"),
     ],
 )

@@ -20,8 +20,10 @@ pytestmark = pytest.mark.unit
 MEMBERS = tuple("abcd")
 
 
-def entered(member: str, iteration: int, at_s: float, **metrics: float) -> Report:
-    return Report(member, iteration, 0, at_s - 0.5, at_s, 0.1, 0.0, 10, 10, 0, 0, metrics=metrics)
+def entered(member: str, iteration: int, at_s: float, **metrics: float) -> tuple[Report, float]:
+    """A report, and when its iteration was entered."""
+    report = Report(member, iteration, 0, at_s - 0.5, at_s, 0.1, 0.0, 10, 10, 0, 0, metrics=metrics)
+    return report, at_s
 
 
 def graph(members: tuple[str, ...]) -> GossipGraph:
@@ -35,20 +37,20 @@ def book() -> IterationLog:
 def test_reports_that_are_read_in_another_order_break_no_bound() -> None:
     """a goes two ahead of b only for who looks at reports as they come: b's is older than a's second one."""
     iterations = book()
-    assert not iterations.add(entered("a", 1, 10.0))
-    assert not iterations.add(entered("a", 2, 10.4))
-    assert not iterations.add(entered("b", 1, 10.2))
-    assert not iterations.add(entered("d", 1, 10.3))
-    assert not iterations.add(entered("c", 1, 10.1))
+    assert not iterations.add(*entered("a", 1, 10.0))
+    assert not iterations.add(*entered("a", 2, 10.4))
+    assert not iterations.add(*entered("b", 1, 10.2))
+    assert not iterations.add(*entered("d", 1, 10.3))
+    assert not iterations.add(*entered("c", 1, 10.1))
     assert iterations.judge(float("inf")) == []
     assert iterations.lowest == 1 and iterations.to_json()["widest"] == 1
 
 
 def test_a_broken_bound_is_known_when_nothing_older_can_come() -> None:
     iterations = book()
-    assert not iterations.add(entered("a", 1, 10.0))
-    assert not iterations.add(entered("a", 2, 10.1))
-    (breach, *_) = iterations.add(entered("a", 3, 10.1 + REORDERED_S))
+    assert not iterations.add(*entered("a", 1, 10.0))
+    assert not iterations.add(*entered("a", 2, 10.1))
+    (breach, *_) = iterations.add(*entered("a", 3, 10.1 + REORDERED_S))
     assert str(breach) == "a is 2 iterations ahead of b, where the bound is 1"
     assert iterations.to_json()["breaches"]
 
@@ -57,13 +59,13 @@ def test_a_death_breaks_no_bound_whose_reports_are_still_to_be_read() -> None:
     """b's were written before a's, and are read after the word of c's death."""
     iterations = book()
     for member in MEMBERS:
-        assert not iterations.add(entered(member, 1, 10.0))
-    assert not iterations.add(entered("a", 2, 10.2))
-    assert not iterations.add(entered("a", 3, 10.4))
+        assert not iterations.add(*entered(member, 1, 10.0))
+    assert not iterations.add(*entered("a", 2, 10.2))
+    assert not iterations.add(*entered("a", 3, 10.4))
     assert not iterations.remove("c", "killed")
     for iteration, at_s in ((2, 10.1), (3, 10.3)):
         for member in "bd":
-            assert not iterations.add(entered(member, iteration, at_s))
+            assert not iterations.add(*entered(member, iteration, at_s))
     assert iterations.judge(float("inf")) == []
 
 
@@ -72,13 +74,13 @@ def test_metrics_are_means_of_the_newest() -> None:
     assert iterations.lowest is None
     for iteration in (1, 2):
         for member, loss in zip(MEMBERS, (1.0, 2.0, 3.0, 6.0), strict=True):
-            iterations.add(entered(member, iteration, 10.0 + iteration, loss=loss * iteration))
+            iterations.add(*entered(member, iteration, 10.0 + iteration, loss=loss * iteration))
     assert iterations.metrics() == {"loss": 6.0} and iterations.lowest == 2
     with pytest.raises(ValueError, match="reported iteration 2 after 2"):
-        iterations.add(entered("a", 2, 14.0))
+        iterations.add(*entered("a", 2, 14.0))
 
 
-def whole(reports: list[Report], tmp_path: Path, dying: tuple[str, ...] = ()) -> dict[str, object]:
+def whole(reports: list[tuple[Report, float]], tmp_path: Path, dying: tuple[str, ...] = ()) -> dict[str, object]:
     """What the controller writes at the end of a run with these reports."""
 
     async def scenario() -> None:
@@ -88,7 +90,7 @@ def whole(reports: list[Report], tmp_path: Path, dying: tuple[str, ...] = ()) ->
             members = {name: await connect(tmp_path / "s", name) for name in view.names}
             for member in members.values():
                 assert isinstance(await member.read(), Welcome)  # who dies before all are there ends the run
-            for report in reports:
+            for report, _ in reports:
                 members[report.member].send(report)
             for name in dying:
                 members[name].writer.close()
@@ -130,11 +132,11 @@ def test_a_bound_that_turns_out_broken_only_when_all_have_left_fails_the_run_too
 def test_a_member_that_dies_is_followed_no_more_and_the_others_have_longer_ways() -> None:
     iterations = book()
     for member in MEMBERS:
-        iterations.add(entered(member, 1, 10.0))
+        iterations.add(*entered(member, 1, 10.0))
     assert not iterations.remove("b", "killed")
     # a is two hops from c over d, where it was over b as well, and three from nobody: b is gone.
     for number in (2, 3):
-        assert not iterations.add(entered("a", number, 10.1 * number))
+        assert not iterations.add(*entered("a", number, 10.1 * number))
     assert iterations.judge(float("inf")) != []
     assert iterations.lowest == 1 and iterations.members == ("a", "c", "d")
     assert iterations.to_json()["deaths"] == [{"member": "b", "iteration": 1, "why": "killed"}]

@@ -62,7 +62,7 @@ class Told:
         return sent
 
     def enter(self, iteration: int, at_s: float) -> list[str]:
-        return [str(one) for name in self.book.members for one in self.book.add(entered(name, iteration, at_s))]
+        return [str(one) for name in self.book.members for one in self.book.add(*entered(name, iteration, at_s))]
 
 
 def test_all_turn_in_the_latest_iteration_that_was_promised() -> None:
@@ -149,11 +149,11 @@ def test_a_member_that_comes_again_stands_where_it_stood_and_begins_where_the_ot
     assert [(swap.joins, swap.first) for swap in told.changes.swaps] == [("b", 4)]
     # It is in 4 from now on; the others are not ahead of it before they have passed that.
     for iteration in (2, 3, 4):
-        broken = [breach for name in "acdef" for breach in told.book.add(entered(name, iteration, 10.0 + iteration))]
+        broken = [breach for name in "acdef" for breach in told.book.add(*entered(name, iteration, 10.0 + iteration))]
         assert not broken
     assert not told.book.judge(inf)
     for iteration in (5, 6):
-        assert not told.book.add(entered("a", iteration, 20.0))
+        assert not told.book.add(*entered("a", iteration, 20.0))
     assert "a is 2 iterations ahead of b, where the bound is 1" in map(str, told.book.judge(inf))
 
 
@@ -190,9 +190,9 @@ def test_each_graph_keeps_its_bounds() -> None:
     iterations = dict.fromkeys(MEMBERS, 0)
     for number, name in enumerate(order):
         iterations[name] += 1
-        assert not book.add(entered(name, iterations[name], 10.0 + number / 100))
+        assert not book.add(*entered(name, iterations[name], 10.0 + number / 100))
     # 4 is where the first graph is left: in it a is 4 ahead of d, where three hops allow 3. The second begins there.
-    broken = [*book.add(entered("a", 4, 20.0)), *book.judge(inf)]
+    broken = [*book.add(*entered("a", 4, 20.0)), *book.judge(inf)]
     assert "a is 4 iterations ahead of d, where the bound is 3" in map(str, broken)
     pairs = book.to_json()["pairs"]
     assert {pair["since"] for pair in pairs} == {0}

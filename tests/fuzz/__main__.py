@@ -1,77 +1,143 @@
-"""`python -m tests.fuzz --seconds 60`: all targets searched; exit code 1 where something was found."""
+"""`python -m tests.fuzz --seconds 600 [--resume]`: each target searched for so long, and a table; exit code 1 where
+something was found.
+
+What was searched stays in build/fuzz, in pieces of minutes, so that a search that was ended goes on with `--resume`.
+A finding is a file there, beside it what was said and the command that feeds it again; once it is mended it goes into
+tests/fuzz/corpus/TARGET, which the suite feeds.
+"""
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 
-from tests.fuzz.targets import ROOT, TARGETS
+from testbed.cli.console import CANNOT
+from testbed.telemetry.store import write_json
+from tests.fuzz import shaping_core, targets
+from tests.fuzz.search import CORE
+from tests.fuzz.target import ROOT
 
-#: libFuzzer's words, of which the last count.
+NAMES = (CORE, *targets.NAMES)
+PIECE_S = 150
+
+#: libFuzzer's words, of which the last count; and those of core/world.c.
 EXECUTIONS = re.compile(r"^stat::number_of_executed_units: (\d+)", re.MULTILINE)
+MESSAGES = re.compile(r"^stat::messages: (\d+)", re.MULTILINE)
 COVERAGE = re.compile(r"cov: (\d+) ft: (\d+) corp: (\d+)")
 ARTIFACT = re.compile(r"Test unit written to (\S+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What a search of one target came to. `finding` is what libFuzzer said of it, None where there is none."""
+    """What searching one target came to by now. `messages` are those of the kernel's that the core read; `finding` is
+    what libFuzzer said of it, None where there is none."""
 
     target: str
-    executions: int
-    edges: int
-    corpus: int
-    finding: str | None
+    seconds: int = 0
+    executions: int = 0
+    messages: int = 0
+    edges: int = 0
+    corpus: int = 0
+    finding: str | None = None
+
+    def goes_on(self, seconds: int, folder: Path) -> Search:
+        """It and a piece of so many seconds more, in a process of its own."""
+        command = [sys.executable, "-m", "tests.fuzz.search", self.target, str(seconds), str(folder)]
+        done = subprocess.run(command, cwd=ROOT, stderr=subprocess.STDOUT, stdout=subprocess.PIPE, check=False)
+        said = done.stdout.decode(errors="replace")
+        coverage = COVERAGE.findall(said)
+        edges, _, corpus = coverage[-1] if coverage else (0, 0, 0)
+        return replace(
+            self,
+            seconds=self.seconds + seconds,
+            executions=self.executions + _last(EXECUTIONS, said),
+            messages=self.messages + _last(MESSAGES, said),
+            edges=int(edges),
+            corpus=int(corpus),
+            finding=None if done.returncode == 0 else _described(self.target, said),
+        )
 
 
-def search(target: str, seconds: int, folder: Path) -> Search:
-    """Search one target in a process of its own."""
-    command = [sys.executable, "-m", "tests.fuzz.search", target, str(seconds), str(folder)]
-    done = subprocess.run(command, cwd=ROOT, stderr=subprocess.STDOUT, stdout=subprocess.PIPE, check=False)
-    said = done.stdout.decode(errors="replace")
-    executions, coverage = EXECUTIONS.search(said), COVERAGE.findall(said)
-    edges, _, corpus = coverage[-1] if coverage else (0, 0, 0)
-    finding = None if done.returncode == 0 else _words(said)
-    return Search(target, int(executions[1]) if executions else 0, int(edges), int(corpus), finding)
+def _last(pattern: re.Pattern[str], said: str) -> int:
+    found = pattern.findall(said)
+    return int(found[-1]) if found else 0
 
 
-def _words(said: str) -> str:
-    """The traceback or libFuzzer's error, and the file that caused it."""
-    begin = max(said.find("=== Uncaught Python exception"), said.find("ERROR: libFuzzer"))
-    artifact = ARTIFACT.search(said)
-    what = said[begin:][:4000] if begin >= 0 else said[-4000:]
-    return f"{what.rstrip()}\n    the file: {artifact[1] if artifact else 'none was written'}"
+def _described(target: str, said: str) -> str:
+    """The traceback or libFuzzer's error, and the command that feeds the file again that caused it."""
+    begin = min(
+        (at for word in ("=== Uncaught Python", "ERROR: ", "runtime error: ") if (at := said.find(word)) >= 0),
+        default=-4000,
+    )
+    what = said[begin:][:4000].rstrip()
+    if (artifact := ARTIFACT.search(said)) is None:
+        return what
+    described = f"{what}\n\npython -m tests.fuzz --target {target} --replay {artifact[1]}\n"
+    Path(f"{artifact[1]}.txt").write_text(described)
+    return described
+
+
+def search(target: str, seconds: int, folder: Path, resume: bool) -> Search:
+    """Search one target, piece by piece, until it has had so many seconds or something is found."""
+    file = folder / f"{target}.json"
+    done = Search(**json.loads(file.read_text())) if resume and file.exists() else Search(target)
+    while done.finding is None and done.seconds < seconds:
+        done = done.goes_on(min(PIECE_S, seconds - done.seconds), folder)
+        write_json(file, asdict(done))
+    return done
 
 
 def show(done: Sequence[Search]) -> None:
     """A table, and the findings in full."""
-    print(f"{'target':12} {'executions':>10} {'branches reached':>16} {'corpus':>7} findings")
+    columns = f"{'seconds':>8} {'executions':>11} {'messages':>10} {'branches':>9} {'corpus':>7} findings"
+    print(f"{'target':18} {columns}")
     for each in done:
-        print(f"{each.target:12} {each.executions:10} {each.edges:16} {each.corpus:7} {int(each.finding is not None)}")
-    executions, found = sum(each.executions for each in done), [each for each in done if each.finding]
-    print(f"{'all':12} {executions:10} {sum(e.edges for e in done):16} {sum(e.corpus for e in done):7} {len(found)}")
-    for each in found:
-        print(f"\n{each.target}: {each.finding}")
+        figures = f"{each.seconds:8} {each.executions:11} {each.messages:10} {each.edges:9} {each.corpus:7}"
+        print(f"{each.target:18} {figures} {int(each.finding is not None)}")
+    for each in done:
+        if each.finding:
+            print(f"\n{each.target}: {each.finding}")
+
+
+def replay(target: str, files: Sequence[Path]) -> int:
+    """Feed files once more; the exit code, and what comes of them as it comes."""
+    with tempfile.TemporaryDirectory() as place:
+        if target == CORE:
+            return subprocess.run([shaping_core.build_replay(Path(place)), *files], check=False).returncode
+        with targets.target(target).fed(Path(place)) as feed:
+            for file in files:
+                feed(file.read_bytes())
+    return 0
 
 
 def main() -> int:
     """The exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
-    parser.add_argument("--seconds", type=int, default=60, help="of searching, over all targets")
-    parser.add_argument("--target", choices=sorted(TARGETS), action="append", help="these alone")
+    parser.add_argument("--seconds", type=int, default=600, help="of searching, for each target")
+    parser.add_argument("--target", choices=NAMES, action="append", help="these alone")
+    parser.add_argument("--resume", action="store_true", help="go on with what was searched")
+    parser.add_argument("--replay", type=Path, nargs="+", metavar="FILE", help="feed these to the target instead")
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "fuzz", help="for the corpus and the findings")
     args = parser.parse_args()
-    targets, at_once = args.target or sorted(TARGETS), os.cpu_count() or 1
-    share = max(1, args.seconds * min(at_once, len(targets)) // len(targets))
-    with ThreadPoolExecutor(at_once) as pool:
-        done = list(pool.map(lambda target: search(target, share, args.folder), targets))
+    wanted = args.target or NAMES
+    if args.replay:
+        return replay(wanted[0], args.replay)
+    if set(wanted) - {CORE} and find_spec("atheris") is None:
+        print("There is no atheris here: make fuzz installs it, on x86-64 with a Python before 3.14.", file=sys.stderr)
+        return CANNOT
+    args.folder.mkdir(parents=True, exist_ok=True)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        done = list(pool.map(lambda target: search(target, args.seconds, args.folder, args.resume), wanted))
     show(done)
     return 1 if any(each.finding for each in done) else 0
 

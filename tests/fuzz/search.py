@@ -6,14 +6,20 @@ files that were findings.
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-#: What is guided by: the readers, and the libraries in which they read.
-INSTRUMENTED = ["testbed", "yaml", "json", "csv", "networkx.readwrite"]
+from tests.fuzz.targets import GUIDES, module_of, target
+
+#: The one target that is not in Python.
+CORE = "core"
+
+#: Inputs that were a finding once: a folder a target.
+CORPUS = Path(__file__).with_name("corpus")
 
 #: A file takes milliseconds, and a few of these seconds while the machine is busy; memory is that of the libraries.
 MOST_SECONDS, MOST_MEMORY_MB = 15, 2048
@@ -26,9 +32,14 @@ NASTY = (
 )  # fmt: skip
 
 
+def kept(target: str) -> Mapping[str, bytes]:
+    """What the repository keeps of a target beside its seeds, by name."""
+    return {path.name: path.read_bytes() for path in sorted((CORPUS / target).glob("*"))}
+
+
 def words_of(seeds: Iterable[bytes]) -> list[bytes]:
     """What files are made of: the words of these, and those that turn readers over."""
-    words = {word for data in seeds for word in re.findall(rb"[\w.%><-]+", data)}
+    words = {word for data in seeds for word in re.findall(rb"[\w.%><-]{1,64}", data)}
     return sorted(words | {word.encode() for word in NASTY})
 
 
@@ -41,34 +52,56 @@ def _escaped(word: bytes) -> str:
     return "".join(f"\\x{byte:02x}" for byte in word)
 
 
-def main() -> None:
-    """Search until the time is over or something is found; libFuzzer's exit code, 0 when nothing was."""
-    import atheris  # there is none for every machine, and the suite does without
-
-    name, seconds, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
-    with atheris.instrument_imports(include=INSTRUMENTED):
-        from tests.fuzz.targets import TARGETS, make_workspace
-    target = TARGETS[name]
+def arguments_for(name: str, seeds: Mapping[str, bytes], seconds: int, folder: Path) -> list[str]:
+    """libFuzzer's, with the folder's corpus, to which these are added."""
     corpus, findings = folder / "corpus" / name, folder / "findings"
     for each in (corpus, findings):
         each.mkdir(parents=True, exist_ok=True)
-    for seed, data in target.seeds.items():
+    for seed, data in seeds.items():
         (corpus / f"seed-{seed}").write_bytes(data)
     words = folder / f"{name}.dict"
-    words.write_text(dictionary(target.seeds.values()))
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as place:
-        workspace = make_workspace(Path(place))
-        options = {
-            "max_total_time": seconds,
-            "max_len": 8192,
-            "timeout": MOST_SECONDS,
-            "rss_limit_mb": MOST_MEMORY_MB,
-            "print_final_stats": 1,
-            "dict": words,
-            "artifact_prefix": f"{findings}/{name}-",
-        }
-        arguments = [sys.argv[0], *(f"-{option}={value}" for option, value in options.items()), str(corpus)]
-        atheris.Setup(arguments, lambda data: target.feed(workspace, data))
+    words.write_text(dictionary(seeds.values()))
+    options = {
+        "max_total_time": seconds,
+        "max_len": 8192,
+        "timeout": MOST_SECONDS,
+        "rss_limit_mb": MOST_MEMORY_MB,
+        "print_final_stats": 1,
+        "dict": words,
+        "artifact_prefix": f"{findings}/{name}-",
+    }
+    return [*(f"-{option}={value}" for option, value in options.items()), str(corpus)]
+
+
+def main() -> None:
+    """Search until the time is over or something is found; libFuzzer's exit code, 0 when nothing was."""
+    name, seconds, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]).absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    if name == CORE:
+        search_core(seconds, folder)
+    else:
+        search_python(name, seconds, folder)
+
+
+def search_core(seconds: int, folder: Path) -> None:
+    """The C core: this process becomes its fuzzer."""
+    from tests.fuzz import shaping_core
+
+    binary = shaping_core.build(folder)
+    seeds = {**shaping_core.SEEDS, **kept(CORE)}
+    arguments = ("-len_control=0", *arguments_for(CORE, seeds, seconds, folder))  # many messages from the beginning
+    os.execv(binary, [str(binary), *arguments])
+
+
+def search_python(name: str, seconds: int, folder: Path) -> None:
+    """A target in Python, with all that it reads with instrumented, so nothing of it may be loaded before."""
+    import atheris  # which `make fuzz` installs, and nothing else needs
+
+    with atheris.instrument_imports(include=list(GUIDES[module_of(name)])):
+        found = target(name)
+    arguments = arguments_for(name, {**found.seeds, **kept(name)}, seconds, folder)
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as place, found.fed(Path(place)) as feed:
+        atheris.Setup([sys.argv[0], *arguments], feed)
         atheris.Fuzz()
 
 

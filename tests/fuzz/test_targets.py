@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,8 +15,11 @@ from hypothesis import strategies as st
 
 from testbed.spec.errors import SpecError
 from testbed.trace.trace import TraceError
-from tests.fuzz.search import dictionary, words_of
-from tests.fuzz.targets import RICH_TOPOLOGY, TARGETS, make_workspace
+from tests.fuzz import files, imports, messages, shaping_core
+from tests.fuzz.files import RICH_TOPOLOGY
+from tests.fuzz.search import CORE, CORPUS, dictionary, kept, words_of
+from tests.fuzz.target import Feed, Target
+from tests.fuzz.targets import NAMES, target
 
 pytestmark = pytest.mark.unit
 
@@ -23,8 +28,22 @@ MOST_MEMORY = 4 * 2**30
 
 
 @pytest.fixture(scope="module")
-def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_workspace(tmp_path_factory.mktemp("fuzz"))
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where each target has a folder of its name."""
+    return tmp_path_factory.mktemp("fuzz")
+
+
+@pytest.fixture(scope="module")
+def opened(root: Path) -> Iterator[Callable[[str], Feed]]:
+    """What feeds a target by its name, strictly; each is opened once."""
+    with ExitStack() as stack:
+
+        @cache
+        def open_(name: str) -> Feed:
+            (root / name).mkdir()
+            return stack.enter_context(target(name).open(root / name))
+
+        yield open_
 
 
 @contextmanager
@@ -39,13 +58,27 @@ def little_memory() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
-@pytest.mark.parametrize(("name", "seed"), [(name, seed) for name, target in TARGETS.items() for seed in target.seeds])
-def test_what_the_search_begins_with_is_right(workspace: Path, name: str, seed: str) -> None:
+@pytest.mark.parametrize(("name", "seed"), [(name, seed) for name in NAMES for seed in target(name).seeds])
+def test_what_the_search_begins_with_is_right(opened: Callable[[str], Feed], name: str, seed: str) -> None:
     """Else it would never get past the first error."""
-    target = TARGETS[name]
-    path = workspace / target.file
-    path.write_bytes(target.seeds[seed])
-    target.use(path)
+    opened(name)(target(name).seeds[seed])
+
+
+@pytest.mark.parametrize("name", [path.name for path in sorted(CORPUS.iterdir()) if path.name in NAMES])
+def test_what_was_found_once_is_not_found_again(opened: Callable[[str], Feed], name: str) -> None:
+    for data in kept(name).values():
+        with suppress(*target(name).clean):
+            opened(name)(data)
+
+
+def test_the_core_lives_with_all_that_the_search_begins_with_and_found(tmp_path: Path) -> None:
+    """Built with sanitizers, so that it ends with a report where it does what C does not notice."""
+    files = [*sorted((CORPUS / CORE).iterdir())]
+    for name, data in shaping_core.SEEDS.items():
+        files.append(tmp_path / name)
+        files[-1].write_bytes(data)
+    done = subprocess.run([shaping_core.build_replay(tmp_path), *files], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 @st.composite
@@ -60,14 +93,13 @@ def disturbed(draw: st.DrawFn, seeds: list[bytes]) -> bytes:
     return data
 
 
-@pytest.mark.parametrize("name", sorted(TARGETS))
-def test_a_spoilt_file_is_right_or_wrong_and_no_traceback(workspace: Path, name: str) -> None:
-    target = TARGETS[name]
-
+@pytest.mark.parametrize("its", (*files.TARGETS, *imports.TARGETS, *messages.TARGETS), ids=lambda its: its.name)
+def test_a_spoilt_file_is_right_or_wrong_and_no_traceback(opened: Callable[[str], Feed], its: Target) -> None:
     @settings(max_examples=60, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
-    @given(disturbed(list(target.seeds.values())))
+    @given(disturbed(list(its.seeds.values())))
     def feed(data: bytes) -> None:
-        target.feed(workspace, data)
+        with suppress(*its.clean):
+            opened(its.name)(data)
 
     feed()
 
@@ -115,13 +147,13 @@ BOMBS = {
 
 
 @pytest.mark.parametrize(("name", "text", "said"), BOMBS.values(), ids=BOMBS)
-def test_what_would_take_all_time_or_memory_is_refused(workspace: Path, name: str, text: str, said: str) -> None:
-    target = TARGETS[name]
-    (workspace / "topologies" / "fuzzed.yaml").write_text(RICH_TOPOLOGY.replace("5mbit", "1gbit"))
-    path = workspace / target.file
-    path.write_text(text)
+def test_what_would_take_all_time_or_memory_is_refused(
+    opened: Callable[[str], Feed], root: Path, name: str, text: str, said: str
+) -> None:
+    feed = opened(name)
+    (root / name / "topologies" / "fuzzed.yaml").write_text(RICH_TOPOLOGY.replace("5mbit", "1gbit"))
     with little_memory(), pytest.raises((SpecError, TraceError)) as caught:
-        target.use(path)
+        feed(text.encode())
     assert said in str(caught.value)[:2000]
 
 

@@ -20,10 +20,21 @@ def union(spans: Iterable[Span]) -> Spans:
 
 
 def minus(spans: Iterable[Span], others: Iterable[Span]) -> Spans:
-    """The elements of `spans` that are in none of `others`."""
-    left = list(union(spans))
-    for start, stop in union(others):
-        left = [piece for span in left for piece in _outside(span, start, stop)]
+    """The elements of `spans` that are in none of `others`; in one pass over both, as a member may hold 65,536 runs."""
+    left: list[Span] = []
+    out, first = union(others), 0
+    for start, stop in union(spans):
+        while first < len(out) and out[first][1] <= start:
+            first += 1
+        at = first
+        while at < len(out) and out[at][0] < stop:
+            low, high = out[at]
+            if start < low:
+                left.append((start, low))
+            start = max(start, high)
+            at += 1
+        if start < stop:
+            left.append((start, stop))
     return tuple(left)
 
 
@@ -50,10 +61,3 @@ def unpack(spans: Spans, packed: Iterable[Span]) -> Iterator[tuple[Span, Span]]:
             if low < high:
                 yield (low, high), (start + low - at, start + high - at)
             at += stop - start
-
-
-def _outside(span: Span, start: int, stop: int) -> Iterator[Span]:
-    if span[0] < min(span[1], start):
-        yield span[0], min(span[1], start)
-    if max(span[0], stop) < span[1]:
-        yield max(span[0], stop), span[1]

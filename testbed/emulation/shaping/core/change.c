@@ -98,6 +98,7 @@ size_t report_changes(char *text, size_t room)
         used += (size_t)snprintf(text + used, room - used, "\n%d %.9f %.9f", done[told].link, zero + done[told].moment,
                                  done[told].late);
     done_count -= told;
-    memmove(done, done + told, done_count * sizeof *done);
+    if (told)   /* else there may be no array yet */
+        memmove(done, done + told, done_count * sizeof *done);
     return used;
 }

@@ -78,12 +78,19 @@ static void parse(const struct nlmsghdr *message, struct attributes *found)
     }
 }
 
+/* An attribute's data; NULL where it is not there, or has less than `least` bytes. */
+static const void *attribute(const struct attributes *a, int type, size_t least)
+{
+    return a->length[type] >= least ? a->data[type] : NULL;
+}
+
 static uint32_t number(const struct attributes *a, int type, uint32_t otherwise)
 {
     uint32_t value;
-    if (!a->data[type])
+    const void *data = attribute(a, type, sizeof value);
+    if (!data)
         return otherwise;
-    memcpy(&value, a->data[type], sizeof value);
+    memcpy(&value, data, sizeof value);
     return ntohl(value);
 }
 
@@ -99,9 +106,11 @@ static uint32_t header_length(const uint8_t *ip, uint32_t copied)
 static void read_packet(const struct namespace *n, const struct nlmsghdr *message, double now)
 {
     struct attributes a;
-    parse(message, &a);
     const struct nfgenmsg *queue = NLMSG_DATA(message);
-    const struct nfqnl_msg_packet_hdr *header = a.data[NFQA_PACKET_HDR];
+    if (message->nlmsg_len < NLMSG_LENGTH(sizeof *queue))
+        return;
+    parse(message, &a);
+    const struct nfqnl_msg_packet_hdr *header = attribute(&a, NFQA_PACKET_HDR, sizeof *header);
     uint16_t index = ntohs(queue->res_id);
     if (!header || index >= LINKS_AT_MOST || links[index].namespace != n)   /* who had the number before was elsewhere */
         return;
@@ -138,7 +147,8 @@ int read_packets(struct namespace *n, uint32_t sequence)
             for (struct nlmsghdr *m = (void *)buffers[i]; NLMSG_OK(m, left); m = NLMSG_NEXT(m, left)) {
                 if (m->nlmsg_type == (NFNL_SUBSYS_QUEUE << 8 | NFQNL_MSG_PACKET)) {
                     read_packet(n, m, now);
-                } else if (m->nlmsg_type == NLMSG_ERROR && sequence && m->nlmsg_seq == sequence) {
+                } else if (m->nlmsg_type == NLMSG_ERROR && sequence && m->nlmsg_seq == sequence
+                           && m->nlmsg_len >= NLMSG_LENGTH(sizeof(struct nlmsgerr))) {
                     result = -((struct nlmsgerr *)NLMSG_DATA(m))->error;
                 }
             }

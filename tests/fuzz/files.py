@@ -1,0 +1,147 @@
+"""Each kind of file that a user writes, used as the verbs use it before they build anything."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from itertools import islice, pairwise
+from pathlib import Path
+from shutil import copytree, ignore_patterns
+
+from testbed.emulation.difference import Difference
+from testbed.emulation.routing import Routes
+from testbed.link import MTU_FRAME_BYTES
+from testbed.report.trace import facts, sketch, table
+from testbed.run.assignments import check_policy
+from testbed.spec.experiment import Experiment
+from testbed.spec.topology import Topology
+from testbed.trace.csv import read_csv, write_csv
+from testbed.trace.facts import columns_of
+from testbed.trace.mahimahi import MOST_PACKETS, schedule_of, write_mahimahi
+from testbed.trace.read import read_trace
+from testbed.trace.trace import Trace
+from testbed.trace.volume import Volume
+from tests.fuzz.target import ROOT, Feed, Target, only_clean_errors
+
+#: Larger seeds make the search slow: the time to read a YAML file grows with its length.
+MOST_SEED_BYTES = 4096
+
+#: Experiments over networks of many long traces: to read one takes a second or two.
+SLOW = ("cpn-12", "cpn-24", "cpn-staggered", "hop-stragglers")
+
+#: What it takes a second to write as packets is not tried: up to the limit it is slow, but right.
+MANY_BYTES = 1e9
+
+IPERF3 = """{"start": {"test_start": {"protocol": "TCP", "blksize": 131072}}, "intervals": [
+{"sum": {"start": 0, "end": 1.0, "bytes": 1200000, "omitted": true}},
+{"sum": {"start": 1.0, "end": 2.0, "bytes": 1250000, "omitted": false}},
+{"sum": {"start": 2.0, "end": 3.0, "bytes": 1150000, "omitted": false}}]}
+"""
+MAHIMAHI = "0\n1\n1\n5\n9\n10\n"
+OVERRIDES = b"train.rounds=20\nscale=0.5\nsync.policy=netstorm\nevents=[]\ntrain.optimizer={name: sgd}\n"
+#: Every field of a topology file that the presets leave out.
+RICH_TOPOLOGY = """name: rich
+sites: {paris: {workers: 2, speed: 0.5, cpus: 0.5, gpus: 0, memory: 1GB}, tokyo: {workers: 1}, lima: {workers: 0}}
+lan: {rate: 1gbit, delay: 0.1ms}
+routing: inverse-rate
+links:
+  - between: [paris, tokyo]
+    forward: {rate: 80mbit, delay: 55ms, jitter: 2ms, loss: 0.01%, queue: 1bdp}
+    backward: &back {delay: 60ms, trace: {file: ../traces/netstorm9/dc1-dc2.csv, end: stop, scale: 0.5, offset: 10s}}
+  - {between: [lima, tokyo], rate: 5mbit, rtt: 40ms, queue: 200packets, backward: *back}
+"""
+
+
+def make_workspace(folder: Path) -> Path:
+    """A copy of what fuzzed files may refer to."""
+    for name in ("topologies", "traces", "experiments"):
+        copytree(ROOT / name, folder / name, ignore=ignore_patterns("__pycache__"), dirs_exist_ok=True)
+    return folder
+
+
+def use_trace(path: Path) -> None:
+    """As `trace show`, `trace convert` and the replay do."""
+    found = read_trace(path)
+    list(facts(found))
+    table(found)
+    for column in columns_of(found.trace):
+        list(sketch(column))
+    replay(found.trace)
+    copy = path.with_name("converted.csv")
+    write_csv(copy, found.trace)
+    with only_clean_errors():
+        read_csv(copy)
+    with only_clean_errors():
+        if not MANY_BYTES < Volume.of_trace(found.trace).total[-1] < MOST_PACKETS * MTU_FRAME_BYTES:
+            write_mahimahi(path.with_name("converted.down"), schedule_of(found.trace))
+
+
+def replay(trace: Trace) -> None:
+    """As a run goes through it: forward, and to its end."""
+    moments = [moment for moment, _ in islice(trace.changes(), 3 * len(trace.rows))]
+    assert all(before <= after < math.inf for before, after in pairwise(moments)), "the replay would go back"
+    laps = 2 if trace.end == "loop" and len(trace.rows) > 1 else 0
+    assert moments[-1] >= laps * trace.duration_s - trace.offset_s, "the replay would not go on"
+
+
+def use_topology(path: Path) -> None:
+    """As `up` and `swap` do."""
+    topology = Topology.load(path)
+    Routes.over(topology)
+    Difference.between(Topology.load(path.parent / "smoke.yaml"), topology)
+    for link in topology.links.values():
+        for moment in (0.0, 1.0, 1e6):
+            state = link.at(moment)
+            assert 0 < state.rate_bps < math.inf and state.queue_bytes > 0, f"{link.name}: {state}"
+        if link.trace:
+            replay(link.trace)
+
+
+def use_experiment(path: Path) -> None:
+    """As `run` does."""
+    check_policy(Experiment.load(path))
+
+
+def use_overrides(path: Path) -> None:
+    """As `run --set` does with the lines of the file."""
+    with suppress(UnicodeDecodeError):
+        lines = path.read_text(encoding="utf-8").splitlines()
+        pairs = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("="))
+        check_policy(Experiment.load(path.with_name("smoke.yaml"), pairs))
+
+
+def _files(pattern: str) -> dict[str, bytes]:
+    """The repository's own files that are small enough, without their comments."""
+    found = {path.stem: path.read_bytes() for path in sorted(ROOT.glob(pattern))}
+    return {name: data for name, data in found.items() if len(data) <= MOST_SEED_BYTES and name not in SLOW}
+
+
+def used_as(file: str, use: Callable[[Path], None]) -> Callable[[Path], AbstractContextManager[Feed]]:
+    """What takes bytes as the content of a file of this name, in a copy of what such files may refer to."""
+
+    @contextmanager
+    def opened(folder: Path) -> Iterator[Feed]:
+        path = make_workspace(folder) / file
+
+        def feed(data: bytes) -> None:
+            path.write_bytes(data)
+            use(path)
+
+        yield feed
+
+    return opened
+
+
+TARGETS = (
+    Target("csv", used_as("traces/fuzzed.csv", use_trace), _files("traces/netstorm9/dc[1-3]-*.csv")),
+    Target("mahimahi", used_as("traces/fuzzed.down", use_trace), {"plain": MAHIMAHI.encode()}),
+    Target("iperf3", used_as("traces/fuzzed.json", use_trace), {"plain": IPERF3.encode()}),
+    Target(
+        "topology",
+        used_as("topologies/fuzzed.yaml", use_topology),
+        {**_files("topologies/smoke*.yaml"), "rich": RICH_TOPOLOGY.encode()},
+    ),
+    Target("experiment", used_as("experiments/fuzzed.yaml", use_experiment), _files("experiments/*.yaml")),
+    Target("overrides", used_as("experiments/fuzzed.set", use_overrides), {"plain": OVERRIDES}),
+)
