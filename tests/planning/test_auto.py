@@ -32,7 +32,7 @@ def round_s(plan: Plan, view: View) -> float:
     return tried_s(plan, view, ROUNDS)
 
 
-@settings(max_examples=15, derandomize=True)
+@settings(max_examples=25, derandomize=True)
 @given(views())
 def test_no_policy_s_plan_is_quicker(view: View) -> None:
     mine = round_s(AUTO.plan(view), view)
@@ -44,7 +44,7 @@ def test_no_policy_s_plan_is_quicker(view: View) -> None:
     assert mine <= min(tried[:TRIED]) * (1 + FEWER)
 
 
-@settings(max_examples=15)
+@settings(max_examples=25)
 @given(views())
 def test_what_it_proposes_is_distinct_and_the_best_first(view: View) -> None:
     last = make_policy("star").plan(view)

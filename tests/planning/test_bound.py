@@ -65,7 +65,7 @@ def flow_rate(view: View) -> float:
     return -solution.fun * 1e6
 
 
-@settings(max_examples=25)
+@settings(max_examples=40)
 @given(views(max_sites=3, max_per_site=1) | views(max_sites=2, max_per_site=2))
 def test_it_is_the_optimum_of_the_flow_formulation(view: View) -> None:
     if len(view.members) == 1:
@@ -80,7 +80,7 @@ def test_it_is_the_optimum_of_the_flow_formulation_where_four_sites_are_meshed()
     assert bound(view).rate_bps == pytest.approx(flow_rate(view), rel=2 * EXACT)
 
 
-@settings(max_examples=25)
+@settings(max_examples=40)
 @given(views(), st.sampled_from(policy_names()))
 def test_no_policy_is_predicted_to_beat_it(view: View, name: str) -> None:
     assert predict(make_policy(name).plan(view), view).seconds >= bound(view).seconds * (1 - 1e-9)
@@ -105,7 +105,7 @@ def test_members_that_nothing_connects_have_none() -> None:
         bound(View(view.members, view.links, view.routes, {}, view.model_bytes))
 
 
-@settings(max_examples=20)
+@settings(max_examples=30)
 @given(views(), st.floats(0.5, 2.0))
 def test_begun_from_the_bound_of_another_view_it_is_the_same(view: View, faster: float) -> None:
     """Of one whose links are otherwise, and of one with other members."""

@@ -30,7 +30,7 @@ AS_FAST = 1.25
 SEVERAL_CHUNKS = 1_000_000
 
 
-@settings(max_examples=15, derandomize=True)
+@settings(max_examples=25, derandomize=True)
 @given(views())
 def test_it_is_predicted_to_be_as_fast_as_any_other(view: View) -> None:
     view = replace(view, model_bytes=SEVERAL_CHUNKS + view.model_bytes)
@@ -39,7 +39,7 @@ def test_it_is_predicted_to_be_as_fast_as_any_other(view: View) -> None:
     assert predict(make_policy("packing").plan(view), view).seconds <= AS_FAST * min(others)
 
 
-@settings(max_examples=15)
+@settings(max_examples=25)
 @given(views())
 def test_where_the_model_is_large_it_drains_at_nearly_the_bound(view: View) -> None:
     """Up to ALIKE above it, where trees that drain better wait for each other for longer than that."""

@@ -31,7 +31,7 @@ def seconds(payload: float, mbps: float) -> float:
     return 8 * payload / (mbps * 1e6 * GOODPUT)
 
 
-@settings(max_examples=25)
+@settings(max_examples=40)
 @given(views(max_sites=4, max_per_site=2), st.sampled_from(policy_names()), st.data())
 def test_no_plan_s_rounds_are_shorter(view: View, name: str, data: st.DataObject) -> None:
     """All members begin to compute at 0, so that the bound holds for the first rounds exactly, not only in the mean."""
@@ -43,7 +43,7 @@ def test_no_plan_s_rounds_are_shorter(view: View, name: str, data: st.DataObject
     assert ended >= rounds * least_period(view, compute_s) * (1 - EXACT)
 
 
-@settings(max_examples=15)
+@settings(max_examples=25)
 @given(views(max_sites=3, max_per_site=2), st.floats(0, 1), st.floats(1, 3), st.data())
 def test_more_of_anything_takes_no_less(view: View, compute_s: float, factor: float, data: st.DataObject) -> None:
     own = {name: data.draw(st.floats(0, compute_s)) for name in view.names}

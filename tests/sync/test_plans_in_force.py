@@ -129,8 +129,8 @@ def test_random_auxiliary_routes_change_nothing_but_the_way(tmp_path: Path, seed
     plan = random_plan(draw, names(6), 0, 1024)
     plan = replace(plan, auxiliary=random_routes(draw, plan.members))
     weights = dict.fromkeys(plan.members, 1.0)
-    results, controller = run(tmp_path, plan, reducing(3, 10_000, weights), job(streams=2))
-    check_exact(results, 3, 10_000, weights)
+    results, controller = run(tmp_path, plan, reducing(6, 10_000, weights), job(streams=2))
+    check_exact(results, 6, 10_000, weights)
     assert {(r.lost, r.duplicated) for r in controller.reports()} == {(0, 0)}
 
 
@@ -153,7 +153,7 @@ def test_auxiliary_routes_take_over_what_waits_for_a_busy_edge(tmp_path: Path) -
 
 def test_swaps_between_plans_with_auxiliary_routes(tmp_path: Path) -> None:
     members, elements, draw = names(5), 8_000, random.Random(3)
-    swaps = 15
+    swaps = 30
 
     def plan(epoch: int) -> Plan:
         made = random_plan(draw, members, epoch, draw.choice([1024, 4096]))

@@ -20,7 +20,7 @@ from tests.sync.gossip.simulation import Conditions, Simulation
 
 pytestmark = pytest.mark.unit
 
-CASES = 30
+CASES = 60
 
 
 def test_bounds_and_tokens_outlast_swaps_and_nobody_waits_for_ever() -> None:

@@ -90,7 +90,7 @@ def test_bounds_hold_as_members_enter_their_iterations(rules: HopRules) -> None:
     """What a member tells of its iterations before it sends on is in the order in which things happened."""
     graph = double_ring(tuple(f"w{index}" for index in range(8)))
     monitor, guard, draws = monitor_of(graph, rules), threading.Lock(), Random(3)
-    slow = {(name, k) for name in graph.members for k in range(24) if draws.random() < 0.1}
+    slow = {(name, k) for name in graph.members for k in range(40) if draws.random() < 0.1}
 
     def tell(name: str, iteration: int) -> None:
         with guard:
@@ -100,10 +100,10 @@ def test_bounds_hold_as_members_enter_their_iterations(rules: HopRules) -> None:
         return 0.02 if (name, k) in slow or name == "w3" else 0.002
 
     problem = Quadratics(graph.members, Random(1))
-    members = hop_members(graph, rules, 24, problem.start)
+    members = hop_members(graph, rules, 40, problem.start)
     run(start(members, around(graph), 3, of(problem, seconds), tell))
     assert monitor.violations == ()
-    assert set(monitor.iterations.values()) == {24}
+    assert set(monitor.iterations.values()) == {40}
     assert max(monitor.widest.values()) >= 1
 
 
