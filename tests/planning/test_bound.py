@@ -65,7 +65,7 @@ def flow_rate(view: View) -> float:
     return -solution.fun * 1e6
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(views(max_sites=3, max_per_site=1) | views(max_sites=2, max_per_site=2))
 def test_it_is_the_optimum_of_the_flow_formulation(view: View) -> None:
     if len(view.members) == 1:
