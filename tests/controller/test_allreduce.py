@@ -272,7 +272,7 @@ def reports_of(name: str, number: int) -> st.SearchStrategy[Report]:
     )
 
 
-@settings(max_examples=40, derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_whatever_members_report_within_bounds_breaks_nothing(tmp_path: Path, data: st.DataObject) -> None:
     """Numbers that no network gives are taken or refused by the name of who said them: no other error comes of them."""

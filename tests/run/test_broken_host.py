@@ -16,12 +16,10 @@ import pytest
 from testbed.emulation import cleanup
 from testbed.emulation.label import LABEL
 from testbed.run.disk import LEAST_FREE_BYTES
+from tests.run.pair import endless
 from tests.run.running import NOTHING, Running
 
 pytestmark = [pytest.mark.privileged, pytest.mark.timeout(200)]
-
-#: More rounds than there is time for.
-ENDLESS = ("--set", "train.rounds=100000", "--set", "events=[]")
 
 
 def reason(running: Running) -> str:
@@ -39,15 +37,15 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_full_disk_is_named_and_no_worker_is(small_disk: Path) -> None:
-    with Running(small_disk, "experiments/smoke.yaml", *ENDLESS) as running:
+    with Running(small_disk, endless(small_disk)) as running:
         running.wait_for("round    ")
         (small_disk / "others").write_bytes(bytes(LEAST_FREE_BYTES))
         assert running.end() == 1, running.output
-    assert reason(running).startswith("the disk of runs/smoke-") and " is full: " in reason(running)
+    assert reason(running).startswith("the disk of runs/pair-") and " is full: " in reason(running)
     assert "-w0" not in reason(running)
-    assert all((running.directory / "logs" / f"{name}.log").exists() for name in ("paris-w0", "madrid-w0"))
+    assert all((running.directory / "logs" / f"{name}.log").exists() for name in ("quito-w0", "lima-w0"))
     assert running.left_behind == NOTHING
-    with Running(small_disk, "experiments/smoke.yaml") as another:
+    with Running(small_disk, endless(small_disk)) as another:
         assert another.end() == 3, "none is begun where there is no room"
 
 
@@ -95,7 +93,7 @@ def test_an_engine_that_goes_is_named_and_its_workers_end(tmp_path: Path, monkey
     relay = Relay(tmp_path / "engine.sock")
     with monkeypatch.context() as environment:
         environment.setenv("DOCKER_HOST", f"unix://{relay.path}")
-        running = Running(tmp_path, "experiments/smoke.yaml", *ENDLESS)
+        running = Running(tmp_path, endless(tmp_path))
     with running:
         running.wait_for("round    ")
         relay.die()
@@ -105,6 +103,6 @@ def test_an_engine_that_goes_is_named_and_its_workers_end(tmp_path: Path, monkey
     assert f"the containers of {name} are killed, but the engine did not remove them" in said
     assert f"`testbed clean --name {name}` then takes the containers away" in said
     left = client.containers.list(all=True, filters={"label": f"{LABEL}={name}"})
-    assert [container.status for container in left] == ["exited"] * 4
+    assert [container.status for container in left] == ["exited"] * 2
     cleanup.clean(client, name)
     assert running.left_behind == NOTHING

@@ -21,6 +21,7 @@ from testbed.report.ending import ended_early
 from testbed.report.page import write_page
 from testbed.report.record import RunRecord
 from tests.run import running as running_module
+from tests.run.pair import endless
 from tests.run.running import NOTHING, PROGRAM, Running, interfaces
 
 pytestmark = [pytest.mark.privileged, pytest.mark.timeout(240)]
@@ -64,7 +65,7 @@ def foreign() -> Iterator[Container]:
 @pytest.mark.parametrize("line", MOMENTS, ids=MOMENTS.values())
 def test_an_interrupt_leaves_nothing(line: str, foreign: Container, tmp_path: Path) -> None:
     before = interfaces()
-    with Running(tmp_path, "experiments/smoke.yaml") as running:
+    with Running(tmp_path, endless(tmp_path)) as running:
         running.wait_for(line)
         # As a terminal does: to the whole group, and by an impatient user twice.
         os.killpg(running.process.pid, signal.SIGINT)
@@ -77,7 +78,7 @@ def test_an_interrupt_leaves_nothing(line: str, foreign: Container, tmp_path: Pa
 
 
 def test_a_request_to_end_leaves_nothing(tmp_path: Path) -> None:
-    with Running(tmp_path, "experiments/smoke.yaml") as running:
+    with Running(tmp_path, endless(tmp_path)) as running:
         running.wait_for("round    ")
         running.process.terminate()
         assert running.end() == 130, running.output
@@ -87,7 +88,7 @@ def test_a_request_to_end_leaves_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("line", [*MOMENTS][:-1], ids=[*MOMENTS.values()][:-1])
 def test_after_a_kill_clean_leaves_nothing(line: str, foreign: Container, tmp_path: Path) -> None:
     before = interfaces()
-    with Running(tmp_path, "experiments/smoke.yaml") as running:
+    with Running(tmp_path, endless(tmp_path)) as running:
         running.wait_for(line)
         time.sleep(0.3)  # into the midst of it
         running.process.kill()
@@ -135,7 +136,7 @@ def test_clean_finds_what_is_left_without_being_told_its_name(
 ) -> None:
     """Of a run that was killed as it trained."""
     before = interfaces()
-    with Running(tmp_path, "experiments/smoke.yaml", program=apart) as running:
+    with Running(tmp_path, endless(tmp_path), program=apart) as running:
         running.wait_for("round    ")
         running.process.kill()
         running.process.wait()
