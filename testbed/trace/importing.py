@@ -85,8 +85,10 @@ def import_capture(path: Path, step_s: float = STEP_S, flow: Flow | None = None)
 
 
 def write_imported(found: Sequence[ImportedTrace], sources: Sequence[Path], folder: Path) -> list[Path]:
-    """Write the traces into the folder, and tell their files. TraceError where two would have the same, or one is a
-    source; then none is written."""
+    """Write the traces into the folder, and tell their files. TraceError where there is none, two would have the same,
+    or one is a source; then none is written."""
+    if not folder.is_dir():
+        raise TraceError(f"{folder}: is no folder; name one that is there with --out")
     targets = [folder / each.name for each in found]
     for number, target in enumerate(targets):
         if target in targets[:number]:

@@ -87,7 +87,7 @@ def test_several_files_go_into_a_folder_and_options_to_each(folder: Path) -> Non
         (["pcap", "a.pcap", "--step", "1"], "has no unit"),
         (["pcap", "a.pcap", "a.pcap"], "a.csv: two sources would be written to it"),
         (["pensieve", "ride", "ride.csv"], "ride.csv: there is no such trace"),
-        (["pensieve", "ride", "--out", "nowhere"], "nowhere/ride.csv"),
+        (["pensieve", "ride", "--out", "nowhere"], "nowhere: is no folder; name one that is there with --out"),
     ],
 )
 def test_what_cannot_be_imported_is_said_and_nothing_written(words: list[str], said: str, folder: Path) -> None:

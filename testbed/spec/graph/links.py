@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from testbed.spec.errors import Fault, SpecError
@@ -37,26 +37,19 @@ def links_of(graph: SiteGraph, file: Path, defaults: Defaults) -> tuple[list[Gra
     default. SpecError where there is none, or one of over a minute.
     """
     positions, estimated = positions_of(graph)
-    delays = [_delay_ms(edge, graph, positions, defaults, file) for edge in graph.edges]
-    kept: dict[frozenset[str], int] = {}
-    for number, edge in enumerate(graph.edges):
-        pair = frozenset((edge.source, edge.target))
-        if pair not in kept or delays[number] < delays[kept[pair]]:
-            kept[pair] = number
-    edges = [replace(graph.edges[number], delay_ms=delays[number]) for number in kept.values()]
-    links = [GraphLink(edge.source, edge.target, edge.delay_ms or 0.0, _rate_bps(edge, defaults)) for edge in edges]
-    measured = [graph.edges[number] for number in kept.values() if _by_distance(graph.edges[number])]
+    shortest: dict[frozenset[str], tuple[float, GraphEdge]] = {}
+    for edge in graph.edges:
+        pair, delay = frozenset((edge.source, edge.target)), _delay_ms(edge, graph, positions, defaults, file)
+        if pair not in shortest or delay < shortest[pair][0]:
+            shortest[pair] = delay, edge
+    links = [GraphLink(edge.source, edge.target, delay, _rate_bps(edge, defaults)) for delay, edge in shortest.values()]
+    edges = [edge for _, edge in shortest.values()]
     notes = [
-        *_of_parallel_edges(graph, len(links)),
-        *_of_positions(graph, positions, estimated, measured),
+        *_of_parallel_edges(graph, len(edges)),
+        *_of_positions(graph, positions, estimated, [e for e in edges if e.delay_ms is None and e.km is None]),
         *_of_rates(edges, defaults),
     ]
     return links, tuple(notes)
-
-
-def _by_distance(edge: GraphEdge) -> bool:
-    """Whether only its ends' positions say how long it is."""
-    return edge.delay_ms is None and edge.km is None
 
 
 def _delay_ms(

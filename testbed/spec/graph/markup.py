@@ -12,7 +12,7 @@ from typing import Any
 import networkx as nx
 
 from testbed.spec.errors import Fault, SpecError
-from testbed.spec.graph.site_graph import GraphEdge, GraphNode, Position, SiteGraph
+from testbed.spec.graph.site_graph import GraphEdge, GraphNode, Position, SiteGraph, printable
 
 #: The largest file in the Topology Zoo has 0.9 MB. One of this size takes a minute.
 MOST_BYTES = 16 * 2**20
@@ -84,8 +84,7 @@ def _site_graph(graph: Any, file: Path) -> SiteGraph:
 
 
 def _node(node: object, attributes: Mapping[str, Any], file: Path) -> GraphNode:
-    # A label is one line of print: others cannot be shown, and YAML cannot hold all of them.
-    label = "".join(letter for letter in str(attributes.get("label", "")) if letter.isprintable()).strip()
+    label = printable(str(attributes.get("label", "")))
     return GraphNode(label or None, _position(f"node {node}", attributes, file))
 
 

@@ -44,8 +44,8 @@ class SiteGraph:
     edges: tuple[GraphEdge, ...]
 
     def called(self, node: str) -> str:
-        """The node as its file calls it."""
-        return self.nodes[node].label or node
+        """The node as its file calls it, in print."""
+        return self.nodes[node].label or printable(node)
 
     def largest_component(self, file: Path, strict: bool) -> tuple[SiteGraph, tuple[str, ...]]:
         """The graph without the nodes that its largest component does not reach, and a note where there are such; of
@@ -67,6 +67,11 @@ class SiteGraph:
         nodes = {node: its for node, its in self.nodes.items() if node in kept}
         edges = tuple(edge for edge in self.edges if edge.source in kept)
         return SiteGraph(nodes, edges), (f"{rule[0].upper()}{rule[1:]}. The largest is taken.",)
+
+
+def printable(text: str) -> str:
+    """The text as one line of what can be shown, and what YAML can hold."""
+    return "".join(letter for letter in text if letter.isprintable()).strip()
 
 
 def some(names: list[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -13,6 +14,10 @@ from testbed.spec.graph.links import GraphLink
 from testbed.spec.graph.site_graph import GraphNode, SiteGraph
 from testbed.spec.load import MOST_BYTES, parse_yaml
 from testbed.spec.topology import MAX_LABEL, Topology
+
+#: What YAML takes for a word as it stands, but for these.
+PLAIN = re.compile(r"[a-z][a-z0-9-]*")
+NO_WORDS = ("no", "off", "on", "yes", "null", "true", "false", "y", "n")
 
 
 def write_topology(target: Path, text: str, source: Path | None = None) -> Topology:
@@ -48,7 +53,7 @@ def _lines(
     comments: Sequence[str],
 ) -> Iterator[str]:
     yield from (f"# {comment}" for comment in comments)
-    yield f"name: {name}"
+    yield f"name: {_word(name)}"
     yield "sites:"
     for node in dict.fromkeys(end for link in links for end in (link.a, link.b)):
         yield f"  {_word(names[node])}: {{workers: {workers}{_place(graph.nodes[node])}}}"
@@ -67,10 +72,10 @@ def _place(node: GraphNode) -> str:
     return f"{label}, position: [{latitude}, {longitude}]"
 
 
+def _word(name: str) -> str:
+    """As YAML reads it back: `no` is Norway, not false, and `007` no number."""
+    return name if PLAIN.fullmatch(name) and name not in NO_WORDS else _quoted(name)
+
+
 def _quoted(text: str) -> str:
     return str(yaml.safe_dump(text, default_style='"', allow_unicode=True, width=float("inf"))).strip()
-
-
-def _word(name: str) -> str:
-    """As YAML reads it back: `no` is Norway, not false."""
-    return f'"{name}"' if name in {"no", "off", "on", "yes", "null", "true", "false", "y", "n"} else name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
 from testbed.trace.trace import TraceError
@@ -63,19 +64,14 @@ class Flow:
         """That of a packet that begins with its IP header; None where too little of it is there."""
         version = ip[0] >> 4 if ip else 0
         if version == 4 and len(ip) >= 20:
-            header, protocol = (ip[0] & 15) * 4, ip[9]
-            ends: tuple[Address, Address] = IPv4Address(ip[12:16]), IPv4Address(ip[16:20])
-            first = (ip[6] & 0x1F) == 0 and ip[7] == 0  # later fragments begin with data
+            begin, protocol, addresses = (ip[0] & 15) * 4, ip[9], ip[12:20]
+            whole = (ip[6] & 0x1F) == 0 and ip[7] == 0  # later fragments begin with data
         elif version == 6 and len(ip) >= 40:
-            header, protocol, first = 40, ip[6], True
-            ends = IPv6Address(ip[8:24]), IPv6Address(ip[24:40])
+            begin, protocol, addresses, whole = 40, ip[6], ip[8:40], True
         else:
             return None
-        ports: tuple[int | None, int | None] = None, None
-        if first and protocol in (TCP, UDP) and len(ip) >= header + 4:
-            begin = ip[header : header + 4]
-            ports = int.from_bytes(begin[:2], "big"), int.from_bytes(begin[2:], "big")
-        return cls(End(ends[0], ports[0]), End(ends[1], ports[1]))
+        has_ports = whole and protocol in (TCP, UDP) and len(ip) >= begin + 4
+        return _flow(addresses, ip[begin : begin + 4] if has_ports else b"")
 
     def matches(self, other: Flow) -> bool:
         """Whether a packet's flow is this one."""
@@ -83,3 +79,13 @@ class Flow:
 
     def __str__(self) -> str:
         return f"{self.source}->{self.target}"
+
+
+@lru_cache(maxsize=2**16)
+def _flow(addresses: bytes, ports: bytes) -> Flow:
+    """Of a header's bytes, either half of which is of one end. A capture has few flows, and many packets of each."""
+    half = len(addresses) // 2
+    source, target = (ip_address(each) for each in (addresses[:half], addresses[half:]))
+    if not ports:
+        return Flow(End(source), End(target))
+    return Flow(End(source, int.from_bytes(ports[:2], "big")), End(target, int.from_bytes(ports[2:], "big")))

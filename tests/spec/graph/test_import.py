@@ -185,6 +185,18 @@ def test_names_and_positions_are_kept_for_maps(tmp_path: Path) -> None:
     assert [site.label for site in sites.values()] == ["München", 'Köln "Messe"']
 
 
+def test_a_node_without_a_label_is_called_by_its_id_in_one_line(tmp_path: Path) -> None:
+    nodes = "".join(f'<node id="{name}"/>' for name in ("a&#10;b", "a&#10;c, d", "a&#10;c"))
+    edges = "".join(f'<edge source="a&#10;b" target="{name}"/>' for name in ("a&#10;c, d", "a&#10;c"))
+    (tmp_path / "a.graphml").write_text(
+        f'<graphml xmlns="http://graphml.graphdrawing.org/xmlns"><graph edgedefault="undirected">{nodes}{edges}'
+        "</graph></graphml>"
+    )
+    made = import_graph(tmp_path / "a.graphml", tmp_path / "007.yaml", Defaults(1e8, 1e-3))
+    assert list(made.topology.sites) == ["ab", "ac", "ac-2"]
+    assert "'ac, d' is ac, 'ac' is ac-2" in made.notes[0]
+
+
 def test_under_strict_a_graph_in_parts_is_refused(tmp_path: Path) -> None:
     for name in ("components.gml", "components.csv"):
         with pytest.raises(SpecError, match="components: no edge joins the largest, of 3 nodes, and the others, of"):
@@ -247,6 +259,7 @@ def test_what_makes_no_topology_is_refused_and_not_written(tmp_path: Path) -> No
     assert "is named none of *.gml, *.graphml, *.csv" in refused(tmp_path / "graph.txt", target)
     assert "cannot be read" in refused(tmp_path / "none.gml", target)
     assert "name" in refused(written(graph(), tmp_path, ".gml"), tmp_path / "Big Net.yaml")
+    assert "name" in refused(written(graph(), tmp_path, ".gml"), tmp_path / "a: [b.yaml")
     (tmp_path / "long.graphml").write_bytes(b" " * (16 * 2**20 + 1))
     assert "is longer than 16 MiB" in refused(tmp_path / "long.graphml", target)
     (tmp_path / "text.gml").write_text("no graph")
