@@ -20,6 +20,7 @@ from typing import Any
 from testbed.telemetry.store import write_json
 from tests.chaos.case import Case
 from tests.chaos.checker import check
+from tests.chaos.faults import StepClock
 from tests.chaos.history import History, first_round_after
 from tests.chaos.nemesis import execute
 from tests.chaos.planted import BUGS, NEED_A_DEATH, NEED_CONTAINERS, Bug
@@ -54,7 +55,8 @@ def _figures(history: History, number: int) -> dict[str, Any]:
     injection = history.execution.injections[number]
     ended_s = None if history.finished else history.execution.ended_s - injection.began_s
     after_s = first_round_after(history.execution, injection.began_s)
-    recovered_s = after_s - injection.began_s if after_s is not None and history.finished else None
+    told = after_s is not None and history.finished and not history.case.has(StepClock)  # whose rounds have other times
+    recovered_s = after_s - injection.began_s if told else None
     kind = injection.fault.kind
     return {"kind": kind, "missed": injection.missed, "ended_s": ended_s, "recovered_s": recovered_s}
 

@@ -22,6 +22,10 @@ STEP_S = 0.12
 #: Between rounds and the last ones nothing new is to be seen.
 MOMENTS = range(2, 12)
 
+#: What some links replay.
+TRACE = "trace.csv"
+REPLAYED = "time_s,rate_mbps\n" + "".join(f"{tick / 10},{5 + tick % 20}\n" for tick in range(100))
+
 #: Schemes with their options, as often as they are to be drawn: those that reduce say most about a fault.
 SYNC: tuple[tuple[int, dict[str, Any]], ...] = (
     (8, {"strategy": "gradients"}),
@@ -97,13 +101,13 @@ class Case:
         """Whether members may be lost while others train."""
         return "elastic" in self.experiment
 
-    @property
-    def fills_disk(self) -> bool:
-        """Whether its directory is to be on a disk of its own."""
-        return any(isinstance(fault, faults.FillDisk) for fault in self.faults)
+    def has(self, kind: type[Fault]) -> bool:
+        """Whether such a fault is to happen to it."""
+        return any(isinstance(fault, kind) for fault in self.faults)
 
     def write(self, folder: Path) -> Path:
         """Write its files into a folder; the experiment's."""
+        (folder / TRACE).write_text(REPLAYED)
         (folder / "topology.yaml").write_text(yaml.safe_dump(dict(self.topology)))
         file = folder / "experiment.yaml"
         file.write_text(yaml.safe_dump(dict(self.experiment)))
@@ -123,7 +127,9 @@ def _topology(draw: random.Random) -> dict[str, Any]:
 
     sites = {name: {"workers": 1} for name in "abc"}
     sites["a"]["workers"] = draw.choice((1, 2))
-    return {"name": "chaos", "sites": sites, "links": [link("a", "b"), link("b", "c"), link("a", "c")]}
+    replayed = {**link("a", "c"), "trace": {"file": TRACE}}
+    links = [link("a", "b"), link("b", "c"), draw.choice((link("a", "c"), replayed))]
+    return {"name": "chaos", "sites": sites, "links": links}
 
 
 def _members(topology: Mapping[str, Any]) -> tuple[str, ...]:
@@ -171,7 +177,7 @@ def _events(draw: random.Random) -> list[dict[str, Any]]:
 
 def _fault(draw: random.Random, members: tuple[str, ...], containers: bool) -> Fault:
     member, at = draw.choice(members), Moment(round=draw.choice(MOMENTS))
-    process = draw.choice((member, member, "controller", "core", "owner"))
+    process = draw.choice((member, member, "controller", "core", "replay", "owner"))
     phase = Moment(line=draw.choice(LINES))
     connection = draw.choice(("peer", "control"))
     choices: list[Fault] = [
@@ -181,10 +187,14 @@ def _fault(draw: random.Random, members: tuple[str, ...], containers: bool) -> F
         faults.Partition(at, member, draw.choice((0.5, 3.0, 8.0))),
         faults.Truncate(at, member, connection),
         faults.Corrupt(at, member, connection, draw.randrange(2**32)),
+        faults.Delay(at, member, draw.choice((0.5, 3.0)), draw.randrange(2**32)),
         faults.FillDisk(draw.choice((at, phase))),
+        faults.RunBeside(draw.choice((at, phase))),
         faults.Interrupt(phase),
         faults.Terminate(phase),
     ]
     if containers:
-        choices += 2 * [faults.ExhaustMemory(at, member), faults.ExhaustPids(at, member)]
+        choices += 2 * [faults.ExhaustMemory(at, member), faults.ExhaustPids(at, member), faults.KillEngine(at)]
+    else:
+        choices += [faults.StepClock(draw.choice((at, phase)), seconds=draw.choice((-3600, -5, 5, 3600)))]
     return draw.choice(choices)

@@ -158,6 +158,13 @@ def nothing_foreign_is_touched(history: History) -> Iterator[str]:
         yield f"foreign, and not as it was: {what}"
 
 
+def what_is_beside_goes_well(history: History) -> Iterator[str]:
+    """What was begun beside the run came to its own end."""
+    for injection in history.execution.injections:
+        if injection.wrong:
+            yield f"{injection.fault}: {injection.wrong}"
+
+
 RULES: tuple[Rule, ...] = (
     ends,
     exit_code_fits,
@@ -170,6 +177,7 @@ RULES: tuple[Rule, ...] = (
     no_traceback,
     nothing_is_left,
     nothing_foreign_is_touched,
+    what_is_beside_goes_well,
 )
 
 #: A rule that is broken in every round says so this often.

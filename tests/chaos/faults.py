@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,12 +22,14 @@ from typing import ClassVar
 
 from testbed.cli.console import INTERRUPTED
 from testbed.emulation.process import ProcessIdentity
+from tests.chaos import clock
 from tests.chaos.targets import NotThere, Targets
+from tests.run.running import Running
 
 FILL_BYTES = 1 << 20
 
 #: What a target's kind is called by; any other is a member.
-PARTS = ("owner", "controller", "core", "control", "peer")
+PARTS = ("owner", "controller", "core", "replay", "control", "peer")
 
 #: What a run says of a member that is lost, or of what others waited for in vain because of it.
 OF_A_MEMBER = (r"\b{target}\b", r"quorum")
@@ -56,8 +60,9 @@ class Fault:
     ends: ClassVar[tuple[int, ...]] = ()
     late_ends: ClassVar[tuple[int, ...]] = ()
 
-    def inject(self, targets: Targets) -> None:
-        """Do it, and return once it is over. NotThere where the run has no such part."""
+    def inject(self, targets: Targets) -> str | None:
+        """Do it, and return once it is over, with what was wrong of what it began itself, if something was. NotThere
+        where the run has no such part."""
         raise NotImplementedError
 
     @property
@@ -106,10 +111,27 @@ class Partition(Fault):
 
     def inject(self, targets: Targets) -> None:
         process, netns = targets.process(self.target), targets.netns(self.target)
-        _drop_all(netns, "-I")
-        _wait(self.seconds, process)
-        if process.is_running:
-            _drop_all(netns, "-D")
+        _drop(netns, process, self.seconds, ("INPUT",), ("OUTPUT",))
+
+
+@dataclass(frozen=True)
+class Delay(Fault):
+    """What a member sends on one of its connections to peers stays away for some seconds: the others go on."""
+
+    seconds: float = 3.0
+    seed: int = 0
+    reasons = (*OF_A_MEMBER, r"waited", r"made no progress")
+
+    def inject(self, targets: Targets) -> None:
+        ports = [
+            (str(connection.getsockname()[1]), str(connection.getpeername()[1]))
+            for connection in targets.connections(self.target, socket.AF_INET)
+        ]
+        if not ports:
+            raise NotThere(f"{self.target}'s connections")
+        process, netns = targets.process(self.target), targets.netns(self.target)
+        source, target = random.Random(self.seed).choice(sorted(ports))
+        _drop(netns, process, self.seconds, ("OUTPUT", "-p", "tcp", "--sport", source, "--dport", target))
 
 
 @dataclass(frozen=True)
@@ -134,6 +156,44 @@ class Corrupt(Fault):
     def inject(self, targets: Targets) -> None:
         draw = random.Random(self.seed)
         _on_connections(self, targets, lambda connection: connection.send(draw.randbytes(64), socket.MSG_DONTWAIT))
+
+
+@dataclass(frozen=True)
+class StepClock(Fault):
+    """The time of day is another one from now on for all of the run's processes; see clock.py."""
+
+    seconds: int = 3600
+
+    def inject(self, targets: Targets) -> None:
+        clock.step(targets.running.folder, self.seconds)
+
+
+class KillEngine(Fault):
+    """The Docker engine of the run dies, which is one of its own then, and is started again. Containers end with it."""
+
+    reasons = (r"engine", *OF_A_MEMBER, r"ended", r"no longer")
+
+    def inject(self, targets: Targets) -> None:
+        if targets.engine is None:
+            raise NotThere("engine of its own")
+        targets.engine.kill()
+        targets.engine.start()
+
+
+class RunBeside(Fault):
+    """A second run, of the same experiment, begins beside the run, and comes to its end."""
+
+    def inject(self, targets: Targets) -> str:
+        with tempfile.TemporaryDirectory(prefix="chaos-beside") as place:
+            for file in ("topology.yaml", "experiment.yaml", "trace.csv"):
+                shutil.copy(targets.running.folder / file, place)
+            experiment = str(Path(place) / "experiment.yaml")
+            with Running(Path(place), experiment, program=targets.beside) as beside:
+                try:
+                    code = beside.end()
+                except subprocess.TimeoutExpired:
+                    return "the run beside hung"
+            return "" if code == 0 else f"the run beside ended with {code}: {beside.output[-300:]}"
 
 
 class FillDisk(Fault):
@@ -213,10 +273,18 @@ def _wait(seconds: float, process: ProcessIdentity) -> None:
         time.sleep(0.05)
 
 
-def _drop_all(netns: Path, action: str) -> None:
-    for chain in ("INPUT", "OUTPUT"):
-        command = ["nsenter", f"--net={netns}", "iptables", "-w", action, chain, "-j", "DROP"]
-        subprocess.run(command, check=False, capture_output=True)
+def _drop(netns: Path, process: ProcessIdentity, seconds: float, *packets: tuple[str, ...]) -> None:
+    """For so long, or until the process has ended, no such packets in its network namespace: a chain, and a match."""
+
+    def change(action: str) -> None:
+        for chain, *match in packets:
+            command = ["nsenter", f"--net={netns}", "iptables", "-w", action, chain, *match, "-j", "DROP"]
+            subprocess.run(command, check=False, capture_output=True)
+
+    change("-I")
+    _wait(seconds, process)
+    if process.is_running:
+        change("-D")
 
 
 def _on_connections(fault: Truncate | Corrupt, targets: Targets, do: Callable[[socket.socket], object]) -> None:

@@ -46,12 +46,14 @@ class Result:
 
 @dataclass
 class Injection:
-    """A fault whose moment came, in Unix time; `missed` says why it could not be injected."""
+    """A fault whose moment came, in Unix time; `missed` says why it could not be injected, `wrong` what was not as it
+    should be of what it began itself."""
 
     fault: Fault
     began_s: float
     ended_s: float = 0.0
     missed: str = ""
+    wrong: str = ""
 
 
 @dataclass(frozen=True)

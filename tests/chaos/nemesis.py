@@ -9,12 +9,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import docker
 
+from tests.chaos import clock, own_engine
 from tests.chaos.case import Case
+from tests.chaos.faults import FillDisk, KillEngine, StepClock
 from tests.chaos.history import Execution, History, Injection
 from tests.chaos.planted import Bug
 from tests.chaos.surroundings import Foreign, interfaces_kept, left_behind
@@ -31,24 +34,26 @@ DISK = "size=160m"
 
 def execute(case: Case, folder: Path, bug: Bug | None = None) -> History:
     """Execute a case in an empty folder, which keeps its files; its history."""
-    with _disk(folder, case.fills_disk), tempfile.TemporaryDirectory(prefix="chaos") as temporary:
+    with ExitStack() as stack:
+        stack.enter_context(_disk(folder, case.has(FillDisk)))
+        engine = stack.enter_context(own_engine.used()) if case.has(KillEngine) else None
+        temporary = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="chaos")))
         file = case.write(folder)
-        with Foreign() as foreign, interfaces_kept() as new:
-            words = [*(["--containers"] if case.containers else [])]
-            words += ["--bug", bug.name, "--seed", str(bug.seed)] if bug else []
-            variables = (f"PYTHONPATH={REPOSITORY}", f"TMPDIR={temporary}")
-            program = ("env", *variables, sys.executable, "-m", "tests.chaos.program", *words)
-            with Running(folder, str(file.resolve()), program=program) as running:
-                execution = _watch(case, running, Path(temporary))
-            touched = foreign.touched
-        left = (*execution.left, *(f"interface {name}" for name in new))
-        execution = Execution(**{**vars(execution), "left": left, "touched": touched})
-        return History.read(case, execution)
+        foreign, new = stack.enter_context(Foreign()), stack.enter_context(interfaces_kept())
+        variables = (f"PYTHONPATH={REPOSITORY}", f"TMPDIR={temporary}")
+        program = ("env", *variables, sys.executable, "-m", "tests.chaos.program")
+        words = [*(["--containers"] if case.containers else [])]
+        words += ["--bug", bug.name, "--seed", str(bug.seed)] if bug else []
+        settable = clock.settable(folder.resolve()) if case.has(StepClock) else ()
+        with Running(folder, str(file.resolve()), program=(*settable, *program, *words)) as running:
+            execution = _watch(case, Targets(running, case.members, program, engine), temporary)
+        left = (*execution.left, *(f"interface {name}" for name in new()))
+        return History.read(case, replace(execution, left=left, touched=foreign.touched))
 
 
-def _watch(case: Case, running: Running, temporary: Path) -> Execution:
+def _watch(case: Case, targets: Targets, temporary: Path) -> Execution:
     """Until the run's end, or that of the time it has."""
-    nemesis = Nemesis(case, running)
+    nemesis, running = Nemesis(case, targets), targets.running
     try:
         until = time.monotonic() + DEADLINE_S
         while running.process.poll() is None and time.monotonic() < until:
@@ -73,12 +78,12 @@ class Nemesis:
     """Injects a case's faults: `injections` are those whose moments came, `waiting` the others. `containers` are the
     ids of those that the run had."""
 
-    def __init__(self, case: Case, running: Running) -> None:
+    def __init__(self, case: Case, targets: Targets) -> None:
         self.waiting = list(case.faults)
         self.injections: list[Injection] = []
         self.containers: set[str] = set()
         self._case = case
-        self._targets = Targets(running, case.members)
+        self._targets = targets
 
     def look(self) -> None:
         """Inject the faults whose moments have come, one after the other."""
@@ -90,7 +95,7 @@ class Nemesis:
             injection = Injection(fault, time.time())
             self.injections.append(injection)
             try:
-                fault.inject(self._targets)
+                injection.wrong = fault.inject(self._targets) or ""
             except NotThere as error:
                 injection.missed = f"there was no {error}"
             injection.ended_s = time.time()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -55,12 +55,10 @@ class Foreign:
 
 
 @contextmanager
-def interfaces_kept() -> Iterator[list[str]]:
-    """A list that holds, after leaving, the interfaces that were not there on entering."""
-    new: list[str] = []
+def interfaces_kept() -> Iterator[Callable[[], list[str]]]:
+    """What tells of the interfaces that were not there on entering."""
     before = interfaces()
-    yield new
-    new += sorted(interfaces() - before)
+    yield lambda: sorted(interfaces() - before)
 
 
 def left_behind(running: Running, containers: Iterable[str], temporary: Path) -> list[str]:

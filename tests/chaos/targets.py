@@ -11,11 +11,16 @@ from pathlib import Path
 
 from testbed.emulation.label import processes
 from testbed.emulation.process import ProcessIdentity
+from tests.chaos.own_engine import OwnEngine
 from tests.connections import connections_of
 from tests.run.running import Running
 
-#: What a process of a run has in its command line.
-COMMANDS = {"controller": b"testbed.controller", "core": b"testbed-shaper"}
+#: What a process of a run has in its command line. What replays traces is the core where that shapes.
+COMMANDS = {
+    "controller": (b"testbed.controller",),
+    "core": (b"testbed-shaper",),
+    "replay": (b"shaping.timekeeper", b"testbed-shaper"),
+}
 
 
 class NotThere(Exception):
@@ -24,10 +29,14 @@ class NotThere(Exception):
 
 @dataclass(frozen=True)
 class Targets:
-    """A run's, by what they are called: `owner`, `controller`, `core`, or a member's name."""
+    """A run's, by what they are called: `owner`, `controller`, `core`, `replay`, or a member's name.
+
+    `beside` is the program of another run with such members, `engine` the run's Docker engine where that is its own."""
 
     running: Running
     members: tuple[str, ...]
+    beside: tuple[str, ...]
+    engine: OwnEngine | None
 
     def process(self, name: str) -> ProcessIdentity:
         """The process that is called so. NotThere where there is none."""
@@ -59,10 +68,10 @@ class Targets:
         for pid, _ in processes(network):
             with suppress(OSError):
                 folder = Path(f"/proc/{pid}")
-                command = COMMANDS.get(name)
-                if command is not None and command in (folder / "cmdline").read_bytes():
+                commands = COMMANDS.get(name)
+                if commands is not None and any(each in (folder / "cmdline").read_bytes() for each in commands):
                     return pid
-                if command is None and (folder / "comm").read_text().strip() == name:
+                if commands is None and (folder / "comm").read_text().strip() == name:
                     return pid
         for container in self.running.containers if name in self.members else ():
             if str(container.name).endswith(f".{name}"):

@@ -11,7 +11,7 @@ import pytest
 
 from tests.chaos.case import Case
 from tests.chaos.checker import RULES, check
-from tests.chaos.faults import Kill, Moment
+from tests.chaos.faults import Kill, Moment, RunBeside
 from tests.chaos.history import Contribution, Execution, History, Injection, Result
 
 pytestmark = pytest.mark.unit
@@ -99,6 +99,7 @@ WRONG = {
     "no_traceback": history(logs={"a.log": "Traceback (most recent call last):\n  File\nKeyError: 1"}),
     "nothing_is_left": executed(left=("a container",)),
     "nothing_foreign_is_touched": executed(touched=("the interface",)),
+    "what_is_beside_goes_well": executed(injections=(Injection(RunBeside(Moment(round=3)), 0.0, wrong="it failed"),)),
 }
 
 

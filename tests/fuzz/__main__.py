@@ -1,7 +1,8 @@
 """`python -m tests.fuzz --seconds 600 [--resume]`: each target searched for so long, and a table; exit code 1 where
 something was found.
 
-What was searched stays in build/fuzz, in pieces of minutes, so that a search that was ended goes on with `--resume`.
+What was searched stays in build/fuzz, in pieces of minutes, so that a search that was ended goes on with `--resume`;
+without it all are searched anew, from the inputs that were kept.
 A finding is a file there, beside it what was said and the command that feeds it again; once it is mended it goes into
 tests/fuzz/corpus/TARGET, which the suite feeds.
 """
