@@ -56,6 +56,7 @@ def resample(source: Delivered, step_s: float) -> Resampled:
 
     Raises TraceError for a step below 1 ms or one that makes too many rows, and as `rates_between` does.
     """
+    _require_a_mean(source)  # said first: no step mends it
     edges = _edges(source.duration_s, step_s)
     rows = [Row(start, rate) for start, rate in zip(edges, rates_between(source, edges), strict=False)]
     return Resampled(Trace(lasting(rows, source.duration_s)), step_s, source)
@@ -66,17 +67,21 @@ def rates_between(source: Delivered, edges: Sequence[float]) -> list[float]:
 
     Raises TraceError for a source that carries less than 64 kbit/s in the mean or more than 100 Gbit/s in a step.
     """
-    mean_bps = source.by(source.duration_s) * 8 / source.duration_s
-    if mean_bps < LEAST_BPS:
-        raise TraceError(
-            f"carries {mean_bps / 1e3:.3g} kbit/s in the mean; a link carries {LEAST_BPS / 1e3:g} kbit/s or more"
-        )
+    _require_a_mean(source)
     lengths = [stop - start for start, stop in pairwise(edges)]
     carried = _lent(_between(source, edges), [LEAST_BPS / 8 * length for length in lengths])
     rates = [bytes_ * 8 / length for bytes_, length in zip(carried, lengths, strict=True)]
     if (most := max(rates)) > MOST_BPS:
         raise TraceError(f"carries {most / 1e9:.3g} Gbit/s in a step; a link carries {MOST_BPS / 1e9:g} at most")
     return rates
+
+
+def _require_a_mean(source: Delivered) -> None:
+    mean_bps = source.by(source.duration_s) * 8 / source.duration_s
+    if mean_bps < LEAST_BPS:
+        raise TraceError(
+            f"carries {mean_bps / 1e3:.3g} kbit/s in the mean; a link carries {LEAST_BPS / 1e3:g} kbit/s or more"
+        )
 
 
 def _edges(duration_s: float, step_s: float) -> list[float]:
