@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ from testbed.emulation import budget
 from testbed.emulation.replay import AHEAD_S
 from testbed.emulation.shaping import available_backends
 from testbed.run.verdict import REPLAY_LATE_P99_S
-from testbed.telemetry.store import write_json
 from tests.run.running import NOTHING, Running
 
 pytestmark = [pytest.mark.privileged, pytest.mark.timeout(200)]
@@ -51,18 +49,15 @@ BATCH = 512
 
 
 def step_s() -> float:
-    """The time of a step with which two workers keep all but a tenth of this host busy. A step's cost is measured now,
-    and kept: what was measured once, beside other work perhaps, is not what this host can do.
+    """The time of a step with which two workers keep all but a tenth of this host busy. It is measured now: what was
+    measured once, beside other work perhaps, is not what this host can do.
 
     A step is nearly all work then, which the host just carries: beside programs that want all of it too, the shorter
     steps of a container that sleeps in between were seen to be as quick as ever.
     """
     backend = next(name for name, complaint in available_backends().items() if complaint is None)
-    words = [sys.executable, "-m", "testbed.worker.cost", str(budget.BATCH)]
-    costs = json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
-    known = budget.host_budget(backend) or budget.measure_budget(backend)
-    write_json(budget.KEPT, asdict(replace(known, step_seconds=costs)))
-    return 2 * costs["cnn"] * BATCH / budget.BATCH / (0.9 * known.cores)
+    found = budget.measure_budget(backend)
+    return 2 * found.step_seconds["cnn"] * BATCH / budget.BATCH / (0.9 * found.cores)
 
 
 def write(folder: Path, rounds: int, step_s: float) -> Path:
