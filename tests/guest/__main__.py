@@ -10,7 +10,7 @@ from tests.guest.disk import engine_disk
 from tests.guest.kernel import GuestError, test_in_guest
 from tests.marked import marked
 
-#: The whole lane takes some three minutes; the guest is switched off when it hangs.
+#: The whole lane takes some two minutes; the guest is switched off when it hangs.
 LIMIT_S = 480
 
 if __name__ == "__main__":

@@ -74,7 +74,9 @@ chmod +x /run/modprobe
 echo /run/modprobe > /proc/sys/kernel/modprobe
 /run/modprobe -a {kernel_modules}
 mkdir /run/bin
-# Testbeds' containers are on no network of the engine's; without one it starts in a third of the time.
+# Testbeds' containers are on no network of the engine's; without one it starts in 2 s and not in 12. What its own file
+# says on the host, which may be otherwise, is out of sight.
+test -d /etc/docker && mount -t tmpfs tmpfs /etc/docker
 dockerd=$(command -v dockerd)
 printf '#!/bin/sh\\nexec %s --bridge=none --iptables=false --ip6tables=false "$@"\\n' $dockerd > /run/bin/dockerd
 chmod +x /run/bin/dockerd
