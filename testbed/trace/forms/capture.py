@@ -35,6 +35,8 @@ RESOLUTION, OFFSET = 9, 14
 #: libpcap's own limit, of a packet; a block has options beside it.
 MOST_PACKET_BYTES = 262_144
 MOST_BLOCK_BYTES = 16 * 2**20
+#: On the wire: a host's own super-packets have half of it.
+MOST_FRAME_BYTES = 2**20
 #: The year 2262.
 MOST_NS = 2**63
 
@@ -190,6 +192,8 @@ def _kept(file: BinaryIO, number: int, kept: int) -> bytes:
 
 
 def _packet(number: int, time_ns: int, length: int, data: bytes, link_type: int) -> Packet:
+    if length > MOST_FRAME_BYTES:
+        raise TraceError(f"packet {number}: has {length} bytes on the wire, over {MOST_FRAME_BYTES}; capture again")
     if not 0 <= time_ns < MOST_NS:
         raise TraceError(f"packet {number}: its time is not between 1970 and 2262; capture again")
     if link_type == ETHERNET:

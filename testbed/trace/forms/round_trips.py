@@ -41,5 +41,5 @@ def by_windows(samples: Samples, window_s: float | None = None) -> Trace:
     for number, trips in windows.items():
         came = [trip for trip in trips if trip is not None]
         delay_s = median(came) / 2 if came else delay_s
-        rows.append(Row(number * window_s, delay_s=delay_s, loss=1 - math.sqrt(len(came) / len(trips))))
+        rows.append(Row(round(number * window_s, 9), delay_s=delay_s, loss=1 - math.sqrt(len(came) / len(trips))))
     return Trace(lasting(rows, (max(windows) + 1) * window_s))

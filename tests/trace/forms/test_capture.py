@@ -88,6 +88,7 @@ NG = blocks([(BEGIN_NS, 66, frame(PACKET))])
         (WHOLE + WHOLE[24:-1], "packet 2: the file ends within it"),
         (classic([], link_type=113), "has the link type 113, and neither Ethernet (1) nor raw IP (101)"),
         (WHOLE[:32] + struct.pack("<I", 2**31) + WHOLE[36:], "packet 1: has 2147483648 bytes"),
+        (classic([(BEGIN_NS, 2**21, CUT)]), "packet 1: has 2097152 bytes on the wire, over 1048576"),
         (NG[:-3], "the file ends within a block"),
         (NG[:40], "after packet 0"),
         (section()[:8] + bytes(20), "a section without byte order"),
