@@ -15,6 +15,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from testbed.emulation.containers import ProgramContainers as ProgramContainers
+    from testbed.emulation.containers import ScratchSpace as ScratchSpace
     from testbed.emulation.errors import EmulationError as EmulationError
     from testbed.emulation.testbed import Testbed as Testbed
     from testbed.result import Result as Result
@@ -25,13 +27,15 @@ __version__ = "0.1.0"
 
 _MODULES = {
     "EmulationError": "testbed.emulation.errors",
+    "ProgramContainers": "testbed.emulation.containers",
     "Result": "testbed.result",
+    "ScratchSpace": "testbed.emulation.containers",
     "SpecError": "testbed.spec.errors",
     "Testbed": "testbed.emulation.testbed",
     "execute": "testbed.result",
 }
 
-__all__ = ["EmulationError", "Result", "SpecError", "Testbed", "execute"]
+__all__ = ["EmulationError", "ProgramContainers", "Result", "ScratchSpace", "SpecError", "Testbed", "execute"]
 
 
 def __getattr__(name: str) -> Any:

@@ -40,8 +40,9 @@ ARROWS: dict[str, set[str]] = {
     },
     "sync": {"plan", "protocol", "schema", "tls", "atomic_file"},
     "worker": {"schemes", "sync", "workload", "plan", "protocol", "schema", "tls"},
+    "launch": {"emulation", "telemetry", "link"},
     "run": {
-        *("controller", "emulation", "planning", "telemetry", "spec", "schemes", "trace"),
+        *("launch", "controller", "emulation", "planning", "telemetry", "spec", "schemes", "trace"),
         *("compiler", "workload", "plan", "protocol", "link", "atomic_file"),
     },
     "report": {"run", "planning", "telemetry", "spec", "trace", "plan", "protocol", "schema", "link", "atomic_file"},
@@ -50,7 +51,7 @@ ARROWS: dict[str, set[str]] = {
     "__main__": {"cli"},
     "cli": {
         *("run", "report", "controller", "emulation", "planning", "telemetry", "spec", "trace", "plan", "link"),
-        *("certificates", "compiler", "starts"),
+        *("launch", "certificates", "compiler", "starts"),
     },
 }
 

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from testbed.cli import certificates, experiment, network, new, plan, standing, topology, trace
+from testbed.cli import certificates, experiment, launch, network, new, plan, standing, topology, trace, up
 from testbed.cli.console import BAD_INPUT, CANNOT, FAILED, INTERRUPTED, err, fail
 from testbed.emulation.interrupt import Interrupted, interruptible
 
@@ -60,8 +60,10 @@ def doctor(
         raise typer.Exit(CANNOT)
 
 
+up.register(app)
 network.register(app)
 standing.register(app)
+launch.register(app)
 plan.register(app)
 certificates.register(app)
 new.register(app)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -11,6 +12,9 @@ import typer
 
 from testbed.cli.console import BAD_INPUT, CANNOT, FAILED, fail
 from testbed.spec.errors import SpecError
+
+#: As for a topology's own name: it becomes part of the containers'.
+NEW_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,30}")
 
 if TYPE_CHECKING:
     from testbed.emulation.requests import Request
@@ -126,6 +130,19 @@ def standing_network(name: str | None) -> str:
         raise fail(BAD_INPUT, f"no network named {name} is up; {there}")
     remedy = f"--name with one of {', '.join(names)}" if names else "`testbed up TOPOLOGY` first"
     raise fail(BAD_INPUT, f"which network? {there}\n    write instead: {remedy}")
+
+
+def new_name(name: str) -> str:
+    """A name that a network may get now."""
+    from testbed.emulation import label
+
+    if not NEW_NAME.fullmatch(name):
+        remedy = "at most 31 small letters, digits and dashes, a letter or digit first"
+        raise fail(BAD_INPUT, f"--name {name}: no name for a network\n    write instead: {remedy}")
+    if label.owner(name) is not None:
+        remedy = f"--name with another, or `testbed down --name {name}` first"
+        raise fail(BAD_INPUT, f"a network named {name} is up\n    write instead: {remedy}")
+    return name
 
 
 def _ask(name: str, request: Request) -> dict[str, Any]:

@@ -1,34 +1,38 @@
 """The workers' containers: started side by side, labelled, with no network but what is moved in.
 
 A container sees the emulated WAN and nothing else: network mode `none`, no capability, no new privileges, a user
-that is not root, a read-only root with a small tmpfs. Control goes through a Unix socket in a mounted folder
-that no other container sees. So nothing that it writes is on the host's disk but its log, which is bounded, as all that
-it takes (see `limits`).
+that is not root, a read-only root with small file systems in memory. Control goes through a Unix socket in a mounted
+folder that no other container sees. So nothing that it writes is on the host's disk but its log, which is bounded, as
+all that it takes (see `limits`). Whose image it is makes no difference.
 """
 
 from __future__ import annotations
 
+import json
 import signal
+import stat
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import docker
 from docker.errors import APIError, NotFound
 from docker.models.containers import Container
 from docker.types import DeviceRequest, Mount
 
-from testbed.emulation import engine
+from testbed.emulation import engine, idle
 from testbed.emulation.image import ensure_worker_image, packages_in
 from testbed.emulation.label import LABEL
 from testbed.emulation.limits import LOG_BYTES, ContainerLimits
 from testbed.emulation.process import ProcessIdentity
+from testbed.emulation.program_image import program_image
+from testbed.spec.errors import Fault, SpecError
 from testbed.spec.topology import Worker
 
 #: Where a container finds its control socket's folder. (A mounted socket file would go stale with its server.)
@@ -48,17 +52,102 @@ BEGIN_S = 1.0
 QUOTED_LINES = 10
 
 
+#: A worker's programs are this user's, who is nobody on the host; images made here call it `worker`.
+USER_ID = 10001
+USER = f"{USER_ID}:{USER_ID}"
+
+#: What a folder's mode has for everybody who may look into it.
+OPEN = stat.S_IROTH | stat.S_IXOTH
+
+#: Where a program finds the files that it was given, and begins.
+FILES = "/work"
+#: Where a program's container has room for what it is to leave.
+OUT = "/out"
+OUT_BYTES = 256 << 20
+#: Files in it; each takes some 1 KiB of the kernel's memory.
+MOST_FILES = 16_384
+
+
 class ContainerDied(RuntimeError):
     """A container's program ended at once; the text says how, with the end of its log."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerRequest:
-    """What one worker's container runs: `command` are the arguments of `entrypoint`, or of the image's own."""
+    """What one worker's container runs: `command` are the arguments of `entrypoint`, or of the image's own; None is
+    nothing, until something is started in it. It sees the folder `files` as FILES, read-only."""
 
     worker: Worker
-    command: Sequence[str]
+    command: Sequence[str] | None
     entrypoint: Sequence[str] | None = None
+    files: Path | None = None
+
+    def settings(self, control: Path) -> dict[str, Any]:
+        """What it runs and sees, as the engine's client takes it, with its control folder. EmulationError."""
+        mounts = {CONTROL_FOLDER: control}
+        if self.files is not None:
+            mounts[FILES] = self.files.resolve()
+        entrypoint = self.entrypoint
+        if self.command is None:
+            mounts[idle.PROGRAM] = idle.idle_program()
+            entrypoint = (idle.PROGRAM,)
+        return {
+            "command": list(self.command or ()),
+            "entrypoint": list(entrypoint) if entrypoint else None,
+            "mounts": [Mount(where, str(path), type="bind", read_only=True) for where, path in mounts.items()],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ScratchSpace:
+    """Where a container can write, in bytes each: file systems in memory, which count as the container's own. Without
+    `out_bytes` it has no OUT. Each of the image's `volumes` is as large as /tmp: by itself the engine would put it on
+    the host's disk, as large as that is."""
+
+    tmp_bytes: int = 64 << 20
+    shm_bytes: int = 64 << 20
+    out_bytes: int = 0
+    volumes: tuple[str, ...] = ()
+
+    def settings(self) -> dict[str, Any]:
+        """As the engine's client takes them."""
+        own = f"uid={USER_ID},gid={USER_ID},mode=755,nr_inodes={MOST_FILES}"
+        tmpfs = dict.fromkeys(self.volumes, f"size={self.tmp_bytes},{own}")
+        tmpfs["/tmp"] = f"size={self.tmp_bytes}"
+        if self.out_bytes:
+            tmpfs[OUT] = f"size={self.out_bytes},{own}"
+        return {"tmpfs": tmpfs, "shm_size": self.shm_bytes}
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramContainers:
+    """Containers for programs that are not ours: they find `files` in FILES, read-only, and may write to `scratch`.
+
+    `image` is a name that the engine knows, or the path of a Dockerfile or a requirements file; None is the usual one.
+    """
+
+    files: Path | None = None
+    image: str | None = None
+    scratch: ScratchSpace = ScratchSpace(out_bytes=OUT_BYTES)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """As `to_json` made it."""
+        value = json.loads(text)
+        files = Path(value["files"]) if value["files"] is not None else None
+        return cls(files, value["image"], ScratchSpace(**value["scratch"]))
+
+    def to_json(self) -> str:
+        """For another process."""
+        files = str(self.files.resolve()) if self.files is not None else None
+        scratch = {**asdict(self.scratch), "volumes": list(self.scratch.volumes)}
+        return json.dumps({"files": files, "image": self.image, "scratch": scratch})
+
+    def check(self) -> None:
+        """Raise SpecError where their user may not read what they are to see."""
+        if self.files is not None and self.files.stat().st_mode & OPEN != OPEN:
+            rule = "the workers' user, who is nobody on this machine, may not read it"
+            raise SpecError(self.files, [Fault("files", rule, f"chmod o+rx {self.files.resolve()}, or another folder")])
 
 
 class Fleet:
@@ -67,8 +156,11 @@ class Fleet:
     Each sees a folder of its own in the folder `control`, read-only, as CONTROL_FOLDER: so the controller knows it.
     """
 
-    def __init__(self, client: docker.DockerClient, network: str, image: str, control: Path) -> None:
+    def __init__(
+        self, client: docker.DockerClient, network: str, image: str, control: Path, scratch: ScratchSpace | None = None
+    ) -> None:
         self.image = image
+        self._scratch = scratch or ScratchSpace()
         self._client = client
         self._network = network
         self._control = control
@@ -78,10 +170,15 @@ class Fleet:
         self._programs: dict[str, ProcessIdentity] = {}
 
     @classmethod
-    def connected(cls, network: str, control: Path) -> Self:
-        """Of the worker image, on the engine that answers. EngineError or ImageError where there is none."""
+    def connected(cls, network: str, control: Path, programs: ProgramContainers | None = None) -> Self:
+        """Of the worker image, or as `programs` need them, on the engine that answers. EngineError or ImageError where
+        there is none, SpecError for an image that is not there."""
         client = engine.connect()
-        return cls(client, network, ensure_worker_image(client, lambda _: None), control)
+        if programs is None:
+            return cls(client, network, ensure_worker_image(client, lambda _: None), control)
+        image = program_image(client, programs.image, lambda _: None)
+        volumes = client.images.get(image).attrs["Config"].get("Volumes") or ()
+        return cls(client, network, image, control, replace(programs.scratch, volumes=tuple(volumes)))
 
     def __enter__(self) -> Fleet:
         return self
@@ -100,6 +197,8 @@ class Fleet:
         The first that are started share the host out among themselves; those that come later get no more.
         """
         requests = list(requests)
+        if any(request.command is None for request in requests):
+            idle.idle_program()  # once, before several threads ask for it
         limits = self._limits = self._limits or ContainerLimits.of([r.worker for r in requests], self._client.info())
         with ThreadPoolExecutor(PARALLEL, thread_name_prefix=self._threads) as pool:
             return dict(pool.map(partial(self._start, limits), requests))
@@ -110,20 +209,20 @@ class Fleet:
         control.mkdir(exist_ok=True)
         container = self._client.containers.create(
             self.image,
-            list(request.command),
-            entrypoint=list(request.entrypoint) if request.entrypoint else None,
-            name=self._name(worker.name),
+            name=container_name(self._network, worker.name),
             hostname=worker.name,
             labels={LABEL: self._network},
             network_mode="none",
             cap_drop=["ALL"],
             security_opt=["no-new-privileges"],
             read_only=True,
-            tmpfs={"/tmp": "size=64m"},
-            mounts=[Mount(CONTROL_FOLDER, str(control), type="bind", read_only=True)],
+            user=USER,
+            healthcheck={"test": ["NONE"]},  # an image's own would take processor time that is nobody's
             cpu_shares=CPU_SHARES,
             nano_cpus=int(worker.cpus * 1e9) if worker.cpus else None,
             device_requests=[DeviceRequest(count=worker.gpus, capabilities=[["gpu"]])] if worker.gpus else None,
+            **request.settings(control),
+            **self._scratch.settings(),
             **limits.settings(worker),
         )
         self._containers[worker.name] = container
@@ -136,10 +235,6 @@ class Fleet:
             self._programs[worker.name] = program
         return worker.name, pid
 
-    def _name(self, worker: str) -> str:
-        """The dot is in no network's name: `a` with a worker `b-c-w0` and `a-b` with `c-w0` are two."""
-        return f"testbed-{self._network}.{worker}"
-
     @contextmanager
     def replacing(self, workers: Iterable[str]) -> Iterator[None]:
         """While inside, other containers may be started, also for these workers, whose own wait aside.
@@ -148,7 +243,7 @@ class Fleet:
         """
         before, aside = dict(self._containers), {worker: self._containers.pop(worker) for worker in workers}
         for worker, container in aside.items():
-            container.rename(f"{self._name(worker)}.before")
+            container.rename(f"{container_name(self._network, worker)}.before")
         try:
             yield
         except BaseException:
@@ -156,7 +251,7 @@ class Fleet:
             self.drop(fresh)
             self._containers = before
             for worker, container in aside.items():
-                container.rename(self._name(worker))
+                container.rename(container_name(self._network, worker))
             raise
         for container in aside.values():
             _remove(container)
@@ -234,6 +329,12 @@ class Fleet:
     def _kill_programs(self) -> None:
         for program in self._programs.values():
             program.send(signal.SIGKILL)
+
+
+def container_name(network: str, worker: str) -> str:
+    """That of a worker's container. The dot is in no network's name: `a` with a worker `b-c-w0` and `a-b` with `c-w0`
+    are two."""
+    return f"testbed-{network}.{worker}"
 
 
 def remove_containers(client: docker.DockerClient, network: str | None = None) -> list[str]:

@@ -3,26 +3,43 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from docker.errors import DockerException
 
 from testbed.emulation.errors import EmulationError
-from testbed.emulation.requests import LinkRequest, Reply, Request, StatusRequest
+from testbed.emulation.history import History
+from testbed.emulation.requests import HistoryRequest, LinkRequest, Reply, Request, RequestServer, StatusRequest
 from testbed.emulation.status import state_values, status
-from testbed.emulation.testbed import Swapped, Testbed
+from testbed.emulation.testbed import Backend, Step, Swapped, Testbed, Workers
 from testbed.link import LinkState
 from testbed.spec.errors import SpecError
+from testbed.spec.topology import Topology
 
 log = logging.getLogger(__name__)
 
 
-class Desk:
-    """Where a network's requests come in."""
+@contextmanager
+def answering(
+    topology: Topology | Path, *, name: str, backend: Backend, workers: Workers, step: Step
+) -> Iterator[Testbed]:
+    """A testbed that is up while inside, and answers requests. Raises what it does where it does not come up."""
+    history = History()
+    testbed = Testbed(topology, name=name, backend=backend, workers=workers, observer=history.note, step=step)
+    with testbed, RequestServer(name, Desk(testbed, history).answer):
+        yield testbed
 
-    def __init__(self, testbed: Testbed) -> None:
+
+class Desk:
+    """Where a network's requests come in; `history` is what the testbed tells its observer."""
+
+    def __init__(self, testbed: Testbed, history: History) -> None:
         self._testbed = testbed
+        self._history = history
 
     def answer(self, request: Request) -> Reply:
         """Never raises: whoever asks for what fails must not take the network down for the others."""
@@ -40,6 +57,9 @@ class Desk:
     def _do(self, request: Request) -> dict[str, Any]:
         if isinstance(request, StatusRequest):
             return status(self._testbed)
+        if isinstance(request, HistoryRequest):
+            states, count = self._history.since(request.since)
+            return {"states": states, "count": count}
         log.info("%s", request)
         if isinstance(request, LinkRequest):
             return state_values(self._change(request))

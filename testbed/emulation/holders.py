@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import Protocol
 
 from docker.errors import DockerException
@@ -12,9 +13,6 @@ from testbed.emulation import engine
 from testbed.emulation.containers import ContainerDied, ContainerRequest
 from testbed.emulation.namespace import Namespace
 from testbed.spec.topology import Worker
-
-#: A worker's first process. Nothing runs in the container but what is put there.
-IDLE = ("python3", "-ISc", "import signal; signal.pause()")
 
 
 class Holders(Protocol):
@@ -70,9 +68,9 @@ class Namespaces:
         self.drop(list(self._held))
 
 
-def idle(workers: Iterable[Worker]) -> Iterator[ContainerRequest]:
-    """Containers that do nothing until something is started in them."""
-    return (ContainerRequest(worker, IDLE[1:], entrypoint=IDLE[:1]) for worker in workers)
+def idle(workers: Iterable[Worker], files: Path | None = None) -> Iterator[ContainerRequest]:
+    """Containers in which nothing runs until something is started; it then finds `files` there."""
+    return (ContainerRequest(worker, None, files=files) for worker in workers)
 
 
 @contextmanager

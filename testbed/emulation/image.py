@@ -71,10 +71,10 @@ PACKAGES_LABELS = {"debian": "testbed.packages.debian", "python": "testbed.packa
 #: What of a failed command's output is quoted.
 OUTPUT_TAIL_LINES = 15
 
-#: Asks a base which Python it has, and what of that which workers need is there already.
+#: Asks a base which Python it has, and what of that which workers and programs need is there already.
 PROBE = (
     "import importlib.util, json, sys; "
-    "there = [name for name in ('msgspec', 'torch') if importlib.util.find_spec(name)]; "
+    "there = [name for name in ('msgspec', 'numpy', 'torch') if importlib.util.find_spec(name)]; "
     "print(json.dumps(['%d.%d' % sys.version_info[:2], there]))"
 )
 
@@ -183,7 +183,7 @@ def import_base(client: docker.DockerClient, kind: str, recipe: str, packages: S
     BUILD.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=BUILD) as scratch:
         archive = Path(scratch) / "base.tar"
-        _command(
+        command(
             [str(CONTAINERS / "base.sh"), str(archive), *packages],
             "The base is made of Debian packages: see that this machine reaches a Debian mirror, or set "
             "BASE_IMAGE to an image with Python that the Docker engine has or can pull.",
@@ -213,7 +213,7 @@ def _make_torch(client: docker.DockerClient, base: str, recipes: Recipes, progre
 
 
 def probe_python(client: docker.DockerClient, image: str) -> tuple[str, list[str]]:
-    """Which Python an image has (`3.11`), and which of the packages that workers need."""
+    """Which Python an image has (`3.11`), and which of the packages that workers and programs need."""
     found = client.containers.run(image, entrypoint=["python3", "-c", PROBE], network_mode="none", remove=True)
     python, there = json.loads(found)
     return python, there
@@ -240,7 +240,7 @@ def wheelhouse(python: str, packages: Sequence[Locked]) -> dict[str, Path | None
     directory.mkdir(parents=True, exist_ok=True)
     listed = directory / "requirements.txt"
     listed.write_text(wanted)
-    _command(
+    command(
         [
             *(sys.executable, "-m", "pip", "download", "--quiet", "--require-hashes", "--dest", str(directory)),
             *(*target, "--requirement", str(listed), "--constraint", str(ROOT / "requirements.lock")),
@@ -287,7 +287,7 @@ def _digits() -> Path:
     if not digits.exists():
         with tempfile.TemporaryDirectory(dir=BUILD) as scratch:
             baked = Path(scratch) / "digits"
-            _command(
+            command(
                 [sys.executable, str(CONTAINERS / "digits.py"), str(baked)],
                 "The digits come with scikit-learn: `make setup` installs it.",
             )
@@ -303,14 +303,16 @@ def build_image(
     entries: Mapping[str, Path | None],
     arguments: Mapping[str, str],
     labels: Mapping[str, str] = MappingProxyType({}),
+    dockerfile: str | None = None,
 ) -> str:
-    """Build `containers/KIND.Dockerfile` without a network, out of a context of these entries alone; its tag.
+    """Build `containers/KIND.Dockerfile`, or that of another kind, without a network, out of a context of these entries
+    alone; its tag.
 
     The tag is of the recipe, of the images `below` it, and of what the entries hold.
     Raises ImageError with the end of its output when it fails.
     """
     tag = f"testbed-{kind}:{hash_of([recipe, *below, *held_by(entries)])}"
-    with _context({**entries, "Dockerfile": CONTAINERS / f"{kind}.Dockerfile"}) as context:
+    with _context({**entries, "Dockerfile": CONTAINERS / f"{dockerfile or kind}.Dockerfile"}) as context:
         try:
             client.images.build(
                 fileobj=context,
@@ -323,11 +325,15 @@ def build_image(
                 forcerm=True,
             )
         except BuildError as error:
-            output = "".join(line.get("stream", "") for line in error.build_log)
-            raise ImageError(f"Building {tag} failed: {error}\n{_tail(output)}") from error
+            raise ImageError(f"Building {tag} failed: {error}\n{tail(said(error))}") from error
         except APIError as error:
             raise ImageError(f"Building {tag} failed: {error.explanation}") from error
     return tag
+
+
+def said(error: BuildError) -> str:
+    """What a build had said when it failed."""
+    return "".join(line.get("stream", "") for line in error.build_log)
 
 
 @contextmanager
@@ -398,13 +404,15 @@ def hash_of(parts: Iterable[str]) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
 
 
-def _command(arguments: list[str], remedy: str) -> None:
+def command(arguments: list[str], remedy: str) -> None:
+    """Run it. Raises ImageError with the end of its output, and the remedy, when it fails."""
     done = subprocess.run(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode != 0:
-        raise ImageError(f"{arguments[0]} ended with {done.returncode}:\n{_tail(done.stdout)}\n{remedy}")
+        raise ImageError(f"{arguments[0]} ended with {done.returncode}:\n{tail(done.stdout)}\n{remedy}")
 
 
-def _tail(output: str) -> str:
+def tail(output: str) -> str:
+    """The end of a command's output, to be quoted."""
     # Where a file does not match, pip lists every hash that would: of torch 32, after which its name is out of sight.
     output = re.sub(r"(?m)^ *Expected .* [0-9a-f]{64}\n", "", output)
     return "\n".join(f"    {line}" for line in output.splitlines()[-OUTPUT_TAIL_LINES:])

@@ -21,6 +21,8 @@ from testbed.telemetry.store import write_json
 
 LABEL = "testbed.network"
 ENVIRONMENT = "TESTBED_NETWORK"
+#: What the processes of one `testbed launch` carry beside it, which may end before their network does.
+LAUNCH = "TESTBED_LAUNCH"
 
 #: One folder a network that is up: sockets and state. On a tmpfs as a rule, so a reboot leaves none; where it is not,
 #: the boot in an owner's record tells that it is of before.
@@ -114,44 +116,46 @@ def state_folder(network: str) -> Path:
     return STATE_ROOT / "networks" / network
 
 
-def processes(network: str | None = None) -> Iterator[tuple[int, str]]:
-    """(pid, network) of each process that carries our label; of one network, or of all."""
+def processes(wanted: str | None = None, label: str | None = None) -> Iterator[tuple[int, str]]:
+    """(pid, what it carries) of each process with a label of ours in its environment; of one network or launch, or of
+    all. Those in containers are among them."""
     for folder in Path("/proc").iterdir():
         if not folder.name.isdecimal() or int(folder.name) == os.getpid():
             continue
-        carried = _network_of(int(folder.name))
-        if carried is not None and network in (None, carried):
+        carried = _carried(int(folder.name), label)
+        if carried is not None and wanted in (None, carried):
             yield int(folder.name), carried
 
 
-def _network_of(pid: int) -> str | None:
-    """The network whose label a process carries."""
+def _carried(pid: int, label: str | None) -> str | None:
+    """What a process carries under a label, a network's where none is named."""
+    wanted = (label or ENVIRONMENT).encode()
     try:
         variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
         return None  # it ended, or is a kernel thread
-    values = (value for name, _, value in (each.partition(b"=") for each in variables) if name == ENVIRONMENT.encode())
+    values = (value for name, _, value in (each.partition(b"=") for each in variables) if name == wanted)
     return next((value.decode(errors="replace") for value in values), None)
 
 
-def kill_processes(network: str | None = None) -> list[int]:
+def kill_processes(wanted: str | None = None, label: str | None = None) -> list[int]:
     """End every process that carries the label, by id, until none is left; the ids of those that were there."""
     ended: set[int] = set()
     deadline = time.monotonic() + KILL_DEADLINE_S
-    while (found := {pid for pid, _ in processes(network)}) and time.monotonic() < deadline:
+    while (found := {pid for pid, _ in processes(wanted, label)}) and time.monotonic() < deadline:
         for pid in found - ended:
             with suppress(ProcessLookupError):
-                _kill(pid, network)
+                _kill(pid, wanted, label)
         ended |= found
         time.sleep(0.005)
     return sorted(ended)
 
 
-def _kill(pid: int, network: str | None) -> None:
+def _kill(pid: int, wanted: str | None, label: str | None) -> None:
     descriptor = os.pidfd_open(pid)  # stays with the process, where its number may be given to another one
     try:
-        carried = _network_of(pid)
-        if carried is not None and network in (None, carried):
+        carried = _carried(pid, label)
+        if carried is not None and wanted in (None, carried):
             signal.pidfd_send_signal(descriptor, signal.SIGKILL)
     finally:
         os.close(descriptor)

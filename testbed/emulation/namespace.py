@@ -71,12 +71,21 @@ def inside(netns: Path, make: Callable[[], T]) -> T:
 
     Raises OSError when the namespace is gone or closed to us, and whatever `make` raises.
     """
+    return _made(lambda: _enter(netns), make)
+
+
+def inside_of(holder: ProcessIdentity, make: Callable[[], T]) -> T:
+    """The same in the namespace that a process, or a thread of one, holds. ProcessLookupError when it has ended."""
+    return _made(lambda: enter(holder), make)
+
+
+def _made(enter_it: Callable[[], None], make: Callable[[], T]) -> T:
     results: list[T] = []
     errors: list[BaseException] = []
 
     def enter_and_make() -> None:
         try:
-            _enter(netns)
+            enter_it()
             results.append(make())
         except BaseException as error:  # it goes on in the caller's thread
             errors.append(error)

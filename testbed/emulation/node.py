@@ -25,6 +25,13 @@ from testbed.emulation.process import start_ticks
 from testbed.emulation.switch import Switch
 
 
+def received_bytes(pid: int) -> dict[str, int]:
+    """Interface → bytes the kernel has received on it, in the network namespace of a process or thread."""
+    lines = Path(f"/proc/{pid}/net/dev").read_text().splitlines()[2:]
+    rows = (line.partition(":") for line in lines)
+    return {name.strip(): int(counters.split()[0]) for name, _, counters in rows}
+
+
 class NamespaceNode(Node):
     """A node that is the network namespace of the process or thread `pid`. Nothing happens in it before it is asked."""
 
@@ -65,9 +72,7 @@ class NamespaceNode(Node):
     def received_bytes(self) -> dict[str, int]:
         """Interface → bytes the kernel has received on it. A super-packet counts once, without the headers that
         each of its segments would have had on a wire: 4 % less than the wire for full-size segments."""
-        lines = Path(f"/proc/{self._namespace_pid}/net/dev").read_text().splitlines()[2:]
-        rows = (line.partition(":") for line in lines)
-        return {name.strip(): int(counters.split()[0]) for name, _, counters in rows}
+        return received_bytes(self._namespace_pid)
 
     def unroutable_packets(self) -> int:
         """Packets for which there was no route, of the node's own and of those it was to forward."""

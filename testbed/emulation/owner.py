@@ -1,4 +1,4 @@
-"""The process that keeps a network up: `python -m testbed.emulation.owner --name N --backend B TOPOLOGY`.
+"""The process that keeps a network up: `python -m testbed.emulation.owner --name N … TOPOLOGY`.
 
 It belongs to no terminal. While it builds, it says on its standard output how far it is, a JSON object a line:
 `{"step": title}`, `{"done": title}`, and at last `{"up": name}`, or `{"failed": text, "code": exit code}` when nothing
@@ -20,11 +20,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, get_args
 
-from testbed.emulation.desk import Desk
+from testbed.emulation.containers import ProgramContainers
+from testbed.emulation.desk import answering
 from testbed.emulation.errors import EmulationError
 from testbed.emulation.interrupt import Interrupted, interruptible
-from testbed.emulation.requests import RequestServer
-from testbed.emulation.testbed import Backend, Testbed
+from testbed.emulation.testbed import Backend
 from testbed.spec.errors import SpecError
 
 DONE, FAILED, BAD_INPUT, CANNOT = 0, 1, 2, 3
@@ -74,12 +74,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m testbed.emulation.owner", description="Keeps a network up.")
     parser.add_argument("--name", required=True)
     parser.add_argument("--backend", choices=get_args(Backend), default="auto")
+    parser.add_argument("--containers", type=ProgramContainers.from_json, default=ProgramContainers())
     parser.add_argument("topology", type=Path)
     args = parser.parse_args()
     teller = Teller()
     try:
         with interruptible():
-            _own(args.name, args.topology, args.backend, teller)
+            _own(args.name, args.topology, args.backend, args.containers, teller)
     except (SpecError, FileExistsError) as error:
         return teller.fail(BAD_INPUT, str(error))
     except EmulationError as error:
@@ -93,16 +94,15 @@ def main() -> int:
     return DONE
 
 
-def _own(name: str, file: Path, backend: Backend, teller: Teller) -> None:
-    with Testbed(file, name=name, backend=backend, step=teller.step) as testbed:
+def _own(name: str, file: Path, backend: Backend, workers: ProgramContainers, teller: Teller) -> None:
+    with answering(file, name=name, backend=backend, workers=workers, step=teller.step) as testbed:
         logging.basicConfig(
             filename=testbed.folder / LOG, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
         )
         log.info("%s is up as %s", file, name)
-        with RequestServer(name, Desk(testbed).answer):
-            teller.tell({"up": name})
-            teller.close(testbed.folder / LOG)
-            threading.Event().wait()
+        teller.tell({"up": name})
+        teller.close(testbed.folder / LOG)
+        threading.Event().wait()
 
 
 if __name__ == "__main__":

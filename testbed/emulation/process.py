@@ -31,15 +31,24 @@ class ProcessIdentity:
         """Whether this very process still lives."""
         return self.boot in ("", boot_id()) and start_ticks(self.pid) == self.start_ticks
 
-    def send(self, number: signal.Signals) -> None:
-        """Send it a signal, if it still lives."""
+    def opened(self) -> int | None:
+        """A descriptor that stays with this process, and is readable once it has ended; None where it already has."""
         try:
             descriptor = os.pidfd_open(self.pid)
         except ProcessLookupError:
+            return None
+        if self.is_running:  # so it was as the descriptor was opened
+            return descriptor
+        os.close(descriptor)
+        return None
+
+    def send(self, number: signal.Signals) -> None:
+        """Send it a signal, if it still lives."""
+        descriptor = self.opened()
+        if descriptor is None:
             return
         try:
-            if self.is_running:  # so it was as the descriptor was opened, which stays with the process
-                signal.pidfd_send_signal(descriptor, number)
+            signal.pidfd_send_signal(descriptor, number)
         except ProcessLookupError:
             return
         finally:

@@ -7,10 +7,11 @@ import signal
 from mininet.cli import CLI
 from mininet.log import setLogLevel
 
-from testbed.emulation.desk import Desk
+from testbed.emulation.containers import ProgramContainers
+from testbed.emulation.desk import answering
 from testbed.emulation.network import Network
-from testbed.emulation.requests import RequestServer
-from testbed.emulation.testbed import Testbed
+from testbed.emulation.testbed import Backend, Step
+from testbed.spec.topology import Topology
 
 
 class Prompt(CLI):
@@ -28,10 +29,11 @@ class Prompt(CLI):
             signal.signal(signal.SIGINT, before)
 
 
-def prompt_on(testbed: Testbed) -> None:
-    """Bring a testbed up, and take it away at the prompt's end. Meanwhile it answers requests as any network does.
+def prompt_on(name: str, topology: Topology, backend: Backend, containers: ProgramContainers, step: Step) -> None:
+    """Bring a network up, with such containers, and take it away at the prompt's end. Meanwhile it answers requests as
+    any network does.
 
-    Raises what the testbed does where it does not come up.
+    Raises what a testbed does where it does not come up.
     """
-    with testbed, RequestServer(testbed.name, Desk(testbed).answer):
+    with answering(topology, name=name, backend=backend, workers=containers, step=step) as testbed:
         Prompt(testbed.network)

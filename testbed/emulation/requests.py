@@ -46,6 +46,13 @@ class LinkRequest(_Message):
     up: bool | None = None
 
 
+class HistoryRequest(_Message):
+    """The states that links came to have after the first `since` of them; None is each one's last."""
+
+    verb: Literal["history"] = "history"
+    since: int | None = None
+
+
 class SwapRequest(_Message):
     """Another network, by difference."""
 
@@ -53,7 +60,7 @@ class SwapRequest(_Message):
     file: Path
 
 
-Request = StatusRequest | LinkRequest | SwapRequest
+Request = StatusRequest | LinkRequest | HistoryRequest | SwapRequest
 _REQUEST: TypeAdapter[Request] = TypeAdapter(Annotated[Request, Field(discriminator="verb")])
 
 

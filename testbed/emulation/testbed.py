@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Literal
 
 from testbed.emulation import label
-from testbed.emulation.containers import ContainerRequest, Fleet
+from testbed.emulation.containers import ContainerRequest, Fleet, ProgramContainers
 from testbed.emulation.difference import Difference
 from testbed.emulation.errors import EmulationError
 from testbed.emulation.holders import Holders, Namespaces, expected_to_start, idle
@@ -25,13 +25,13 @@ from testbed.emulation.live import LiveLinks
 from testbed.emulation.network import Network
 from testbed.emulation.replay import Replay
 from testbed.emulation.shaping import open_shaper
-from testbed.spec.topology import Topology
+from testbed.spec.topology import Topology, Worker
 
 #: What shapes the links: the kernel's netem, a process of ours, or the first of them that works here.
 Backend = Literal["auto", "netem", "userspace"]
 
-#: Where workers are: in a container each, or each in a network namespace with nothing around it.
-Workers = Literal["containers", "namespaces"]
+#: Where workers are: in a container each, which may be described, or in a network namespace each, and nothing more.
+Workers = Literal["containers", "namespaces"] | ProgramContainers
 
 #: A step of the work: its title, told while it goes on.
 Step = Callable[[str], AbstractContextManager[None]]
@@ -88,12 +88,15 @@ class Testbed:
         same name cannot be up at once. Unless `fit_transport` is off, workers' TCP buffers fit the network's paths.
 
         `observer` is told of each state put in force: seconds on the monotonic clock when it was, link, state; `step`
-        opens a context for each step of the work, by its title. SpecError when there is something wrong in the file.
+        opens a context for each step of the work, by its title. SpecError when there is something wrong in the file,
+        or containers may not read what they are to see.
         """
         self._topology = topology if isinstance(topology, Topology) else Topology.load(Path(topology))
         self.name = name or self._topology.name
         self._backend: Backend = backend
-        self._workers: Workers = workers
+        self._programs = ProgramContainers() if workers == "containers" else workers
+        if self._programs != "namespaces":
+            self._programs.check()
         self._fit_transport = fit_transport
         self._observer = observer
         self._step = step
@@ -107,8 +110,9 @@ class Testbed:
             holders = self._own_holders()
             self.open()
             self.build()
-            with self._step(f"{len(self._topology.workers)} workers in {self._workers}"), expected_to_start():
-                self.start(holders, idle(self._topology.workers))
+            where = "namespaces" if self._programs == "namespaces" else "containers"
+            with self._step(f"{len(self._topology.workers)} workers in {where}"), expected_to_start():
+                self.start(holders, self._idle(self._topology.workers))
             self.replay.start(self._topology.links.values())
             undo.pop_all()
         return self
@@ -155,10 +159,13 @@ class Testbed:
         self._stack.close()
 
     def _own_holders(self) -> Holders:
-        if self._workers == "namespaces":
+        if self._programs == "namespaces":
             return Namespaces()
         with self._step("Docker engine and worker image"):
-            return Fleet.connected(self.name, self.control)
+            return Fleet.connected(self.name, self.control, self._programs)
+
+    def _idle(self, workers: Iterable[Worker]) -> Iterator[ContainerRequest]:
+        return idle(workers, None if self._programs == "namespaces" else self._programs.files)
 
     # Asking and changing ------------------------------------------------------------------------------------------
 
@@ -195,7 +202,7 @@ class Testbed:
         new = {*difference.workers.added, *difference.workers.changed}
         with self._holders.replacing(difference.workers.changed):
             with expected_to_start():
-                pids = self._holders.start(idle(worker for worker in topology.workers if worker.name in new))
+                pids = self._holders.start(self._idle(worker for worker in topology.workers if worker.name in new))
             self.network.swap(topology, pids=pids)
         self.replay.follow(topology.links.values())
         self._holders.drop(difference.workers.removed)

@@ -57,6 +57,11 @@ class Display:
         """A line of its own."""
         self.console.print(text, highlight=False)
 
+    def pass_on(self, line: str) -> None:
+        """A line that a program of somebody else's has printed, as it is. Any thread may."""
+        self.console.file.write(f"{line}\n")  # in one piece: others write too
+        self.console.file.flush()
+
     @contextmanager
     def live(self, rounds: int) -> Iterator[None]:
         """While inside, snapshots are shown."""

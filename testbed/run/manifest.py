@@ -33,7 +33,7 @@ class Manifest:
             "image": image,
             "congestion_control": Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip(),
             "git_commit": git_commit(),
-            "host": _host(),
+            "host": host_facts(),
         }
         self.add()
 
@@ -43,7 +43,8 @@ class Manifest:
         self._directory.write("manifest.json", self._value)
 
 
-def _host() -> dict[str, Any]:
+def host_facts() -> dict[str, Any]:
+    """What this machine is, and what is installed on it."""
     return {
         "kernel": platform.release(),
         "machine": platform.machine(),

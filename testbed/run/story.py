@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.markup import escape
 
+from testbed.emulation.history import link_record, unix_seconds
 from testbed.link import LinkState
 from testbed.plan import Plan
 from testbed.run.directory import RunDirectory
@@ -33,17 +34,7 @@ class Story:
 
     def put_in_force(self, at_s: float, link: str, state: LinkState) -> None:
         """A link has another state since `at_s`, on the monotonic clock."""
-        # Files from several processes do not share that clock's time.
-        record = {
-            "at_s": at_s - time.monotonic() + time.time(),
-            "link": link,
-            "rate_bps": state.rate_bps,
-            "delay_s": state.delay_s,
-            "jitter_s": state.jitter_s,
-            "loss": state.loss,
-            "up": state.up,
-        }
-        self._directory.append("links.jsonl", record)
+        self._directory.append("links.jsonl", link_record(unix_seconds(at_s), link, state))
 
     def sampled(self, sample: Mapping[str, Any]) -> None:
         """The sampler has another sample."""

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import IO, Any
 
 from testbed.emulation import label
+from testbed.emulation.containers import ProgramContainers
 from testbed.emulation.testbed import Backend, Step
 
 
-class LaunchFailed(RuntimeError):
+class NotUp(RuntimeError):
     """The network is not up, and nothing of it is left; `code` is the exit code that says whose fault it was."""
 
     def __init__(self, text: str, code: int) -> None:
@@ -22,14 +23,18 @@ class LaunchFailed(RuntimeError):
         self.code = code
 
 
-def launch(name: str, topology: Path, backend: Backend, step: Step) -> None:
-    """Bring a network up in the background; returns when all of it is. LaunchFailed when it does not come up.
+def bring_up(name: str, topology: Path, backend: Backend, containers: ProgramContainers, step: Step) -> None:
+    """Bring a network up in the background, with such containers; returns when all of it is. NotUp when it does not
+    come up.
 
     Interrupted meanwhile, it has everything taken away first.
     """
     with tempfile.TemporaryFile("w+", errors="replace") as complaints:
         owner = subprocess.Popen(
-            [sys.executable, "-m", "testbed.emulation.owner", "--name", name, "--backend", backend, str(topology)],
+            [
+                *(sys.executable, "-m", "testbed.emulation.owner"),
+                *("--name", name, "--backend", backend, "--containers", containers.to_json(), str(topology)),
+            ],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             # Not ours: what it starts keeps that open, and whoever waits for the end of our output would wait for it.
@@ -46,7 +51,7 @@ def launch(name: str, topology: Path, backend: Backend, step: Step) -> None:
         except EOFError:
             complaints.seek(0)
             text = f"the network's owner ended with status {owner.wait()} before it was up:\n{complaints.read()}"
-            raise LaunchFailed(text.rstrip(), 1) from None
+            raise NotUp(text.rstrip(), 1) from None
         except BaseException:
             owner.terminate()
             owner.wait()
@@ -65,5 +70,5 @@ def _next(words: IO[str]) -> dict[str, Any]:
         raise EOFError
     word: dict[str, Any] = json.loads(line)
     if "failed" in word:
-        raise LaunchFailed(word["failed"], word["code"])
+        raise NotUp(word["failed"], word["code"])
     return word

@@ -1,0 +1,106 @@
+"""The verb that runs a program on all workers: `launch`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from testbed.cli.console import BAD_INPUT, CANNOT, FAILED, INTERRUPTED, fail
+from testbed.cli.standing import Name, need_root, standing_network
+from testbed.cli.surroundings import OUT, SHM, TMP, Files, Image, Out, Shm, Tmp, containers
+from testbed.emulation.interrupt import Interrupted, interruptible
+from testbed.spec.errors import SpecError
+
+#: Where the words after `--` are kept for the verb.
+COMMAND = "command"
+
+
+class CommandAtEnd(TyperCommand):
+    """A verb whose line ends in `-- CMD…`. What comes before may be left out, and is no part of it."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return [*super().collect_usage_pieces(ctx), "-- CMD…"]
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        end = args.index("--") if "--" in args else len(args)
+        ctx.meta[COMMAND] = args[end + 1 :]
+        return super().parse_args(ctx, args[:end])
+
+
+def launch(
+    context: typer.Context,
+    topology: Annotated[
+        Path | None, typer.Argument(metavar="TOPOLOGY", help="a network that is to be up meanwhile")
+    ] = None,
+    name: Name = None,
+    workers: Annotated[
+        str | None, typer.Option(metavar="A,B", help="these workers alone, in the order of their ranks")
+    ] = None,
+    nproc: Annotated[int, typer.Option(min=1, metavar="K", help="processes on each worker")] = 1,
+    on_host: Annotated[bool, typer.Option("--on-host", help="this machine's program, in their networks")] = False,
+    files: Files = None,
+    image: Image = None,
+    tmp: Tmp = TMP,
+    shm: Shm = SHM,
+    out: Out = OUT,
+) -> None:
+    """Run a program on every worker at once, with what torchrun sets in its environment.
+
+    It runs in the workers' containers, on TOPOLOGY's network, where they see the current folder or that of --files; or
+    on one that is up, as its containers are.
+    """
+    from testbed.launch.command import Command
+    from testbed.run.display import Display
+    from testbed.run.launch import launch_on, launch_over
+    from testbed.spec.topology import Topology
+
+    words = context.meta[COMMAND]
+    if not words:
+        raise fail(BAD_INPUT, "no command\n    write instead: testbed launch … -- python train.py")
+    if topology is not None and name is not None:
+        raise fail(BAD_INPUT, f"{topology} and --name {name} at once\n    write instead: one of them")
+    if topology is None and (files or image):
+        remedy = "TOPOLOGY, or `testbed up TOPOLOGY --files DIR --image IMAGE` first"
+        raise fail(
+            BAD_INPUT, f"--files and --image: containers that are up stay as they are\n    write instead: {remedy}"
+        )
+    command = Command(words, workers.split(",") if workers else None, nproc, on_host)
+    with _ended_in_words():
+        if topology is None:
+            finished = launch_on(standing_network(name), command, Display())
+        else:
+            wanted = Topology.load(topology.absolute())
+            need_root()
+            finished = launch_over(wanted, command, containers(files or Path.cwd(), image, tmp, shm, out), Display())
+    if not finished:
+        raise typer.Exit(FAILED)
+
+
+def register(app: typer.Typer) -> None:
+    """Give the program this verb."""
+    app.command(cls=CommandAtEnd)(launch)
+
+
+@contextmanager
+def _ended_in_words() -> Iterator[None]:
+    """Signals interrupt what is inside; whatever ends it early is said, with its exit code."""
+    from testbed.emulation.errors import EmulationError
+    from testbed.launch.errors import BadCommand, LaunchFailed
+    from testbed.run.errors import RunFailed
+
+    try:
+        with interruptible():
+            yield
+    except (SpecError, FileExistsError, BadCommand) as error:
+        raise fail(BAD_INPUT, error) from None
+    except (LaunchFailed, RunFailed) as error:
+        raise fail(FAILED, error) from None
+    except EmulationError as error:
+        raise fail(CANNOT, error) from None
+    except Interrupted as signal_:
+        raise fail(INTERRUPTED, f"interrupted ({signal_}): everything that was started was ended") from None

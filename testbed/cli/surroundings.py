@@ -1,0 +1,46 @@
+"""The options that say what programs find around them in their containers, for the verbs that start some."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from testbed.cli.console import quantity
+from testbed.emulation.containers import OUT_BYTES, ProgramContainers, ScratchSpace
+from testbed.spec.units import Size
+
+SIZE = quantity(Size)
+OWN = "Their surroundings in containers"
+
+
+def _room(where: str, usual: str) -> Any:
+    words = f"room in {where}; {usual} by default"
+    return typer.Option(parser=SIZE, metavar="SIZE", help=words, show_default=False, rich_help_panel=OWN)
+
+
+Files = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR", file_okay=False, exists=True, help="a folder that they see, as /work", rich_help_panel=OWN
+    ),
+]
+Image = Annotated[
+    str | None,
+    typer.Option(
+        metavar="IMAGE", help="one that the engine has, a Dockerfile, or a requirements file", rich_help_panel=OWN
+    ),
+]
+Tmp = Annotated[float, _room("/tmp", "64MiB")]
+Shm = Annotated[float, _room("/dev/shm", "64MiB")]
+Out = Annotated[float, _room("/out", "256MiB")]
+
+#: What they have by default, in bytes. As numbers with a fraction they are taken as they are, where a text has a unit.
+TMP, SHM, OUT = (float(size) for size in (ScratchSpace().tmp_bytes, ScratchSpace().shm_bytes, OUT_BYTES))
+
+
+def containers(files: Path | None, image: str | None, tmp: float, shm: float, out: float) -> ProgramContainers:
+    """What was asked for."""
+    scratch = ScratchSpace(tmp_bytes=int(tmp), shm_bytes=int(shm), out_bytes=int(out))
+    return ProgramContainers(files, image, scratch)

@@ -1,0 +1,61 @@
+"""A command for workers: what is to run where, as a user asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from testbed.emulation import engine
+from testbed.emulation.process import ProcessIdentity
+from testbed.launch.errors import BadCommand
+from testbed.launch.out import clear_out, take_out
+from testbed.launch.program import ContainerStarter, HostStarter, Starter
+from testbed.launch.ranks import Peer, Rank, ranks_of
+
+#: The hosts of a network's status, by name.
+Hosts = Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What is to run: its `words`, `nproc` times on each of `workers` (None is all), in their containers or as a
+    program of this machine."""
+
+    words: Sequence[str]
+    workers: Sequence[str] | None = None
+    nproc: int = 1
+    on_host: bool = False
+
+    def ranks(self, hosts: Hosts) -> list[Rank]:
+        """Its processes on a network with these hosts, as its status has them. BadCommand where one is not there."""
+        there = [name for name, host in hosts.items() if host["kind"] == "worker"]
+        if wrong := [name for name in self.workers or () if name not in there]:
+            raise BadCommand(f"no worker {wrong[0]}\n    write instead: some of {', '.join(there)}")
+        peers = [Peer(name, hosts[name]["site"], hosts[name]["address"]) for name in self._chosen(hosts)]
+        return ranks_of(self.words, peers, self.nproc)
+
+    def starter(self, network: str, hosts: Hosts, launch: str) -> Starter:
+        """What starts them. EngineError where containers are asked for and no engine answers."""
+        if not self.on_host:
+            return ContainerStarter(engine.connect(), network, launch, self.words)
+        return HostStarter(network, launch, self.words, _holders(hosts))
+
+    def clear_out(self, hosts: Hosts) -> None:
+        """Remove what an earlier launch left in the OUT of its workers' containers."""
+        for name in () if self.on_host else self._chosen(hosts):
+            clear_out(_holders(hosts)[name])
+
+    def take_out(self, hosts: Hosts, target: Path) -> None:
+        """Copy what it left there, into a folder for each worker."""
+        for name in () if self.on_host else self._chosen(hosts):
+            take_out(_holders(hosts)[name], target / name)
+
+    def _chosen(self, hosts: Hosts) -> list[str]:
+        there = [name for name, host in hosts.items() if host["kind"] == "worker"]
+        return list(dict.fromkeys(self.workers or there))
+
+
+def _holders(hosts: Hosts) -> dict[str, ProcessIdentity]:
+    return {name: ProcessIdentity(host["pid"], host["start_ticks"]) for name, host in hosts.items()}

@@ -1,0 +1,172 @@
+"""A program that is not ours, started on a worker: in its container, or as one of this machine in its network.
+
+Either way its output can be read as it comes, its end waited for, and its exit code is that of a shell: 128 and the
+signal's number where a signal ended it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+import docker
+from docker.errors import APIError
+
+from testbed.emulation import label
+from testbed.emulation.containers import FILES, container_name
+from testbed.emulation.namespace import inside_of
+from testbed.emulation.process import ProcessIdentity
+from testbed.launch.errors import BadCommand, LaunchFailed
+from testbed.launch.ranks import Rank
+
+#: An engine takes 50 ms from taking a program to its first instruction, and some to say that it has ended; a busy one
+#: seconds.
+ENGINE_S = 60.0
+ASK_S = 0.01
+
+#: What an engine says of a program that it did not come to start.
+NOT_STARTED = (126, 127)
+
+CHUNK_BYTES = 1 << 16
+
+
+class StartedProgram(Protocol):
+    """A program that was started."""
+
+    def opened(self) -> int | None:
+        """A descriptor of its process, readable once that has ended; None where it already has."""
+
+    def output(self) -> Iterator[bytes]:
+        """What it says, on both its outputs, until it and all that it started have closed them."""
+
+    def exit_code(self) -> int:
+        """That of a program that has ended."""
+
+
+class Starter(Protocol):
+    """Starts a command's processes."""
+
+    def start(self, rank: Rank) -> StartedProgram:
+        """BadCommand for a program that is not there; LaunchFailed for a worker that is no longer."""
+
+
+class HostStarter:
+    """Starts a command of this machine in workers' network namespaces, which their `holders` hold."""
+
+    def __init__(self, network: str, launch: str, command: Sequence[str], holders: dict[str, ProcessIdentity]) -> None:
+        self._labels = {label.ENVIRONMENT: network, label.LAUNCH: launch}
+        self._command = list(command)
+        self._holders = holders
+
+    def start(self, rank: Rank) -> StartedProgram:
+        environment = {**os.environ, **rank.environment, **self._labels}
+        try:
+            return inside_of(self._holders[rank.worker], lambda: HostProgram(self._command, environment))
+        except ProcessLookupError:
+            raise LaunchFailed(f"{rank.worker} has ended; take the network down and up again") from None
+        except OSError as error:
+            raise BadCommand(
+                f"{self._command[0]} cannot be run on this machine: {error.strerror}\n"
+                "    write instead: the path of a program"
+            ) from None
+
+
+class HostProgram:
+    """A program of this machine, started in the network namespace that its caller is in."""
+
+    def __init__(self, command: Sequence[str], environment: dict[str, str]) -> None:
+        self._process = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            bufsize=0,
+            start_new_session=True,  # Ctrl-C in the terminal is for us alone
+        )
+
+    def opened(self) -> int | None:
+        return os.pidfd_open(self._process.pid)  # a child that was not waited for keeps its number
+
+    def output(self) -> Iterator[bytes]:
+        assert self._process.stdout is not None
+        with self._process.stdout as stream:
+            while piece := stream.read(CHUNK_BYTES):
+                yield piece
+
+    def exit_code(self) -> int:
+        code = self._process.wait()
+        return code if code >= 0 else 128 - code
+
+
+class ContainerStarter:
+    """Starts a command of the image in workers' containers, in FILES where these have some."""
+
+    def __init__(self, client: docker.DockerClient, network: str, launch: str, command: Sequence[str]) -> None:
+        self._client = client
+        self._network = network
+        self._labels = {label.ENVIRONMENT: network, label.LAUNCH: launch}
+        self._command = list(command)
+
+    def start(self, rank: Rank) -> StartedProgram:
+        try:
+            container = self._client.containers.get(container_name(self._network, rank.worker))
+            there = any(mount["Destination"] == FILES for mount in container.attrs["Mounts"])
+            program = self._client.api.exec_create(
+                container.id,
+                self._command,
+                environment={"USER": "worker", "HOME": "/tmp", **rank.environment, **self._labels},
+                workdir=FILES if there else None,
+            )
+        except APIError as error:
+            raise LaunchFailed(f"{rank.worker}: {error.explanation}") from error
+        return ContainerProgram(self._client, str(program["Id"]), rank.worker)
+
+
+class ContainerProgram:
+    """A program in a container, by its id at the engine."""
+
+    def __init__(self, client: docker.DockerClient, program: str, worker: str) -> None:
+        self._client = client
+        self._id = program
+        self._worker = worker
+        self._output: Iterator[bytes] = client.api.exec_start(program, stream=True)
+
+    def opened(self) -> int | None:
+        deadline = time.monotonic() + ENGINE_S
+        while (state := self._client.api.exec_inspect(self._id))["Running"]:
+            if state["Pid"] and (process := ProcessIdentity.of(state["Pid"])):
+                return process.opened()
+            if time.monotonic() > deadline:
+                raise LaunchFailed(f"{self._worker}: the engine has not started the program in {ENGINE_S:.0f} s")
+            time.sleep(ASK_S)
+        if state["ExitCode"] in NOT_STARTED and not state["Pid"]:
+            said = b"".join(self._output).decode(errors="replace").strip()
+            raise BadCommand(
+                f"{state['ProcessConfig']['entrypoint']} cannot be run in {self._worker}: {said}\n"
+                "    write instead: a program that its image has"
+            )
+        return None
+
+    def output(self) -> Iterator[bytes]:
+        return self._output
+
+    def exit_code(self) -> int:
+        deadline = time.monotonic() + ENGINE_S
+        while (state := self._client.api.exec_inspect(self._id))["Running"]:
+            if time.monotonic() > deadline:
+                raise LaunchFailed(f"{self._worker}: the engine does not say how the program ended")
+            time.sleep(ASK_S)
+        return int(state["ExitCode"])
+
+
+def ask_to_end(descriptor: int) -> None:
+    """Send SIGTERM to the process of a descriptor, if it still lives."""
+    try:
+        signal.pidfd_send_signal(descriptor, signal.SIGTERM)
+    except ProcessLookupError:
+        return

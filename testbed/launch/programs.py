@@ -1,0 +1,144 @@
+"""The programs of one command on all workers: started together, and ended together when one fails."""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from testbed.emulation import label
+from testbed.emulation.engine import ENGINE_ERRORS
+from testbed.launch.errors import BadCommand, LaunchFailed
+from testbed.launch.output import Output, Told
+from testbed.launch.program import StartedProgram, Starter, ask_to_end
+from testbed.launch.ranks import Rank
+
+#: How often `look` is called.
+LOOK_S = 0.2
+
+#: What programs that are asked to end may take for it; then they are killed.
+GRACE_S = 5.0
+
+#: What a program has said by its end is read within moments, unless something that it started still has its output.
+LAST_WORDS_S = 1.0
+
+KILLED = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The first program that did not end well: its exit code, and the last that it said."""
+
+    name: str
+    code: int
+    said: tuple[str, ...]
+
+    def __str__(self) -> str:
+        how = f"was ended by signal {self.code - KILLED}" if self.code > KILLED else f"ended with exit code {self.code}"
+        said = "\n".join(["what it said ends with:", *self.said]) if self.said else "it had said nothing"
+        return f"{self.name} {how}; {said}"
+
+
+class Programs:
+    """The programs of `ranks`. Whoever starts them calls `end`, whatever happens meanwhile.
+
+    `launch` is what each carries in its environment under `label.LAUNCH`: whatever they start is found by it.
+    """
+
+    def __init__(self, starter: Starter, ranks: Sequence[Rank], launch: str, logs: Path, tell: Told) -> None:
+        self.codes: dict[str, int] = {}
+        self._starter = starter
+        self._ranks = ranks
+        self._launch = launch
+        self._logs = logs
+        self._tell = tell
+        self._programs: dict[str, StartedProgram] = {}
+        self._descriptors: dict[str, int | None] = {}
+        self._outputs: dict[str, Output] = {}
+        self._lock = threading.Lock()
+        self._over = False
+
+    def start(self) -> None:
+        """Start them all. BadCommand or LaunchFailed when one can't be."""
+        failures: list[Exception] = []
+        # Not in this thread: an interrupt in the middle of a start would leave a program that nobody knows of.
+        thread = threading.Thread(target=self._start, args=(failures,), name="start of programs", daemon=True)
+        thread.start()
+        thread.join()
+        if failures:
+            raise failures[0]
+
+    def wait(self, look: Callable[[], None]) -> Failure | None:
+        """Until all have ended well, or the first has not. `look` is called meanwhile, and may raise."""
+        ended = [name for name, descriptor in self._descriptors.items() if descriptor is None]
+        while True:
+            self.codes |= {name: self._programs[name].exit_code() for name in ended}
+            # Of several that end in the same moment, one that was killed is why the others could not go on.
+            if failed := max((name for name in ended if self.codes[name]), key=self.codes.__getitem__, default=None):
+                return self._failure(failed)
+            if len(self.codes) == len(self._ranks):
+                return None
+            ended = self._ended(LOOK_S)
+            for output in self._outputs.values():
+                output.check()
+            look()
+
+    def end(self) -> None:
+        """End those that still run, and all that they have started; then read what they said at last."""
+        self._over = True
+        for name in list(self._programs):
+            with suppress(BadCommand, LaunchFailed, *ENGINE_ERRORS):
+                self._open(name)
+        for descriptor in self._descriptors.values():
+            if descriptor is not None:
+                ask_to_end(descriptor)
+        deadline = time.monotonic() + GRACE_S
+        while any(self._descriptors.values()) and (left_s := deadline - time.monotonic()) > 0:
+            self._ended(left_s)
+        label.kill_processes(self._launch, label.LAUNCH)
+        self._ended(LAST_WORDS_S)
+        for output in self._outputs.values():
+            output.join(LAST_WORDS_S)
+
+    def _start(self, failures: list[Exception]) -> None:
+        try:
+            for rank in self._ranks:
+                with self._lock:
+                    if self._over:
+                        return
+                    self._programs[rank.name] = self._starter.start(rank)
+            width = max(len(rank.name) for rank in self._ranks)
+            for name, program in self._programs.items():
+                self._open(name)
+                output = Output(name, width, self._logs / f"{name}.log", self._tell, program.output())
+                self._outputs[name] = output
+                output.start()
+        except Exception as error:
+            failures.append(error)
+
+    def _open(self, name: str) -> None:
+        with self._lock:
+            if name not in self._descriptors:
+                self._descriptors[name] = self._programs[name].opened()
+
+    def _ended(self, timeout_s: float) -> list[str]:
+        """Which have ended, once one has, or after this time."""
+        names = {descriptor: name for name, descriptor in self._descriptors.items() if descriptor is not None}
+        ends = select.poll()
+        for descriptor in names:
+            ends.register(descriptor, select.POLLIN)
+        ended = [descriptor for descriptor, _ in ends.poll(timeout_s * 1e3)]
+        for descriptor in ended:
+            os.close(descriptor)
+            self._descriptors[names[descriptor]] = None
+        return [names[descriptor] for descriptor in ended]
+
+    def _failure(self, name: str) -> Failure:
+        output = self._outputs[name]
+        output.join(LAST_WORDS_S)
+        return Failure(name, self.codes[name], tuple(output.last))

@@ -1,0 +1,94 @@
+"""What a network did while programs ran: each state of its links, and once a second what arrived over them.
+
+It asks the process that keeps the network up, which may be this one.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from testbed.emulation.node import received_bytes
+from testbed.emulation.requests import HistoryRequest, Request, RequestFailed, StatusRequest, ask
+from testbed.launch.errors import LaunchFailed
+from testbed.link import link_ends
+from testbed.telemetry.host import CpuMeter
+
+PERIOD_S = 1.0
+
+#: Told of a record: for which file, and what it is.
+Append = Callable[[str, Mapping[str, Any]], None]
+
+
+class Recorder:
+    """Records a network into `links.jsonl` and `traffic.jsonl` from a thread of its own, between `start` and `stop`."""
+
+    def __init__(self, network: str, append: Append) -> None:
+        self._network = network
+        self._append = append
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
+        self._cpu = CpuMeter()
+        self._count: int | None = None
+        self._failure: Exception | None = None
+
+    def status(self) -> dict[str, Any]:
+        """What the network is now. LaunchFailed when it does not answer, or is not what was asked for any more."""
+        status = self._ask(StatusRequest())
+        if status["failure"]:
+            raise LaunchFailed(f"the emulation broke: {status['failure']}")
+        return status
+
+    def start(self) -> None:
+        """Begin; what is the case now is recorded when this returns."""
+        self._record()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Record a last time, and end."""
+        self._stopped.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def check(self) -> None:
+        """Raise what ended the recording before its time: LaunchFailed when the network did."""
+        if self._failure is not None:
+            raise self._failure
+
+    def _run(self) -> None:
+        try:
+            while not self._stopped.wait(PERIOD_S):
+                self._record()
+            self._record()
+        except Exception as error:
+            self._failure = error
+
+    def _record(self) -> None:
+        status = self.status()
+        history = self._ask(HistoryRequest(since=self._count))
+        self._count = history["count"]
+        for state in history["states"]:
+            if state["link"] in status["links"]:
+                self._append("links.jsonl", state)
+        sample = {"at_s": time.time(), "clock_s": time.monotonic(), "bytes": arrived(status), "cpu": self._cpu.read()}
+        self._append("traffic.jsonl", sample)
+
+    def _ask(self, request: Request) -> dict[str, Any]:
+        try:
+            return ask(self._network, request)
+        except RequestFailed as error:
+            raise LaunchFailed(str(error)) from error
+
+
+def arrived(status: Mapping[str, Any]) -> dict[str, int]:
+    """Link → bytes that the kernel has counted where it ends, of a network with this status."""
+    received = {}
+    for host in status["hosts"].values():
+        if host["kind"] == "router":
+            with suppress(FileNotFoundError):  # a swap has removed the site since
+                received[host["site"]] = received_bytes(host["pid"])
+    ends = ((link, *link_ends(link)) for link in status["links"])
+    return {link: received[b][a] for link, a, b in ends if a in received.get(b, {})}

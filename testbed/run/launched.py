@@ -1,0 +1,89 @@
+"""A command on the workers of a network that is up, written down in its directory as it goes on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+
+from testbed.emulation.undo import UndoStack, in_full
+from testbed.launch.command import Command
+from testbed.launch.programs import Programs
+from testbed.launch.ranks import Rank
+from testbed.launch.recorder import Recorder
+from testbed.run.directory import RunDirectory
+from testbed.run.disk import shortage
+from testbed.run.display import Display
+from testbed.run.errors import RunFailed
+from testbed.run.manifest import git_commit, host_facts
+from testbed.run.summary import wan_bytes
+
+INTERRUPTED = "the launch was interrupted"
+
+
+def carry_out(network: str, command: Command, directory: RunDirectory, display: Display) -> bool:
+    """Whether it came to its end well on all workers. Nothing that it started is left when this returns or raises.
+
+    Raises as `launch_on` does.
+    """
+    recorder = Recorder(network, directory.append)
+    status = recorder.status()
+    ranks = command.ranks(status["hosts"])
+    _begin_manifest(directory, command, ranks, status)
+    starter = command.starter(network, status["hosts"], directory.id)
+    programs = Programs(starter, ranks, directory.id, directory.path / "logs", display.pass_on)
+    began_s, reason = time.time(), INTERRUPTED
+    try:
+        with UndoStack() as stack:
+            stack.callback(recorder.stop)
+            recorder.start()
+            command.clear_out(status["hosts"])
+            stack.callback(command.take_out, status["hosts"], directory.path / "out")
+            stack.callback(programs.end)
+            programs.start()
+            failure = programs.wait(lambda: _check(recorder, directory))
+            if failure is not None:
+                display.pass_on(f"failed: {failure}")
+        reason = "" if failure is None else str(failure)
+    except Exception as error:
+        reason = in_full(error)
+        raise
+    finally:
+        _summarize(directory, ranks, programs.codes, began_s, reason)
+    display.pass_on(f"  {len(ranks)} processes, {time.time() - began_s:.1f} s; logs and traffic in {directory.path}")
+    return failure is None
+
+
+def _begin_manifest(
+    directory: RunDirectory, command: Command, ranks: Sequence[Rank], status: Mapping[str, object]
+) -> None:
+    manifest = directory.read_whole("manifest.json") or {}
+    manifest |= {
+        "launch": asdict(command),
+        "environments": {rank.name: rank.environment for rank in ranks},
+        "network": status,
+        "git_commit": git_commit(),
+        "host": host_facts(),
+    }
+    directory.write("manifest.json", manifest)
+
+
+def _check(recorder: Recorder, directory: RunDirectory) -> None:
+    recorder.check()
+    if short := shortage([directory.path]):
+        raise RunFailed(short)
+
+
+def _summarize(
+    directory: RunDirectory, ranks: Sequence[Rank], codes: Mapping[str, int], began_s: float, reason: str
+) -> None:
+    """Write `summary.json`; an exit code is None where a program was ended with the others."""
+    directory.use_reserve()
+    summary = {
+        "finished": not reason,
+        "reason": reason or None,
+        "exit_codes": {rank.name: codes.get(rank.name) for rank in ranks},
+        "wall_seconds": time.time() - began_s,
+        "wan_bytes": wan_bytes(directory.read("traffic.jsonl"), began_s),
+    }
+    directory.write("summary.json", summary)

@@ -1,0 +1,278 @@
+"""`testbed launch`: programs that know of no testbed, on the workers of a network."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from testbed.emulation import label
+from tests.cli.standing import ROOT, Standing, command, environment, left_of, testbed, write
+from tests.waiting import until
+
+pytestmark = pytest.mark.privileged
+
+MARK = f"t{os.getpid()}-launch"
+
+#: What a step of examples/ddp.py sends each way between two workers: the gradients of its layers in fp32.
+GRADIENT_BYTES = 4 * (64 * 1024 + 1024 + 1024 * 64 + 64)
+
+#: Says what it was told and where it is, and waits; `SAYS` is what it says first.
+WAITS = """
+import os, sys, time
+print("SAYS", os.environ["RANK"], os.getcwd(), os.listdir(), flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("launch")
+    folder.chmod(0o755)
+    for name, text in {
+        "waits.py": WAITS,
+        "imports.py": "import no_such_module\n",
+        "dies.py": "import os, time\nif os.environ['RANK'] == '1': os.kill(os.getpid(), 9)\ntime.sleep(600)\n",
+        "ddp.py": (ROOT / "examples/ddp.py").read_text(),
+    }.items():
+        (folder / name).write_text(text)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pair(folder: Path) -> Path:
+    return write(folder, "pair", {"oslo": 1, "bergen": 1}, ("oslo", "bergen", "50mbit", "5ms"))
+
+
+@pytest.fixture(scope="module")
+def fjords(pair: Path, folder: Path) -> Iterator[Standing]:
+    """Up for all tests of this module, with the scripts in its containers."""
+    name = f"{MARK}-fjords"
+    testbed("up", pair, "--name", name, "--files", folder, "--tmp", "8MiB", "--shm", "16MiB", "--out", "4MiB")
+    try:
+        yield Standing(name)
+    finally:
+        testbed("clean", "--name", name)
+
+
+class Launching:
+    """A launch under way, with what it prints; its directory is made in `folder`. The test's end is its end."""
+
+    under_way: ClassVar[list[Launching]] = []
+
+    def __init__(self, folder: Path, *words: str | Path) -> None:
+        self.under_way.append(self)
+        self.folder = folder
+        self.process = subprocess.Popen(
+            command("launch", *words),
+            cwd=folder,
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        self._output = self.process.stdout
+
+    def line(self, pattern: str) -> re.Match[str]:
+        """The next line with this in it."""
+        passed = ""
+        for line in self._output:
+            passed += line
+            if found := re.search(pattern, line):
+                return found
+        raise AssertionError(f"no {pattern!r} in\n{passed}")
+
+    def end(self) -> tuple[int, str]:
+        """Its exit code, and what it printed at last."""
+        said = self._output.read()
+        return self.process.wait(60), said
+
+    def summary(self) -> dict[str, Any]:
+        return dict(json.loads((self.folder / "runs/latest/summary.json").read_text()))
+
+    @property
+    def programs(self) -> list[int]:
+        """The processes that it has started and that still run."""
+        launch = (self.folder / "runs/latest").resolve().name
+        return [pid for pid, _ in label.processes(launch, label.LAUNCH)]
+
+
+@pytest.fixture(autouse=True)
+def ended() -> Iterator[None]:
+    yield
+    while Launching.under_way:
+        launching = Launching.under_way.pop()
+        launching.process.terminate()
+        launching.end()
+
+
+def step_s(launching: Launching) -> float:
+    """What rank 0 says of its next step."""
+    return float(launching.line(r"oslo-w0   \| .* step_seconds=([\d.]+)")[1])
+
+
+def test_a_ddp_script_trains_over_the_network_and_its_steps_follow_a_link(fjords: Standing, tmp_path: Path) -> None:
+    launching = Launching(tmp_path, "--name", fjords.name, "--", "python", "ddp.py", "--steps", "1000")
+    fast_s = min(step_s(launching) for _ in range(5))
+    fjords.verb("link", "oslo->bergen", "--rate", "4mbit")
+    least_s = GRADIENT_BYTES * 8 / 4e6
+    assert fast_s < least_s
+    until(lambda: step_s(launching) >= 0.9 * least_s)  # lines of before are still on their way
+    assert min(step_s(launching) for _ in range(2)) >= 0.9 * least_s
+    fjords.verb("link", "oslo->bergen", "--rate", "50mbit")
+    launching.process.send_signal(signal.SIGINT)
+    code, _ = launching.end()
+    assert code == 130
+    assert launching.programs == []
+
+    run = tmp_path / "runs/latest"
+    assert "step=0" in (run / "logs/oslo-w0.log").read_text()
+    rates = [json.loads(line)["rate_bps"] for line in (run / "links.jsonl").read_text().splitlines()]
+    assert {50e6, 4e6} <= set(rates)
+    traffic = [json.loads(line)["bytes"] for line in (run / "traffic.jsonl").read_text().splitlines()]
+    assert traffic[-1]["oslo->bergen"] - traffic[0]["oslo->bergen"] > 5 * GRADIENT_BYTES
+    assert launching.summary()["reason"] == "the launch was interrupted"
+
+
+def test_torchrun_is_an_agent_on_each_worker_and_objects_are_gathered(
+    fjords: Standing, folder: Path, tmp_path: Path
+) -> None:
+    (folder / "gather.py").write_text(
+        "import os, torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "found = [None] * dist.get_world_size()\n"
+        "dist.all_gather_object(found, (dist.get_rank(), os.environ['LOCAL_RANK'], os.environ['TESTBED_WORKER']))\n"
+        "if dist.get_rank() == 0: print('found', found)\n"
+        "dist.destroy_process_group()\n"
+    )
+    launching = Launching(tmp_path, "--name", fjords.name, "--", "torchrun", "gather.py")
+    assert launching.line(r"found (.*)")[1] == str([(0, "0", "oslo-w0"), (1, "0", "bergen-w0")])
+    assert launching.end()[0] == 0
+    assert launching.summary()["exit_codes"] == {"oslo-w0": 0, "bergen-w0": 0}
+
+
+@pytest.mark.parametrize("where", [[], ["--on-host"]])
+def test_what_goes_wrong_is_named_and_nothing_stays(
+    fjords: Standing, folder: Path, tmp_path: Path, where: list[str]
+) -> None:
+    script = str(folder) + "/" if where else ""
+    python = sys.executable if where else "python"
+    failing = Launching(tmp_path, "--name", fjords.name, *where, "--", python, f"{script}imports.py")
+    failing.line("Traceback")
+    code, said = failing.end()
+    assert code == 1
+    assert re.search(r"failed: \w+-w0 ended with exit code 1; what it said ends with:\nTraceback", said), said
+    assert failing.programs == []
+
+    killed = Launching(tmp_path, "--name", fjords.name, *where, "--", python, f"{script}dies.py")
+    code, said = killed.end()
+    assert code == 1
+    assert "failed: bergen-w0 was ended by signal 9" in said
+    assert killed.summary()["exit_codes"] == {"oslo-w0": None, "bergen-w0": 137}
+    assert killed.programs == []
+
+
+#: Leaves in /out what is to be taken, what is not, and what is called larger than it can be.
+LEAVES = """
+import os
+os.chdir("/out")
+sizes = {path: os.statvfs(path).f_blocks * os.statvfs(path).f_frsize >> 20 for path in ("/tmp", "/dev/shm", "/out")}
+print("room", sizes, "files", os.access("/work", os.W_OK), "root", os.access("/", os.W_OK))
+os.makedirs("a/b")
+with open("a/b/kept.txt", "w") as file:
+    file.write(os.environ["TESTBED_WORKER"])
+os.symlink("/etc/passwd", "link")
+os.symlink("/etc", "folder")
+os.mkfifo("pipe")
+with open("z", "wb") as file:
+    file.truncate(1 << 50)
+"""
+
+
+def test_what_is_left_in_out_is_taken_and_no_more(fjords: Standing, folder: Path, tmp_path: Path) -> None:
+    (folder / "leaves.py").write_text(LEAVES)
+    for _ in range(2):  # what the first left is not in the way of the second
+        launching = Launching(tmp_path, "--name", fjords.name, "--", "python", "leaves.py")
+        room = {"/tmp": 8, "/dev/shm": 16, "/out": 4}
+        assert launching.line(r"room (.*)")[1] == f"{room} files False root False"
+        assert launching.end()[0] == 0
+    out = tmp_path / "runs/latest/out"
+    assert {worker.name: (worker / "a/b/kept.txt").read_text() for worker in out.iterdir()} == {
+        name: name for name in ("oslo-w0", "bergen-w0")
+    }
+    assert [path.name for path in (out / "oslo-w0").iterdir()] == ["a"]
+
+
+#: An image without even a shell, that would have a folder on the host's disk.
+DOCKERFILE = "FROM scratch\nCOPY stranger /stranger\nVOLUME /data\nUSER root\n"
+STRANGER = """
+#include <stdio.h>
+#include <unistd.h>
+#include <sys/vfs.h>
+int main(void) {
+    struct statfs data;
+    statfs("/data", &data);
+    long room = data.f_blocks * data.f_bsize >> 20;
+    printf("user %d, data of %ld MiB, root %d\\n", getuid(), room, access("/", W_OK));
+    return 0;
+}
+"""
+
+
+def test_an_image_of_somebody_else_has_the_same_restrictions(pair: Path, tmp_path: Path) -> None:
+    (tmp_path / "stranger.c").write_text(STRANGER)
+    subprocess.run(["cc", "-static", "-o", tmp_path / "stranger", tmp_path / "stranger.c"], check=True)
+    (tmp_path / "Dockerfile").write_text(DOCKERFILE)
+    tmp_path.chmod(0o755)
+    launching = Launching(tmp_path, pair, "--image", "Dockerfile", "--tmp", "8MiB", "--", "/stranger")
+    assert launching.line(r"oslo-w0   \| (.*)")[1] == "user 10001, data of 8 MiB, root -1"
+    assert launching.end()[0] == 0
+    assert left_of((tmp_path / "runs/latest").resolve().name) == []
+
+
+def test_ctrl_c_ends_programs_in_containers(fjords: Standing, tmp_path: Path) -> None:
+    for word in ("launch", "SAYS 0"):
+        launching = Launching(
+            tmp_path, "--name", fjords.name, "--workers", "bergen-w0,oslo-w0", "--", "python", "waits.py"
+        )
+        launching.line(word)
+        launching.process.send_signal(signal.SIGINT)
+        assert launching.end()[0] == 130
+        assert launching.programs == []
+
+
+def test_a_network_of_its_own_goes_with_it(pair: Path, folder: Path) -> None:
+    launching = Launching(folder, pair, "--on-host", "--nproc", "2", "--", sys.executable, "waits.py")
+    launching.line(r"bergen-w0\.1 \| SAYS 3")
+    assert len(launching.programs) == 4
+    launching.process.send_signal(signal.SIGTERM)
+    assert launching.end()[0] == 130
+    assert launching.programs == []
+    assert left_of((folder / "runs/latest").resolve().name) == []
+
+
+def test_what_cannot_be_is_refused(fjords: Standing, pair: Path, tmp_path: Path) -> None:
+    launching = Launching(tmp_path, pair, "--", "python", "waits.py")
+    assert "chmod o+rx" in launching.end()[1]
+    tmp_path.chmod(0o755)
+    launching = Launching(tmp_path, pair, "--image", "no-such-image:1", "--", "python")
+    assert "`docker pull no-such-image:1`" in launching.end()[1]
+    for words, remedy in (
+        (["--workers", "rome-w0", "--", "python"], "some of oslo-w0, bergen-w0"),
+        (["--image", "other:1", "--", "python"], "TOPOLOGY, or `testbed up"),
+        (["--", "no-such-program"], "a program that its image has"),
+        (["--on-host", "--", "no-such-program"], "the path of a program"),
+        ([], "-- python train.py"),
+    ):
+        launching = Launching(tmp_path, "--name", fjords.name, *words)
+        code, said = launching.end()
+        assert (code, remedy in said) == (2, True), said

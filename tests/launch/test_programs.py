@@ -1,0 +1,128 @@
+"""Programs that start and end together: real ones, of this machine, here without a network around them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from testbed.emulation import label
+from testbed.launch.errors import BadCommand
+from testbed.launch.program import HostProgram, StartedProgram
+from testbed.launch.programs import Programs
+from testbed.launch.ranks import Rank
+from tests.waiting import until
+
+pytestmark = pytest.mark.unit
+
+LAUNCH = f"t{os.getpid()}"
+
+
+class Here:
+    """Starts each rank's own script as a program of this machine."""
+
+    def __init__(self, scripts: Sequence[str]) -> None:
+        self._scripts = dict(zip(NAMES, scripts, strict=False))
+
+    def start(self, rank: Rank) -> StartedProgram:
+        if not (script := self._scripts[rank.name]):
+            raise BadCommand("no such program")
+        return HostProgram([sys.executable, "-ISc", script], {**os.environ, label.LAUNCH: LAUNCH})
+
+
+NAMES = ("a", "b", "c")
+WAITS = "import signal; print('waits', flush=True); signal.pause()"
+
+Start = Callable[..., Programs]
+
+
+@pytest.fixture
+def told() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def start(tmp_path: Path, told: list[str]) -> Iterator[Start]:
+    made: list[Programs] = []
+
+    def make(*scripts: str) -> Programs:
+        ranks = [Rank(name, name, {}) for name, _ in zip(NAMES, scripts, strict=False)]
+        made.append(Programs(Here(scripts), ranks, LAUNCH, tmp_path, told.append))
+        made[-1].start()
+        return made[-1]
+
+    yield make
+    for programs in made:
+        programs.end()
+    assert not list(label.processes(LAUNCH, label.LAUNCH))
+
+
+def nothing() -> None:
+    """What is done between looks."""
+
+
+def test_all_end_well(start: Start, told: list[str], tmp_path: Path) -> None:
+    programs = start("print('one')", "import sys; print('two', file=sys.stderr)")
+    assert programs.wait(nothing) is None
+    programs.end()
+    assert programs.codes == {"a": 0, "b": 0}
+    assert sorted(told) == ["a | one", "b | two"]
+    assert (tmp_path / "b.log").read_text() == "two\n"
+
+
+def test_the_first_that_fails_is_named_with_what_it_said_and_ends_the_others(start: Start) -> None:
+    programs = start(WAITS, "import no_such_module", WAITS)
+    failure = programs.wait(nothing)
+    assert failure is not None
+    assert (failure.name, failure.code) == ("b", 1)
+    assert failure.said[0].startswith("Traceback")
+    assert "no_such_module" in failure.said[-1]
+    programs.end()
+    assert programs.codes == {"b": 1}
+
+
+def test_one_that_is_killed_is_named_by_its_signal(start: Start, told: list[str]) -> None:
+    programs = start(WAITS, f"import os; os.kill(os.getpid(), {int(signal.SIGKILL)})")
+    failure = programs.wait(nothing)
+    assert failure is not None
+    assert str(failure) == "b was ended by signal 9; it had said nothing"
+
+
+def test_what_programs_have_started_ends_with_them_however_far_it_went(start: Start, told: list[str]) -> None:
+    """In a session of its own, with its parent gone, and deaf to a request to end."""
+    deaf = (
+        "import os, signal\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "if os.fork(): os._exit(0)\n"
+        "os.setsid()\n"
+        "print('deaf', flush=True)\n"
+        "signal.pause()"
+    )
+    programs = start(deaf, WAITS)
+    until(lambda: {"a | deaf", "b | waits"} <= set(told))
+    assert len(list(label.processes(LAUNCH, label.LAUNCH))) == 2
+    programs.end()
+    assert not list(label.processes(LAUNCH, label.LAUNCH))
+
+
+def test_one_that_cannot_be_started_is_said_and_ends_the_others(tmp_path: Path, told: list[str]) -> None:
+    ranks = [Rank(name, name, {}) for name in NAMES[:2]]
+    programs = Programs(Here([WAITS, ""]), ranks, LAUNCH, tmp_path, told.append)
+    with pytest.raises(BadCommand):
+        programs.start()
+    programs.end()
+    assert not list(label.processes(LAUNCH, label.LAUNCH))
+
+
+def test_what_a_look_finds_ends_the_waiting(start: Start) -> None:
+    programs = start(WAITS)
+
+    def look() -> None:
+        raise OSError("the disk is full")
+
+    with pytest.raises(OSError, match="full"):
+        programs.wait(look)
