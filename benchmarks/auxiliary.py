@@ -20,7 +20,7 @@ from benchmarks.support.paired import Ratio, ratio
 from benchmarks.support.table import Table, progress, show
 from testbed.plan import Plan
 from testbed.planning import View, make_policy, simulate
-from testbed.spec.experiment import LinkChange
+from testbed.spec.event import LinkChange
 from testbed.spec.topology import Topology
 
 #: What is left of the throttled link's rate.

@@ -25,7 +25,8 @@ from pathlib import Path
 from testbed.emulation.errors import EmulationError
 from testbed.emulation.network import Network
 from testbed.emulation.testbed import Testbed
-from testbed.spec.experiment import PARAMETERS, Experiment, LinkChange
+from testbed.spec.event import LinkChange
+from testbed.spec.experiment import PARAMETERS, Experiment
 from testbed.spec.topology import Topology, Worker
 from testbed.telemetry.host import CpuMeter
 from testbed.telemetry.store import write_json
@@ -121,12 +122,13 @@ def need(experiment: Experiment, budget: Budget) -> Need:
     networks = (experiment.topology, *experiment.networks.values())
     scale, events = experiment.spec.scale, experiment.spec.events
     changes = [event.change.scaled(scale) for event in events if event.change is not None]
-    train, step_time = experiment.spec.train, experiment.spec.compute.step_time
+    peak_bps = max(_peak(topology, changes) for topology in networks)
+    step_time = experiment.spec.compute.step_time
+    if experiment.spec.program is not None or not step_time:
+        return Need(peak_bps, cores=0.0)  # what a program computes, or a step that nobody declared, is not known
+    train = experiment.spec.own_train
     cost = _step_cost(train.model, budget) * train.batch / BATCH
-    return Need(
-        bits_per_second=max(_peak(topology, changes) for topology in networks),
-        cores=sum(cost * w.speed / step_time for w in experiment.topology.workers) if step_time else 0.0,
-    )
+    return Need(peak_bps, cores=sum(cost * w.speed / step_time for w in experiment.topology.workers))
 
 
 def _step_cost(model: str, budget: Budget) -> float:

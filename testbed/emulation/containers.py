@@ -187,6 +187,11 @@ class Fleet:
         self.remove()
 
     @property
+    def client(self) -> docker.DockerClient:
+        """Of the engine that they are on."""
+        return self._client
+
+    @property
     def packages(self) -> Mapping[str, Mapping[str, str]]:
         """The versions of what the containers' image holds: of Debian's packages and of Python's, by name."""
         return packages_in(self._client, self.image)

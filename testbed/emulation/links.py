@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from testbed.link import Delivery, LinkState
-from testbed.spec.experiment import LinkChange
+from testbed.spec.event import LinkChange
 from testbed.spec.topology import Link
 from testbed.trace.trace import Row
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from testbed.emulation.network import Network
 from testbed.emulation.shaping import LinkCounters
 from testbed.link import LinkState, link_ends
-from testbed.spec.experiment import LinkChange
+from testbed.spec.event import LinkChange
 from testbed.spec.load import validate
 
 

@@ -76,10 +76,23 @@ class NamespaceNode(Node):
 
     def unroutable_packets(self) -> int:
         """Packets for which there was no route, of the node's own and of those it was to forward."""
-        lines = Path(f"/proc/{self._namespace_pid}/net/snmp").read_text().splitlines()
-        names, values = (line.split()[1:] for line in lines if line.startswith("Ip:"))
-        counts = dict(zip(names, map(int, values), strict=True))
+        counts = self._counts("Ip")
         return counts["OutNoRoutes"] + counts["InAddrErrors"]
+
+    def tcp_figures(self) -> dict[str, int]:
+        """What TCP has counted over all the namespace's sockets: segments sent, and of those sent again; connections
+        that are established now."""
+        counts = self._counts("Tcp")
+        return {
+            "sent_segments": counts["OutSegs"],
+            "resent_segments": counts["RetransSegs"],
+            "connections": counts["CurrEstab"],
+        }
+
+    def _counts(self, protocol: str) -> dict[str, int]:
+        lines = Path(f"/proc/{self._namespace_pid}/net/snmp").read_text().splitlines()
+        names, values = (line.split()[1:] for line in lines if line.startswith(f"{protocol}:"))
+        return dict(zip(names, map(int, values), strict=True))
 
     # What Mininet calls -------------------------------------------------------------------------------------------
 

@@ -28,19 +28,23 @@ class Command:
     nproc: int = 1
     on_host: bool = False
 
+    def check(self, there: Sequence[str]) -> None:
+        """Raise BadCommand where it is for a worker that is none of those that are there."""
+        for name in self.workers or ():
+            if name not in there:
+                raise BadCommand(f"no worker {name}\n    write instead: some of {', '.join(there)}")
+
     def ranks(self, hosts: Hosts) -> list[Rank]:
         """Its processes on a network with these hosts, as its status has them. BadCommand where one is not there."""
-        there = [name for name, host in hosts.items() if host["kind"] == "worker"]
-        if wrong := [name for name in self.workers or () if name not in there]:
-            raise BadCommand(f"no worker {wrong[0]}\n    write instead: some of {', '.join(there)}")
+        self.check(_workers(hosts))
         peers = [Peer(name, hosts[name]["site"], hosts[name]["address"]) for name in self._chosen(hosts)]
-        return ranks_of(self.words, peers, self.nproc)
+        return ranks_of(self._commands(hosts), peers, self.nproc)
 
     def starter(self, network: str, hosts: Hosts, launch: str) -> Starter:
         """What starts them. EngineError where containers are asked for and no engine answers."""
         if not self.on_host:
-            return ContainerStarter(engine.connect(), network, launch, self.words)
-        return HostStarter(network, launch, self.words, _holders(hosts))
+            return ContainerStarter(engine.connect(), network, launch, self._commands(hosts))
+        return HostStarter(network, launch, self._commands(hosts), _holders(hosts))
 
     def clear_out(self, hosts: Hosts) -> None:
         """Remove what an earlier launch left in the OUT of its workers' containers."""
@@ -52,9 +56,15 @@ class Command:
         for name in () if self.on_host else self._chosen(hosts):
             take_out(_holders(hosts)[name], target / name)
 
+    def _commands(self, hosts: Hosts) -> dict[str, Sequence[str]]:
+        return dict.fromkeys(self._chosen(hosts), self.words)
+
     def _chosen(self, hosts: Hosts) -> list[str]:
-        there = [name for name, host in hosts.items() if host["kind"] == "worker"]
-        return list(dict.fromkeys(self.workers or there))
+        return list(dict.fromkeys(self.workers or _workers(hosts)))
+
+
+def _workers(hosts: Hosts) -> list[str]:
+    return [name for name, host in hosts.items() if host["kind"] == "worker"]
 
 
 def _holders(hosts: Hosts) -> dict[str, ProcessIdentity]:

@@ -1,4 +1,4 @@
-"""What programs say: kept in a file each, and passed on line by line, each after its program's name."""
+"""What programs say: kept in a file each, and passed on line by line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ LONGEST_LINE = 1 << 16
 #: What is remembered of each for the moment in which it fails: a traceback of PyTorch's has some forty lines.
 LAST_LINES = 40
 
-Told = Callable[[str], None]
+#: Told of a line: the program's name, and what it said.
+Told = Callable[[str, str], None]
 
 
 class Lines:
@@ -42,11 +43,11 @@ def _last_version(line: bytes) -> bytes:
 
 
 class Output:
-    """What one program says: goes to its `log` as it is, and to `tell` with the program's name, padded, before it."""
+    """What one program says: goes to its `log` as it is, and line by line to `tell`."""
 
-    def __init__(self, name: str, width: int, log: Path, tell: Told, pieces: Iterable[bytes]) -> None:
+    def __init__(self, name: str, log: Path, tell: Told, pieces: Iterable[bytes]) -> None:
         self.last: deque[str] = deque(maxlen=LAST_LINES)
-        self._prefix = f"{name:<{width}} | "
+        self._name = name
         self._log = log
         self._tell = tell
         self._pieces = pieces
@@ -82,4 +83,4 @@ class Output:
         for line in lines:
             text = line.decode(errors="replace")
             self.last.append(text)
-            self._tell(self._prefix + text)
+            self._tell(self._name, text)

@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
 import docker
@@ -32,6 +32,9 @@ ASK_S = 0.01
 NOT_STARTED = (126, 127)
 
 CHUNK_BYTES = 1 << 16
+
+#: The command of each worker, by its name.
+Commands = Mapping[str, Sequence[str]]
 
 
 class StartedProgram(Protocol):
@@ -55,22 +58,23 @@ class Starter(Protocol):
 
 
 class HostStarter:
-    """Starts a command of this machine in workers' network namespaces, which their `holders` hold."""
+    """Starts each worker's command, of this machine, in its network namespace, which its holder holds."""
 
-    def __init__(self, network: str, launch: str, command: Sequence[str], holders: dict[str, ProcessIdentity]) -> None:
+    def __init__(self, network: str, launch: str, commands: Commands, holders: Mapping[str, ProcessIdentity]) -> None:
         self._labels = {label.ENVIRONMENT: network, label.LAUNCH: launch}
-        self._command = list(command)
+        self._commands = commands
         self._holders = holders
 
     def start(self, rank: Rank) -> StartedProgram:
+        command = self._commands[rank.worker]
         environment = {**os.environ, **rank.environment, **self._labels}
         try:
-            return inside_of(self._holders[rank.worker], lambda: HostProgram(self._command, environment))
+            return inside_of(self._holders[rank.worker], lambda: HostProgram(command, environment))
         except ProcessLookupError:
             raise LaunchFailed(f"{rank.worker} has ended; take the network down and up again") from None
         except OSError as error:
             raise BadCommand(
-                f"{self._command[0]} cannot be run on this machine: {error.strerror}\n"
+                f"{command[0]} cannot be run on this machine: {error.strerror}\n"
                 "    write instead: the path of a program"
             ) from None
 
@@ -104,13 +108,13 @@ class HostProgram:
 
 
 class ContainerStarter:
-    """Starts a command of the image in workers' containers, in FILES where these have some."""
+    """Starts each worker's command, of its image, in its container, in FILES where that has some."""
 
-    def __init__(self, client: docker.DockerClient, network: str, launch: str, command: Sequence[str]) -> None:
+    def __init__(self, client: docker.DockerClient, network: str, launch: str, commands: Commands) -> None:
         self._client = client
         self._network = network
         self._labels = {label.ENVIRONMENT: network, label.LAUNCH: launch}
-        self._command = list(command)
+        self._commands = commands
 
     def start(self, rank: Rank) -> StartedProgram:
         try:
@@ -118,7 +122,7 @@ class ContainerStarter:
             there = any(mount["Destination"] == FILES for mount in container.attrs["Mounts"])
             program = self._client.api.exec_create(
                 container.id,
-                self._command,
+                list(self._commands[rank.worker]),
                 environment={"USER": "worker", "HOME": "/tmp", **rank.environment, **self._labels},
                 workdir=FILES if there else None,
             )

@@ -112,10 +112,9 @@ class Programs:
                     if self._over:
                         return
                     self._programs[rank.name] = self._starter.start(rank)
-            width = max(len(rank.name) for rank in self._ranks)
             for name, program in self._programs.items():
                 self._open(name)
-                output = Output(name, width, self._logs / f"{name}.log", self._tell, program.output())
+                output = Output(name, self._logs / f"{name}.log", self._tell, program.output())
                 self._outputs[name] = output
                 output.start()
         except Exception as error:
@@ -129,6 +128,8 @@ class Programs:
     def _ended(self, timeout_s: float) -> list[str]:
         """Which have ended, once one has, or after this time."""
         names = {descriptor: name for name, descriptor in self._descriptors.items() if descriptor is not None}
+        if not names:
+            return []
         ends = select.poll()
         for descriptor in names:
             ends.register(descriptor, select.POLLIN)

@@ -5,7 +5,7 @@ What torchrun sets has the same names and meanings here; `TESTBED_…` says of t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -39,14 +39,13 @@ class Rank:
     environment: dict[str, str]
 
 
-def ranks_of(command: Sequence[str], peers: Sequence[Peer], nproc: int) -> list[Rank]:
-    """The processes of a command that is to run `nproc` times on each of these workers: worker by worker, in the order
-    of their ranks. torchrun is started once on each, and told how many it is to start."""
-    agent = is_agent(command)
+def ranks_of(commands: Mapping[str, Sequence[str]], peers: Sequence[Peer], nproc: int) -> list[Rank]:
+    """The processes of commands, each by its worker's name, that are to run `nproc` times on each of these workers:
+    worker by worker, in the order of their ranks. torchrun is started once on each, and told how many to start."""
     found = []
     for group, peer in enumerate(peers):
         common = _common(peers, group, nproc)
-        if agent:
+        if is_agent(commands[peer.name]):
             found.append(Rank(peer.name, peer.name, common))
             continue
         for local in range(nproc):

@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -74,6 +74,7 @@ class RunRecord:
     """A run's files. `gaps` says in words what was missing or could not be read.
 
     Times in `reports` are Unix seconds, as members sent them; all other times are seconds since training began.
+    `curves` has what programs that are not ours gave of themselves: name → program → (times, values).
     `estimates` says what was estimated of links (`links`: name → estimate) each time that it was written down.
     """
 
@@ -89,6 +90,7 @@ class RunRecord:
     plans: Mapping[int, Plan]
     zero_s: float
     gaps: tuple[str, ...]
+    curves: Mapping[str, Mapping[str, tuple[list[float], list[float]]]] = field(default_factory=dict)
 
     @classmethod
     def read(cls, path: Path) -> RunRecord:
@@ -240,7 +242,7 @@ class _Reader:
 
     def read(self) -> RunRecord:
         manifest = self._manifest()
-        reports = tuple(self._reports())
+        reports = tuple(self._reports(optional="command" in ((manifest.get("spec") or {}).get("train") or {})))
         zero = self._zero(manifest, reports)
         decisions = tuple(self._since(zero, "decisions.jsonl", "at_s"))
         return RunRecord(
@@ -254,6 +256,7 @@ class _Reader:
             decisions=decisions,
             estimates=tuple(self._since(zero, "estimates.jsonl", "at_s", "links")) or _estimates_of(decisions),
             plans=self._plans(considered=bool(decisions)),
+            curves=self._curves(zero),
             zero_s=zero,
             gaps=(*self._gaps, *self._unwritten()),
         )
@@ -271,6 +274,8 @@ class _Reader:
             raise NotARun(f"{file}: not JSON ({error}); {remedy}") from error
         if not isinstance(manifest, dict):
             raise NotARun(f"{file}: not a manifest, which is a JSON object; {remedy}")
+        if "launch" in manifest:
+            raise NotARun(f"{self._path}: of `testbed launch`, which has no page; {remedy} of an experiment")
         return manifest
 
     def _summary(self) -> Mapping[str, Any]:
@@ -313,8 +318,19 @@ class _Reader:
         """Lines that need not be there, with their times since training began."""
         return ({**line, "at_s": line["at_s"] - zero} for line in self._lines(name, *needed, optional=True))
 
-    def _reports(self) -> Iterator[Report]:
-        for line in self._lines("rounds.jsonl", "member", "round"):
+    def _curves(self, zero: float) -> dict[str, dict[str, tuple[list[float], list[float]]]]:
+        curves: dict[str, dict[str, tuple[list[float], list[float]]]] = {}
+        for line in self._since(zero, "curves.jsonl", "at_s", "program", "values"):
+            for name, value in line["values"].items():
+                at, values = curves.setdefault(name, {}).setdefault(line["program"], ([], []))
+                if value is not None:
+                    at.append(line["at_s"])
+                    values.append(value)
+        return {name: each for name, each in curves.items() if any(at for at, _ in each.values())}
+
+    def _reports(self, optional: bool) -> Iterator[Report]:
+        """What members reported; `optional` where they are not ours, and report nothing."""
+        for line in self._lines("rounds.jsonl", "member", "round", optional=optional):
             known = {key: value for key, value in line.items() if key in _REPORT_FIELDS}
             try:
                 report: Report = convert_to(Report, known)

@@ -71,6 +71,8 @@ def badge(record: RunRecord) -> Badge:
 
 def key_figures(record: RunRecord) -> list[KeyFigure]:
     """What the page opens with: of the summary, or of the records where a run left none."""
+    if record.summary.get("not_judged"):
+        return _key_figures_of_program(record)
     training, sync = record.section("training"), record.section("sync")
     times = [round_.seconds for round_ in record.rounds]
     rate: Mapping[str, Any] = sync.get("seconds_per_round") or {
@@ -111,6 +113,16 @@ def key_figures(record: RunRecord) -> list[KeyFigure]:
         KeyFigure("updates lost", str(lost), f"{doubled} counted twice", "bad" if lost or doubled else ""),
     ]
     return [figure for figure in figures if figure.value != text.UNKNOWN]
+
+
+def _key_figures_of_program(record: RunRecord) -> list[KeyFigure]:
+    """Of a run whose training is not ours: nothing is known of its rounds."""
+    swaps = Counter(mark.kind for mark in record.marks)["network"]
+    return [
+        KeyFigure("the command took", text.seconds(record.section("training").get("wall_seconds")), "wall time"),
+        KeyFigure("over the WAN", text.size(record.section("sync").get("wan_bytes")), "rendezvous included"),
+        KeyFigure("network swaps", str(swaps)),
+    ]
 
 
 def known(scores: Mapping[str, Score]) -> Table | None:

@@ -38,7 +38,12 @@ def site_period(spec: ExperimentFile) -> int:
 
 def check_policy(experiment: Experiment) -> None:
     """Raise SpecError when the experiment's policy does not exist, refuses its options, or has no plan for the
-    network as the files declare it: found out by planning, before anything is built. CannotRun without a compiler."""
+    network as the files declare it: found out by planning, before anything is built. CannotRun without a compiler.
+
+    Where training is not ours there is nothing to plan.
+    """
+    if experiment.spec.program is not None:
+        return
     try:
         load_simulator()
     except CompilerError as error:

@@ -92,7 +92,10 @@ def compare(
     SpecError for any bad input, before the first run; CannotRun when this machine can't. A run that fails is
     counted as such, and the others go on.
     """
-    own = Experiment.load(file, overrides).spec.sync.policy
+    spec = Experiment.load(file, overrides).spec
+    if spec.program is not None:
+        raise SpecError(file, [Fault("train.command", "goes by no policy", "a `model`, or `testbed run`")])
+    own = spec.sync.policy
     changes = {
         (variant.text, seed): {**overrides, **variant.overrides(own), "seed": str(seed)}
         for seed in seeds

@@ -19,6 +19,9 @@ from testbed.spec.experiment import Experiment
 
 log = logging.getLogger(__name__)
 
+#: What a verdict on a run says nothing of where a program of somebody else's trains.
+NOT_JUDGED = ("the workers' compute, since a command declares none", "what was trained, since it is not ours")
+
 
 def conclude(experiment: Experiment, directory: RunDirectory, outcome: Outcome) -> dict[str, Any]:
     """Write `summary.json` and return it."""
@@ -67,6 +70,10 @@ def conclude(experiment: Experiment, directory: RunDirectory, outcome: Outcome) 
         final = directory.read_whole("final.json") or {}
         value["training"] |= iterations.training(final, reports)
         value["sync"] |= iterations.sync(final, reports)
+    if experiment.spec.program is not None:
+        value["training"]["identical_parameters"] = None
+        value["sync"] |= {"policy": None, "strategy": None}
+        value["not_judged"] = list(NOT_JUDGED)
     directory.use_reserve()
     directory.write("summary.json", value)
     return value
@@ -149,7 +156,7 @@ def _evidence(
         duplicated_updates=sum(r.duplicated for r in rounds),
         identical_parameters=identical,
         missed_events=outcome.missed_events,
-        alike=experiment.spec.sync.scheme.alike,
+        alike=experiment.spec.program is None and experiment.spec.sync.scheme.alike,
     )
 
 

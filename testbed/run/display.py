@@ -58,7 +58,7 @@ class Display:
         self.console.print(text, highlight=False)
 
     def pass_on(self, line: str) -> None:
-        """A line that a program of somebody else's has printed, as it is. Any thread may."""
+        """A line as it is. Any thread may."""
         self.console.file.write(f"{line}\n")  # in one piece: others write too
         self.console.file.flush()
 

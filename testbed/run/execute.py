@@ -21,7 +21,7 @@ from testbed.run.directory import RunDirectory
 from testbed.run.disk import shortage
 from testbed.run.display import Display
 from testbed.run.errors import CannotRun, RunFailed
-from testbed.run.run import Run
+from testbed.run.program import run_of
 from testbed.run.verdict import host_was_short
 from testbed.spec.experiment import Experiment
 
@@ -83,7 +83,7 @@ def _execute(
         with UndoStack() as stack:
             # Interrupted at the wrong moment, the way back may have missed something; this finds it by its label.
             stack.callback(_take_away, directory.id)
-            run = Run(experiment, directory, display)
+            run = run_of(experiment, directory, display)
             outcome = run.execute(strict)
     except RunFailed as error:
         return _failed(directory, display, in_full(error))
@@ -138,6 +138,10 @@ def _take_away(network: str) -> None:
 
 
 def _in_words(summary: Mapping[str, Any]) -> list[str]:
+    if "not_judged" in summary:
+        swaps = sum(swap["kind"] == "network" for swap in summary["swaps"])
+        took = f"the command ended on all workers after {summary['training']['wall_seconds']:.0f} s"
+        return [f"{took}; {swaps} network swaps", *(f"not judged: {what}" for what in summary["not_judged"])]
     training, sync, swaps = summary["training"], summary["sync"], summary["swaps"]
     loss, accuracy = training["final_loss"], training["final_accuracy"]
     learned = [f"loss {loss:.4f}"] if loss is not None else []

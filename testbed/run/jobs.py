@@ -92,7 +92,7 @@ class Jobs:
         spec = self._experiment.spec
         work = self._workload(worker, index)
         return Job(
-            rounds=spec.train.rounds,
+            rounds=spec.own_train.rounds,
             seed=spec.seed,
             scheme=spec.sync.strategy,
             options=asdict(spec.sync.own),
@@ -108,21 +108,21 @@ class Jobs:
         spec, workers = self._experiment.spec, self._experiment.topology.workers
         slowdown = spec.compute.slowdown
         return Workload(
-            model=spec.train.model,
-            batch=spec.train.batch,
-            optimizer=spec.train.optimizer.name,
-            learning_rate=spec.train.optimizer.learning_rate,
+            model=spec.own_train.model,
+            batch=spec.own_train.batch,
+            optimizer=spec.own_train.optimizer.name,
+            learning_rate=spec.own_train.optimizer.learning_rate,
             seed=spec.seed,
             shard=index,
             shards=len(workers),
-            partition=spec.train.partition.kind,
-            alpha=spec.train.partition.alpha,
+            partition=spec.own_train.partition.kind,
+            alpha=spec.own_train.partition.alpha,
             sites=tuple(other.site for other in workers),
-            parameters=spec.train.parameters or 0,
+            parameters=spec.own_train.parameters or 0,
             tensors=spec.sync.own.parts,
             step_seconds=spec.compute.step_seconds(worker),
-            device=spec.train.device,
-            evaluate_every=spec.train.evaluate_every,
+            device=spec.own_train.device,
+            evaluate_every=spec.own_train.evaluate_every,
             slow_factor=slowdown.factor if slowdown else 1.0,
             slow_probability=slowdown.probability if slowdown else 0.0,
             speeds=self._experiment.speeds.get(worker.name, ()),

@@ -22,6 +22,7 @@ def launch_over(topology: Topology, command: Command, containers: ProgramContain
 
     Raises what `launch_on` does, and what the network does where it does not come up.
     """
+    command.check([worker.name for worker in topology.workers])
     client = None if command.on_host else engine.connect()
     workers: Workers = "namespaces" if command.on_host else containers
     with _directory(topology.name, display) as directory, UndoStack() as stack:

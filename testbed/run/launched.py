@@ -8,6 +8,7 @@ from dataclasses import asdict
 
 from testbed.emulation.undo import UndoStack, in_full
 from testbed.launch.command import Command
+from testbed.launch.output import Told
 from testbed.launch.programs import Programs
 from testbed.launch.ranks import Rank
 from testbed.launch.recorder import Recorder
@@ -31,7 +32,7 @@ def carry_out(network: str, command: Command, directory: RunDirectory, display: 
     ranks = command.ranks(status["hosts"])
     _begin_manifest(directory, command, ranks, status)
     starter = command.starter(network, status["hosts"], directory.id)
-    programs = Programs(starter, ranks, directory.id, directory.path / "logs", display.pass_on)
+    programs = Programs(starter, ranks, directory.id, directory.path / "logs", passed_on(ranks, display))
     began_s, reason = time.time(), INTERRUPTED
     try:
         with UndoStack() as stack:
@@ -52,6 +53,12 @@ def carry_out(network: str, command: Command, directory: RunDirectory, display: 
         _summarize(directory, ranks, programs.codes, began_s, reason)
     display.pass_on(f"  {len(ranks)} processes, {time.time() - began_s:.1f} s; logs and traffic in {directory.path}")
     return failure is None
+
+
+def passed_on(ranks: Sequence[Rank], display: Display) -> Told:
+    """What shows the programs' lines, each after its program's name."""
+    width = max(len(rank.name) for rank in ranks)
+    return lambda name, line: display.pass_on(f"{name:<{width}} | {line}")
 
 
 def _begin_manifest(

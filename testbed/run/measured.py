@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from testbed.emulation.probe import LinkFidelity, measure_links
 from testbed.emulation.testbed import Testbed
 from testbed.run.directory import RunDirectory
 from testbed.run.display import Display
+from testbed.run.fidelity import KnownFidelity
 from testbed.run.fit import fits_host
 from testbed.run.manifest import Manifest
 from testbed.spec.experiment import Experiment
@@ -19,7 +19,7 @@ class MeasuredNetwork:
 
     manifest: Manifest
     fits: bool
-    fidelity: dict[str, LinkFidelity]
+    fidelity: KnownFidelity
 
 
 def build(
@@ -37,5 +37,5 @@ def build(
     testbed.build()
     manifest.add(offload=network.offload, switch=network.switch)
     with display.step("links measured from outside"):
-        fidelity = measure_links(network, lambda _: None)
+        fidelity = KnownFidelity(network)
     return MeasuredNetwork(manifest, fits, fidelity)

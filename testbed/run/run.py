@@ -86,7 +86,7 @@ class Run:
         watchdog = guard.enter_context(Watchdog(experiment, controller, directory.path))
         with display.step("workers loaded and joined"):
             workers.wait_until_joined(watchdog)
-        training = Training(experiment, testbed, watchdog, manifest, story, measured.fidelity, workers)
+        training = Training(experiment, testbed, watchdog, measured, story, workers)
         return training.go_on(guard)
 
     def fleet(self, network: str, control: Path) -> Fleet:

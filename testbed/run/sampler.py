@@ -9,9 +9,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from testbed.emulation.network import Network
+from testbed.emulation.node import ContainerHost
 from testbed.run.passed import Look, around
 from testbed.telemetry.host import CpuMeter
 
@@ -24,8 +26,11 @@ LOOKS = 10
 class Sampler:
     """Samples a network into `record` from a thread of its own, between `start` and `stop`."""
 
-    def __init__(self, network: Network, record: Callable[[Mapping[str, Any]], None]) -> None:
+    def __init__(self, network: Network, record: Callable[[Mapping[str, Any]], None], tcp: bool = False) -> None:
+        """With `tcp` what each worker's TCP has counted is told beside: of workers that are not ours, who tell nothing
+        themselves."""
         self._network = network
+        self._tcp = tcp
         self._record = record
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
@@ -76,6 +81,16 @@ class Sampler:
                 "unshaped_bytes": around(self._last, look) if self._last else {},
                 "busy_s": {name: round(after[name].busy_s, 4) for name in wan},
                 "cpu": round(self._cpu.read(), 4),
+                **({"tcp": _tcp_figures(self._network)} if self._tcp else {}),
             }
         )
         self._last = look
+
+
+def _tcp_figures(network: Network) -> dict[str, dict[str, int]]:
+    found = {}
+    for host in list(network.hosts):
+        if isinstance(host, ContainerHost):
+            with suppress(FileNotFoundError):  # its container has ended
+                found[host.name] = host.tcp_figures()
+    return found

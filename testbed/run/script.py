@@ -11,7 +11,8 @@ from testbed.controller.client import AdminClient, AdminError
 from testbed.emulation.testbed import Testbed
 from testbed.run import view
 from testbed.run.errors import RunFailed
-from testbed.spec.experiment import Event, Experiment
+from testbed.spec.event import Event
+from testbed.spec.experiment import Experiment
 
 
 class Script:
@@ -21,13 +22,14 @@ class Script:
         self,
         experiment: Experiment,
         testbed: Testbed,
-        controller: AdminClient,
+        controller: AdminClient | None,
         kill: Callable[[str], None],
         tell: Callable[[str, str], None],
         before_routes: Callable[[set[str]], None],
     ) -> None:
-        """`kill` ends a worker; `tell` hears what happens (kind, target); `before_routes` is called in a swap when its
-        new links, which it is given, are built and nothing passes them yet."""
+        """`controller` is None where members are not ours. `kill` ends a worker; `tell` hears what happens (kind,
+        target); `before_routes` is called in a swap when its new links, which it is given, are built and nothing passes
+        them yet."""
         self._experiment = experiment
         self._network = testbed.network
         self._replay = testbed.replay
@@ -63,7 +65,7 @@ class Script:
     @property
     def _is_oracle(self) -> bool:
         """Whether the controller is told what links truly carry."""
-        return self._experiment.spec.controller.knowledge == "oracle"
+        return self._controller is not None and self._experiment.spec.controller.knowledge == "oracle"
 
     def _make_happen(self, event: Event) -> None:
         if event.change:
@@ -77,7 +79,7 @@ class Script:
         if event.kill:
             self._kill(event.kill)
             self._tell("kill", event.kill)
-        if event.graph:
+        if event.graph and self._controller is not None:
             self._controller.change_graph(event.graph)
             self._tell("graph", event.graph)
         if event.swap:
@@ -99,6 +101,8 @@ class Script:
     def _inform(self) -> None:
         """Tell the controller of the underlay as it is declared to be now: it is to measure what traces do, unless it
         is an oracle."""
+        if self._controller is None:
+            return
         topology = self._network.topology
         down = self._network.links_in_force.down
         states = self._network.links_in_force.states() if self._is_oracle else view.declared_states(topology)

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from testbed.emulation.errors import EmulationError
-from testbed.emulation.probe import LinkFidelity, measure_links
+from testbed.emulation.probe import LinkFidelity
 from testbed.emulation.testbed import Testbed
 from testbed.run.errors import RunFailed
 from testbed.run.guard import Guard
-from testbed.run.manifest import Manifest
+from testbed.run.measured import MeasuredNetwork
 from testbed.run.sampler import Sampler
 from testbed.run.script import Script
 from testbed.run.story import Story
@@ -44,31 +44,29 @@ class Outcome:
 
 
 class Training:
-    """One training, watched. `fidelity` is what was measured of the links before it began."""
+    """One training, watched, on a network that was measured before."""
 
     def __init__(
         self,
         experiment: Experiment,
         testbed: Testbed,
         watchdog: Watchdog,
-        manifest: Manifest,
+        measured: MeasuredNetwork,
         story: Story,
-        fidelity: dict[str, LinkFidelity],
         workers: Workers,
     ) -> None:
-        self._rounds = experiment.spec.train.rounds
+        self._rounds = experiment.spec.own_train.rounds
         self._testbed = testbed
         self._watchdog = watchdog
-        self._manifest = manifest
+        self._manifest = measured.manifest
         self._story = story
-        self._fidelity = fidelity
+        self._fidelity = measured.fidelity
         self._workers = workers
         self._sampler = Sampler(testbed.network, story.sampled)
         self._script = Script(
-            experiment, testbed, watchdog.controller.admin, workers.kill, story.happened, self._network_changes
+            experiment, testbed, watchdog.controller.admin, workers.kill, story.happened, self._fidelity.follow_swap
         )
         self._status: dict[str, Any] = {}
-        self._rate_errors: dict[str, float] = {}
 
     def go_on(self, guard: Guard) -> Outcome:
         """Until the controller says it is over; what there is to know then. RunFailed when it broke off, or one look
@@ -107,14 +105,14 @@ class Training:
         if self._status["state"] == "failed":
             self._watchdog.check_host()  # whoever came to feel it first
             raise RunFailed(f"training stopped: {self._status['failure']}{self._workers.deaths()}")
-        self._keep_rate_errors()
+        self._fidelity.keep()
         return Outcome(
-            fidelity=self._fidelity,
+            fidelity=self._fidelity.measured,
             backend=testbed.network.shaper.name,
             training_started_s=started,
             training_ended_s=ended,
             lateness=testbed.network.links_in_force.lateness(),
-            rate_errors=self._rate_errors,
+            rate_errors=self._fidelity.rate_errors,
             status=self._status,
             network_swaps=self._script.swaps,
             missed_events=self._script.waiting,
@@ -129,14 +127,3 @@ class Training:
             return
         self._status = status
         self._story.follow(self._status, network.links_in_force.states())
-
-    def _network_changes(self, added: set[str]) -> None:
-        """A swap has built its new links, and has not moved any route or removed anything yet: the moment to measure
-        the new ones idle, and to keep what is known of the others."""
-        self._keep_rate_errors()
-        if added:
-            self._fidelity |= measure_links(self._testbed.network, lambda _: None, added)
-
-    def _keep_rate_errors(self) -> None:
-        counters = self._testbed.network.shaper.counters()
-        self._rate_errors |= {name: error for name, c in counters.items() if (error := c.rate_error) is not None}

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
-from testbed.link import LinkState
 from testbed.schemes import SCHEMES
-from testbed.schemes.graph import GraphKind
 from testbed.schemes.options import Misfit
 from testbed.spec.compute import ComputeSection
 from testbed.spec.errors import Fault, SpecError
-from testbed.spec.load import Pair, Strict, misfit, parse_yaml, read_yaml, validate
+from testbed.spec.event import Event
+from testbed.spec.load import Strict, misfit, parse_yaml, read_yaml, validate
+from testbed.spec.program import ProgramSection
 from testbed.spec.sync import SyncField, read_sync
 from testbed.spec.topology import MAX_SCALE, MIN_SCALE, Topology
-from testbed.spec.units import Delay, Duration, Loss, Rate
+from testbed.spec.units import Duration
 from testbed.trace.speed import Speeds
 from testbed.trace.trace import LEAST_RATE_BPS, MOST_RATE_BPS, TraceError
 
@@ -83,6 +83,17 @@ class TrainSection(Strict):
         return 4 * (self.parameters or PARAMETERS[self.model])
 
 
+def read_train(value: Any) -> Any:
+    """A file's value of `train` as what it is: a program, where it has a command, or a model of ours."""
+    if isinstance(value, TrainSection | ProgramSection):
+        return value
+    program = isinstance(value, Mapping) and "command" in value
+    return (ProgramSection if program else TrainSection).model_validate(value)
+
+
+TrainField = Annotated[TrainSection | ProgramSection, BeforeValidator(read_train)]
+
+
 class ControllerSection(Strict):
     """When another plan is adopted: replanned every `period`, its predicted gain above `margin`, and the plan in
     force at least `dwell` rounds old.
@@ -111,61 +122,6 @@ class ElasticSection(Strict):
     lease: Duration = Field(default=5.0, ge=0.5)
 
 
-class LinkChange(Strict):
-    """New values for a directed link; what is left out stays."""
-
-    link: str
-    rate: Rate | None = None
-    delay: Delay | None = None
-    jitter: Delay | None = None
-    loss: Loss | None = None
-
-    def after(self, earlier: LinkChange) -> LinkChange:
-        """Both in one: what is left out here is as it was changed before."""
-        given = {name: value for name in LinkChange.model_fields if (value := getattr(self, name)) is not None}
-        return earlier.model_copy(update=given)
-
-    def scaled(self, factor: float) -> LinkChange:
-        """The same change with its rate multiplied, as an experiment's scale does."""
-        return self if self.rate is None else self.model_copy(update={"rate": self.rate * factor})
-
-    def over(self, state: LinkState) -> LinkState:
-        """The state with the values given here. A rate takes the place of single opportunities too."""
-        state = state if self.loss is None else state.losing(self.loss)
-        return replace(
-            state if self.rate is None else replace(state, rate_bps=self.rate, delivery=None),
-            delay_s=state.delay_s if self.delay is None else self.delay,
-            jitter_s=state.jitter_s if self.jitter is None else self.jitter,
-        )
-
-
-class Event(Strict):
-    """Something that happens, at a time after training began or when a round is complete: exactly one thing.
-
-    `change` a directed link's values; take a physical pair `down` or `up` (`paris-tokyo` as two names);
-    `swap` the network for that of another topology file; `kill` a worker's container, where the run is elastic or its
-    strategy goes on without it; go over to another communication `graph` (docs/decentralized.md).
-    """
-
-    at: Duration | None = None
-    round: int | None = Field(default=None, ge=1)
-    change: LinkChange | None = None
-    down: Pair[str] | None = None
-    up: Pair[str] | None = None
-    swap: str | None = Field(default=None, min_length=1)
-    kill: str | None = None
-    graph: GraphKind | None = None
-
-    @model_validator(mode="after")
-    def _one_moment_one_thing(self) -> Self:
-        if (self.at is None) == (self.round is None):
-            raise ValueError("needs one moment | either `at: 30s` or `round: 40`")
-        things = [name for name in ("change", "down", "up", "swap", "kill", "graph") if getattr(self, name) is not None]
-        if len(things) != 1:
-            raise ValueError(f"does {' and '.join(things) or 'nothing'} | one of change, down, up, swap, kill, graph")
-        return self
-
-
 class ExperimentFile(Strict):
     """The file as written.
 
@@ -177,7 +133,7 @@ class ExperimentFile(Strict):
     scale: float = Field(default=1.0, ge=MIN_SCALE, le=MAX_SCALE)
     backend: Literal["auto", "netem", "userspace"] = "auto"
     transport: Literal["fitted", "kernel"] = "fitted"
-    train: TrainSection
+    train: TrainField
     compute: ComputeSection = ComputeSection()
     sync: SyncField = read_sync({})
     controller: ControllerSection = ControllerSection()
@@ -185,10 +141,29 @@ class ExperimentFile(Strict):
     events: list[Event] = Field(default_factory=list)
     seed: int = Field(default=1, ge=0, lt=2**32)
 
+    @model_validator(mode="after")
+    def _fits_a_program(self) -> Self:
+        given = [name for name in ("compute", "sync", "controller", "elastic") if name in self.model_fields_set]
+        if self.program is not None and given:
+            raise misfit(given[0], "is for training that is ours, and `train` has a command", "leave it out")
+        return self
+
+    @property
+    def program(self) -> ProgramSection | None:
+        """What is trained where that is not ours."""
+        return self.train if isinstance(self.train, ProgramSection) else None
+
+    @property
+    def own_train(self) -> TrainSection:
+        """What is trained where that is ours; TypeError where it is not."""
+        if not isinstance(self.train, TrainSection):
+            raise TypeError(f"{self.name} trains by a command")
+        return self.train
+
     @property
     def round_bytes(self) -> int:
         """What one member contributes to a round, through the codec; with PowerSGD, what it would be without."""
-        values = self.train.model_bytes / 4 * self.sync.own.round_share
+        values = self.own_train.model_bytes / 4 * self.sync.own.round_share
         return max(1, round(values * self.sync.bytes_per_value))
 
 
@@ -217,6 +192,7 @@ class Experiment:
         networks = {swap: _scaled(Topology.load(file.parent / swap), spec.scale, file) for swap in swaps}
         faults = [*_check_elastic(spec, topology), *_check_link_codecs(spec, topology)]
         faults += [*_check_events(spec, topology, networks), *spec.compute.check(topology)]
+        faults += spec.program.check(topology, file.parent) if spec.program is not None else []
         if faults:
             raise SpecError(file, faults)
         return cls(spec, topology, networks, file, spec.compute.read_speeds(topology, file))
@@ -289,10 +265,22 @@ def _check_events(spec: ExperimentFile, topology: Topology, networks: Mapping[st
     for number, event in sorted(enumerate(spec.events), key=lambda item: item[1].at or 0.0):
         in_force = _links_at(event, spec, topology, networks) if timed and event.at is not None else known
         faults += _check_event(f"events.{number}", event, spec, topology, networks, in_force)
-        if event.round is not None and event.round > spec.train.rounds:
-            rule = f"round {event.round} never comes: training has {spec.train.rounds}"
-            faults.append(Fault(f"events.{number}.round", rule, f"a round from 1 to {spec.train.rounds}"))
+        if spec.program is not None:
+            faults += _check_beside_program(f"events.{number}", event)
+        elif event.round is not None and event.round > spec.own_train.rounds:
+            rule = f"round {event.round} never comes: training has {spec.own_train.rounds}"
+            faults.append(Fault(f"events.{number}.round", rule, f"a round from 1 to {spec.own_train.rounds}"))
     return faults
+
+
+def _check_beside_program(field: str, event: Event) -> list[Fault]:
+    """What can't happen to a program: nothing here knows of its rounds, or speaks to it."""
+    wrong = {"round": "`at: 30s`", "kill": "an event of the network", "graph": "an event of the network"}
+    return [
+        Fault(f"{field}.{name}", "is for training that is ours, and `train` has a command", remedy)
+        for name, remedy in wrong.items()
+        if getattr(event, name) is not None
+    ]
 
 
 def _check_elastic(spec: ExperimentFile, topology: Topology) -> list[Fault]:
@@ -351,14 +339,14 @@ def _check_event(
     if event.change and event.change.rate and not _can_be(rate := event.change.rate * spec.scale):
         rule = f"is {rate:g} bit/s at the experiment's scale"
         faults.append(Fault(f"{field}.change.rate", rule, f"what leaves it {RATES_IN_WORDS}"))
-    if event.kill is not None:
+    if event.kill is not None and spec.program is None:
         workers = {worker.name for worker in topology.workers}
         if spec.elastic is None and not spec.sync.scheme.survives:
             rule = f"ends a run that is not elastic, unless its strategy is {_surviving()}"
             faults.append(Fault(f"{field}.kill", rule, "`elastic: {quorum: 2}` beside it"))
         if event.kill not in workers:
             faults.append(Fault(f"{field}.kill", f"no worker {event.kill!r} is there", _some(workers)))
-    if event.graph and not spec.sync.scheme.survives:
+    if event.graph and spec.program is None and not spec.sync.scheme.survives:
         rule = f"the members of {spec.sync.strategy} can't go over to another graph"
         faults.append(Fault(f"{field}.graph", rule, f"`strategy:` {_surviving()}"))
     for kind in ("down", "up"):

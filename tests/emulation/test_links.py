@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from testbed.emulation.links import Links
 from testbed.emulation.shaping.base import ShapingError
 from testbed.link import LinkState, Opportunities
-from testbed.spec.experiment import LinkChange
+from testbed.spec.event import LinkChange
 from testbed.spec.topology import Link
 from testbed.trace.trace import Row, Trace
 from tests.emulation.recorder import Recorder

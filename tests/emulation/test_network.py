@@ -22,7 +22,7 @@ from testbed.emulation.shaping import open_shaper
 from testbed.emulation.wiring import needs_single_frames
 from testbed.link import LinkState, Opportunities, Queue
 from testbed.run.verdict import RATE_TOLERANCE, RTT_TOLERANCE_S
-from testbed.spec.experiment import LinkChange
+from testbed.spec.event import LinkChange
 from testbed.spec.topology import Lan, Topology
 from testbed.trace.trace import Row, Trace
 

@@ -15,7 +15,7 @@ from testbed.emulation.links import Links
 from testbed.emulation.replay import AHEAD_S, Replay, changes_from
 from testbed.emulation.shaping.base import ShapingError
 from testbed.link import LinkState
-from testbed.spec.experiment import LinkChange
+from testbed.spec.event import LinkChange
 from testbed.spec.topology import Link
 from testbed.trace.trace import End, Row, Trace
 from tests.emulation.recorder import Recorder

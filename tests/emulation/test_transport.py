@@ -30,7 +30,7 @@ from testbed.emulation.transport import (
     settings_for,
 )
 from testbed.link import link_name
-from testbed.spec.experiment import LinkChange
+from testbed.spec.event import LinkChange
 from testbed.spec.topology import Topology
 from testbed.trace.trace import Row, Trace
 from tests.emulation.test_routing import networks

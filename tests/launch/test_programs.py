@@ -51,7 +51,7 @@ def start(tmp_path: Path, told: list[str]) -> Iterator[Start]:
 
     def make(*scripts: str) -> Programs:
         ranks = [Rank(name, name, {}) for name, _ in zip(NAMES, scripts, strict=False)]
-        made.append(Programs(Here(scripts), ranks, LAUNCH, tmp_path, told.append))
+        made.append(Programs(Here(scripts), ranks, LAUNCH, tmp_path, lambda *line: told.append(" | ".join(line))))
         made[-1].start()
         return made[-1]
 
@@ -111,7 +111,7 @@ def test_what_programs_have_started_ends_with_them_however_far_it_went(start: St
 
 def test_one_that_cannot_be_started_is_said_and_ends_the_others(tmp_path: Path, told: list[str]) -> None:
     ranks = [Rank(name, name, {}) for name in NAMES[:2]]
-    programs = Programs(Here([WAITS, ""]), ranks, LAUNCH, tmp_path, told.append)
+    programs = Programs(Here([WAITS, ""]), ranks, LAUNCH, tmp_path, lambda *line: told.append(" | ".join(line)))
     with pytest.raises(BadCommand):
         programs.start()
     programs.end()

@@ -17,7 +17,7 @@ PARIS = [Peer("paris-w0", "paris", "10.0.0.2"), Peer("tokyo-w0", "tokyo", "10.0.
 def test_ranks_are_torchruns(workers: int, nproc: int) -> None:
     """Each rank once, worker by worker; a worker's ranks know which they are there."""
     peers = [Peer(f"s{number}-w0", f"s{number}", f"10.0.{number}.2") for number in range(workers)]
-    ranks = ranks_of(["python", "train.py"], peers, nproc)
+    ranks = ranks_of({peer.name: ["train"] for peer in peers}, peers, nproc)
     assert [int(rank.environment["RANK"]) for rank in ranks] == list(range(workers * nproc))
     for number, rank in enumerate(ranks):
         assert rank.worker == rank.environment["TESTBED_WORKER"] == peers[number // nproc].name
@@ -29,14 +29,15 @@ def test_ranks_are_torchruns(workers: int, nproc: int) -> None:
 
 
 def test_a_process_knows_the_network() -> None:
-    environment = ranks_of(["train"], PARIS, 1)[1].environment
+    environment = ranks_of({"paris-w0": ["train"], "tokyo-w0": ["train"]}, PARIS, 1)[1].environment
     assert environment["TESTBED_SITE"] == "tokyo"
     assert environment["TESTBED_PEERS"] == "paris-w0=10.0.0.2,tokyo-w0=10.0.1.2"
     assert environment["GLOO_SOCKET_IFNAME"] == environment["NCCL_SOCKET_IFNAME"] == "eth0"
 
 
 def test_torchrun_is_one_agent_a_worker() -> None:
-    agents = ranks_of(["torchrun", "train.py"], PARIS, 2)
+    command = ["torchrun", "train.py"]
+    agents = ranks_of({"paris-w0": command, "tokyo-w0": command}, PARIS, 2)
     assert [agent.name for agent in agents] == ["paris-w0", "tokyo-w0"]
     told = [{name: value for name, value in agent.environment.items() if name.startswith("PET_")} for agent in agents]
     common = {"PET_NNODES": "2", "PET_NPROC_PER_NODE": "2", "PET_MASTER_ADDR": "10.0.0.2", "PET_MASTER_PORT": "29500"}

@@ -16,7 +16,8 @@ from testbed.link import LinkState
 from testbed.run.errors import RunFailed
 from testbed.run.script import Script
 from testbed.run.view import declared_states
-from testbed.spec.experiment import Experiment, LinkChange
+from testbed.spec.event import LinkChange
+from testbed.spec.experiment import Experiment
 from testbed.spec.topology import Link, Topology
 from tests.spec.files import EXPERIMENT, TOPOLOGY, spoilt, write
 

@@ -9,7 +9,8 @@ import yaml
 from testbed.link import LinkState
 from testbed.planning import policy_names
 from testbed.spec.errors import SpecError
-from testbed.spec.experiment import DATASETS, PARAMETERS, Experiment, LinkChange
+from testbed.spec.event import LinkChange
+from testbed.spec.experiment import DATASETS, PARAMETERS, Experiment
 from tests.spec.files import EXPERIMENT, TOPOLOGY, spoilt, write
 
 pytestmark = pytest.mark.unit

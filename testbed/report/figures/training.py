@@ -15,12 +15,16 @@ from testbed.report.figures.canvas import (
     over_time,
     style,
 )
+from testbed.report.figures.curves import draw_curves
 from testbed.report.figures.marks import draw_marks
 from testbed.report.record import RunRecord
 
 
 def draw_training(record: RunRecord) -> Drawing | None:
-    """Loss above, accuracy below where there is one; swaps and events through both."""
+    """Loss above, accuracy below where there is one, or what programs that are not ours said; swaps and events through
+    all."""
+    if record.curves:
+        return draw_curves(record)
     loss, accuracy = record.metric("loss"), record.metric("accuracy")
     curves = [
         (title, curve, colour)

@@ -1,0 +1,68 @@
+"""What happens while an experiment runs: a link's values, a link down or up, another network, a worker's end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from testbed.link import LinkState
+from testbed.schemes.graph import GraphKind
+from testbed.spec.load import Pair, Strict
+from testbed.spec.units import Delay, Duration, Loss, Rate
+
+
+class LinkChange(Strict):
+    """New values for a directed link; what is left out stays."""
+
+    link: str
+    rate: Rate | None = None
+    delay: Delay | None = None
+    jitter: Delay | None = None
+    loss: Loss | None = None
+
+    def after(self, earlier: LinkChange) -> LinkChange:
+        """Both in one: what is left out here is as it was changed before."""
+        given = {name: value for name in LinkChange.model_fields if (value := getattr(self, name)) is not None}
+        return earlier.model_copy(update=given)
+
+    def scaled(self, factor: float) -> LinkChange:
+        """The same change with its rate multiplied, as an experiment's scale does."""
+        return self if self.rate is None else self.model_copy(update={"rate": self.rate * factor})
+
+    def over(self, state: LinkState) -> LinkState:
+        """The state with the values given here. A rate takes the place of single opportunities too."""
+        state = state if self.loss is None else state.losing(self.loss)
+        return replace(
+            state if self.rate is None else replace(state, rate_bps=self.rate, delivery=None),
+            delay_s=state.delay_s if self.delay is None else self.delay,
+            jitter_s=state.jitter_s if self.jitter is None else self.jitter,
+        )
+
+
+class Event(Strict):
+    """Something that happens, at a time after training began or when a round is complete: exactly one thing.
+
+    `change` a directed link's values; take a physical pair `down` or `up` (`paris-tokyo` as two names);
+    `swap` the network for that of another topology file; `kill` a worker's container, where the run is elastic or its
+    strategy goes on without it; go over to another communication `graph` (docs/decentralized.md).
+    """
+
+    at: Duration | None = None
+    round: int | None = Field(default=None, ge=1)
+    change: LinkChange | None = None
+    down: Pair[str] | None = None
+    up: Pair[str] | None = None
+    swap: str | None = Field(default=None, min_length=1)
+    kill: str | None = None
+    graph: GraphKind | None = None
+
+    @model_validator(mode="after")
+    def _one_moment_one_thing(self) -> Self:
+        if (self.at is None) == (self.round is None):
+            raise ValueError("needs one moment | either `at: 30s` or `round: 40`")
+        things = [name for name in ("change", "down", "up", "swap", "kill", "graph") if getattr(self, name) is not None]
+        if len(things) != 1:
+            raise ValueError(f"does {' and '.join(things) or 'nothing'} | one of change, down, up, swap, kill, graph")
+        return self

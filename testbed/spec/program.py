@@ -1,0 +1,63 @@
+"""What an experiment trains where that is not ours: a command on its workers, and what surrounds it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from testbed.spec.errors import Fault
+from testbed.spec.load import Strict
+from testbed.spec.topology import Topology
+from testbed.spec.units import Size
+
+Words = Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)]
+
+#: What has these names is the launch's to say.
+OWN = ("TESTBED_", "PET_")
+
+
+class ProgramSection(Strict):
+    """A command that trains on every worker, or one for each by its name. It ends the run when it ends on all of them.
+
+    Relative paths are from the experiment's folder. `files` is what containers see as /work; `image` one that the
+    engine has, a Dockerfile or a requirements file; `tmp`, `shm` and `out` the room in /tmp, /dev/shm and /out.
+    """
+
+    command: Words | dict[str, Words]
+    files: str = "."
+    image: str | None = None
+    nproc: int = Field(default=1, ge=1, le=1024)
+    environment: dict[str, str] = Field(default_factory=dict)
+    tmp: Size = 64 << 20
+    shm: Size = 64 << 20
+    out: Size = 256 << 20
+
+    def commands(self, topology: Topology) -> Mapping[str, Sequence[str]]:
+        """The command of each worker that has one."""
+        if isinstance(self.command, dict):
+            return self.command
+        return {worker.name: self.command for worker in topology.workers}
+
+    def image_from(self, folder: Path) -> str | None:
+        """The image, a file's path from this folder on."""
+        if self.image is not None and (folder / self.image).is_file():
+            return str(folder / self.image)
+        return self.image
+
+    def check(self, topology: Topology, folder: Path) -> list[Fault]:
+        """What of it can't be."""
+        faults = []
+        workers = [worker.name for worker in topology.workers]
+        for name in self.command if isinstance(self.command, dict) else ():
+            if name not in workers:
+                rule = f"no worker {name!r} is in {topology.file}"
+                faults.append(Fault(f"train.command.{name}", rule, f"some of {', '.join(workers[:12])}"))
+        if not (folder / self.files).is_dir():
+            faults.append(Fault("train.files", f"{folder / self.files} is no folder", "one that is there"))
+        for name in self.environment:
+            if name.startswith(OWN) or "=" in name or not name:
+                faults.append(Fault(f"train.environment.{name}", "is not to be set here", "another name"))
+        return faults
