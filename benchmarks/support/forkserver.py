@@ -78,7 +78,7 @@ class ForkedWorkers(Fleet):
             name = request.worker.name
             more = ["--control", f"unix:{self._control / name / SOCKET}", "--data", str(self._server.folder)]
             log = self._log(name)
-            self._pids[name] = self._server.fork([*request.command, *more], log)
+            self._pids[name] = self._server.fork([*(request.command or ()), *more], log)
         return dict(self._pids)
 
     def kill(self, worker: str) -> None:

@@ -55,7 +55,7 @@ links:
 
 def make_workspace(folder: Path) -> Path:
     """A copy of what fuzzed files may refer to."""
-    for name in ("topologies", "traces", "experiments"):
+    for name in ("topologies", "traces", "experiments", "examples"):
         copytree(ROOT / name, folder / name, ignore=ignore_patterns("__pycache__"), dirs_exist_ok=True)
     return folder
 

@@ -17,10 +17,11 @@ from starlette.responses import PlainTextResponse
 from testbed.controller.admin_access import AdminAccess
 from testbed.emulation import desk, label
 from testbed.emulation.difference import Difference
+from testbed.emulation.history import History
 from testbed.emulation.links import Links
 from testbed.emulation.live import LiveLinks
 from testbed.emulation.network import Network
-from testbed.emulation.requests import LinkRequest, RequestServer, StatusRequest, SwapRequest
+from testbed.emulation.requests import HistoryRequest, LinkRequest, RequestServer, StatusRequest, SwapRequest
 from testbed.emulation.testbed import Swapped, Testbed
 from testbed.spec.topology import Topology
 from tests.emulation.recorder import Recorder
@@ -37,9 +38,9 @@ TOKEN = "a-token"
 class Standing:
     """A network that is up but for its packets: its links, and the swap of its topology."""
 
-    def __init__(self, topology: Topology) -> None:
+    def __init__(self, topology: Topology, history: History) -> None:
         self._topology = topology
-        self._in_force = Links(Recorder(), lambda *_: None)
+        self._in_force = Links(Recorder(), history.note)
         for link in topology.links.values():
             self._in_force.add(link)
         network = SimpleNamespace(topology=topology, links_in_force=self._in_force, take=self._take)
@@ -61,7 +62,9 @@ def owned(folder: Path) -> Iterator[Feed]:
         patch.chdir(topology.file.parent)
         patch.setattr(label, "STATE_ROOT", folder / "s")
         patch.setattr(desk, "status", lambda _: {})
-        with label.labelled(NAME) as state, RequestServer(NAME, desk.Desk(cast(Testbed, Standing(topology))).answer):
+        history = History()
+        answering = desk.Desk(cast(Testbed, Standing(topology, history)), history)
+        with label.labelled(NAME) as state, RequestServer(NAME, answering.answer):
 
             def feed(data: bytes) -> None:
                 with nothing_unhandled("testbed.emulation"), socket.socket(socket.AF_UNIX) as connection:
@@ -100,6 +103,7 @@ OWNED = {
     "status": StatusRequest(),
     "rate": LinkRequest(link=LINK, values={"rate": "5mbit", "delay": "20ms", "jitter": "1ms", "loss": "0.1%"}),
     "down": LinkRequest(link=LINK, up=False),
+    "history": HistoryRequest(since=2),
     "swap": SwapRequest(file=Path("smoke.yaml")),
 }
 HOST = b"host: 127.0.0.1:80"
