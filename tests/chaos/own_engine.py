@@ -65,7 +65,7 @@ def used() -> Iterator[OwnEngine]:
     image, before = ensure_worker_image(engine.connect(), lambda _: None), os.environ.get(VARIABLE)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="chaos-engine")))
-        stack.callback(_unmount, folder)
+        stack.callback(_unmount, folder, DATA)
         stack.enter_context(_containerd(folder))
         own = OwnEngine(folder)
         own.start()
@@ -107,8 +107,8 @@ def _restore(before: str | None) -> None:
         os.environ[VARIABLE] = before
 
 
-def _unmount(folder: Path) -> None:
+def _unmount(*folders: Path) -> None:
     """What an engine that was killed has mounted there."""
     mounted = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-    for path in reversed([path for path in mounted if path.startswith(f"{folder}/")]):
+    for path in reversed([path for path in mounted if path.startswith(tuple(f"{folder}/" for folder in folders))]):
         subprocess.run(["umount", path], check=False, capture_output=True)
