@@ -341,7 +341,7 @@ class Plan:
             )
         except PlanError:
             raise
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
+        except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
             raise PlanError(f"not a plan: {error!r}") from error
 
     def dumps(self) -> str:

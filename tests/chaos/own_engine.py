@@ -1,6 +1,10 @@
 """A Docker engine of the nemesis's own, which may be killed: nobody else's containers are on it.
 
-It makes no bridge and no rules, and keeps its images from one case to the next.
+    containerd  <-  dockerd, which dies  <-  the run
+
+As where the distribution starts them, containerd is a service of its own, and outlives dockerd with all containers;
+dockerd ends those that it finds when it starts. It makes no bridge and no rules, and keeps its images from one case to
+the next.
 """
 
 from __future__ import annotations
@@ -9,8 +13,9 @@ import os
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import docker
@@ -21,17 +26,18 @@ from tests.run.running import REPOSITORY
 
 DATA = REPOSITORY / "build" / "chaos-engine"
 VARIABLE = "DOCKER_HOST"
+CONTAINERD_S = 20.0
 
 
 class OwnEngine:
-    """An engine whose socket and state are in a folder with a short path: a socket's has 107 characters."""
+    """An engine whose sockets and state are in a folder with a short path: a socket's has 107 characters."""
 
     def __init__(self, folder: Path) -> None:
         self.address = f"unix://{folder}/docker.sock"
         self._record, self._log = folder / "engine.json", DATA / "log"
         self._options = (
             *("--data-root", str(DATA / "data"), "--exec-root", str(folder / "exec"), "--pidfile", str(folder / "pid")),
-            *("--bridge=none", "--iptables=false", "--ip6tables=false"),
+            *("--containerd", str(folder / "containerd.sock"), "--bridge=none", "--iptables=false"),
         )
 
     def start(self) -> None:
@@ -46,7 +52,9 @@ class OwnEngine:
                 os.waitpid(own.process.pid, 0)
 
     def stop(self) -> None:
-        """With all its containers. EngineError where it does not end."""
+        """With all its containers, which one that was killed left. EngineError where it does not start or end."""
+        if engine.own_engine(self._record) is None:
+            self.start()
         engine.stop_engine(self._record)
 
 
@@ -54,19 +62,53 @@ class OwnEngine:
 def used() -> Iterator[OwnEngine]:
     """While inside, an engine of its own is the one that runs use; it has the worker image."""
     DATA.mkdir(parents=True, exist_ok=True)
-    image = ensure_worker_image(engine.connect(), lambda _: None)
-    with tempfile.TemporaryDirectory(prefix="chaos-engine") as folder:
-        own, before = OwnEngine(Path(folder)), os.environ.get(VARIABLE)
+    image, before = ensure_worker_image(engine.connect(), lambda _: None), os.environ.get(VARIABLE)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="chaos-engine")))
+        stack.callback(_unmount, folder, DATA)
+        stack.enter_context(_containerd(folder))
+        own = OwnEngine(folder)
         own.start()
-        try:
-            if not exists(docker.DockerClient(base_url=own.address), image):
-                with subprocess.Popen(["docker", "save", image], stdout=subprocess.PIPE) as saved:
-                    command = ["docker", "--host", own.address, "load", "--quiet"]
-                    subprocess.run(command, stdin=saved.stdout, check=True, capture_output=True)
-            os.environ[VARIABLE] = own.address
-            yield own
-        finally:
-            os.environ.pop(VARIABLE, None)
-            if before is not None:
-                os.environ[VARIABLE] = before
-            own.stop()
+        stack.callback(own.stop)
+        _give(own, image)
+        os.environ[VARIABLE] = own.address
+        stack.callback(_restore, before)
+        yield own
+
+
+@contextmanager
+def _containerd(folder: Path) -> Iterator[None]:
+    """The service below it, which is not killed."""
+    socket, state = folder / "containerd.sock", folder / "containerd"
+    command = ["containerd", "--address", str(socket), "--root", str(DATA / "containerd"), "--state", str(state)]
+    with (DATA / "containerd-log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+    try:
+        until = time.monotonic() + CONTAINERD_S
+        while not socket.exists() and time.monotonic() < until:
+            time.sleep(0.05)
+        yield
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _give(own: OwnEngine, image: str) -> None:
+    """Have it have the image, as the engine that everybody uses has it."""
+    if not exists(docker.DockerClient(base_url=own.address), image):
+        with subprocess.Popen(["docker", "save", image], stdout=subprocess.PIPE) as saved:
+            command = ["docker", "--host", own.address, "load", "--quiet"]
+            subprocess.run(command, stdin=saved.stdout, check=True, capture_output=True)
+
+
+def _restore(before: str | None) -> None:
+    os.environ.pop(VARIABLE, None)
+    if before is not None:
+        os.environ[VARIABLE] = before
+
+
+def _unmount(*folders: Path) -> None:
+    """What an engine that was killed has mounted there."""
+    mounted = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    for path in reversed([path for path in mounted if path.startswith(tuple(f"{folder}/" for folder in folders))]):
+        subprocess.run(["umount", path], check=False, capture_output=True)

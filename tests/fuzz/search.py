@@ -6,11 +6,12 @@ files that were findings.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from tests.fuzz.targets import GUIDES, module_of, target
@@ -101,8 +102,23 @@ def search_python(name: str, seconds: int, folder: Path) -> None:
         found = target(name)
     arguments = arguments_for(name, {**found.seeds, **kept(name)}, seconds, folder)
     with tempfile.TemporaryDirectory(dir="/dev/shm") as place, found.fed(Path(place)) as feed:
-        atheris.Setup([sys.argv[0], *arguments], feed)
+        atheris.Setup([sys.argv[0], *arguments], keeping(feed, folder / "findings" / f"{name}-"))
         atheris.Fuzz()
+
+
+def keeping(feed: Callable[[bytes], None], prefix: Path) -> Callable[[bytes], None]:
+    """What writes inputs that are findings to files, as libFuzzer does where PyTorch is not loaded."""
+
+    def feed_or_keep(data: bytes) -> None:
+        try:
+            feed(data)
+        except BaseException:
+            file = Path(f"{prefix}{hashlib.sha256(data).hexdigest()[:16]}")
+            file.write_bytes(data)
+            print(f"Test unit written to {file}", file=sys.stderr, flush=True)
+            raise
+
+    return feed_or_keep
 
 
 if __name__ == "__main__":

@@ -187,6 +187,24 @@ static int number_of(const struct link *l)
     return (int)(l - links);
 }
 
+static void end_schedule(struct link *l)
+{
+    if (l->schedule.moments)
+        munmap((void *)l->schedule.moments, l->schedule.count * sizeof *l->schedule.moments);
+    l->schedule = (struct schedule){0};
+}
+
+/* Nothing is left of a link that is attached, or that was to be. */
+static void clear(struct link *l)
+{
+    leave_namespace(l);
+    end_schedule(l);
+    forget_link(l);
+    free(l->changes);
+    free(l->ring);
+    *l = (struct link){0};
+}
+
 static bool attach(struct link *l, const char *rest)
 {
     char interface[IFNAMSIZ];
@@ -206,7 +224,7 @@ static bool attach(struct link *l, const char *rest)
         return false;
     if (!configure_queue(l, NFQNL_CFG_CMD_BIND)) {
         int reason = errno;
-        leave_namespace(l);
+        clear(l);
         return fail("NFQUEUE %d of %s: %s", number_of(l), path, strerror(reason));
     }
     if (number_of(l) >= link_count)
@@ -242,13 +260,6 @@ static bool forget(struct link *l, const char *rest)
         return false;
     forget_changes(l);
     return true;
-}
-
-static void end_schedule(struct link *l)
-{
-    if (l->schedule.moments)
-        munmap((void *)l->schedule.moments, l->schedule.count * sizeof *l->schedule.moments);
-    l->schedule = (struct schedule){0};
 }
 
 static bool unfollow(struct link *l, const char *rest)
@@ -309,12 +320,7 @@ static bool detach(struct link *l, const char *rest)
         return true;
     bool unbound = configure_queue(l, NFQNL_CFG_CMD_UNBIND); /* the kernel drops what it held */
     int reason = errno;
-    leave_namespace(l);
-    end_schedule(l);
-    forget_link(l);
-    free(l->changes);
-    free(l->ring);
-    *l = (struct link){0};
+    clear(l);
     return unbound ? true : fail("unbinding NFQUEUE %d: %s", number_of(l), strerror(reason));
 }
 
