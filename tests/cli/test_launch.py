@@ -12,11 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
+import docker
 import pytest
 from typer.testing import CliRunner
 
 from testbed.cli import app
 from testbed.emulation import label
+from testbed.emulation.image import hash_of
 from tests.cli.standing import ROOT, Standing, command, environment, left_of, testbed, write
 from tests.waiting import until
 
@@ -230,9 +232,13 @@ def test_an_image_of_somebody_else_has_the_same_restrictions(pair: Path, tmp_pat
     subprocess.run(["cc", "-static", "-o", tmp_path / "stranger", tmp_path / "stranger.c"], check=True)
     (tmp_path / "Dockerfile").write_text(DOCKERFILE)
     tmp_path.chmod(0o755)
-    launching = Launching(tmp_path, pair, "--image", "Dockerfile", "--tmp", "8MiB", "--", "/stranger")
-    assert launching.line(r"oslo-w0   \| (.*)")[1] == "user 10001, data of 8 MiB, root -1"
-    assert launching.end()[0] == 0
+    try:
+        launching = Launching(tmp_path, pair, "--image", "Dockerfile", "--tmp", "8MiB", "--", "/stranger")
+        assert launching.line(r"oslo-w0   \| (.*)")[1] == "user 10001, data of 8 MiB, root -1"
+        assert launching.end()[0] == 0
+    finally:
+        made = hash_of([str((tmp_path / "Dockerfile").resolve())])
+        docker.from_env().images.remove(f"testbed-dockerfile:{made}")
     assert left_of((tmp_path / "runs/latest").resolve().name) == []
 
 
