@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from testbed.cli.console import quantity
-from testbed.emulation.containers import OUT_BYTES, ProgramContainers, ScratchSpace
+from testbed.spec.scratch import OUT_BYTES, SHM_BYTES, TMP_BYTES
 from testbed.spec.units import Size
+
+if TYPE_CHECKING:
+    from testbed.emulation.containers import ProgramContainers
 
 SIZE = quantity(Size)
 OWN = "Their surroundings in containers"
@@ -37,10 +40,12 @@ Shm = Annotated[float, _room("/dev/shm", "64MiB")]
 Out = Annotated[float, _room("/out", "256MiB")]
 
 #: What they have by default, in bytes. As numbers with a fraction they are taken as they are, where a text has a unit.
-TMP, SHM, OUT = (float(size) for size in (ScratchSpace().tmp_bytes, ScratchSpace().shm_bytes, OUT_BYTES))
+TMP, SHM, OUT = float(TMP_BYTES), float(SHM_BYTES), float(OUT_BYTES)
 
 
 def containers(files: Path | None, image: str | None, tmp: float, shm: float, out: float) -> ProgramContainers:
     """What was asked for."""
+    from testbed.emulation.containers import ProgramContainers, ScratchSpace
+
     scratch = ScratchSpace(tmp_bytes=int(tmp), shm_bytes=int(shm), out_bytes=int(out))
     return ProgramContainers(files, image, scratch)

@@ -33,6 +33,7 @@ from testbed.emulation.limits import LOG_BYTES, ContainerLimits
 from testbed.emulation.process import ProcessIdentity
 from testbed.emulation.program_image import program_image
 from testbed.spec.errors import Fault, SpecError
+from testbed.spec.scratch import OUT_BYTES, SHM_BYTES, TMP_BYTES
 from testbed.spec.topology import Worker
 
 #: Where a container finds its control socket's folder. (A mounted socket file would go stale with its server.)
@@ -63,7 +64,6 @@ OPEN = stat.S_IROTH | stat.S_IXOTH
 FILES = "/work"
 #: Where a program's container has room for what it is to leave.
 OUT = "/out"
-OUT_BYTES = 256 << 20
 #: Files in it; each takes some 1 KiB of the kernel's memory.
 MOST_FILES = 16_384
 
@@ -104,8 +104,8 @@ class ScratchSpace:
     `out_bytes` it has no OUT. Each of the image's `volumes` is as large as /tmp: by itself the engine would put it on
     the host's disk, as large as that is."""
 
-    tmp_bytes: int = 64 << 20
-    shm_bytes: int = 64 << 20
+    tmp_bytes: int = TMP_BYTES
+    shm_bytes: int = SHM_BYTES
     out_bytes: int = 0
     volumes: tuple[str, ...] = ()
 

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from testbed.spec.errors import Fault
 from testbed.spec.load import Strict
+from testbed.spec.scratch import OUT_BYTES, SHM_BYTES, TMP_BYTES
 from testbed.spec.topology import Topology
 from testbed.spec.units import Size
 
@@ -31,9 +32,9 @@ class ProgramSection(Strict):
     image: str | None = None
     nproc: int = Field(default=1, ge=1, le=1024)
     environment: dict[str, str] = Field(default_factory=dict)
-    tmp: Size = 64 << 20
-    shm: Size = 64 << 20
-    out: Size = 256 << 20
+    tmp: Size = TMP_BYTES
+    shm: Size = SHM_BYTES
+    out: Size = OUT_BYTES
 
     def commands(self, topology: Topology) -> Mapping[str, Sequence[str]]:
         """The command of each worker that has one."""

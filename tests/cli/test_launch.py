@@ -12,9 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
+import docker
 import pytest
+from typer.testing import CliRunner
 
+from testbed.cli import app
 from testbed.emulation import label
+from testbed.emulation.image import hash_of
 from tests.cli.standing import ROOT, Standing, command, environment, left_of, testbed, write
 from tests.waiting import until
 
@@ -160,20 +164,15 @@ def test_torchrun_is_an_agent_on_each_worker_and_objects_are_gathered(
     assert launching.summary()["exit_codes"] == {"oslo-w0": 0, "bergen-w0": 0}
 
 
-@pytest.mark.parametrize("where", [[], ["--on-host"]])
-def test_what_goes_wrong_is_named_and_nothing_stays(
-    fjords: Standing, folder: Path, tmp_path: Path, where: list[str]
-) -> None:
-    script = str(folder) + "/" if where else ""
-    python = sys.executable if where else "python"
-    failing = Launching(tmp_path, "--name", fjords.name, *where, "--", python, f"{script}imports.py")
+def test_what_goes_wrong_is_named_and_nothing_stays(fjords: Standing, folder: Path, tmp_path: Path) -> None:
+    failing = Launching(tmp_path, "--name", fjords.name, "--", "python", "imports.py")
     failing.line("Traceback")
     code, said = failing.end()
     assert code == 1
     assert re.search(r"failed: \w+-w0 ended with exit code 1; what it said ends with:\nTraceback", said), said
     assert failing.programs == []
 
-    killed = Launching(tmp_path, "--name", fjords.name, *where, "--", python, f"{script}dies.py")
+    killed = Launching(tmp_path, "--name", fjords.name, "--on-host", "--", sys.executable, folder / "dies.py")
     code, said = killed.end()
     assert code == 1
     assert "failed: bergen-w0 was ended by signal 9" in said
@@ -233,9 +232,13 @@ def test_an_image_of_somebody_else_has_the_same_restrictions(pair: Path, tmp_pat
     subprocess.run(["cc", "-static", "-o", tmp_path / "stranger", tmp_path / "stranger.c"], check=True)
     (tmp_path / "Dockerfile").write_text(DOCKERFILE)
     tmp_path.chmod(0o755)
-    launching = Launching(tmp_path, pair, "--image", "Dockerfile", "--tmp", "8MiB", "--", "/stranger")
-    assert launching.line(r"oslo-w0   \| (.*)")[1] == "user 10001, data of 8 MiB, root -1"
-    assert launching.end()[0] == 0
+    try:
+        launching = Launching(tmp_path, pair, "--image", "Dockerfile", "--tmp", "8MiB", "--", "/stranger")
+        assert launching.line(r"oslo-w0   \| (.*)")[1] == "user 10001, data of 8 MiB, root -1"
+        assert launching.end()[0] == 0
+    finally:
+        made = hash_of([str((tmp_path / "Dockerfile").resolve())])
+        docker.from_env().images.remove(f"testbed-dockerfile:{made}")
     assert left_of((tmp_path / "runs/latest").resolve().name) == []
 
 
@@ -260,6 +263,20 @@ def test_a_network_of_its_own_goes_with_it(pair: Path, folder: Path) -> None:
     assert left_of((folder / "runs/latest").resolve().name) == []
 
 
+@pytest.mark.parametrize(
+    ("words", "remedy"),
+    [
+        ([], "-- python train.py"),
+        (["pair.yaml", "--name", "pair", "--", "true"], "one of them"),
+        (["--image", "other:1", "--", "true"], "TOPOLOGY, or `testbed up"),
+    ],
+)
+def test_a_line_that_cannot_be_is_refused(words: list[str], remedy: str) -> None:
+    done = CliRunner().invoke(app, ["launch", *words])
+    assert done.exit_code == 2
+    assert remedy in done.output
+
+
 def test_what_cannot_be_is_refused(fjords: Standing, pair: Path, tmp_path: Path) -> None:
     launching = Launching(tmp_path, pair, "--", "python", "waits.py")
     assert "chmod o+rx" in launching.end()[1]
@@ -268,10 +285,7 @@ def test_what_cannot_be_is_refused(fjords: Standing, pair: Path, tmp_path: Path)
     assert "`docker pull no-such-image:1`" in launching.end()[1]
     for words, remedy in (
         (["--workers", "rome-w0", "--", "python"], "some of oslo-w0, bergen-w0"),
-        (["--image", "other:1", "--", "python"], "TOPOLOGY, or `testbed up"),
         (["--", "no-such-program"], "a program that its image has"),
-        (["--on-host", "--", "no-such-program"], "the path of a program"),
-        ([], "-- python train.py"),
     ):
         launching = Launching(tmp_path, "--name", fjords.name, *words)
         code, said = launching.end()
