@@ -49,7 +49,7 @@ def test_mininet_builds_it_shaped_and_routed_and_takes_it_away(tmp_path: Path) -
         ours = {str(host.netns.readlink()) for host in net.hosts}
         assert ours <= namespaces_in_use()
         expected_s = 2 * (0.110 + 0.055) + LAN_S  # tokyo - paris - dallas
-        for _ in range(4):
+        for _ in range(20):
             said = net["tokyo-w0"].cmd("ping -nq -c 4 -i 0.05", net["dallas-w0"].IP())
             closing = re.search(r"= ([\d.]+)/", said)
             assert closing, said
