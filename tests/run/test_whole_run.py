@@ -49,7 +49,10 @@ LATE = re.compile(r"host was starved|steps took longer|: rate -|: round trip \+|
 def assert_trusted(running: Running) -> None:
     """Trusted, or suspect because the machine was late and for no other reason."""
     value = summary(running)
-    assert [reason for reason in value["reasons"] if not LATE.search(reason)] == []
+    reasons = [reason for reason in value["reasons"] if not LATE.search(reason)]
+    if any("trace replayed" in reason for reason in value["reasons"]):  # what falls late has been too high until then
+        reasons = [reason for reason in reasons if ": rate +" not in reason]
+    assert reasons == []
     assert value["verdict"] == ("suspect" if value["reasons"] else "trusted")
 
 
@@ -231,7 +234,9 @@ def test_a_container_has_its_own_member_s_socket_alone(quickstart: Running) -> N
         mounts = [mount for mount in container.attrs["Mounts"] if mount["Type"] == "bind"]
         own = str(sockets / container.attrs["Config"]["Hostname"])
         assert [(mount["Source"], mount["RW"]) for mount in mounts] == [(own, False)]
-        assert container.exec_run(["ls", "/run/testbed"]).output.split() == [b"control.sock"]
+        # By its exit code: on a busy host the engine may lose what a short command prints.
+        alone = container.exec_run(["sh", "-c", '[ "$(ls -A /run/testbed)" = control.sock ]'])
+        assert alone.exit_code == 0
 
 
 def test_no_secret_of_a_run_is_in_its_directory_its_logs_or_the_list_of_processes(quickstart: Running) -> None:
