@@ -39,6 +39,7 @@ ARROWS: dict[str, set[str]] = {
         "atomic_file",
     },
     "sync": {"plan", "protocol", "schema", "tls", "atomic_file"},
+    "torch_backend": {"sync"},
     "worker": {"schemes", "sync", "workload", "plan", "protocol", "schema", "tls"},
     "launch": {"emulation", "telemetry", "link"},
     "run": {
@@ -62,7 +63,10 @@ OPENERS = {"open", "input", "print", "exec", "eval", "__import__"}
 
 #: The packages from outside that a worker over a real WAN needs, and who imports no others.
 WORKERS = {"torch", "msgspec"}
-OF_WORKERS = ("schemes", "sync", "worker", "workload", "plan", "protocol", "schema", "tls", "atomic_file")
+OF_WORKERS = (
+    *("schemes", "sync", "torch_backend", "worker", "workload"),
+    *("plan", "protocol", "schema", "tls", "atomic_file"),
+)
 
 
 #: The modules of schemes that are read without PyTorch.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from typer.core import TyperCommand
@@ -43,6 +43,9 @@ def launch(
     ] = None,
     nproc: Annotated[int, typer.Option(min=1, metavar="K", help="processes on each worker")] = 1,
     on_host: Annotated[bool, typer.Option("--on-host", help="this machine's program, in their networks")] = False,
+    backend: Annotated[
+        Literal["wan"] | None, typer.Option(help="what a script that says gloo is to get (docs/backend.md)")
+    ] = None,
     files: Files = None,
     image: Image = None,
     tmp: Tmp = TMP,
@@ -69,7 +72,7 @@ def launch(
         raise fail(
             BAD_INPUT, f"--files and --image: containers that are up stay as they are\n    write instead: {remedy}"
         )
-    command = Command(words, workers.split(",") if workers else None, nproc, on_host)
+    command = Command(words, workers.split(",") if workers else None, nproc, on_host, backend)
     with _ended_in_words():
         if topology is None:
             finished = launch_on(standing_network(name), command, Display())

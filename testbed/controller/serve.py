@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import secrets
 import signal
 import socket
@@ -45,8 +46,9 @@ class _Server(uvicorn.Server):
         yield
 
 
-async def serve(spec: ControllerSpec, endpoints: Endpoints, out: Path) -> None:
-    """Serve until SIGTERM or SIGINT. OSError when an endpoint is taken or others can read the token, PolicyError when
+async def serve(spec: ControllerSpec, endpoints: Endpoints, out: Path, attached: bool = False) -> None:
+    """Serve until SIGTERM or SIGINT; when `attached`, also until standard input ends, which is when whoever started
+    this does, and members have left. OSError when an endpoint is taken or others can read the token, PolicyError when
     the first view has no plan."""
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -65,12 +67,26 @@ async def serve(spec: ControllerSpec, endpoints: Endpoints, out: Path) -> None:
     try:
         await controller.start()
         serving = asyncio.create_task(server.serve(sockets))
+        following = asyncio.create_task(_follow_input(controller, ended)) if attached else None
         await ended.wait()
+        if following is not None:
+            following.cancel()
         await controller.close()
         server.should_exit = True
         await serving
     finally:
         endpoints.admin.unlink(missing_ok=True)
+
+
+async def _follow_input(controller: ControllerService, ended: asyncio.Event) -> None:
+    """Wait for the end of standard input, and then for the members that train."""
+    loop, over, descriptor = asyncio.get_running_loop(), asyncio.Event(), sys.stdin.fileno()
+    loop.add_reader(descriptor, lambda: os.read(descriptor, 4096) or over.set())
+    await over.wait()
+    loop.remove_reader(descriptor)
+    if controller.state == "running":
+        await controller.finished.wait()
+    ended.set()
 
 
 def _http_token(path: Path) -> str:

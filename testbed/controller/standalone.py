@@ -74,6 +74,9 @@ def main() -> int:
     parser.add_argument("--round-timeout", type=float, default=120.0, metavar="S", help="when a round has failed")
     parser.add_argument("--quorum", type=int, metavar="N", help="let members go and come while N are left")
     parser.add_argument("--http", type=int, metavar="PORT", help="the dashboard on 127.0.0.1")
+    parser.add_argument(
+        "--attached", action="store_true", help="end with standard input, once members that train are done"
+    )
     parser.add_argument("--out", type=Path, required=True, help="a directory for what happens")
     args = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
@@ -93,7 +96,7 @@ def main() -> int:
             args.http,
         )
         load_simulator()
-        asyncio.run(serve(spec, endpoints, args.out))
+        asyncio.run(serve(spec, endpoints, args.out, args.attached))
     except (OSError, ValueError, PolicyError) as error:
         print(f"controller: {error}", file=sys.stderr)
         return 2

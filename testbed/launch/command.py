@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from testbed.emulation import engine
 from testbed.emulation.process import ProcessIdentity
@@ -21,15 +21,20 @@ Hosts = Mapping[str, Mapping[str, Any]]
 @dataclass(frozen=True, slots=True)
 class Command:
     """What is to run: its `words`, `nproc` times on each of `workers` (None is all), in their containers or as a
-    program of this machine."""
+    program of this machine. With a `backend`, a script that says gloo gets that one."""
 
     words: Sequence[str]
     workers: Sequence[str] | None = None
     nproc: int = 1
     on_host: bool = False
+    backend: Literal["wan"] | None = None
 
     def check(self, there: Sequence[str]) -> None:
-        """Raise BadCommand where it is for a worker that is none of those that are there."""
+        """Raise BadCommand where it is for a worker that is none of those that are there, or can't have the backend."""
+        if self.backend and self.nproc > 1:
+            raise BadCommand(
+                f"--backend {self.backend} is for one process on each worker\n    write instead: --nproc 1"
+            )
         for name in self.workers or ():
             if name not in there:
                 raise BadCommand(f"no worker {name}\n    write instead: some of {', '.join(there)}")

@@ -6,11 +6,19 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from testbed.run.errors import RunFailed
+
 #: What is left below this is for the run's summary and its page, for its workers' logs of 4 MiB each at most, and for
 #: the host.
 LEAST_FREE_BYTES = 64 << 20
 #: The same for files, of which a run has some hundred.
 LEAST_FREE_FILES = 1000
+
+
+def check_room(folders: Iterable[Path]) -> None:
+    """Raise RunFailed where something is short on their file systems."""
+    if short := shortage(folders):
+        raise RunFailed(short)
 
 
 def shortage(folders: Iterable[Path]) -> str | None:

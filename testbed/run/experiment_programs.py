@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
+from contextlib import ExitStack
 
 import docker
 
-from testbed.emulation.process import ProcessIdentity
 from testbed.emulation.testbed import Testbed
 from testbed.launch.errors import BadCommand, LaunchFailed
-from testbed.launch.out import take_out
 from testbed.launch.program import ContainerStarter
 from testbed.launch.programs import Programs
 from testbed.launch.ranks import Peer, Rank, ranks_of
 from testbed.run.directory import RunDirectory
 from testbed.run.errors import RunFailed
+from testbed.run.planned_sums import PlannedSums
+from testbed.run.program_figures import ProgramFigures
 from testbed.spec.errors import Fault, SpecError
 from testbed.spec.experiment import Experiment
-from testbed.telemetry.curves import EVENTS, Figures, figures_in, figures_of
-
-#: The figures that programs gave of themselves.
-CURVES = "curves.jsonl"
 
 
 class ExperimentPrograms:
@@ -39,7 +34,8 @@ class ExperimentPrograms:
         """`tell` hears each line that a program prints, after its name."""
         self._file = experiment.file
         self._network = testbed.network
-        self._directory = directory
+        self._figures = ProgramFigures(directory)
+        self._ends = ExitStack()
         self._say = tell
         program = experiment.spec.program
         assert program is not None
@@ -50,12 +46,18 @@ class ExperimentPrograms:
             Rank(rank.worker, rank.name, rank.environment | program.environment)
             for rank in ranks_of(commands, peers, program.nproc)
         ]
+        self.sums: PlannedSums | None = None
+        if program.backend is not None:
+            self.sums = PlannedSums(experiment.topology, None, self.ranks, testbed.folder, directory.path)
+            self.ranks = [self.sums.told(rank) for rank in self.ranks]
         starter = ContainerStarter(client, testbed.name, directory.id, commands)
         self._programs = Programs(starter, self.ranks, directory.id, directory.path / "logs", self._tell)
 
     def start(self) -> None:
         """Start it on all of them. SpecError for a program that is not there, RunFailed where a container or the engine
         does not do its part."""
+        if self.sums is not None:
+            self._ends.enter_context(self.sums)
         try:
             self._programs.start()
         except BadCommand as error:
@@ -77,20 +79,11 @@ class ExperimentPrograms:
         """End what still runs, and take what was left in OUT."""
         self._programs.end()
         for worker in sorted({rank.worker for rank in self.ranks}):
-            node = self._network.container(worker)
-            target = self._directory.path / "out" / worker
-            if node.start_ticks is not None:
-                take_out(ProcessIdentity(node.pid, node.start_ticks), target)
-            for file in sorted(target.rglob(EVENTS)):
-                for figures in figures_of(file):
-                    self._keep(worker, figures)
+            self._figures.take(worker, self._network.container(worker))
+        self._ends.close()
+        if self.sums is not None and self.sums.idle:
+            self._say(self.sums.idle)
 
     def _tell(self, name: str, line: str) -> None:
         self._say(f"{name} | {line}")
-        if (figures := figures_in(line)) is not None:
-            self._keep(name, figures)
-
-    def _keep(self, name: str, figures: Figures) -> None:
-        at_s = time.time() if figures.at_s is None else figures.at_s
-        record: Mapping[str, Any] = {"at_s": at_s, "program": name, "step": figures.step, "values": figures.values}
-        self._directory.append(CURVES, record)
+        self._figures.hear(name, line)

@@ -13,10 +13,10 @@ from testbed.launch.programs import Programs
 from testbed.launch.ranks import Rank
 from testbed.launch.recorder import Recorder
 from testbed.run.directory import RunDirectory
-from testbed.run.disk import shortage
+from testbed.run.disk import check_room
 from testbed.run.display import Display
-from testbed.run.errors import RunFailed
 from testbed.run.manifest import git_commit, host_facts
+from testbed.run.planned_sums import PlannedSums
 from testbed.run.summary import wan_bytes
 
 INTERRUPTED = "the launch was interrupted"
@@ -30,6 +30,9 @@ def carry_out(network: str, command: Command, directory: RunDirectory, display: 
     recorder = Recorder(network, directory.append)
     status = recorder.status()
     ranks = command.ranks(status["hosts"])
+    sums = PlannedSums.standing(status, ranks, directory.path) if command.backend else None
+    if sums is not None:
+        ranks = [sums.told(rank, command.on_host) for rank in ranks]
     _begin_manifest(directory, command, ranks, status)
     starter = command.starter(network, status["hosts"], directory.id)
     programs = Programs(starter, ranks, directory.id, directory.path / "logs", passed_on(ranks, display))
@@ -39,6 +42,8 @@ def carry_out(network: str, command: Command, directory: RunDirectory, display: 
             stack.callback(recorder.stop)
             recorder.start()
             command.clear_out(status["hosts"])
+            if sums is not None:
+                stack.enter_context(sums)
             stack.callback(command.take_out, status["hosts"], directory.path / "out")
             stack.callback(programs.end)
             programs.start()
@@ -50,7 +55,10 @@ def carry_out(network: str, command: Command, directory: RunDirectory, display: 
         reason = in_full(error)
         raise
     finally:
-        _summarize(directory, ranks, programs.codes, began_s, reason)
+        planned = {} if sums is None else {"wan": sums.outcome}
+        _summarize(directory, ranks, programs.codes, began_s, reason, planned)
+    if sums is not None and sums.idle:
+        display.pass_on(sums.idle)
     display.pass_on(f"  {len(ranks)} processes, {time.time() - began_s:.1f} s; logs and traffic in {directory.path}")
     return failure is None
 
@@ -77,12 +85,16 @@ def _begin_manifest(
 
 def _check(recorder: Recorder, directory: RunDirectory) -> None:
     recorder.check()
-    if short := shortage([directory.path]):
-        raise RunFailed(short)
+    check_room([directory.path])
 
 
 def _summarize(
-    directory: RunDirectory, ranks: Sequence[Rank], codes: Mapping[str, int], began_s: float, reason: str
+    directory: RunDirectory,
+    ranks: Sequence[Rank],
+    codes: Mapping[str, int],
+    began_s: float,
+    reason: str,
+    planned: Mapping[str, object],
 ) -> None:
     """Write `summary.json`; an exit code is None where a program was ended with the others."""
     directory.use_reserve()
@@ -92,5 +104,6 @@ def _summarize(
         "exit_codes": {rank.name: codes.get(rank.name) for rank in ranks},
         "wall_seconds": time.time() - began_s,
         "wan_bytes": wan_bytes(directory.read("traffic.jsonl"), began_s),
+        **planned,
     }
     directory.write("summary.json", summary)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from testbed.emulation.errors import EmulationError
 from testbed.emulation.testbed import Testbed
-from testbed.run.disk import shortage
+from testbed.run.disk import check_room
 from testbed.run.errors import RunFailed
 from testbed.run.experiment_programs import ExperimentPrograms
 from testbed.run.guard import Guard
@@ -56,8 +56,7 @@ class ProgramTraining:
             self._script.play(replay.elapsed_s, 0)
             if broken := network.shaper.failure() or replay.failure or self._sampler.failure:
                 raise RunFailed(f"the emulation broke: {broken}")
-            if short := shortage([directory, Path("/")]):
-                raise RunFailed(short)
+            check_room([directory, Path("/")])
 
         with ExitStack() as stack:
             stack.callback(replay.stop)
@@ -69,6 +68,8 @@ class ProgramTraining:
             self._programs.wait(look)
             ended = started + (time.monotonic() - began)
         self._manifest.add(ended_s=ended, offload=network.offload, transport=network.transport.record())
+        if self._programs.sums is not None:
+            self._manifest.add(wan=self._programs.sums.outcome)
         self._fidelity.keep()
         return Outcome(
             fidelity=self._fidelity.measured,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -24,13 +24,15 @@ class ProgramSection(Strict):
     """A command that trains on every worker, or one for each by its name. It ends the run when it ends on all of them.
 
     Relative paths are from the experiment's folder. `files` is what containers see as /work; `image` one that the
-    engine has, a Dockerfile or a requirements file; `tmp`, `shm` and `out` the room in /tmp, /dev/shm and /out.
+    engine has, a Dockerfile or a requirements file; `tmp`, `shm` and `out` the room in /tmp, /dev/shm and /out. With a
+    `backend`, a script that says gloo gets that one.
     """
 
     command: Words | dict[str, Words]
     files: str = "."
     image: str | None = None
     nproc: int = Field(default=1, ge=1, le=1024)
+    backend: Literal["wan"] | None = None
     environment: dict[str, str] = Field(default_factory=dict)
     tmp: Size = TMP_BYTES
     shm: Size = SHM_BYTES
@@ -56,6 +58,9 @@ class ProgramSection(Strict):
             if name not in workers:
                 rule = f"no worker {name!r} is in {topology.file}"
                 faults.append(Fault(f"train.command.{name}", rule, f"some of {', '.join(workers[:12])}"))
+        if self.backend and self.nproc > 1:
+            rule = f"{self.nproc} processes on each worker, and the backend {self.backend} is for one"
+            faults.append(Fault("train.nproc", rule, "1, or no `backend`"))
         if not (folder / self.files).is_dir():
             faults.append(Fault("train.files", f"{folder / self.files} is no folder", "one that is there"))
         for name in self.environment:

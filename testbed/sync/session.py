@@ -103,7 +103,7 @@ class Session(Offers):
         _check(tensor, weight, residual)
         if self._executor.busy:
             return self.allreduce_later(tensor, weight, residual).wait()
-        return self._begin(tensor, weight, residual)()
+        return self._begin(tensor, weight, residual, self._made(tensor))()
 
     def allreduce_later(
         self, tensor: torch.Tensor, weight: float = 1.0, residual: Residual | None = None
@@ -115,7 +115,8 @@ class Session(Offers):
         unless the run is elastic: there a member that is lost would leave two to be recovered.
         """
         _check(tensor, weight, residual)
-        return self._executor.begin(lambda: self._begin(tensor, weight, residual, later=True), lambda end: end())
+        made = self._made(tensor)
+        return self._executor.begin(lambda: self._begin(tensor, weight, residual, made, later=True), lambda end: end())
 
     @cached_property
     def ddp_hook(self) -> Hook:
@@ -124,15 +125,24 @@ class Session(Offers):
 
         return hook_of(self)
 
+    def _made(self, tensor: torch.Tensor) -> torch.cuda.Event | None:
+        """When a device has made a tensor, which may still be to come."""
+        return self._staging.made(tensor) if tensor.is_cuda else None
+
     def _begin(
-        self, tensor: torch.Tensor, weight: float, residual: Residual | None, later: bool = False
+        self,
+        tensor: torch.Tensor,
+        weight: float,
+        residual: Residual | None,
+        made: torch.cuda.Event | None,
+        later: bool = False,
     ) -> Callable[[], RoundResult]:
         """Begin a round; what ends it."""
         if isinstance(self._engine, ElasticGroup) and self._engine.handover.source:
             raise SyncError(f"{self.name} came while others train: call share() before its first round")
         self._reports.tell(keep=1 if later else 0)  # the caller may have just taken its result in, to report it next
         flat = tensor.detach().view(-1)
-        values = self._staging.fetch(flat) if flat.is_cuda else flat
+        values = flat if made is None else self._staging.fetch(flat, made)
         self._meanwhile.begins()
         with self._failing():
             await_end = self._engine.begin(values, weight, residual, overlaps=later)
@@ -141,9 +151,8 @@ class Session(Offers):
             with self._failing():
                 result = replace(await_end(), tensor=tensor)
             self._meanwhile.ends()
-            if values.device != tensor.device:
-                flat.copy_(values)
-                self._staging.put_back(values)
+            if made is not None:
+                self._staging.put_back(values, flat)
             self._reports.add(result)
             return result
 
@@ -198,6 +207,10 @@ class Session(Offers):
         else:
             self._engine.current.drain()
             self._goodbye(goodbye)
+
+    def abort(self, reason: str) -> None:
+        """End the rounds that are on, and all later ones, with a SyncError that says why. Any thread may."""
+        self._engine.fail(SyncError(reason))
 
     def __enter__(self) -> Session:
         return self

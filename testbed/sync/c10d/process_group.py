@@ -1,0 +1,178 @@
+"""A process group whose large sums of floats go by plans. It is gloo's in all else."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import (
+    AllreduceCoalescedOptions,
+    AllreduceOptions,
+    ReduceOp,
+    ReduceScatterOptions,
+)
+
+from testbed.sync.allreduce import ELEMENT_TYPES
+from testbed.sync.c10d.meeting import Meeting
+from testbed.sync.c10d.work import RoundWork
+from testbed.sync.errors import SyncError
+from testbed.sync.session import Session
+
+#: A round costs each member some 2 ms of Python, in which so much goes over 200 Mbit/s: what is smaller goes by gloo.
+LARGE_BYTES = 64 * 1024
+
+log = logging.getLogger(__name__)
+
+
+def make_group(options: Any) -> WanGroup:
+    """The process group that PyTorch's options describe. DistBackendError where its members can't meet."""
+    meeting = Meeting(options.store, options.group_rank, options.group_size, not options.global_ranks_in_group)
+    return WanGroup(options.store, options.group_rank, options.group_size, options.timeout, meeting)
+
+
+class WanGroup(dist.ProcessGroup):
+    """Rank `rank` of `size`. The base class, in C++, has every collective done by the backend that is registered for
+    the tensor's device, which is gloo; what is overridden here looks first whether it is a large sum of floats.
+
+    Its session begins with the first of these, which all ranks come to together.
+    """
+
+    def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta, meeting: Meeting) -> None:
+        super().__init__(rank, size)
+        self._timeout_s = timeout.total_seconds()
+        self._meeting = meeting
+        self._gloo = dist.ProcessGroupGloo(dist.PrefixStore("gloo/", store), rank, size, timeout=timeout)
+        self._gloo._set_sequence_number_for_group()
+        for device in ("cpu", "cuda"):
+            self._register_backend(torch.device(device), dist.ProcessGroup.BackendType.GLOO, self._gloo)
+        self._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
+        self._guard = threading.Lock()
+        self._session: Session | None = None
+        self._failure: Exception | None = None
+        atexit.register(self.shutdown)
+
+    def getBackendName(self) -> str:
+        return "wan"
+
+    # Collectives
+
+    def allreduce(self, tensors: Any, opts: Any = None) -> dist.Work:
+        """`tensors` may be one, and `opts` an operation: PyTorch calls it so as well."""
+        tensors = [tensors] if isinstance(tensors, torch.Tensor) else tensors
+        if not isinstance(opts, AllreduceOptions):
+            opts = _reducing_by(ReduceOp.SUM if opts is None else opts)
+        if len(tensors) == 1 and self._goes_by_plans(tensors[0], opts.reduceOp):
+            return self._sum(tensors[0], opts.reduceOp, lambda: [tensors[0]])
+        return super().allreduce(tensors, opts)
+
+    def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> dist.Work:
+        opts = opts or AllreduceCoalescedOptions()
+        if not all(self._goes_by_plans(tensor, opts.reduceOp) for tensor in tensors):
+            return super().allreduce_coalesced(tensors, opts)
+        if len({(tensor.dtype, tensor.device) for tensor in tensors}) > 1:
+            return super().allreduce_coalesced(tensors, opts)
+        together = torch.cat([tensor.view(-1) for tensor in tensors])
+
+        def part() -> list[torch.Tensor]:
+            for tensor, values in zip(tensors, together.split([t.numel() for t in tensors]), strict=True):
+                tensor.copy_(values.view_as(tensor))
+            return tensors
+
+        return self._sum(together, opts.reduceOp, part)
+
+    def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> dist.Work:
+        """By a sum of all of it, as gloo does it too."""
+        opts = opts or ReduceScatterOptions()
+        if not self._goes_by_plans(input, opts.reduceOp) or input.numel() != output.numel() * self.size():
+            return super().reduce_scatter_single(output, input, opts)
+        values = input.detach().clone()
+
+        def own() -> list[torch.Tensor]:
+            output.copy_(values.view(-1).chunk(self.size())[self.rank()].view_as(output))
+            return [output]
+
+        return self._sum(values, opts.reduceOp, own)
+
+    def reduce_scatter_single_coalesced(
+        self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
+    ) -> dist.Work:
+        """Functional collectives come here also with one tensor."""
+        opts = opts or ReduceScatterOptions()
+        if len(inputs) == 1:
+            return self.reduce_scatter_single(outputs[0], inputs[0], opts)
+        return super().reduce_scatter_single_coalesced(outputs, inputs, opts)
+
+    def _goes_by_plans(self, tensor: torch.Tensor, op: Any) -> bool:
+        """Whether all ranks have it reduced by the session: they see the same tensor's shape, type and operation."""
+        return (
+            self.size() > 1
+            and self._meeting.planned
+            and (op == ReduceOp.SUM or op == ReduceOp.AVG)
+            and tensor.layout == torch.strided
+            and tensor.dtype in ELEMENT_TYPES
+            and tensor.nbytes >= LARGE_BYTES
+            and tensor.is_contiguous()
+        )
+
+    def _sum(self, values: torch.Tensor, op: Any, finish: Callable[[], list[torch.Tensor]]) -> RoundWork:
+        """Have values replaced by their sum or mean; `finish` then takes it to where it belongs."""
+        flat = values.detach().view(-1)
+        scale = self.size() if op == ReduceOp.SUM else 1
+
+        def end() -> list[torch.Tensor]:
+            if scale != 1:
+                flat.mul_(scale)
+            return finish()
+
+        with self._guard:
+            asked = self._joined().allreduce_later(flat)
+        return RoundWork(asked, values.device, end, self._failed)
+
+    # Life
+
+    def _joined(self) -> Session:
+        if self._failure is not None:
+            raise dist.DistBackendError(str(self._failure))
+        if self._session is None:
+            try:
+                self._session = self._meeting.join(self._timeout_s)
+            except SyncError as error:
+                raise dist.DistBackendError(str(error)) from error
+        return self._session
+
+    def _failed(self, error: Exception) -> None:
+        self._failure = self._failure or error
+
+    def abort(self) -> None:
+        """End what is under way with an error, here and at the other ranks."""
+        self._failed(SyncError("the process group was aborted"))
+        if self._session is not None:
+            self._session.abort("the process group was aborted")
+        self._leave()
+        self._gloo.abort()
+
+    def shutdown(self) -> None:
+        """Say goodbye, once the other ranks have what they were sent. A second time does nothing."""
+        self._leave()
+        self._gloo.shutdown()
+
+    def _leave(self) -> None:
+        atexit.unregister(self.shutdown)
+        with self._guard:
+            session, self._session = self._session, None
+            failure, self._failure = self._failure, self._failure or SyncError("the process group was shut down")
+        if session is not None:
+            session.__exit__(type(failure) if failure else None, failure, None)
+        self._meeting.close()
+
+
+def _reducing_by(op: Any) -> AllreduceOptions:
+    opts = AllreduceOptions()
+    opts.reduceOp = op
+    return opts

@@ -1,0 +1,97 @@
+"""A round as c10d's Work: it is over when its tensors hold the result, and its error is c10d's own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from testbed.sync.allreduce import RoundResult
+from testbed.sync.executor import Work
+from testbed.sync.strategies.strategy import check_whole
+
+#: What c10d passes where a work is waited for without end.
+NO_TIMEOUT = timedelta(0)
+
+
+class RoundWork(dist.Work):
+    """Of a round that was asked for. `finish` makes its mean what the collective is to leave, and returns the tensors;
+    `fail` is told of the error that the round ended with.
+
+    Python waits by `wait`; DistributedDataParallel and functional collectives, in C++, by the future.
+    """
+
+    def __init__(
+        self,
+        asked: Work[RoundResult],
+        device: torch.device,
+        finish: Callable[[], list[torch.Tensor]],
+        fail: Callable[[Exception], None],
+    ) -> None:
+        super().__init__()
+        self._finish = finish
+        self._fail = fail
+        self._device = device
+        self._ended = threading.Event()
+        self._error: Exception | None = None
+        over: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future(
+            devices=[device] if device.type == "cuda" else None
+        )
+        # Only an error that a callback raises is one for C++; `set_exception` sets a value that Python alone raises.
+        self._future = over.then(self._outcome)
+        asked.then(lambda work: self._end(work, over))
+
+    def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
+        """Wait for the end. DistBackendError where the round failed, or is not over within `timeout`."""
+        if not self._ended.wait(timeout.total_seconds() or None):
+            raise dist.DistBackendError(f"the all-reduce is not over within {timeout.total_seconds():g} s")
+        if self._error is not None:
+            raise self._error
+        self._future.wait()  # has the current stream of a device wait as well
+        return True
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def is_completed(self) -> bool:
+        return self._ended.is_set()
+
+    def is_success(self) -> bool:
+        return self._ended.is_set() and self._error is None
+
+    def exception(self) -> Exception | None:
+        return self._error
+
+    def result(self) -> Sequence[torch.Tensor]:
+        self.wait()
+        return self._future.value()
+
+    def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
+        return self._future
+
+    def _end(self, asked: Work[RoundResult], over: torch.futures.Future[list[torch.Tensor]]) -> None:
+        """The round is over: on the thread that ended it."""
+        result: list[torch.Tensor] = []
+        with _beside(self._device):
+            try:
+                check_whole(asked.wait())
+                result = self._finish()
+            except Exception as error:  # whatever it is, it must come out where the caller waits
+                self._error = dist.DistBackendError(str(error) or "the process group was shut down")
+                self._fail(error)
+            over.set_result(result)
+        self._ended.set()
+
+    def _outcome(self, over: torch.futures.Future[list[torch.Tensor]]) -> list[torch.Tensor]:
+        if self._error is not None:
+            raise self._error
+        return over.value()
+
+
+def _beside(device: torch.device) -> AbstractContextManager[object]:
+    """A stream of its own: what is computed there does not wait for what the caller has still to compute."""
+    return torch.cuda.stream(torch.cuda.Stream(device)) if device.type == "cuda" else nullcontext()

@@ -1,0 +1,89 @@
+"""Ranks of process groups, as processes that stay for many tests: each does what it is sent."""
+
+from __future__ import annotations
+
+import os
+import socket
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from typing import Any
+
+from tests.program import FORKS, preload
+
+preload("testbed.sync.c10d", "torch._dynamo", "torch.distributed.fsdp", "torch.distributed.optim")
+
+#: What a rank waits for the others at most.
+TIMEOUT_S = 20.0
+
+
+class Ranks:
+    """`count` of them, in a group `wan` whose controller rank 0 starts. A context manager."""
+
+    def __init__(self, count: int) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        self._pipes: list[Connection[Any, Any]] = []
+        self.processes = []
+        for rank in range(count):
+            here, there = FORKS.Pipe()
+            self._pipes.append(here)
+            process = FORKS.Process(target=_serve, args=(rank, count, port, there), daemon=True)
+            process.start()
+            there.close()
+            self.processes.append(process)
+
+    def __enter__(self) -> Ranks:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for pipe in self._pipes:
+            pipe.close()
+        for process in self.processes:
+            process.join(TIMEOUT_S)
+            process.kill()
+
+    def begin(self, work: Callable[..., Any], *arguments: object) -> None:
+        """Have each do `work`, of a test's module, with its own rank and these."""
+        for pipe in self._pipes:
+            pipe.send((work, arguments))
+
+    def end(self, *ranks: int) -> list[Any]:
+        """What these returned. AssertionError with the traceback of one that raised, when all of them have ended."""
+        outcomes = []
+        for rank in ranks:
+            assert self._pipes[rank].poll(2 * TIMEOUT_S), f"rank {rank} does not come to an end"
+            outcomes.append(self._pipes[rank].recv())
+        failures = [f"rank {rank}: {value}" for rank, (failed, value) in zip(ranks, outcomes, strict=True) if failed]
+        assert not failures, failures[0]
+        return [value for _, value in outcomes]
+
+    def do(self, work: Callable[..., Any], *arguments: object) -> list[Any]:
+        """Begin, and wait for what all of them return."""
+        self.begin(work, *arguments)
+        return self.end(*range(len(self._pipes)))
+
+
+def _serve(rank: int, count: int, port: int, pipe: Connection[Any, Any]) -> None:
+    import torch
+    import torch.distributed as dist
+
+    from testbed import torch_backend
+
+    torch.set_num_threads(1)
+    torch_backend.register()
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "RANK": rank, "WORLD_SIZE": count}
+    os.environ.update({"GLOO_SOCKET_IFNAME": "lo", **{name: str(value) for name, value in place.items()}})
+    dist.init_process_group("wan", timeout=timedelta(seconds=TIMEOUT_S))
+    while True:
+        try:
+            work, arguments = pipe.recv()
+        except EOFError:
+            break
+        try:
+            said = False, work(rank, *arguments)
+        except Exception:
+            said = True, traceback.format_exc()
+        pipe.send(said)
+    dist.destroy_process_group()

@@ -1,0 +1,67 @@
+"""How process groups end: one after the other, by an abort, and by a rank that is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from tests.sync.c10d.ranks import Ranks
+
+pytestmark = pytest.mark.unit
+
+LARGE = 50_000
+
+
+def groups_one_after_the_other(rank: int) -> None:
+    for _ in range(2):
+        group = dist.new_group(backend="wan")
+        values = torch.ones(LARGE)
+        dist.all_reduce(values, group=group)
+        assert values.eq(4).all()
+        dist.destroy_process_group(group)
+
+
+def aborted_while_it_waits(rank: int) -> str:
+    """Rank 0 comes to a sum alone, and rank 1 aborts the group."""
+    group = dist.new_group(backend="wan")
+    dist.all_reduce(torch.ones(LARGE), group=group)
+    if rank == 1:
+        group.abort()
+        return ""
+    with pytest.raises(dist.DistBackendError) as failure:
+        dist.all_reduce(torch.ones(LARGE), group=group)
+    group.abort()
+    return str(failure.value)
+
+
+def trains_until_it_fails(rank: int) -> str:
+    ddp = DistributedDataParallel(nn.Linear(200, 200))
+    with pytest.raises(RuntimeError) as failure:
+        for step in range(1000):
+            if (rank, step) == (2, 3):
+                os.kill(os.getpid(), signal.SIGKILL)
+            ddp(torch.ones(4, 200)).sum().backward()
+    with pytest.raises(RuntimeError):  # and so does all that comes after it
+        dist.all_reduce(torch.ones(LARGE))
+    return str(failure.value)
+
+
+def test_groups_come_and_go(four: Ranks) -> None:
+    four.do(groups_one_after_the_other)
+
+
+def test_an_abort_is_an_error_at_the_others(four: Ranks) -> None:
+    _, *said = four.do(aborted_while_it_waits)
+    assert "rank1" in said[1], said
+
+
+def test_a_rank_that_is_killed_is_named_at_the_others() -> None:
+    with Ranks(3) as ranks:
+        ranks.begin(trains_until_it_fails)
+        assert all("rank2 is gone" in said for said in ranks.end(0, 1))

@@ -1,0 +1,43 @@
+"""Where the environment says that a process joins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from testbed.sync.c10d.meeting import Place, place_of
+from testbed.sync.errors import SyncError
+
+pytestmark = pytest.mark.unit
+
+
+def test_a_worker_is_a_member_by_its_own_name() -> None:
+    environment = {"TESTBED_CONTROLLER": "unix:/run/testbed/control.sock", "TESTBED_WORKER": "paris-w0"}
+    assert place_of(environment) == Place("unix:/run/testbed/control.sock", "paris-w0")
+    several = {"LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": "1"}
+    assert place_of(environment | several).name == "paris-w0.1"
+
+
+def test_a_machine_shows_its_token_and_listens_where_the_controller_is(tmp_path: Path) -> None:
+    token = tmp_path / "paris.token"
+    token.write_text("ab12\n")
+    environment = {"TESTBED_CONTROLLER": "tcp:127.0.0.1:7000", "TESTBED_MEMBER": "paris", "TESTBED_TLS": "tls/paris"}
+    place = place_of(environment | {"TESTBED_TOKEN_FILE": str(token)})
+    assert place == Place("tcp:127.0.0.1:7000", "paris", "127.0.0.1", "ab12", Path("tls/paris"))
+
+
+@pytest.mark.parametrize(
+    ("more", "remedy"),
+    [
+        ({}, "set TESTBED_MEMBER"),
+        ({"TESTBED_MEMBER": "a member"}, "TESTBED_MEMBER=a member"),
+        (
+            {"TESTBED_MEMBER": "paris", "TESTBED_TOKEN_FILE": "/no/such.token"},
+            "write the file with this member's token",
+        ),
+    ],
+)
+def test_what_is_missing_is_named(more: dict[str, str], remedy: str) -> None:
+    with pytest.raises(SyncError, match=remedy):
+        place_of({"TESTBED_CONTROLLER": "tcp:127.0.0.1:7000", **more})

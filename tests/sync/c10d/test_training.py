@@ -1,0 +1,131 @@
+"""What PyTorch trains with over a group `wan` comes to the parameters that it comes to over gloo."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.nn.parallel import DistributedDataParallel
+
+from tests.sync.c10d.ranks import Ranks
+from tests.sync.c10d.test_collectives import groups
+
+pytestmark = pytest.mark.unit
+
+#: Of a layer, 160 KiB of weights: one bucket each, which goes by plans.
+WIDTH = 200
+STEPS = 4
+#: Six digits of float32, after steps that all begin from what the ones before left.
+TOLERANCE = 1e-5
+
+
+class Forked(nn.Module):
+    """Three layers, of which the second has no part in every other batch."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.first, self.second, self.last = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+
+    def forward(self, inputs: torch.Tensor, skips: bool = False) -> torch.Tensor:
+        hidden = self.first(inputs).relu()
+        return self.last(hidden if skips else self.second(hidden).relu())
+
+
+def batch(rank: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+    numbers = torch.Generator().manual_seed(100 * step + rank)
+    inputs = torch.randn(8, WIDTH, generator=numbers)
+    return inputs, inputs.flip(1)
+
+
+def loss_of(model: nn.Module, rank: int, step: int, *more: bool) -> torch.Tensor:
+    inputs, targets = batch(rank, step)
+    loss: torch.Tensor = (model(inputs, *more) - targets).square().mean()
+    return loss
+
+
+def values(model: nn.Module) -> torch.Tensor:
+    return torch.cat([getattr(p, "full_tensor", lambda p=p: p)().detach().view(-1) for p in model.parameters()])
+
+
+def by_ddp(rank: int, group: dist.ProcessGroup, variant: str) -> torch.Tensor:
+    model = Forked(rank if variant == "plain" else 0)
+    options: dict[str, Any] = {
+        "plain": {},
+        "views": {"gradient_as_bucket_view": True},
+        "without init_sync": {"init_sync": False},
+        "unused parameters": {"find_unused_parameters": True},
+        "no_sync": {},
+        "zero": {},
+    }[variant]
+    ddp = DistributedDataParallel(model, process_group=group, bucket_cap_mb=0.1, **options)
+    if variant == "zero":
+        optimizer: Any = ZeroRedundancyOptimizer(ddp.parameters(), torch.optim.SGD, group, lr=0.1)
+    else:
+        optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        with ddp.no_sync() if variant == "no_sync" else nullcontext():
+            if variant == "no_sync":
+                loss_of(ddp, rank, step + 50).backward()
+        loss_of(ddp, rank, step, *([step % 2 == 1] if variant == "unused parameters" else [])).backward()
+        optimizer.step()
+    return values(model)
+
+
+def by_fully_shard(rank: int, mesh: DeviceMesh) -> torch.Tensor:
+    model = Forked(0)
+    for layer in (model.first, model.second, model.last, model):
+        fully_shard(layer, mesh=mesh)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        loss_of(model, rank, step).backward()
+        optimizer.step()
+    return values(model)
+
+
+def ddp_by_both(rank: int, variant: str) -> None:
+    ours, theirs = (by_ddp(rank, group, variant) for group in groups("world") if group is not None)
+    torch.testing.assert_close(ours, theirs, rtol=TOLERANCE, atol=TOLERANCE)
+
+
+def fully_shard_by_both(rank: int) -> None:
+    meshes = (DeviceMesh.from_group(group, "cpu") for group in groups("world") if group is not None)
+    ours, theirs = (by_fully_shard(rank, mesh) for mesh in meshes)
+    torch.testing.assert_close(ours, theirs, rtol=TOLERANCE, atol=TOLERANCE)
+
+
+def hybrid_by_both(rank: int) -> list[str]:
+    found, backends = [], []
+    for between in ("wan", "gloo"):
+        mesh = init_device_mesh(
+            "cpu",
+            (2, dist.get_world_size() // 2),
+            mesh_dim_names=("site", "worker"),
+            backend_override={"site": between, "worker": "gloo"},
+        )
+        backends.append(dist.get_backend(mesh["site"].get_group()))
+        found.append(by_fully_shard(rank, mesh))
+    torch.testing.assert_close(*found, rtol=TOLERANCE, atol=TOLERANCE)
+    return backends
+
+
+@pytest.mark.parametrize("variant", ["plain", "views", "without init_sync", "unused parameters", "no_sync", "zero"])
+def test_ddp(four: Ranks, variant: str) -> None:
+    four.do(ddp_by_both, variant)
+
+
+def test_fully_shard(four: Ranks) -> None:
+    four.do(fully_shard_by_both)
+
+
+def test_shards_inside_sites_and_copies_between_them(four: Ranks) -> None:
+    assert four.do(hybrid_by_both) == [["wan", "gloo"]] * 4
