@@ -81,7 +81,12 @@ async def serve(spec: ControllerSpec, endpoints: Endpoints, out: Path, attached:
 async def _follow_input(controller: ControllerService, ended: asyncio.Event) -> None:
     """Wait for the end of standard input, and then for the members that train."""
     loop, over, descriptor = asyncio.get_running_loop(), asyncio.Event(), sys.stdin.fileno()
-    loop.add_reader(descriptor, lambda: os.read(descriptor, 4096) or over.set())
+
+    def hear() -> None:
+        if not os.read(descriptor, 4096):
+            over.set()
+
+    loop.add_reader(descriptor, hear)
     await over.wait()
     loop.remove_reader(descriptor)
     if controller.state == "running":

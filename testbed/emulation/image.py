@@ -53,6 +53,7 @@ WORKER_CODE = (
     "protocol.py",
     "schema.py",
     "tls.py",
+    "torch_backend.py",
     "workload.py",
     "schemes/**/*.py",
     "sync/**/*.py",

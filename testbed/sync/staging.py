@@ -19,7 +19,8 @@ class Staging:
 
     def made(self, values: torch.Tensor) -> torch.cuda.Event:
         """The moment at which the caller's stream has made the values; called on its thread."""
-        return torch.cuda.current_stream(values.device).record_event()
+        made: torch.cuda.Event = torch.cuda.current_stream(values.device).record_event()
+        return made
 
     def fetch(self, values: torch.Tensor, made: torch.cuda.Event) -> torch.Tensor:
         """A copy of `values` in host memory, until it is `put_back`."""
@@ -47,5 +48,5 @@ class Staging:
 
     def _stream(self, device: torch.device, way: str) -> torch.cuda.Stream:
         if (device, way) not in self._streams:
-            self._streams[device, way] = torch.cuda.Stream(device)
+            self._streams[device, way] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         return self._streams[device, way]

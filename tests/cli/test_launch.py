@@ -149,6 +149,25 @@ def test_a_ddp_script_trains_over_the_network_and_its_steps_follow_a_link(fjords
     assert launching.summary()["reason"] == "the launch was interrupted"
 
 
+def test_an_unchanged_script_goes_by_plans(fjords: Standing, tmp_path: Path) -> None:
+    """Of a network that is up; the controller goes with the launch, and another may follow."""
+    words = ("--name", fjords.name, "--backend", "wan", "--", "python", "ddp.py", "--steps", "4")
+    launching = Launching(tmp_path, *words)
+    launching.line(r"oslo-w0   \| .*init_process_group takes wan in the place of gloo")
+    launching.line(r"oslo-w0   \| step=3 ")
+    assert launching.end()[0] == 0
+    run = tmp_path / "runs/latest"
+    manifest = json.loads((run / "manifest.json").read_text())
+    assert manifest["launch"]["backend"] == "wan"
+    assert manifest["environments"]["bergen-w0"]["TESTBED_MEMBER"] == "bergen-w0"
+    planned = launching.summary()["wan"]
+    assert (planned["state"], planned["joined"]) == ("done", ["bergen-w0", "oslo-w0"])
+    reports = [json.loads(line) for line in (run / "wan/rounds.jsonl").read_text().splitlines()]
+    assert {report["member"] for report in reports} == {"oslo-w0", "bergen-w0"}
+    assert planned["round"] == 4
+    assert not list(label.state_folder(fjords.name).glob("controller.json"))
+
+
 def test_torchrun_is_an_agent_on_each_worker_and_objects_are_gathered(
     fjords: Standing, folder: Path, tmp_path: Path
 ) -> None:
@@ -288,6 +307,7 @@ def test_what_cannot_be_is_refused(fjords: Standing, pair: Path, tmp_path: Path)
     for words, remedy in (
         (["--workers", "rome-w0", "--", "python"], "some of oslo-w0, bergen-w0"),
         (["--", "no-such-program"], "a program that its image has"),
+        (["--backend", "wan", "--nproc", "2", "--", "python"], "--nproc 1"),
     ):
         launching = Launching(tmp_path, "--name", fjords.name, *words)
         code, said = launching.end()

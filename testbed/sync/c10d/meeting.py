@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import torch.distributed as dist
 from msgspec import structs
+from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from testbed.schema import ProtocolError, check_name
 from testbed.sync.c10d.own_controller import OwnController
@@ -54,8 +54,8 @@ class Meeting:
     rank 0 of each group starts a controller beside it.
     """
 
-    def __init__(self, store: dist.Store, rank: int, size: int, among_all: bool) -> None:
-        self._store = dist.PrefixStore("wan/", store)
+    def __init__(self, store: Store, rank: int, size: int, among_all: bool) -> None:
+        self._store = PrefixStore("wan/", store)
         self._rank = rank
         self._size = size
         self._place = place_of(os.environ) if os.environ.get(CONTROLLER) else None

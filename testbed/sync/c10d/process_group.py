@@ -14,8 +14,10 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import (
     AllreduceCoalescedOptions,
     AllreduceOptions,
+    PrefixStore,
     ReduceOp,
     ReduceScatterOptions,
+    Store,
 )
 
 from testbed.sync.allreduce import ELEMENT_TYPES
@@ -43,11 +45,12 @@ class WanGroup(dist.ProcessGroup):
     Its session begins with the first of these, which all ranks come to together.
     """
 
-    def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta, meeting: Meeting) -> None:
-        super().__init__(rank, size)
+    def __init__(self, store: Store, rank: int, size: int, timeout: timedelta, meeting: Meeting) -> None:
+        # That with a store is for C++ alone: it makes a group whose methods nobody can override.
+        super().__init__(rank, size)  # type: ignore[call-arg]
         self._timeout_s = timeout.total_seconds()
         self._meeting = meeting
-        self._gloo = dist.ProcessGroupGloo(dist.PrefixStore("gloo/", store), rank, size, timeout=timeout)
+        self._gloo = dist.ProcessGroupGloo(PrefixStore("gloo/", store), rank, size, timeout=timeout)
         self._gloo._set_sequence_number_for_group()
         for device in ("cpu", "cuda"):
             self._register_backend(torch.device(device), dist.ProcessGroup.BackendType.GLOO, self._gloo)
@@ -62,7 +65,7 @@ class WanGroup(dist.ProcessGroup):
 
     # Collectives
 
-    def allreduce(self, tensors: Any, opts: Any = None) -> dist.Work:
+    def allreduce(self, tensors: Any, opts: Any = None) -> dist.Work:  # type: ignore[override]
         """`tensors` may be one, and `opts` an operation: PyTorch calls it so as well."""
         tensors = [tensors] if isinstance(tensors, torch.Tensor) else tensors
         if not isinstance(opts, AllreduceOptions):
@@ -80,7 +83,7 @@ class WanGroup(dist.ProcessGroup):
         together = torch.cat([tensor.view(-1) for tensor in tensors])
 
         def part() -> list[torch.Tensor]:
-            for tensor, values in zip(tensors, together.split([t.numel() for t in tensors]), strict=True):
+            for tensor, values in zip(tensors, torch.split(together, [t.numel() for t in tensors]), strict=True):
                 tensor.copy_(values.view_as(tensor))
             return tensors
 
@@ -118,6 +121,7 @@ class WanGroup(dist.ProcessGroup):
             and tensor.dtype in ELEMENT_TYPES
             and tensor.nbytes >= LARGE_BYTES
             and tensor.is_contiguous()
+            and not tensor.is_inference()  # no other thread may write into those
         )
 
     def _sum(self, values: torch.Tensor, op: Any, finish: Callable[[], list[torch.Tensor]]) -> RoundWork:

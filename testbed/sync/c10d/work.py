@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 
@@ -47,8 +47,9 @@ class RoundWork(dist.Work):
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         """Wait for the end. DistBackendError where the round failed, or is not over within `timeout`."""
-        if not self._ended.wait(timeout.total_seconds() or None):
-            raise dist.DistBackendError(f"the all-reduce is not over within {timeout.total_seconds():g} s")
+        seconds = timeout.total_seconds()
+        if not self._ended.wait(seconds if seconds > 0 else None):
+            raise dist.DistBackendError(f"the sum is not over within {seconds:g} s")
         if self._error is not None:
             raise self._error
         self._future.wait()  # has the current stream of a device wait as well
@@ -66,7 +67,7 @@ class RoundWork(dist.Work):
     def exception(self) -> Exception | None:
         return self._error
 
-    def result(self) -> Sequence[torch.Tensor]:
+    def result(self) -> list[torch.Tensor]:
         self.wait()
         return self._future.value()
 
@@ -75,15 +76,14 @@ class RoundWork(dist.Work):
 
     def _end(self, asked: Work[RoundResult], over: torch.futures.Future[list[torch.Tensor]]) -> None:
         """The round is over: on the thread that ended it."""
-        result: list[torch.Tensor] = []
-        with _beside(self._device):
-            try:
-                check_whole(asked.wait())
-                result = self._finish()
-            except Exception as error:  # whatever it is, it must come out where the caller waits
-                self._error = dist.DistBackendError(str(error) or "the process group was shut down")
-                self._fail(error)
-            over.set_result(result)
+        try:
+            check_whole(asked.wait())
+            with _beside(self._device):
+                over.set_result(self._finish())
+        except Exception as error:  # whatever it is, it must come out where the caller waits
+            self._error = dist.DistBackendError(str(error) or "the process group was shut down")
+            self._fail(error)
+            over.set_result([])
         self._ended.set()
 
     def _outcome(self, over: torch.futures.Future[list[torch.Tensor]]) -> list[torch.Tensor]:
@@ -94,4 +94,6 @@ class RoundWork(dist.Work):
 
 def _beside(device: torch.device) -> AbstractContextManager[object]:
     """A stream of its own: what is computed there does not wait for what the caller has still to compute."""
-    return torch.cuda.stream(torch.cuda.Stream(device)) if device.type == "cuda" else nullcontext()
+    if device.type != "cuda":
+        return nullcontext()
+    return torch.cuda.stream(torch.cuda.Stream(device))  # type: ignore[no-untyped-call]

@@ -19,9 +19,12 @@ TIMEOUT_S = 20.0
 
 
 class Ranks:
-    """`count` of them, in a group `wan` whose controller rank 0 starts. A context manager."""
+    """`count` of them, in a group `wan`. A context manager.
 
-    def __init__(self, count: int) -> None:
+    Its controller is the one at `controller`, whose members are m0, m1, …, or, without, one that rank 0 starts.
+    """
+
+    def __init__(self, count: int, controller: str = "") -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
         self._pipes: list[Connection[Any, Any]] = []
@@ -29,7 +32,7 @@ class Ranks:
         for rank in range(count):
             here, there = FORKS.Pipe()
             self._pipes.append(here)
-            process = FORKS.Process(target=_serve, args=(rank, count, port, there), daemon=True)
+            process = FORKS.Process(target=_serve, args=(rank, count, port, controller, there), daemon=True)
             process.start()
             there.close()
             self.processes.append(process)
@@ -51,10 +54,10 @@ class Ranks:
 
     def end(self, *ranks: int) -> list[Any]:
         """What these returned. AssertionError with the traceback of one that raised, when all of them have ended."""
-        outcomes = []
+        outcomes: list[tuple[bool, Any]] = []
         for rank in ranks:
-            assert self._pipes[rank].poll(2 * TIMEOUT_S), f"rank {rank} does not come to an end"
-            outcomes.append(self._pipes[rank].recv())
+            ends = self._pipes[rank].poll(2 * TIMEOUT_S)
+            outcomes.append(self._pipes[rank].recv() if ends else (True, "it does not come to an end"))
         failures = [f"rank {rank}: {value}" for rank, (failed, value) in zip(ranks, outcomes, strict=True) if failed]
         assert not failures, failures[0]
         return [value for _, value in outcomes]
@@ -65,7 +68,7 @@ class Ranks:
         return self.end(*range(len(self._pipes)))
 
 
-def _serve(rank: int, count: int, port: int, pipe: Connection[Any, Any]) -> None:
+def _serve(rank: int, count: int, port: int, controller: str, pipe: Connection[Any, Any]) -> None:
     import torch
     import torch.distributed as dist
 
@@ -75,6 +78,8 @@ def _serve(rank: int, count: int, port: int, pipe: Connection[Any, Any]) -> None
     torch_backend.register()
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "RANK": rank, "WORLD_SIZE": count}
     os.environ.update({"GLOO_SOCKET_IFNAME": "lo", **{name: str(value) for name, value in place.items()}})
+    if controller:
+        os.environ.update({"TESTBED_CONTROLLER": controller, "TESTBED_MEMBER": f"m{rank}"})
     dist.init_process_group("wan", timeout=timedelta(seconds=TIMEOUT_S))
     while True:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,8 +15,12 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
+from testbed.plan import Plan
+from testbed.protocol import Held
 from tests.sync.c10d.ranks import Ranks
 from tests.sync.c10d.test_collectives import groups
+from tests.sync.controller import Controller, job
+from tests.sync.plans import chain, names
 
 pytestmark = pytest.mark.unit
 
@@ -92,6 +97,22 @@ def by_fully_shard(rank: int, mesh: DeviceMesh) -> torch.Tensor:
     return values(model)
 
 
+#: Of the trainings that a rank goes on with: the model and its optimizer, by name.
+UNDER_WAY: dict[str, tuple[nn.Module, torch.optim.Optimizer]] = {}
+
+
+def more_steps(rank: int, first: int, name: str) -> torch.Tensor:
+    if name not in UNDER_WAY:
+        sharded = fully_shard(Forked(0), mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
+        UNDER_WAY[name] = sharded, torch.optim.SGD(sharded.parameters(), lr=0.1)
+    model, optimizer = UNDER_WAY[name]
+    for step in range(first, first + STEPS):
+        optimizer.zero_grad()
+        loss_of(model, rank, step).backward()
+        optimizer.step()
+    return values(model)
+
+
 def ddp_by_both(rank: int, variant: str) -> None:
     ours, theirs = (by_ddp(rank, group, variant) for group in groups("world") if group is not None)
     torch.testing.assert_close(ours, theirs, rtol=TOLERANCE, atol=TOLERANCE)
@@ -125,6 +146,22 @@ def test_ddp(four: Ranks, variant: str) -> None:
 
 def test_fully_shard(four: Ranks) -> None:
     four.do(fully_shard_by_both)
+
+
+def test_plans_are_swapped_between_steps_that_shard(tmp_path: Path) -> None:
+    """Both halves of the steps come to the same bits as under one plan: of two values the sum has but one order."""
+    members = names(2)
+    other = Plan(1, members, (chain(members[::-1]),), chunk_bytes=16 * 1024)
+    with Controller(tmp_path, Plan(0, members, (chain(members),)), job(10**6)) as controller:
+        with Ranks(2, controller.address) as ranks:
+            expected = [ranks.do(more_steps, first, "whole") for first in (0, STEPS)][-1]
+            ranks.do(more_steps, 0, "halves")
+            assert controller.in_force == {0}
+            controller.prepare(other)
+            controller.await_messages(Held, 2)
+            found = ranks.do(more_steps, STEPS, "halves")
+        controller.await_condition(lambda: controller.in_force == {0, 1})
+    assert all(torch.equal(one, another) for one, another in zip(found, expected, strict=True))
 
 
 def test_shards_inside_sites_and_copies_between_them(four: Ranks) -> None:
