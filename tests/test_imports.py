@@ -36,7 +36,7 @@ ARROWS: dict[str, set[str]] = {
     "emulation": {"compiler", "planning", "telemetry", "spec", "trace", "plan", "protocol", "link"},
     "controller": {
         *("compiler", "planning", "telemetry", "spec", "trace", "plan", "protocol", "schema", "link", "tls"),
-        "atomic_file",
+        *("atomic_file", "certificates"),
     },
     "sync": {"plan", "protocol", "schema", "tls", "atomic_file"},
     "torch_backend": {"sync"},

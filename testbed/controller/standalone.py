@@ -1,8 +1,8 @@
-"""A controller for members on machines of their own: `python -m testbed.controller.standalone --members a,b …`.
+"""`testbed-sync`: a controller for members on machines of their own (docs/machines.md).
 
 It knows nothing of the network but what members measure; every pair counts as equally fast until then. Members join
-over TCP, each with a token of its own: the file NAME.token in the folder of secrets, which is made if it is not there.
-With --tls all is encrypted, and each comes with its certificate instead.
+over TCP. Where that is beyond the loopback all is encrypted, and each comes with a certificate of its own, in a folder
+that is made for it; with --no-tls, and on the loopback, each comes with a token instead, and nothing is encrypted.
 Ends with 0 on SIGTERM or SIGINT, with 2 when something can't be used, and with 3 without a C compiler.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import ipaddress
 import logging
 import secrets
 import sys
@@ -17,6 +18,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from testbed.certificates import AUTHORITY_KEY, make_certificates
 from testbed.compiler import CompilerError
 from testbed.controller.identity import Identities
 from testbed.controller.member_server import TcpEndpoint
@@ -26,7 +28,7 @@ from testbed.controller.spec import ControllerSpec, Elasticity, PlanningSpec
 from testbed.planning import Edge, Member, PolicyError, View
 from testbed.planning.events import load as load_simulator
 from testbed.protocol import Job
-from testbed.tls import Tls
+from testbed.tls import CONTROLLER, Tls
 
 #: What an edge is taken for before anything was measured on it. All alike: only the measured ones tell them apart.
 UNKNOWN = Edge(rate_bps=100e6, rtt_s=0.05)
@@ -60,15 +62,51 @@ def spec_of(
 
 def main() -> int:
     """Run until a signal; the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m testbed.controller.standalone", description=__doc__)
-    parser.add_argument("--members", required=True, help="their names, with commas between")
-    parser.add_argument("--listen", required=True, metavar="HOST:PORT", help="where members join")
-    parser.add_argument(
-        "--secrets", type=Path, metavar="DIR", help="keys and members' tokens; made if they are missing"
+    args = _parser().parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    try:
+        names = args.members.split(",")
+        host, port = _address(args.listen)
+        secret = _secret(args.secrets, args.token_file)
+        spec = spec_of(names, secret, args.model_bytes, args.policy, args.codec, args.round_timeout, args.quorum)
+        args.out.mkdir(parents=True, exist_ok=True)
+        tls = args.tls or (None if args.no_tls or _is_loopback(host) else _certificates(args.secrets / "tls", names))
+        if tls is None:
+            write_tokens(args.secrets, Identities(names, secret))
+            _say("nothing is encrypted", args.secrets / "controller.key", args.secrets, "{}.token", names)
+        elif not args.tls:
+            _say("all connections are encrypted", tls.parent / AUTHORITY_KEY, tls.parent, "{}", names)
+        endpoints = Endpoints(
+            args.out / "control",
+            args.out / "admin.sock",
+            args.secrets / "http.key",
+            TcpEndpoint(host, port, Tls(tls) if tls else None),
+            args.http,
+        )
+        load_simulator()
+        asyncio.run(serve(spec, endpoints, args.out, args.attached))
+    except (OSError, ValueError, PolicyError) as error:
+        print(f"testbed-sync: {error}", file=sys.stderr)
+        return 2
+    except CompilerError as error:
+        print(f"testbed-sync: {error}", file=sys.stderr)
+        return 3
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="testbed-sync", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--tls", type=Path, metavar="DIR", help="the controller's certificate (testbed certificates)")
+    parser.add_argument("--members", required=True, metavar="A,B", help="their names, with commas between")
+    parser.add_argument("--listen", required=True, metavar="HOST:PORT", help="where members join")
+    parser.add_argument("--model-bytes", type=int, required=True, metavar="N", help="what a member adds to a round")
+    secrets_help = "keys, and what members show; made if missing"
+    parser.add_argument("--secrets", type=Path, default=Path("secrets"), metavar="DIR", help=secrets_help)
+    encryption = parser.add_mutually_exclusive_group()
+    encryption.add_argument("--tls", type=Path, metavar="DIR", help="the controller's folder of `testbed certificates`")
+    encryption.add_argument("--no-tls", action="store_true", help="encrypt nothing, and let members in by tokens")
     parser.add_argument("--token-file", help=argparse.SUPPRESS)
-    parser.add_argument("--model-bytes", type=int, required=True, help="what a member contributes to a round")
     parser.add_argument("--policy", default="mst", help="how plans are made")
     parser.add_argument("--codec", default="fp32", help="what strategies' tensors become on their way")
     parser.add_argument("--round-timeout", type=float, default=120.0, metavar="S", help="when a round has failed")
@@ -77,38 +115,32 @@ def main() -> int:
     parser.add_argument(
         "--attached", action="store_true", help="end with standard input, once members that train are done"
     )
-    parser.add_argument("--out", type=Path, required=True, help="a directory for what happens")
-    args = parser.parse_args()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    parser.add_argument("--out", type=Path, default=Path("run"), metavar="DIR", help="what happens is recorded there")
+    return parser
+
+
+def _certificates(folder: Path, names: Sequence[str]) -> Path:
+    """The controller's among the certificates in a folder, where those that are missing are made."""
+    for _ in make_certificates(folder, names):
+        pass
+    return folder / CONTROLLER
+
+
+def _say(encrypted: str, kept: Path, folder: Path, own: str, names: Sequence[str]) -> None:
+    """Print what each member shows, and where that goes."""
+    copies = "".join(f"\n    {folder / own.format(name)}   to the machine of {name}" for name in names)
+    print(f"testbed-sync: {encrypted}. Copy{copies}\nand {kept} to none.", file=sys.stderr)
+
+
+def _is_loopback(host: str) -> bool:
     try:
-        names = args.members.split(",")
-        secret = _secret(args.secrets, args.token_file)
-        tcp = TcpEndpoint(*_address(args.listen), Tls(args.tls) if args.tls else None)
-        spec = spec_of(names, secret, args.model_bytes, args.policy, args.codec, args.round_timeout, args.quorum)
-        args.out.mkdir(parents=True, exist_ok=True)
-        if tcp.tls is None:
-            write_tokens(args.secrets, Identities(names, secret))
-        endpoints = Endpoints(
-            args.out / "control",
-            args.out / "admin.sock",
-            args.secrets / "http.key",
-            tcp,
-            args.http,
-        )
-        load_simulator()
-        asyncio.run(serve(spec, endpoints, args.out, args.attached))
-    except (OSError, ValueError, PolicyError) as error:
-        print(f"controller: {error}", file=sys.stderr)
-        return 2
-    except CompilerError as error:
-        print(f"controller: {error}", file=sys.stderr)
-        return 3
-    return 0
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:  # a name
+        return False
 
 
-def _secret(folder: Path | None, shared: str | None) -> str:
-    """The controller's own, which is made if it is missing. ValueError when no folder is named for it, SecretError when
-    others can read it.
+def _secret(folder: Path, shared: str | None) -> str:
+    """The controller's own, which is made if it is missing. SecretError when others can read it.
 
     In earlier versions one token, the `shared` file, let every member in: whoever had it could be any of them.
     """
@@ -117,8 +149,6 @@ def _secret(folder: Path | None, shared: str | None) -> str:
             f"--token-file {shared}: one token for all members is not taken any more, since it tells none from "
             "another. Write --secrets DIR, copy DIR/NAME.token to the machine of each member, and remove the old file"
         )
-    if folder is None:
-        raise ValueError("--secrets is missing: write a folder for keys and tokens, such as --secrets secrets")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     own = folder / "controller.key"
     if not own.exists():
