@@ -28,6 +28,7 @@ ARROWS: dict[str, set[str]] = {
     "protocol": {"schema"},
     "workload": set(),
     "starts": {"atomic_file"},
+    "scheme_autoload": {"schemes"},
     "schemes": {"planning", "sync", "plan", "protocol", "schema"},
     "trace": {"link", "atomic_file"},
     "spec": {"schemes", "trace", "link", "atomic_file"},
@@ -64,7 +65,7 @@ OPENERS = {"open", "input", "print", "exec", "eval", "__import__"}
 #: The packages from outside that a worker over a real WAN needs, and who imports no others.
 WORKERS = {"torch", "msgspec"}
 OF_WORKERS = (
-    *("schemes", "sync", "torch_backend", "worker", "workload"),
+    *("schemes", "scheme_autoload", "sync", "torch_backend", "worker", "workload"),
     *("plan", "protocol", "schema", "tls", "atomic_file"),
 )
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from operator import ge, gt, le, lt
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 C = TypeVar("C", bound="Checked")
 
@@ -50,12 +50,35 @@ def _check(name: str, value: Any, limits: Mapping[str, Any]) -> None:
 def read(kind: type[C], value: Mapping[str, Any]) -> C:
     """The dataclass that plain values say. Misfit where they break a rule, TypeError where there is no such field."""
     hints = get_type_hints(kind)
-    return kind(**{name: _made(hints.get(name), its) for name, its in value.items()})
+    return kind(**{name: _made(name, hints.get(name), its) for name, its in value.items()})
 
 
-def _made(hint: Any, value: Any) -> Any:
+def _made(name: str, hint: Any, value: Any) -> Any:
     inner = next((one for one in (hint, *get_args(hint)) if isinstance(one, type) and issubclass(one, Checked)), None)
-    return read(inner, value) if inner and isinstance(value, Mapping) else value
+    made = read(inner, value) if inner and isinstance(value, Mapping) else value
+    if hint is not None and not _is(hint, made):
+        raise Misfit(name, f"is {value!r}", _said(hint))
+    return made
+
+
+def _is(hint: Any, value: Any) -> bool:
+    """Whether a value is of a field's type. A whole number is a real one; True and False are neither."""
+    if get_origin(hint) is Literal:
+        return value in get_args(hint)
+    if one_of := get_args(hint):
+        return any(_is(one, value) for one in one_of)
+    if hint in (int, float):
+        return isinstance(value, int if hint is int else (int, float)) and not isinstance(value, bool)
+    return isinstance(value, hint)
+
+
+def _said(hint: Any) -> str:
+    """What a field takes, in words."""
+    parts = (hint, *get_args(hint))
+    if words := [word for one in parts if get_origin(one) is Literal for word in get_args(one)]:
+        return " or ".join(words)
+    names = {int: "a whole number", float: "a number", bool: "true or false"}
+    return next((names[one] for one in parts if one in names), "its own fields, by their names")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,68 @@
+"""A scheme with its options, as somebody chose it for a training loop that stays as it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from testbed.schemes import SCHEMES, named
+from testbed.schemes.options import Misfit, Options
+from testbed.schemes.scheme import Scheme
+
+
+@dataclass(frozen=True)
+class SchemeChoice:
+    """A scheme that can be around a loop's steps."""
+
+    scheme: Scheme
+    options: Options
+
+    @classmethod
+    def of(cls, name: str, options: Mapping[str, Any]) -> SchemeChoice:
+        """The scheme of this name. ValueError where there is none, it has no such options, or members gossip: they own
+        the loop then."""
+        scheme = named(name)
+        if scheme.exchange == "gossip":
+            others = ", ".join(one.name for one in SCHEMES.values() if one.exchange == "all-reduce")
+            raise ValueError(f"{name}: its members gossip, each in a loop of its own; write instead: one of {others}")
+        if unknown := [option for option in options if option not in scheme.fields]:
+            takes = ", ".join(scheme.fields)
+            raise ValueError(f"{unknown[0]}: {name} has no such option; write instead: some of {takes}")
+        return cls(scheme, scheme.read(options))
+
+    @classmethod
+    def parse(cls, text: str) -> SchemeChoice:
+        """The scheme that a text says: `local_sgd`, `diloco:every=32,outer.momentum=0.8`. ValueError as in `of`, and
+        where it is no such text."""
+        name, _, rest = text.partition(":")
+        options: dict[str, Any] = {}
+        for word in filter(None, rest.split(",")):
+            path, given, value = word.partition("=")
+            if not given:
+                raise ValueError(f"{word}: an option has a value; write instead: {word}=VALUE")
+            *groups, option = path.split(".")
+            inside = options
+            for group in groups:
+                inside = inside.setdefault(group, {})
+            inside[option] = _value(value)
+        return cls.of(name, options)
+
+    def __str__(self) -> str:
+        options = ", ".join(f"{name}={getattr(self.options, name)}" for name in self.scheme.fields)
+        return f"{self.scheme.name} ({options})"
+
+    def check_plan(self, codec: str, grouped: bool) -> None:
+        """Misfit where a plan is not for it: its codec, or that it has no groups, inside which rounds would be."""
+        self.options.check_plan("", {}, codec)
+        if self.options.site_period > 1 and not grouped:
+            raise Misfit("period", "rounds inside groups need a plan with groups, and this one has none", "period=1")
+
+
+def _value(text: str) -> Any:
+    """As JSON has it; a word is itself."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

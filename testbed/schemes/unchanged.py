@@ -1,0 +1,94 @@
+"""A scheme around a script's steps without a word of it changed: TESTBED_SCHEME=diloco:every=32.
+
+    torch is imported   ▸ `install`: nothing else happens before the script does something of this
+    a model is put into DistributedDataParallel   ▸ its gradients stay local
+    an optimizer's first step   ▸ the member joins, and the scheme is around this and all further steps
+    the script ends   ▸ it says goodbye
+
+Where training ends a script does not say, so nothing is synchronized then: what was not by the last round stays the
+member's own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import sys
+from contextlib import ExitStack
+from functools import wraps
+from typing import Any
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from testbed.schemes.choice import SchemeChoice
+
+
+class UnchangedScript:
+    """What TESTBED_SCHEME does in one process. What it does it says on standard error."""
+
+    def __init__(self, choice: SchemeChoice, text: str) -> None:
+        self._choice = choice
+        self._text = text
+        self._optimizer: torch.optim.Optimizer | None = None
+        self._stack = ExitStack()
+
+    def keep_local(self, model: DistributedDataParallel) -> None:
+        """A model's gradients stay where they are from now on."""
+        from testbed.schemes.wrapped import UNUSED
+        from testbed.sync.local_gradients import LocalGradients
+
+        local = LocalGradients(model)
+        self._say("DistributedDataParallel exchanges no gradients and no buffers")
+        if local.asks_for_unused:
+            self._say(UNUSED)
+
+    def before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        """The first step of the script's optimizer begins all; ValueError where there is another one."""
+        if self._optimizer is None:
+            self._optimizer = optimizer
+            self._begin(optimizer)
+        elif self._optimizer is not optimizer:
+            raise ValueError(
+                f"TESTBED_SCHEME={self._text}: a second optimizer steps, and the parameters of one alone are known; "
+                "write instead: testbed.sync.wrap with both around the loop"
+            )
+
+    def _begin(self, optimizer: torch.optim.Optimizer) -> None:
+        from testbed.schemes.optimizer_steps import OptimizerSteps
+        from testbed.schemes.wrapped import check, described, strategy_of
+        from testbed.sync.environment import join_by_environment
+
+        every = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        parameters = [parameter for parameter in every if parameter.requires_grad]
+        check(parameters, [optimizer])
+        session = self._stack.enter_context(join_by_environment(str(parameters[0].device)))
+        atexit.register(self._end)
+        strategy = strategy_of(self._choice, session, parameters)
+        steps = OptimizerSteps(strategy, [optimizer])
+        self._stack.enter_context(steps.counted())  # what hooks it adds are called in this step already
+        begun = session.rounds
+        self._stack.callback(lambda: self._say(f"{steps.taken} steps, {session.rounds - begun} rounds"))
+        self._say(described(self._choice, session, parameters))
+
+    def _end(self) -> None:
+        """Leave; with the error that the script ended with, if it did."""
+        error = getattr(sys, "last_value", None)
+        self._stack.__exit__(type(error) if error else None, error, None)
+
+    def _say(self, what: str) -> None:
+        print(f"TESTBED_SCHEME={self._text}: {what}", file=sys.stderr, flush=True)
+
+
+def install(text: str) -> None:
+    """Have the scheme around the steps of this process. ValueError where the text says none."""
+    script = UnchangedScript(SchemeChoice.parse(text), text)
+    register_optimizer_step_pre_hook(script.before_step)
+    make = DistributedDataParallel.__init__
+
+    @wraps(make)
+    def made(self: DistributedDataParallel, *args: Any, **kwargs: Any) -> None:
+        make(self, *args, **kwargs)
+        script.keep_local(self)
+
+    DistributedDataParallel.__init__ = made  # type: ignore[method-assign]

@@ -1,0 +1,114 @@
+"""docs/machines.md over two machines, which are namespaces: `testbed-sync`, and a DDP script without a word changed."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from testbed.emulation.namespace import Namespace
+from testbed.emulation.process import ProcessIdentity
+from tests.program import ForkedProgram, preload
+from tests.waiting import until
+
+pytestmark = pytest.mark.privileged
+
+preload("testbed.controller.serve", "testbed.sync", "torch._dynamo", "testbed.schemes.unchanged")
+
+SCRIPT = Path(__file__).parents[2] / "examples" / "ddp.py"
+STEPS = 64
+#: What a scheme with a round each 32 steps may send of what DDP does.
+SHARE = 1 / 20
+
+
+@dataclass
+class Machine:
+    """A namespace with an interface, `wan`, to the other one."""
+
+    name: str
+    address: str
+    namespace: Namespace
+
+    def run(self, command: str) -> None:
+        subprocess.run(["nsenter", f"--net={self.namespace.path}", *command.split()], check=True)
+
+    def start(self, stack: ExitStack, *words: str, **variables: str) -> ForkedProgram:
+        holder = ProcessIdentity.of(self.namespace.pid)
+        assert holder is not None
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in variables.items():
+                patch.setenv(name, value)
+            place = (str(holder.pid), str(holder.start_ticks))
+            return stack.enter_context(ForkedProgram("-m", "tests.namespaced", *place, *words))
+
+    def received_bytes(self) -> int:
+        lines = Path(f"/proc/{self.namespace.pid}/net/dev").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.lstrip().startswith("wan:"))
+
+
+@pytest.fixture
+def machines() -> Iterator[tuple[Machine, Machine]]:
+    with ExitStack() as stack:
+        spaces = [stack.enter_context(closing(Namespace())) for _ in range(2)]
+        one, other = (Machine(f"w{i}", f"10.77.0.{i + 1}", space) for i, space in enumerate(spaces))
+        one.run(f"ip link add wan type veth peer name wan netns {other.namespace.pid}")
+        for machine in (one, other):
+            machine.run(f"ip address add {machine.address}/24 dev wan")
+            machine.run("ip link set wan up")
+            machine.run("ip link set lo up")
+        yield one, other
+
+
+def train(machines: tuple[Machine, Machine], **variables: str) -> tuple[int, str, str]:
+    """Both machines run the script; the bytes between them, what rank 0 printed, and what both said of the scheme."""
+    before = sum(machine.received_bytes() for machine in machines)
+    torchrun = {"WORLD_SIZE": "2", "MASTER_ADDR": machines[0].address, "MASTER_PORT": "29500"}
+    variables |= torchrun | {"GLOO_SOCKET_IFNAME": "wan"}
+    words = (str(SCRIPT), "--steps", str(STEPS))
+    with ExitStack() as stack:
+        programs = [machine.start(stack, *words, RANK=str(rank), **variables) for rank, machine in enumerate(machines)]
+        outputs = [program.communicate(timeout=120) for program in programs]
+        assert [program.wait() for program in programs] == [0, 0], outputs
+    said = "".join(errors for _, errors in outputs)
+    return sum(machine.received_bytes() for machine in machines) - before, outputs[0][0], said
+
+
+def last_loss(printed: str) -> float:
+    return float(re.findall(r"loss=(\S+)", printed)[-1])
+
+
+def test_a_script_trains_by_a_scheme_over_tls_with_a_twentieth_of_ddp_s_bytes(
+    tmp_path: Path, machines: tuple[Machine, Machine]
+) -> None:
+    ddp_bytes, printed, said = train(machines)
+    assert not said
+    ddp_loss = last_loss(printed)
+
+    words = ["--members", "w0,w1", "--listen", "0.0.0.0:7000", "--model-bytes", "500000"]
+    folders = ["--secrets", str(tmp_path / "secrets"), "--out", str(tmp_path / "run")]
+    with ExitStack() as stack:
+        served = machines[0].start(stack, "-m", "testbed.controller.standalone", *words, *folders)
+        until((tmp_path / "run" / "admin.sock").exists)
+        environment: Mapping[str, str] = {
+            "TESTBED_SCHEME": "diloco:every=32",
+            "TESTBED_CONTROLLER": f"tcp:{machines[0].address}:7000",
+            "TESTBED_MEMBER": "w{RANK}",
+            "TESTBED_TLS": f"{tmp_path}/secrets/tls/w{{RANK}}",
+        }
+        scheme_bytes, printed, said = train(machines, **environment)
+        served.terminate()
+        assert served.wait(20) == 0
+        told = served.communicate()[1]
+    print(f"DDP {ddp_bytes:,} bytes, loss {ddp_loss}; diloco {scheme_bytes:,} bytes, loss {last_loss(printed)}")
+    assert scheme_bytes <= SHARE * ddp_bytes
+    assert last_loss(printed) < 1.0, "it has not learned"
+    assert said.count("exchanges no gradients") == 2 and said.count("by diloco (every=32, fragments=1") == 2
+    assert said.count("64 steps, 2 rounds") == 2
+    assert "all connections are encrypted" in told and f"{tmp_path}/secrets/tls/w1   to the machine of w1" in told
+    assert (tmp_path / "secrets/tls/w1/key.pem").stat().st_mode & 0o077 == 0
+    assert not [*(tmp_path / "secrets").glob("*.token")]

@@ -1,0 +1,25 @@
+"""A Python program in a network namespace: `python -m tests.namespaced PID TICKS (-m MODULE | FILE) …`.
+
+The namespace is that of a process, or a thread of one. PyTorch may be there already, in a fork: what it loads as it is
+imported is then called here.
+"""
+
+from __future__ import annotations
+
+import runpy
+import sys
+
+from testbed import scheme_autoload
+from testbed.emulation.namespace import enter
+from testbed.emulation.process import ProcessIdentity
+
+if __name__ == "__main__":
+    pid, ticks, *words = sys.argv[1:]
+    enter(ProcessIdentity(int(pid), int(ticks)))
+    scheme_autoload.load()
+    if words[0] == "-m":
+        sys.argv = words[1:]
+        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = words
+        runpy.run_path(words[0], run_name="__main__")

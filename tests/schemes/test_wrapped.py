@@ -1,0 +1,304 @@
+"""`sync.wrap` around loops as people write them: the same as the scheme by its own name, or refused by name."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.nn.parallel import DistributedDataParallel
+
+from testbed import sync
+from testbed.plan import Group, Plan
+from testbed.schemes.optimizer_steps import OptimizerSteps
+from testbed.schemes.sparta import SpartaOptions
+from testbed.schemes.sparta.algorithm import Sparta
+from testbed.schemes.training import RoundTraining
+from testbed.sync import Strategy
+from testbed.sync.strategies import Gradients
+from tests.sync.plans import chain, names, star
+from tests.sync.sessions import run
+from tests.sync.strategies.training import batch, flat, model, step
+
+pytestmark = pytest.mark.unit
+
+MEMBERS = names(2)
+PLAN = Plan(0, MEMBERS, (star(MEMBERS, "m1"),))
+STEPS = 8
+
+Around = Callable[[sync.Session, nn.Module, torch.optim.Optimizer], Any]
+Loop = Callable[[nn.Module, torch.optim.Optimizer, str], None]
+
+
+def plain(net: nn.Module, optimizer: torch.optim.Optimizer, member: str) -> None:
+    for number in range(STEPS):
+        step(net, optimizer, member, number)
+
+
+def accumulating(net: nn.Module, optimizer: torch.optim.Optimizer, member: str) -> None:
+    """Two batches to a step, clipped, and a learning rate that falls."""
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
+    for number in range(2 * STEPS):
+        inputs, targets = batch(member, number)
+        (net(inputs) - targets).square().mean().div(2).backward()
+        if number % 2:
+            nn.utils.clip_grad_norm_(net.parameters(), 0.5)
+            optimizer.step()
+            optimizer.zero_grad()
+            scheduler.step()
+
+
+def train(directory: Path, around: Around, loop: Loop = plain) -> torch.Tensor:
+    """Both members' parameters at the end, which are the same bits."""
+
+    def work(session: sync.Session) -> torch.Tensor:
+        net = model()
+        optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+        with around(session, net, optimizer):
+            loop(net, optimizer, session.name)
+        return flat(net)
+
+    directory.mkdir()
+    one, other = run(directory, PLAN, work).values()
+    assert torch.equal(one, other)
+    return one
+
+
+def sparta(session: sync.Session, net: nn.Module, optimizer: torch.optim.Optimizer) -> Strategy:
+    return Sparta(RoundTraining(session, list(net.parameters()), 1.0), SpartaOptions(share=0.1), optimizer)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "options", "by_its_own_name"),
+    [
+        ("gradients", {}, lambda s, net, opt: s.gradients(net, opt)),
+        ("local_sgd", {"every": 3}, lambda s, net, opt: s.local_sgd(net, opt, 3)),
+        ("post_local_sgd", {"start": 2, "every": 3}, lambda s, net, opt: s.post_local_sgd(net, opt, 2, 3)),
+        (
+            "diloco",
+            {"every": 4, "fragments": 2, "delay": 1},
+            lambda s, net, opt: s.diloco(net, opt, 4, fragments=2, delay=1),
+        ),
+        ("sparta", {"share": 0.1}, sparta),
+    ],
+)
+def test_it_is_the_scheme_bit_for_bit(
+    tmp_path: Path, scheme: str, options: dict[str, Any], by_its_own_name: Around
+) -> None:
+    wrapped = train(tmp_path / "a", lambda s, net, opt: sync.wrap(net, opt, scheme, session=s, **options))
+    assert torch.equal(wrapped, train(tmp_path / "b", by_its_own_name))
+
+
+def test_gradients_may_be_accumulated_and_clipped_and_the_learning_rate_fall(tmp_path: Path) -> None:
+    wrapped = train(tmp_path / "a", lambda s, net, opt: sync.wrap(net, opt, session=s, every=4), accumulating)
+    assert torch.equal(wrapped, train(tmp_path / "b", lambda s, net, opt: s.diloco(net, opt, 4), accumulating))
+
+
+def test_several_optimizers_step_in_turn(tmp_path: Path) -> None:
+    """Each half of the model has its own: the same as one for both."""
+
+    def halves(session: sync.Session) -> torch.Tensor:
+        net = model()
+        parameters = list(net.parameters())
+        optimizers = [torch.optim.AdamW(part, lr=0.01) for part in (parameters[:2], parameters[2:])]
+        with sync.wrap(net, optimizers, "local_sgd", session=session, every=3):
+            for number in range(STEPS):
+                inputs, targets = batch(session.name, number)
+                net.zero_grad()
+                (net(inputs) - targets).square().mean().backward()
+                for optimizer in optimizers:
+                    optimizer.step()
+        return flat(net)
+
+    (tmp_path / "a").mkdir()
+    parameters = run(tmp_path / "a", PLAN, halves)["m0"]
+    assert torch.equal(parameters, train(tmp_path / "b", lambda s, net, opt: s.local_sgd(net, opt, 3)))
+
+
+def test_a_step_that_a_scaler_leaves_out_counts(tmp_path: Path) -> None:
+    """Gradients of one member overflow in its first step: it takes as many rounds as the other."""
+
+    def scaled(session: sync.Session) -> tuple[torch.Tensor, int]:
+        net = model()
+        optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**120 if session.name == "m0" else 2.0)
+        with sync.wrap(net, optimizer, "local_sgd", session=session, every=2):
+            for number in range(STEPS):
+                inputs, targets = batch(session.name, number)
+                optimizer.zero_grad()
+                scaler.scale((net(inputs) - targets).square().mean() * 1e10).backward()
+                scaler.step(optimizer)
+                scaler.update()
+        assert (scaler.get_scale() < 2.0**120) if session.name == "m0" else (scaler.get_scale() == 2.0)
+        return flat(net), session.rounds
+
+    (one, rounds), (other, same) = run(tmp_path, PLAN, scaled).values()
+    assert torch.equal(one, other) and rounds == same
+
+
+def test_members_that_do_not_begin_alike_are_told(tmp_path: Path) -> None:
+    def work(session: sync.Session) -> str:
+        net = model()
+        with torch.no_grad():
+            next(net.parameters()).view(-1)[0] += session.name == "m1"
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        with pytest.raises(sync.SyncError) as caught, sync.wrap(net, optimizer, session=session):
+            pass
+        return str(caught.value)
+
+    for member, said in run(tmp_path, PLAN, work).items():
+        assert f"{member} begins with other parameters" in said and "torch.manual_seed" in said
+
+
+def test_rounds_inside_groups_need_a_plan_with_groups(tmp_path: Path) -> None:
+    def work(session: sync.Session) -> None:
+        net = model()
+        with sync.wrap(net, sgd(net), "hierarchical", session=session):
+            pass
+
+    with pytest.raises(ValueError, match=r"period: .*need a plan with groups.*write instead: period=1"):
+        run(tmp_path, PLAN, work)
+
+
+def test_under_a_plan_with_groups_members_end_alike(tmp_path: Path) -> None:
+    groups = tuple(Group((member,), (chain((member,)),)) for member in MEMBERS)
+    plan = Plan(0, MEMBERS, (chain(MEMBERS),), groups=groups, period=2)
+
+    def work(session: sync.Session) -> torch.Tensor:
+        net = model()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        with sync.wrap(net, optimizer, "hierarchical", session=session, every=2, period=2):
+            plain(net, optimizer, session.name)
+        return flat(net)
+
+    one, other = run(tmp_path, plan, work).values()
+    assert torch.equal(one, other)
+
+
+def refused(net: nn.Module, optimizer: Any, scheme: str = "diloco", **options: Any) -> str:
+    with pytest.raises(ValueError) as caught, sync.wrap(net, optimizer, scheme, **options):
+        pass
+    return str(caught.value)
+
+
+def sgd(net: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(net.parameters(), lr=0.1)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "options", "said"),
+    [
+        ("hop", {}, "hop: its members gossip, .*one of gradients, local_sgd"),
+        ("dilico", {}, "no such scheme: 'dilico'; there are gradients, "),
+        ("diloco", {"evry": 8}, "evry: diloco has no such option; write instead: some of every, fragments"),
+        ("diloco", {"every": 8.5}, "every: is 8.5; write instead: a whole number"),
+        ("diloco", {"outer": {"momentum": "much"}}, "momentum: is 'much'; write instead: a number"),
+        ("hybrid", {"normalise": 1}, "normalise: is 1; write instead: true or false"),
+        ("diloco", {"outer": 3}, "outer: is 3; write instead: its own fields"),
+    ],
+)
+def test_what_is_no_scheme_or_no_option_of_it(scheme: str, options: dict[str, Any], said: str) -> None:
+    net = model()
+    with pytest.raises(ValueError, match=said), sync.wrap(net, sgd(net), scheme, **options):
+        pass
+
+
+def test_a_model_or_an_optimizer_that_a_scheme_can_t_be_around(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TESTBED_CONTROLLER", raising=False)
+    net = model()
+    assert "object is no torch.optim.Optimizer" in refused(net, [object()])
+    assert "nothing is trained" in refused(net.requires_grad_(False), [])
+    assert "nothing is trained" in refused(model(), [])
+    assert "TESTBED_CONTROLLER is not set: write TESTBED_CONTROLLER=tcp:HOST:PORT" in refused(model(), sgd(model()))
+    elsewhere = copy.deepcopy(model())
+    elsewhere[0].to("meta")
+    assert "parameters are on cpu, meta; write instead: all on one device" in refused(elsewhere, sgd(elsewhere))
+    sharded = model()
+    next(sharded.parameters())._is_flat_param = True  # type: ignore[attr-defined]  # as FSDP marks its own
+    assert "parameters are sharded (FSDP, DTensor)" in refused(sharded, sgd(sharded))
+    complex_ = nn.Linear(2, 2, dtype=torch.complex64)
+    assert "parameters of torch.complex64 have no mean" in refused(complex_, sgd(complex_))
+
+
+def test_a_scheme_that_averages_gradients_refuses_steps_that_it_can_t_be_before() -> None:
+    net = model()
+    optimizer = sgd(net)
+    gradients = Gradients(_Alone(), list(net.parameters()))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"of several optimizers one uses its own before.*write instead: local_sgd"):
+        OptimizerSteps(gradients, [optimizer, sgd(net)])
+    with OptimizerSteps(gradients, [optimizer]).counted():
+        with pytest.raises(ValueError, match="given a closure"):
+            optimizer.step(lambda: 0.0)
+        scaler = torch.amp.GradScaler("cpu")
+        with pytest.raises(ValueError, match="GradScaler leaves a step out"):
+            scaler.step(optimizer)
+    optimizer.step(lambda: 0.0)  # and afterwards all is as it was
+
+
+class _Alone:
+    """A reducer that must not be asked."""
+
+
+def test_optimizers_that_do_not_step_in_turn_are_told() -> None:
+    net = model()
+    one, other = sgd(net), sgd(net)
+    with OptimizerSteps(_Nothing(None, 1.0), [one, other]).counted():
+        one.step()
+        other.step()
+        other.step()
+        with pytest.raises(ValueError, match="has stepped twice, and another not once meanwhile"):
+            other.step()
+
+
+class _Nothing(Strategy):
+    def over(self, rounds: int, taken: int) -> bool:
+        return True
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: object) -> None:
+        pass
+
+
+@pytest.fixture
+def process_group() -> Iterator[None]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("process_group")
+def test_ddp_exchanges_nothing_inside_and_again_afterwards(tmp_path: Path) -> None:
+    """Its buffers too: running means stay each member's own."""
+    plan = Plan(0, ("m0",), (chain(("m0",)),))
+    net = nn.Sequential(model(), nn.BatchNorm1d(1))
+    ddp = DistributedDataParallel(net)
+    optimizer = sgd(ddp)
+
+    def work(session: sync.Session) -> None:
+        with sync.wrap(ddp, optimizer, "local_sgd", session=session, every=2):
+            assert not ddp.forward_sync_buffers
+            plain(ddp, optimizer, "m0")
+        assert ddp.forward_sync_buffers
+        plain(ddp, optimizer, "m0")
+        assert "has a communication hook of its own" in refused(ddp, optimizer, session=session)
+
+    run(tmp_path, plan, work)
+    alone = nn.Sequential(model(), nn.BatchNorm1d(1))
+    for _ in range(2):
+        plain(alone, sgd(alone), "m0")
+    torch.testing.assert_close(flat(alone), flat(ddp), atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.usefixtures("process_group")
+def test_an_optimizer_that_exchanges_parameters_itself() -> None:
+    net = model()
+    zero = ZeroRedundancyOptimizer(net.parameters(), optimizer_class=torch.optim.SGD, lr=0.1)
+    assert "ZeroRedundancyOptimizer exchanges parameters in its own steps" in refused(net, zero)
