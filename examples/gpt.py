@@ -94,23 +94,21 @@ def train(model, optimizer, args, rank, text, held_out):
     """The loop; rank 0 prints a JSON line for each evaluation."""
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: learning_rate(step, args))
     generator = torch.Generator().manual_seed(args.seed * 1000 + rank)
-    began = time.time()
-    for step in range(1, args.steps + 1):
+    for step in range(args.steps):
+        if rank == 0 and step % args.evaluate_every == 0:
+            loss = evaluate(getattr(model, "module", model), held_out, args)
+            print(json.dumps({"step": step, "at": time.time(), "loss": loss}), flush=True)
         optimizer.zero_grad()
         loss_of(model, *batch(text, args, generator)).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         scheduler.step()
-        if rank == 0 and step % args.evaluate_every == 0:
-            loss = evaluate(getattr(model, "module", model), held_out, args)
-            now = time.time()
-            print(json.dumps({"step": step, "at": now, "seconds": now - began, "loss": loss}), flush=True)
 
 
 def arguments(words=None):
     parser = argparse.ArgumentParser()
     for name, value in {
-        **{"steps": 512, "warmup": 32, "batch": 8, "evaluate_every": 32, "evaluations": 8, "seed": 1},
+        **{"steps": 513, "warmup": 32, "batch": 8, "evaluate_every": 32, "evaluations": 8, "seed": 1},
         **{"context": 64, "width": 64, "heads": 4, "layers": 2},
     }.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=value)

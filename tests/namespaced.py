@@ -6,6 +6,7 @@ imported is then called here.
 
 from __future__ import annotations
 
+import atexit
 import runpy
 import sys
 
@@ -23,3 +24,4 @@ if __name__ == "__main__":
     else:
         sys.argv = words
         runpy.run_path(words[0], run_name="__main__")
+    atexit._run_exitfuncs()  # a fork of multiprocessing ends without them

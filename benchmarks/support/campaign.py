@@ -74,7 +74,7 @@ class Campaign:
                 if time.monotonic() > until_s:
                     return
                 progress(f"{cell.key} ({number} of {len(missing)} that are missing)")
-                self.keep(cell.key, {**measure(cell, server), "containers": server is None})
+                self.keep(cell.key, {"containers": server is None, **measure(cell, server)})
 
     def keep(self, key: str, found: Mapping[str, Any]) -> None:
         """Keep a cell's figures, unless too many of its rounds were late."""

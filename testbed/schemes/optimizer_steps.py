@@ -33,6 +33,7 @@ class OptimizerSteps:
     def __init__(self, strategy: Strategy, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         self._strategy = strategy
         self._taken = dict.fromkeys(optimizers, 0)
+        self._trains = {optimizer: trained(optimizer) for optimizer in optimizers}
         self._needs_gradients = type(strategy).before_step is not Strategy.before_step
         self.taken = 0  # of the loop
         if self._needs_gradients and len(optimizers) > 1:
@@ -79,6 +80,11 @@ class OptimizerSteps:
                 "an optimizer that is given a closure makes its gradients inside its step, where this scheme can't "
                 "average them; write instead: step() without one, or local_sgd, diloco or sparta"
             )
+        if trained(optimizer) != self._trains[optimizer]:
+            raise ValueError(
+                f"an optimizer trained {self._trains[optimizer]} tensors when the scheme began, and now trains "
+                f"{trained(optimizer)}: only the first are synchronized; write instead: a context for each stage"
+            )
         self._strategy.before_step()
 
     def _after(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
@@ -91,6 +97,11 @@ class OptimizerSteps:
         if min(self._taken.values()) > self.taken:
             self.taken += 1
             self._strategy.after_step()
+
+
+def trained(optimizer: torch.optim.Optimizer) -> int:
+    """How many tensors an optimizer moves."""
+    return sum(parameter.requires_grad for group in optimizer.param_groups for parameter in group["params"])
 
 
 def _watch_scalers() -> None:

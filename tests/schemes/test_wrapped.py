@@ -256,6 +256,18 @@ def test_optimizers_that_do_not_step_in_turn_are_told() -> None:
             other.step()
 
 
+def test_parameters_that_are_trained_from_later_on_are_told() -> None:
+    net = model()
+    first, *others = net.parameters()
+    first.requires_grad_(False)
+    optimizer = torch.optim.SGD([first, others[0]], lr=0.1)
+    with OptimizerSteps(_Nothing(None, 1.0), [optimizer]).counted():
+        optimizer.step()
+        first.requires_grad_(True)
+        with pytest.raises(ValueError, match="trained 1 tensors when the scheme began, and now trains 2"):
+            optimizer.step()
+
+
 class _Nothing(Strategy):
     def over(self, rounds: int, taken: int) -> bool:
         return True

@@ -1,0 +1,1 @@
+"""What `benchmarks.systems` measures: the networks, and the systems that train over them."""

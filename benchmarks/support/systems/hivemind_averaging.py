@@ -1,0 +1,51 @@
+"""examples/gpt.py by hivemind's Optimizer with local updates: peers find each other by a DHT and average parameters."""
+
+from __future__ import annotations
+
+import os
+
+import hivemind
+import torch
+from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, but not said to be
+
+from benchmarks.support.systems.networks import EVERY
+from benchmarks.support.systems.script import own_address, script
+
+#: The author's default of 15 s is for peers that come and go; all are there here.
+MATCHMAKING_S = 3.0
+STORE_PORT = 29510
+
+
+def main() -> None:
+    """Train."""
+    gpt = script()
+    args = gpt.arguments()
+    rank, count, first = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), os.environ["MASTER_ADDR"]
+    torch.set_num_threads(1)
+    torch.manual_seed(args.seed)
+    text, held_out, characters = gpt.load()
+    model = gpt.GPT(characters, args)
+    listening = [f"/ip4/{own_address()}/tcp/0"]
+    store = TCPStore(first, STORE_PORT, world_size=count, is_master=rank == 0)
+    if rank == 0:
+        dht = hivemind.DHT(host_maddrs=listening, start=True)
+        store.set("peers", "\n".join(map(str, dht.get_visible_maddrs())))
+    else:
+        dht = hivemind.DHT(host_maddrs=listening, initial_peers=store.get("peers").decode().splitlines(), start=True)
+    optimizer = hivemind.Optimizer(
+        dht=dht,
+        run_id="gpt",
+        target_batch_size=args.batch * count * EVERY,
+        batch_size_per_step=args.batch,
+        optimizer=torch.optim.AdamW(model.parameters(), lr=args.learning_rate),
+        use_local_updates=True,
+        matchmaking_time=MATCHMAKING_S,
+        delay_state_averaging=False,
+    )
+    gpt.train(model, optimizer, args, rank, text, held_out)
+    optimizer.shutdown()
+    dht.shutdown()
+
+
+if __name__ == "__main__":
+    main()

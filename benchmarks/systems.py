@@ -1,0 +1,222 @@
+"""How soon a script learns over a WAN: DDP over gloo and over ours, local SGD of others, and our schemes.
+
+    cell: a network, a system, a seed  --`testbed launch` of examples/gpt.py, to the loss or the time's end-->  figures
+
+What is measured is the time from the script's first evaluation until the loss over held-out text is at the target, and
+the bytes that went over the WAN meanwhile. gloo, `wan` and our schemes run the script as it is: a variable of the
+environment says which. PostLocalSGDOptimizer, hivemind and torchft need it changed, as their documentation has it. All
+that take local steps take as many. Processes share the machine's processors, nobody's step is paced, and each network's
+traces begin anew with each cell. What was measured is kept in runs/benchmark-systems.json and not measured again.
+
+hivemind and torchft are no part of the environment: `--python` names another interpreter that has them beside PyTorch
+and this package. What is missing is named with the reason.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import yaml
+
+from benchmarks.support.campaign import Campaign, without_curves
+from benchmarks.support.controller import controller
+from benchmarks.support.forkserver import ForkServer
+from benchmarks.support.options import Options
+from benchmarks.support.paired import CONFIDENCE, interval, ratio
+from benchmarks.support.systems.kinds import SYSTEMS, missing
+from benchmarks.support.systems.networks import NETWORKS
+from benchmarks.support.table import Table, progress, show
+from testbed.run.directory import RUNS
+from testbed.run.summary import wan_bytes
+from testbed.spec.topology import Topology
+from testbed.telemetry.store import read_records
+
+CAMPAIGN = Campaign(RUNS / "benchmark-systems.json")
+SEEDS = 3
+#: Cross-entropy of a character; it begins at 4.6, and a frequency table of pairs has 2.5.
+LOSS = 2.5
+LIMIT_S, QUICK_LIMIT_S = 180.0, 25.0
+#: From the start until the first evaluation: eight interpreters that load PyTorch, and meet over the WAN.
+START_S = 120.0
+LOOK_S = 0.25
+
+#: gloo's 4.5 MB of float32, which plans are made for.
+MODEL_BYTES = 450_000
+#: More steps than there is time for: cells end at the target.
+ENDLESS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A network, a system, the seed of the model and of who reads what, and the most seconds that it may take."""
+
+    network: str
+    system: str
+    seed: int
+    limit_s: float
+
+    @property
+    def key(self) -> str:
+        return f"{self.network}/{self.system}/{self.seed}/{self.limit_s:g}s"
+
+
+def measure(cell: Cell, _: ForkServer | None, *, python: str) -> dict[str, Any]:
+    """Launch a cell; its figures. RuntimeError where the script never got as far as its first evaluation."""
+    value = NETWORKS[cell.network]()
+    with TemporaryDirectory(prefix="systems-") as folder:
+        file = Path(folder) / "topology.yaml"
+        file.write_text(yaml.safe_dump(value))
+        with launched(cell, file, python) as (process, log):
+            _wait(process, log, cell.limit_s)
+        said = log.read_text()
+    if process.returncode not in (0, INTERRUPTED) or not curve_in(said):
+        raise RuntimeError(f"{cell.key} failed:\n{said[-2000:]}")
+    found = figures_of(curve_in(said), Path(re.findall(r"launch in (\S+)", said)[0]), cell.limit_s)
+    learned = "not reached" if found["seconds"] is None else f"{found['seconds']:.1f} s"
+    progress(f"  {learned}, loss {found['loss']:.3f} after {found['steps']} steps")
+    return found
+
+
+#: `testbed launch`'s exit code.
+INTERRUPTED = 130
+
+
+@contextmanager
+def launched(cell: Cell, topology: Path, python: str) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    """The launch of a cell and the file of what it says; ended with the context, and its controller after it."""
+    system = SYSTEMS[cell.system]
+    variables = {**os.environ, **system.variables}
+    log = topology.with_name("said")
+    with ExitStack() as stack:
+        if system.controlled:
+            members = [worker.name for worker in Topology.load(topology).workers]
+            where = stack.enter_context(controller(members, MODEL_BYTES))
+            variables["TESTBED_CONTROLLER"] = where.address("{TESTBED_WORKER}")
+            variables["TESTBED_MEMBER"] = "{TESTBED_WORKER}"
+        script = [python, *system.words, "--steps", str(ENDLESS), "--seed", str(cell.seed)]
+        command = [sys.executable, "-m", "testbed", "launch", "--on-host", str(topology), "--", *script]
+        output = stack.enter_context(log.open("wb"))
+        process = stack.enter_context(
+            subprocess.Popen(command, env=variables, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+        )
+        stack.callback(process.send_signal, signal.SIGINT)  # it ends what it has started
+        yield process, log
+
+
+def _wait(process: subprocess.Popen[bytes], log: Path, limit_s: float) -> None:
+    """Until the target is reached, the time is over, or it has ended by itself."""
+    began_s = time.monotonic()
+    while process.poll() is None:
+        curve = curve_in(log.read_text(errors="replace"))
+        if curve and (curve[-1]["loss"] <= LOSS or time.time() - curve[0]["at"] > limit_s):
+            return
+        if not curve and time.monotonic() - began_s > START_S:
+            return
+        time.sleep(LOOK_S)
+
+
+def curve_in(said: str) -> list[dict[str, float]]:
+    """The script's evaluations among the lines of a launch."""
+    return [json.loads(line) for line in re.findall(r"\| (\{.*\"loss\".*\})\s*$", said, re.MULTILINE)]
+
+
+def figures_of(curve: Sequence[Mapping[str, float]], directory: Path, limit_s: float) -> dict[str, Any]:
+    """What a launch came to. `seconds` and the bytes are those up to the target, or all where it was not reached."""
+    began_s = curve[0]["at"]
+    reached = next((point for point in curve if point["loss"] <= LOSS), None)
+    last = reached or curve[-1]
+    ended_s = reached["at"] if reached else began_s + limit_s
+    traffic = [record for record in read_records(directory / "traffic.jsonl") if record["at_s"] <= ended_s]
+    return {
+        "seconds": reached["at"] - began_s if reached else None,
+        "loss": last["loss"],
+        "steps": last["step"],
+        "wan_bytes": wan_bytes(traffic, began_s),
+        "curve": [(point["at"] - began_s, point["step"], point["loss"]) for point in curve],
+        "containers": False,
+        "late": 0.0,
+    }
+
+
+def table(network: str, found: Mapping[Cell, Any], reasons: Mapping[str, str]) -> Table:
+    """A network's cells; time and bytes with their intervals over the seeds."""
+    seconds = {name: _seconds(_cells(found, network, name)) for name in SYSTEMS}
+    rows = [[name, "", "", "", "", f"left out: {reason}"] for name, reason in reasons.items()]
+    for name, times in seconds.items():
+        cells = _cells(found, network, name)
+        if not cells:
+            continue
+        against = ratio(times, seconds["gloo"]) if name != "gloo" else None
+        count = len(cells)
+        loss, steps = (sum(its[of] for its in cells.values()) / count for of in ("loss", "steps"))
+        rows.append(
+            [
+                name,
+                _said(list(times.values())) if times else f"> {max(cell.limit_s for cell in found):g}",
+                str(against or ""),
+                _said([its["wan_bytes"] / 1e6 for its in cells.values()]),
+                f"{loss:.3f} after {steps:.0f} steps",
+                f"{len(times)} of {count}",
+            ]
+        )
+    columns = ("", f"s to {LOSS:g}", "× gloo", "MB over the WAN", "loss at the end", "reached it")
+    note = f"±: {CONFIDENCE:.0%} over seeds; × gloo is paired by seed, where both reached the loss"
+    return Table(network, columns, rows, [note])
+
+
+def _cells(found: Mapping[Cell, Any], network: str, system: str) -> dict[int, Any]:
+    return {cell.seed: its for cell, its in found.items() if (cell.network, cell.system) == (network, system)}
+
+
+def _seconds(cells: Mapping[int, Mapping[str, Any]]) -> dict[int, float]:
+    return {seed: cell["seconds"] for seed, cell in cells.items() if cell["seconds"] is not None}
+
+
+def _said(values: Sequence[float]) -> str:
+    middle, half = interval(values)
+    return f"{middle:.1f}" + (f" ± {half:.1f}" if len(values) > 1 else "")
+
+
+def main() -> int:
+    """Measure what is missing and show all; the exit code."""
+    parser = Options(__doc__)
+    parser.add_campaign(SEEDS, quick=1)
+    parser.add_argument("--network", action="append", choices=NETWORKS, help="this one only; may be repeated")
+    parser.add_argument("--system", action="append", choices=SYSTEMS, help="this one only; may be repeated")
+    parser.add_argument("--python", default=sys.executable, help="the interpreter that scripts run with")
+    args = parser.parse()
+    networks, names = args.network or list(NETWORKS), args.system or list(SYSTEMS)
+    reasons = missing(names, args.python)
+    for name, reason in reasons.items():
+        progress(f"{name} is left out: {reason}")
+    cells = [
+        Cell(network, name, seed, QUICK_LIMIT_S if args.quick else LIMIT_S)
+        for seed in range(1, args.seeds + 1)
+        for network in networks
+        for name in names
+        if name not in reasons
+    ]
+    CAMPAIGN.measure(cells, partial(measure, python=args.python), forks=False, most=args.cells, seconds=args.seconds)
+    known = CAMPAIGN.read()
+    found = {cell: known[cell.key] for cell in cells if cell.key in known}
+    tables = [table(network, found, reasons) for network in networks]
+    shown = without_curves({cell.key: figures for cell, figures in found.items()})
+    show(tables, {"repeats": args.seeds, "loss": LOSS, "missing": reasons, "cells": shown}, as_json=args.json)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
