@@ -40,7 +40,7 @@ class OwnController:
         folder = Path(self._folder.name)
         where = f"{host}:{_free_port(host)}"
         self.address = f"tcp:{where}"
-        words = ["--members", ",".join(members), "--listen", where, "--secrets", str(folder / "secrets")]
+        words = ["--members", ",".join(members), "--listen", where, "--no-tls", "--secrets", str(folder / "secrets")]
         words += ["--model-bytes", str(BUCKET_BYTES), "--policy", "auto", "--round-timeout", str(timeout_s)]
         self._log = (folder / "controller.log").open("w+b")
         self._process = subprocess.Popen(
