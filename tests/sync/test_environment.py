@@ -1,4 +1,4 @@
-"""What the environment must say of a member, and what its variables may name."""
+"""Where the environment says that a process joins, and what its variables may name."""
 
 from __future__ import annotations
 
@@ -6,35 +6,49 @@ from pathlib import Path
 
 import pytest
 
-from testbed import sync
-from testbed.sync.environment import join_by_environment
+from testbed.sync.environment import Place, join_by_environment, place_of
+from testbed.sync.errors import SyncError
 
 pytestmark = pytest.mark.unit
 
-WHOLE = {"TESTBED_CONTROLLER": "tcp:localhost:7000", "TESTBED_MEMBER": "w{RANK}", "RANK": "3"}
+CONTROLLER = {"TESTBED_CONTROLLER": "tcp:127.0.0.1:7000"}
+
+
+def test_a_worker_is_a_member_by_its_own_name() -> None:
+    environment = {"TESTBED_CONTROLLER": "unix:/run/testbed/control.sock", "TESTBED_WORKER": "paris-w0"}
+    assert place_of(environment) == Place("unix:/run/testbed/control.sock", "paris-w0")
+    several = {"LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": "1"}
+    assert place_of(environment | several).name == "paris-w0.1"
+
+
+def test_a_machine_shows_its_token_and_listens_where_the_controller_is(tmp_path: Path) -> None:
+    token = tmp_path / "paris.token"
+    token.write_text("ab12\n")
+    environment = CONTROLLER | {"TESTBED_MEMBER": "paris", "TESTBED_TLS": "tls/paris"}
+    place = place_of(environment | {"TESTBED_TOKEN_FILE": str(token)})
+    assert place == Place("tcp:127.0.0.1:7000", "paris", "127.0.0.1", "ab12", Path("tls/paris"))
+
+
+def test_variables_name_what_differs_between_processes() -> None:
+    environment = {"TESTBED_MEMBER": "w{RANK}", "TESTBED_TLS": "tls/w{RANK}", "TESTBED_LISTEN": "10.0.0.{RANK}"}
+    place = place_of(CONTROLLER | environment | {"RANK": "3"})
+    assert place == Place("tcp:127.0.0.1:7000", "w3", "10.0.0.3", tls=Path("tls/w3"))
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("more", "remedy"),
     [
         ({"TESTBED_CONTROLLER": ""}, "TESTBED_CONTROLLER is not set: write TESTBED_CONTROLLER=tcp:HOST:PORT"),
-        ({"TESTBED_MEMBER": ""}, "TESTBED_MEMBER is not set"),
-        ({"TESTBED_MEMBER": "w{LOCAL}"}, r"TESTBED_MEMBER=w\{LOCAL\}: 'LOCAL' can't be put in"),
+        ({}, "set TESTBED_MEMBER"),
+        ({"TESTBED_MEMBER": "a member"}, "TESTBED_MEMBER=a member"),
+        ({"TESTBED_MEMBER": "w{RANK}"}, r"TESTBED_MEMBER=w\{RANK\}: 'RANK' can't be put in"),
         ({"TESTBED_MEMBER": "w{"}, r"TESTBED_MEMBER=w\{: "),
-        ({"TESTBED_TLS": "tls", "TESTBED_TOKEN_FILE": "token"}, "TESTBED_TOKEN_FILE and TESTBED_TLS are both set"),
-        ({"TESTBED_TOKEN_FILE": "/nowhere/w{RANK}.token"}, "TESTBED_TOKEN_FILE=/nowhere/w3.token: No such file"),
-        ({"TESTBED_TLS": "/nowhere/w{RANK}"}, "/nowhere/w3"),
+        (
+            {"TESTBED_MEMBER": "paris", "TESTBED_TOKEN_FILE": "/no/such.token"},
+            "write the file with this member's token",
+        ),
     ],
 )
-def test_what_is_missing_or_wrong_is_named(changed: dict[str, str], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        join_by_environment(environ=WHOLE | changed)
-
-
-def test_a_token_is_read_from_its_file(tmp_path: Path) -> None:
-    """It is then that the controller, which is no address here, is looked for."""
-    (tmp_path / "w3.token").write_text("hush\n")
-    nowhere = {"TESTBED_CONTROLLER": "nowhere", "TESTBED_TOKEN_FILE": f"{tmp_path}/w{{RANK}}.token"}
-    with pytest.raises(sync.SyncError, match="nowhere") as caught:
-        join_by_environment(environ={**WHOLE, **nowhere, "TESTBED_LISTEN": "127.0.0.1"})
-    assert "hush" not in str(caught.value)
+def test_what_is_missing_is_named(more: dict[str, str], remedy: str) -> None:
+    with pytest.raises(SyncError, match=remedy):
+        join_by_environment("cpu", CONTROLLER | more)

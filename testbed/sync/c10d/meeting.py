@@ -5,27 +5,17 @@ from __future__ import annotations
 import json
 import logging
 import os
-import socket
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 from msgspec import structs
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
-from testbed.schema import ProtocolError, check_name
 from testbed.sync.c10d.own_controller import OwnController
+from testbed.sync.environment import CONTROLLER, Place, address_towards, place_of
 from testbed.sync.errors import SyncError
 from testbed.sync.rendezvous import rendezvous
 from testbed.sync.session import Session, session_of
 from testbed.tls import Tls
-
-#: The controller's address, as `sync.join` takes it.
-CONTROLLER = "TESTBED_CONTROLLER"
-#: This process's name there. A worker's own is also WORKER, where there is one process on each.
-MEMBER, WORKER = "TESTBED_MEMBER", "TESTBED_WORKER"
-#: What it shows there: the file with its token, or the folder with its certificate.
-TOKEN_FILE, TLS = "TESTBED_TOKEN_FILE", "TESTBED_TLS"
 
 #: The ranks come to their first sum within moments of each other; who starts a controller takes some seconds for it.
 PATIENCE_S = 120.0
@@ -34,17 +24,6 @@ PATIENCE_S = 120.0
 KEY = "controller"
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a process joins, as whom, and what it shows; peers find it at the IPv4 address `listen`."""
-
-    control: str
-    name: str
-    listen: str = ""
-    token: str = ""
-    tls: Path | None = None
 
 
 class Meeting:
@@ -89,7 +68,7 @@ class Meeting:
     def _own_place(self, timeout_s: float) -> Place:
         """The place at a controller that rank 0 starts, on the machine that it is on."""
         names = [f"rank{rank}" for rank in range(self._size)]
-        address = _address_towards(os.environ.get("MASTER_ADDR", ""))
+        address = address_towards(os.environ.get("MASTER_ADDR", ""))
         if self._rank == 0:
             try:
                 self._own = OwnController(names, address, timeout_s)
@@ -102,48 +81,3 @@ class Meeting:
             raise SyncError(told["error"])
         name = names[self._rank]
         return Place(told["address"], name, address, told["tokens"][name])
-
-
-def place_of(environment: Mapping[str, str]) -> Place:
-    """Where the environment says that this process joins. SyncError where it does not say all of it."""
-    control = environment[CONTROLLER]
-    name = environment.get(MEMBER) or _worker(environment)
-    if name is None:
-        raise SyncError(
-            f"{CONTROLLER}={control} names a controller, and nothing says which of its members this process is: "
-            f"set {MEMBER}"
-        )
-    try:
-        check_name(name)
-    except ProtocolError as error:
-        raise SyncError(f"{MEMBER}={name}: {error}") from error
-    token, tls = environment.get(TOKEN_FILE), environment.get(TLS)
-    host = control.removeprefix("tcp:").rpartition(":")[0] if control.startswith("tcp:") else ""
-    return Place(control, name, _address_towards(host), _read(token) if token else "", Path(tls) if tls else None)
-
-
-def _worker(environment: Mapping[str, str]) -> str | None:
-    """The name of a process on a worker: the worker's, with the number of the process where there are several."""
-    worker = environment.get(WORKER)
-    several = environment.get("LOCAL_WORLD_SIZE", "1") != "1"
-    return f"{worker}.{environment.get('LOCAL_RANK', '0')}" if worker and several else worker
-
-
-def _read(file: str) -> str:
-    try:
-        return Path(file).read_text().strip()
-    except OSError as error:
-        raise SyncError(f"{TOKEN_FILE}={file}: {error.strerror}; write the file with this member's token") from error
-
-
-def _address_towards(host: str) -> str:
-    """The address of the interface that leads to a host, where peers find this machine; none where there is no host to
-    ask for. Nothing is sent."""
-    if not host:
-        return ""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((host.strip("[]"), 9))
-        except OSError as error:
-            raise SyncError(f"no way leads to {host}: {error}") from error
-        return str(probe.getsockname()[0])
