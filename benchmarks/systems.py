@@ -3,8 +3,8 @@
     cell: a network, a system, a seed  --`testbed launch` of examples/gpt.py, to the loss or the time's end-->  figures
 
 What is measured is the time from the script's first evaluation until the loss over held-out text is at the target, and
-the bytes that went over the WAN meanwhile. gloo, `wan` and our schemes run the script as it is: a variable of the
-environment says which. PostLocalSGDOptimizer, hivemind and torchft need it changed, as their documentation has it. All
+the bytes that went over the WAN meanwhile. gloo, `wan` and our schemes run the script as it is: an option of `launch`
+says which. PostLocalSGDOptimizer, hivemind and torchft need it changed, as their documentation has it. All
 that take local steps take as many. Processes share the machine's processors, nobody's step is paced, and each network's
 traces begin anew with each cell. What was measured is kept in runs/benchmark-systems.json and not measured again.
 
@@ -15,14 +15,13 @@ and this package. What is missing is named with the reason.
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -32,7 +31,6 @@ from typing import Any
 import yaml
 
 from benchmarks.support.campaign import Campaign, without_curves
-from benchmarks.support.controller import controller
 from benchmarks.support.forkserver import ForkServer
 from benchmarks.support.options import Options
 from benchmarks.support.paired import CONFIDENCE, interval, ratio
@@ -41,7 +39,6 @@ from benchmarks.support.systems.networks import NETWORKS
 from benchmarks.support.table import Table, progress, show
 from testbed.run.directory import RUNS
 from testbed.run.summary import wan_bytes
-from testbed.spec.topology import Topology
 from testbed.telemetry.store import read_records
 
 CAMPAIGN = Campaign(RUNS / "benchmark-systems.json")
@@ -53,8 +50,6 @@ LIMIT_S, QUICK_LIMIT_S = 180.0, 25.0
 START_S = 120.0
 LOOK_S = 0.25
 
-#: gloo's 4.5 MB of float32, which plans are made for.
-MODEL_BYTES = 450_000
 #: More steps than there is time for: cells end at the target.
 ENDLESS = 1_000_000
 
@@ -96,24 +91,19 @@ INTERRUPTED = 130
 
 @contextmanager
 def launched(cell: Cell, topology: Path, python: str) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
-    """The launch of a cell and the file of what it says; ended with the context, and its controller after it."""
+    """The launch of a cell and the file of what it says; ended with the context."""
     system = SYSTEMS[cell.system]
-    variables = {**os.environ, **system.variables}
     log = topology.with_name("said")
-    with ExitStack() as stack:
-        if system.controlled:
-            members = [worker.name for worker in Topology.load(topology).workers]
-            where = stack.enter_context(controller(members, MODEL_BYTES))
-            variables["TESTBED_CONTROLLER"] = where.address("{TESTBED_WORKER}")
-            variables["TESTBED_MEMBER"] = "{TESTBED_WORKER}"
-        script = [python, *system.words, "--steps", str(ENDLESS), "--seed", str(cell.seed)]
-        command = [sys.executable, "-m", "testbed", "launch", "--on-host", str(topology), "--", *script]
-        output = stack.enter_context(log.open("wb"))
-        process = stack.enter_context(
-            subprocess.Popen(command, env=variables, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
-        )
-        stack.callback(process.send_signal, signal.SIGINT)  # it ends what it has started
-        yield process, log
+    script = [python, *system.words, "--steps", str(ENDLESS), "--seed", str(cell.seed)]
+    launch = [sys.executable, "-m", "testbed", "launch", "--on-host", *system.options, str(topology), "--", *script]
+    with (
+        log.open("wb") as output,
+        subprocess.Popen(launch, stdout=output, stderr=subprocess.STDOUT, start_new_session=True) as process,
+    ):
+        try:
+            yield process, log
+        finally:
+            process.send_signal(signal.SIGINT)  # it ends what it has started
 
 
 def _wait(process: subprocess.Popen[bytes], log: Path, limit_s: float) -> None:

@@ -42,7 +42,7 @@ ARROWS: dict[str, set[str]] = {
     "sync": {"plan", "protocol", "schema", "tls", "atomic_file"},
     "torch_backend": {"sync"},
     "worker": {"schemes", "sync", "workload", "plan", "protocol", "schema", "tls"},
-    "launch": {"emulation", "telemetry", "link"},
+    "launch": {"schemes", "emulation", "telemetry", "link"},
     "run": {
         *("launch", "controller", "emulation", "planning", "telemetry", "spec", "schemes", "trace"),
         *("compiler", "workload", "plan", "protocol", "link", "atomic_file"),

@@ -46,6 +46,10 @@ def launch(
     backend: Annotated[
         Literal["wan"] | None, typer.Option(help="what a script that says gloo is to get (docs/backend.md)")
     ] = None,
+    scheme: Annotated[
+        str | None,
+        typer.Option(metavar="NAME:OPTION=VALUE,…", help="what is around its optimizer's steps (docs/machines.md)"),
+    ] = None,
     files: Files = None,
     image: Image = None,
     tmp: Tmp = TMP,
@@ -72,7 +76,7 @@ def launch(
         raise fail(
             BAD_INPUT, f"--files and --image: containers that are up stay as they are\n    write instead: {remedy}"
         )
-    command = Command(words, workers.split(",") if workers else None, nproc, on_host, backend)
+    command = Command(words, workers.split(",") if workers else None, nproc, on_host, backend, scheme)
     with _ended_in_words():
         if topology is None:
             finished = launch_on(standing_network(name), command, Display())

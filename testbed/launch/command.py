@@ -13,6 +13,7 @@ from testbed.launch.errors import BadCommand
 from testbed.launch.out import clear_out, take_out
 from testbed.launch.program import ContainerStarter, HostStarter, Starter
 from testbed.launch.ranks import Peer, Rank, ranks_of
+from testbed.schemes.choice import SchemeChoice
 
 #: The hosts of a network's status, by name.
 Hosts = Mapping[str, Mapping[str, Any]]
@@ -21,20 +22,33 @@ Hosts = Mapping[str, Mapping[str, Any]]
 @dataclass(frozen=True, slots=True)
 class Command:
     """What is to run: its `words`, `nproc` times on each of `workers` (None is all), in their containers or as a
-    program of this machine. With a `backend`, a script that says gloo gets that one."""
+    program of this machine. With a `backend`, a script that says gloo gets that one; with a `scheme`, as TESTBED_SCHEME
+    has it, that is around its optimizer's steps."""
 
     words: Sequence[str]
     workers: Sequence[str] | None = None
     nproc: int = 1
     on_host: bool = False
     backend: Literal["wan"] | None = None
+    scheme: str | None = None
+
+    @property
+    def planned(self) -> dict[str, str]:
+        """The variables that have its processes go by a controller's plans; empty where none does."""
+        named = {"TESTBED_BACKEND": self.backend, "TESTBED_SCHEME": self.scheme}
+        return {name: value for name, value in named.items() if value}
 
     def check(self, there: Sequence[str]) -> None:
-        """Raise BadCommand where it is for a worker that is none of those that are there, or can't have the backend."""
-        if self.backend and self.nproc > 1:
-            raise BadCommand(
-                f"--backend {self.backend} is for one process on each worker\n    write instead: --nproc 1"
-            )
+        """Raise BadCommand where it is for a worker that is none of those that are there, or can't have the backend
+        or the scheme."""
+        if self.backend and self.scheme:
+            raise BadCommand("--backend and --scheme at once\n    write instead: one of them")
+        if self.planned and self.nproc > 1:
+            raise BadCommand("--backend and --scheme are for one process on each worker\n    write instead: --nproc 1")
+        try:
+            SchemeChoice.parse(self.scheme or "gradients")
+        except ValueError as error:
+            raise BadCommand(f"--scheme {self.scheme}: {error}") from None
         for name in self.workers or ():
             if name not in there:
                 raise BadCommand(f"no worker {name}\n    write instead: some of {', '.join(there)}")

@@ -47,8 +47,10 @@ class ExperimentPrograms:
             for rank in ranks_of(commands, peers, program.nproc)
         ]
         self.sums: PlannedSums | None = None
-        if program.backend is not None:
-            self.sums = PlannedSums(experiment.topology, None, self.ranks, testbed.folder, directory.path)
+        if program.planned:
+            self.sums = PlannedSums(
+                experiment.topology, None, self.ranks, testbed.folder, directory.path, program.planned
+            )
             self.ranks = [self.sums.told(rank) for rank in self.ranks]
         starter = ContainerStarter(client, testbed.name, directory.id, commands)
         self._programs = Programs(starter, self.ranks, directory.id, directory.path / "logs", self._tell)

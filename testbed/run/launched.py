@@ -30,7 +30,7 @@ def carry_out(network: str, command: Command, directory: RunDirectory, display: 
     recorder = Recorder(network, directory.append)
     status = recorder.status()
     ranks = command.ranks(status["hosts"])
-    sums = PlannedSums.standing(status, ranks, directory.path) if command.backend else None
+    sums = PlannedSums.standing(status, ranks, directory.path, command.planned) if command.planned else None
     if sums is not None:
         ranks = [sums.told(rank, command.on_host) for rank in ranks]
     _begin_manifest(directory, command, ranks, status)
@@ -55,7 +55,7 @@ def carry_out(network: str, command: Command, directory: RunDirectory, display: 
         reason = in_full(error)
         raise
     finally:
-        planned = {} if sums is None else {"wan": sums.outcome}
+        planned = {} if sums is None else {sums.name: sums.outcome}
         _summarize(directory, ranks, programs.codes, began_s, reason, planned)
     if sums is not None and sums.idle:
         display.pass_on(sums.idle)

@@ -1,6 +1,6 @@
-"""The controller of programs that train by the backend `wan`: their large sums go by its plans.
+"""The controller of programs that train by the backend `wan`, or by a scheme: their large sums go by its plans.
 
-It is a run's own, started beside them. What it writes is in the folder `wan` of their directory.
+It is a run's own, started beside them. What it writes is in the folder `wan` or `scheme` of their directory.
 """
 
 from __future__ import annotations
@@ -33,13 +33,14 @@ BUCKET_BYTES = 25 * 1024 * 1024
 ENDLESS = 1_000_000_000
 POLICY = "auto"
 
-#: Where what its controller writes lies in a run's directory.
-FOLDER = "wan"
+#: What there was nothing to do for where no process came.
+IDLE = {"wan": "had a large sum", "scheme": "stepped a torch optimizer"}
 
 
 class PlannedSums:
     """A context manager: the controller is there while inside. Its members are the workers of `ranks`, each with one
     process, on a network whose links have these states (None: as declared); its sockets are in the network's `folder`.
+    `variables` say what processes do by it, TESTBED_BACKEND or TESTBED_SCHEME.
 
     `outcome`, for a summary, says once it is over who joined, how many rounds there were, and the swaps of plans.
     """
@@ -51,6 +52,7 @@ class PlannedSums:
         ranks: Sequence[Rank],
         folder: Path,
         directory: Path,
+        variables: Mapping[str, str],
     ) -> None:
         members = tuple(rank.worker for rank in ranks)
         states = declared_states(topology) if states is None else states
@@ -63,15 +65,20 @@ class PlannedSums:
             planning=PlanningSpec(view=view, policy=POLICY),
         )
         self._folder = folder
-        self._out = directory / FOLDER
+        self.name = "wan" if "TESTBED_BACKEND" in variables else "scheme"
+        self._variables = variables
+        self._out = directory / self.name
         self._stack = ExitStack()
         self.outcome: dict[str, Any] = {"state": "not started", "joined": []}
 
     @classmethod
-    def standing(cls, status: Mapping[str, Any], ranks: Sequence[Rank], directory: Path) -> PlannedSums:
+    def standing(
+        cls, status: Mapping[str, Any], ranks: Sequence[Rank], directory: Path, variables: Mapping[str, str]
+    ) -> PlannedSums:
         """On a network with this status, as it is now."""
         states = {name: LinkState(at["rate_bps"], at["delay_s"], up=at["up"]) for name, at in status["links"].items()}
-        return cls(Topology.load(Path(status["file"])), states, ranks, state_folder(status["name"]), directory)
+        topology, folder = Topology.load(Path(status["file"])), state_folder(status["name"])
+        return cls(topology, states, ranks, folder, directory, variables)
 
     def __enter__(self) -> PlannedSums:
         with ExitStack() as stack:
@@ -81,7 +88,7 @@ class PlannedSums:
             except BlockingIOError:
                 raise BadCommand(
                     "another launch on this network has the controller's sockets\n"
-                    "    write instead: the same without --backend wan, or wait for its end"
+                    "    write instead: the same without --backend or --scheme, or wait for its end"
                 ) from None
             (self._out / "logs").mkdir(parents=True)
             stack.callback((self._folder / "controller.json").unlink, missing_ok=True)  # its secret is in there
@@ -98,7 +105,7 @@ class PlannedSums:
     def told(self, rank: Rank, on_host: bool = False) -> Rank:
         """A process that is told of the controller: where it is, in a container or on this machine, and its name."""
         address = f"unix:{self._folder / 'control' / rank.worker / SOCKET}" if on_host else ADDRESS
-        own = {"TESTBED_BACKEND": "wan", "TESTBED_CONTROLLER": address, "TESTBED_MEMBER": rank.worker}
+        own = {**self._variables, "TESTBED_CONTROLLER": address, "TESTBED_MEMBER": rank.worker}
         return replace(rank, environment=rank.environment | own)
 
     @property
@@ -106,4 +113,5 @@ class PlannedSums:
         """What is to be said where the programs had nothing to do with it; empty where they had."""
         if self.outcome["joined"]:
             return ""
-        return "wan: no process came to the controller: none had a large sum, or its image is without this package"
+        why = f"none {IDLE[self.name]}, or its image is without this package"
+        return f"{self.name}: no process came to the controller: {why}"

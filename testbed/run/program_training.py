@@ -69,7 +69,7 @@ class ProgramTraining:
             ended = started + (time.monotonic() - began)
         self._manifest.add(ended_s=ended, offload=network.offload, transport=network.transport.record())
         if self._programs.sums is not None:
-            self._manifest.add(wan=self._programs.sums.outcome)
+            self._manifest.add(**{self._programs.sums.name: self._programs.sums.outcome})
         self._fidelity.keep()
         return Outcome(
             fidelity=self._fidelity.measured,

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from testbed.schemes.choice import SchemeChoice
 from testbed.spec.errors import Fault
 from testbed.spec.load import Strict
 from testbed.spec.scratch import OUT_BYTES, SHM_BYTES, TMP_BYTES
@@ -25,7 +26,8 @@ class ProgramSection(Strict):
 
     Relative paths are from the experiment's folder. `files` is what containers see as /work; `image` one that the
     engine has, a Dockerfile or a requirements file; `tmp`, `shm` and `out` the room in /tmp, /dev/shm and /out. With a
-    `backend`, a script that says gloo gets that one.
+    `backend`, a script that says gloo gets that one; with a `scheme`, such as diloco:every=32, that is around its
+    optimizer's steps.
     """
 
     command: Words | dict[str, Words]
@@ -33,10 +35,17 @@ class ProgramSection(Strict):
     image: str | None = None
     nproc: int = Field(default=1, ge=1, le=1024)
     backend: Literal["wan"] | None = None
+    scheme: str | None = None
     environment: dict[str, str] = Field(default_factory=dict)
     tmp: Size = TMP_BYTES
     shm: Size = SHM_BYTES
     out: Size = OUT_BYTES
+
+    @property
+    def planned(self) -> dict[str, str]:
+        """The variables that have its processes go by a controller's plans; empty where none does."""
+        named = {"TESTBED_BACKEND": self.backend, "TESTBED_SCHEME": self.scheme}
+        return {name: value for name, value in named.items() if value}
 
     def commands(self, topology: Topology) -> Mapping[str, Sequence[str]]:
         """The command of each worker that has one."""
@@ -58,9 +67,16 @@ class ProgramSection(Strict):
             if name not in workers:
                 rule = f"no worker {name!r} is in {topology.file}"
                 faults.append(Fault(f"train.command.{name}", rule, f"some of {', '.join(workers[:12])}"))
-        if self.backend and self.nproc > 1:
-            rule = f"{self.nproc} processes on each worker, and the backend {self.backend} is for one"
-            faults.append(Fault("train.nproc", rule, "1, or no `backend`"))
+        if self.planned and self.nproc > 1:
+            rule = f"{self.nproc} processes on each worker, and a backend or a scheme is for one"
+            faults.append(Fault("train.nproc", rule, "1, or neither `backend` nor `scheme`"))
+        if self.backend and self.scheme:
+            faults.append(Fault("train.scheme", "stands beside a backend", "one of the two"))
+        try:
+            SchemeChoice.parse(self.scheme or "gradients")
+        except ValueError as error:
+            rule, _, remedy = str(error).partition("; write instead: ")
+            faults.append(Fault("train.scheme", rule, remedy or "NAME:OPTION=VALUE, such as diloco:every=32"))
         if not (folder / self.files).is_dir():
             faults.append(Fault("train.files", f"{folder / self.files} is no folder", "one that is there"))
         for name in self.environment:

@@ -11,7 +11,6 @@ import os
 import re
 import subprocess
 import sys
-import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ import pytest
 
 from testbed.emulation.namespace import Namespace
 from testbed.emulation.process import ProcessIdentity
+from testbed.emulation.program_image import _metadata
 from tests.program import ForkedProgram, preload
 from tests.waiting import until
 
@@ -82,14 +82,11 @@ def machines() -> Iterator[tuple[Machine, Machine]]:
 
 
 def installed(folder: Path) -> str:
-    """What pip writes of this package's entry points, in a folder for PYTHONPATH."""
-    points = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]["torch.backends"]
-    metadata = folder / "testbed-0.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: testbed\nVersion: 0\n")
-    (metadata / "entry_points.txt").write_text(
-        "[torch.backends]\n" + "".join(f"{name} = {value}\n" for name, value in points.items())
-    )
+    """What tells a Python of this package's entry points, as containers have it, in a folder for PYTHONPATH."""
+    for name, text in _metadata().items():
+        file = folder / Path(name).relative_to("metadata")
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text)
     return f"{folder}:{ROOT}"
 
 

@@ -42,6 +42,8 @@ def test_each_worker_may_have_its_own(tmp_path: Path) -> None:
         ("train.files", "nowhere", "train.files", "one that is there"),
         ("train.nproc", "0", "train.nproc", "at least 1"),
         ("train", "{command: [python], backend: wan, nproc: 2}", "train.nproc", "1, or no `backend`"),
+        ("train.scheme", "'diloco:every=0'", "train.scheme", "at least 1"),
+        ("train.scheme", "hop", "train.scheme", "one of gradients"),
         ("train.environment", "{PET_NNODES: '1'}", "train.environment.PET_NNODES", "another name"),
         ("train.rounds", "3", "train.rounds", "one of command"),
         ("sync", "{strategy: gradients}", "sync", "leave it out"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from benchmarks.support.systems.networks import EVERY
 from benchmarks.support.systems.script import SCRIPT
@@ -17,30 +17,29 @@ CHANGED = "benchmarks.support.systems"
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """Words after `python`, variables, the modules it needs, and whether there is a controller."""
+    """Words after `python`, options of `testbed launch`, and the modules and entry points of PyTorch that it needs."""
 
     words: Sequence[str]
-    variables: Mapping[str, str] = field(default_factory=dict)
+    options: Sequence[str] = ()
     modules: Sequence[str] = ()
-    controlled: bool = False
+    entry_points: Sequence[str] = ()
 
     def missing(self, python: str) -> str:
         """Why it can't be measured with an interpreter; empty where it can be."""
-        lines = [f"import {module}" for module in self.modules]
-        if "TESTBED_SCHEME" in self.variables:
-            lines.append("import importlib.metadata as m; m.entry_points(group='torch.backends')['testbed_scheme']")
+        lines = ["import importlib.metadata", *(f"import {module}" for module in self.modules)]
+        lines += [f"importlib.metadata.entry_points(group='torch.backends')[{name!r}]" for name in self.entry_points]
         done = subprocess.run([python, "-c", "\n".join(lines)], capture_output=True, text=True, check=False)
         return done.stderr.strip().splitlines()[-1] if done.returncode else ""
 
 
 def _by(scheme: str) -> System:
-    return System(UNCHANGED, {"TESTBED_SCHEME": scheme}, controlled=True)
+    return System(UNCHANGED, ("--scheme", scheme), entry_points=("testbed_scheme",))
 
 
 #: All systems by name: the script unchanged by DDP over gloo and over our backend, those that others made, and ours.
 SYSTEMS: Mapping[str, System] = {
     "gloo": System(UNCHANGED),
-    "wan": System(UNCHANGED, {"TESTBED_BACKEND": "wan"}, ("testbed.torch_backend",)),
+    "wan": System(UNCHANGED, ("--backend", "wan"), entry_points=("testbed",)),
     "post_local_sgd": System(("-m", f"{CHANGED}.post_local_sgd")),
     "hivemind": System(("-m", f"{CHANGED}.hivemind_averaging"), modules=("hivemind",)),
     "torchft": System(("-m", f"{CHANGED}.torchft_local_sgd"), modules=("torchft",)),
