@@ -45,7 +45,7 @@ CAMPAIGN = Campaign(RUNS / "benchmark-systems.json")
 SEEDS = 3
 #: Cross-entropy of a character; it begins at 4.6, and a frequency table of pairs has 2.5.
 LOSS = 2.5
-LIMIT_S, QUICK_LIMIT_S = 180.0, 25.0
+LIMIT_S, QUICK_LIMIT_S = 180.0, 20.0
 #: From the start until the first evaluation: eight interpreters that load PyTorch, and meet over the WAN.
 START_S = 120.0
 LOOK_S = 0.25

@@ -29,7 +29,7 @@ TOKEN_FILE, TLS, LISTEN = "TESTBED_TOKEN_FILE", "TESTBED_TLS", "TESTBED_LISTEN"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class MemberEnvironment:
     """Where a process joins, as whom, and what it shows; peers find it at the IPv4 address `listen`."""
 
     control: str
@@ -41,11 +41,11 @@ class Place:
 
 def join_by_environment(device: str, environ: Mapping[str, str] = os.environ) -> Session:
     """Join where the environment says. SyncError where it does not say all of it, and what `join` raises."""
-    place = place_of(environ)
-    return join(place.control, place.name, place.listen, device, token=place.token, tls=place.tls)
+    member = member_of(environ)
+    return join(member.control, member.name, member.listen, device, token=member.token, tls=member.tls)
 
 
-def place_of(environ: Mapping[str, str]) -> Place:
+def member_of(environ: Mapping[str, str]) -> MemberEnvironment:
     """Where the environment says that this process joins. SyncError where it does not say all of it."""
     control = _of(environ, CONTROLLER)
     if not control:
@@ -63,7 +63,7 @@ def place_of(environ: Mapping[str, str]) -> Place:
     host = control.removeprefix("tcp:").rpartition(":")[0] if control.startswith("tcp:") else ""
     token, tls = _of(environ, TOKEN_FILE), _of(environ, TLS)
     listen = _of(environ, LISTEN) or address_towards(host)
-    return Place(control, name, listen, _read(token) if token else "", Path(tls) if tls else None)
+    return MemberEnvironment(control, name, listen, _read(token) if token else "", Path(tls) if tls else None)
 
 
 def address_towards(host: str) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.sync.environment import Place, join_by_environment, place_of
+from testbed.sync.environment import MemberEnvironment, join_by_environment, member_of
 from testbed.sync.errors import SyncError
 
 pytestmark = pytest.mark.unit
@@ -16,23 +16,23 @@ CONTROLLER = {"TESTBED_CONTROLLER": "tcp:127.0.0.1:7000"}
 
 def test_a_worker_is_a_member_by_its_own_name() -> None:
     environment = {"TESTBED_CONTROLLER": "unix:/run/testbed/control.sock", "TESTBED_WORKER": "paris-w0"}
-    assert place_of(environment) == Place("unix:/run/testbed/control.sock", "paris-w0")
+    assert member_of(environment) == MemberEnvironment("unix:/run/testbed/control.sock", "paris-w0")
     several = {"LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": "1"}
-    assert place_of(environment | several).name == "paris-w0.1"
+    assert member_of(environment | several).name == "paris-w0.1"
 
 
 def test_a_machine_shows_its_token_and_listens_where_the_controller_is(tmp_path: Path) -> None:
     token = tmp_path / "paris.token"
     token.write_text("ab12\n")
     environment = CONTROLLER | {"TESTBED_MEMBER": "paris", "TESTBED_TLS": "tls/paris"}
-    place = place_of(environment | {"TESTBED_TOKEN_FILE": str(token)})
-    assert place == Place("tcp:127.0.0.1:7000", "paris", "127.0.0.1", "ab12", Path("tls/paris"))
+    member = member_of(environment | {"TESTBED_TOKEN_FILE": str(token)})
+    assert member == MemberEnvironment("tcp:127.0.0.1:7000", "paris", "127.0.0.1", "ab12", Path("tls/paris"))
 
 
 def test_variables_name_what_differs_between_processes() -> None:
     environment = {"TESTBED_MEMBER": "w{RANK}", "TESTBED_TLS": "tls/w{RANK}", "TESTBED_LISTEN": "10.0.0.{RANK}"}
-    place = place_of(CONTROLLER | environment | {"RANK": "3"})
-    assert place == Place("tcp:127.0.0.1:7000", "w3", "10.0.0.3", tls=Path("tls/w3"))
+    member = member_of(CONTROLLER | environment | {"RANK": "3"})
+    assert member == MemberEnvironment("tcp:127.0.0.1:7000", "w3", "10.0.0.3", tls=Path("tls/w3"))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from msgspec import structs
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from testbed.sync.c10d.own_controller import OwnController
-from testbed.sync.environment import CONTROLLER, Place, address_towards, place_of
+from testbed.sync.environment import CONTROLLER, MemberEnvironment, address_towards, member_of
 from testbed.sync.errors import SyncError
 from testbed.sync.rendezvous import rendezvous
 from testbed.sync.session import Session, session_of
@@ -37,7 +37,7 @@ class Meeting:
         self._store = PrefixStore("wan/", store)
         self._rank = rank
         self._size = size
-        self._place = place_of(os.environ) if os.environ.get(CONTROLLER) else None
+        self._place = member_of(os.environ) if os.environ.get(CONTROLLER) else None
         self._own: OwnController | None = None
         self.planned = among_all or self._place is None
         if not self.planned and size > 1:
@@ -65,7 +65,7 @@ class Meeting:
             self._own.close()
             self._own = None
 
-    def _own_place(self, timeout_s: float) -> Place:
+    def _own_place(self, timeout_s: float) -> MemberEnvironment:
         """The place at a controller that rank 0 starts, on the machine that it is on."""
         names = [f"rank{rank}" for rank in range(self._size)]
         address = address_towards(os.environ.get("MASTER_ADDR", ""))
@@ -80,4 +80,4 @@ class Meeting:
         if "error" in told:
             raise SyncError(told["error"])
         name = names[self._rank]
-        return Place(told["address"], name, address, told["tokens"][name])
+        return MemberEnvironment(told["address"], name, address, told["tokens"][name])
