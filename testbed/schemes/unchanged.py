@@ -35,13 +35,9 @@ class UnchangedScript:
 
     def keep_local(self, model: DistributedDataParallel) -> None:
         """A model's gradients stay where they are from now on."""
-        from testbed.schemes.wrapped import UNUSED
         from testbed.sync.local_gradients import LocalGradients
 
-        local = LocalGradients(model)
-        self._say("DistributedDataParallel exchanges no gradients and no buffers")
-        if local.asks_for_unused:
-            self._say(UNUSED)
+        self._say(str(LocalGradients(model)))
 
     def before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         """The first step of the script's optimizer begins all; ValueError where there is another one."""

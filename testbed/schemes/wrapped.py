@@ -46,21 +46,11 @@ def wrapped(
         strategy = strategy_of(choice, session, parameters, weight)
         for module in model.modules():
             if isinstance(module, DistributedDataParallel):
-                local = stack.enter_context(local_gradients(module))
-                log.info("DistributedDataParallel exchanges no gradients and no buffers while the scheme does")
-                if local.asks_for_unused:
-                    log.warning(UNUSED)
+                log.info("%s", stack.enter_context(local_gradients(module)))
         stack.enter_context(OptimizerSteps(strategy, optimizers).counted())
         log.info("%s", described(choice, session, parameters))
         yield strategy
         strategy.settle()
-
-
-#: Of a model whose DDP asks for unused parameters.
-UNUSED = (
-    "find_unused_parameters=True: DistributedDataParallel still asks all ranks in each backward pass which parameters "
-    "were used, 4 bytes for each and a round trip; leave it out where all are"
-)
 
 
 def strategy_of(

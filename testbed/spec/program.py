@@ -69,7 +69,7 @@ class ProgramSection(Strict):
                 faults.append(Fault(f"train.command.{name}", rule, f"some of {', '.join(workers[:12])}"))
         if self.planned and self.nproc > 1:
             rule = f"{self.nproc} processes on each worker, and a backend or a scheme is for one"
-            faults.append(Fault("train.nproc", rule, "1, or neither `backend` nor `scheme`"))
+            faults.append(Fault("train.nproc", rule, "1, or no `backend` or `scheme`"))
         if self.backend and self.scheme:
             faults.append(Fault("train.scheme", "stands beside a backend", "one of the two"))
         try:

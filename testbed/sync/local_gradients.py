@@ -31,10 +31,14 @@ class LocalGradients:
         self.local = True
         model.forward_sync_buffers = False
 
-    @property
-    def asks_for_unused(self) -> bool:
-        """Whether DDP asks all ranks in each backward pass which parameters none has used: 4 bytes for each."""
-        return bool(self._model.find_unused_parameters)
+    def __str__(self) -> str:
+        told = "DistributedDataParallel exchanges no gradients and no buffers"
+        if self._model.find_unused_parameters:
+            told += (
+                "; but find_unused_parameters=True has it ask all ranks in each backward pass which parameters were "
+                "used, 4 bytes for each and a round trip: leave it out where all are"
+            )
+        return told
 
     @property
     def group(self) -> torch.distributed.ProcessGroup:
