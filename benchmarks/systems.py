@@ -69,7 +69,7 @@ class Cell:
 
 
 def measure(cell: Cell, _: ForkServer | None, *, python: str) -> dict[str, Any]:
-    """Launch a cell; its figures. RuntimeError where the script never got as far as its first evaluation."""
+    """Launch a cell; its figures, or how it failed."""
     value = NETWORKS[cell.network]()
     with TemporaryDirectory(prefix="systems-") as folder:
         file = Path(folder) / "topology.yaml"
@@ -78,7 +78,9 @@ def measure(cell: Cell, _: ForkServer | None, *, python: str) -> dict[str, Any]:
             _wait(process, log, cell.limit_s)
         said = log.read_text()
     if process.returncode not in (0, INTERRUPTED) or not curve_in(said):
-        raise RuntimeError(f"{cell.key} failed:\n{said[-2000:]}")
+        reason = next(iter(re.findall(r"\| (\w*(?:Error|Exception)\b.*)", said)), f"no evaluation in {START_S:g} s")
+        progress(f"  failed: {reason}\n{said[-2000:]}")
+        return {"failed": reason, "containers": False, "late": 0.0}
     found = figures_of(curve_in(said), Path(re.findall(r"launch in (\S+)", said)[0]), cell.limit_s)
     learned = "not reached" if found["seconds"] is None else f"{found['seconds']:.1f} s"
     progress(f"  {learned}, loss {found['loss']:.3f} after {found['steps']} steps")
@@ -147,6 +149,8 @@ def table(network: str, found: Mapping[Cell, Any], reasons: Mapping[str, str]) -
     rows = [[name, "", "", "", "", f"left out: {reason}"] for name, reason in reasons.items()]
     for name, times in seconds.items():
         cells = _cells(found, network, name)
+        rows += [[name, "", "", "", "", f"failed: {its['failed']}"] for its in cells.values() if "failed" in its]
+        cells = {seed: its for seed, its in cells.items() if "failed" not in its}
         if not cells:
             continue
         against = ratio(times, seconds["gloo"]) if name != "gloo" else None
@@ -172,7 +176,7 @@ def _cells(found: Mapping[Cell, Any], network: str, system: str) -> dict[int, An
 
 
 def _seconds(cells: Mapping[int, Mapping[str, Any]]) -> dict[int, float]:
-    return {seed: cell["seconds"] for seed, cell in cells.items() if cell["seconds"] is not None}
+    return {seed: cell["seconds"] for seed, cell in cells.items() if cell.get("seconds") is not None}
 
 
 def _said(values: Sequence[float]) -> str:

@@ -90,9 +90,12 @@ def learning_rate(step, args):
     return 0.1 + 0.45 * (1 + math.cos(math.pi * progress))
 
 
-def train(model, optimizer, args, rank, text, held_out):
+def scheduled(optimizer, args):
+    return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: learning_rate(step, args))
+
+
+def train(model, optimizer, scheduler, args, rank, text, held_out):
     """The loop; rank 0 prints a JSON line for each evaluation."""
-    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: learning_rate(step, args))
     generator = torch.Generator().manual_seed(args.seed * 1000 + rank)
     for step in range(args.steps):
         if rank == 0 and step % args.evaluate_every == 0:
@@ -124,7 +127,7 @@ def main():
     text, held_out, characters = load()
     model = DDP(GPT(characters, args))
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.learning_rate)
-    train(model, optimizer, args, dist.get_rank(), text, held_out)
+    train(model, optimizer, scheduled(optimizer, args), args, dist.get_rank(), text, held_out)
     dist.destroy_process_group()
 
 

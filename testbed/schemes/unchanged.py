@@ -42,8 +42,8 @@ class UnchangedScript:
     def before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         """The first step of the script's optimizer begins all; ValueError where there is another one."""
         if self._optimizer is None:
-            self._optimizer = optimizer
             self._begin(optimizer)
+            self._optimizer = optimizer
         elif self._optimizer is not optimizer:
             raise ValueError(
                 f"TESTBED_SCHEME={self._text}: a second optimizer steps, and the parameters of one alone are known; "
@@ -59,7 +59,7 @@ class UnchangedScript:
         parameters = [parameter for parameter in every if parameter.requires_grad]
         check(parameters, [optimizer])
         session = self._stack.enter_context(join_by_environment(str(parameters[0].device)))
-        atexit.register(self._end)
+        atexit.register(self.end)
         strategy = strategy_of(self._choice, session, parameters)
         steps = OptimizerSteps(strategy, [optimizer])
         self._stack.enter_context(steps.counted())  # what hooks it adds are called in this step already
@@ -67,7 +67,7 @@ class UnchangedScript:
         self._stack.callback(lambda: self._say(f"{steps.taken} steps, {session.rounds - begun} rounds"))
         self._say(described(self._choice, session, parameters))
 
-    def _end(self) -> None:
+    def end(self) -> None:
         """Leave; with the error that the script ended with, if it did."""
         error = getattr(sys, "last_value", None)
         self._stack.__exit__(type(error) if error else None, error, None)

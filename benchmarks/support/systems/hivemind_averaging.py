@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from types import SimpleNamespace
 
 import hivemind
 import torch
@@ -38,11 +39,15 @@ def main() -> None:
         target_batch_size=args.batch * count * EVERY,
         batch_size_per_step=args.batch,
         optimizer=torch.optim.AdamW(model.parameters(), lr=args.learning_rate),
+        scheduler=lambda optimizer: torch.optim.lr_scheduler.LambdaLR(
+            optimizer, lambda epoch: gpt.learning_rate(epoch * EVERY, args)
+        ),
         use_local_updates=True,
         matchmaking_time=MATCHMAKING_S,
         delay_state_averaging=False,
     )
-    gpt.train(model, optimizer, args, rank, text, held_out)
+    by_itself = SimpleNamespace(step=lambda: None)  # it takes its scheduler on, an epoch a round
+    gpt.train(model, optimizer, by_itself, args, rank, text, held_out)
     optimizer.shutdown()
     dht.shutdown()
 

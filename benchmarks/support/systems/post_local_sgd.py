@@ -29,7 +29,7 @@ def main() -> None:
     model.register_comm_hook(state, post_localSGD_hook)
     local = torch.optim.AdamW(model.parameters(), lr=args.learning_rate)
     optimizer = PostLocalSGDOptimizer(local, PeriodicModelAverager(period=EVERY, warmup_steps=EVERY))
-    gpt.train(model, optimizer, args, dist.get_rank(), text, held_out)
+    gpt.train(model, optimizer, gpt.scheduled(optimizer, args), args, dist.get_rank(), text, held_out)
     dist.destroy_process_group()
 
 

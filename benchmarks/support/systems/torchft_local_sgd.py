@@ -52,7 +52,7 @@ def main() -> None:
         init_sync=False,
     )
     with LocalSGD(manager, model, optimizer, EVERY):
-        gpt.train(model, optimizer, args, rank, text, held_out)
+        gpt.train(model, optimizer, gpt.scheduled(optimizer, args), args, rank, text, held_out)
     manager.shutdown()
     if lighthouse is not None:
         lighthouse.shutdown()
