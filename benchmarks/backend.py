@@ -74,7 +74,8 @@ def _by_plans(case: Case, members: Team, steps: int) -> tuple[list[float], int]:
     assert case.network is not None
     ranks = _ranks(members)
     with tempfile.TemporaryDirectory(prefix="backend-") as folder:
-        sums = PlannedSums(case.network, None, ranks, Path(folder), Path(folder))
+        told = {"TESTBED_BACKEND": "wan"}
+        sums = PlannedSums(case.network, None, ranks, Path(folder), Path(folder), told)
         with sums:
             seconds = _train(members, [sums.told(rank, on_host=True) for rank in ranks], "wan", steps)
     return seconds, sum(swap["active_s"] is not None for swap in sums.outcome["swaps"])
