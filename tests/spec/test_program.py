@@ -45,7 +45,7 @@ def test_each_worker_may_have_its_own(tmp_path: Path) -> None:
         ("train.scheme", "'diloco:every=0'", "train.scheme", "at least 1"),
         ("train.scheme", "hop", "train.scheme", "one of gradients"),
         ("train.environment", "{PET_NNODES: '1'}", "train.environment.PET_NNODES", "another name"),
-        ("train.rounds", "3", "train.rounds", "one of command"),
+        ("train.rounds", "3", "train.rounds", "one of backend, command"),
         ("sync", "{strategy: gradients}", "sync", "leave it out"),
         ("compute", "{step_time: 1s}", "compute", "leave it out"),
         ("events", "[{round: 2, down: [paris, london]}]", "events.0.round", "at: 30s"),

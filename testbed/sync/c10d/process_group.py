@@ -21,7 +21,7 @@ from torch.distributed.distributed_c10d import (
 )
 
 from testbed.sync.allreduce import ELEMENT_TYPES
-from testbed.sync.c10d.meeting import Meeting
+from testbed.sync.c10d.group_rendezvous import GroupRendezvous
 from testbed.sync.c10d.work import RoundWork
 from testbed.sync.errors import SyncError
 from testbed.sync.session import Session
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 def make_group(options: Any) -> WanGroup:
     """The process group that PyTorch's options describe. DistBackendError where its members can't meet."""
-    meeting = Meeting(options.store, options.group_rank, options.group_size, not options.global_ranks_in_group)
+    meeting = GroupRendezvous(options.store, options.group_rank, options.group_size, not options.global_ranks_in_group)
     return WanGroup(options.store, options.group_rank, options.group_size, options.timeout, meeting)
 
 
@@ -45,7 +45,7 @@ class WanGroup(dist.ProcessGroup):
     Its session begins with the first of these, which all ranks come to together.
     """
 
-    def __init__(self, store: Store, rank: int, size: int, timeout: timedelta, meeting: Meeting) -> None:
+    def __init__(self, store: Store, rank: int, size: int, timeout: timedelta, meeting: GroupRendezvous) -> None:
         # That with a store is for C++ alone: it makes a group whose methods nobody can override.
         super().__init__(rank, size)  # type: ignore[call-arg]
         self._timeout_s = timeout.total_seconds()

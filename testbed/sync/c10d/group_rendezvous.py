@@ -26,7 +26,7 @@ KEY = "controller"
 log = logging.getLogger(__name__)
 
 
-class Meeting:
+class GroupRendezvous:
     """Of rank `rank` of `size`, by way of their store. `among_all` says whether they are all there are.
 
     The environment's controller is for all ranks together: the sums of other groups go by gloo under it. Without one,
