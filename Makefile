@@ -27,13 +27,13 @@ PARTS = sync schemes+worker controller
 COMPUTING = planning benchmarks report fuzz
 FOLDERS = $(addprefix tests/,$(subst +, ,$(1)))
 ROOTS = not guest and not unit
-ROOTS_PARTS = training endings cli others emulation
-TRAINING = test_(compare|elastic_run|execute|hop_run|whole_run)\.py
-FILES_training = ^tests/run/$(TRAINING)
-FILES_endings = ^tests/run/(?!$(TRAINING))
+ROOTS_PARTS = cli run-a-h others emulation run-w-z run-i-v
 FILES_cli = ^tests/cli/
-FILES_others = ^tests/(?!run/|cli/|emulation/)
+FILES_run-a-h = ^tests/run/test_[a-h]
+FILES_run-i-v = ^tests/run/test_[i-v]
+FILES_run-w-z = ^tests/run/test_[w-z]
 FILES_emulation = ^tests/emulation/
+FILES_others = ^tests/(?!cli/|run/|emulation/)
 NETEM_AND_OVS = unshare --net sh -c 'tc qdisc add dev lo root netem && ovs-dpctl add-dp trial' 2>/dev/null
 test: setup ## style, types and every test
 	@$(GIVE_BACK); \
