@@ -73,6 +73,7 @@ class _GroupingSearch:
         self._rings: dict[tuple[Ring, int], Ring] = {}
         self._bettered: dict[Ring, Ring] = {}
         self._known: dict[tuple[Ring, ...], float] = {}
+        self._schedules: dict[tuple[Ring, ...], Schedule] = {}
         self._draw = Random(seed)
         self._looks = LOOKS if len(problem) <= MANY else FEWER_LOOKS
 
@@ -245,7 +246,12 @@ class _GroupingSearch:
         return known
 
     def _schedule(self, rings: Sequence[Ring]) -> Schedule:
-        return schedule([self._costs.of(ring) for ring in rings], self._prices, self._temporal)
+        rings = tuple(rings)
+        known = self._schedules.get(rings)
+        if known is None:
+            terms = [self._costs.of(ring) for ring in rings]
+            known = self._schedules[rings] = schedule(terms, self._prices, self._temporal)
+        return known
 
     def _grouping(self, rings: Sequence[Ring]) -> Grouping:
         ordered = sorted(rings, key=min)
