@@ -194,7 +194,7 @@ step "shaping core" \
     "It is compiled with gcc against the headers of libc6-dev; see what it says above." \
     .venv/bin/python -m testbed.emulation.shaping
 
-step "plan simulator" \
+step "planner" \
     "It is compiled with gcc against the headers of libc6-dev; see what it says above." \
     .venv/bin/python -m testbed.planning
 

@@ -1,4 +1,4 @@
-"""C sources, compiled when they must be: the core that shapes links, and what the planner simulates with."""
+"""C sources, compiled when they must be: the core that shapes links, and what the planner computes most with."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class CompilerError(RuntimeError):
     """There is no compiler, or it refused; the text says what to install."""
 
 
-def library(source: str) -> ctypes.CDLL:
-    """The functions of a C file of this package: `library("planning/events.c")`. CompilerError.
+def library(room: str) -> ctypes.CDLL:
+    """The functions of the C files in a folder of this package: `library("planning")`. CompilerError.
 
     What is compiled lies beside the bytecode, as a controller over a real WAN has no checkout with a folder for it.
     """
-    file = PACKAGE / source
-    binary = file.parent / "__pycache__" / f"{file.stem}.so"
-    return ctypes.CDLL(str(compile_c([file], [*C_FLAGS, "-fPIC", "-shared"], binary)))
+    folder = PACKAGE / room
+    binary = folder / "__pycache__" / f"{folder.name}.so"
+    return ctypes.CDLL(str(compile_c(sorted(folder.glob("*.c")), [*C_FLAGS, "-fPIC", "-shared"], binary)))
 
 
 def compile_c(sources: Sequence[Path], flags: Sequence[str], binary: Path) -> Path:

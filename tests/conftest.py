@@ -7,6 +7,9 @@ import os
 import pytest
 from hypothesis import settings
 
+# Tests compute on one thread, as workers do: others run beside them, and a second one of PyTorch's waits by spinning.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # No example is held to a time: a busy host takes ten times as long as an idle one.
 settings.register_profile("testbed", deadline=None)
 settings.load_profile("testbed")

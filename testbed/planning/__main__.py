@@ -1,4 +1,4 @@
-"""`python -m testbed.planning`: compile the simulator's inner loop."""
+"""`python -m testbed.planning`: compile the planner's inner loops."""
 
 from __future__ import annotations
 

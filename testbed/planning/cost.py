@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from testbed.plan import Plan, Tree
 from testbed.planning.constraints import Constraints
@@ -44,8 +45,7 @@ class Cost:
         return self.drain_s + self.fill_s
 
 
-@dataclass(frozen=True, slots=True)
-class _Fill:
+class _Fill(NamedTuple):
     """A path to or from the root: its time for a first chunk, and the chunk time of its slowest edge."""
 
     seconds: float
@@ -58,6 +58,8 @@ class CostModel:
     def __init__(self, view: View) -> None:
         self._view = view
         self._limits = Constraints.of(view)
+        # Plans share edges, and each is asked for with several sizes of chunks.
+        self._alone: dict[Pair, tuple[float, float]] = {}
 
     def predict(self, plan: Plan) -> Cost:
         """The cost of a round under `plan`. O(trees · members · route length)."""
@@ -123,18 +125,22 @@ class CostModel:
             for child in reversed(unknown):
                 beyond = ways.get(parents[child], _Fill(0.0, 0.0))
                 edge = (child, parents[child]) if towards_root else (parents[child], child)
-                chunk_s = 8 * chunk / self._alone(edge)
-                seconds = beyond.seconds + self._view.edge_delay(*edge) + chunk_s
-                ways[child] = _Fill(seconds, max(beyond.slowest_s, chunk_s))
+                delay_s, goodput_bps = self._of_edge(edge)
+                chunk_s = 8 * chunk / goodput_bps
+                ways[child] = _Fill(beyond.seconds + delay_s + chunk_s, max(beyond.slowest_s, chunk_s))
         last: list[_Fill] = []
         for way in sorted(ways.values(), key=lambda way: (-way.seconds, way.slowest_s)):
             if not last or way.slowest_s < last[-1].slowest_s:
                 last.append(way)
         return last or [_Fill(0.0, 0.0)]
 
-    def _alone(self, edge: Pair) -> float:
-        """What an edge carries when nothing else is sent."""
-        return min((self._limits.goodput_bps[name] for name in self._limits.drawn[edge]), default=float("inf"))
+    def _of_edge(self, edge: Pair) -> tuple[float, float]:
+        """An edge's one-way delay, and the bit/s that it carries when nothing else is sent."""
+        known = self._alone.get(edge)
+        if known is None:
+            capacities = (self._limits.goodput_bps[name] for name in self._limits.drawn[edge])
+            known = self._alone[edge] = self._view.edge_delay(*edge), min(capacities, default=float("inf"))
+        return known
 
 
 def predict(plan: Plan, view: View) -> Cost:

@@ -93,6 +93,6 @@ def _addresses(record: Iterable[Ints | Floats]) -> ctypes.Array[ctypes.c_void_p]
 @cache
 def load() -> Callable[..., bool]:
     """The loop, which is compiled first where it must be. CompilerError."""
-    loop = library("planning/events.c").simulate
+    loop = library("planning").simulate
     loop.argtypes, loop.restype = [ctypes.c_void_p] * 7, ctypes.c_bool
     return loop

@@ -68,8 +68,9 @@ class Overlay:
     def directed_tree(self, root: int, outward: bool, parents: Sequence[int]) -> DirectedTree:
         """The tree of these parents, whose edges must be in the overlay."""
         edges = self._edges(root, outward, parents)
-        names, uses = np.unique(self._draws(edges), return_counts=True)
-        return DirectedTree(root, outward, tuple(parents), names, uses.astype(np.float64))
+        uses = np.bincount(self._draws(edges))
+        names = np.flatnonzero(uses)
+        return DirectedTree(root, outward, tuple(parents), names, uses[names].astype(np.float64))
 
     def has(self, root: int, outward: bool, parents: Sequence[int]) -> bool:
         """Whether the edges of a tree are all there."""

@@ -13,6 +13,7 @@ from itertools import accumulate
 from math import log
 
 import numpy as np
+from numpy.typing import NDArray
 
 from testbed.protocol import Train
 from testbed.telemetry.sample import Sample
@@ -74,8 +75,8 @@ def samples(
             rates = {link: float(passed[pair, link][number]) for link in routes[pair]}
             middle_s = train.began_s + train.seconds / 2
             full = None
-            fell = train not in beginning and _bits_s(train) < FELL * earlier.before(train.began_s)
-            if fell or train in looked or not _held_by_tcp(train, after):
+            held = _held_by_tcp(train, after) and train not in looked
+            if not held or (train not in beginning and _bits_s(train) < FELL * earlier.before(train.began_s)):
                 left = [link for link in doubted if most[link].near(middle_s) <= CLEARLY * rates[link]] or [
                     link for link in doubted if most[link].beside(middle_s) <= CLEARLY * rates[link]
                 ]
@@ -140,7 +141,9 @@ class _Most:
     """What a link, or an edge, carried at most about a time, by the trains that passed it."""
 
     def __init__(self, parts: Sequence[tuple[Floats, Floats, Floats]]) -> None:
-        self._middles_s, self._rates_bps, self._bytes = (np.concatenate(part) for part in zip(*parts, strict=True))
+        middles_s, rates_bps, sizes = (np.concatenate(part) for part in zip(*parts, strict=True))
+        order = np.argsort(rates_bps)  # once, for it is asked about many times
+        self._middles_s, self._rates_bps, self._bytes = middles_s[order], rates_bps[order], sizes[order]
 
     @classmethod
     def of(cls, trains: Sequence[Train]) -> _Most:
@@ -152,12 +155,12 @@ class _Most:
     def before(self, at_s: float) -> float:
         """Bit/s in the FELL_S before a time."""
         recent = (self._middles_s < at_s) & (self._middles_s >= at_s - FELL_S)
-        return quantile(self._rates_bps[recent], self._bytes[recent], QUANTILE)
+        return self._quantile(recent)
 
     def near(self, at_s: float) -> float:
         """Bit/s."""
         near = np.abs(self._middles_s - at_s) <= NEAR_S
-        return quantile(self._rates_bps[near], self._bytes[near], QUANTILE)
+        return self._quantile(near)
 
     def beside(self, at_s: float) -> float:
         """Bit/s both before and after it, as far as there are trains beside the one whose middle that is: a link that
@@ -165,7 +168,14 @@ class _Most:
         before = (self._middles_s >= at_s - NEAR_S) & (self._middles_s <= at_s)
         after = (self._middles_s >= at_s) & (self._middles_s <= at_s + NEAR_S)
         sides = [side for side in (before, after) if side.sum() > 1] or [before]
-        return min(quantile(self._rates_bps[side], self._bytes[side], QUANTILE) for side in sides)
+        return min(map(self._quantile, sides))
+
+    def _quantile(self, chosen: NDArray[np.bool_]) -> float:
+        """The rate that QUANTILE of the chosen bytes are not above; 0 of none."""
+        rates_bps, reached = self._rates_bps[chosen], np.cumsum(self._bytes[chosen])
+        if not len(reached):
+            return 0.0
+        return float(rates_bps[min(np.searchsorted(reached, QUANTILE * reached[-1]), len(reached) - 1)])
 
 
 def _most(passed: Mapping[tuple[Pair, str], Floats], trains: Mapping[Pair, Sequence[Train]]) -> dict[str, _Most]:
@@ -174,12 +184,3 @@ def _most(passed: Mapping[tuple[Pair, str], Floats], trains: Mapping[Pair, Seque
         middles_s = np.array([train.began_s + train.seconds / 2 for train in trains[pair]])
         parts.setdefault(link, []).append((middles_s, rates_bps, np.array([float(t.bytes) for t in trains[pair]])))
     return {link: _Most(its) for link, its in parts.items()}
-
-
-def quantile(values: Floats, weights: Floats, part: float) -> float:
-    """The value that this part of the weight is not above; 0 of nothing."""
-    if not len(values):
-        return 0.0
-    order = np.argsort(values)
-    reached = np.cumsum(weights[order])
-    return float(values[order][min(np.searchsorted(reached, part * reached[-1]), len(values) - 1)])

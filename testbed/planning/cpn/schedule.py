@@ -118,15 +118,16 @@ def phases_of(periods: Sequence[int]) -> tuple[int, ...]:
         period = periods[group]
         load = used.reshape(-1, period).max(axis=0)
         free = np.flatnonzero(load == load.min())
-        phases[group] = max(free.tolist(), key=lambda phase: (_distance(phase, np.flatnonzero(load), period), -phase))
+        phases[group] = int(free[_distances(free, np.flatnonzero(load), period).argmax()])
         used[phases[group] :: period] += 1
     return tuple(phases)
 
 
-def _distance(phase: int, taken: Ints, period: int) -> int:
-    """Rounds from a phase to the nearest that is taken, before or after it."""
-    apart = np.abs(taken - phase)
-    return int(np.minimum(apart, period - apart).min(initial=period))
+def _distances(phases: Ints, taken: Ints, period: int) -> Ints:
+    """Rounds from each phase to the nearest that is taken, before or after it."""
+    apart = np.abs(taken - phases[:, None])
+    nearest: Ints = np.minimum(apart, period - apart).min(axis=1, initial=period)
+    return nearest
 
 
 class _Figures:

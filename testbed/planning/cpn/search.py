@@ -71,7 +71,9 @@ class _GroupingSearch:
         self._temporal = temporal
         self._costs = Costs(problem, spatial)
         self._rings: dict[tuple[Ring, int], Ring] = {}
+        self._bettered: dict[Ring, Ring] = {}
         self._known: dict[tuple[Ring, ...], float] = {}
+        self._schedules: dict[tuple[Ring, ...], Schedule] = {}
         self._draw = Random(seed)
         self._looks = LOOKS if len(problem) <= MANY else FEWER_LOOKS
 
@@ -137,7 +139,7 @@ class _GroupingSearch:
             joined = [(k, self._joined(rings[k], member)) for k in options]
             k, ring = min(joined, key=lambda one: self._cost(_with(rings, {one[0]: one[1]})))
             rings[k] = ring
-        return [bettered(self._problem, ring) for ring in rings]
+        return self._better(rings)
 
     # -- local search
 
@@ -154,7 +156,7 @@ class _GroupingSearch:
                 looks -= 1
                 cost = self._cost(changed)
                 if cost < best * (1 - NOTHING):
-                    rings, best, gained = [bettered(self._problem, ring) for ring in changed], cost, True
+                    rings, best, gained = self._better(changed), cost, True
                     best = self._cost(rings)
                     break
                 if looks <= 0:
@@ -222,6 +224,13 @@ class _GroupingSearch:
             known = self._rings[ring, member] = inserted(self._problem, ring, member)
         return known
 
+    def _better(self, rings: Sequence[Ring]) -> list[Ring]:
+        """Each of the rings in its best order; remembered, for a gain leaves most as they were."""
+        for ring in rings:
+            if ring not in self._bettered:
+                self._bettered[ring] = bettered(self._problem, ring)
+        return [self._bettered[ring] for ring in rings]
+
     def _shuffled(self, ring: Ring) -> list[int]:
         return self._draw.sample(ring, len(ring))
 
@@ -237,7 +246,12 @@ class _GroupingSearch:
         return known
 
     def _schedule(self, rings: Sequence[Ring]) -> Schedule:
-        return schedule([self._costs.of(ring) for ring in rings], self._prices, self._temporal)
+        rings = tuple(rings)
+        known = self._schedules.get(rings)
+        if known is None:
+            terms = [self._costs.of(ring) for ring in rings]
+            known = self._schedules[rings] = schedule(terms, self._prices, self._temporal)
+        return known
 
     def _grouping(self, rings: Sequence[Ring]) -> Grouping:
         ordered = sorted(rings, key=min)
