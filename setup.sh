@@ -21,6 +21,11 @@ PACKAGES=(
 )
 IMPORTED=(testbed.worker.loop testbed.run.execute,testbed.controller.service,testbed.report.page,pytest,hypothesis)
 LOG=build/setup.log
+# Seconds that the longer steps take on two cores when all of it is to be done; `left` is what is ahead of them.
+declare -A USUAL=([packages]=60 [Python]=70 [worker]=60)
+left=0
+CLEAR= # the rest of a terminal's line, where the estimate stood
+[ ! -t 1 ] || CLEAR=$'\e[K'
 PIP_REMEDY="See that pip can get what requirements.lock has: its settings (pip config list) and the network. Where it says
 that a package does not match the hashes, the file it got is none of those that the lock was made from: do not use it
 unless you know whose it is. If your index serves builds of its own, 'make update' adds theirs to the lock."
@@ -33,13 +38,15 @@ step() { # step TITLE REMEDY COMMAND...
     local title=$1 remedy=$2 started=$EPOCHREALTIME
     shift 2
     printf '%-58s' "  $title"
+    [ -z "$CLEAR" ] || ((left == 0)) || printf 'about %d s left\r%-58s' "$left" "  $title"
+    ((left -= left ? ${USUAL[${title%%[ :]*}]:-0} : 0)) || true
     if ! "$@" >"$LOG" 2>&1 </dev/null; then
-        printf 'failed after %s\n\n' "$(seconds_since "$started")"
+        printf '%sfailed after %s\n\n' "$CLEAR" "$(seconds_since "$started")"
         tail -n 20 "$LOG" | sed 's/^/    /'
         printf '\n%s\n(The whole output is in %s.)\n' "$remedy" "$PWD/$LOG" >&2
         exit 3
     fi
-    printf '%s\n' "$(seconds_since "$started")"
+    printf '%s%s\n' "$CLEAR" "$(seconds_since "$started")"
 }
 
 seconds_since() { # microseconds are whole numbers, which bash can count with
@@ -161,6 +168,9 @@ begun=$EPOCHREALTIME
 echo "Setting up in $PWD"
 
 mapfile -t missing < <(missing_packages)
+[ ${#missing[@]} -eq 0 ] || ((left += USUAL[packages]))
+[ -e .venv/inputs ] || ((left += USUAL[Python] + USUAL[worker])) # the image follows from the same lock
+((left == 0)) || echo "  (about $left s on two cores, where downloads are quick)"
 if [ ${#missing[@]} -gt 0 ]; then
     step "packages: ${missing[*]}" \
         "See that apt-get works here (its sources, the network), or install by hand: ${missing[*]}" \
