@@ -3,6 +3,7 @@
 #
 #   ./setup.sh             every step that is not done yet; under 2 s when there is none
 #   ./setup.sh fuzz        what `make fuzz` needs beside it: clang, and the fuzzer for Python
+#   ./setup.sh docs        what `make docs` needs beside it: MkDocs
 #   ./setup.sh lock        renew requirements.lock from the pins of pyproject.toml (`make update` does, and the images)
 #   ./setup.sh give-back   hand files that root made in this checkout to the user who called sudo
 #
@@ -132,8 +133,8 @@ install_libfuzzer() { # its library is in a package that has clang's version in 
     install_packages clang && install_packages "libclang-rt-$(clang -dumpversion | cut -d. -f1)-dev"
 }
 
-install_atheris() {
-    .venv/bin/python -m testbed.emulation.requirements fuzz >build/requirements.txt &&
+install_extra() { # install_extra NAME: as pyproject.toml has it
+    .venv/bin/python -m testbed.emulation.requirements "$1" >build/requirements.txt &&
         pip_install .venv --no-compile --requirement build/requirements.txt --constraint requirements.lock
 }
 
@@ -192,11 +193,16 @@ if ! [ -x .venv/bin/testbed ] || [ "$(environment_inputs "$python")" != "$(cat .
         make_environment "$python"
 fi
 
+if [ "${1:-}" = docs ]; then
+    .venv/bin/python -c 'import material' 2>/dev/null || step "MkDocs, which makes the site" "$PIP_REMEDY" install_extra docs
+    exit
+fi
+
 if [ "${1:-}" = fuzz ]; then
     has_libfuzzer || step "clang, with libFuzzer" \
         "See that apt-get works here (its sources, the network), or install clang and its libclang-rt package by hand." \
         install_libfuzzer
-    .venv/bin/python -c 'import atheris' 2>/dev/null || step "atheris, libFuzzer for Python" "$PIP_REMEDY" install_atheris
+    .venv/bin/python -c 'import atheris' 2>/dev/null || step "atheris, libFuzzer for Python" "$PIP_REMEDY" install_extra fuzz
     exit
 fi
 

@@ -13,6 +13,7 @@ import typer
 
 from testbed.cli import (
     certificates,
+    check,
     doctor,
     experiment,
     export,
@@ -20,6 +21,7 @@ from testbed.cli import (
     network,
     new,
     plan,
+    schema,
     standing,
     topology,
     trace,
@@ -63,6 +65,8 @@ plan.register(app)
 certificates.register(app)
 new.register(app)
 export.register(app)
+check.register(app)
+schema.register(app)
 
 
 def main() -> None:

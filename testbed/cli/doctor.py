@@ -53,10 +53,12 @@ def show(findings: Sequence[Finding]) -> None:
     """Print whether the quickstart runs here, and each finding with what to do."""
     out.print(fitted(Text(_quickstart(findings), style="bold"), out))
     out.print(f"{platform.release()} {platform.machine()}, {os.cpu_count()} cores", markup=False)
-    width = max(len(finding.name) for finding in findings)
+    margin = max(len(finding.name) for finding in findings) + 4
     for finding in findings:
-        for line in _lines(finding, width):
-            out.print(fitted(line, out))
+        head, *below = _lines(finding, margin)
+        out.print(fitted(head, out, hanging=margin))
+        for line in below:
+            out.print(fitted(line, out, hanging=0))
     if any(finding.fixable and not finding.fix for finding in findings):
         out.print("`testbed doctor --fix` tries what it can of this.")
 
@@ -84,10 +86,11 @@ def _excess() -> str | None:
     return need(experiment, kept).excess(kept, experiment.spec.scale)
 
 
-def _lines(finding: Finding, width: int) -> Iterator[Text]:
+def _lines(finding: Finding, margin: int) -> Iterator[Text]:
+    """What was found, then what was done and what to do, set in by the `margin` in which the names stand."""
     mark, colour = ("✗", "red") if finding.blocks else ("✓", "green") if finding.ok else ("–", "yellow")
-    below = " " * (width + 4)
-    yield Text.assemble((mark, colour), f" {finding.name:<{width}}  {finding.found}")
+    yield Text.assemble((mark, colour), f" {finding.name:<{margin - 2}}{finding.found}")
+    below = " " * margin
     if finding.fix:
         yield Text.assemble(below, ("fixed:" if finding.fixed else "not fixed:", "bold"), f" {finding.fix}")
     if finding.remedy:

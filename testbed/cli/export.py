@@ -22,16 +22,19 @@ def export(
         typer.Option("--out", metavar="DIR", help="where to; RUN/export by default, runs/comparison of several"),
     ] = None,
     form: Annotated[
-        str, typer.Option(metavar="FORM,FORM", help="png, svg, pdf: the figures; csv, parquet: the tables")
+        str,
+        typer.Option(
+            metavar="FORM,…", help="png, svg, pdf: the figures; csv, parquet: the tables; tensorboard: the curves"
+        ),
     ] = "svg,csv",
 ) -> None:
     """Write the figures of a run's page, or of several side by side, and the records as tables."""
-    from testbed.report.export import FIGURE_FORMS, TABLE_FORMS, Form
+    from testbed.report.export import CURVE_FORMS, FIGURE_FORMS, TABLE_FORMS, Form
     from testbed.report.export import export as write
     from testbed.report.frames import PandasMissing, PyarrowMissing
     from testbed.report.record import NotARun, RunRecord
 
-    known: dict[str, Form] = {known: known for known in (*FIGURE_FORMS, *TABLE_FORMS)}
+    known: dict[str, Form] = {known: known for known in (*FIGURE_FORMS, *TABLE_FORMS, *CURVE_FORMS)}
     if unknown := [name for name in form.split(",") if name not in known]:
         remedy = f"some of {', '.join(known)}, commas between"
         raise fail(BAD_INPUT, f"--form {form}: no form {unknown[0]!r}\n    write instead: {remedy}")

@@ -1,4 +1,4 @@
-"""Runs as files for papers and for other programs: the page's figures, and the records as tables.
+"""Runs as files for papers and for other programs: the page's figures, the records as tables, and curves.
 
 Of several runs the figures are those that set them side by side, and a table has the rows of all, with a column that
 says of which run each is.
@@ -6,7 +6,7 @@ says of which run each is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -17,15 +17,19 @@ from testbed.report.figures.canvas import Drawing, FigureForm
 from testbed.report.figures.run import draw_run
 from testbed.report.record import RunRecord
 from testbed.report.replanning import score as score_of
+from testbed.telemetry import tensorboard
+from testbed.telemetry.tensorboard import Scalar
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 TableForm = Literal["csv", "parquet"]
-Form = FigureForm | TableForm
+CurveForm = Literal["tensorboard"]
+Form = FigureForm | TableForm | CurveForm
 
 FIGURE_FORMS: tuple[FigureForm, ...] = get_args(FigureForm)
 TABLE_FORMS: tuple[TableForm, ...] = get_args(TableForm)
+CURVE_FORMS: tuple[CurveForm, ...] = get_args(CurveForm)
 
 
 def drawings(record: RunRecord) -> list[Drawing]:
@@ -56,7 +60,25 @@ def export(records: Sequence[RunRecord], target: Path, forms: Sequence[Form]) ->
             written.append(target / f"{name}.{kind}")
             with replacing(written[-1]) as file:
                 frames.write(table, file, kind)
+    for record in records if "tensorboard" in forms else ():
+        written.append(target / "tensorboard" / record.id / tensorboard.file_name(record.zero_s))
+        written[-1].parent.mkdir(parents=True, exist_ok=True)
+        with replacing(written[-1]) as file:
+            tensorboard.write_scalars(file, record.zero_s, _scalars(record))
     return written
+
+
+def _scalars(record: RunRecord) -> Iterator[Scalar]:
+    """The curves of training by round, and those that programs gave of themselves by how many they had given."""
+    for one in record.rounds:
+        yield Scalar("round_seconds", one.number, one.finished_s, one.seconds)
+        for name, means in record.means.items():
+            if one.number in means:
+                yield Scalar(name, one.number, one.finished_s, means[one.number])
+    for name, programs in record.curves.items():
+        for program, (times, values) in programs.items():
+            for step, (at_s, value) in enumerate(zip(times, values, strict=True)):
+                yield Scalar(f"{name}/{program}", step, record.zero_s + at_s, value)
 
 
 def _figures(records: Sequence[RunRecord]) -> list[Drawing]:

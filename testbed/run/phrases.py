@@ -16,19 +16,20 @@ WORD_END = re.compile(r" +")
 HANGING = 2
 
 
-def fitted(text: Text, console: Console) -> Text:
+def fitted(text: Text, console: Console, hanging: int = HANGING) -> Text:
     """The text as this console shows it: in a terminal in lines that fit it, and elsewhere as it is, since a file or a
     pipe has no width."""
-    return folded(text, console.width) if console.is_terminal else text
+    return folded(text, console.width, hanging) if console.is_terminal else text
 
 
-def folded(text: Text, width: int) -> Text:
+def folded(text: Text, width: int, hanging: int = HANGING) -> Text:
     """The text in lines of at most `width` columns, each as long as phrases allow; one that is longer than a line is
     broken between words, and a word that is longer than that is left whole."""
-    return Text("\n").join(line for given in text.split("\n", allow_blank=True) for line in _lines(given, width))
+    given = text.split("\n", allow_blank=True)
+    return Text("\n").join(line for each in given for line in _lines(each, width, hanging))
 
 
-def _lines(line: Text, width: int) -> Iterator[Text]:
+def _lines(line: Text, width: int, hanging: int) -> Iterator[Text]:
     indent = len(line.plain) - len(line.plain.lstrip(" "))
     room = width
     while line.cell_len > room:
@@ -37,10 +38,10 @@ def _lines(line: Text, width: int) -> Iterator[Text]:
             break
         first, line = line.divide([end])
         first.rstrip()
-        yield first if room == width else _set_in(first, indent + HANGING)
+        yield first if room == width else _set_in(first, indent + hanging)
         line = line[len(line.plain) - len(line.plain.lstrip(" ")) :]
-        room = width - indent - HANGING
-    yield line if room == width else _set_in(line, indent + HANGING)
+        room = width - indent - hanging
+    yield line if room == width else _set_in(line, indent + hanging)
 
 
 def _break(plain: str, begin: int, room: int) -> int | None:

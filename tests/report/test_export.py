@@ -18,6 +18,7 @@ from testbed.report.export import FIGURE_FORMS
 from testbed.report.figures.canvas import FigureForm
 from testbed.report.figures.training import draw_training
 from testbed.report.record import RunRecord
+from testbed.telemetry.curves import figures_of
 from tests.report.runs import build_run
 
 pytestmark = pytest.mark.unit
@@ -79,10 +80,22 @@ def test_several_runs_have_the_figures_that_set_them_side_by_side_and_a_column_t
     assert Counter(row["run"] for row in found) == {"mst": 12, "netstorm": 9}
 
 
+def test_curves_are_written_for_tensorboard_by_round(run: Path, tmp_path: Path) -> None:
+    done = exported(run, "--form", "tensorboard", "--out", tmp_path)
+    assert done.exit_code == 0, done.output
+    [file] = (tmp_path / "tensorboard").rglob("*tfevents*")
+    found = list(figures_of(file))
+    record = RunRecord.read(run)
+    losses = [figures.values["loss"] for figures in found if "loss" in figures.values]
+    assert losses == pytest.approx(record.metric("loss")[1])
+    steps = [(figures.step, figures.at_s) for figures in found if "round_seconds" in figures.values]
+    assert steps == [(one.number, one.finished_s) for one in record.rounds]
+
+
 def test_a_form_that_is_none_and_a_folder_that_is_no_run_are_bad_input(run: Path, tmp_path: Path) -> None:
     wrong = exported(run, "--form", "svg,xlsx", "--out", tmp_path / "x")
     assert wrong.exit_code == BAD_INPUT
-    assert "no form 'xlsx'\n    write instead: some of png, svg, pdf, csv, parquet" in wrong.stderr
+    assert "no form 'xlsx'\n    write instead: some of png, svg, pdf, csv, parquet, tensorboard" in wrong.stderr
     assert exported(run, tmp_path, "--out", tmp_path / "x").exit_code == BAD_INPUT
     assert not (tmp_path / "x").exists()
 
