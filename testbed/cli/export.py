@@ -24,17 +24,18 @@ def export(
     form: Annotated[
         str,
         typer.Option(
-            metavar="FORM,…", help="png, svg, pdf: the figures; csv, parquet: the tables; tensorboard: the curves"
+            metavar="FORM,…",
+            help="png, svg, pdf: figures; csv, parquet: tables; tensorboard: curves; otlp: rounds and swaps as spans",
         ),
     ] = "svg,csv",
 ) -> None:
     """Write the figures of a run's page, or of several side by side, and the records as tables."""
-    from testbed.report.export import CURVE_FORMS, FIGURE_FORMS, TABLE_FORMS, Form
+    from testbed.report.export import FIGURE_FORMS, OTHER_FORMS, TABLE_FORMS, Form
     from testbed.report.export import export as write
     from testbed.report.frames import PandasMissing, PyarrowMissing
     from testbed.report.record import NotARun, RunRecord
 
-    known: dict[str, Form] = {known: known for known in (*FIGURE_FORMS, *TABLE_FORMS, *CURVE_FORMS)}
+    known: dict[str, Form] = {known: known for known in (*FIGURE_FORMS, *TABLE_FORMS, *OTHER_FORMS)}
     if unknown := [name for name in form.split(",") if name not in known]:
         remedy = f"some of {', '.join(known)}, commas between"
         raise fail(BAD_INPUT, f"--form {form}: no form {unknown[0]!r}\n    write instead: {remedy}")

@@ -1,4 +1,4 @@
-"""Runs as files for papers and for other programs: the page's figures, the records as tables, and curves.
+"""Runs as files for papers and for other programs: the page's figures, the records as tables, curves, traces.
 
 Of several runs the figures are those that set them side by side, and a table has the rows of all, with a column that
 says of which run each is.
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
-from testbed.atomic_file import replacing
+from testbed.atomic_file import replacing, write_text
 from testbed.report import frames
 from testbed.report.comparison import drawings_of, labels
 from testbed.report.figures.canvas import Drawing, FigureForm
@@ -18,18 +18,19 @@ from testbed.report.figures.run import draw_run
 from testbed.report.record import RunRecord
 from testbed.report.replanning import score as score_of
 from testbed.telemetry import tensorboard
+from testbed.telemetry.spans import Span, otlp
 from testbed.telemetry.tensorboard import Scalar
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 TableForm = Literal["csv", "parquet"]
-CurveForm = Literal["tensorboard"]
-Form = FigureForm | TableForm | CurveForm
+OtherForm = Literal["tensorboard", "otlp"]
+Form = FigureForm | TableForm | OtherForm
 
 FIGURE_FORMS: tuple[FigureForm, ...] = get_args(FigureForm)
 TABLE_FORMS: tuple[TableForm, ...] = get_args(TableForm)
-CURVE_FORMS: tuple[CurveForm, ...] = get_args(CurveForm)
+OTHER_FORMS: tuple[OtherForm, ...] = get_args(OtherForm)
 
 
 def drawings(record: RunRecord) -> list[Drawing]:
@@ -60,12 +61,36 @@ def export(records: Sequence[RunRecord], target: Path, forms: Sequence[Form]) ->
             written.append(target / f"{name}.{kind}")
             with replacing(written[-1]) as file:
                 frames.write(table, file, kind)
-    for record in records if "tensorboard" in forms else ():
-        written.append(target / "tensorboard" / record.id / tensorboard.file_name(record.zero_s))
-        written[-1].parent.mkdir(parents=True, exist_ok=True)
-        with replacing(written[-1]) as file:
-            tensorboard.write_scalars(file, record.zero_s, _scalars(record))
+    for record in records:
+        written += _curves(record, target / "tensorboard" / record.id) if "tensorboard" in forms else ()
+        written += _trace(record, target / f"{record.id}.otlp.json") if "otlp" in forms else ()
     return written
+
+
+def _curves(record: RunRecord, folder: Path) -> Iterator[Path]:
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / tensorboard.file_name(record.zero_s)
+    with replacing(file) as stream:
+        tensorboard.write_scalars(stream, record.zero_s, _scalars(record))
+    yield file
+
+
+def _trace(record: RunRecord, file: Path) -> Iterator[Path]:
+    root = Span(f"run {record.id}", record.zero_s, record.zero_s + record.end_s, {"policy": record.policy})
+    write_text(file, otlp(record.id, root, _spans(record)))
+    yield file
+
+
+def _spans(record: RunRecord) -> Iterator[Span]:
+    """Each round, and each swap from when it was asked for to when it was in force."""
+    for one in record.rounds:
+        figures = {"epoch": one.epoch, "lost_updates": one.lost, "duplicated_updates": one.duplicated}
+        yield Span(f"round {one.number}", one.entered_s, one.finished_s, figures)
+    for number, swap in enumerate(record.summary.get("swaps", ())):
+        if swap.get("active_s") is not None:
+            times = (record.zero_s + swap[moment] for moment in ("requested_s", "active_s"))
+            pause = {} if swap.get("pause_ms") is None else {"pause_ms": float(swap["pause_ms"])}
+            yield Span(f"{swap['kind']} swap {number}", *times, {"kind": swap["kind"], **pause})
 
 
 def _scalars(record: RunRecord) -> Iterator[Scalar]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import sys
 from collections import Counter
 from pathlib import Path
@@ -92,10 +93,26 @@ def test_curves_are_written_for_tensorboard_by_round(run: Path, tmp_path: Path) 
     assert steps == [(one.number, one.finished_s) for one in record.rounds]
 
 
+def test_rounds_and_swaps_are_spans_of_one_trace(tmp_path: Path) -> None:
+    run = build_run(tmp_path / "run", rounds=60)
+    done = exported(run, "--form", "otlp", "--out", tmp_path / "x")
+    assert done.exit_code == 0, done.output
+    [resource] = json.loads(Path(done.stdout.strip()).read_text())["resourceSpans"]
+    root, *others = resource["scopeSpans"][0]["spans"]
+    record = RunRecord.read(run)
+    swaps = [swap for swap in record.summary["swaps"] if swap["active_s"] is not None]
+    assert len(others) == len(record.rounds) + len(swaps) > len(record.rounds)
+    assert {span["parentSpanId"] for span in others} == {root["spanId"]}
+    assert len({span["spanId"] for span in (root, *others)}) == 1 + len(others)
+    assert all(int(span["endTimeUnixNano"]) >= int(span["startTimeUnixNano"]) for span in (root, *others))
+    [first] = [span for span in others if span["name"] == f"round {record.rounds[0].number}"]
+    assert int(first["endTimeUnixNano"]) == pytest.approx(record.rounds[0].finished_s * 1e9, abs=1e3)
+
+
 def test_a_form_that_is_none_and_a_folder_that_is_no_run_are_bad_input(run: Path, tmp_path: Path) -> None:
     wrong = exported(run, "--form", "svg,xlsx", "--out", tmp_path / "x")
     assert wrong.exit_code == BAD_INPUT
-    assert "no form 'xlsx'\n    write instead: some of png, svg, pdf, csv, parquet, tensorboard" in wrong.stderr
+    assert "no form 'xlsx'\n    write instead: some of png, svg, pdf, csv, parquet, tensorboard, otlp" in wrong.stderr
     assert exported(run, tmp_path, "--out", tmp_path / "x").exit_code == BAD_INPUT
     assert not (tmp_path / "x").exists()
 
