@@ -18,7 +18,8 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
-ROOT = Path(__file__).resolve().parents[1]
+DOCS = Path(__file__).resolve().parent
+ROOT = DOCS.parent
 
 #: A link from a page to what is beside the documentation: `[examples/run.ipynb](../examples/run.ipynb)`.
 OUTSIDE = re.compile(r"\[([^\]]*)\]\((\.\./[^)#]*)\)")
@@ -44,11 +45,13 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Any, config: MkDocsConfig, files: Files) -> str:
     """A file of the checkout is named, since it is no part of the site; one that is not there ends the build."""
-    return OUTSIDE.sub(lambda link: _named(link[1], Path(page.file.src_uri).parent, link[2]), markdown)
+    return OUTSIDE.sub(lambda link: _named(link, (DOCS / page.file.src_uri).parent), markdown)
 
 
-def _named(text: str, folder: Path, target: str) -> str:
-    file = (ROOT / "docs" / folder / target).resolve()
+def _named(link: re.Match[str], folder: Path) -> str:
+    text, file = link[1], (folder / link[2]).resolve()
+    if file.is_relative_to(DOCS):
+        return link[0]
     if not file.exists():
         raise PluginError(f"{text}: there is no {file}")
     name = str(file.relative_to(ROOT))

@@ -96,8 +96,10 @@ def test_the_notebook_s_code_works(
     said = capsys.readouterr().out
     assert said.startswith("trusted")
     assert "toronto->washington" in said
-    written = {file.name for file in (tmp_path / "runs/latest/export").iterdir()}
-    assert {"rounds.pdf", "rounds.csv", "traffic.csv"} <= written
+    written = [*(tmp_path / "runs/latest/export").iterdir()]
+    figures = {"training", "rounds", "network", "links", "waiting", "time-spent", "host"}
+    assert {file.stem for file in written if file.suffix == ".pdf"} == figures
+    assert {"rounds.csv", "traffic.csv"} <= {file.name for file in written}
 
 
 @pytest.mark.privileged
