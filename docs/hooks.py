@@ -61,7 +61,7 @@ def _named(link: re.Match[str], folder: Path) -> str:
 def commands() -> str:
     """Each verb with its arguments and options."""
     made = subprocess.run(
-        [sys.executable, "-m", "typer", "testbed.cli", "run", "utils", "docs", "--name", "testbed"],
+        [sys.executable, "-m", "typer", "testbed.cli", "utils", "docs", "--name", "testbed"],
         cwd=ROOT, capture_output=True, text=True, check=True,
     )  # fmt: skip
     return made.stdout.replace("# `testbed`", "# Commands", 1)
@@ -74,6 +74,8 @@ def fields(schemas: Mapping[str, Mapping[str, Any]]) -> str:
         parts += [f"## {kind.capitalize()}", *_section(schema)]
         for name, section in schema["$defs"].items():
             parts += [f"### {kind}: {name}", *_section(section)]
+    for section in schemas["experiment"]["properties"]["sync"]["anyOf"]:
+        parts += [f"### experiment: sync, strategy {section['properties']['strategy']['const']}", *_section(section)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -94,6 +96,8 @@ def _code(value: Any) -> str:
 
 def _kind(field: Mapping[str, Any]) -> str:
     """What a field may hold, in words that fit a table."""
+    if any("strategy" in each.get("properties", ()) for each in field.get("anyOf", ())):
+        return "a section, by its strategy"
     if "anyOf" in field:
         return ", or ".join(dict.fromkeys(_kind(each) for each in field["anyOf"]))
     if "$ref" in field:

@@ -9,7 +9,7 @@ from testbed.schemes import SCHEMES
 from testbed.spec.experiment import ExperimentFile
 from testbed.spec.sync import SyncSection, model_of
 from testbed.spec.topology import TopologyFile
-from testbed.spec.units import INSIDE
+from testbed.spec.units import INSIDE, written
 
 NULL = {"type": "null"}
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -48,7 +48,7 @@ def _tidied(schema: Mapping[str, Any]) -> dict[str, Any]:
     a word; and what is left out is not null."""
     found = {name: each for name, each in schema.items() if name not in ("title", INSIDE, *_left_out(schema))}
     if isinstance(found.get("default"), float) and INSIDE in schema:
-        found["default"] = f"{found['default']:g}{schema[INSIDE]}"
+        found["default"] = written(found["default"], schema[INSIDE])
     for name, each in found.items():
         if name in ("properties", "$defs"):
             found[name] = {key: _tidied(inner) for key, inner in each.items()}

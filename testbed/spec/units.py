@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, PlainValidator, WithJsonSchema
@@ -101,17 +101,24 @@ LEAST_LINK_BPS, MOST_LINK_BPS = 64e3, 100e9
 MOST_DELAY_S = 60.0
 
 
-#: In a schema, the unit of the number that a quantity is inside: that of a default, say.
+#: In a schema, the units of the number that a quantity is inside: of a default, say.
 INSIDE = "x-inside"
 
 
-def _written(units: Iterable[str], inside: str, *examples: str) -> WithJsonSchema:
+def _written(units: Mapping[str, float], *examples: str) -> WithJsonSchema:
     """What editors know of a quantity: a number, then one of these units."""
     pattern = rf"^\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*({'|'.join(units)})\s*$"
-    return WithJsonSchema({"type": "string", "pattern": pattern, "examples": list(examples), INSIDE: inside})
+    return WithJsonSchema({"type": "string", "pattern": pattern, "examples": list(examples), INSIDE: dict(units)})
 
 
-RATE, TIME, PERCENTAGE = _written(RATES, "bit", "50mbit"), _written(TIMES, "s", "20ms"), _written("%", "%", "0.1%")
+def written(value: float, units: Mapping[str, float]) -> str:
+    """A quantity as a file has it: in the largest unit of which it is one or more."""
+    fitting = [unit for unit, size in units.items() if size <= value]
+    unit = max(fitting, key=units.__getitem__) if fitting else _base(units)
+    return f"{value / units[unit]:g}{unit}"
+
+
+RATE, TIME, PERCENTAGE = _written(RATES, "50mbit"), _written(TIMES, "20ms"), _written({"%": 0.01}, "0.1%")
 CHAIN: dict[str, Any] = {
     "type": "object",
     "properties": dict.fromkeys((*CHAIN_NEEDS, *CHAIN_MAY), PERCENTAGE.json_schema),
@@ -126,7 +133,7 @@ Delay = Annotated[float, BeforeValidator(_quantity(TIMES, "20ms", 0.0, MOST_DELA
 Duration = Annotated[float, BeforeValidator(_quantity(TIMES, "30s", 0.0, 1e7)), TIME]
 #: Of a resampled trace: packet-delivery files count milliseconds.
 Step = Annotated[float, BeforeValidator(_quantity(TIMES, "100ms", 1e-3, 3600.0)), TIME]
-Size = Annotated[float, BeforeValidator(_quantity(SIZES, "512MB", 1.0, 1e13)), _written(SIZES, "B", "512MB")]
+Size = Annotated[float, BeforeValidator(_quantity(SIZES, "512MB", 1.0, 1e13)), _written(SIZES, "512MB")]
 Loss = Annotated[float, BeforeValidator(_loss), PERCENTAGE]
 #: Random, or in bursts.
 BurstyLoss = Annotated[
@@ -134,4 +141,5 @@ BurstyLoss = Annotated[
     PlainValidator(_bursty_loss),
     WithJsonSchema({"anyOf": [PERCENTAGE.json_schema, CHAIN]}),
 ]
-QueueLimit = Annotated[Queue, BeforeValidator(_queue), _written(("bdp", "packets", *SIZES), "B", "1bdp", "200packets")]
+QUEUES = {**SIZES, "bdp": 1.0, "packets": 1.0}
+QueueLimit = Annotated[Queue, BeforeValidator(_queue), _written(QUEUES, "1bdp", "200packets")]

@@ -110,8 +110,9 @@ def _ends(link: str) -> tuple[str, str, str]:
     return (link, *link_ends(link))
 
 
-#: By the values of the labels; or the one of a metric that has none. What is not known has no sample.
-Values = Mapping[tuple[str, ...], float | None] | float | None
+#: By the values of the labels, a tuple of as many as there are; or the one of a metric that has none. What is not known
+#: has no sample.
+Values = Mapping[Any, float | None] | float | None
 
 
 def _gauge(name: str, what: str, values: Values, *labels: str) -> Metric:

@@ -37,6 +37,17 @@ def test_they_are_schemas() -> None:
         assert "x-inside" not in json.dumps(schema)
 
 
+def test_defaults_are_as_files_have_them() -> None:
+    lan = topology_schema()["$defs"]["Lan"]["properties"]
+    assert (lan["rate"]["default"], lan["delay"]["default"]) == ("1gbit", "100us")
+    hop = next(
+        each
+        for each in experiment_schema()["properties"]["sync"]["anyOf"]
+        if each["properties"]["strategy"]["const"] == "hop"
+    )
+    assert hop["properties"]["round_timeout"]["default"] == "2min"
+
+
 def test_every_file_of_ours_fits(experiment: Draft202012Validator, topology: Draft202012Validator) -> None:
     for folder, schema in (("experiments", experiment), ("topologies", topology)):
         files = sorted((ROOT / folder).glob("*.yaml"))
