@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.text import Text
 
-#: What ends a phrase, with the space after it; a break elsewhere tears apart what is read as one.
-PHRASE_END = re.compile(r"[,;:.)] +|  +")
+#: What ends a phrase, with the space after it, or what begins one in brackets; a break elsewhere tears apart what is
+#: read as one.
+PHRASE_END = re.compile(r"[,;:.)] +|  +| +(?=\()")
 WORD_END = re.compile(r" +")
 
 #: A line that goes on is set in by so many columns more than it began with.
