@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := setup
 # Other shells leave by a signal without running what `trap … EXIT` asked for.
 SHELL := /bin/bash
-.PHONY: setup emulate test types test-in-guest test-units test-computing check smoke bench chaos fuzz soak doctor update clean
+.PHONY: setup emulate test types test-in-guest test-units test-action test-dashboard test-computing check smoke bench chaos fuzz soak docs doctor update clean
 
 # Files that root makes in the checkout are handed back to the user who called sudo, however the recipe ends.
 GIVE_BACK = trap './setup.sh give-back' EXIT
@@ -45,6 +45,17 @@ test: setup ## style, types and every test
 	        $(ROOTS_PARTS:%=test-roots-%) && \
 	    .venv/bin/python -m pytest -m '$(ROOTS) and alone' $$(.venv/bin/python -m tests.marked alone); \
 	fi
+
+# Debian's package, unpacked: installed, it would start a service. It is 110 MB.
+test-dashboard: setup ## each query of examples/grafana-dashboard.json, asked of a real Prometheus
+	@$(GIVE_BACK); set -e; export PATH="$$PWD/build/prometheus/usr/bin:$$PATH"; \
+	if ! command -v prometheus >/dev/null; then \
+	    mkdir -p build/prometheus; cd build/prometheus; apt-get download prometheus; dpkg -x prometheus_*.deb .; cd ../..; \
+	fi; \
+	.venv/bin/python -m pytest tests/telemetry/test_dashboard.py
+
+test-action: setup ## the steps of action.yml, run here as a runner would: the smoke experiment, then beside itself
+	@$(GIVE_BACK); .venv/bin/python -m tests.action
 
 # A clean clone's cache would be for nobody: to write it takes a tenth of the time.
 types:
@@ -92,6 +103,9 @@ fuzz: setup ## ten minutes of searching by coverage for each kind of input; goes
 
 soak: setup ## two hours of churn and swaps: what grows of memory, descriptors, threads and records
 	@$(GIVE_BACK); .venv/bin/python -m tests.soak --pieces 3
+
+docs: setup ## the documentation as a site, in build/site; a link that leads nowhere ends it
+	@$(GIVE_BACK); ./setup.sh docs && NO_MKDOCS_2_WARNING=1 .venv/bin/python -m mkdocs build --quiet && echo build/site/index.html
 
 doctor: setup ## what this machine can do
 	@.venv/bin/testbed doctor

@@ -3,6 +3,7 @@
 #
 #   ./setup.sh             every step that is not done yet; under 2 s when there is none
 #   ./setup.sh fuzz        what `make fuzz` needs beside it: clang, and the fuzzer for Python
+#   ./setup.sh docs        what `make docs` needs beside it: MkDocs
 #   ./setup.sh lock        renew requirements.lock from the pins of pyproject.toml (`make update` does, and the images)
 #   ./setup.sh give-back   hand files that root made in this checkout to the user who called sudo
 #
@@ -21,6 +22,11 @@ PACKAGES=(
 )
 IMPORTED=(testbed.worker.loop testbed.run.execute,testbed.controller.service,testbed.report.page,pytest,hypothesis)
 LOG=build/setup.log
+# Seconds that the longer steps take on two cores when all of it is to be done; `left` is what is ahead of them.
+declare -A USUAL=([packages]=60 [Python]=70 [worker]=60)
+left=0
+CLEAR= # the rest of a terminal's line, where the estimate stood
+[ ! -t 1 ] || CLEAR=$'\e[K'
 PIP_REMEDY="See that pip can get what requirements.lock has: its settings (pip config list) and the network. Where it says
 that a package does not match the hashes, the file it got is none of those that the lock was made from: do not use it
 unless you know whose it is. If your index serves builds of its own, 'make update' adds theirs to the lock."
@@ -33,13 +39,15 @@ step() { # step TITLE REMEDY COMMAND...
     local title=$1 remedy=$2 started=$EPOCHREALTIME
     shift 2
     printf '%-58s' "  $title"
+    [ -z "$CLEAR" ] || ((left == 0)) || printf 'about %d s left\r%-58s' "$left" "  $title"
+    ((left -= left ? ${USUAL[${title%%[ :]*}]:-0} : 0)) || true
     if ! "$@" >"$LOG" 2>&1 </dev/null; then
-        printf 'failed after %s\n\n' "$(seconds_since "$started")"
+        printf '%sfailed after %s\n\n' "$CLEAR" "$(seconds_since "$started")"
         tail -n 20 "$LOG" | sed 's/^/    /'
         printf '\n%s\n(The whole output is in %s.)\n' "$remedy" "$PWD/$LOG" >&2
         exit 3
     fi
-    printf '%s\n' "$(seconds_since "$started")"
+    printf '%s%s\n' "$CLEAR" "$(seconds_since "$started")"
 }
 
 seconds_since() { # microseconds are whole numbers, which bash can count with
@@ -125,8 +133,8 @@ install_libfuzzer() { # its library is in a package that has clang's version in 
     install_packages clang && install_packages "libclang-rt-$(clang -dumpversion | cut -d. -f1)-dev"
 }
 
-install_atheris() {
-    .venv/bin/python -m testbed.emulation.requirements fuzz >build/requirements.txt &&
+install_extra() { # install_extra NAME: as pyproject.toml has it
+    .venv/bin/python -m testbed.emulation.requirements "$1" >build/requirements.txt &&
         pip_install .venv --no-compile --requirement build/requirements.txt --constraint requirements.lock
 }
 
@@ -161,6 +169,9 @@ begun=$EPOCHREALTIME
 echo "Setting up in $PWD"
 
 mapfile -t missing < <(missing_packages)
+[ ${#missing[@]} -eq 0 ] || ((left += USUAL[packages]))
+[ -e .venv/inputs ] || ((left += USUAL[Python] + USUAL[worker])) # the image follows from the same lock
+((left == 0)) || echo "  (about $left s on two cores, where downloads are quick)"
 if [ ${#missing[@]} -gt 0 ]; then
     step "packages: ${missing[*]}" \
         "See that apt-get works here (its sources, the network), or install by hand: ${missing[*]}" \
@@ -182,11 +193,16 @@ if ! [ -x .venv/bin/testbed ] || [ "$(environment_inputs "$python")" != "$(cat .
         make_environment "$python"
 fi
 
+if [ "${1:-}" = docs ]; then
+    .venv/bin/python -c 'import material' 2>/dev/null || step "MkDocs, which makes the site" "$PIP_REMEDY" install_extra docs
+    exit
+fi
+
 if [ "${1:-}" = fuzz ]; then
     has_libfuzzer || step "clang, with libFuzzer" \
         "See that apt-get works here (its sources, the network), or install clang and its libclang-rt package by hand." \
         install_libfuzzer
-    .venv/bin/python -c 'import atheris' 2>/dev/null || step "atheris, libFuzzer for Python" "$PIP_REMEDY" install_atheris
+    .venv/bin/python -c 'import atheris' 2>/dev/null || step "atheris, libFuzzer for Python" "$PIP_REMEDY" install_extra fuzz
     exit
 fi
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +13,9 @@ from testbed.report.record import RunRecord
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+
+    from testbed.report.export import Form
+    from testbed.report.figures.canvas import Drawing
 
 
 def execute(experiment: str | Path, overrides: Mapping[str, str] | None = None, *, strict: bool = False) -> Result:
@@ -84,6 +87,19 @@ class Result:
     def events(self) -> DataFrame:
         """Swaps of the plan and of the network, and the experiment's events, in order."""
         return frames.events(self._record)
+
+    @property
+    def figures(self) -> Mapping[str, Drawing]:
+        """The figures of the run's page, by name, as far as there is something to draw; a notebook shows them."""
+        from testbed.report.export import drawings
+
+        return {drawing.name: drawing for drawing in drawings(self._record)}
+
+    def export(self, target: Path, forms: Sequence[Form] = ("svg", "csv")) -> list[Path]:
+        """Write figures and tables into a folder, as `testbed export` does; the files that were written."""
+        from testbed.report.export import export
+
+        return export([self._record], target, forms)
 
     @cached_property
     def _record(self) -> RunRecord:

@@ -79,6 +79,29 @@ def test_a_run_that_broke_off_has_a_result_too(tmp_path: Path) -> None:
         Result(tmp_path / "none").rounds  # noqa: B018
 
 
+@pytest.mark.unit
+def test_the_notebook_s_code_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its cells one after another, where Jupyter would run them."""
+    build_run(tmp_path / "runs/latest", rounds=40)
+    (tmp_path / "examples").mkdir()
+    monkeypatch.chdir(tmp_path / "examples")
+    notebook = json.loads((ROOT / "examples/run.ipynb").read_text())
+    names: dict[str, object] = {}
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            assert not cell["outputs"], "it is kept without what it printed"
+            exec("".join(cell["source"]), names)
+    said = capsys.readouterr().out
+    assert said.startswith("trusted")
+    assert "toronto->washington" in said
+    written = [*(tmp_path / "runs/latest/export").iterdir()]
+    figures = {"training", "rounds", "network", "links", "waiting", "time-spent", "host"}
+    assert {file.stem for file in written if file.suffix == ".pdf"} == figures
+    assert {"rounds.csv", "traffic.csv"} <= {file.name for file in written}
+
+
 @pytest.mark.privileged
 @pytest.mark.timeout(240)
 def test_the_documentation_s_code_works(

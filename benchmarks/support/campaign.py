@@ -25,6 +25,7 @@ from testbed.emulation.image import ensure_worker_image
 from testbed.run.directory import RunDirectory
 from testbed.run.display import Display, Snapshot
 from testbed.run.run import Run
+from testbed.run.time_left import in_words, time_left
 from testbed.spec.experiment import Experiment
 from testbed.telemetry.store import write_json
 
@@ -70,10 +71,12 @@ class Campaign:
         if not missing:
             return
         with ForkServer() if forks else nullcontext() as server:
-            for number, cell in enumerate(missing[:most], 1):
+            began_s, asked = time.monotonic(), len(missing[:most])
+            for done, cell in enumerate(missing[:most]):
                 if time.monotonic() > until_s:
                     return
-                progress(f"{cell.key} ({number} of {len(missing)} that are missing)")
+                left = in_words(time_left(time.monotonic() - began_s, done, asked))
+                progress(f"{cell.key} ({done + 1} of {len(missing)} that are missing{left and f', {left}'})")
                 self.keep(cell.key, {"containers": server is None, **measure(cell, server)})
 
     def keep(self, key: str, found: Mapping[str, Any]) -> None:

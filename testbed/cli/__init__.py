@@ -11,11 +11,25 @@ from typing import Annotated
 
 import typer
 
-from testbed.cli import certificates, experiment, launch, network, new, plan, standing, topology, trace, up
-from testbed.cli.console import BAD_INPUT, CANNOT, FAILED, INTERRUPTED, err, fail
-from testbed.emulation.interrupt import Interrupted, interruptible
+from testbed.cli import (
+    certificates,
+    check,
+    doctor,
+    experiment,
+    export,
+    launch,
+    network,
+    new,
+    plan,
+    schema,
+    standing,
+    topology,
+    trace,
+    up,
+)
+from testbed.cli.console import BAD_INPUT, CANNOT, FAILED, err, fail
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 experiment.register(app)
 app.add_typer(trace.app, name="trace")
 app.add_typer(topology.app, name="topology")
@@ -42,24 +56,7 @@ def report(runs: Annotated[list[Path], typer.Argument(help="run directories")]) 
     typer.echo(page)
 
 
-@app.command()
-def doctor(
-    fix: Annotated[bool, typer.Option("--fix", help="mend what can be: install, load, start, measure, clean")] = False,
-    json_: Annotated[bool, typer.Option("--json", help="for programs")] = False,
-) -> None:
-    """Say what this machine can do, which shaping backend it gets, and what to install for more."""
-    from testbed.emulation.doctor import examine, mend, show
-
-    try:
-        with interruptible():
-            findings = mend() if fix else examine()
-    except Interrupted as signal_:
-        raise fail(INTERRUPTED, f"interrupted ({signal_}); what was mended by then stays so") from None
-    show(findings, json_)
-    if any(finding.blocks for finding in findings):
-        raise typer.Exit(CANNOT)
-
-
+doctor.register(app)
 up.register(app)
 network.register(app)
 standing.register(app)
@@ -67,6 +64,9 @@ launch.register(app)
 plan.register(app)
 certificates.register(app)
 new.register(app)
+export.register(app)
+check.register(app)
+schema.register(app)
 
 
 def main() -> None:

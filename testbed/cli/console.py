@@ -7,11 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from pydantic import TypeAdapter, ValidationError
 from rich.console import Console
+from rich.text import Text
+
+from testbed.run.phrases import fitted
+
+if TYPE_CHECKING:
+    from testbed.run.display import Display
 
 FAILED, BAD_INPUT, CANNOT, INTERRUPTED = 1, 2, 3, 130
 
@@ -19,9 +25,19 @@ out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="no progress, but what it comes to")]
+
+
+def progress_display(quiet: bool, beside_output: bool = False) -> Display:
+    """What shows how far a verb is, on the error output where the output is for programs; nothing where `quiet`."""
+    from testbed.run.display import Display
+
+    return Display(Console(quiet=quiet, stderr=beside_output))
+
+
 def fail(code: int, text: object) -> typer.Exit:
     """Say why, and the exit with this code, to be raised."""
-    err.print(str(text), markup=False)
+    err.print(fitted(Text(str(text)), err))
     return typer.Exit(code)
 
 

@@ -6,13 +6,16 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from testbed.cli.console import BAD_INPUT, CANNOT, FAILED, INTERRUPTED, err, fail
+from testbed.cli.console import BAD_INPUT, CANNOT, FAILED, INTERRUPTED, Quiet, err, fail, out, progress_display
 from testbed.emulation.interrupt import Interrupted, interruptible
 from testbed.spec.errors import SpecError
+
+if TYPE_CHECKING:
+    from testbed.run.execute import Executed
 
 Experiment = Annotated[Path, typer.Argument(help="the experiment file")]
 Set = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="override a field")]
@@ -33,14 +36,21 @@ def overrides(pairs: list[str]) -> dict[str, str]:
     return dict(pair.split("=", 1) for pair in pairs)
 
 
-def run(experiment: Experiment, set_: Set = [], strict: Strict = False) -> None:  # noqa: B006
+def run(
+    experiment: Experiment,
+    set_: Set = [],  # noqa: B006
+    strict: Strict = False,
+    quiet: Quiet = False,
+    json_: Annotated[bool, typer.Option("--json", help="its summary as one JSON object; progress goes aside")] = False,
+) -> None:
     """Run an experiment: build the network, train, change it as the file says, and judge."""
-    from testbed.run.display import Display
     from testbed.run.execute import execute
 
     changes = overrides(set_)
     with _ended_in_words():
-        outcome = execute(experiment, changes, strict, _page, Display())
+        outcome = execute(experiment, changes, strict, _page, progress_display(quiet, beside_output=json_))
+    if json_ or quiet:
+        _tell(outcome, json_)
     if not outcome.finished or outcome.page is None or (strict and outcome.verdict != "trusted"):
         raise typer.Exit(FAILED)
 
@@ -51,13 +61,13 @@ def compare(
     seeds: Annotated[str, typer.Option(help="whole numbers, commas between")] = "1",
     set_: Set = [],  # noqa: B006
     strict: Strict = False,
+    quiet: Quiet = False,
     json_: Annotated[bool, typer.Option("--json", help="one JSON object; progress goes to the error output")] = False,
 ) -> None:
     """Run an experiment under several policies, each with the same seeds and traces, and set them side by side."""
     from testbed.cli.tables import print_comparison
     from testbed.run.compare import Variant
     from testbed.run.compare import compare as run_all
-    from testbed.run.display import Display
 
     changes = overrides(set_)
     try:
@@ -65,16 +75,28 @@ def compare(
         numbers = [int(seed) for seed in seeds.split(",")]
     except ValueError as error:
         raise fail(BAD_INPUT, f"{error}\n    write instead: --policies netstorm,mst --seeds 1,2,3") from None
-    display = Display(err) if json_ else Display()
+    display = progress_display(quiet, beside_output=json_)
     with _ended_in_words():
         compared = run_all(experiment, variants, numbers, changes, strict, display, _page, _comparison)
     if json_:
         print(json.dumps(compared.figures()))
     else:
         print_comparison(compared.figures())
-        display.say(f"  side by side: {compared.page}")
+        out.print(f"  side by side: {compared.page}", markup=False)
     if not compared.finished or (strict and not compared.trusted):
         raise typer.Exit(FAILED)
+
+
+def _tell(outcome: Executed, as_json: bool) -> None:
+    """What a run came to, where its progress was not shown or goes aside."""
+    file = outcome.directory / "summary.json"  # not there where the disk is full
+    summary = json.loads(file.read_text()) if file.exists() else {"verdict": outcome.verdict, "reasons": []}
+    if as_json:
+        print(json.dumps({**summary, "directory": str(outcome.directory)}))
+        return
+    for reason in summary["reasons"]:
+        err.print(f"{'suspect' if outcome.finished else 'failed'}: {reason}", markup=False)
+    out.print(f"{outcome.verdict}: {outcome.page or outcome.directory}", markup=False)
 
 
 def _page(run: Path) -> Path:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import typer
 from typer.core import TyperCommand
 
-from testbed.cli.console import BAD_INPUT, CANNOT, FAILED, INTERRUPTED, fail
+from testbed.cli.console import BAD_INPUT, CANNOT, FAILED, INTERRUPTED, Quiet, fail, progress_display
 from testbed.cli.standing import Name, need_root, standing_network
 from testbed.cli.surroundings import OUT, SHM, TMP, Files, Image, Out, Shm, Tmp, containers
 from testbed.emulation.interrupt import Interrupted, interruptible
@@ -55,6 +55,7 @@ def launch(
     tmp: Tmp = TMP,
     shm: Shm = SHM,
     out: Out = OUT,
+    quiet: Quiet = False,
 ) -> None:
     """Run a program on every worker at once, with what torchrun sets in its environment.
 
@@ -62,7 +63,6 @@ def launch(
     on one that is up, as its containers are.
     """
     from testbed.launch.command import Command
-    from testbed.run.display import Display
     from testbed.run.launch import launch_on, launch_over
     from testbed.spec.topology import Topology
 
@@ -76,14 +76,15 @@ def launch(
         raise fail(
             BAD_INPUT, f"--files and --image: containers that are up stay as they are\n    write instead: {remedy}"
         )
+    display = progress_display(quiet)
     command = Command(words, workers.split(",") if workers else None, nproc, on_host, backend, scheme)
     with _ended_in_words():
         if topology is None:
-            finished = launch_on(standing_network(name), command, Display())
+            finished = launch_on(standing_network(name), command, display)
         else:
             wanted = Topology.load(topology.absolute())
             need_root()
-            finished = launch_over(wanted, command, containers(files or Path.cwd(), image, tmp, shm, out), Display())
+            finished = launch_over(wanted, command, containers(files or Path.cwd(), image, tmp, shm, out), display)
     if not finished:
         raise typer.Exit(FAILED)
 

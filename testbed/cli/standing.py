@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from testbed.emulation.requests import Request
 
 TopologyFile = Annotated[Path, typer.Argument(metavar="TOPOLOGY", help="the topology file")]
+Json = Annotated[bool, typer.Option("--json", help="for programs")]
 Name = Annotated[str | None, typer.Option("--name", metavar="N", help="which network; needed where several are up")]
 
 
@@ -46,7 +47,7 @@ def exec_(
     os.execvpe("nsenter", ["nsenter", "--", *command], environment)  # which only starts it, with a shell's exit codes
 
 
-def status(name: Name = None, json_: Annotated[bool, typer.Option("--json", help="for programs")] = False) -> None:
+def status(name: Name = None, json_: Json = False) -> None:
     """Show the networks that are up: hosts with addresses, links with the state in force now."""
     from testbed.cli.tables import print_status
     from testbed.emulation import label
@@ -73,6 +74,7 @@ def link(
     down: Annotated[bool, typer.Option("--down", help="take it down, both ways; routes follow")] = False,
     up: Annotated[bool, typer.Option("--up", help="bring it up, both ways")] = False,
     name: Name = None,
+    json_: Json = False,
 ) -> None:
     """Change a link in place; a value given here stays in force over the link's trace."""
     from testbed.cli.tables import print_link
@@ -85,10 +87,14 @@ def link(
     if not values and not down and not up:
         raise fail(BAD_INPUT, f"{link}: nothing to change\n    write instead: --rate 50mbit, --delay 20ms, --down, …")
     request = LinkRequest(link=link, values=values, up=up if up or down else None)
-    print_link(link, _ask(standing_network(name), request))
+    state = _ask(standing_network(name), request)
+    if json_:
+        typer.echo(json.dumps(state))
+    else:
+        print_link(link, state)
 
 
-def swap(topology: TopologyFile, name: Name = None) -> None:
+def swap(topology: TopologyFile, name: Name = None, json_: Json = False) -> None:
     """Turn a network into another by difference: what stays the same keeps its connections."""
     from testbed.cli.tables import print_swap
     from testbed.emulation.requests import SwapRequest
@@ -99,7 +105,11 @@ def swap(topology: TopologyFile, name: Name = None) -> None:
         wanted = Topology.load(file)
     except SpecError as error:
         raise fail(BAD_INPUT, error) from None
-    print_swap(wanted.name, _ask(standing_network(name), SwapRequest(file=file)))
+    done = _ask(standing_network(name), SwapRequest(file=file))
+    if json_:
+        typer.echo(json.dumps(done))
+    else:
+        print_swap(wanted.name, done)
 
 
 def register(app: typer.Typer) -> None:

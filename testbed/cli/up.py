@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from testbed.cli.console import BAD_INPUT, CANNOT, INTERRUPTED, fail
+from testbed.cli.console import BAD_INPUT, CANNOT, INTERRUPTED, Quiet, fail, progress_display
 from testbed.cli.standing import TopologyFile, need_root, new_name
 from testbed.cli.surroundings import OUT, SHM, TMP, Files, Image, Out, Shm, Tmp, containers
 from testbed.emulation.interrupt import Interrupted, interruptible
@@ -15,6 +15,7 @@ from testbed.spec.errors import SpecError
 if TYPE_CHECKING:
     from testbed.emulation.containers import ProgramContainers
     from testbed.emulation.testbed import Backend
+    from testbed.run.display import Display
     from testbed.spec.topology import Topology
 
 
@@ -30,6 +31,7 @@ def up(
     shm: Shm = SHM,
     out: Out = OUT,
     cli: Annotated[bool, typer.Option("--cli", help="Mininet's prompt on it; taken down at the prompt's end")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Build a network with its containers, replay its traces, and leave it up in the background."""
     from testbed.emulation.background import NotUp
@@ -45,7 +47,7 @@ def up(
     workers = containers(files, image, tmp, shm, out)
     try:
         with interruptible():
-            (_up_with_prompt if cli else _up_in_background)(name, wanted, backend, workers)
+            (_up_with_prompt if cli else _up_in_background)(name, wanted, backend, workers, progress_display(quiet))
     except (SpecError, FileExistsError) as error:
         raise fail(BAD_INPUT, error) from None
     except NotUp as error:
@@ -56,20 +58,21 @@ def up(
         raise fail(INTERRUPTED, f"interrupted ({signal_}): everything that was made was taken away") from None
 
 
-def _up_in_background(name: str, topology: Topology, backend: Backend, workers: ProgramContainers) -> None:
+def _up_in_background(
+    name: str, topology: Topology, backend: Backend, workers: ProgramContainers, display: Display
+) -> None:
     from testbed.emulation.background import bring_up
-    from testbed.run.display import Display
 
-    display = Display()
     bring_up(name, topology.file, backend, workers, display.step)
     display.say(f"  {name} is up; `testbed status` shows it, `testbed down --name {name}` takes it away")
 
 
-def _up_with_prompt(name: str, topology: Topology, backend: Backend, workers: ProgramContainers) -> None:
+def _up_with_prompt(
+    name: str, topology: Topology, backend: Backend, workers: ProgramContainers, display: Display
+) -> None:
     from testbed.emulation.prompt import prompt_on
-    from testbed.run.display import Display
 
-    prompt_on(name, topology, backend, workers, Display().step)
+    prompt_on(name, topology, backend, workers, display.step)
 
 
 def register(app: typer.Typer) -> None:

@@ -19,6 +19,7 @@ from starlette.types import ASGIApp
 from testbed.controller.admin import make_app
 from testbed.controller.admin_access import AdminAccess
 from testbed.controller.member_server import TcpEndpoint
+from testbed.controller.metrics import with_metrics
 from testbed.controller.secret_file import read_secret, write_secret
 from testbed.controller.service import ControllerService
 from testbed.controller.spec import ControllerSpec
@@ -56,7 +57,7 @@ async def serve(spec: ControllerSpec, endpoints: Endpoints, out: Path, attached:
         loop.add_signal_handler(number, ended.set)
     sockets = [_unix_socket(endpoints.admin)]
     controller = ControllerService(spec, endpoints.members, out, endpoints.tcp)
-    app: ASGIApp = make_app(controller)
+    app: ASGIApp = with_metrics(make_app(controller), controller)
     if endpoints.http is not None:
         sockets.append(socket.create_server(("127.0.0.1", endpoints.http)))
         token = _http_token(endpoints.http_token)

@@ -7,20 +7,16 @@ nothing; `mend` applies the fixes of what is not well, in order, since later one
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import platform
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TypeVar
 
 from docker.errors import DockerException
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from testbed import compiler
 from testbed.emulation import budget, engine, fixes, switch
@@ -279,26 +275,3 @@ CHECKS = (
     Check(_leftovers, fixes.take_leftovers_away),
     Check(_budget, lambda: fixes.measure_budget(_working_backend())),
 )
-
-
-# Showing it ------------------------------------------------------------------------------------------------------
-
-
-def show(findings: Sequence[Finding], as_json: bool) -> None:
-    """Print the findings."""
-    if as_json:
-        print(json.dumps([asdict(finding) | {"ok": finding.ok} for finding in findings], indent=1))
-        return
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2))
-    for finding in findings:
-        mark = "[red]✗[/]" if finding.blocks else "[green]✓[/]" if finding.ok else "[yellow]–[/]"
-        table.add_row(mark, finding.name, escape(finding.found))
-        if finding.fix:
-            table.add_row("", "", f"[bold]{'fixed' if finding.fixed else 'not fixed'}:[/] {escape(finding.fix)}")
-        if finding.remedy:
-            table.add_row("", "", f"[italic]{escape(finding.remedy)}[/]")
-    console = Console(highlight=False)
-    console.print(f"{platform.release()} {platform.machine()}, {os.cpu_count()} cores")
-    console.print(table)
-    if any(finding.fixable and not finding.fix for finding in findings):
-        console.print("`testbed doctor --fix` tries what it can of this.")

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from testbed.report import tables, text
 from testbed.report.figures.canvas import Drawing
 from testbed.report.figures.comparison import draw_progress, draw_spread
+from testbed.report.figures.network import draw_network
+from testbed.report.figures.rounds import draw_rounds
+from testbed.report.figures.waiting import draw_time_spent
 from testbed.report.record import RunRecord
 from testbed.report.replanning import score as score_of
 from testbed.report.tables import Cell, Table
@@ -16,43 +20,59 @@ from testbed.report.tables import Cell, Table
 
 def comparison_values(records: Sequence[RunRecord]) -> dict[str, Any]:
     """What the template of a comparison shows of these runs."""
-    runs = dict(zip(_labels(records), records, strict=True))
-    policies = list(dict.fromkeys(record.policy for record in records))
+    runs = dict(zip(labels(records), records, strict=True))
     facts = {label: tables.facts(record) for label, record in runs.items()}
     settings = {label: tables.settings(record) for label, record in runs.items()}
     told = ("seed", "scale", "sync.policy", "sync.strategy")  # settings that are among the facts
     differing = [*_differing_names(facts), *(name for name in _differing_names(settings) if name not in told)]
-    drawings: list[Drawing | None] = [
-        draw_spread(runs, policies),
-        draw_progress(runs, "loss", "Training loss over time", "loss", policies),
-        draw_progress(runs, "accuracy", "Test accuracy over time", "accuracy", policies),
-    ]
     return {
         "title": f"{len(records)} runs side by side",
         "badges": {label: tables.badge(record) for label, record in runs.items()},
         "outcome": _outcome(runs),
-        "by_policy": _by_policy(records, policies),
-        "drawings": [drawing for drawing in drawings if drawing],
+        "by_policy": _by_policy(records, _policies(records)),
+        "drawings": drawings_of(runs),
+        "run_by_run": {label: _own_drawings(record, index) for index, (label, record) in enumerate(runs.items())},
         **tables.of_scores({label: score_of(record) for label, record in runs.items() if record.estimated}),
         "common": {name: value for name, value in next(iter(facts.values()), {}).items() if name not in differing},
         "differing": _differing({label: settings[label] | facts[label] for label in runs}, differing),
     }
 
 
-def _labels(records: Sequence[RunRecord]) -> list[str]:
+def drawings_of(runs: Mapping[str, RunRecord]) -> list[Drawing]:
+    """The figures that have all of the runs in them."""
+    policies = _policies(list(runs.values()))
+    drawn = [
+        draw_spread(runs, policies),
+        draw_progress(runs, "loss", "Training loss over time", "loss", policies),
+        draw_progress(runs, "accuracy", "Test accuracy over time", "accuracy", policies),
+    ]
+    return [drawing for drawing in drawn if drawing]
+
+
+def _own_drawings(record: RunRecord, index: int) -> list[Drawing]:
+    """Those figures of a run's own page that say how its rounds came about, by names of their own in this page."""
+    drawn = [draw_rounds(record), draw_network(record), draw_time_spent(record)]
+    return [replace(drawing, name=f"{drawing.name}-{index}") for drawing in drawn if drawing]
+
+
+def _policies(records: Sequence[RunRecord]) -> list[str]:
+    return list(dict.fromkeys(record.policy for record in records))
+
+
+def labels(records: Sequence[RunRecord]) -> list[str]:
     """A short name for each run: what it differs in of policy and seed, else its id; no two alike."""
     parts = [(r.policy, f"seed {r.manifest.get('seed')}") for r in records]
     differing = [index for index in (0, 1) if len({part[index] for part in parts}) > 1]
-    labels = [
+    names = [
         ", ".join(part[index] for index in differing) or record.id for part, record in zip(parts, records, strict=True)
     ]
-    times = Counter(labels)
+    times = Counter(names)
     numbered = Counter[str]()
-    for index, label in enumerate(labels):
-        numbered[label] += 1
-        if times[label] > 1:
-            labels[index] = f"{label} #{numbered[label]}"
-    return labels
+    for index, name in enumerate(names):
+        numbered[name] += 1
+        if times[name] > 1:
+            names[index] = f"{name} #{numbered[name]}"
+    return names
 
 
 def _outcome(runs: dict[str, RunRecord]) -> Table:

@@ -1,12 +1,12 @@
-"""A run's records as pandas frames, for whoever goes on computing with them. pandas is an extra.
+"""A run's records as pandas frames, for whoever goes on computing with them, and frames as files. pandas is an extra.
 
 Times are seconds since training began, rates bit/s, sizes bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 from testbed.report.record import RunRecord
 
@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 
 class PandasMissing(ImportError):
     """Tables need pandas, which is not installed; the text says how it comes to be."""
+
+
+class PyarrowMissing(ImportError):
+    """Parquet needs pyarrow, which is not installed; the text says how it comes to be."""
 
 
 def rounds(record: RunRecord) -> DataFrame:
@@ -82,6 +86,44 @@ def events(record: RunRecord) -> DataFrame:
     """What happened to the run, in order: plans and networks that came into force, and the experiment's events."""
     rows = ({"at_s": mark.at_s, "kind": mark.kind, "label": mark.label} for mark in record.marks)
     return _frame(("at_s", "kind", "label"), rows)
+
+
+#: The tables by their names.
+TABLES: Mapping[str, Callable[[RunRecord], DataFrame]] = {
+    "rounds": rounds,
+    "reports": reports,
+    "links": links,
+    "traffic": traffic,
+    "events": events,
+}
+
+
+def together(of_runs: Mapping[str, DataFrame]) -> DataFrame:
+    """The rows of several runs' frames, below one another, with the run that each is of in the first column, `run`."""
+    found = [frame.reset_index() if frame.index.name else frame for frame in of_runs.values()]
+    for label, frame in zip(of_runs, found, strict=True):
+        frame.insert(0, "run", label)
+    return _pandas().concat(found, ignore_index=True)
+
+
+def check(form: Literal["csv", "parquet"]) -> None:
+    """PandasMissing or PyarrowMissing where a frame could not be written in this form."""
+    _pandas()
+    if form == "parquet":
+        try:
+            import pyarrow  # noqa: F401
+        except ImportError as error:
+            raise PyarrowMissing(
+                "Parquet files need pyarrow, and pyarrow is missing: pip install 'testbed[parquet]', or write CSV"
+            ) from error
+
+
+def write(frame: DataFrame, file: BinaryIO, form: Literal["csv", "parquet"]) -> None:
+    """Write a frame, its index as the first column where that has a name."""
+    if form == "csv":
+        frame.to_csv(file, index=frame.index.name is not None)
+    else:
+        (frame.reset_index() if frame.index.name else frame).to_parquet(file, index=False)
 
 
 def _frame(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> DataFrame:

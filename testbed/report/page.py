@@ -14,13 +14,7 @@ from markupsafe import Markup
 from testbed.atomic_file import write_text
 from testbed.report import tables
 from testbed.report.comparison import comparison_values
-from testbed.report.figures.foresight import draw_foresight
-from testbed.report.figures.host import draw_host
-from testbed.report.figures.links import draw_links
-from testbed.report.figures.network import draw_network
-from testbed.report.figures.rounds import draw_rounds
-from testbed.report.figures.training import draw_training
-from testbed.report.figures.waiting import draw_time_spent, draw_waiting
+from testbed.report.figures.run import draw_run
 from testbed.report.record import RunRecord
 from testbed.report.replanning import score as score_of
 
@@ -72,15 +66,8 @@ def _run_values(record: RunRecord) -> dict[str, Any]:
         "when": _when(record),
         "badge": tables.badge(record),
         "key_figures": tables.key_figures(record),
-        "training": draw_training(record),
-        "rounds": draw_rounds(record),
-        "network": draw_network(record),
-        "links": draw_links(record),
-        "waiting": draw_waiting(record),
-        "time_spent": draw_time_spent(record),
-        "host": draw_host(record),
+        **draw_run(record, score),
         **tables.of_scores({"": score} if score else {}),
-        "foresight": draw_foresight(record, score) if score else None,
         "swaps": tables.swaps(record, score),
         "considered": tables.considered(record),
         "events": tables.events(record),

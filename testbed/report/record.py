@@ -179,13 +179,21 @@ class RunRecord:
 
     def metric(self, name: str) -> tuple[list[float], list[float]]:
         """(seconds since training began, mean over members) of a metric, for each round in which it was given."""
-        values: dict[int, list[float]] = {}
-        for report in self.reports:
-            value = report.metrics.get(name)
-            if value is not None and math.isfinite(value):
-                values.setdefault(report.round, []).append(value)
+        values = self.means.get(name, {})
         found = [(self.since(r.finished_s), values[r.number]) for r in self.rounds if r.number in values]
-        return [at for at, _ in found], [sum(each) / len(each) for _, each in found]
+        return [at for at, _ in found], [value for _, value in found]
+
+    @cached_property
+    def means(self) -> Mapping[str, Mapping[int, float]]:
+        """The mean over members of each metric, by its name and the round, where one gave a number."""
+        values: dict[str, dict[int, list[float]]] = {}
+        for report in self.reports:
+            for name, value in report.metrics.items():
+                if value is not None and math.isfinite(value):
+                    values.setdefault(name, {}).setdefault(report.round, []).append(value)
+        return {
+            name: {number: sum(each) / len(each) for number, each in rounds.items()} for name, rounds in values.items()
+        }
 
     @cached_property
     def epochs(self) -> Mapping[int, tuple[RoundFigures, ...]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ import yaml
 from testbed.run.assignments import check_policy
 from testbed.run.display import Display
 from testbed.run.execute import Executed, Publish, execute
+from testbed.run.time_left import in_words, time_left
 from testbed.spec.errors import Fault, SpecError
 from testbed.spec.experiment import Experiment
 from testbed.spec.load import parse_yaml
@@ -106,8 +108,10 @@ def compare(
     for change in changes.values():
         check_policy(Experiment.load(file, change))
     runs: dict[str, tuple[Executed, ...]] = {variant.text: () for variant in variants}
+    began = time.monotonic()
     for number, ((text, seed), change) in enumerate(changes.items(), start=1):
-        display.say(f"[bold]{number} of {len(changes)}[/]: {text}, seed {seed}")
+        left = in_words(time_left(time.monotonic() - began, number - 1, len(changes)))
+        display.say(f"[bold]{number} of {len(changes)}[/]: {text}, seed {seed}{left and f'; {left}'}")
         runs[text] += (execute(file, change, strict, publish, display),)
     finished = [run.directory for each in runs.values() for run in each if run.finished]
     page = publish_comparison(finished, finished[-1].parent / "comparison.html") if finished else None

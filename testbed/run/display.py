@@ -7,13 +7,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from testbed.link import LinkState
 from testbed.plan import Plan
+from testbed.run.phrases import fitted
+from testbed.run.time_left import in_words, time_left
 
 REFRESH_PER_S = 4
 
@@ -43,6 +46,7 @@ class Display:
     console: Console = field(default_factory=Console)
     _live: Live | None = None
     _last_line_s: float = 0.0
+    _began_s: float = 0.0
     _said: int = 0
 
     @contextmanager
@@ -51,11 +55,11 @@ class Display:
         began = time.monotonic()
         with self.console.status(title):
             yield
-        self.console.print(f"  {title:<64} {time.monotonic() - began:6.1f} s", highlight=False)
+        self.say(f"  {title:<64} {time.monotonic() - began:6.1f} s")
 
     def say(self, text: str) -> None:
-        """A line of its own."""
-        self.console.print(text, highlight=False)
+        """A line of its own, or several where the terminal is narrower."""
+        self.console.print(fitted(Text.from_markup(text), self.console), highlight=False, soft_wrap=True)
 
     def pass_on(self, line: str) -> None:
         """A line as it is. Any thread may."""
@@ -67,14 +71,14 @@ class Display:
         """While inside, snapshots are shown."""
         self._progress = Progress(
             TextColumn("  training"),
-            BarColumn(),
+            BarColumn(bar_width=24),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[figures]}"),
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(),
         )
-        self._task = self._progress.add_task("training", total=rounds, figures="")
+        self._task = self._progress.add_task("training", total=rounds)
+        self._began_s, self._said = time.monotonic(), 0
         if not self.console.is_terminal:
             yield
             return
@@ -87,16 +91,22 @@ class Display:
         if self._live is None:
             self._print_line(snapshot)
             return
-        self._progress.update(self._task, completed=snapshot.round, figures=_figures(snapshot))
-        self._live.update(Group(self._progress, _plan_line(snapshot), _link_table(snapshot), *snapshot.events[-4:]))
+        self._progress.update(self._task, completed=snapshot.round)
+        lines = (f"  {_figures(snapshot)}", _plan_line(snapshot))
+        events = (f"  {event}" for event in snapshot.events[-4:])
+        said = [fitted(Text.from_markup(line), self.console) for line in (*lines, *events)]
+        self._live.update(Group(self._progress, *said[:2], _link_table(snapshot), *said[2:]))
 
     def _print_line(self, snapshot: Snapshot) -> None:
         for event in snapshot.events[self._said :]:
             self.say(f"  {event}")
         self._said = max(self._said, len(snapshot.events))
-        if time.monotonic() - self._last_line_s >= LINE_EVERY_S:
-            self._last_line_s = time.monotonic()
-            self.say(f"  round {snapshot.round:>4} of {snapshot.rounds}  {_figures(snapshot)}")
+        now = time.monotonic()
+        if now - self._last_line_s >= LINE_EVERY_S:
+            self._last_line_s = now
+            left = in_words(time_left(now - self._began_s, snapshot.round, snapshot.rounds))
+            parts = (f"round {snapshot.round:>4} of {snapshot.rounds}", _figures(snapshot), left)
+            self.say(f"  {'  '.join(part for part in parts if part)}")
 
 
 def _figures(snapshot: Snapshot) -> str:
@@ -112,7 +122,7 @@ def _figures(snapshot: Snapshot) -> str:
     return "  ".join(parts)
 
 
-def _plan_line(snapshot: Snapshot) -> RenderableType:
+def _plan_line(snapshot: Snapshot) -> str:
     if snapshot.plan is None:
         return ""
     tree = max(snapshot.plan.trees, key=lambda tree: tree.share)

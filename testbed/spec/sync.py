@@ -118,7 +118,12 @@ def read_sync(value: Any) -> Any:
     """A file's value of `sync` as the model of its scheme; what is a model stays one."""
     if isinstance(value, SyncSection):
         return value
-    return _model(_scheme_of(value).options, SyncSection).model_validate(value)  # type: ignore[arg-type]
+    return model_of(_scheme_of(value)).model_validate(value)
+
+
+def model_of(scheme: Scheme) -> type[Strict]:
+    """The model of the section under this scheme."""
+    return _model(scheme.options, SyncSection)  # type: ignore[arg-type]
 
 
 #: The field of an experiment file.

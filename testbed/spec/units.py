@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import BeforeValidator, PlainValidator
+from pydantic import BeforeValidator, PlainValidator, WithJsonSchema
 
 from testbed.link import GilbertElliott, Queue
 
@@ -100,15 +100,46 @@ LEAST_LINK_BPS, MOST_LINK_BPS = 64e3, 100e9
 #: One way. Light takes a quarter of a second to a geostationary satellite and back.
 MOST_DELAY_S = 60.0
 
-Rate = Annotated[float, BeforeValidator(_quantity(RATES, "50mbit", LEAST_LINK_BPS, MOST_LINK_BPS))]
+
+#: In a schema, the units of the number that a quantity is inside: of a default, say.
+INSIDE = "x-inside"
+
+
+def _written(units: Mapping[str, float], *examples: str) -> WithJsonSchema:
+    """What editors know of a quantity: a number, then one of these units."""
+    pattern = rf"^\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*({'|'.join(units)})\s*$"
+    return WithJsonSchema({"type": "string", "pattern": pattern, "examples": list(examples), INSIDE: dict(units)})
+
+
+def written(value: float, units: Mapping[str, float]) -> str:
+    """A quantity as a file has it: in the largest unit of which it is one or more."""
+    fitting = [unit for unit, size in units.items() if size <= value]
+    unit = max(fitting, key=units.__getitem__) if fitting else _base(units)
+    return f"{value / units[unit]:g}{unit}"
+
+
+RATE, TIME, PERCENTAGE = _written(RATES, "50mbit"), _written(TIMES, "20ms"), _written({"%": 0.01}, "0.1%")
+CHAIN: dict[str, Any] = {
+    "type": "object",
+    "properties": dict.fromkeys((*CHAIN_NEEDS, *CHAIN_MAY), PERCENTAGE.json_schema),
+    "required": list(CHAIN_NEEDS),
+    "additionalProperties": False,
+}
+
+Rate = Annotated[float, BeforeValidator(_quantity(RATES, "50mbit", LEAST_LINK_BPS, MOST_LINK_BPS)), RATE]
 #: What a worker's own interface sends at most: its token bucket counts bytes a second in 32 bits.
-CardRate = Annotated[float, BeforeValidator(_quantity(RATES, "1gbit", 64e3, 34e9))]
-Delay = Annotated[float, BeforeValidator(_quantity(TIMES, "20ms", 0.0, MOST_DELAY_S))]
-Duration = Annotated[float, BeforeValidator(_quantity(TIMES, "30s", 0.0, 1e7))]
+CardRate = Annotated[float, BeforeValidator(_quantity(RATES, "1gbit", 64e3, 34e9)), RATE]
+Delay = Annotated[float, BeforeValidator(_quantity(TIMES, "20ms", 0.0, MOST_DELAY_S)), TIME]
+Duration = Annotated[float, BeforeValidator(_quantity(TIMES, "30s", 0.0, 1e7)), TIME]
 #: Of a resampled trace: packet-delivery files count milliseconds.
-Step = Annotated[float, BeforeValidator(_quantity(TIMES, "100ms", 1e-3, 3600.0))]
-Size = Annotated[float, BeforeValidator(_quantity(SIZES, "512MB", 1.0, 1e13))]
-Loss = Annotated[float, BeforeValidator(_loss)]
+Step = Annotated[float, BeforeValidator(_quantity(TIMES, "100ms", 1e-3, 3600.0)), TIME]
+Size = Annotated[float, BeforeValidator(_quantity(SIZES, "512MB", 1.0, 1e13)), _written(SIZES, "512MB")]
+Loss = Annotated[float, BeforeValidator(_loss), PERCENTAGE]
 #: Random, or in bursts.
-BurstyLoss = Annotated[float | GilbertElliott, PlainValidator(_bursty_loss)]
-QueueLimit = Annotated[Queue, BeforeValidator(_queue)]
+BurstyLoss = Annotated[
+    float | GilbertElliott,
+    PlainValidator(_bursty_loss),
+    WithJsonSchema({"anyOf": [PERCENTAGE.json_schema, CHAIN]}),
+]
+QUEUES = {**SIZES, "bdp": 1.0, "packets": 1.0}
+QueueLimit = Annotated[Queue, BeforeValidator(_queue), _written(QUEUES, "1bdp", "200packets")]

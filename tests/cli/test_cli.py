@@ -271,6 +271,23 @@ def test_the_program_itself_ends_with_the_code(folder: Path) -> None:
     assert not (folder / "runs").exists()
 
 
+@pytest.mark.parametrize(
+    ("shell", "line"),
+    [
+        ("bash", {"COMP_WORDS": "testbed comp", "COMP_CWORD": "1"}),
+        ("zsh", {"_TYPER_COMPLETE_ARGS": "testbed comp"}),
+        ("fish", {"_TYPER_COMPLETE_ARGS": "testbed comp", "_TYPER_COMPLETE_FISH_ACTION": "get-args"}),
+    ],
+)
+def test_shells_complete_verbs(shell: str, line: dict[str, str]) -> None:
+    """As the script that `testbed --install-completion` writes asks for it."""
+    done = CliRunner().invoke(app, [], prog_name="testbed", env={"_TESTBED_COMPLETE": f"complete_{shell}", **line})
+    assert "compare" in done.stdout
+    assert "doctor" not in done.stdout
+    given = CliRunner().invoke(app, [], prog_name="testbed", env={"_TESTBED_COMPLETE": f"source_{shell}"})
+    assert "_TESTBED_COMPLETE" in given.stdout
+
+
 def test_a_verb_loads_what_it_needs_when_it_is_called() -> None:
     """`testbed status` took 2.0 s with the solvers that only planning needs, and takes 0.6 without."""
     look = "import sys, testbed.cli; print({'scipy', 'networkx', 'matplotlib', 'docker'} & set(sys.modules))"

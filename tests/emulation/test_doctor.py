@@ -94,25 +94,6 @@ def test_without_root_nothing_is_mended_and_each_says_why(tmp_path: Path, monkey
     assert "sudo" in findings["Docker engine"].fix
 
 
-@pytest.mark.unit
-@pytest.mark.parametrize(
-    ("finding", "mark"),
-    [
-        (Finding("x", "fine"), "✓"),
-        (Finding("x", "odd", "mend it"), "–"),
-        (Finding("x", "broken", "mend it", blocks=True), "✗"),
-    ],
-)
-def test_each_finding_is_shown_with_its_weight_and_remedy(
-    finding: Finding, mark: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    doctor.show([finding], as_json=False)
-    shown = capsys.readouterr().out
-    assert mark in shown
-    assert finding.found in shown
-    assert finding.remedy in shown
-
-
 class Machine:
     """A machine to break: this one, with programs, state and engine of its own for what runs in it.
 

@@ -82,6 +82,7 @@ def test_each_policy_runs_and_the_figures_are_told(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "testbed.cli", "compare", *words]
     ended = subprocess.run(command, cwd=tmp_path, text=True, capture_output=True, timeout=150, check=False)
     assert ended.returncode == 0, ended.stderr
+    assert "\n2 of 2: netstorm:roots=2, seed 7; about " in ended.stderr
     figures = json.loads(ended.stdout)
     assert list(figures) == ["mst", "netstorm:roots=2"]
     for own in figures.values():

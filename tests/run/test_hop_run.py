@@ -34,10 +34,12 @@ def test_the_others_finish_when_two_die(tmp_path: Path) -> None:
     before = interfaces()
     (tmp_path / "rack.yaml").write_text(yaml.safe_dump(TOPOLOGY))
     (tmp_path / "two-die.yaml").write_text(yaml.safe_dump(EXPERIMENT))
-    with Running(tmp_path, str(tmp_path / "two-die.yaml")) as running:
+    with Running(tmp_path, str(tmp_path / "two-die.yaml"), "--quiet", "--json") as running:
         assert running.end() == 0, running.output
     assert running.left_behind == NOTHING and interfaces() == before
     summary = json.loads((running.directory / "summary.json").read_text())
+    told = json.loads(running.lines[-1])
+    assert (tmp_path / told.pop("directory")).resolve() == running.directory and told == summary
     gap = summary["sync"]["gap"]
     assert [death["member"] for death in gap["deaths"]] == ["rack-w2", "rack-w5"]
     assert all(0 < death["iteration"] < 40 for death in gap["deaths"]) and gap["breaches"] == []

@@ -1,7 +1,8 @@
-"""Drawing for a page that is read in light and in dark: Matplotlib figures as inline SVG in the page's own colours.
+"""Drawing for a page that is read in light and in dark, and for papers.
 
-Figures are drawn in the light palette; in the SVG each of its colours becomes a CSS variable with that colour as
-its fallback, so that the page's style sheet chooses and a figure copied out of the page still looks right.
+Figures are drawn by Matplotlib in the light palette. In the page they are inline SVG, where each of its colours becomes
+a CSS variable with that colour as its fallback, so that the page's style sheet chooses and a figure copied out of the
+page still looks right. As files they are what Matplotlib writes.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import io
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, BinaryIO, Literal
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
@@ -42,8 +43,15 @@ WIDTH = 10.8
 #: Left and right edge of the axes of every figure over time, so that moments align down the page.
 TIME_LEFT, TIME_RIGHT = 0.062, 0.985
 
+#: The forms of a file that has a figure.
+FigureForm = Literal["png", "svg", "pdf"]
+
+#: Of a PNG file; at the width of a column of print, 3.5 inches, that is 600 and more.
+DOTS_PER_INCH = 200
+
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
+    "pdf.fonttype": 42,  # TrueType: conferences refuse Type 3, which Matplotlib embeds by default
     "svg.hashsalt": "report",  # the same run makes the same page
     "text.parse_math": False,
     "font.family": ["sans-serif"],
@@ -82,12 +90,34 @@ _STYLE: dict[Any, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """A figure as the page takes it in. `alt` says in words what it shows, for readers that can't see it."""
+    """A figure for the page, or for a file. `alt` says in words what it shows, for readers that can't see it."""
 
+    figure: Figure
     name: str
     title: str
     alt: str
-    svg: str
+
+    @property
+    def svg(self) -> str:
+        """It as an element of the page, in which `name` is unique."""
+        with style():
+            buffer = io.StringIO()
+            self.figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+        return _inline(buffer.getvalue(), self.name, self.title, self.alt)
+
+    def write(self, file: BinaryIO, form: FigureForm) -> None:
+        """Write it as a file that stands alone; the same run makes the same file."""
+        dated = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}[form]
+        with style():
+            self.figure.savefig(
+                file, format=form, dpi=DOTS_PER_INCH, facecolor=PAPER, metadata={"Title": self.title, **dated}
+            )
+
+    def _repr_svg_(self) -> str:
+        """What a notebook shows."""
+        buffer = io.BytesIO()
+        self.write(buffer, "svg")
+        return buffer.getvalue().decode()
 
 
 def style() -> Any:
@@ -98,13 +128,6 @@ def style() -> Any:
 def new_figure(height: float, width: float = WIDTH) -> Figure:
     """An empty figure; sizes in inches."""
     return Figure(figsize=(width, height))
-
-
-def finish(figure: Figure, name: str, title: str, alt: str) -> Drawing:
-    """The figure as SVG to stand in the page; `name` is unique in the page."""
-    buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
-    return Drawing(name, title, alt, _inline(buffer.getvalue(), name, title, alt))
 
 
 def over_time(axes: Axes, end_s: float) -> None:

@@ -15,7 +15,6 @@ from testbed.report.figures.canvas import (
     TIME_LEFT,
     TIME_RIGHT,
     Drawing,
-    finish,
     new_figure,
     over_time,
     style,
@@ -45,7 +44,7 @@ def draw_progress(runs: Runs, metric: str, title: str, name: str, policies: Sequ
         over_time(axes, max(record.end_s for record in runs.values()))
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=min(6, len(runs)), borderpad=0)
         last = ", ".join(f"{label} {values[-1]:.3g}" for label, (_, values) in curves.items() if values)
-        return finish(figure, name, title, f"Last values: {last}.")
+        return Drawing(figure, name, title, f"Last values: {last}.")
 
 
 def draw_spread(runs: Runs, policies: Sequence[str]) -> Drawing | None:
@@ -76,7 +75,7 @@ def draw_spread(runs: Runs, policies: Sequence[str]) -> Drawing | None:
         axes.grid(False, axis="y")
         axes.set_xlabel("seconds a round", loc="right", fontsize=8)
         words = "; ".join(f"{label}: median {text.seconds(median(values))}" for label, values in times.items())
-        return finish(figure, "spread", "Time per round, run by run", f"{words}.")
+        return Drawing(figure, "spread", "Time per round, run by run", f"{words}.")
 
 
 def look(runs: Runs, label: str, policies: Sequence[str]) -> tuple[str, object]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from statistics import fmean
 
-from testbed.report.figures.canvas import BLUE, TIME_LEFT, TIME_RIGHT, Drawing, finish, new_figure, over_time, style
+from testbed.report.figures.canvas import BLUE, TIME_LEFT, TIME_RIGHT, Drawing, new_figure, over_time, style
 from testbed.report.figures.marks import draw_marks
 from testbed.report.record import RunRecord
 
@@ -31,7 +31,7 @@ def draw_curves(record: RunRecord) -> Drawing | None:
             each.text(0.995, 0.86, name, transform=each.transAxes, ha="right", color=BLUE, weight="bold")
         over_time(axes[-1], record.end_s)
         draw_marks(axes, record.marks, record.end_s)
-        return finish(figure, "curves", "What the programs said of themselves", _words(record, names))
+        return Drawing(figure, "curves", "What the programs said of themselves", _words(record, names))
 
 
 def _words(record: RunRecord, names: list[str]) -> str:

@@ -15,7 +15,6 @@ from testbed.report.figures.canvas import (
     TIME_LEFT,
     TIME_RIGHT,
     Drawing,
-    finish,
     new_figure,
     over_time,
     style,
@@ -65,7 +64,7 @@ def draw_foresight(record: RunRecord, score: Score) -> Drawing | None:
         words = f"{len(predicted)} predictions over {len(rounds)} rounds"
         if ratios:
             words += f"; predicted : measured {median(ratios):.2f} at the median"
-        return finish(figure, "foresight", "Whole rounds, as expected and as they came", f"{words}.")
+        return Drawing(figure, "foresight", "Whole rounds, as expected and as they came", f"{words}.")
 
 
 def _ahead(record: RunRecord) -> StepFunction:

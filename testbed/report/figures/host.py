@@ -14,7 +14,6 @@ from testbed.report.figures.canvas import (
     TIME_LEFT,
     TIME_RIGHT,
     Drawing,
-    finish,
     new_figure,
     over_time,
     style,
@@ -58,4 +57,4 @@ def draw_host(record: RunRecord) -> Drawing | None:
         alt = (
             f"Median {median(busy):.0%}, highest {max(busy):.0%}, above {CPU_BUSY:.0%} in {starved:.0%} of the samples."
         )
-        return finish(figure, "host", "Host processors over time", alt)
+        return Drawing(figure, "host", "Host processors over time", alt)

@@ -22,7 +22,6 @@ from testbed.report.figures.canvas import (
     TIME_RIGHT,
     WIDTH,
     Drawing,
-    finish,
     new_figure,
     style,
 )
@@ -64,7 +63,7 @@ def draw_links(record: RunRecord) -> Drawing | None:
         left_out = len(record.states) - len(links)
         alt = f"{len(links)} directed links{f', those that carried most; {left_out} more left out' * (left_out > 0)}. "
         alt += "; ".join(f"{link}: {_words(record, link)}" for link in links)
-        return finish(figure, "links", "Rate in force and rate measured, link by link", alt)
+        return Drawing(figure, "links", "Rate in force and rate measured, link by link", alt)
 
 
 def _chosen(record: RunRecord) -> list[str]:

@@ -25,7 +25,6 @@ from testbed.report.figures.canvas import (
     PAPER,
     WIDTH,
     Drawing,
-    finish,
     new_figure,
     style,
 )
@@ -92,8 +91,8 @@ def draw_network(record: RunRecord) -> Drawing | None:
             _draw_panel(axes, record, epoch, pairs, positions)
         plans = [f"Plan {epoch}: {_words(record.plans[epoch])}" for epoch in shown if epoch is not None]
         if not plans:
-            return finish(figure, "network", "The network", f"{len(pairs)} links between {len(positions)} sites.")
-        return finish(figure, "network", "The network and the plans over it", " ".join(plans))
+            return Drawing(figure, "network", "The network", f"{len(pairs)} links between {len(positions)} sites.")
+        return Drawing(figure, "network", "The network and the plans over it", " ".join(plans))
 
 
 def _chosen(record: RunRecord, epochs: Sequence[int]) -> list[int]:

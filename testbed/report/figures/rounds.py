@@ -17,7 +17,6 @@ from testbed.report.figures.canvas import (
     TIME_RIGHT,
     WIDTH,
     Drawing,
-    finish,
     new_figure,
     over_time,
     style,
@@ -57,7 +56,7 @@ def draw_rounds(record: RunRecord) -> Drawing | None:
             f"{_name(record, epoch)}: {len(rounds)} rounds, median {text.seconds(median(r.seconds for r in rounds))}"
             for epoch, rounds in record.epochs.items()
         )
-        return finish(figure, "rounds", "Time per round", f"{words}.")
+        return Drawing(figure, "rounds", "Time per round", f"{words}.")
 
 
 def _draw_epoch(axes: Axes, record: RunRecord, epoch: int, rounds: tuple[RoundFigures, ...], colour: str) -> None:

@@ -10,7 +10,6 @@ from testbed.report.figures.canvas import (
     TIME_LEFT,
     TIME_RIGHT,
     Drawing,
-    finish,
     new_figure,
     over_time,
     style,
@@ -48,7 +47,7 @@ def draw_training(record: RunRecord) -> Drawing | None:
             axes[-1].yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
         over_time(axes[-1], record.end_s)
         draw_marks(axes, record.marks, record.end_s)
-        return finish(figure, "training", "Loss and accuracy over time", _words(loss, accuracy))
+        return Drawing(figure, "training", "Loss and accuracy over time", _words(loss, accuracy))
 
 
 def _words(loss: tuple[list[float], list[float]], accuracy: tuple[list[float], list[float]]) -> str:

@@ -19,7 +19,6 @@ from testbed.report.figures.canvas import (
     PAPER,
     YELLOW,
     Drawing,
-    finish,
     new_figure,
     style,
 )
@@ -66,7 +65,7 @@ def draw_waiting(record: RunRecord) -> Drawing | None:
         figure.subplots_adjust(0.25, 0.08, 0.9, 1 - 0.95 / size)
         worst = max(waited, key=lambda pair: waited[pair])
         alt = f"The longest: {worst[0]} waited for {worst[1]}, {text.seconds(waited[worst])} on average."
-        return finish(figure, "waiting", "Wait time by peer", alt)
+        return Drawing(figure, "waiting", "Wait time by peer", alt)
 
 
 def draw_time_spent(record: RunRecord) -> Drawing | None:
@@ -91,7 +90,7 @@ def draw_time_spent(record: RunRecord) -> Drawing | None:
             f"{member}: " + ", ".join(f"{what} {text.seconds(value)}" for what, value in parts.items())
             for member, parts in spent.items()
         )
-        return finish(figure, "time-spent", "Where each member's time went", alt)
+        return Drawing(figure, "time-spent", "Where each member's time went", alt)
 
 
 def _bars(axes: Axes, spent: Mapping[str, Mapping[str, float]]) -> None:

@@ -1,0 +1,117 @@
+"""What MkDocs calls: adds the reference, made from the program itself, and checks links to files that are no pages.
+
+commands      from Typer, as `testbed --help` has them
+files         from the models that read them, with the JSON Schemas that editors use
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File, Files
+
+DOCS = Path(__file__).resolve().parent
+ROOT = DOCS.parent
+
+#: A link from a page to what is beside the documentation: `[examples/run.ipynb](../examples/run.ipynb)`.
+OUTSIDE = re.compile(r"\[([^\]]*)\]\((\.\./[^)#]*)\)")
+
+FILES = """\
+A topology and an experiment, field by field; what they mean stands in [topology](../topology.md) and
+[experiment](../experiment.md). Editors complete them by [a schema of topologies](topology.schema.json) and [one of
+experiments](experiment.schema.json), which `testbed schema` prints too ([setup](../setup.md))."""
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the reference's pages and the schemas."""
+    sys.path.insert(0, str(ROOT))
+    from testbed.spec.schemas import experiment_schema, topology_schema
+
+    schemas = {"topology": topology_schema(), "experiment": experiment_schema()}
+    pages = {"reference/commands.md": commands(), "reference/files.md": fields(schemas)}
+    pages |= {f"reference/{kind}.schema.json": json.dumps(schema, indent=1) for kind, schema in schemas.items()}
+    for name, content in pages.items():
+        files.append(File.generated(config, name, content=content))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: MkDocsConfig, files: Files) -> str:
+    """A file of the checkout is named, since it is no part of the site; one that is not there ends the build."""
+    return OUTSIDE.sub(lambda link: _named(link, (DOCS / page.file.src_uri).parent), markdown)
+
+
+def _named(link: re.Match[str], folder: Path) -> str:
+    text, file = link[1], (folder / link[2]).resolve()
+    if file.is_relative_to(DOCS):
+        return link[0]
+    if not file.exists():
+        raise PluginError(f"{text}: there is no {file}")
+    name = str(file.relative_to(ROOT))
+    return f"`{name}`" if text.strip("`") == name else f"{text} (`{name}`)"
+
+
+def commands() -> str:
+    """Each verb with its arguments and options."""
+    made = subprocess.run(
+        [sys.executable, "-m", "typer", "testbed.cli", "utils", "docs", "--name", "testbed"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return made.stdout.replace("# `testbed`", "# Commands", 1)
+
+
+def fields(schemas: Mapping[str, Mapping[str, Any]]) -> str:
+    """Each kind of file with its sections, and their fields."""
+    parts = ["# Files", FILES]
+    for kind, schema in schemas.items():
+        parts += [f"## {kind.capitalize()}", *_section(schema)]
+        for name, section in schema["$defs"].items():
+            parts += [f"### {kind}: {name}", *_section(section)]
+    for section in schemas["experiment"]["properties"]["sync"]["anyOf"]:
+        parts += [f"### experiment: sync, strategy {section['properties']['strategy']['const']}", *_section(section)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _section(schema: Mapping[str, Any]) -> Iterator[str]:
+    if words := schema.get("description"):
+        yield words
+    rows = []
+    for name, field in schema.get("properties", {}).items():
+        needed = "needed" if name in schema.get("required", ()) else _code(field.get("default"))
+        rows.append(f"| `{name}` | {_kind(field)} | {needed} |")
+    if rows:
+        yield "\n".join(("| field | value | by default |", "|---|---|---|", *rows))
+
+
+def _code(value: Any) -> str:
+    return "" if value is None or value == "" else f"`{value if isinstance(value, str) else json.dumps(value)}`"
+
+
+def _kind(field: Mapping[str, Any]) -> str:
+    """What a field may hold, in words that fit a table."""
+    if any("strategy" in each.get("properties", ()) for each in field.get("anyOf", ())):
+        return "a section, by its strategy"
+    if "anyOf" in field:
+        return ", or ".join(dict.fromkeys(_kind(each) for each in field["anyOf"]))
+    if "$ref" in field:
+        return f"a section: {field['$ref'].rpartition('/')[2]}"
+    if "enum" in field or "const" in field:
+        return ", ".join(f"`{each}`" for each in field.get("enum", [field.get("const")]))
+    if "examples" in field:
+        return "such as " + ", ".join(f"`{each}`" for each in field["examples"])
+    if field.get("type") == "array":
+        return f"a list: {_kind(field['items'])}" if "items" in field else "a list of two"
+    if field.get("type") == "object":
+        inner = field.get("additionalProperties")
+        return f"by name: {_kind(inner)}" if isinstance(inner, Mapping) else "a section"
+    limits = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below"}
+    told = [f"{words} {field[name]:g}" for name, words in limits.items() if name in field]
+    kinds = {"integer": "a whole number", "number": "a number", "boolean": "`true` or `false`", "string": "a word"}
+    return " ".join([kinds.get(field.get("type", ""), "anything"), ", ".join(told)]).strip()

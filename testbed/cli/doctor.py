@@ -1,0 +1,97 @@
+"""`testbed doctor`: what this machine can do, and whether that is enough for the quickstart."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.text import Text
+
+from testbed.cli.console import CANNOT, INTERRUPTED, fail, out
+from testbed.emulation.interrupt import Interrupted, interruptible
+from testbed.run.phrases import fitted
+
+if TYPE_CHECKING:
+    from testbed.emulation.doctor import Finding
+
+#: What `make emulate` runs, of a checkout.
+QUICKSTART = Path(__file__).resolve().parents[2] / "experiments" / "quickstart.yaml"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command()(doctor)
+
+
+def doctor(
+    fix: Annotated[bool, typer.Option("--fix", help="mend what can be: install, load, start, measure, clean")] = False,
+    json_: Annotated[bool, typer.Option("--json", help="for programs")] = False,
+) -> None:
+    """Say what this machine can do, which shaping backend it gets, and what to install for more."""
+    from testbed.emulation.doctor import examine, mend
+
+    try:
+        with interruptible():
+            findings = mend() if fix else examine()
+    except Interrupted as signal_:
+        raise fail(INTERRUPTED, f"interrupted ({signal_}); what was mended by then stays so") from None
+    if json_:
+        print(json.dumps([asdict(finding) | {"ok": finding.ok} for finding in findings], indent=1))
+    else:
+        show(findings)
+    if any(finding.blocks for finding in findings):
+        raise typer.Exit(CANNOT)
+
+
+def show(findings: Sequence[Finding]) -> None:
+    """Print whether the quickstart runs here, and each finding with what to do."""
+    out.print(fitted(Text(_quickstart(findings), style="bold"), out))
+    out.print(f"{platform.release()} {platform.machine()}, {os.cpu_count()} cores", markup=False)
+    margin = max(len(finding.name) for finding in findings) + 4
+    for finding in findings:
+        head, *below = _lines(finding, margin)
+        out.print(fitted(head, out, hanging=margin))
+        for line in below:
+            out.print(fitted(line, out, hanging=0))
+    if any(finding.fixable and not finding.fix for finding in findings):
+        out.print("`testbed doctor --fix` tries what it can of this.")
+
+
+def _quickstart(findings: Sequence[Finding]) -> str:
+    """The answer that most people ask for."""
+    if lacking := [finding.name for finding in findings if finding.blocks]:
+        return f"This machine cannot run the quickstart yet: see {', '.join(lacking)}."
+    if (excess := _excess()) is not None:
+        return f"This machine runs the quickstart, but its verdict may be `suspect`: {excess}."
+    return "This machine can run the quickstart: `sudo make emulate`."
+
+
+def _excess() -> str | None:
+    """By the budget that was measured, why the quickstart asks for too much; None where it does not, or where that is
+    not known."""
+    from testbed.emulation.budget import host_budget, need
+    from testbed.emulation.doctor import MODULES
+    from testbed.spec.experiment import Experiment
+
+    kept = next((budget for budget in map(host_budget, MODULES) if budget), None)
+    if kept is None or not QUICKSTART.exists():
+        return None
+    experiment = Experiment.load(QUICKSTART, {})
+    return need(experiment, kept).excess(kept, experiment.spec.scale)
+
+
+def _lines(finding: Finding, margin: int) -> Iterator[Text]:
+    """What was found, then what was done and what to do, set in by the `margin` in which the names stand."""
+    mark, colour = ("✗", "red") if finding.blocks else ("✓", "green") if finding.ok else ("–", "yellow")
+    yield Text.assemble((mark, colour), f" {finding.name:<{margin - 2}}{finding.found}")
+    below = " " * margin
+    if finding.fix:
+        yield Text.assemble(below, ("fixed:" if finding.fixed else "not fixed:", "bold"), f" {finding.fix}")
+    if finding.remedy:
+        yield Text.assemble(below, (finding.remedy, "italic"))

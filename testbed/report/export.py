@@ -1,0 +1,122 @@
+"""Runs as files for papers and for other programs: the page's figures, the records as tables, curves, traces.
+
+Of several runs the figures are those that set them side by side, and a table has the rows of all, with a column that
+says of which run each is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, get_args
+
+from testbed.atomic_file import replacing, write_text
+from testbed.report import frames
+from testbed.report.comparison import drawings_of, labels
+from testbed.report.figures.canvas import Drawing, FigureForm
+from testbed.report.figures.run import draw_run
+from testbed.report.record import RunRecord
+from testbed.report.replanning import score as score_of
+from testbed.telemetry import tensorboard
+from testbed.telemetry.spans import Span, otlp
+from testbed.telemetry.tensorboard import Scalar
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+TableForm = Literal["csv", "parquet"]
+OtherForm = Literal["tensorboard", "otlp"]
+Form = FigureForm | TableForm | OtherForm
+
+FIGURE_FORMS: tuple[FigureForm, ...] = get_args(FigureForm)
+TABLE_FORMS: tuple[TableForm, ...] = get_args(TableForm)
+OTHER_FORMS: tuple[OtherForm, ...] = get_args(OtherForm)
+
+
+def drawings(record: RunRecord) -> list[Drawing]:
+    """The figures of a run's page, in its order."""
+    drawn = draw_run(record, score_of(record) if record.estimated else None)
+    return [drawing for drawing in drawn.values() if drawing]
+
+
+def export(records: Sequence[RunRecord], target: Path, forms: Sequence[Form]) -> list[Path]:
+    """Write what these runs come to into the folder `target`, in each form; the files, in order.
+
+    PandasMissing or PyarrowMissing, before anything is written, where a form needs what is not installed; OSError when
+    a file can't be written.
+    """
+    of_figures = [form for form in FIGURE_FORMS if form in forms]
+    of_tables = [kind for kind in TABLE_FORMS if kind in forms]
+    for kind in of_tables:
+        frames.check(kind)
+    target.mkdir(parents=True, exist_ok=True)
+    written = []
+    for drawing in _figures(records) if of_figures else ():
+        for form in of_figures:
+            written.append(target / f"{drawing.name}.{form}")
+            with replacing(written[-1]) as file:
+                drawing.write(file, form)
+    for name, table in (_tables(records) if of_tables else {}).items():
+        for kind in of_tables:
+            written.append(target / f"{name}.{kind}")
+            with replacing(written[-1]) as file:
+                frames.write(table, file, kind)
+    for record in records:
+        written += _curves(record, target / "tensorboard" / record.id) if "tensorboard" in forms else ()
+        written += _trace(record, target / f"{record.id}.otlp.json") if "otlp" in forms else ()
+    return written
+
+
+def _curves(record: RunRecord, folder: Path) -> Iterator[Path]:
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / tensorboard.file_name(record.zero_s)
+    with replacing(file) as stream:
+        tensorboard.write_scalars(stream, record.zero_s, _scalars(record))
+    yield file
+
+
+def _trace(record: RunRecord, file: Path) -> Iterator[Path]:
+    root = Span(f"run {record.id}", record.zero_s, record.zero_s + record.end_s, {"policy": record.policy})
+    write_text(file, otlp(record.id, root, _spans(record)))
+    yield file
+
+
+def _spans(record: RunRecord) -> Iterator[Span]:
+    """Each round, and each swap from when it was asked for to when it was in force."""
+    for one in record.rounds:
+        figures = {"epoch": one.epoch, "lost_updates": one.lost, "duplicated_updates": one.duplicated}
+        yield Span(f"round {one.number}", one.entered_s, one.finished_s, figures)
+    for number, swap in enumerate(record.summary.get("swaps", ())):
+        if swap.get("active_s") is not None:
+            began_s, ended_s = (record.zero_s + swap[moment] for moment in ("requested_s", "active_s"))
+            pause = {} if swap.get("pause_ms") is None else {"pause_ms": float(swap["pause_ms"])}
+            yield Span(f"{swap['kind']} swap {number}", began_s, ended_s, {"kind": swap["kind"], **pause})
+
+
+def _scalars(record: RunRecord) -> Iterator[Scalar]:
+    """The curves of training by round, and those that programs gave of themselves by how many they had given."""
+    for one in record.rounds:
+        yield Scalar("round_seconds", one.number, one.finished_s, one.seconds)
+        for name, means in record.means.items():
+            if one.number in means:
+                yield Scalar(name, one.number, one.finished_s, means[one.number])
+    for name, programs in record.curves.items():
+        for program, (times, values) in programs.items():
+            for step, (at_s, value) in enumerate(zip(times, values, strict=True)):
+                yield Scalar(f"{name}/{program}", step, record.zero_s + at_s, value)
+
+
+def _figures(records: Sequence[RunRecord]) -> list[Drawing]:
+    if len(records) == 1:
+        return drawings(records[0])
+    return drawings_of(dict(zip(labels(records), records, strict=True)))
+
+
+def _tables(records: Sequence[RunRecord]) -> Mapping[str, DataFrame]:
+    if len(records) == 1:
+        return {name: table(records[0]) for name, table in frames.TABLES.items()}
+    runs = dict(zip(labels(records), records, strict=True))
+    return {
+        name: frames.together({label: table(record) for label, record in runs.items()})
+        for name, table in frames.TABLES.items()
+    }

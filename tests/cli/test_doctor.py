@@ -1,0 +1,48 @@
+"""How `testbed doctor` says what it found, the quickstart first."""
+
+from __future__ import annotations
+
+import pytest
+
+from testbed.cli import doctor
+from testbed.emulation.doctor import Finding
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.mark.parametrize(
+    ("finding", "mark"),
+    [
+        (Finding("x", "fine"), "✓"),
+        (Finding("x", "odd [sic]", "mend it"), "–"),
+        (Finding("x", "broken", "mend it", blocks=True), "✗"),
+    ],
+)
+def test_each_finding_is_shown_with_its_weight_and_remedy(
+    finding: Finding, mark: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    doctor.show([finding])
+    shown = capsys.readouterr().out
+    assert mark in shown
+    assert finding.found in shown
+    assert finding.remedy in shown
+
+
+def first_line(capsys: pytest.CaptureFixture[str], *findings: Finding) -> str:
+    doctor.show(findings)
+    return capsys.readouterr().out.splitlines()[0]
+
+
+def test_the_first_line_says_whether_the_quickstart_runs_here(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fine, odd, broken = Finding("root", "yes"), Finding("GPUs", "none", "a GPU"), Finding("tc", "no", "it", blocks=True)
+    monkeypatch.setattr(doctor, "_excess", lambda: None)
+    assert first_line(capsys, fine, odd) == "This machine can run the quickstart: `sudo make emulate`."
+    assert first_line(capsys, fine, broken) == "This machine cannot run the quickstart yet: see tc."
+    monkeypatch.setattr(doctor, "_excess", lambda: "its links carry too much; a scale of 0.5 would fit")
+    assert "a scale of 0.5 would fit" in first_line(capsys, fine, odd)
+
+
+def test_the_quickstart_is_one_that_loads() -> None:
+    assert doctor.QUICKSTART.exists()

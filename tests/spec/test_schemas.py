@@ -1,0 +1,98 @@
+"""The schemas that editors use: every file of ours fits them, and what the program refuses by its form does not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from jsonschema import Draft202012Validator
+from typer.testing import CliRunner
+
+from testbed.cli import BAD_INPUT, app
+from testbed.spec.schemas import experiment_schema, topology_schema
+from tests.spec.files import EXPERIMENT, TOPOLOGY, spoilt
+
+pytestmark = pytest.mark.unit
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def experiment() -> Draft202012Validator:
+    return Draft202012Validator(experiment_schema())
+
+
+@pytest.fixture(scope="module")
+def topology() -> Draft202012Validator:
+    return Draft202012Validator(topology_schema())
+
+
+def test_they_are_schemas() -> None:
+    for schema in (experiment_schema(), topology_schema()):
+        Draft202012Validator.check_schema(schema)
+        assert "x-inside" not in json.dumps(schema)
+
+
+def test_defaults_are_as_files_have_them() -> None:
+    lan = topology_schema()["$defs"]["Lan"]["properties"]
+    assert (lan["rate"]["default"], lan["delay"]["default"]) == ("1gbit", "100us")
+    hop = next(
+        each
+        for each in experiment_schema()["properties"]["sync"]["anyOf"]
+        if each["properties"]["strategy"]["const"] == "hop"
+    )
+    assert hop["properties"]["round_timeout"]["default"] == "2min"
+
+
+def test_every_file_of_ours_fits(experiment: Draft202012Validator, topology: Draft202012Validator) -> None:
+    for folder, schema in (("experiments", experiment), ("topologies", topology)):
+        files = sorted((ROOT / folder).glob("*.yaml"))
+        assert files
+        faults = {
+            file.name: [e.message for e in schema.iter_errors(yaml.safe_load(file.read_text()))] for file in files
+        }
+        assert not {name: found for name, found in faults.items() if found}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        spoilt(TOPOLOGY, "site", to={}),
+        spoilt(TOPOLOGY, "links", 0, "rate", to=50),
+        spoilt(TOPOLOGY, "links", 0, "rate", to="50 mph"),
+        spoilt(TOPOLOGY, "links", 0, "loss", to={"p": "1%"}),
+        spoilt(TOPOLOGY, "sites", "paris", "workers", to="two"),
+    ],
+)
+def test_a_topology_that_is_wrong_does_not_fit(value: Mapping[str, Any], topology: Draft202012Validator) -> None:
+    assert topology.is_valid(TOPOLOGY)
+    assert not topology.is_valid(value)
+
+
+@pytest.mark.parametrize(
+    ("sync", "fits"),
+    [
+        ({}, True),
+        ({"policy": "netstorm", "round_timeout": "2min"}, True),
+        ({"strategy": "hop", "backup": 1}, True),
+        ({"backup": 1}, False),
+        ({"strategy": "none of ours"}, False),
+        ({"round_timeout": 120}, False),
+    ],
+)
+def test_what_stands_under_sync_follows_from_the_strategy(
+    sync: Mapping[str, Any], fits: bool, experiment: Draft202012Validator
+) -> None:
+    assert experiment.is_valid(EXPERIMENT | {"sync": sync}) is fits
+
+
+def test_the_command_prints_them() -> None:
+    done = CliRunner().invoke(app, ["schema", "topology"])
+    assert json.loads(done.stdout) == topology_schema()
+    wrong = CliRunner().invoke(app, ["schema", "trace"])
+    assert wrong.exit_code == BAD_INPUT
+    assert "write instead: experiment or topology" in wrong.stderr

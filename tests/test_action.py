@@ -1,0 +1,36 @@
+"""action.yml: its steps are bash, and the one that judges does so. `make test-action` runs all of them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.action import ACTION, EXPRESSION, Runner
+from tests.report.runs import build_run
+
+pytestmark = pytest.mark.unit
+
+
+def test_its_steps_are_bash_and_what_a_user_says_comes_to_them_in_the_environment() -> None:
+    for step in ACTION["runs"]["steps"]:
+        if "run" in step:
+            assert "${{" not in step["run"], "what a user writes would be read as a program"
+            assert all(EXPRESSION.fullmatch(value) for value in step.get("env", {}).values())
+            subprocess.run(["bash", "-n", "-c", step["run"]], check=True)
+
+
+def test_a_run_is_judged_beside_the_baseline(tmp_path: Path) -> None:
+    run = build_run(tmp_path / "run", rounds=20)
+    summary = json.loads((run / "summary.json").read_text())
+    summary["sync"]["seconds_per_round"]["p50"] /= 2
+    (tmp_path / "before.json").write_text(json.dumps(summary))
+    outputs = {"run": {"directory": str(run)}}
+    alone = Runner(tmp_path, {}, {**outputs})
+    assert alone.run("Judge it") == 0
+    assert alone.summary.startswith("passed: trusted")
+    beside = Runner(tmp_path, {"baseline": "before.json"}, {**outputs})
+    assert beside.run("Judge it") == 1
+    assert "100% more than the baseline's" in beside.summary
