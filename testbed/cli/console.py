@@ -1,4 +1,4 @@
-"""What all verbs share: exit codes, how a fault is said, and quantities as options.
+"""What verbs share: exit codes, how a fault is said, and options that several have.
 
 0 done; 1 the run failed, or its verdict is `suspect` under --strict; 2 bad input; 3 this machine can't.
 """
@@ -7,13 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from pydantic import TypeAdapter, ValidationError
 from rich.console import Console
 
+if TYPE_CHECKING:
+    from testbed.api.entry import Door
+
 FAILED, BAD_INPUT, CANNOT, INTERRUPTED = 1, 2, 3, 130
+
+Open = Annotated[bool, typer.Option("--open", help="show its page in the browser, and take changes there")]
+Port = Annotated[
+    int | None, typer.Option("--port", min=0, max=65535, metavar="P", help="its API on 127.0.0.1:P as well; 0 is any")
+]
 
 out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -32,6 +40,13 @@ def refusing(*kinds: type[Exception]) -> Iterator[None]:
         yield
     except kinds as error:
         raise fail(BAD_INPUT, error) from None
+
+
+def door(open_: bool, port: int | None) -> Door | None:
+    """What `--open` and `--port` ask for."""
+    from testbed.api.entry import Door
+
+    return Door(port or 0, open_) if open_ or port is not None else None
 
 
 def quantity(kind: Any) -> Callable[[str | float], float]:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from testbed.cli.console import BAD_INPUT, CANNOT, FAILED, INTERRUPTED, err, fail
+from testbed.cli.console import BAD_INPUT, CANNOT, FAILED, INTERRUPTED, Open, Port, door, err, fail
 from testbed.emulation.interrupt import Interrupted, interruptible
 from testbed.spec.errors import SpecError
 
@@ -33,14 +33,20 @@ def overrides(pairs: list[str]) -> dict[str, str]:
     return dict(pair.split("=", 1) for pair in pairs)
 
 
-def run(experiment: Experiment, set_: Set = [], strict: Strict = False) -> None:  # noqa: B006
+def run(
+    experiment: Experiment,
+    set_: Set = [],  # noqa: B006
+    strict: Strict = False,
+    open_: Open = False,
+    port: Port = None,
+) -> None:
     """Run an experiment: build the network, train, change it as the file says, and judge."""
     from testbed.run.display import Display
     from testbed.run.execute import execute
 
     changes = overrides(set_)
     with _ended_in_words():
-        outcome = execute(experiment, changes, strict, _page, Display())
+        outcome = execute(experiment, changes, strict, _page, Display(door=door(open_, port)))
     if not outcome.finished or outcome.page is None or (strict and outcome.verdict != "trusted"):
         raise typer.Exit(FAILED)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from testbed.cli.console import BAD_INPUT, CANNOT, INTERRUPTED, fail
+from testbed.cli.console import BAD_INPUT, CANNOT, INTERRUPTED, Open, Port, door, fail
 from testbed.cli.standing import TopologyFile, need_root, new_name
 from testbed.cli.surroundings import OUT, SHM, TMP, Files, Image, Out, Shm, Tmp, containers
 from testbed.emulation.interrupt import Interrupted, interruptible
@@ -15,6 +15,7 @@ from testbed.spec.errors import SpecError
 if TYPE_CHECKING:
     from testbed.emulation.containers import ProgramContainers
     from testbed.emulation.testbed import Backend
+    from testbed.run.display import Display
     from testbed.spec.topology import Topology
 
 
@@ -29,13 +30,18 @@ def up(
     tmp: Tmp = TMP,
     shm: Shm = SHM,
     out: Out = OUT,
+    open_: Open = False,
+    port: Port = None,
     cli: Annotated[bool, typer.Option("--cli", help="Mininet's prompt on it; taken down at the prompt's end")] = False,
 ) -> None:
     """Build a network with its containers, replay its traces, and leave it up in the background."""
     from testbed.emulation.background import NotUp
     from testbed.emulation.errors import EmulationError
+    from testbed.run.display import Display
     from testbed.spec.topology import Topology
 
+    if cli and (open_ or port is not None):
+        raise fail(BAD_INPUT, "--cli and --open or --port at once\n    write instead: one of them")
     try:
         wanted = Topology.load(topology.absolute())
     except SpecError as error:
@@ -45,7 +51,8 @@ def up(
     workers = containers(files, image, tmp, shm, out)
     try:
         with interruptible():
-            (_up_with_prompt if cli else _up_in_background)(name, wanted, backend, workers)
+            display = Display(door=door(open_, port))
+            (_up_with_prompt if cli else _up_in_background)(name, wanted, backend, workers, display)
     except (SpecError, FileExistsError) as error:
         raise fail(BAD_INPUT, error) from None
     except NotUp as error:
@@ -56,20 +63,23 @@ def up(
         raise fail(INTERRUPTED, f"interrupted ({signal_}): everything that was made was taken away") from None
 
 
-def _up_in_background(name: str, topology: Topology, backend: Backend, workers: ProgramContainers) -> None:
+def _up_in_background(
+    name: str, topology: Topology, backend: Backend, workers: ProgramContainers, display: Display
+) -> None:
     from testbed.emulation.background import bring_up
-    from testbed.run.display import Display
 
-    display = Display()
-    bring_up(name, topology.file, backend, workers, display.step)
+    page = bring_up(name, topology.file, backend, workers, display.step, display.door)
     display.say(f"  {name} is up; `testbed status` shows it, `testbed down --name {name}` takes it away")
+    if page:
+        display.say(page)
 
 
-def _up_with_prompt(name: str, topology: Topology, backend: Backend, workers: ProgramContainers) -> None:
+def _up_with_prompt(
+    name: str, topology: Topology, backend: Backend, workers: ProgramContainers, display: Display
+) -> None:
     from testbed.emulation.prompt import prompt_on
-    from testbed.run.display import Display
 
-    prompt_on(name, topology, backend, workers, Display().step)
+    prompt_on(name, topology, backend, workers, display.step)
 
 
 def register(app: typer.Typer) -> None:

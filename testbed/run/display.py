@@ -12,6 +12,7 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from testbed.api.entry import Door
 from testbed.link import LinkState
 from testbed.plan import Plan
 
@@ -38,9 +39,11 @@ class Snapshot:
 
 @dataclass
 class Display:
-    """Prints steps, and shows snapshots in place on a terminal or as lines elsewhere."""
+    """Prints steps, and shows snapshots in place on a terminal or as lines elsewhere; a browser comes in by the `door`,
+    if there is any."""
 
     console: Console = field(default_factory=Console)
+    door: Door | None = None
     _live: Live | None = None
     _last_line_s: float = 0.0
     _said: int = 0
