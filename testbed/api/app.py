@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, FastAPI, Header, Request, Response, WebSocket, WebSocketDisconnect
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import FileResponse, JSONResponse
+from fastapi.staticfiles import StaticFiles
 
 from testbed.api.feed import Follower, StateFeed
 from testbed.api.models import (
@@ -33,6 +35,9 @@ from testbed.api.problem import FAILED, MISSING, NOT_HERE, STALE, UNREADABLE, WR
 from testbed.api.subject import Section, Subject
 
 PREFIX = "/api/v1"
+
+PAGE = Path(__file__).with_name("page")
+POLICY = "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 
 T = TypeVar("T")
 
@@ -58,6 +63,7 @@ def make_app(subject: Subject, feed: StateFeed) -> FastAPI:
     app.include_router(_links_of(subject), prefix=PREFIX)
     app.include_router(_verbs_of(subject), prefix=PREFIX)
     _add_stream(app, feed)
+    _add_page(app)
     return app
 
 
@@ -212,6 +218,17 @@ def _add_stream(app: FastAPI, feed: StateFeed) -> None:
                         await socket.send_json(message.result())
             finally:
                 heard.cancel()
+
+
+def _add_page(app: FastAPI) -> None:
+    """The page's files, which fetch nothing from elsewhere, and would not be let."""
+    app.mount("/page", StaticFiles(directory=PAGE))
+
+    @app.get("/", include_in_schema=False)
+    async def page() -> FileResponse:
+        return FileResponse(
+            PAGE / "index.html", headers={"Content-Security-Policy": POLICY, "Cache-Control": "no-store"}
+        )
 
 
 async def _hear(socket: WebSocket, follower: Follower) -> None:

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from testbed.cli import certificates, experiment, launch, network, new, plan, standing, topology, trace, up
+from testbed.cli import certificates, experiment, launch, network, new, plan, standing, topology, trace, up, view
 from testbed.cli.console import BAD_INPUT, CANNOT, FAILED, INTERRUPTED, err, fail
 from testbed.emulation.interrupt import Interrupted, interruptible
 
@@ -61,6 +61,7 @@ def doctor(
 
 
 up.register(app)
+view.register(app)
 network.register(app)
 standing.register(app)
 launch.register(app)
