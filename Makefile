@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := setup
 # Other shells leave by a signal without running what `trap … EXIT` asked for.
 SHELL := /bin/bash
-.PHONY: setup emulate test types test-in-guest test-units test-action test-dashboard test-computing check smoke bench chaos fuzz soak docs doctor update clean
+.PHONY: setup emulate test types test-in-guest test-units test-action test-dashboard test-computing test-page check smoke bench chaos fuzz soak docs doctor update clean
 
 # Files that root makes in the checkout are handed back to the user who called sudo, however the recipe ends.
 GIVE_BACK = trap './setup.sh give-back' EXIT
@@ -84,6 +84,9 @@ check: setup ## style, types, sizes and the unit tests of what changed, in two m
 	@$(GIVE_BACK); \
 	.venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy && .venv/bin/python -m tests.sizes && \
 	.venv/bin/python -m pytest -m unit $$(.venv/bin/python -m tests.changed $(SINCE))
+
+test-page: setup ## the page in a browser: Debian's chromium, which setup does not install
+	@$(GIVE_BACK); .venv/bin/python -m pytest tests/page/checks.py
 
 smoke: setup ## a short run in a container with its own engine; fails unless its verdict is `trusted`
 	@$(GIVE_BACK); .venv/bin/python -m containers.smoke

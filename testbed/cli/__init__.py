@@ -26,6 +26,7 @@ from testbed.cli import (
     topology,
     trace,
     up,
+    view,
 )
 from testbed.cli.console import BAD_INPUT, CANNOT, FAILED, err, fail
 
@@ -58,6 +59,7 @@ def report(runs: Annotated[list[Path], typer.Argument(help="run directories")]) 
 
 doctor.register(app)
 up.register(app)
+view.register(app)
 network.register(app)
 standing.register(app)
 launch.register(app)

@@ -1,4 +1,4 @@
-"""What all verbs share: exit codes, how a fault is said, and quantities as options.
+"""What verbs share: exit codes, how a fault is said, and options that several have.
 
 0 done; 1 the run failed, or its verdict is `suspect` under --strict; 2 bad input; 3 this machine can't.
 """
@@ -19,7 +19,15 @@ from testbed.run.phrases import fitted
 if TYPE_CHECKING:
     from testbed.run.display import Display
 
+if TYPE_CHECKING:
+    from testbed.api.entry import Door
+
 FAILED, BAD_INPUT, CANNOT, INTERRUPTED = 1, 2, 3, 130
+
+Open = Annotated[bool, typer.Option("--open", help="show its page in the browser, and take changes there")]
+Port = Annotated[
+    int | None, typer.Option("--port", min=0, max=65535, metavar="P", help="its API on 127.0.0.1:P as well; 0 is any")
+]
 
 out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -28,11 +36,11 @@ err = Console(stderr=True, highlight=False, soft_wrap=True)
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="no progress, but what it comes to")]
 
 
-def progress_display(quiet: bool, beside_output: bool = False) -> Display:
+def progress_display(quiet: bool, beside_output: bool = False, door: Door | None = None) -> Display:
     """What shows how far a verb is, on the error output where the output is for programs; nothing where `quiet`."""
     from testbed.run.display import Display
 
-    return Display(Console(quiet=quiet, stderr=beside_output))
+    return Display(Console(quiet=quiet, stderr=beside_output), door)
 
 
 def fail(code: int, text: object) -> typer.Exit:
@@ -48,6 +56,13 @@ def refusing(*kinds: type[Exception]) -> Iterator[None]:
         yield
     except kinds as error:
         raise fail(BAD_INPUT, error) from None
+
+
+def door(open_: bool, port: int | None) -> Door | None:
+    """What `--open` and `--port` ask for."""
+    from testbed.api.entry import Door
+
+    return Door(port or 0, open_) if open_ or port is not None else None
 
 
 def quantity(kind: Any) -> Callable[[str | float], float]:

@@ -10,7 +10,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from testbed.cli.console import BAD_INPUT, CANNOT, FAILED, INTERRUPTED, Quiet, err, fail, out, progress_display
+from testbed.cli.console import (
+    BAD_INPUT,
+    CANNOT,
+    FAILED,
+    INTERRUPTED,
+    Open,
+    Port,
+    Quiet,
+    door,
+    err,
+    fail,
+    out,
+    progress_display,
+)
 from testbed.emulation.interrupt import Interrupted, interruptible
 from testbed.spec.errors import SpecError
 
@@ -42,13 +55,16 @@ def run(
     strict: Strict = False,
     quiet: Quiet = False,
     json_: Annotated[bool, typer.Option("--json", help="its summary as one JSON object; progress goes aside")] = False,
+    open_: Open = False,
+    port: Port = None,
 ) -> None:
     """Run an experiment: build the network, train, change it as the file says, and judge."""
     from testbed.run.execute import execute
 
     changes = overrides(set_)
     with _ended_in_words():
-        outcome = execute(experiment, changes, strict, _page, progress_display(quiet, beside_output=json_))
+        display = progress_display(quiet, beside_output=json_, door=door(open_, port))
+        outcome = execute(experiment, changes, strict, _page, display)
     if json_ or quiet:
         _tell(outcome, json_)
     if not outcome.finished or outcome.page is None or (strict and outcome.verdict != "trusted"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -17,7 +18,7 @@ from testbed.spec.errors import SpecError
 NEW_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,30}")
 
 if TYPE_CHECKING:
-    from testbed.emulation.requests import Request
+    from testbed.api.client import ApiClient
 
 TopologyFile = Annotated[Path, typer.Argument(metavar="TOPOLOGY", help="the topology file")]
 Json = Annotated[bool, typer.Option("--json", help="for programs")]
@@ -32,10 +33,9 @@ def exec_(
     """Run a program of this machine in a host's network namespace; its exit code is the program's."""
     from testbed.emulation import label, namespace
     from testbed.emulation.process import ProcessIdentity
-    from testbed.emulation.requests import StatusRequest
 
-    name = standing_network(name)
-    hosts = _ask(name, StatusRequest())["hosts"]
+    name = network_up(name)
+    hosts = _asked(name, lambda network: network.status())["hosts"]
     if host not in hosts:
         raise fail(BAD_INPUT, f"no host {host} in {name}\n    write instead: one of {', '.join(hosts)}")
     try:
@@ -51,11 +51,11 @@ def status(name: Name = None, json_: Json = False) -> None:
     """Show the networks that are up: hosts with addresses, links with the state in force now."""
     from testbed.cli.tables import print_status
     from testbed.emulation import label
-    from testbed.emulation.requests import StatusRequest, standing
+    from testbed.emulation.standing import standing
 
     need_root()
-    names = standing() if name is None else [standing_network(name)]
-    found = [_ask(each, StatusRequest()) for each in names]
+    names = standing() if name is None else [network_up(name)]
+    found = [_asked(each, lambda network: network.status()) for each in names]
     # An experiment that runs has a network too; a killed testbed may have left one.
     left = [other for other in label.networks() if name is None and other not in names]
     others = {other: owner.pid if (owner := label.owner(other)) else None for other in left}
@@ -78,16 +78,16 @@ def link(
 ) -> None:
     """Change a link in place; a value given here stays in force over the link's trace."""
     from testbed.cli.tables import print_link
-    from testbed.emulation.requests import LinkRequest
 
     given = {"rate": rate, "delay": delay, "jitter": jitter, "loss": loss}
-    values = {key: value for key, value in given.items() if value is not None}
+    values: dict[str, str | bool] = {key: value for key, value in given.items() if value is not None}
     if down and up:
         raise fail(BAD_INPUT, f"{link}: --down and --up at once\n    write instead: one of them")
     if not values and not down and not up:
         raise fail(BAD_INPUT, f"{link}: nothing to change\n    write instead: --rate 50mbit, --delay 20ms, --down, …")
-    request = LinkRequest(link=link, values=values, up=up if up or down else None)
-    state = _ask(standing_network(name), request)
+    if down or up:
+        values["up"] = up
+    state = _asked(network_up(name), lambda network: network.change_link(link, values))
     if json_:
         typer.echo(json.dumps(state))
     else:
@@ -97,7 +97,6 @@ def link(
 def swap(topology: TopologyFile, name: Name = None, json_: Json = False) -> None:
     """Turn a network into another by difference: what stays the same keeps its connections."""
     from testbed.cli.tables import print_swap
-    from testbed.emulation.requests import SwapRequest
     from testbed.spec.topology import Topology
 
     file = topology.absolute()
@@ -105,7 +104,7 @@ def swap(topology: TopologyFile, name: Name = None, json_: Json = False) -> None
         wanted = Topology.load(file)
     except SpecError as error:
         raise fail(BAD_INPUT, error) from None
-    done = _ask(standing_network(name), SwapRequest(file=file))
+    done = _asked(network_up(name), lambda network: network.swap(file))
     if json_:
         typer.echo(json.dumps(done))
     else:
@@ -127,10 +126,21 @@ def need_root() -> None:
 
 def standing_network(name: str | None) -> str:
     """The network that is meant: the one named, or the only one that is up."""
-    from testbed.emulation.requests import standing
+    from testbed.emulation.standing import standing
 
     need_root()
-    names = standing()
+    return _meant(name, standing())
+
+
+def network_up(name: str | None) -> str:
+    """As `standing_network`; the one named may be that of a run that is under way."""
+    from testbed.emulation.standing import running, standing
+
+    need_root()
+    return name if name is not None and name in running() else _meant(name, standing())
+
+
+def _meant(name: str | None, names: list[str]) -> str:
     if name in names:
         return name
     if name is None and len(names) == 1:
@@ -155,11 +165,12 @@ def new_name(name: str) -> str:
     return name
 
 
-def _ask(name: str, request: Request) -> dict[str, Any]:
-    from testbed.emulation.requests import RequestFailed, RequestRefused, ask
+def _asked(name: str, ask: Callable[[ApiClient], dict[str, Any]]) -> dict[str, Any]:
+    from testbed.api.client import RequestFailed, RequestRefused
+    from testbed.emulation.standing import client
 
     try:
-        return ask(name, request)
+        return ask(client(name))
     except RequestRefused as error:
         raise fail(BAD_INPUT, error) from None
     except RequestFailed as error:

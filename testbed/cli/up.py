@@ -6,7 +6,17 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from testbed.cli.console import BAD_INPUT, CANNOT, INTERRUPTED, Quiet, fail, progress_display
+from testbed.cli.console import (
+    BAD_INPUT,
+    CANNOT,
+    INTERRUPTED,
+    Open,
+    Port,
+    Quiet,
+    door,
+    fail,
+    progress_display,
+)
 from testbed.cli.standing import TopologyFile, need_root, new_name
 from testbed.cli.surroundings import OUT, SHM, TMP, Files, Image, Out, Shm, Tmp, containers
 from testbed.emulation.interrupt import Interrupted, interruptible
@@ -30,6 +40,8 @@ def up(
     tmp: Tmp = TMP,
     shm: Shm = SHM,
     out: Out = OUT,
+    open_: Open = False,
+    port: Port = None,
     cli: Annotated[bool, typer.Option("--cli", help="Mininet's prompt on it; taken down at the prompt's end")] = False,
     quiet: Quiet = False,
 ) -> None:
@@ -38,6 +50,8 @@ def up(
     from testbed.emulation.errors import EmulationError
     from testbed.spec.topology import Topology
 
+    if cli and (open_ or port is not None):
+        raise fail(BAD_INPUT, "--cli and --open or --port at once\n    write instead: one of them")
     try:
         wanted = Topology.load(topology.absolute())
     except SpecError as error:
@@ -47,7 +61,8 @@ def up(
     workers = containers(files, image, tmp, shm, out)
     try:
         with interruptible():
-            (_up_with_prompt if cli else _up_in_background)(name, wanted, backend, workers, progress_display(quiet))
+            display = progress_display(quiet, door=door(open_, port))
+            (_up_with_prompt if cli else _up_in_background)(name, wanted, backend, workers, display)
     except (SpecError, FileExistsError) as error:
         raise fail(BAD_INPUT, error) from None
     except NotUp as error:
@@ -63,8 +78,10 @@ def _up_in_background(
 ) -> None:
     from testbed.emulation.background import bring_up
 
-    bring_up(name, topology.file, backend, workers, display.step)
+    page = bring_up(name, topology.file, backend, workers, display.step, display.door)
     display.say(f"  {name} is up; `testbed status` shows it, `testbed down --name {name}` takes it away")
+    if page:
+        display.say(page)
 
 
 def _up_with_prompt(

@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-import http.client
 import json
-import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from testbed.api.client import UnixConnection
 from testbed.plan import Plan
 from testbed.planning.view import Pair, PhysicalLink, links_to_json, routes_to_json
 
 
 class AdminError(RuntimeError):
     """The controller refused what was asked, or is not there."""
-
-
-class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path: Path, timeout_s: float) -> None:
-        super().__init__("controller", timeout=timeout_s)
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(str(self._path))
 
 
 class AdminClient:
@@ -64,7 +52,7 @@ class AdminClient:
         self._ask("POST", "/stop", {"reason": reason})
 
     def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        connection = _UnixConnection(self._path, self._timeout_s)
+        connection = UnixConnection(self._path, self._timeout_s)
         try:
             text = None if body is None else json.dumps(body)
             connection.request(method, path, text, {"Content-Type": "application/json"})

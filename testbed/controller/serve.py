@@ -16,8 +16,9 @@ from pathlib import Path
 import uvicorn
 from starlette.types import ASGIApp
 
+from testbed.api.access import TokenAccess
+from testbed.api.server import unix_socket
 from testbed.controller.admin import make_app
-from testbed.controller.admin_access import AdminAccess
 from testbed.controller.member_server import TcpEndpoint
 from testbed.controller.metrics import with_metrics
 from testbed.controller.secret_file import read_secret, write_secret
@@ -55,13 +56,13 @@ async def serve(spec: ControllerSpec, endpoints: Endpoints, out: Path, attached:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)
-    sockets = [_unix_socket(endpoints.admin)]
+    sockets = [unix_socket(endpoints.admin)]
     controller = ControllerService(spec, endpoints.members, out, endpoints.tcp)
     app: ASGIApp = with_metrics(make_app(controller), controller)
     if endpoints.http is not None:
         sockets.append(socket.create_server(("127.0.0.1", endpoints.http)))
         token = _http_token(endpoints.http_token)
-        app = AdminAccess(app, token)
+        app = TokenAccess(app, token)
         _tell(endpoints.http, token, endpoints.http_token)
     config = uvicorn.Config(app, lifespan="off", log_level="warning", timeout_graceful_shutdown=1, access_log=False)
     server = _Server(config)
@@ -104,15 +105,6 @@ def _http_token(path: Path) -> str:
 def _tell(port: int, token: str, file: Path) -> None:
     """Print the page's link, for a person alone: what is no terminal may be a log, which others read."""
     if sys.stderr.isatty():
-        print(f"dashboard: http://127.0.0.1:{port}/?token={token}", file=sys.stderr)
+        print(f"dashboard: http://127.0.0.1:{port}/#token={token}", file=sys.stderr)
     else:
-        print(f"dashboard: http://127.0.0.1:{port}/?token=… with the token in {file}", file=sys.stderr)
-
-
-def _unix_socket(path: Path) -> socket.socket:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.unlink(missing_ok=True)
-    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listening.bind(str(path))
-    path.chmod(0o600)
-    return listening
+        print(f"dashboard: http://127.0.0.1:{port}/#token=… with the token in {file}", file=sys.stderr)

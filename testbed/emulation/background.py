@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import IO, Any
 
+from testbed.api.entry import PAGE, Door, show_in_browser
 from testbed.emulation import label
 from testbed.emulation.containers import ProgramContainers
 from testbed.emulation.testbed import Backend, Step
@@ -23,9 +24,11 @@ class NotUp(RuntimeError):
         self.code = code
 
 
-def bring_up(name: str, topology: Path, backend: Backend, containers: ProgramContainers, step: Step) -> None:
-    """Bring a network up in the background, with such containers; returns when all of it is. NotUp when it does not
-    come up.
+def bring_up(
+    name: str, topology: Path, backend: Backend, containers: ProgramContainers, step: Step, door: Door | None = None
+) -> str:
+    """Bring a network up in the background, with such containers, and its API on a port of this machine where there is
+    a `door`; returns when all of it is, with what to say of the page. NotUp when it does not come up.
 
     Interrupted meanwhile, it has everything taken away first.
     """
@@ -34,6 +37,7 @@ def bring_up(name: str, topology: Path, backend: Backend, containers: ProgramCon
             [
                 *(sys.executable, "-m", "testbed.emulation.owner"),
                 *("--name", name, "--backend", backend, "--containers", containers.to_json(), str(topology)),
+                *(() if door is None else ("--port", str(door.port))),
             ],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -56,6 +60,7 @@ def bring_up(name: str, topology: Path, backend: Backend, containers: ProgramCon
             owner.terminate()
             owner.wait()
             raise
+    return show_in_browser(label.state_folder(name) / PAGE, door) if door else ""
 
 
 def _follow(words: IO[str], step: Step) -> None:

@@ -1,78 +1,85 @@
-"""Turns requests into calls of a testbed, and what these raise into answers."""
+"""A testbed that is up, as the API's subject: requests into calls of it."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+import os
+import signal
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from docker.errors import DockerException
-
-from testbed.emulation.errors import EmulationError
+from testbed.api.models import LinkHistory, LinkPatch, NetworkStatus
+from testbed.api.stream import State
+from testbed.api.subject import Subject
+from testbed.emulation import status
 from testbed.emulation.history import History
-from testbed.emulation.requests import HistoryRequest, LinkRequest, Reply, Request, RequestServer, StatusRequest
-from testbed.emulation.status import state_values, status
-from testbed.emulation.testbed import Backend, Step, Swapped, Testbed, Workers
-from testbed.link import LinkState
-from testbed.spec.errors import SpecError
-from testbed.spec.topology import Topology
+from testbed.emulation.orders import changes_of, hold, in_words, pairs_of
+from testbed.emulation.testbed import Swapped, Testbed
 
 log = logging.getLogger(__name__)
 
-
-@contextmanager
-def answering(
-    topology: Topology | Path, *, name: str, backend: Backend, workers: Workers, step: Step
-) -> Iterator[Testbed]:
-    """A testbed that is up while inside, and answers requests. Raises what it does where it does not come up."""
-    history = History()
-    testbed = Testbed(topology, name=name, backend=backend, workers=workers, observer=history.note, step=step)
-    with testbed, RequestServer(name, Desk(testbed, history).answer):
-        yield testbed
+#: So many of the last events are told to who comes later.
+EVENTS = 1000
 
 
-class Desk:
-    """Where a network's requests come in; `history` is what the testbed tells its observer."""
+class Desk(Subject):
+    """Where a network's requests come in; `history` is what the testbed tells its observer, and `tell` is called when
+    something has happened."""
 
-    def __init__(self, testbed: Testbed, history: History) -> None:
+    def __init__(self, testbed: Testbed, history: History, executor: Executor) -> None:
+        self.executor = executor
+        self.tell: Callable[[], None] = lambda: None
         self._testbed = testbed
         self._history = history
+        self._events: deque[tuple[int, dict[str, Any]]] = deque(maxlen=EVENTS)
+        self._count = 0
 
-    def answer(self, request: Request) -> Reply:
-        """Never raises: whoever asks for what fails must not take the network down for the others."""
-        try:
-            return Reply(value=self._do(request))
-        except (SpecError, KeyError) as error:
-            return Reply(refused=str(error.args[0]))
-        except (EmulationError, DockerException) as error:
-            log.exception("%s", request)
-            return Reply(failed=str(error))
-        except Exception as error:
-            log.exception("%s", request)
-            return Reply(failed=f"{type(error).__name__}: {error}; the network may be half changed")
+    def state(self) -> State:
+        events = {str(number): event for number, event in list(self._events)}
+        return {**status.sections(self._testbed, "network"), "events": events}
 
-    def _do(self, request: Request) -> dict[str, Any]:
-        if isinstance(request, StatusRequest):
-            return status(self._testbed)
-        if isinstance(request, HistoryRequest):
-            states, count = self._history.since(request.since)
-            return {"states": states, "count": count}
-        log.info("%s", request)
-        if isinstance(request, LinkRequest):
-            return state_values(self._change(request))
-        done = _record(self._testbed.swap(request.file))
-        log.info("swapped: %s", done)
+    def status(self) -> NetworkStatus:
+        return status.status(self._testbed, "network")
+
+    def history(self, since: int | None) -> LinkHistory:
+        states, count = self._history.since(since)
+        return LinkHistory(states=states, count=count)
+
+    def change_links(self, patches: Mapping[str, LinkPatch]) -> None:
+        network = self._testbed.network
+        with in_words():
+            for change in changes_of(patches, network.links_in_force.asked()):
+                network.links_in_force.change(change)
+                self._happened("change", change.link)
+            for a, b, up in pairs_of(patches):
+                network.take(a, b, up)
+                self._happened("up" if up else "down", f"{a}-{b}")
+
+    def swap(self, file: Path) -> dict[str, Any]:
+        with in_words():
+            done = _record(self._testbed.swap(file))
+        self._happened("swap", self._testbed.network.topology.name)
         return done
 
-    def _change(self, request: LinkRequest) -> LinkState:
-        link = self._testbed.links[request.link]
-        state = link.change(**request.values)
-        if request.up is None:
-            return state
-        return link.bring_up() if request.up else link.take_down()
+    def pause(self, paused: bool) -> None:
+        with in_words():
+            hold(self._testbed, paused)
+        self._happened("pause" if paused else "resume", self._testbed.name)
+
+    def stop(self, reason: str) -> None:
+        self._happened("stop", reason)
+        os.kill(os.getpid(), signal.SIGTERM)  # as `down` ends it
+
+    def _happened(self, kind: str, target: str) -> None:
+        log.info("%s %s", kind, target)
+        self._count += 1
+        self._events.append((self._count, {"at_s": time.time(), "kind": kind, "target": target, "by": "hand"}))
+        self.tell()
 
 
 def _record(swapped: Swapped) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from testbed.link import LinkState
@@ -32,13 +33,14 @@ def unix_seconds(clock_s: float) -> float:
 
 
 class History:
-    """Remembers what a testbed's observer is told. Any thread may tell and ask."""
+    """Remembers what a testbed's observer is told, and has `tell` called then. Any thread may tell and ask."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._recent: deque[tuple[float, str, LinkState]] = deque(maxlen=REMEMBERED)
         self._latest: dict[str, tuple[float, str, LinkState]] = {}
         self._count = 0
+        self.tell: Callable[[], None] = lambda: None
 
     def note(self, at_s: float, link: str, state: LinkState) -> None:
         """A link has this state since `at_s`, on the monotonic clock."""
@@ -46,6 +48,7 @@ class History:
             self._latest[link] = (unix_seconds(at_s), link, state)
             self._recent.append(self._latest[link])
             self._count += 1
+        self.tell()
 
     def since(self, count: int | None) -> tuple[list[dict[str, Any]], int]:
         """The states after the first `count`, as far as they are remembered, or each link's last where it is None, as

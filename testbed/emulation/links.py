@@ -47,6 +47,14 @@ class Clock(Protocol):
     def began_s(self) -> float | None: ...
 
 
+class Asked(NamedTuple):
+    """What was asked of a link: its file, the change over that and its trace, and whether it may pass packets."""
+
+    link: Link
+    change: LinkChange | None
+    up: bool
+
+
 class _Coming(NamedTuple):
     """A row that the shaper will put in force, and the state that it makes."""
 
@@ -159,6 +167,13 @@ class Links:
         """The links taken down."""
         with self._lock:
             return frozenset(self._down)
+
+    def asked(self) -> dict[str, Asked]:
+        """What was asked of every link, which traces do not change."""
+        with self._lock:
+            return {
+                name: Asked(link, self._changes.get(name), name not in self._down) for name, link in self._links.items()
+            }
 
     def states(self) -> dict[str, LinkState]:
         """The state in force on every link."""

@@ -3,7 +3,7 @@
 It belongs to no terminal. While it builds, it says on its standard output how far it is, a JSON object a line:
 `{"step": title}`, `{"done": title}`, and at last `{"up": name}`, or `{"failed": text, "code": exit code}` when nothing
 is left of what it had begun. If nobody reads that any more, it takes everything away. From then on it answers requests,
-until SIGTERM; what it has to say goes to `owner.log` in the network's state folder.
+until SIGTERM, over the API's socket; what it has to say goes to `owner.log` in the network's state folder.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, get_args
 
+from testbed.api.entry import write_entry
+from testbed.api.server import PortTaken
+from testbed.emulation.answering import answering
 from testbed.emulation.containers import ProgramContainers
-from testbed.emulation.desk import answering
 from testbed.emulation.errors import EmulationError
 from testbed.emulation.interrupt import Interrupted, interruptible
 from testbed.emulation.testbed import Backend
@@ -75,15 +77,16 @@ def main() -> int:
     parser.add_argument("--name", required=True)
     parser.add_argument("--backend", choices=get_args(Backend), default="auto")
     parser.add_argument("--containers", type=ProgramContainers.from_json, default=ProgramContainers())
+    parser.add_argument("--port", type=int, help="the API on this port of 127.0.0.1 as well; 0 is any")
     parser.add_argument("topology", type=Path)
     args = parser.parse_args()
     teller = Teller()
     try:
         with interruptible():
-            _own(args.name, args.topology, args.backend, args.containers, teller)
+            _own(args, teller)
     except (SpecError, FileExistsError) as error:
         return teller.fail(BAD_INPUT, str(error))
-    except EmulationError as error:
+    except (EmulationError, PortTaken) as error:
         return teller.fail(CANNOT, str(error))
     except BrokenPipeError:
         return FAILED  # whoever asked for the network has gone
@@ -94,13 +97,17 @@ def main() -> int:
     return DONE
 
 
-def _own(name: str, file: Path, backend: Backend, workers: ProgramContainers, teller: Teller) -> None:
-    with answering(file, name=name, backend=backend, workers=workers, step=teller.step) as testbed:
+def _own(args: argparse.Namespace, teller: Teller) -> None:
+    with answering(
+        args.topology, name=args.name, backend=args.backend, workers=args.containers, step=teller.step, port=args.port
+    ) as (testbed, server):
         logging.basicConfig(
             filename=testbed.folder / LOG, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
         )
-        log.info("%s is up as %s", file, name)
-        teller.tell({"up": name})
+        log.info("%s is up as %s", args.topology, args.name)
+        if server.port is not None:
+            write_entry(testbed.folder, server.port, server.token)
+        teller.tell({"up": args.name})
         teller.close(testbed.folder / LOG)
         threading.Event().wait()
 

@@ -7,8 +7,8 @@ import signal
 from mininet.cli import CLI
 from mininet.log import setLogLevel
 
+from testbed.emulation.answering import answering
 from testbed.emulation.containers import ProgramContainers
-from testbed.emulation.desk import answering
 from testbed.emulation.network import Network
 from testbed.emulation.testbed import Backend, Step
 from testbed.spec.topology import Topology
@@ -35,5 +35,5 @@ def prompt_on(name: str, topology: Topology, backend: Backend, containers: Progr
 
     Raises what a testbed does where it does not come up.
     """
-    with answering(topology, name=name, backend=backend, workers=containers, step=step) as testbed:
+    with answering(topology, name=name, backend=backend, workers=containers, step=step) as (testbed, _):
         Prompt(testbed.network)

@@ -34,6 +34,7 @@ class Replay:
         self._wake = threading.Condition()
         self._changes: dict[str, _RowFeed] = {}
         self._began: float | None = None
+        self._held_at_s: float | None = None
         self._stopped = False
         self._failure: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="replay", daemon=True)
@@ -53,6 +54,25 @@ class Replay:
             }
             self._hand_over(anew=True)
 
+    def pause(self) -> None:
+        """Hold all traces: what is in force stays, and their time stands still until `resume`."""
+        with self._wake:
+            if self._held_at_s is None:
+                self._held_at_s = self.elapsed_s
+                self._links.replay({}, anew=True)
+
+    def resume(self, links: Iterable[Link]) -> None:
+        """Have these links' traces go on from where they were held."""
+        with self._wake:
+            if self._held_at_s is not None:
+                self._began, self._held_at_s = time.monotonic() - self._held_at_s, None
+                self.follow(links)
+
+    @property
+    def paused(self) -> bool:
+        """Whether the traces are held."""
+        return self._held_at_s is not None
+
     @property
     def began_s(self) -> float | None:
         """Time 0 of all traces, on the monotonic clock; None before."""
@@ -60,7 +80,9 @@ class Replay:
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since the replay began; 0 before."""
+        """Seconds since the replay began, without those for which it was held; 0 before."""
+        if self._held_at_s is not None:
+            return self._held_at_s
         return 0.0 if self._began is None else time.monotonic() - self._began
 
     @property
@@ -93,6 +115,8 @@ class Replay:
 
     def _hand_over(self, anew: bool = False) -> None:
         """The rows of the time ahead that the links do not have yet."""
+        if self.paused:
+            return
         began, until_s = self._began or 0.0, self.elapsed_s + AHEAD_S
         rows = {name: [(began + at_s, row) for at_s, row in its.until(until_s)] for name, its in self._changes.items()}
         self._links.replay({name: its for name, its in rows.items() if its}, anew)

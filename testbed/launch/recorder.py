@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from testbed.api.client import RequestFailed
 from testbed.emulation.node import received_bytes
-from testbed.emulation.requests import HistoryRequest, Request, RequestFailed, StatusRequest, ask
+from testbed.emulation.standing import client
 from testbed.launch.errors import LaunchFailed
 from testbed.link import link_ends
 from testbed.telemetry.host import CpuMeter
@@ -27,7 +28,7 @@ class Recorder:
     """Records a network into `links.jsonl` and `traffic.jsonl` from a thread of its own, between `start` and `stop`."""
 
     def __init__(self, network: str, append: Append) -> None:
-        self._network = network
+        self._network = client(network)
         self._append = append
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
@@ -37,7 +38,7 @@ class Recorder:
 
     def status(self) -> dict[str, Any]:
         """What the network is now. LaunchFailed when it does not answer, or is not what was asked for any more."""
-        status = self._ask(StatusRequest())
+        status = self._asked(self._network.status)
         if status["failure"]:
             raise LaunchFailed(f"the emulation broke: {status['failure']}")
         return status
@@ -68,7 +69,7 @@ class Recorder:
 
     def _record(self) -> None:
         status = self.status()
-        history = self._ask(HistoryRequest(since=self._count))
+        history = self._asked(lambda: self._network.history(self._count))
         self._count = history["count"]
         for state in history["states"]:
             if state["link"] in status["links"]:
@@ -76,9 +77,9 @@ class Recorder:
         sample = {"at_s": time.time(), "clock_s": time.monotonic(), "bytes": arrived(status), "cpu": self._cpu.read()}
         self._append("traffic.jsonl", sample)
 
-    def _ask(self, request: Request) -> dict[str, Any]:
+    def _asked(self, ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         try:
-            return ask(self._network, request)
+            return ask()
         except RequestFailed as error:
             raise LaunchFailed(str(error)) from error
 

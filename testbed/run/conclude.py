@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
@@ -32,7 +33,10 @@ def conclude(experiment: Experiment, directory: RunDirectory, outcome: Outcome) 
     began = outcome.training_started_s
     identical = _identical(directory)
     states = directory.read("links.jsonl")
-    evidence = _evidence(experiment, outcome, reports, traffic, states, rounds, identical)
+    events = [{**event, "at_s": event["at_s"] - began} for event in directory.read("events.jsonl")]
+    evidence = replace(
+        _evidence(experiment, outcome, reports, traffic, states, rounds, identical), by_hand=_by_hand(events)
+    )
     verdict = judge(evidence)
     sync = experiment.spec.sync
     centred = sync.scheme.exchange == "all-reduce"
@@ -59,11 +63,7 @@ def conclude(experiment: Experiment, directory: RunDirectory, outcome: Outcome) 
             "ratio_to_bound": median(ratios) if ratios else None,
         },
         "swaps": _swaps(outcome, rounds),
-        "events": [
-            {"kind": event["kind"], "target": event["target"], "at_s": event["at_s"] - began}
-            for event in directory.read("events.jsonl")
-            if event["kind"] != "swap"
-        ],
+        "events": [event for event in events if event["kind"] != "swap"],
         "links": {name: _link(link) for name, link in evidence.links.items()},
     }
     if not centred:
@@ -158,6 +158,13 @@ def _evidence(
         missed_events=outcome.missed_events,
         alike=experiment.spec.program is None and experiment.spec.sync.scheme.alike,
     )
+
+
+def _by_hand(events: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What people did, each in words."""
+    return [
+        f"{event['kind']} {event['target']} at {event['at_s']:.0f} s" for event in events if event.get("by") == "hand"
+    ]
 
 
 def _link(link: LinkEvidence) -> dict[str, float | None]:

@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from testbed.api.entry import Door
 from testbed.link import LinkState
 from testbed.plan import Plan
 from testbed.run.phrases import fitted
@@ -41,9 +42,11 @@ class Snapshot:
 
 @dataclass
 class Display:
-    """Prints steps, and shows snapshots in place on a terminal or as lines elsewhere."""
+    """Prints steps, and shows snapshots in place on a terminal or as lines elsewhere; a browser comes in by the `door`,
+    if there is any."""
 
     console: Console = field(default_factory=Console)
+    door: Door | None = None
     _live: Live | None = None
     _last_line_s: float = 0.0
     _began_s: float = 0.0

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
 from testbed.emulation import cleanup, engine
+from testbed.emulation.answering import answering
 from testbed.emulation.containers import ProgramContainers
-from testbed.emulation.desk import answering
 from testbed.emulation.testbed import Workers
 from testbed.emulation.undo import UndoStack, in_full
 from testbed.launch.command import Command

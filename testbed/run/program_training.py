@@ -14,7 +14,7 @@ from testbed.run.experiment_programs import ExperimentPrograms
 from testbed.run.guard import Guard
 from testbed.run.measured import MeasuredNetwork
 from testbed.run.sampler import Sampler
-from testbed.run.script import Script
+from testbed.run.steering import Steering
 from testbed.run.story import Story
 from testbed.run.training import LOOK_S, Outcome
 from testbed.spec.experiment import Experiment
@@ -36,7 +36,8 @@ class ProgramTraining:
         self._programs = programs
         self._fidelity = measured.fidelity
         self._sampler = Sampler(testbed.network, story.sampled, tcp=True)
-        self._script = Script(experiment, testbed, None, lambda _: None, story.happened, self._fidelity.follow_swap)
+        self._story = story
+        self._steering = Steering(experiment, testbed, story, self._fidelity.follow_swap)
 
     def go_on(self, guard: Guard, directory: Path) -> Outcome:
         """Until it has ended on all workers; what there is to know then. RunFailed when it broke off, or one look at
@@ -53,7 +54,8 @@ class ProgramTraining:
 
         def look() -> None:
             guard.allow(LOOK_S, "a look at the run's parts, with the events that were due,")
-            self._script.play(replay.elapsed_s, 0)
+            self._steering.wait(0.0)
+            self._steering.play(replay.elapsed_s, 0)
             if broken := network.shaper.failure() or replay.failure or self._sampler.failure:
                 raise RunFailed(f"the emulation broke: {broken}")
             check_room([directory, Path("/")])
@@ -63,11 +65,17 @@ class ProgramTraining:
             stack.callback(self._sampler.stop)
             replay.start(network.topology.links.values())
             self._sampler.start()
+            stack.enter_context(self._steering)
             stack.callback(self._programs.end)
             self._programs.start()
             self._programs.wait(look)
             ended = started + (time.monotonic() - began)
-        self._manifest.add(ended_s=ended, offload=network.offload, transport=network.transport.record())
+        self._manifest.add(
+            ended_s=ended,
+            offload=network.offload,
+            transport=network.transport.record(),
+            by_hand=self._story.by_hand,
+        )
         if self._programs.sums is not None:
             self._manifest.add(**{self._programs.sums.name: self._programs.sums.outcome})
         self._fidelity.keep()
@@ -79,6 +87,6 @@ class ProgramTraining:
             lateness=network.links_in_force.lateness(),
             rate_errors=self._fidelity.rate_errors,
             status={"swaps": [], "passages": []},
-            network_swaps=self._script.swaps,
-            missed_events=self._script.waiting,
+            network_swaps=self._steering.changes.swaps,
+            missed_events=self._steering.missed,
         )

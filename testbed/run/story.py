@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
 from rich.markup import escape
 
+from testbed.api.models import By
 from testbed.emulation.history import link_record, unix_seconds
 from testbed.link import LinkState
 from testbed.plan import Plan
@@ -18,37 +19,56 @@ from testbed.run.passed import apart_s
 
 
 class Story:
-    """Writes and tells. States may come from any thread, and so may samples."""
+    """Writes and tells, and keeps what who looks at the run is shown: what has happened, the plans by their epochs, and
+    the controller's status. `announce` is called whenever there is more of it. States may come from any thread, and so
+    may samples.
+    """
 
     def __init__(self, directory: RunDirectory, display: Display) -> None:
-        self._directory = directory
-        self._display = display
+        self.directory = directory
+        self.display = display
         self._samples: list[Mapping[str, Any]] = []
         self._told: list[str] = []
+        self.events: list[dict[str, Any]] = []
+        self.plans: dict[int, dict[str, Any]] = {}
+        self.status: Mapping[str, Any] = {}
+        self.announce: Callable[[], None] = lambda: None
         self._swaps_told = 0
         self._members_told = 0
 
     def live(self, rounds: int) -> AbstractContextManager[None]:
         """While inside, what is told is shown."""
-        return self._display.live(rounds)
+        return self.display.live(rounds)
 
     def put_in_force(self, at_s: float, link: str, state: LinkState) -> None:
         """A link has another state since `at_s`, on the monotonic clock."""
-        self._directory.append("links.jsonl", link_record(unix_seconds(at_s), link, state))
+        self.directory.append("links.jsonl", link_record(unix_seconds(at_s), link, state))
+        self.announce()
 
     def sampled(self, sample: Mapping[str, Any]) -> None:
         """The sampler has another sample."""
         self._samples.append(sample)
-        self._directory.append("traffic.jsonl", sample)
+        self.directory.append("traffic.jsonl", sample)
+        self.announce()
 
-    def happened(self, kind: str, target: str, at_s: float | None = None) -> None:
-        """Something has happened to the network or to a member, now unless `at_s` (Unix time) says when."""
-        self._told.append(f"{kind} {target}")
+    def happened(self, kind: str, target: str, by: By | None = None, at_s: float | None = None) -> None:
+        """Something has happened to the network or to a member, now unless `at_s` (Unix time) says when. What was done
+        `by` a person's hand is marked."""
+        self._told.append(f"{kind} {target}" + (" by hand" if by == "hand" else ""))
         record = {"at_s": time.time() if at_s is None else at_s, "kind": kind, "target": target}
-        self._directory.append("events.jsonl", record)
+        self.events.append({**record, "by": by} if by == "hand" else record)
+        self.directory.append("events.jsonl", self.events[-1])
+        self.announce()
+
+    @property
+    def by_hand(self) -> list[dict[str, Any]]:
+        """What people did to the run, which its files do not say."""
+        return [event for event in self.events if event.get("by") == "hand"]
 
     def follow(self, status: Mapping[str, Any], states: Mapping[str, LinkState]) -> None:
         """Tell what is new in the controller's status, and show it beside the states of links."""
+        self.status = status
+        self._keep_plans(status)
         for swap in status["swaps"][self._swaps_told :]:
             if swap["active_s"] is None:
                 break
@@ -57,8 +77,16 @@ class Story:
             self._told.append(f"plan {swap['epoch']} in force from round {swap['active_round']}: {why}")
         for event in status["passages"][self._members_told :]:
             self._members_told += 1
-            self.happened(event["kind"], event["member"], event["at_s"])
-        self._display.show(self._snapshot(status, states))
+            self.happened(event["kind"], event["member"], at_s=event["at_s"])
+        self.display.show(self._snapshot(status, states))
+        self.announce()
+
+    def _keep_plans(self, status: Mapping[str, Any]) -> None:
+        """Each plan that was seen, by its epoch, with how it came into force; the first was there from the begin."""
+        for swap in status["swaps"]:
+            self.plans.setdefault(swap["epoch"], {"plan": None})["swap"] = swap
+        if status["plan"]:
+            self.plans.setdefault(status["epoch"], {"swap": None})["plan"] = status["plan"]
 
     def _snapshot(self, status: Mapping[str, Any], states: Mapping[str, LinkState]) -> Snapshot:
         metrics = status["metrics"]

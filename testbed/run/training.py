@@ -14,7 +14,7 @@ from testbed.run.errors import RunFailed
 from testbed.run.guard import Guard
 from testbed.run.measured import MeasuredNetwork
 from testbed.run.sampler import Sampler
-from testbed.run.script import Script
+from testbed.run.steering import Steering
 from testbed.run.story import Story
 from testbed.run.watchdog import Watchdog
 from testbed.run.workers import Workers
@@ -63,9 +63,8 @@ class Training:
         self._fidelity = measured.fidelity
         self._workers = workers
         self._sampler = Sampler(testbed.network, story.sampled)
-        self._script = Script(
-            experiment, testbed, watchdog.controller.admin, workers.kill, story.happened, self._fidelity.follow_swap
-        )
+        admin = watchdog.controller.admin
+        self._steering = Steering(experiment, testbed, story, self._fidelity.follow_swap, admin, workers)
         self._status: dict[str, Any] = {}
 
     def go_on(self, guard: Guard) -> Outcome:
@@ -85,11 +84,12 @@ class Training:
             stack.callback(self._sampler.stop)
             replay.start(testbed.network.topology.links.values())
             self._sampler.start()
+            stack.enter_context(self._steering)
             asked = 0.0
             while self._status.get("state", "running") == "running":
-                time.sleep(POLL_S)
                 guard.allow(LOOK_S, "a look at the run's parts, with the events that were due,")
-                self._script.play(replay.elapsed_s, self._status.get("round") or 0)
+                self._steering.wait(POLL_S)
+                self._steering.play(replay.elapsed_s, self._status.get("round") or 0)
                 for name in self._workers.look():
                     self._story.happened("restart", name)
                 if time.monotonic() - asked >= STATUS_S:
@@ -101,6 +101,7 @@ class Training:
             offload=testbed.network.offload,
             transport=testbed.network.transport.record(),
             passages=self._status.get("passages", []),
+            by_hand=self._story.by_hand,
         )
         if self._status["state"] == "failed":
             self._watchdog.check_host()  # whoever came to feel it first
@@ -114,8 +115,8 @@ class Training:
             lateness=testbed.network.links_in_force.lateness(),
             rate_errors=self._fidelity.rate_errors,
             status=self._status,
-            network_swaps=self._script.swaps,
-            missed_events=self._script.waiting,
+            network_swaps=self._steering.changes.swaps,
+            missed_events=self._steering.missed,
         )
 
     def _look(self) -> None:

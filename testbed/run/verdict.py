@@ -53,6 +53,7 @@ class Evidence:
 
     `cpu` holds the host's busy share second by second, `overruns` each step's real over declared time (1 is on time).
     `identical_parameters` is what was found where members are to be `alike` at the end.
+    `by_hand` is what people changed meanwhile: the files did not ask for it.
     What breaks the emulation itself, a dead shaper or a replay that stopped, ends the run before it comes to this.
     """
 
@@ -65,6 +66,7 @@ class Evidence:
     identical_parameters: bool | None
     missed_events: Sequence[str]
     alike: bool = True
+    by_hand: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,8 @@ def judge(evidence: Evidence) -> Verdict:
     if evidence.alike and evidence.identical_parameters is not True:
         reasons.append("the workers' parameters differ after the last round")
     reasons += [f"the event {event} never happened: training had ended" for event in evidence.missed_events]
+    if evidence.by_hand:
+        reasons.append(f"changed by hand, which the files do not say: {', '.join(evidence.by_hand)}")
     return Verdict("suspect" if reasons else "trusted", tuple(reasons))
 
 

@@ -102,6 +102,11 @@ class Workers:
         """End a container at once, as a crash would."""
         self._fleet.kill(worker)
 
+    def restart(self, worker: str) -> None:
+        """Start a container anew, in an elastic run; one that still runs is ended first."""
+        self._left_out.discard(worker)
+        self._replace(worker)
+
     def look(self) -> list[str]:
         """Whose container was started anew now, since it had died. RunFailed when one has died too often."""
         if self._elastic is None or time.monotonic() - self._looked < LOOK_S:
@@ -138,8 +143,12 @@ class Workers:
             )
         if not restarts.due(time.monotonic()):
             return False
+        return self._replace(worker)
+
+    def _replace(self, worker: str) -> bool:
+        """Whether its new container was there for long enough to be put on the network."""
         self._save_log(worker)
-        restarts.started(time.monotonic())
+        self._restarts[worker].started(time.monotonic())
         try:
             pid = self._fleet.restart(self._requests[worker])
         except ContainerDied:

@@ -14,7 +14,7 @@ from testbed.spec.units import Delay, Duration, Loss, Rate
 
 
 class LinkChange(Strict):
-    """New values for a directed link; what is left out stays."""
+    """New values for a directed link; what is left out stays, and null is as the link's file or trace has it again."""
 
     link: str
     rate: Rate | None = None
@@ -24,8 +24,7 @@ class LinkChange(Strict):
 
     def after(self, earlier: LinkChange) -> LinkChange:
         """Both in one: what is left out here is as it was changed before."""
-        given = {name: value for name in LinkChange.model_fields if (value := getattr(self, name)) is not None}
-        return earlier.model_copy(update=given)
+        return earlier.model_copy(update={name: getattr(self, name) for name in self.model_fields_set})
 
     def scaled(self, factor: float) -> LinkChange:
         """The same change with its rate multiplied, as an experiment's scale does."""

@@ -176,7 +176,7 @@ class Experiment:
 
     spec: ExperimentFile
     topology: Topology
-    networks: Mapping[str, Topology]
+    networks: dict[str, Topology]
     file: Path
     speeds: Mapping[str, Speeds] = field(default_factory=dict)
 
@@ -211,6 +211,15 @@ class Experiment:
             for target in self.topology.workers
             if (sites := f"{source.site}->{target.site}") in named
         }
+
+    def add_network(self, file: Path) -> Topology:
+        """The network in a topology file, at the experiment's scale: from now on one of those that it may swap to.
+        SpecError when it can't be."""
+        topology = _scaled(Topology.load(file), self.spec.scale, self.file)
+        if fault := _check_swap("swap", self.topology, topology):
+            raise SpecError(file, [fault])
+        self.networks[str(file)] = topology
+        return topology
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -353,13 +362,18 @@ def _check_event(
         pair = getattr(event, kind)
         if pair and "->".join(pair) not in known:
             faults.append(Fault(f"{field}.{kind}", f"no link joins {pair[0]} and {pair[1]} then", _some(known)))
-    if event.swap:
-        after = networks[event.swap]
-        if set(topology.workers) != set(after.workers) or topology.lan != after.lan:
-            names = ", ".join(worker.name for worker in topology.workers)
-            rule = "a network swap in an experiment keeps its workers, their speeds and limits, and the LAN"
-            faults.append(Fault(f"{field}.swap", rule, f"a topology with the workers {names}, and `lan`, as here"))
+    if event.swap and (fault := _check_swap(f"{field}.swap", topology, networks[event.swap])):
+        faults.append(fault)
     return faults
+
+
+def _check_swap(field: str, topology: Topology, after: Topology) -> Fault | None:
+    """What is wrong with training going on over another network."""
+    if set(topology.workers) == set(after.workers) and topology.lan == after.lan:
+        return None
+    names = ", ".join(worker.name for worker in topology.workers)
+    rule = "a network swap in an experiment keeps its workers, their speeds and limits, and the LAN"
+    return Fault(field, rule, f"a topology with the workers {names}, and `lan`, as here")
 
 
 def _surviving() -> str:

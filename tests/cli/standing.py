@@ -92,8 +92,8 @@ def write(folder: Path, name: str, sites: dict[str, Any], *links: Sequence[Any])
 
 
 @contextmanager
-def up(file: Path, name: str) -> Iterator[Standing]:
-    testbed("up", file, "--name", name)
+def up(file: Path, name: str, *words: str) -> Iterator[Standing]:
+    testbed("up", file, "--name", name, *words)
     try:
         yield Standing(name)
     finally:

@@ -52,7 +52,7 @@ def stand(*names: str) -> None:
     for name in names:
         label.state_folder(name).mkdir(parents=True)
         (label.state_folder(name) / "owner.json").write_text(record)
-        (label.state_folder(name) / "owner.sock").touch()
+        (label.state_folder(name) / "network.sock").touch()
 
 
 @pytest.mark.parametrize("verb", ["up", "swap"])

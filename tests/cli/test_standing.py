@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 
 import pytest
+from websockets.sync.client import unix_connect
 
+from testbed.emulation import label
 from testbed.emulation.label import owner
 from testbed.run.verdict import RATE_TOLERANCE, RTT_TOLERANCE_S
 from tests.cli.standing import DEADLINE_S, LAN_S, Standing, command, environment, left_of, testbed, up, write
@@ -38,8 +44,8 @@ def line(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def andes(line: Path) -> Iterator[Standing]:
-    """For tests that leave it as it was."""
-    with up(line, f"{MARK}-andes") as network:
+    """For tests that leave it as it was. Its API is on a port as well."""
+    with up(line, f"{MARK}-andes", "--port", "0") as network:
         yield network
 
 
@@ -120,6 +126,37 @@ def test_a_link_is_changed_in_place(andes: Standing) -> None:
     andes.verb("link", "quito->lima", "--delay", "10ms")
     assert andes.status()["links"]["quito->lima"]["rate_bps"] == 5e6  # what is left out stays
     andes.verb("link", "quito->lima", "--rate", "20mbit")
+
+
+def test_the_api_and_the_commands_are_one(andes: Standing) -> None:
+    folder = label.state_folder(andes.name)
+    token = (folder / "api.token").read_text().strip()
+    found = re.search(r"http://(127\.0\.0\.1:\d+)/#token=(\S+)\"", (folder / "page.html").read_text())
+    assert found and found[2] == token
+    link = "quito->lima"
+
+    def patch(patch: dict[str, Any], **headers: str) -> tuple[int, dict[str, Any], str | None]:
+        connection = http.client.HTTPConnection(found[1], timeout=DEADLINE_S)
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json", **headers}
+        connection.request("PATCH", f"/api/v1/links/{quote(link)}", json.dumps(patch), headers)
+        reply = connection.getresponse()
+        return reply.status, json.loads(reply.read()), reply.headers["ETag"]
+
+    assert patch({"rate": None, "delay": None})[0] == 200  # what tests before this one changed
+    with unix_connect(str(folder / "network.sock"), "ws://localhost/api/v1/stream") as stream:
+        snapshot = json.loads(stream.recv(DEADLINE_S))
+        before = snapshot["state"]["links"][link]
+        status, changed, tag = patch({"delay": "30ms"}, **{"If-Match": f'"{before["tag"]}"'})
+        assert (status, changed["delay_s"], changed["rate_bps"]) == (200, 0.030, before["rate_bps"])
+        assert_round_trip(andes, "quito-w0", "lima-w0", 0.030 + 0.010 + LAN_S)
+        assert patch({"delay": "50ms"}, **{"If-Match": f'"{before["tag"]}"'})[0] == 412
+        assert patch({"delay": None}, **{"If-Match": tag or ""})[:2] == (200, before)
+        assert_round_trip(andes, "quito-w0", "lima-w0", 2 * 0.010 + LAN_S)
+        andes.verb("link", link, "--rate", "5mbit")
+        told = before
+        while told["rate_bps"] != 5e6:
+            told = json.loads(stream.recv(DEADLINE_S))["set"].get("links", {}).get(link, told)
+        assert patch({"rate": None})[:2] == (200, before)
 
 
 def test_a_pair_goes_down_and_comes_back(andes: Standing) -> None:

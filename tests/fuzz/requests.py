@@ -1,80 +1,50 @@
-"""What is asked of what runs on this machine: of a network's owner over its socket, of a controller over HTTP."""
+"""What is asked of what runs on this machine: of a network's owner over its API, of a server on a port."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
+from urllib.parse import quote
 
 import pytest
 from starlette.responses import PlainTextResponse
 
-from testbed.controller.admin_access import AdminAccess
-from testbed.emulation import desk, label
-from testbed.emulation.difference import Difference
-from testbed.emulation.history import History
-from testbed.emulation.links import Links
-from testbed.emulation.live import LiveLinks
-from testbed.emulation.network import Network
-from testbed.emulation.requests import HistoryRequest, LinkRequest, RequestServer, StatusRequest, SwapRequest
-from testbed.emulation.testbed import Swapped, Testbed
+from testbed.api.access import TokenAccess
 from testbed.spec.topology import Topology
-from tests.emulation.recorder import Recorder
+from tests.api.network import answering
 from tests.fuzz.controllers import nothing_unhandled
 from tests.fuzz.files import make_workspace
 from tests.fuzz.messages import simply
 from tests.fuzz.target import Feed, Target
 
-NAME = "fuzzed"
-LINK = "paris->london"
 TOKEN = "a-token"
-
-
-class Standing:
-    """A network that is up but for its packets: its links, and the swap of its topology."""
-
-    def __init__(self, topology: Topology, history: History) -> None:
-        self._topology = topology
-        self._in_force = Links(Recorder(), history.note)
-        for link in topology.links.values():
-            self._in_force.add(link)
-        network = SimpleNamespace(topology=topology, links_in_force=self._in_force, take=self._take)
-        self.links = LiveLinks(cast(Network, network))
-
-    def swap(self, file: Path) -> Swapped:
-        """As a testbed does, up to where it would build."""
-        return Swapped(Difference.between(self._topology, Topology.load(file)), 0, 0.0, 0, 0)
-
-    def _take(self, a: str, b: str, up: bool) -> None:
-        self._in_force.take([f"{a}->{b}", f"{b}->{a}"], up)
 
 
 @contextmanager
 def owned(folder: Path) -> Iterator[Feed]:
-    """The owner of a network, which answers at its socket."""
+    """The owner of a network, which answers at its socket: a request's first line has verb and path, the rest is its
+    body."""
     topology = Topology.load(make_workspace(folder / "files") / "topologies" / "smoke.yaml")
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, answering(topology, folder / "api.sock"):
         patch.chdir(topology.file.parent)
-        patch.setattr(label, "STATE_ROOT", folder / "s")
-        patch.setattr(desk, "status", lambda _: {})
-        history = History()
-        answering = desk.Desk(cast(Testbed, Standing(topology, history)), history)
-        with label.labelled(NAME) as state, RequestServer(NAME, answering.answer):
 
-            def feed(data: bytes) -> None:
-                with nothing_unhandled("testbed.emulation"), socket.socket(socket.AF_UNIX) as connection:
-                    connection.settimeout(10)
-                    connection.connect(str(state / "owner.sock"))
-                    connection.sendall(data)
-                    connection.shutdown(socket.SHUT_WR)
-                    json.loads(connection.makefile("rb").read())
+        def feed(data: bytes) -> None:
+            first, _, body = data.partition(b"\n")
+            verb, path = (*first.split(b" "), b"", b"")[:2]
+            head = b"%s %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n" % (verb, path)
+            head += b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
+            with nothing_unhandled("testbed"), socket.socket(socket.AF_UNIX) as connection:
+                connection.settimeout(10)
+                connection.connect(str(folder / "api.sock"))
+                connection.sendall(head + body)
+                answer = connection.makefile("rb").readline()
+            assert answer.startswith(b"HTTP/1.1 ") and not answer.startswith(b"HTTP/1.1 5"), answer
 
-            yield feed
+        yield feed
 
 
 def use_headers(data: bytes) -> None:
@@ -94,27 +64,30 @@ def use_headers(data: bytes) -> None:
     async def send(message: Any) -> None:
         status.extend([message["status"]] if "status" in message else [])
 
-    asyncio.run(AdminAccess(PlainTextResponse("in"), TOKEN)(scope, receive, send))
-    assert status[0] in (200, 303, 401, 403, 421)
-    assert status[0] in (401, 403, 421) or TOKEN.encode() in data or b"%" in query, "let in without the token"
+    asyncio.run(TokenAccess(PlainTextResponse("in"), TOKEN)(scope, receive, send))
+    assert status[0] in (200, 401, 403, 421)
+    page = path == b"/" or path.startswith(b"/page/")
+    assert status[0] != 200 or TOKEN.encode() in data or page, "let in without the token"
 
 
+LINK = quote("paris->london").encode()
 OWNED = {
-    "status": StatusRequest(),
-    "rate": LinkRequest(link=LINK, values={"rate": "5mbit", "delay": "20ms", "jitter": "1ms", "loss": "0.1%"}),
-    "down": LinkRequest(link=LINK, up=False),
-    "history": HistoryRequest(since=2),
-    "swap": SwapRequest(file=Path("smoke.yaml")),
+    "status": b"GET /api/v1/status",
+    "rate": b'PATCH /api/v1/links/%s\n{"rate": "5mbit", "delay": "20ms", "jitter": "1ms", "loss": "0.1%%"}' % LINK,
+    "down": b'PATCH /api/v1/links\n{"paris->london": {"up": false, "rate": null}}',
+    "history": b"GET /api/v1/history?since=2",
+    "swap": b'PUT /api/v1/network\n{"file": "/smoke.yaml"}',
+    "replay": b'PUT /api/v1/replay\n{"paused": true}',
 }
 HOST = b"host: 127.0.0.1:80"
 ASKED = {
-    "token": b"GET / token=%s\n%s" % (TOKEN.encode(), HOST),
+    "page": b"GET /page/page.js\n%s" % HOST,
     "bearer": b"POST /stop\n%s\nauthorization: Bearer %s" % (HOST, TOKEN.encode()),
-    "cookie": b"POST /stop\n%s\ncookie: testbed_80=%s\norigin: http://localhost:80" % (HOST, TOKEN.encode()),
+    "page's own": b"POST /stop\n%s\nauthorization: Bearer %s\norigin: http://localhost:80" % (HOST, TOKEN.encode()),
     "stranger": b"GET /status\n%s\norigin: http://elsewhere" % HOST,
 }
 
 TARGETS = (
-    Target("owner", owned, {name: request.model_dump_json().encode() + b"\n" for name, request in OWNED.items()}),
+    Target("owner", owned, OWNED),
     Target("access", simply(use_headers), ASKED),
 )

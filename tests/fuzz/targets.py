@@ -30,7 +30,7 @@ GUIDES = {
     "messages": ("testbed.plan", "testbed.protocol", "testbed.schema", "testbed.sync.allreduce"),
     "controllers": ("testbed.controller", "testbed.plan", "testbed.protocol", "testbed.planning.view"),
     "peers": ("testbed.sync", "testbed.schema"),
-    "requests": ("testbed.emulation", "testbed.spec", "testbed.link", "testbed.controller.admin_access"),
+    "requests": ("testbed.emulation", "testbed.spec", "testbed.link", "testbed.api"),
 }
 
 

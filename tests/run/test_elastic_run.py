@@ -1,4 +1,5 @@
-"""A run in which a worker's container dies: it is started anew, catches up, and ends with the others' bits."""
+"""A run in which a worker's container dies: it is started anew, catches up, and ends with the others' bits. Meanwhile
+people change a link and the policy, which the run tells of itself."""
 
 from __future__ import annotations
 
@@ -7,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from testbed.emulation.standing import client
+from tests.cli.standing import testbed
 from tests.run.running import NOTHING, Running, interfaces
 
 pytestmark = [pytest.mark.privileged, pytest.mark.timeout(240)]
@@ -16,6 +19,10 @@ def test_a_worker_that_dies_comes_back_in_a_container_of_its_own(tmp_path: Path)
     before = interfaces()
     sooner = ("--set", "train.rounds=32", "--set", "events=[{round: 8, kill: london-w0}]")
     with Running(tmp_path, "experiments/elastic.yaml", *sooner) as running:
+        running.wait_for("round    ")
+        name = running.directory.name
+        assert "7.00 ms" in testbed("link", "--name", name, "paris->london", "--delay", "7ms")
+        client(name).force("star", {"server": "paris-w0"})
         assert running.end() == 0, running.output
     assert running.left_behind == NOTHING and interfaces() == before
     summary = json.loads((running.directory / "summary.json").read_text())
@@ -27,4 +34,8 @@ def test_a_worker_that_dies_comes_back_in_a_container_of_its_own(tmp_path: Path)
     ]
     happened = [event["kind"] for event in summary["events"] if event["target"] == "london-w0"]
     assert happened[0] == "kill" and sorted(happened) == ["came", "kill", "left", "restart"]
+    by_hand = [(its["kind"], its["target"]) for its in summary["events"] if its.get("by") == "hand"]
+    assert by_hand == [("change", "paris->london"), ("policy", "star")]
+    assert [(its["kind"], its["target"]) for its in manifest["by_hand"]] == by_hand
+    assert any("changed by hand" in reason and "change paris->london at" in reason for reason in summary["reasons"])
     assert "asked to stop" not in (running.directory / "logs" / "paris-w0.log").read_text()

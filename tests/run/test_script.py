@@ -13,6 +13,7 @@ import yaml
 from testbed.emulation.routing import Routes
 from testbed.emulation.swap import NetworkSwap
 from testbed.link import LinkState
+from testbed.run.changes import Changes
 from testbed.run.errors import RunFailed
 from testbed.run.script import Script
 from testbed.run.view import declared_states
@@ -34,6 +35,7 @@ class Recorder:
         self.down: set[str] = set()
         self.network = self.replay = self.links_in_force = self
         self.told: list[tuple[str, str]] = []
+        self.swaps: list[dict[str, Any]] = []
         self.informed: list[tuple[Any, Any]] = []
 
     def change(self, change: LinkChange) -> None:
@@ -61,7 +63,11 @@ class Recorder:
         self.said.append("inform")
         self.informed.append((links, routes))
 
-    def tell(self, kind: str, target: str) -> None:
+    def kill(self, worker: str) -> None:
+        self.said.append(("kill", worker))
+
+    def tell(self, kind: str, target: str, by: str) -> None:
+        assert by == "file"
         self.told.append((kind, target))
 
 
@@ -70,15 +76,16 @@ def script(folder: Path, *events: dict[str, Any], **settings: Any) -> tuple[Scri
     (folder / "other.yaml").write_text(yaml.safe_dump(other))
     experiment = Experiment.load(write(folder, experiment=EXPERIMENT | {**settings, "events": list(events)}))
     recorder = Recorder(experiment.topology)
-    played = Script(
-        experiment,
+    changes = Changes(
         recorder,  # type: ignore[arg-type]
         recorder,  # type: ignore[arg-type]
-        lambda worker: recorder.said.append(("kill", worker)),
+        recorder,  # type: ignore[arg-type]
         recorder.tell,
         lambda added: recorder.said.append(("measure", *added)),
+        experiment.spec.controller.knowledge == "oracle",
     )
-    return played, recorder
+    recorder.swaps = changes.swaps
+    return Script(experiment, changes), recorder
 
 
 DOWN = {"down": ["paris", "tokyo"]}
@@ -141,7 +148,7 @@ def test_a_swap_is_followed_by_the_clock_and_recorded(tmp_path: Path) -> None:
     played.play(0.5, 1)
     assert recorder.said == [("measure", "x->y"), ("swap", "other"), ("follow", 4), "inform"]
     assert recorder.told == [("swap", "other")]
-    (swap,) = played.swaps
+    (swap,) = recorder.swaps
     assert swap["active_s"] - swap["requested_s"] == 0.25
     assert (swap["kind"], swap["target"], swap["file"]) == ("network", "other", "other.yaml")
     assert (swap["added"], swap["removed"], swap["changed"]) == (("x->y",), (), ())

@@ -1,4 +1,4 @@
-"""The admin side over HTTP, asked by those who may, and by pages and names that may not."""
+"""A server on a port of this machine, asked by those who may, and by pages and names that may not."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from websockets.exceptions import InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
 from testbed.controller.client import AdminClient, AdminError
@@ -42,10 +42,6 @@ class Site:
     @property
     def host(self) -> str:
         return f"127.0.0.1:{self.port}"
-
-    @property
-    def cookie(self) -> dict[str, str]:
-        return {"Cookie": f"testbed_{self.port}={self.token}"}
 
     @property
     def bearer(self) -> dict[str, str]:
@@ -104,51 +100,59 @@ STOP = json.dumps({"reason": "a page wants it"})
 
 
 def test_the_link_is_shown_on_the_terminal_and_leads_to_the_page(site: Site) -> None:
-    assert f"http://{site.host}/?token={site.token}" in site.shown
-    entry = site.ask("GET", f"/?token={site.token}", {})
-    assert (entry.status, entry.getheader("Location")) == (303, "/")
-    cookie = entry.getheader("Set-Cookie") or ""
-    assert "httponly" in cookie.lower() and "samesite=strict" in cookie.lower()
-    page = site.ask("GET", "/", {"Cookie": cookie.split(";")[0]})
-    assert page.status == 200 and "/live" in page.text  # type: ignore[attr-defined]
+    assert f"http://{site.host}/#token={site.token}" in site.shown, "what follows the # is not sent to any server"
+    page = site.ask("GET", "/", {})
+    assert page.status == 200 and "/live" in page.text and site.token not in page.text  # type: ignore[attr-defined]
     for path in ("/rounds", "/status"):
-        assert site.ask("GET", path, site.cookie).status == 200
+        assert site.ask("GET", path, site.bearer).status == 200
 
 
-def test_who_has_no_token_gets_nothing_and_is_told_how_to_get_in(site: Site) -> None:
-    for headers in ({}, {"Authorization": "Bearer guess"}, {"Cookie": f"testbed_{site.port}=guess"}):
-        for method, path in (("GET", "/"), ("GET", "/status"), ("GET", "/?token=guess"), ("POST", "/stop")):
+def test_who_has_no_token_gets_nothing_but_the_page_and_is_told_how_to_get_in(site: Site) -> None:
+    for headers in ({}, {"Authorization": "Bearer guess"}, {"Cookie": f"token={site.token}"}):
+        for method, path in (
+            ("GET", "/status"),
+            ("GET", f"/status?token={site.token}"),
+            ("POST", "/"),
+            ("POST", "/stop"),
+        ):
             reply = site.ask(method, path, headers, STOP if method == "POST" else None)
             assert reply.status == 401 and "open the link" in reply.text  # type: ignore[attr-defined]
 
 
 def test_a_form_in_any_web_page_can_t_stop_a_run(site: Site) -> None:
-    """The browser sends the cookie with it where it does not know better, and says which page it is."""
+    """The browser says which page sends it, and has no token to send with it."""
     for origin in ("http://evil.example", "null", f"https://{site.host}", "http://127.0.0.1:1", ""):
-        assert site.ask("POST", "/stop", {**site.cookie, "Origin": origin}, STOP).status == 403
-    assert site.ask("POST", "/stop", site.cookie, STOP).status == 403  # no page, and no program that shows the token
-    assert site.ask("POST", "/stop", {**site.bearer, "Origin": "http://evil.example"}, STOP).status == 403
+        assert site.ask("POST", "/stop", {**site.bearer, "Origin": origin}, STOP).status == 403
+        assert site.ask("GET", "/status", {**site.bearer, "Origin": origin}).status == 403
 
 
 def test_a_name_that_somebody_lets_point_here_is_not_this_server(site: Site) -> None:
     for host in ("evil.example", f"evil.example:{site.port}", "127.0.0.1", "localhost:1", ""):
         assert site.ask("GET", "/status", {**site.bearer, "Host": host}).status == 421
+        assert site.ask("GET", "/", {"Host": host}).status == 421
     assert site.ask("GET", "/status", {**site.bearer, "Host": f"localhost:{site.port}"}).status == 200
 
 
 def test_the_page_s_own_requests_and_a_program_s_are_taken(site: Site) -> None:
     plan = json.dumps({"policy": "star", "options": {"server": "a-w0"}})
-    assert site.ask("POST", "/plan", {**site.cookie, "Origin": f"http://{site.host}"}, plan).status == 200
+    assert site.ask("POST", "/plan", {**site.bearer, "Origin": f"http://{site.host}"}, plan).status == 200
     assert site.ask("POST", "/plan", site.bearer, plan).status == 200
 
 
-def test_what_keeps_the_page_up_to_date_is_for_the_page_alone(site: Site) -> None:
-    address = f"ws://{site.host}/live"
-    with connect(address, additional_headers=site.cookie, origin=f"http://{site.host}") as live:  # type: ignore[arg-type]
-        assert json.loads(live.recv(5))["state"] == "waiting"
-    for headers, origin in ((site.cookie, "http://evil.example"), (site.cookie, None), ({}, f"http://{site.host}")):
-        with pytest.raises(InvalidStatus):
-            connect(address, additional_headers=headers, origin=origin)  # type: ignore[arg-type]
+def test_a_websocket_shows_the_token_in_its_first_message(site: Site) -> None:
+    address, own = f"ws://{site.host}/live", f"http://{site.host}"
+    for origin in (own, None):
+        with connect(address, origin=origin) as live:  # type: ignore[arg-type]
+            live.send(json.dumps({"token": site.token}))
+            assert json.loads(live.recv(5))["state"] == "waiting"
+    for first in (json.dumps({"token": "guess"}), json.dumps([site.token]), site.token, b"\x00", "{"):
+        with connect(address, origin=own) as live:  # type: ignore[arg-type]
+            live.send(first)
+            with pytest.raises(ConnectionClosed) as closed:
+                live.recv(5)
+            assert closed.value.rcvd is not None and closed.value.rcvd.code == 1008
+    with pytest.raises(InvalidStatus):
+        connect(address, origin="http://evil.example")  # type: ignore[arg-type]
 
 
 def test_the_link_does_not_go_into_a_log(tmp_path: Path) -> None:

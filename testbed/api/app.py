@@ -1,0 +1,263 @@
+"""The API as an application: `/api/v1/…`, described by OpenAPI at `/api/v1/openapi.json`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from fastapi import APIRouter, FastAPI, Header, Request, Response, WebSocket, WebSocketDisconnect
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import FileResponse, JSONResponse
+from fastapi.staticfiles import StaticFiles
+
+from testbed.api.feed import Follower, StateFeed
+from testbed.api.models import (
+    EventResource,
+    GraphOrder,
+    HostResource,
+    LinkHistory,
+    LinkPatch,
+    LinkResource,
+    NetworkStatus,
+    PolicyOrder,
+    ProblemAnswer,
+    ReplayOrder,
+    SiteResource,
+    StopOrder,
+    SwapOrder,
+    TrafficResource,
+    VerbResult,
+)
+from testbed.api.problem import FAILED, MISSING, NOT_HERE, STALE, UNREADABLE, WRONG, ApiProblem
+from testbed.api.subject import Section, Subject
+
+PREFIX = "/api/v1"
+
+PAGE = Path(__file__).with_name("page")
+POLICY = "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+
+T = TypeVar("T")
+
+
+def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """For OpenAPI: how else a path may answer."""
+    return {status: {"model": ProblemAnswer} for status in statuses}
+
+
+def make_app(subject: Subject, feed: StateFeed) -> FastAPI:
+    """The application over a subject; it runs on the feed's event loop."""
+    app = FastAPI(
+        title="testbed",
+        version="1",
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=f"{PREFIX}/openapi.json",
+        responses=refusals(UNREADABLE, WRONG),
+    )
+    app.add_exception_handler(ApiProblem, _in_words)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.include_router(_state_of(subject), prefix=PREFIX)
+    app.include_router(_links_of(subject), prefix=PREFIX)
+    app.include_router(_verbs_of(subject), prefix=PREFIX)
+    _add_stream(app, feed)
+    _add_page(app)
+    return app
+
+
+def _state_of(subject: Subject) -> APIRouter:
+    """What it is."""
+    router = APIRouter(tags=["state"])
+
+    async def section(name: Section) -> Mapping[str, Any]:
+        return (await asyncio.to_thread(subject.state)).get(name, {})
+
+    @router.get("/status")
+    async def status() -> NetworkStatus:
+        return await asyncio.to_thread(subject.status)
+
+    @router.get("/sites")
+    async def sites() -> dict[str, SiteResource]:
+        return dict(await section("sites"))
+
+    @router.get("/workers")
+    async def workers() -> dict[str, HostResource]:
+        return {name: host for name, host in (await section("hosts")).items() if host["kind"] == "worker"}
+
+    @router.get("/recording", responses=refusals(NOT_HERE))
+    async def recording() -> dict[str, Any]:
+        return await asyncio.to_thread(subject.recording)
+
+    @router.get("/traffic")
+    async def traffic() -> dict[str, TrafficResource]:
+        return dict(await section("traffic"))
+
+    @router.get("/events")
+    async def events() -> list[EventResource]:
+        return list((await section("events")).values())
+
+    @router.get("/training")
+    async def training() -> dict[str, Any]:
+        return dict(await section("training"))
+
+    @router.get("/plans")
+    async def plans() -> dict[str, dict[str, Any]]:
+        return dict(await section("plans"))
+
+    @router.get("/rounds")
+    async def rounds() -> list[dict[str, Any]]:
+        return list((await section("rounds")).values())
+
+    @router.get("/decisions")
+    async def decisions() -> list[dict[str, Any]]:
+        return list((await section("decisions")).values())
+
+    return router
+
+
+def _links_of(subject: Subject) -> APIRouter:
+    """Links, and their changes."""
+    router = APIRouter(prefix="/links", tags=["links"])
+
+    async def links() -> dict[str, Any]:
+        return dict((await asyncio.to_thread(subject.state))["links"])
+
+    async def answer(name: str, response: Response) -> Any:
+        found = await links()
+        if name not in found:
+            raise ApiProblem(MISSING, f"no link {name} is up; there are {', '.join(sorted(found))}")
+        response.headers["ETag"] = f'"{found[name]["tag"]}"'
+        return found[name]
+
+    @router.get("")
+    async def every() -> dict[str, LinkResource]:
+        return await links()
+
+    @router.patch("", responses=refusals(FAILED, MISSING, STALE))
+    async def change_several(patches: dict[str, LinkPatch]) -> dict[str, LinkResource]:
+        await called(subject, lambda: subject.change_links(patches))
+        return {name: link for name, link in (await links()).items() if name in patches}
+
+    @router.get("/{name}", responses=refusals(MISSING))
+    async def one(name: str, response: Response) -> LinkResource:
+        return LinkResource.model_validate(await answer(name, response))
+
+    @router.patch("/{name}", responses=refusals(FAILED, MISSING, STALE))
+    async def change(
+        name: str, patch: LinkPatch, response: Response, if_match: Annotated[str | None, Header()] = None
+    ) -> LinkResource:
+        if if_match is not None and if_match != "*":
+            patch = patch.model_copy(update={"tag": if_match.strip('"')})
+        await called(subject, lambda: subject.change_links({name: patch}))
+        return LinkResource.model_validate(await answer(name, response))
+
+    return router
+
+
+def _verbs_of(subject: Subject) -> APIRouter:
+    """What it is asked to do."""
+    router = APIRouter(tags=["verbs"], responses=refusals(FAILED, NOT_HERE, MISSING))
+
+    @router.get("/history")
+    async def history(since: int | None = None) -> LinkHistory:
+        return await asyncio.to_thread(subject.history, since)
+
+    @router.put("/network")
+    async def swap(order: SwapOrder) -> VerbResult:
+        return VerbResult(result=await called(subject, lambda: subject.swap(order.file)))
+
+    @router.put("/policy")
+    async def force(order: PolicyOrder) -> VerbResult:
+        await called(subject, lambda: subject.force(order.policy, order.options))
+        return VerbResult()
+
+    @router.put("/graph")
+    async def change_graph(order: GraphOrder) -> VerbResult:
+        await called(subject, lambda: subject.change_graph(order.kind))
+        return VerbResult()
+
+    @router.put("/replay")
+    async def pause(order: ReplayOrder) -> VerbResult:
+        await called(subject, lambda: subject.pause(order.paused))
+        return VerbResult()
+
+    @router.post("/workers/{name}/kill")
+    async def kill(name: str) -> VerbResult:
+        await called(subject, lambda: subject.kill(name))
+        return VerbResult()
+
+    @router.post("/workers/{name}/restart")
+    async def restart(name: str) -> VerbResult:
+        await called(subject, lambda: subject.restart(name))
+        return VerbResult()
+
+    @router.post("/stop")
+    async def stop(order: StopOrder) -> VerbResult:
+        await called(subject, lambda: subject.stop(order.reason))
+        return VerbResult()
+
+    return router
+
+
+def _add_stream(app: FastAPI, feed: StateFeed) -> None:
+    @app.websocket(f"{PREFIX}/stream")
+    async def stream(socket: WebSocket) -> None:
+        await socket.accept()
+        with feed.following() as follower:
+            heard = asyncio.create_task(_hear(socket, follower))
+            try:
+                while not heard.done():
+                    message = asyncio.create_task(follower.next())
+                    await asyncio.wait({heard, message}, return_when=asyncio.FIRST_COMPLETED)
+                    if not message.done():
+                        message.cancel()
+                        break
+                    with suppress(WebSocketDisconnect):  # `heard` will tell
+                        await socket.send_json(message.result())
+            finally:
+                heard.cancel()
+
+
+def _add_page(app: FastAPI) -> None:
+    """The page's files, which fetch nothing from elsewhere, and would not be let."""
+    app.mount("/page", StaticFiles(directory=PAGE))
+
+    @app.get("/", include_in_schema=False)
+    async def page() -> FileResponse:
+        return FileResponse(
+            PAGE / "index.html", headers={"Content-Security-Policy": POLICY, "Cache-Control": "no-store"}
+        )
+
+
+async def _hear(socket: WebSocket, follower: Follower) -> None:
+    """Whatever a follower says is that it lacks something; its end is its last word."""
+    while (await socket.receive())["type"] == "websocket.receive":
+        follower.want_snapshot()
+
+
+async def called(subject: Subject, verb: Callable[[], T]) -> T:
+    """What a verb returns or raises, once the subject's thread has come to it."""
+    try:
+        call = subject.executor.submit(verb)
+    except RuntimeError:
+        raise ApiProblem(NOT_HERE, "it is at its end: nothing can be asked of it any more") from None
+    try:
+        return await asyncio.wrap_future(call)
+    except asyncio.CancelledError:
+        if call.cancelled():
+            raise ApiProblem(NOT_HERE, "it came to its end before it came to this") from None
+        raise
+
+
+async def _in_words(_: Request, problem: Exception) -> JSONResponse:
+    assert isinstance(problem, ApiProblem)
+    return JSONResponse({"detail": str(problem)}, problem.status)
+
+
+async def _invalid(_: Request, error: Exception) -> JSONResponse:
+    """A body or a parameter that is none, said as every other refusal is."""
+    assert isinstance(error, RequestValidationError)
+    faults = (f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
+    return JSONResponse({"detail": "; ".join(faults)}, WRONG)

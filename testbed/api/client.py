@@ -1,0 +1,84 @@
+"""Asking what runs on this machine over its Unix socket."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+#: A swap that starts tens of containers takes this long on a small host, and the others wait for it.
+ANSWER_TIMEOUT_S = 300.0
+
+
+class UnixConnection(http.client.HTTPConnection):
+    """HTTP over a Unix socket."""
+
+    def __init__(self, path: Path, timeout_s: float) -> None:
+        super().__init__("localhost", timeout=timeout_s)
+        self._path = path
+
+    def connect(self) -> None:
+        """Open it. OSError when nobody is there."""
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(str(self._path))
+
+
+class RequestRefused(ValueError):
+    """What was asked cannot be right; the text says what would be."""
+
+
+class RequestFailed(RuntimeError):
+    """It was not done; the text says why."""
+
+
+class ApiClient:
+    """One request a connection; safe to use from several threads.
+
+    RequestRefused when what is asked is wrong, RequestFailed when it is not done, or nobody answers.
+    """
+
+    def __init__(self, path: Path, name: str) -> None:
+        """`name` is what errors call who listens at the socket in `path`."""
+        self._path = path
+        self._name = name
+
+    def status(self) -> dict[str, Any]:
+        """See NetworkStatus."""
+        return dict(self._ask("GET", "/status"))
+
+    def history(self, since: int | None) -> dict[str, Any]:
+        """See LinkHistory."""
+        return dict(self._ask("GET", "/history" + ("" if since is None else f"?since={since}")))
+
+    def change_link(self, link: str, patch: Mapping[str, str | bool | None]) -> dict[str, Any]:
+        """Other values for a link, see LinkPatch; the link then."""
+        return dict(self._ask("PATCH", f"/links/{quote(link, safe='')}", patch))
+
+    def force(self, policy: str, options: Mapping[str, Any] | None = None) -> None:
+        """Put a policy in force, whatever it saves."""
+        self._ask("PUT", "/policy", {"policy": policy, "options": dict(options or {})})
+
+    def swap(self, file: Path) -> dict[str, Any]:
+        """Another network, by difference; what the swap did."""
+        return dict(self._ask("PUT", "/network", {"file": str(file)})["result"])
+
+    def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        connection = UnixConnection(self._path, ANSWER_TIMEOUT_S)
+        try:
+            text = None if body is None else json.dumps(body)
+            connection.request(method, f"/api/v1{path}", text, {"Content-Type": "application/json"})
+            reply = connection.getresponse()
+            status, answer = reply.status, json.loads(reply.read())
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            raise RequestFailed(f"{self._name} does not answer ({error}); `testbed clean` takes it away") from error
+        finally:
+            connection.close()
+        if status == 200:
+            return answer
+        said = str(answer["detail"])
+        raise RequestFailed(said) if status >= 500 else RequestRefused(said)

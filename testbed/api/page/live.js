@@ -1,0 +1,51 @@
+// The state of what runs, followed over the stream: a snapshot, then numbered updates.
+
+import { token } from "./api.js";
+
+const AGAIN_MS = 1000;
+
+/** Calls `show(state)` at most once a frame when something changed, and `say(text)` when there is no connection. */
+export function followLive(show, say) {
+  let state = {}, number = 0, drawing = false, ended = false;
+  const draw = () => {
+    drawing = false;
+    show(state);
+  };
+  const connect = () => {
+    const socket = new WebSocket(`ws://${location.host}/api/v1/stream`);
+    let lacking = false;
+    socket.onopen = () => socket.send(JSON.stringify({ token }));
+    socket.onmessage = event => {
+      const message = JSON.parse(event.data);
+      if (message.kind === "snapshot") {
+        state = message.state;
+        lacking = false;
+        say("");
+      } else if (message.number !== number + 1) {
+        if (!lacking) socket.send(JSON.stringify({ kind: "snapshot" }));
+        lacking = true;
+        return;
+      } else {
+        apply(state, message);
+      }
+      number = message.number;
+      if (!drawing) {
+        drawing = true;
+        requestAnimationFrame(draw);
+      }
+    };
+    socket.onclose = event => {
+      if (ended) return;
+      say(event.code === 1008 ? "Not let in: open the link to this page anew." : "What this page is of has ended, or does not answer; trying again …");
+      if (event.code !== 1008) setTimeout(connect, AGAIN_MS);
+    };
+  };
+  connect();
+  return () => { ended = true; };
+}
+
+/** An update, applied in place. */
+export function apply(state, update) {
+  for (const [section, values] of Object.entries(update.set)) state[section] = Object.assign(state[section] ?? {}, values);
+  for (const [section, keys] of Object.entries(update.removed)) for (const key of keys) delete state[section][key];
+}

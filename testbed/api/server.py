@@ -1,0 +1,121 @@
+"""The API's server: in a thread of whoever has the subject, at a Unix socket and perhaps on a port of this machine.
+
+What it is made of is loaded when the first one asks: that takes 0.9 s of a core, which a run that nobody watches keeps
+for itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import select
+import socket
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from testbed.api.subject import Subject
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+    from testbed.api.feed import StateFeed
+
+log = logging.getLogger(__name__)
+
+
+class PortTaken(RuntimeError):
+    """The port that was asked for is another program's."""
+
+
+class ApiServer:
+    """Serves an API over `subject` while it is entered: to its owner at the socket `path`, and where `port` is given
+    (0 is any) to who has the `token` at `http://127.0.0.1:{port}`."""
+
+    def __init__(self, subject: Subject, path: Path, port: int | None = None) -> None:
+        """PortTaken where it is another program's."""
+        self._subject = subject
+        self._sockets = [] if port is None else [_port_socket(port)]
+        self.port: int | None = None if port is None else self._sockets[0].getsockname()[1]
+        self.token = secrets.token_urlsafe(32)
+        self._sockets.append(unix_socket(path))
+        self._feed: StateFeed | None = None
+        self._end = os.eventfd(0)
+        self._thread = threading.Thread(target=self._run, name="api", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.eventfd_write(self._end, 1)
+        self._thread.join()
+        os.close(self._end)
+
+    def join(self) -> None:
+        """Wait until it ends, or an interrupt comes."""
+        self._thread.join()
+
+    def announce(self) -> None:
+        """Something may have become different in the subject. Any thread may call this, also before and after."""
+        if (feed := self._feed) is not None:
+            feed.announce()
+
+    def _run(self) -> None:
+        try:
+            listening = [each.fileno() for each in self._sockets]
+            ready, _, _ = select.select([*listening, self._end], [], [])
+            if self._end not in ready:
+                asyncio.run(self._serve())
+        except Exception:
+            log.exception("the API has ended; what it was over goes on")
+        finally:
+            for each in self._sockets:  # nobody is to wait there for an answer
+                each.close()
+
+    async def _serve(self) -> None:
+        import uvicorn
+
+        from testbed.api.access import TokenAccess
+        from testbed.api.app import make_app
+        from testbed.api.feed import StateFeed
+
+        self._feed = StateFeed(self._subject.state)
+        app: ASGIApp = TokenAccess(make_app(self._subject, self._feed), self.token)
+        config = uvicorn.Config(
+            app, lifespan="off", log_config=None, log_level="warning", timeout_graceful_shutdown=1, access_log=False
+        )
+        server = uvicorn.Server(config)
+
+        def end() -> None:
+            server.should_exit = True
+
+        asyncio.get_running_loop().add_reader(self._end, end)
+        try:
+            await server.serve(self._sockets)
+        finally:
+            asyncio.get_running_loop().remove_reader(self._end)
+            self._feed = None
+
+
+def _port_socket(port: int) -> socket.socket:
+    try:
+        return socket.create_server(("127.0.0.1", port))
+    except OSError as error:
+        raise PortTaken(f"--port {port}: {error.strerror}; write another, or 0 for any") from error
+
+
+def unix_socket(path: Path) -> socket.socket:
+    """A socket that listens at `path`, for who owns it alone."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listening.bind(str(path))
+    path.chmod(0o600)  # before anyone can connect
+    listening.listen(64)
+    return listening

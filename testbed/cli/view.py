@@ -1,0 +1,44 @@
+"""The verb that plays a run that is over."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from testbed.cli.console import BAD_INPUT, CANNOT, Port, fail, out
+from testbed.emulation.interrupt import Interrupted, interruptible
+
+
+def view(
+    run: Annotated[Path, typer.Argument(help="a run's directory, such as runs/latest")], port: Port = None
+) -> None:
+    """Show a run that is over on a page that plays it at any speed, until Ctrl-C."""
+    from testbed.api.entry import Door, show_in_browser, write_entry
+    from testbed.api.server import ApiServer, PortTaken
+    from testbed.report.player import RecordedRun
+    from testbed.report.record import NotARun
+
+    with tempfile.TemporaryDirectory(prefix="testbed-view-") as folder:
+        try:
+            with (
+                ApiServer(RecordedRun(run), Path(folder) / "view.sock", port or 0) as server,
+                interruptible(),
+            ):
+                assert server.port is not None
+                page = write_entry(Path(folder), server.port, server.token)
+                out.print(show_in_browser(page, Door(server.port, shown=True)))
+                server.join()
+        except NotARun as error:
+            raise fail(BAD_INPUT, error) from None
+        except PortTaken as error:
+            raise fail(CANNOT, error) from None
+        except Interrupted:
+            return
+
+
+def register(app: typer.Typer) -> None:
+    """Give the program this verb."""
+    app.command()(view)

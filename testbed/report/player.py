@@ -1,0 +1,49 @@
+"""A run that is over, as the API's subject: it is as it was, and nothing can be asked of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from testbed.api.models import LinkHistory, LinkPatch, NetworkStatus
+from testbed.api.problem import NOT_HERE, ApiProblem
+from testbed.api.stream import State
+from testbed.api.subject import Subject
+from testbed.report.recording import recording_of
+
+
+class RecordedRun(Subject):
+    """Of the run in a directory. NotARun when there is none."""
+
+    def __init__(self, path: Path) -> None:
+        self.executor = ThreadPoolExecutor(1)
+        self._recording = recording_of(path)
+
+    def state(self) -> State:
+        return {name: self._recording[name] for name in ("network", "sites", "hosts")} | {"links": {}}
+
+    def status(self) -> NetworkStatus:
+        return NetworkStatus(**self._recording["network"], hosts={}, links={})
+
+    def recording(self) -> dict[str, Any]:
+        return self._recording
+
+    def history(self, since: int | None) -> LinkHistory:
+        raise self._over()
+
+    def change_links(self, patches: Mapping[str, LinkPatch]) -> None:
+        raise self._over()
+
+    def swap(self, file: Path) -> dict[str, Any]:
+        raise self._over()
+
+    def pause(self, paused: bool) -> None:
+        raise self._over()
+
+    def stop(self, reason: str) -> None:
+        raise self._over()
+
+    def _over(self) -> ApiProblem:
+        return ApiProblem(NOT_HERE, f"{self._recording['network']['name']} is a recording: it is as it was")

@@ -1,0 +1,77 @@
+"""The rounds and the decisions of a run that goes on, for who looks at it: each is asked for, or read, once."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from testbed.controller.client import AdminClient, AdminError
+
+
+class NewLines:
+    """The lines that a file got since they were last asked for."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._read_to = 0
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        if not self._file.exists():
+            return
+        with self._file.open("rb") as file:
+            file.seek(self._read_to)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break  # it is being written
+                self._read_to += len(line)
+                yield json.loads(line)
+
+
+class RoundRecords:
+    """Of the run in a directory; `controller` is None where there are neither rounds nor decisions of ours. Any thread
+    may ask."""
+
+    def __init__(self, directory: Path, controller: AdminClient | None) -> None:
+        self._controller = controller
+        self._decided = NewLines(directory / "decisions.jsonl")
+        self._reported = NewLines(directory / "rounds.jsonl")
+        self._lock = threading.Lock()
+        self._newest: int | None = None
+        self._rounds: dict[str, dict[str, Any]] = {}
+        self._decisions: dict[str, dict[str, Any]] = {}
+        self._spent: dict[str, dict[str, float]] = {}
+
+    def until(self, newest: int | None) -> dict[str, dict[str, Any]]:
+        """The complete rounds by number, up to the `newest` at least, as the controller has them in short."""
+        with self._lock:
+            if self._controller is not None and newest != self._newest:
+                self._newest = newest
+                since = int(next(reversed(self._rounds), "0")) + 1
+                with suppress(AdminError):  # busy; asked again with the next round
+                    self._rounds |= {str(done["round"]): done for done in self._controller.rounds(since)}
+            return dict(self._rounds)
+
+    def decisions(self) -> dict[str, dict[str, Any]]:
+        """What was decided about plans, by number, without the estimates that it was decided by."""
+        with self._lock:
+            for decision in self._decided:
+                decision.pop("estimates", None)
+                self._decisions[str(len(self._decisions) + 1)] = decision
+            return dict(self._decisions)
+
+    def spent(self) -> dict[str, dict[str, float]]:
+        """Where each member's last round went, in seconds."""
+        with self._lock:
+            self._spent |= {report["member"]: spent_in(report) for report in self._reported}
+            return dict(self._spent)
+
+
+def spent_in(report: dict[str, Any]) -> dict[str, float]:
+    """Where a member's time went: its step up to the declared time, waiting for the last of its peers, and the rest."""
+    whole = max(report["finished_s"] - report["started_s"], 0.0)
+    wait = min(max(report.get("waited", {}).values(), default=0.0), whole)
+    return {"compute_s": report["compute_s"] + report["paced_s"], "wait_s": wait, "send_s": whole - wait}

@@ -1,0 +1,72 @@
+"""A network that is up but for its packets and its hosts: its links, its replay, its desk, and its API's server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+from testbed.api.server import ApiServer
+from testbed.emulation.desk import Desk
+from testbed.emulation.difference import Difference
+from testbed.emulation.history import History
+from testbed.emulation.links import Links
+from testbed.emulation.network import Network
+from testbed.emulation.replay import Replay
+from testbed.emulation.testbed import Swapped, Testbed
+from testbed.link import link_name
+from testbed.spec.topology import Topology
+from tests.emulation.recorder import Recorder
+
+
+class NetworkWithoutPackets:
+    """What a testbed has for those who ask it, over a shaper that writes down what it is told."""
+
+    def __init__(self, topology: Topology, history: History) -> None:
+        self.name = topology.name
+        self.shaper = Recorder()
+        self.links_in_force = Links(self.shaper, history.note)
+        for link in topology.links.values():
+            self.links_in_force.add(link)
+        self.replay = Replay(self.links_in_force)
+        self.network = cast(
+            Network,
+            SimpleNamespace(
+                topology=topology,
+                shaper=self.shaper,
+                switch="none",
+                transport=SimpleNamespace(record=dict),
+                nameToNode={},
+                links_in_force=self.links_in_force,
+                take=self._take,
+            ),
+        )
+
+    def swap(self, file: Path) -> Swapped:
+        """As a testbed does, up to where it would build."""
+        return Swapped(Difference.between(self.network.topology, Topology.load(file)), 0, 0.0, 0, 0)
+
+    def _take(self, a: str, b: str, up: bool) -> None:
+        self.links_in_force.take((link_name(a, b), link_name(b, a)), up)
+
+
+class TestsDesk(Desk):
+    """A desk in a process that is not its network's alone, and goes on."""
+
+    def stop(self, reason: str) -> None:
+        self._happened("stop", reason)
+
+
+@contextmanager
+def answering(topology: Topology, socket: Path, port: int | None = None) -> Iterator[tuple[Desk, ApiServer]]:
+    """Its desk and its server, while inside."""
+    history = History()
+    network = NetworkWithoutPackets(topology, history)
+    with ThreadPoolExecutor(1) as executor:
+        desk = TestsDesk(cast(Testbed, network), history, executor)
+        with ApiServer(desk, socket, port) as server:
+            history.tell = desk.tell = server.announce
+            yield desk, server

@@ -1,0 +1,222 @@
+"""Requests to a network's API, whose links are there and whose packets are not."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import stat
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+import yaml
+from websockets.sync.client import connect, unix_connect
+
+from testbed.api.client import ApiClient, RequestFailed, RequestRefused, UnixConnection
+from testbed.api.entry import write_entry
+from testbed.api.server import ApiServer, PortTaken
+from testbed.emulation.desk import Desk
+from testbed.spec.topology import Topology
+from tests.api.network import answering
+from tests.spec.files import TOPOLOGY
+
+pytestmark = pytest.mark.unit
+
+LINK = "paris->tokyo"
+
+
+class Site:
+    """The API over a small network, at a socket and on a port."""
+
+    def __init__(self, folder: Path, desk: Desk, server: ApiServer) -> None:
+        self.folder = folder
+        self.socket = folder / "api.sock"
+        self.desk = desk
+        self.server = server
+
+    def ask(
+        self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None, port: bool = False
+    ) -> tuple[int, Any, http.client.HTTPMessage]:
+        connection: http.client.HTTPConnection = UnixConnection(self.socket, 20)
+        if port:
+            assert self.server.port is not None
+            connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=20)
+        text = None if body is None else json.dumps(body)
+        connection.request(method, f"/api/v1{path}", text, {"Content-Type": "application/json", **(headers or {})})
+        reply = connection.getresponse()
+        said = reply.read()
+        connection.close()
+        return reply.status, json.loads(said) if said.startswith((b"{", b"[")) else said.decode(), reply.headers
+
+    def link(self, name: str = LINK) -> dict[str, Any]:
+        status, link, headers = self.ask("GET", f"/links/{quote(name)}")
+        assert status == 200 and headers["ETag"] == f'"{link["tag"]}"'
+        return dict(link)
+
+    def patch(self, patch: dict[str, Any], **headers: str) -> tuple[int, Any]:
+        status, link, _ = self.ask("PATCH", f"/links/{quote(LINK)}", patch, headers)
+        return status, link
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    folder = tmp_path_factory.mktemp("api")
+    (folder / "three.yaml").write_text(yaml.safe_dump(TOPOLOGY))
+    with answering(Topology.load(folder / "three.yaml"), folder / "api.sock", 0) as (desk, server):
+        yield Site(folder, desk, server)
+
+
+def values(link: dict[str, Any]) -> tuple[float, float, float, float]:
+    return link["rate_bps"], link["delay_s"], link["jitter_s"], link["loss"]
+
+
+def test_what_there_is(site: Site) -> None:
+    assert set(site.ask("GET", "/sites")[1]) == {"paris", "tokyo", "dallas"}
+    assert set(site.ask("GET", "/links")[1]) == set(site.desk.state()["links"])
+    status = site.ask("GET", "/status")[1]
+    assert (status["kind"], status["failure"], status["replay"]["paused"]) == ("network", None, False)
+    for path, nothing in (("/plans", {}), ("/rounds", []), ("/decisions", []), ("/training", {})):
+        assert site.ask("GET", path)[:2] == (200, nothing)
+
+
+def test_a_change_leaves_what_it_does_not_name_and_null_takes_one_back(site: Site) -> None:
+    before = site.link()
+    assert site.patch({"rate": "5mbit", "delay": "7ms"})[0] == 200
+    assert site.patch({"loss": "1%"})[0] == 200
+    link = site.link()
+    assert values(link) == (5e6, 0.007, before["jitter_s"], 0.01)
+    assert link["changed"] == {"rate_bps": 5e6, "delay_s": 0.007, "jitter_s": None, "loss": 0.01}
+    assert link["declared"] == before["declared"]
+    assert site.patch({"rate": None})[1]["rate_bps"] == before["rate_bps"]
+    assert site.patch({"delay": None, "loss": None})[0] == 200
+    assert site.link() == before, "and with it the tag"
+
+
+def test_a_stale_tag_changes_nothing(site: Site) -> None:
+    before = site.link()
+    status, link = site.patch({"rate": "5mbit"}, **{"If-Match": f'"{before["tag"]}"'})
+    assert status == 200
+    status, refusal = site.patch({"rate": "6mbit"}, **{"If-Match": f'"{before["tag"]}"'})
+    assert status == 412 and "read it again" in refusal["detail"]
+    assert site.link() == link
+    assert site.patch({"rate": None}, **{"If-Match": f'"{link["tag"]}"'})[0] == 200  # undone
+    assert site.patch({}, **{"If-Match": "*"})[0] == 200
+    assert site.link() == before
+
+
+def test_of_several_changes_all_are_made_or_none(site: Site) -> None:
+    before = site.ask("GET", "/links")[1]
+    stale = {"rate": "1mbit", "tag": "0123456789abcdef"}
+    for status, wrong in ((412, stale), (422, {"delay": "7"}), (422, {"speed": "7ms"})):
+        assert site.ask("PATCH", "/links", {LINK: {"rate": "5mbit"}, "tokyo->paris": wrong})[0] == status
+    assert site.ask("PATCH", "/links", {LINK: {"rate": "5mbit"}, "oslo->paris": {}})[0] == 404
+    assert site.ask("GET", "/links")[1] == before
+    status, links, _ = site.ask("PATCH", "/links", {LINK: {"rate": "5mbit"}, "tokyo->paris": {"up": False}})
+    assert status == 200
+    assert (links[LINK]["rate_bps"], links[LINK]["up"], links["tokyo->paris"]["up"]) == (5e6, False, False)
+    assert site.ask("PATCH", "/links", {LINK: {"rate": None, "up": True}})[0] == 200
+    assert site.ask("GET", "/links")[1] == before
+
+
+def test_what_happened_was_done_by_hand(site: Site) -> None:
+    count = len(site.ask("GET", "/events")[1])
+    site.patch({"rate": "5mbit", "up": False})
+    site.patch({"rate": None, "up": True})
+    told = [(event["kind"], event["target"], event["by"]) for event in site.ask("GET", "/events")[1][count:]]
+    pair = "paris-tokyo"
+    assert told == [
+        (kind, of, "hand") for kind, of in (("change", LINK), ("down", pair), ("change", LINK), ("up", pair))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("GET", "/links/paris-%3Eoslo", None, 404),
+        ("PATCH", "/links/paris-%3Eoslo", {"rate": "5mbit"}, 404),
+        ("PATCH", "/links/paris-%3Etokyo", {"rate": "fast"}, 422),
+        ("PATCH", "/links/paris-%3Etokyo", {"rate": 5}, 422),
+        ("PATCH", "/links/paris-%3Etokyo", ["rate"], 422),
+        ("PUT", "/replay", {"paused": 1}, 422),
+        ("PUT", "/network", {"file": "/no/such.yaml"}, 422),
+        ("PUT", "/network", {"file": "three.yaml"}, 422),
+        ("PUT", "/policy", {"policy": "mst"}, 409),
+        ("PUT", "/graph", {"kind": "ring"}, 409),
+        ("POST", "/workers/paris-w0/kill", None, 409),
+        ("POST", "/workers/paris-w0/restart", None, 409),
+        ("GET", "/history?since=x", None, 422),
+    ],
+)
+def test_what_cannot_be_is_refused_in_words(site: Site, method: str, path: str, body: Any, status: int) -> None:
+    got, said, _ = site.ask(method, path, body)
+    assert (got, type(said["detail"])) == (status, str) and said["detail"]
+
+
+def test_verbs_come_one_after_the_other_in_one_thread(site: Site) -> None:
+    threads = {site.desk.executor.submit(threading.get_ident).result() for _ in range(4)}
+    askers = [threading.Thread(target=site.patch, args=({"jitter": f"{number}ms"},)) for number in range(8)]
+    for asker in askers:
+        asker.start()
+    for asker in askers:
+        asker.join()
+    assert threads == {site.desk.executor.submit(threading.get_ident).result()}
+    assert site.patch({"jitter": None})[0] == 200
+
+
+def test_a_change_by_anybody_is_pushed_to_who_follows(site: Site) -> None:
+    assert site.server.port is not None
+    with unix_connect(str(site.socket), "ws://localhost/api/v1/stream") as one:
+        state = json.loads(one.recv(20))
+        assert state["kind"] == "snapshot" and state["state"]["links"][LINK] == site.link()
+        with connect(f"ws://127.0.0.1:{site.server.port}/api/v1/stream") as other:
+            other.send(json.dumps({"token": site.server.token}))
+            assert json.loads(other.recv(20))["kind"] == "snapshot"
+            ApiClient(site.socket, "it").change_link(LINK, {"rate": "3mbit"})
+            for follower in (one, other):
+                number = state["number"]
+                while True:
+                    update = json.loads(follower.recv(20))
+                    if follower is one:
+                        number += 1
+                        assert (update["kind"], update["number"]) == ("update", number)
+                    if (link := update["set"].get("links", {}).get(LINK)) and link["rate_bps"] == 3e6:
+                        break
+        one.send(json.dumps({"kind": "snapshot"}))
+        while (message := json.loads(one.recv(20)))["kind"] != "snapshot":
+            pass
+        assert message["state"]["links"][LINK]["rate_bps"] == 3e6
+    site.patch({"rate": None})
+
+
+def test_the_socket_is_its_owner_s_and_the_port_is_for_who_has_the_token(site: Site) -> None:
+    assert stat.S_IMODE(site.socket.stat().st_mode) == 0o600
+    bearer = {"Authorization": f"Bearer {site.server.token}"}
+    assert site.ask("GET", "/sites", port=True)[0] == 401
+    assert site.ask("GET", "/sites", headers=bearer, port=True)[0] == 200
+    assert site.ask("GET", "/sites", headers={**bearer, "Host": "evil.example"}, port=True)[0] == 421
+    assert site.ask("GET", "/sites", headers={**bearer, "Origin": "http://evil.example"}, port=True)[0] == 403
+    with pytest.raises(PortTaken, match=f"--port {site.server.port}"):
+        ApiServer(site.desk, site.folder / "other.sock", site.server.port)
+
+
+def test_the_files_that_lead_to_the_page_are_the_user_s_alone(site: Site) -> None:
+    assert site.server.port is not None
+    page = write_entry(site.folder, site.server.port, site.server.token)
+    assert f"http://127.0.0.1:{site.server.port}/#token={site.server.token}" in page.read_text()
+    for file in (page, site.folder / "api.token"):
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_the_client_tells_refusals_from_failures(site: Site, tmp_path: Path) -> None:
+    client = ApiClient(site.socket, "the network three")
+    assert client.status()["name"] == "three"
+    known = client.history(None)
+    assert {state["link"] for state in known["states"]} == set(site.desk.state()["links"])
+    assert client.history(known["count"])["states"] == []
+    with pytest.raises(RequestRefused, match="rome->oslo"):
+        client.change_link("rome->oslo", {"up": False})
+    with pytest.raises(RequestFailed, match="the network one does not answer"):
+        ApiClient(tmp_path / "nobody.sock", "the network one").status()

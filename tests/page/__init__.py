@@ -1,0 +1,1 @@
+"""The page in a browser, Debian's Chromium: `make test-page`. Not part of `make test`, which needs no browser."""

@@ -1,0 +1,131 @@
+"""A headless Chromium, spoken to over its DevTools protocol."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from websockets.sync.client import ClientConnection, connect
+
+DEADLINE_S = 30.0
+
+#: What a key that is no letter is called, and what it would write.
+KEYS = {"Enter": (13, "\r"), "Escape": (27, ""), "Tab": (9, "")}
+
+
+class Tab:
+    """A page that is open. `requests` has the addresses that it asked for, `errors` what its console complained of."""
+
+    def __init__(self, socket: ClientConnection) -> None:
+        self._socket = socket
+        self._number = 0
+        self.requests: list[str] = []
+        self.errors: list[str] = []
+        for domain in ("Page", "Runtime", "Network", "Log"):
+            self.do(f"{domain}.enable")
+
+    def do(self, method: str, **params: Any) -> dict[str, Any]:
+        """A command of the protocol; its result."""
+        self._number += 1
+        self._socket.send(json.dumps({"id": self._number, "method": method, "params": params}))
+        while (message := json.loads(self._socket.recv(DEADLINE_S))).get("id") != self._number:
+            self._note(message)
+        assert "error" not in message, message
+        return dict(message["result"])
+
+    def open(self, address: str) -> None:
+        """Go to an address."""
+        self.do("Page.navigate", url=address)
+
+    def value(self, expression: str) -> Any:
+        """What an expression, or its promise, comes to in the page."""
+        found = self.do("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        assert "exceptionDetails" not in found, found
+        return found["result"].get("value")
+
+    def until(self, expression: str) -> Any:
+        """Its value as soon as that is true in the page, which is brought to the front: one behind draws nothing."""
+        self.do("Page.bringToFront")
+        deadline = time.monotonic() + DEADLINE_S
+        while not (value := self.value(expression)):
+            assert time.monotonic() < deadline, f"{expression}\n{self.value('document.body.innerText')}\n{self.errors}"
+            time.sleep(0.02)
+        return value
+
+    def press(self, key: str, *, shift: bool = False, control: bool = False) -> None:
+        """A key, down and up."""
+        code, text = KEYS[key] if key in KEYS else (ord(key.upper()), "" if control else key)
+        held = {"modifiers": 8 * shift + 2 * control, "key": key, "windowsVirtualKeyCode": code}
+        self.do("Input.dispatchKeyEvent", type="keyDown", **held, **({"text": text} if text else {}))
+        self.do("Input.dispatchKeyEvent", type="keyUp", **held)
+
+    def write(self, text: str) -> None:
+        """Text, where the focus is."""
+        self.do("Input.insertText", text=text)
+
+    def resize(self, width: int, height: int) -> None:
+        """As on a screen of this size."""
+        self.do("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+
+    def _note(self, event: dict[str, Any]) -> None:
+        method, params = event.get("method"), event.get("params", {})
+        if method == "Network.requestWillBeSent":
+            self.requests.append(params["request"]["url"])
+        elif method == "Network.webSocketCreated":
+            self.requests.append(params["url"])
+        elif method == "Runtime.exceptionThrown":
+            self.errors.append(json.dumps(params["exceptionDetails"]))
+        elif method == "Log.entryAdded" and params["entry"]["level"] == "error":
+            self.errors.append(json.dumps(params["entry"]))
+
+
+class Browser:
+    """Open while it is entered, with a profile of its own."""
+
+    def __enter__(self) -> Self:
+        program = shutil.which("chromium")
+        assert program, "no chromium here: apt-get install chromium"
+        self._profile = tempfile.TemporaryDirectory(prefix="testbed-browser-", ignore_cleanup_errors=True)
+        options = ("--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0", "--no-first-run")
+        quiet = ("--disable-background-networking", "--disable-component-update", "--disable-sync")
+        self._process = subprocess.Popen(
+            [program, *options, *quiet, f"--user-data-dir={self._profile.name}", "about:blank"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        port = Path(self._profile.name) / "DevToolsActivePort"
+        deadline = time.monotonic() + DEADLINE_S
+        while not (port.exists() and len(port.read_text().splitlines()) == 2):
+            assert self._process.poll() is None and time.monotonic() < deadline, "the browser does not start"
+            time.sleep(0.02)
+        number, path = port.read_text().splitlines()
+        self._host = f"ws://127.0.0.1:{number}"
+        self._sockets = ExitStack()
+        self._socket = self._connect(path)
+        return self
+
+    def tab(self) -> Tab:
+        """Another one."""
+        params = {"url": "about:blank"}
+        self._socket.send(json.dumps({"id": 1, "method": "Target.createTarget", "params": params}))
+        while (message := json.loads(self._socket.recv(DEADLINE_S))).get("id") != 1:
+            pass
+        return Tab(self._connect(f"/devtools/page/{message['result']['targetId']}"))
+
+    def _connect(self, path: str) -> ClientConnection:
+        return self._sockets.enter_context(connect(f"{self._host}{path}", max_size=None, ping_interval=None))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.terminate()
+        self._sockets.close()
+        self._process.wait(DEADLINE_S)
+        self._profile.cleanup()

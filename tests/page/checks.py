@@ -1,0 +1,139 @@
+"""The page over a network that is up, and over a recording, as people use it: by mouse, by keys, on a phone."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from testbed.emulation import label
+from tests.cli.standing import LAN_S, Standing, up, write
+from tests.page.browser import Browser, Tab
+
+pytestmark = pytest.mark.privileged
+
+LINK = "quito->lima"
+CHOOSE = f"document.querySelector('[data-link=\"{LINK}\"]').dispatchEvent(new MouseEvent('click', {{bubbles: true}}))"
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standing]:
+    sites = {
+        "quito": {"workers": 1, "position": [-0.2, -78.5], "label": "Quito"},
+        "lima": {"workers": 1, "position": [-12.0, -77.0]},
+        "cuzco": {"workers": 1, "position": [-13.5, -72.0]},
+    }
+    links = (("quito", "lima", "20mbit", "10ms"), ("lima", "cuzco", "20mbit", "15ms"))
+    with up(write(tmp_path_factory.mktemp("page"), "andes", sites, *links), f"t{os.getpid()}-page", "--open") as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with Browser() as made:
+        yield made
+
+
+def page(browser: Browser, network: Standing) -> Tab:
+    """A tab with the page, by the file that leads there."""
+    tab = browser.tab()
+    tab.open(f"file://{label.state_folder(network.name) / 'page.html'}")
+    tab.until("document.querySelectorAll('#map .link').length === 4")
+    return tab
+
+
+def check_quiet(tab: Tab) -> None:
+    """Nothing went wrong in it, and nothing left the machine."""
+    assert tab.errors == []
+    assert [
+        url for url in tab.requests if not re.match(r"(file:///run/|(http|ws)://127\.0\.0\.1:\d+/|data:)", url)
+    ] == []
+    assert not any("token=" in url.partition("#")[0] for url in tab.requests)
+
+
+def state_of(link: str) -> str:
+    return f"document.querySelector('[data-link=\"{link}\"]').getAttribute('aria-label')"
+
+
+def test_all_is_there_and_changes_by_anybody_are_shown_and_undone(network: Standing, browser: Browser) -> None:
+    one, other = page(browser, network), page(browser, network)
+    assert one.value("[...document.querySelectorAll('.site text')].map(text => text.textContent).sort()") == [
+        *("Quito (1)", "cuzco (1)", "lima (1)")
+    ]
+    one.until("document.querySelector('.land').getAttribute('d')")
+    assert (
+        one.value("location.href").endswith("/")
+        and one.value("document.querySelectorAll('#links tbody tr').length") == 4
+    )
+
+    one.value(
+        f"document.querySelector('[data-link=\"{LINK}\"]').dispatchEvent(new MouseEvent('click', {{bubbles: true}}))"
+    )
+    one.value("document.querySelector('[name=delay]').value = '40ms'")
+    one.value("document.getElementById('editor').requestSubmit()")
+    for tab in (one, other):
+        tab.until(f"{state_of(LINK)}.includes('40.0 ms')")
+    assert network.round_trip_s("quito-w0", network.address("lima-w0")) >= 0.050 + LAN_S - 0.001
+    one.value("document.getElementById('undo').click()")
+    for tab in (one, other):
+        tab.until(f"{state_of(LINK)}.includes('10.0 ms')")
+    assert network.round_trip_s("quito-w0", network.address("lima-w0")) < 0.049
+
+    one.value("document.querySelector('[name=rate]').value = 'fast'")
+    one.value("document.getElementById('editor').requestSubmit()")
+    one.until("document.getElementById('alert').textContent.includes('is not a quantity')")
+
+    network.verb("link", LINK, "--rate", "5mbit")
+    for tab in (one, other):
+        tab.until(f"{state_of(LINK)}.includes('5.00 Mbit/s')")
+        tab.until("document.getElementById('log').textContent.includes('change quito->lima, by hand')")
+    one.value("document.getElementById('restore').click()")
+    other.until(f"{state_of(LINK)}.includes('20.0 Mbit/s')")
+    one.errors = [error for error in one.errors if "422" not in error]  # the value that was refused
+    for tab in (one, other):
+        check_quiet(tab)
+
+
+def test_keys_alone_do(network: Standing, browser: Browser) -> None:
+    tab = page(browser, network)
+    for _ in range(40):
+        tab.press("Tab")
+        if tab.value("document.activeElement.dataset.link") == LINK:
+            break
+    assert tab.value("document.activeElement.dataset.link") == LINK
+    tab.press("Enter")
+    assert tab.value("document.getElementById('chosen').textContent") == LINK
+    for _ in range(40):
+        tab.press("Tab")
+        if tab.value("document.activeElement.name") == "loss":
+            break
+    tab.write("1%")
+    tab.press("Enter")
+    tab.until("document.getElementById('said').textContent.includes('loss 1.00 %')")
+    tab.press("Escape")
+    tab.until("document.getElementById('editor').hidden")
+    tab.value("document.activeElement.blur()")
+    tab.press("z", control=True)
+    tab.until("[...document.querySelectorAll('#links tbody tr')].every(row => row.cells[3].textContent === '0.00 %')")
+    check_quiet(tab)
+
+
+def test_a_phone_shows_it_without_scrolling_sideways(network: Standing, browser: Browser) -> None:
+    tab = page(browser, network)
+    tab.resize(360, 740)
+    tab.value(
+        f"document.querySelector('[data-link=\"{LINK}\"]').dispatchEvent(new MouseEvent('click', {{bubbles: true}}))"
+    )
+    tab.until("!document.getElementById('editor').hidden")
+    assert tab.value("document.documentElement.scrollWidth") <= 360
+    check_quiet(tab)
+
+
+def test_without_the_token_the_page_says_how_to_get_in(network: Standing, browser: Browser) -> None:
+    found = re.search(r"http://127\.0\.0\.1:\d+/", (label.state_folder(network.name) / "page.html").read_text())
+    assert found
+    tab = browser.tab()
+    tab.open(found[0])
+    tab.until("document.getElementById('alert')?.textContent.includes('open the link to the page anew')")
