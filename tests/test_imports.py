@@ -48,6 +48,10 @@ ARROWS: dict[str, set[str]] = {
         *("api", "launch", "controller", "emulation", "planning", "telemetry", "spec", "schemes", "trace"),
         *("compiler", "workload", "plan", "protocol", "link", "atomic_file"),
     },
+    "simulation": {
+        *("run", "controller", "emulation", "planning", "telemetry", "spec", "schemes", "trace", "sync", "worker"),
+        *("workload", "plan", "protocol", "link"),
+    },
     "report": {
         "api",
         "run",
@@ -66,7 +70,7 @@ ARROWS: dict[str, set[str]] = {
     "__main__": {"cli"},
     "cli": {
         *("run", "report", "controller", "emulation", "planning", "telemetry", "spec", "trace", "plan", "link"),
-        *("api", "launch", "certificates", "compiler", "starts"),
+        *("api", "launch", "certificates", "compiler", "starts", "simulation"),
     },
 }
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
+from testbed.planning.bound import MOST_BOUNDED
 from testbed.run import iterations, summary
 from testbed.run.bounds import bounds_of, lower_bound, provable
 from testbed.run.directory import RunDirectory
@@ -40,9 +41,10 @@ def conclude(experiment: Experiment, directory: RunDirectory, outcome: Outcome) 
     verdict = judge(evidence)
     sync = experiment.spec.sync
     centred = sync.scheme.exchange == "all-reduce"
-    bounds = bounds_of(experiment, states, outcome.network_swaps, rounds) if centred else {}
+    bounded = members <= MOST_BOUNDED
+    bounds = bounds_of(experiment, states, outcome.network_swaps, rounds) if centred and bounded else {}
     ratios = [r.seconds / bounds[r.number] for r in rounds if bounds.get(r.number)]
-    proven = provable(experiment, directory) and not outcome.status["passages"]
+    proven = bounded and provable(experiment, directory) and not outcome.status["passages"]
     seconds = [r.seconds for r in rounds]
     value: dict[str, Any] = {
         **_verdict(verdict),
@@ -112,7 +114,7 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
 
 def _identical(directory: RunDirectory) -> bool | None:
     final = directory.read_whole("final.json")
-    return None if final is None else bool(final["identical"])
+    return None if final is None or final["identical"] is None else bool(final["identical"])
 
 
 def _evidence(

@@ -1,0 +1,95 @@
+"""What happens in a simulation, as it goes on: written down as a run's, and told to whoever watches."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from testbed.controller.outcome import status
+from testbed.emulation.history import link_record
+from testbed.link import LinkState
+from testbed.plan import Plan
+from testbed.run.directory import RunDirectory
+from testbed.run.display import Display, Snapshot
+from testbed.run.manifest import Manifest
+from testbed.run.verdict import SIMULATED
+from testbed.simulation.stage import Stage
+from testbed.spec.experiment import Experiment
+
+#: Rounds may take a millisecond each, and who watches sees four frames a second.
+SHOWN_EACH_S = 0.25
+#: States of the links of so many members at most are written down, second by second.
+MOST_NOTED = 128
+
+
+class SimulatedStory:
+    """Writes into a run's `directory`, and shows."""
+
+    def __init__(self, directory: RunDirectory, display: Display, stage: Stage) -> None:
+        self._directory = directory
+        self._display = display
+        self._stage = stage
+        self._happened: list[str] = []
+        self._states: Mapping[str, LinkState] = {}
+        self._seen_s = -1.0
+        self._shown_s = 0.0
+
+    def begins(self, experiment: Experiment, how: Mapping[str, Any]) -> None:
+        """Training does; `how` it is simulated stands in the manifest."""
+        began_s = self._stage.agenda.clocks.zero_s
+        self._manifest = Manifest(self._directory, experiment, backend=SIMULATED, simulated=how)
+        self._manifest.add(training_started_s=began_s, passages=[])
+
+    def ended(self, at_s: float) -> None:
+        """It has ended, so long after it began."""
+        self._manifest.add(ended_s=self._stage.agenda.clocks.zero_s + at_s)
+
+    def happened(self, kind: str, target: str) -> None:
+        """Something has happened to the network, now."""
+        self._happened.append(f"{kind} {target}")
+        record = {"at_s": self._stage.agenda.clocks.unix(), "kind": kind, "target": target}
+        self._directory.append("events.jsonl", record)
+
+    def sampled(self, sample: Mapping[str, Any]) -> None:
+        """What links carried is sampled once more."""
+        self._directory.append("traffic.jsonl", sample)
+
+    def watch(self, number: int, until_s: float) -> None:
+        """A round is over; links are known up to a moment."""
+        self._note_links(until_s)
+        if time.monotonic() - self._shown_s < SHOWN_EACH_S:
+            return
+        self._shown_s = time.monotonic()
+        now = status(self._stage.controller)
+        metrics = now["metrics"]
+        self._display.show(
+            Snapshot(
+                round=number,
+                rounds=now["rounds"],
+                loss=metrics.get("loss"),
+                accuracy=metrics.get("accuracy"),
+                seconds_per_round=now["round_seconds"],
+                plan=Plan.from_json(now["plan"]),
+                states=self._states,
+                throughput={},
+                events=tuple(self._happened),
+            )
+        )
+
+    def _note_links(self, until_s: float) -> None:
+        """Write down what links have become since the last time."""
+        if len(self._stage.controller.spec.members) > MOST_NOTED:
+            return
+        for state in self._stage.underlay.since(max(self._seen_s, 0.0)):
+            if state.at_s > until_s:
+                break
+            if state.at_s <= self._seen_s:
+                continue
+            at_s = self._stage.agenda.clocks.zero_s + state.at_s
+            for name, link in state.states.items():
+                if self._states.get(name) != link:
+                    self._directory.append("links.jsonl", link_record(at_s, name, link))
+            for name in self._states.keys() - state.states.keys():
+                self._directory.append("links.jsonl", {"at_s": at_s, "link": name, "removed": True})
+            self._states, self._seen_s = state.states, state.at_s
