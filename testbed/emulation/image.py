@@ -52,6 +52,7 @@ WORKER_CODE = (
     "plan.py",
     "protocol.py",
     "schema.py",
+    "scheme_autoload.py",
     "tls.py",
     "torch_backend.py",
     "workload.py",
