@@ -45,13 +45,17 @@ ARROWS: dict[str, set[str]] = {
         *("launch", "controller", "emulation", "planning", "telemetry", "spec", "schemes", "trace"),
         *("compiler", "workload", "plan", "protocol", "link", "atomic_file"),
     },
+    "simulation": {
+        *("run", "controller", "emulation", "planning", "telemetry", "spec", "schemes", "trace", "sync", "worker"),
+        *("workload", "plan", "protocol", "link"),
+    },
     "report": {"run", "planning", "telemetry", "spec", "trace", "plan", "protocol", "schema", "link", "atomic_file"},
     "result": {"run", "report"},
     "__init__": {"result", "emulation", "spec"},
     "__main__": {"cli"},
     "cli": {
         *("run", "report", "controller", "emulation", "planning", "telemetry", "spec", "trace", "plan", "link"),
-        *("launch", "certificates", "compiler", "starts"),
+        *("launch", "certificates", "compiler", "starts", "simulation"),
     },
 }
 

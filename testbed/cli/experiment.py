@@ -1,4 +1,4 @@
-"""The verbs that run experiments: `run` and `compare`."""
+"""The verbs that run experiments: `run`, `compare` and `simulate`."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ def register(app: typer.Typer) -> None:
     """Add the verbs."""
     app.command()(run)
     app.command()(compare)
+    app.command()(simulate)
 
 
 def overrides(pairs: list[str]) -> dict[str, str]:
@@ -42,6 +43,28 @@ def run(experiment: Experiment, set_: Set = [], strict: Strict = False) -> None:
     with _ended_in_words():
         outcome = execute(experiment, changes, strict, _page, Display())
     if not outcome.finished or outcome.page is None or (strict and outcome.verdict != "trusted"):
+        raise typer.Exit(FAILED)
+
+
+def simulate(
+    experiment: Experiment,
+    set_: Set = [],  # noqa: B006
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="of all that is drawn at random; the file's by default")
+    ] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="how many; as the file says by default")] = None,
+    gradients: Annotated[bool, typer.Option("--gradients", help="train for real, in one process")] = False,
+) -> None:
+    """Simulate an experiment: rounds, re-planning and events on simulated time, with the same run directory."""
+    from testbed.run.display import Display
+    from testbed.simulation.execute import simulate as simulated
+
+    changes = overrides(set_)
+    changes |= {"seed": str(seed)} if seed is not None else {}
+    changes |= {"train.rounds": str(rounds)} if rounds is not None else {}
+    with _ended_in_words():
+        outcome = simulated(experiment, changes, gradients, _page, Display())
+    if not outcome.finished:
         raise typer.Exit(FAILED)
 
 

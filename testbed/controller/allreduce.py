@@ -9,11 +9,11 @@ a member comes       a plan with it is adopted as any other; it begins from a ne
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from testbed.controller.actions import Actions, After, Announce, Fail, TellAll
+from testbed.controller.clocks import SYSTEM, Clocks
 from testbed.controller.contradiction import Contradiction
 from testbed.controller.coordinator import Coordinator
 from testbed.controller.group_state import GroupState
@@ -22,7 +22,6 @@ from testbed.controller.progress import GroupProgress
 from testbed.controller.recovery import Recovery
 from testbed.controller.round_log import ReportedRound
 from testbed.controller.spec import ControllerSpec, PlanningSpec
-from testbed.plan import Plan, PlanError
 from testbed.planning import Pair, PhysicalLink, Policy
 from testbed.protocol import Arrived, ControlMessage, Goodbye, Held, Hello, Holding, Lost, Rejoin, Renew, Report, Stop
 
@@ -32,9 +31,9 @@ log = logging.getLogger(__name__)
 class AllReduceCoordinator(Coordinator):
     """Follows the `group`'s rounds, has it go by better plans, and go on where members leave and come."""
 
-    def __init__(self, spec: ControllerSpec, planning: PlanningSpec, out: Path) -> None:
-        super().__init__(spec)
-        self.group = GroupState(spec, planning, self.identities, out)
+    def __init__(self, spec: ControllerSpec, planning: PlanningSpec, out: Path, clocks: Clocks = SYSTEM) -> None:
+        super().__init__(spec, clocks)
+        self.group = GroupState(spec, planning, self.identities, out, clocks)
         self.progress = GroupProgress(self.group)
         self.planner = Planner(self.group, out)
         self._recovery = Recovery(self.group, self.planner, self._lose)
@@ -67,14 +66,14 @@ class AllReduceCoordinator(Coordinator):
             raise Contradiction(f"{hello.member!r} says where it stands in a run that it can't have been in")
         if rejoin.newest > (made := self.group.plans.epochs.newest):
             raise Contradiction(f"{hello.member!r} knows of epoch {rejoin.newest}, and the newest is {made}")
-        plan = plan_of(rejoin, self.spec.members)
+        plan = self.group.plans.said(rejoin, self.spec.members)
         membership = self.group.membership
         if anew or membership.away:
             self.group.plans.recover(plan, begins=anew)
         if anew:
             membership.recover(plan, dict(rejoin.roster))
             yield from self._run()
-        yield from membership.came_back(hello, rejoin, time.monotonic())
+        yield from membership.came_back(hello, rejoin, self.clocks.monotonic())
         if membership.orphaned:
             yield from self.group.abort("the controller was away when a member was lost")
 
@@ -85,14 +84,14 @@ class AllReduceCoordinator(Coordinator):
         self.planner.comes(hello.member)
 
     def receive(self, message: ControlMessage) -> Actions:
-        membership, now = self.group.membership, time.monotonic()
+        membership, now = self.group.membership, self.clocks.monotonic()
         match message:
             case Report():
                 self.check_names(message)
                 yield from self._reported(message)
             case Arrived():
                 self.check_names(message)
-                if self.planner.monitor.arrived(message, time.time()):
+                if self.planner.monitor.arrived(message, self.clocks.unix()):
                     yield from self.planner.measured()
             case Held():
                 yield from self.planner.swaps.held(message)
@@ -115,7 +114,7 @@ class AllReduceCoordinator(Coordinator):
             yield from self._lose({member: why})
             return
         self.group.membership.leases.hang_up(member)
-        yield from self._lose(self.group.membership.gone(time.monotonic()))
+        yield from self._lose(self.group.membership.gone(self.clocks.monotonic()))
         yield from self.planner.swaps.not_come(member, why)
 
     def proceed(self) -> Actions:
@@ -134,11 +133,11 @@ class AllReduceCoordinator(Coordinator):
         """From now on members train, and are looked after."""
         self.running, self.group.phase = True, "running"
         if self.spec.elastic:
-            self.group.membership.begin(time.monotonic())
+            self.group.membership.begin(self.clocks.monotonic())
             yield After(self.group.membership.look_s, self._look)
 
     def _look(self) -> Actions:
-        now = time.monotonic()
+        now = self.clocks.monotonic()
         yield from self._lose(self.group.membership.gone(now))
         if self.running and (why := self.group.membership.torn(now)):
             log.warning("%s", why)
@@ -162,7 +161,7 @@ class AllReduceCoordinator(Coordinator):
         newest = self.group.plans.newest
         if report.epoch > newest:
             raise Contradiction(f"it went by the plan of epoch {report.epoch}, and the newest is {newest}")
-        self.group.membership.leases.advance(report.member, time.monotonic())
+        self.group.membership.leases.advance(report.member, self.clocks.monotonic())
         if (done := self.group.rounds.add(report)) is not None:
             yield from self._round_over(done)
 
@@ -172,7 +171,7 @@ class AllReduceCoordinator(Coordinator):
         if swap is not None and swap.joins:
             self.group.membership.admit(swap.joins)
             self.note("came", swap.joins, done.number, swap.plan.epoch)
-        fell = self.planner.monitor.round_over(done, time.time())
+        fell = self.planner.monitor.round_over(done, self.clocks.unix())
         yield from self.planner.round_over(done.summary().finished_s, fell)
         yield Announce()
 
@@ -205,7 +204,7 @@ class AllReduceCoordinator(Coordinator):
         if (left := len(self.present)) < group.membership.quorum:
             yield Fail(f"{reason}; {left} members are left, and the quorum is {group.membership.quorum}")
             return
-        yield from group.membership.abort(epoch, reason, time.monotonic())
+        yield from group.membership.abort(epoch, reason, self.clocks.monotonic())
 
     # The run and people
 
@@ -214,19 +213,3 @@ class AllReduceCoordinator(Coordinator):
 
     def force(self, policy: Policy) -> None:
         self.planner.force(policy)
-
-
-def plan_of(rejoin: Rejoin, members: Collection[str]) -> Plan:
-    """The plan that one of the members goes by; Contradiction when there can be none such in this run."""
-    who = f"{rejoin.member!r} does not say where it stands"
-    if strangers := sorted({*rejoin.roster, *map(str, rejoin.plan.get("members", ()))} - {*members}):
-        raise Contradiction(f"{who}: {strangers[0]!r:.80} is no member of this run")
-    try:
-        plan = Plan.from_json(rejoin.plan)
-    except PlanError as error:
-        raise Contradiction(f"{who}: {error}") from error
-    if missing := sorted(set(plan.members) - set(rejoin.roster)):
-        raise Contradiction(f"{who}: its plan has {missing[0]!r}, and its roster has not")
-    if plan.epoch > rejoin.newest:
-        raise Contradiction(f"{who}: its plan is of epoch {plan.epoch}, and the newest is {rejoin.newest}")
-    return plan

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Literal
 
 from testbed.controller.actions import Actions
+from testbed.controller.clocks import SYSTEM, Clocks
 from testbed.controller.contradiction import Contradiction
 from testbed.controller.identity import Identities
 from testbed.controller.membership_event import MembershipEvent
@@ -27,8 +27,9 @@ class Coordinator(ABC):
 
     progress: Progress
 
-    def __init__(self, spec: ControllerSpec) -> None:
+    def __init__(self, spec: ControllerSpec, clocks: Clocks = SYSTEM) -> None:
         self.spec = spec
+        self.clocks = clocks
         self.running = False
         self.goodbyes: dict[str, Goodbye] = {}
         self.events: list[MembershipEvent] = []
@@ -56,7 +57,7 @@ class Coordinator(ABC):
         self, kind: Literal["left", "came"], member: str, after: int | None, epoch: int = 0, why: str = ""
     ) -> None:
         """Put on record that a member left or came: `after` which round, or in which iteration."""
-        self.events.append(MembershipEvent(kind, member, time.time(), after, epoch, why))
+        self.events.append(MembershipEvent(kind, member, self.clocks.unix(), after, epoch, why))
 
     # Members
 

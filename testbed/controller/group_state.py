@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Literal
 
 from testbed.controller.actions import Actions
+from testbed.controller.clocks import Clocks
 from testbed.controller.epochs import Epochs
 from testbed.controller.identity import Identities
 from testbed.controller.knowledge import Knowledge
@@ -24,12 +24,15 @@ class GroupState:
     `phase` says whether members are there already, and whether the run is over.
     """
 
-    def __init__(self, spec: ControllerSpec, planning: PlanningSpec, identities: Identities, out: Path) -> None:
+    def __init__(
+        self, spec: ControllerSpec, planning: PlanningSpec, identities: Identities, out: Path, clocks: Clocks
+    ) -> None:
+        self.clocks = clocks
         self.phase: Literal["waiting", "running", "over"] = "waiting"
         self.jobs = spec.jobs
         self.planning = planning
         self.membership = AllReduceMembership(identities, spec.elastic)
-        self.plans = PlanHistory(Epochs(out / "epochs.json"))
+        self.plans = PlanHistory(Epochs(out / "epochs.json"), clocks)
         self.rounds = RoundLog(self._expected)
         self.knowledge = Knowledge(planning.view)
         self._elastic = spec.elastic is not None
@@ -69,7 +72,7 @@ class GroupState:
 
     def abort(self, why: str) -> Actions:
         """Have those who are present say what they hold, and go on under another plan."""
-        yield from self.membership.abort(self.plans.next_epoch(), why, time.monotonic())
+        yield from self.membership.abort(self.plans.next_epoch(), why, self.clocks.monotonic())
 
     def _expected(self, epoch: int) -> frozenset[str]:
         """The members that report the rounds of an epoch."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 from testbed.controller.actions import Actions, Tell
 from testbed.controller.decision_log import DecisionLog
 from testbed.controller.explore import Explorer
@@ -61,5 +59,7 @@ class NetworkMonitor:
             name: [pair for pair in pairs if present.issuperset(pair)]
             for name, pairs in group.knowledge.unknown(now).items()
         }
-        for member, probe in self._explorer.probes(unknown, group.knowledge.view(now), time.monotonic()).items():
+        for member, probe in self._explorer.probes(
+            unknown, group.knowledge.view(now), self._group.clocks.monotonic()
+        ).items():
             yield Tell(member, probe)

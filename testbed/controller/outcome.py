@@ -5,19 +5,29 @@ from __future__ import annotations
 import logging
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, Protocol
 
+from testbed.controller.coordinator import Coordinator
+from testbed.controller.spec import ControllerSpec
+from testbed.protocol import Hello
 from testbed.telemetry.store import write_json
-
-if TYPE_CHECKING:
-    from testbed.controller.service import ControllerService
 
 log = logging.getLogger(__name__)
 
 State = Literal["waiting", "running", "done", "failed"]
 
 
-def status(controller: ControllerService) -> dict[str, Any]:
+class Controller(Protocol):
+    """Whoever carries out what a coordinator asks for. `hellos` are what its members said as they came."""
+
+    spec: ControllerSpec
+    coordinator: Coordinator
+    state: State
+    failure: str
+    hellos: dict[str, Hello]
+
+
+def status(controller: Controller) -> dict[str, Any]:
     """The state in short; times are Unix seconds, rates bit/s of frames as links were measured."""
     return {
         "state": controller.state,
@@ -31,7 +41,7 @@ def status(controller: ControllerService) -> dict[str, Any]:
     }
 
 
-def write_final(path: Path, controller: ControllerService) -> None:
+def write_final(path: Path, controller: Controller) -> None:
     """Put on record what came of the run; where the disk does not let it, only the log says so."""
     try:
         write_json(path, final(controller))
@@ -39,14 +49,14 @@ def write_final(path: Path, controller: ControllerService) -> None:
         log.error("what came of the run can't be recorded: %s", error)
 
 
-def final(controller: ControllerService) -> dict[str, Any]:
+def final(controller: Controller) -> dict[str, Any]:
     """What came of the run."""
     goodbyes, present = controller.coordinator.goodbyes, controller.coordinator.present
     digests = {goodbye.digest for goodbye in goodbyes.values()}
     return {
         "state": controller.state,
         "failure": controller.failure,
-        "identical": len(digests) == 1 and "" not in digests and goodbyes.keys() >= present,
+        "identical": None if digests == {""} else len(digests) == 1 and goodbyes.keys() >= present,
         "passages": _events(controller),
         "members": {
             member: {
@@ -62,5 +72,5 @@ def final(controller: ControllerService) -> dict[str, Any]:
     }
 
 
-def _events(controller: ControllerService) -> list[dict[str, Any]]:
+def _events(controller: Controller) -> list[dict[str, Any]]:
     return [asdict(event) for event in controller.coordinator.events]

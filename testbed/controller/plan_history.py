@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Collection, Sequence
 
+from testbed.controller.clocks import Clocks
 from testbed.controller.contradiction import Contradiction
 from testbed.controller.epochs import Epochs
 from testbed.controller.round_log import RoundSummary
 from testbed.controller.swaps import Swap
-from testbed.plan import Plan
+from testbed.plan import Plan, PlanError
+from testbed.protocol import Rejoin
 
 log = logging.getLogger(__name__)
 
@@ -21,8 +22,9 @@ class PlanHistory:
     Times are Unix seconds. A plan that was dropped may come into force all the same, where members had agreed on it.
     """
 
-    def __init__(self, epochs: Epochs) -> None:
+    def __init__(self, epochs: Epochs, clocks: Clocks) -> None:
         self.epochs = epochs
+        self._clocks = clocks
         self.plan: Plan
         self.pending: Swap | None = None
         self.swaps: list[Swap] = []
@@ -49,7 +51,7 @@ class PlanHistory:
 
     def prepare(self, plan: Plan, reason: str, after_round: int, joins: str) -> Swap:
         """The members are to prepare for another plan; with a member that `joins`, if it says so."""
-        swap = Swap(plan, reason, time.time(), after_round, joins=joins)
+        swap = Swap(plan, reason, self._clocks.unix(), after_round, joins=joins)
         self.pending = self._prepared[plan.epoch] = swap
         self.swaps.append(swap)
         self._know(plan)
@@ -81,12 +83,29 @@ class PlanHistory:
 
     def resume(self, plan: Plan, why: str, after_round: int) -> None:
         """The plan is in force: those who are left had nothing to agree on."""
-        swap = Swap(plan, why, time.time(), after_round, set(plan.members), time.time())
+        now_s = self._clocks.unix()
+        swap = Swap(plan, why, now_s, after_round, set(plan.members), now_s)
         self._prepared = {plan.epoch: swap}
         self.plan = plan
         self.swaps.append(swap)
         self._know(plan)
         log.info("epoch %d: %s", plan.epoch, why)
+
+    @staticmethod
+    def said(rejoin: Rejoin, members: Collection[str]) -> Plan:
+        """The plan that one of the members goes by; Contradiction when there can be none such in this run."""
+        who = f"{rejoin.member!r} does not say where it stands"
+        if strangers := sorted({*rejoin.roster, *map(str, rejoin.plan.get("members", ()))} - {*members}):
+            raise Contradiction(f"{who}: {strangers[0]!r:.80} is no member of this run")
+        try:
+            plan = Plan.from_json(rejoin.plan)
+        except PlanError as error:
+            raise Contradiction(f"{who}: {error}") from error
+        if missing := sorted(set(plan.members) - set(rejoin.roster)):
+            raise Contradiction(f"{who}: its plan has {missing[0]!r}, and its roster has not")
+        if plan.epoch > rejoin.newest:
+            raise Contradiction(f"{who}: its plan is of epoch {plan.epoch}, and the newest is {rejoin.newest}")
+        return plan
 
     def recover(self, plan: Plan, begins: bool) -> None:
         """A member that was there before goes by this plan. Contradiction when there can be none such.

@@ -9,7 +9,6 @@ There is one at a time. What is in force is for the members to say: they agreed 
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Collection
 from functools import partial
 
@@ -39,10 +38,10 @@ class PlanSwaps:
         group = self._group
         swap = group.plans.prepare(plan, reason, group.last_round or 0, joins)
         if joins:
-            edges = group.knowledge.view(time.time()).edges
+            edges = group.knowledge.view(self._group.clocks.unix()).edges
             swap.holders.add(joins)
             rates = {source: edge.rate_bps for (source, to), edge in edges.items() if to == joins}
-            yield from group.membership.prepare(plan, joins, group.jobs[joins], rates, time.monotonic())
+            yield from group.membership.prepare(plan, joins, group.jobs[joins], rates, self._group.clocks.monotonic())
         else:
             yield TellAll(Prepare(plan.to_json()))
         answered_s = max(job.round_timeout_s for job in group.jobs.values()) + HOLD_MARGIN_S
@@ -56,7 +55,7 @@ class PlanSwaps:
         if held.refusal:
             yield from self._give_up(swap, f"{held.member} can't hold it: {held.refusal}")
         else:
-            swap.hold(held.member, time.time())
+            swap.hold(held.member, self._group.clocks.unix())
             if swap.held_s is not None and not swap.joins:
                 yield TellAll(Confirm(swap.plan.epoch))
         yield Announce()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -60,7 +59,7 @@ class Planner:
 
     def start(self) -> None:
         """Make the first plan. PolicyError when the first view has none."""
-        view = self._group.view(time.time())
+        view = self._group.view(self._group.clocks.unix())
         plan = self._group.plan(self.policy, view)
         self._group.plans.begin(plan)
         self._log.store(plan)
@@ -76,7 +75,7 @@ class Planner:
 
     def change_network(self, links: Mapping[str, PhysicalLink], routes: Mapping[Pair, tuple[str, ...]]) -> None:
         """The underlay is another one now: look at it at once. ViewError when it contradicts itself."""
-        self._group.knowledge.redeclare(links, routes, time.time())
+        self._group.knowledge.redeclare(links, routes, self._group.clocks.unix())
         self._declarations += 1
         self._requests.ask(PlanRequest("network"))
 
@@ -91,18 +90,18 @@ class Planner:
 
     def round_over(self, finished_s: float, fell: bool) -> Actions:
         """Links were measured by a round that is over. Where one `fell`, or after a while, it is time to look again."""
-        now = time.time()
+        now = self._group.clocks.unix()
         self._track.round_over()
         if fell:
             self._track.link_fell()
         yield from self.monitor.probes(now)
-        if fell or time.monotonic() - self._considered >= self._group.planning.period_s:
+        if fell or self._group.clocks.monotonic() - self._considered >= self._group.planning.period_s:
             self._ask_if_affordable(finished_s, urgent=fell)
 
     def measured(self) -> Actions:
         """Links were measured in the midst of a round. Where one fell another plan is looked for at once: what members
         come to hold in the midst of a round they may go by in the next."""
-        now = time.time()
+        now = self._group.clocks.unix()
         yield from self.monitor.probes(now)
         fell = self._group.knowledge.fell(now)
         if fell and (min(fell.values()) < HALVED or self._track.standing(now, self.monitor.measured_s).slow):
@@ -116,7 +115,7 @@ class Planner:
             return
         if planning.hold or self._group.rounds_left < planning.dwell_rounds:
             return
-        standing = self._track.standing(time.time(), self.monitor.measured_s)
+        standing = self._track.standing(self._group.clocks.unix(), self.monitor.measured_s)
         if standing.settled(planning.dwell_rounds) and self._allowance.has_some(now, urgent):
             self._requests.ask(PlanRequest("period"))
 
@@ -129,7 +128,7 @@ class Planner:
             request = self._requests.take()
             if request.reason == "dropped":
                 decision = Decision(False, request.why, None, float("inf"))
-                yield from self._record(request, group.view(time.time()), decision, group.plans.plan)
+                yield from self._record(request, group.view(self._group.clocks.unix()), decision, group.plans.plan)
             elif group.plans.pending is not None or group.membership.reconfiguration is not None:
                 self._requests.defer(request)
             elif group.phase != "over" and request.joins not in group.membership.present:
@@ -138,7 +137,7 @@ class Planner:
     def _think(self, request: PlanRequest) -> Actions:
         """See what comes of a request, by the view of the newest declaration."""
         self._busy = True
-        now, self._considered = time.time(), time.monotonic()
+        now, self._considered = self._group.clocks.unix(), self._group.clocks.monotonic()
         planning, knowledge, rounds = self._group.planning, self._group.knowledge, self._group.rounds
         question = Question(
             view=self._group.view(now, request.joins),
@@ -151,7 +150,9 @@ class Planner:
             anyway=f"{request.joins} comes" if request.joins else "forced" if request.reason == "forced" else "",
         )
         rules = Rules(1.0 if planning.hold else planning.margin, planning.dwell_rounds)  # nothing saves all of a round
-        work = partial(propose, request.policy or self.policy, self._group.dress, rules, question)
+        work = partial(
+            propose, request.policy or self.policy, self._group.dress, rules, question, self._group.clocks.processor
+        )
         asked = (request, question.current, self._declarations, rounds.count)
         yield Background(work, partial(self._thought, *asked))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from dataclasses import asdict
 from typing import Any
@@ -42,7 +41,7 @@ class GroupProgress(Progress):
 
     def status(self) -> dict[str, Any]:
         last, pending, plan = self._group.rounds.last, self._group.plans.pending, self._group.plans.plan
-        estimates = self._group.knowledge.estimates(time.time())
+        estimates = self._group.knowledge.estimates(self._group.clocks.unix())
         metrics: dict[str, float | None] = {}
         for done in self._group.rounds.complete[-NEWEST_ROUNDS:]:
             metrics.update(done.metrics)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from statistics import median
@@ -54,11 +53,12 @@ class Proposal:
 Dress = Callable[[Plan, View], Plan]
 
 
-def propose(policy: Policy, dress: Dress, rules: Rules, question: Question) -> Proposal:
-    """The policy's plan, or one that was in force before, and the judgement of it."""
-    began_s = time.thread_time()
+def propose(policy: Policy, dress: Dress, rules: Rules, question: Question, processor: Callable[[], float]) -> Proposal:
+    """The policy's plan, or one that was in force before, and the judgement of it; `processor` says the seconds that
+    this thread has used of one."""
+    began_s = processor()
     proposal = _propose(policy, dress, rules, question)
-    return replace(proposal, seconds=time.thread_time() - began_s)
+    return replace(proposal, seconds=processor() - began_s)
 
 
 def _propose(policy: Policy, dress: Dress, rules: Rules, asked: Question) -> Proposal:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -43,7 +42,7 @@ class Recovery:
         if odd := disagreeing(change.holdings.values()):
             yield from self._lose(odd)
             return
-        work = partial(self._plan_for, self._group.view(time.time()), change.epoch)
+        work = partial(self._plan_for, self._group.view(self._group.clocks.unix()), change.epoch)
         yield Background(work, partial(self._go_on, change, membership.present))
 
     def _plan_for(self, view: View, epoch: int) -> Plan | PolicyError:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from pathlib import Path
 
 import msgspec
 
+from testbed.controller.clocks import SYSTEM, Clocks
 from testbed.controller.contradiction import Contradiction
 from testbed.protocol import Arrived, ControlMessage, Report
 from testbed.telemetry.store import Records
@@ -21,7 +21,8 @@ class ReportLog:
     """Writes `rounds.jsonl`, members' reports of rounds, and `arrivals.jsonl`, what came in during long ones; of a run
     of so many `rounds`."""
 
-    def __init__(self, out: Path, rounds: int) -> None:
+    def __init__(self, out: Path, rounds: int, clocks: Clocks = SYSTEM) -> None:
+        self._clocks = clocks
         self._files = {Report: Records(out / "rounds.jsonl"), Arrived: Records(out / "arrivals.jsonl")}
         self._most_bytes = min(max(LEAST_BYTES, ROUND_BYTES * rounds), MOST_BYTES)
         self._written: Counter[str] = Counter()
@@ -32,7 +33,7 @@ class ReportLog:
             return
         if self._written[message.member] >= self._most_bytes:
             raise Contradiction(f"its reports fill the {self._most_bytes} bytes that the run's records have for each")
-        record = {"at_s": time.time(), **msgspec.to_builtins(message)}
+        record = {"at_s": self._clocks.unix(), **msgspec.to_builtins(message)}
         del record["kind"]
         self._written[message.member] += self._files[type(message)].append(record)
 

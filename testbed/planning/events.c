@@ -6,6 +6,9 @@
  *
  *     begin --> add --(all contributions)--> put: to the parent          put --> start --(sent)--> arrive --> add, accept
  *                 `--(at the root, the key whole)--> accept --> put: to the children
+ *
+ * Of several networks each is in force from a moment of its own on, whatever is on its way then: what is being sent goes
+ * on at the new one's rates, and what was sent arrives as it would have.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -20,7 +23,7 @@
 
 /* What comes in, as `events.py` has it: the same names in the same order. */
 struct sizes {
-    int64_t flows, capacities, items, members, positions, keys, routes, rounds;
+    int64_t flows, capacities, items, members, positions, keys, routes, rounds, networks;
 };
 struct network {
     const int64_t *target;
@@ -39,6 +42,11 @@ struct work {
 };
 struct routes {
     const int64_t *relieves, *direct, *first, *hops;
+};
+/* What goes out. Of rounds and members: when each finished. Of flows: the bytes that it sent. Of chunks: when each began
+ * to be sent and had been, and when it came; those that an auxiliary route carried have none of it. */
+struct found {
+    double *finished_s, *sent, *began_s, *ended_s, *came_s;
 };
 
 struct flow {
@@ -67,10 +75,13 @@ struct relay {
 
 struct simulation {
     const struct sizes *n;
-    const struct network *network;
+    const struct network *network; /* the one in force; */
+    const double *next_s;          /* when the one after it is, */
+    int64_t coming;                /* of so many to come */
     const struct items *items;
     const struct work *work;
     const struct routes *routes;
+    const struct found *found;
     double now;
     bool changed;           /* whether rates do */
     bool *ready, *gone;     /* of chunks */
@@ -81,7 +92,6 @@ struct simulation {
     int32_t *awaited;       /* of rounds, members and positions: the contributions still to come */
     int32_t *keyed;         /* of rounds and keys: the positions whose sum is not whole */
     int64_t *missing;       /* of rounds and members: the positions without a mean */
-    double *finished_s;     /* of rounds and members */
     /* Of capacities, while rates are shared: what is left, among how many flows, and whether it is used up. */
     double *room;
     int64_t *users;
@@ -126,6 +136,8 @@ static void start(struct simulation *s, int64_t f, int64_t chunk)
     flow->sending = chunk;
     flow->left = s->items->size[chunk % s->n->items];
     flow->sent += flow->left;
+    if (!is_relay(s, f))
+        s->found->began_s[chunk] = s->now;
 }
 
 /* An item may be sent. */
@@ -143,7 +155,7 @@ static void put(struct simulation *s, int64_t k, int64_t i)
 /* Member m has the mean of everything, and goes on. */
 static void finish(struct simulation *s, int64_t k, int64_t m)
 {
-    s->finished_s[k * s->n->members + m] = s->now;
+    s->found->finished_s[k * s->n->members + m] = s->now;
     if (k + 1 < s->n->rounds) {
         s->members[m].current = k + 1;
         s->members[m].begin_s = s->now + s->work->compute_s[m];
@@ -243,6 +255,8 @@ static void relieve(struct simulation *s)
 static void end(struct simulation *s, int64_t f)
 {
     struct flow *flow = &s->flows[f];
+    if (!is_relay(s, f))
+        s->found->ended_s[flow->sending] = s->now;
     *arrival(flow, flow->tail++) = (struct arrival){s->now + s->network->delay_s[f], flow->sending};
     if (flow->waiting) {
         start(s, f, take(s, f));
@@ -257,14 +271,20 @@ static void end(struct simulation *s, int64_t f)
 /* All that happens by now, but for what ends being sent. */
 static void arrive(struct simulation *s)
 {
+    for (; s->coming && *s->next_s <= s->now; s->coming--, s->next_s++) {
+        s->network++;
+        s->changed = true;
+    }
     for (int64_t f = 0; f < s->n->flows; f++) {
         struct flow *flow = &s->flows[f];
         while (flow->head < flow->tail && arrival(flow, flow->head)->at_s <= s->now) {
             int64_t chunk = arrival(flow, flow->head++)->chunk;
-            if (is_relay(s, f))
+            if (is_relay(s, f)) {
                 hop(s, chunk, f);
-            else
-                deliver(s, chunk, s->network->target[f]);
+                continue;
+            }
+            s->found->came_s[chunk] = s->now;
+            deliver(s, chunk, s->network->target[f]);
         }
     }
     for (int64_t f = 0; f < s->n->flows; f++)
@@ -283,10 +303,11 @@ static void arrive(struct simulation *s)
         }
 }
 
-/* When something arrives next, a member begins, or an acknowledgement comes back from an auxiliary route. */
+/* When something arrives next, a member begins, an acknowledgement comes back from an auxiliary route, or the network
+ * becomes another. */
 static double next_event(const struct simulation *s)
 {
-    double at_s = INFINITY;
+    double at_s = s->coming ? *s->next_s : INFINITY;
     for (int64_t m = 0; m < s->n->members; m++)
         at_s = fmin(at_s, s->members[m].begin_s);
     for (int64_t f = 0; f < s->n->flows; f++) {
@@ -403,9 +424,11 @@ static void begin(struct simulation *s)
             s->keyed[k * n->keys + s->work->key[p]]++;
         for (int64_t m = 0; m < n->members; m++) {
             s->missing[k * n->members + m] = n->positions;
-            s->finished_s[k * n->members + m] = INFINITY;
+            s->found->finished_s[k * n->members + m] = INFINITY;
         }
     }
+    for (int64_t c = 0; c < n->rounds * n->items; c++)
+        s->found->began_s[c] = s->found->ended_s[c] = s->found->came_s[c] = NAN;
 }
 
 static bool allocate(void *array, int64_t count, size_t size)
@@ -413,12 +436,13 @@ static bool allocate(void *array, int64_t count, size_t size)
     return (*(void **)array = calloc((size_t)count + 1, size)) != NULL;
 }
 
-/* When each member finished each round, and the bytes that each flow carried; false where memory is out. */
-bool simulate(const struct sizes *n, const struct network *network, const struct items *items, const struct work *work,
-              const struct routes *routes, double *finished_s, double *sent)
+/* Of the `networks` the first is in force at the beginning, each other one from its moment in `from_s` on. False where
+ * memory is out. */
+bool simulate(const struct sizes *n, const struct network *networks, const double *from_s, const struct items *items,
+              const struct work *work, const struct routes *routes, const struct found *found)
 {
-    struct simulation s = {.n = n, .network = network, .items = items, .work = work, .routes = routes,
-                           .finished_s = finished_s};
+    struct simulation s = {.n = n, .network = networks, .next_s = from_s, .coming = n->networks - 1, .items = items,
+                           .work = work, .routes = routes, .found = found};
     bool fits = allocate(&s.ready, n->rounds * n->items, sizeof *s.ready) &&
                 allocate(&s.gone, n->rounds * n->items, sizeof *s.gone) &&
                 allocate(&s.flows, n->flows, sizeof *s.flows) &&
@@ -436,7 +460,7 @@ bool simulate(const struct sizes *n, const struct network *network, const struct
         begin(&s);
         run(&s);
         for (int64_t f = 0; f < n->flows; f++)
-            sent[f] = s.flows[f].sent;
+            found->sent[f] = s.flows[f].sent;
     }
     void *arrays[] = {s.ready, s.gone, s.flows, s.arrivals, s.members, s.relays, s.awaited,
                       s.keyed, s.missing, s.room, s.users, s.full, s.busy};

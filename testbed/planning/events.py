@@ -8,7 +8,7 @@ A connection ("flow") carries items in a fixed order, the one in which senders p
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -70,22 +70,44 @@ class AuxiliaryRoutes(NamedTuple):
     hops: Ints
 
 
+class Found(NamedTuple):
+    """When each member finished each round (rounds × members), and the bytes that each flow sent. When each item of each
+    round (rounds × items) began to be sent, had been sent, and had come; NaN where an auxiliary route carried it."""
+
+    finished_s: Floats
+    sent: Floats
+    began_s: Floats
+    ended_s: Floats
+    came_s: Floats
+
+
 def run(
-    network: FlowNetwork, items: Items, work: MemberWork, auxiliary: AuxiliaryRoutes, rounds: int
-) -> tuple[Floats, Floats]:
-    """When each member finished each round, and the bytes that each flow carried. Other threads go on meanwhile."""
+    network: FlowNetwork,
+    items: Items,
+    work: MemberWork,
+    auxiliary: AuxiliaryRoutes,
+    rounds: int,
+    later: Sequence[tuple[float, FlowNetwork]] = (),
+) -> Found:
+    """What came of the rounds. Other threads go on meanwhile.
+
+    The network becomes each of the `later` ones, of the same flows and as many capacities, at its moment, in order.
+    """
     members, positions = work.awaited.shape
-    counts = (len(network.target), len(network.capacity), len(items.flow), members, positions, len(work.key_first))
-    sizes = np.array([*counts, len(auxiliary.relieves), rounds], dtype=np.int64)
-    finished_s, sent = np.empty((rounds, members)), np.empty(len(network.target))
-    given = (_addresses(record) for record in (network, items, work, auxiliary))
-    if not load()(sizes.ctypes.data, *given, finished_s.ctypes.data, sent.ctypes.data):
+    flows, chunks = len(network.target), (rounds, len(items.flow))
+    counts = (flows, len(network.capacity), len(items.flow), members, positions, len(work.key_first))
+    sizes = np.array([*counts, len(auxiliary.relieves), rounds, 1 + len(later)], dtype=np.int64)
+    found = Found(np.empty((rounds, members)), np.empty(flows), *(np.empty(chunks) for _ in range(3)))
+    networks = _addresses(array for each in (network, *(each for _, each in later)) for array in each)
+    from_s = np.array([at_s for at_s, _ in later], dtype=np.float64)
+    given = (_addresses(record) for record in (items, work, auxiliary, found))
+    if not load()(sizes.ctypes.data, networks, from_s.ctypes.data, *given):
         raise MemoryError(f"{rounds} rounds of {len(items.flow)} items cannot be simulated")
-    return finished_s, sent
+    return found
 
 
 def _addresses(record: Iterable[Ints | Floats]) -> ctypes.Array[ctypes.c_void_p]:
-    """A struct of pointers, as `events.c` declares it for each of the tuples above."""
+    """A struct of pointers, as `events.c` declares it for each of the tuples above; or some, one after the other."""
     addresses = [array.ctypes.data for array in record]
     return (ctypes.c_void_p * len(addresses))(*addresses)
 

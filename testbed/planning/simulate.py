@@ -12,7 +12,7 @@ large for it is `cost.predict`: the same model with chunks that vanish.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
 
@@ -57,7 +57,12 @@ def simulate(
     those after the first, whole: from the end of one to the end of the next. A member that is done early begins to
     send, so they are shorter. SimulationError when an edge is missing. About 2 µs a chunk and hop.
     """
-    return _Rounds(plan, view).run(ready_s or {}, rounds, compute_s or {})
+    own = PlanRounds(plan, view.model_bytes)
+    found = own.run(own.network(Constraints.of(view), view.edge_delay), ready_s or {}, rounds, compute_s or {})
+    ends = found.finished_s.max(axis=1)
+    seconds = ends[0] if rounds == 1 else (ends[-1] - ends[0]) / (rounds - 1)
+    finished_s = dict(zip(plan.members, found.finished_s[0].tolist(), strict=True))
+    return Simulated(float(seconds), finished_s, own.edge_bytes(found))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,28 +75,64 @@ class _Chunk:
     front: float
 
 
-class _Rounds:
-    """A plan on a network, as numbers."""
+class PlanRounds:
+    """A plan's rounds as numbers: what goes over which flow, whatever the network is."""
 
-    def __init__(self, plan: Plan, view: View) -> None:
+    def __init__(self, plan: Plan, model_bytes: int) -> None:
         self._plan = plan
         self._member = {name: m for m, name in enumerate(plan.members)}
-        self._trees = _cut(plan, view.model_bytes // ELEMENT_BYTES)
+        self._trees = _cut(plan, model_bytes // ELEMENT_BYTES)
         self._chunks = list(chain.from_iterable(self._trees))
         self._hops = self._make_hops()
-        self._network = self._make_network(view)
         self._items = self._make_items()
         self._auxiliary = self._make_auxiliary()
 
-    def run(self, ready_s: Mapping[str, float], rounds: int, compute_s: Mapping[str, float]) -> Simulated:
-        work = self._make_work(ready_s, compute_s)
-        finished, sent = events.run(self._network, self._items, work, self._auxiliary, rounds)
-        ends = finished.max(axis=1)
-        seconds = ends[0] if rounds == 1 else (ends[-1] - ends[0]) / (rounds - 1)
-        edge_bytes: dict[Pair, float] = {}
-        for (source, target, _), size in zip(self._hops, sent.tolist(), strict=True):
-            edge_bytes[source, target] = edge_bytes.get((source, target), 0.0) + size
-        return Simulated(float(seconds), dict(zip(self._plan.members, finished[0].tolist(), strict=True)), edge_bytes)
+    @property
+    def pairs(self) -> list[Pair]:
+        """The (sender, receiver) of each flow; flows of auxiliary routes come beside those of their hops."""
+        return [(source, target) for source, target, _ in self._hops]
+
+    @property
+    def items(self) -> Items:
+        """What flows carry in a round."""
+        return self._items
+
+    def network(
+        self, limits: Constraints, delay_s: Callable[[str, str], float], names: Sequence[str] | None = None
+    ) -> FlowNetwork:
+        """The flows on a network; SimulationError when an edge is missing. `names` are those of its capacities, in an
+        order of the caller's: networks that follow one another in a round have the same."""
+        if missing := [pair for pair in self.pairs if pair not in limits.drawn]:
+            raise SimulationError(f"the plan sends from {missing[0][0]} to {missing[0][1]}, and no edge is there")
+        names = names or sorted({name for pair in self.pairs for name in limits.drawn[pair]})
+        number = {name: i for i, name in enumerate(names)}
+        drawn = [[number[name] for name in limits.drawn[pair]] for pair in self.pairs]
+        return FlowNetwork(
+            target=_ints(self._member[target] for _, target in self.pairs),
+            delay_s=np.array([delay_s(*pair) for pair in self.pairs], dtype=np.float64),
+            draws=_starts(drawn),
+            drawn=_ints(chain.from_iterable(drawn)),
+            capacity=np.array([limits.goodput_bps[name] / 8 for name in names], dtype=np.float64),
+        )
+
+    def run(
+        self,
+        network: FlowNetwork,
+        ready_s: Mapping[str, float],
+        rounds: int = 1,
+        compute_s: Mapping[str, float] | None = None,
+        later: Sequence[tuple[float, FlowNetwork]] = (),
+    ) -> events.Found:
+        """Rounds on the network, and on those that it becomes later; see `simulate` and `events.run`."""
+        work = self._make_work(ready_s, compute_s or {})
+        return events.run(network, self._items, work, self._auxiliary, rounds, later)
+
+    def edge_bytes(self, found: events.Found) -> dict[Pair, float]:
+        """The bytes that each overlay edge carried."""
+        carried: dict[Pair, float] = {}
+        for pair, size in zip(self.pairs, found.sent.tolist(), strict=True):
+            carried[pair] = carried.get(pair, 0.0) + size
+        return carried
 
     def _make_hops(self) -> dict[tuple[str, str, int], int]:
         """Flows by (source, target, level): auxiliary routes have their own, by how many hops are left of them."""
@@ -100,22 +141,6 @@ class _Rounds:
             path = (route.source, *route.via, route.target)
             hops.update((a, b, len(path) - 1 - i) for i, (a, b) in enumerate(pairwise(path)))
         return {hop: f for f, hop in enumerate(sorted(hops))}
-
-    def _make_network(self, view: View) -> FlowNetwork:
-        limits = Constraints.of(view)
-        pairs = [(source, target) for source, target, _ in self._hops]
-        if missing := [pair for pair in pairs if pair not in limits.drawn]:
-            raise SimulationError(f"the plan sends from {missing[0][0]} to {missing[0][1]}, and no edge is there")
-        names = sorted({name for pair in pairs for name in limits.drawn[pair]})
-        number = {name: i for i, name in enumerate(names)}
-        drawn = [[number[name] for name in limits.drawn[pair]] for pair in pairs]
-        return FlowNetwork(
-            target=_ints(self._member[target] for _, target in pairs),
-            delay_s=np.array([view.edge_delay(*pair) for pair in pairs], dtype=np.float64),
-            draws=_starts(drawn),
-            drawn=_ints(chain.from_iterable(drawn)),
-            capacity=np.array([limits.goodput_bps[name] / 8 for name in names], dtype=np.float64),
-        )
 
     def _make_items(self) -> Items:
         """Items in the order in which senders prefer them: the front of each slice first, a mean before a sum."""

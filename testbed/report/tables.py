@@ -51,7 +51,7 @@ class KeyFigure:
 class Badge:
     """The verdict and why."""
 
-    verdict: Literal["trusted", "suspect", "unfinished"]
+    verdict: Literal["trusted", "suspect", "simulated", "unfinished"]
     reasons: tuple[str, ...] = field(default=())
 
 
@@ -63,10 +63,15 @@ def _table(name: str, columns: Sequence[str], rows: Iterable[Sequence[Cell | str
 
 def badge(record: RunRecord) -> Badge:
     """The run's verdict; `unfinished` when it ended early."""
-    verdict = record.summary.get("verdict")
     if not record.finished:
         return Badge("unfinished", ended_early(record))
-    return Badge("trusted" if verdict == "trusted" else "suspect", tuple(record.summary.get("reasons", ())))
+    reasons = tuple(record.summary.get("reasons", ()))
+    match record.summary.get("verdict"):
+        case "trusted":
+            return Badge("trusted", reasons)
+        case "simulated":
+            return Badge("simulated", reasons)
+    return Badge("suspect", reasons)
 
 
 def key_figures(record: RunRecord) -> list[KeyFigure]:

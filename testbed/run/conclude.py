@@ -112,7 +112,7 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
 
 def _identical(directory: RunDirectory) -> bool | None:
     final = directory.read_whole("final.json")
-    return None if final is None else bool(final["identical"])
+    return None if final is None or final["identical"] is None else bool(final["identical"])
 
 
 def _evidence(

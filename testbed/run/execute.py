@@ -22,7 +22,7 @@ from testbed.run.disk import shortage
 from testbed.run.display import Display
 from testbed.run.errors import CannotRun, RunFailed
 from testbed.run.program import run_of
-from testbed.run.verdict import host_was_short
+from testbed.run.verdict import SIMULATED, host_was_short
 from testbed.spec.experiment import Experiment
 
 #: The errors of a disk, or of a user's part of one, that has no room left.
@@ -97,7 +97,7 @@ def _execute(
         if run.fits is not None and run.fits == host_was_short(summary["reasons"]):
             budget.contradict()
         page = _published(directory.path, publish, display)
-    for line in _in_words(summary):
+    for line in in_words(summary):
         display.say(f"  {line}")
     color = "green" if summary["verdict"] == "trusted" else "yellow"
     display.say(f"  verdict: [bold {color}]{summary['verdict']}[/]")
@@ -137,7 +137,8 @@ def _take_away(network: str) -> None:
     cleanup.sweep(client, network)
 
 
-def _in_words(summary: Mapping[str, Any]) -> list[str]:
+def in_words(summary: Mapping[str, Any]) -> list[str]:
+    """What a run came to, for whoever waited for it."""
     if "not_judged" in summary:
         swaps = sum(swap["kind"] == "network" for swap in summary["swaps"])
         took = f"the command ended on all workers after {summary['training']['wall_seconds']:.0f} s"
@@ -153,7 +154,9 @@ def _in_words(summary: Mapping[str, Any]) -> list[str]:
     kinds = [swap["kind"] for swap in swaps]
     gap, identical = sync.get("gap"), training["identical_parameters"]
     unit, end = "iteration" if gap else "round", "the workers' parameters DIFFER"
-    if identical:
+    if summary["verdict"] == SIMULATED and identical is None:
+        end = "nothing was trained"
+    elif identical:
         end = "all workers hold the same bits"
     elif gap and identical is None:
         end = f"no two workers were more than {gap['widest']} apart"

@@ -46,7 +46,8 @@ class Jobs:
 
     def controller(self, testbed: Testbed, out: Path) -> ControllerProcess:
         """The controller of these members on a network that is built, with its records in `out`. Yet to be entered."""
-        return ControllerProcess(self._controller_spec(testbed.network.routes), testbed.folder, out)
+        spec = self.controller_spec(testbed.network.routes, time.time())
+        return ControllerProcess(spec, testbed.folder, out)
 
     def requests(self, testbed: Testbed) -> list[ContainerRequest]:
         """What each worker's container is to run."""
@@ -57,24 +58,25 @@ class Jobs:
             found.append(ContainerRequest(worker, command))
         return found
 
-    def _controller_spec(self, routes: Routes) -> ControllerSpec:
+    def controller_spec(self, routes: Routes, at_s: float) -> ControllerSpec:
+        """What the controller is told, of a network with these routes at a time (Unix seconds)."""
         spec, workers, assigned = self._experiment.spec, self._experiment.topology.workers, self._assignment
         graph = graph_of(self._experiment, assigned) if isinstance(assigned, GossipAssignment) else None
         return ControllerSpec(
             members=tuple(worker.name for worker in workers),
             secret=self._secret,
             jobs={worker.name: self._job(worker, index) for index, worker in enumerate(workers)},
-            planning=self._planning_spec(routes) if graph is None else None,
+            planning=self._planning_spec(routes, at_s) if graph is None else None,
             graph=graph,
             elastic=None
             if spec.elastic is None
             else Elasticity(quorum=spec.elastic.quorum, lease_s=spec.elastic.lease),
         )
 
-    def _planning_spec(self, routes: Routes) -> PlanningSpec:
+    def _planning_spec(self, routes: Routes, at_s: float) -> PlanningSpec:
         spec, topology = self._experiment.spec, self._experiment.topology
         states = view.declared_states(topology)
-        known = view.view_of(topology, routes, states, spec.round_bytes, time.time(), spec.controller.knowledge)
+        known = view.view_of(topology, routes, states, spec.round_bytes, at_s, spec.controller.knowledge)
         return PlanningSpec(
             view=known,
             policy=spec.sync.policy,
@@ -87,6 +89,12 @@ class Jobs:
             dwell_rounds=spec.controller.dwell,
             hold=spec.controller.hold,
         )
+
+    @property
+    def workloads(self) -> dict[str, Workload]:
+        """What each worker trains."""
+        workers = self._experiment.topology.workers
+        return {worker.name: self._workload(worker, index) for index, worker in enumerate(workers)}
 
     def _job(self, worker: Worker, index: int) -> Job:
         spec = self._experiment.spec

@@ -9,7 +9,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from testbed.emulation.shaping.base import Shaper
 from testbed.run.directory import RunDirectory
 from testbed.spec.experiment import Experiment
 
@@ -20,7 +19,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 class Manifest:
     """`manifest.json` of a run's directory, which has begun it: added to as times come."""
 
-    def __init__(self, directory: RunDirectory, experiment: Experiment, shaper: Shaper, image: str) -> None:
+    def __init__(self, directory: RunDirectory, experiment: Experiment, **more: Any) -> None:
         self._directory = directory
         self._value = {
             **(directory.read_whole("manifest.json") or {}),
@@ -28,14 +27,10 @@ class Manifest:
             "inputs": {str(file): file.read_text(encoding="utf-8") for file in experiment.files},
             "seed": experiment.spec.seed,
             "scale": experiment.spec.scale,
-            "backend": shaper.name,
-            "realtime_shaping": shaper.realtime,
-            "image": image,
-            "congestion_control": Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip(),
             "git_commit": git_commit(),
             "host": host_facts(),
         }
-        self.add()
+        self.add(**more)
 
     def add(self, **more: Any) -> None:
         """Write it, with some more."""

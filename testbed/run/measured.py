@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from testbed.emulation.testbed import Testbed
 from testbed.run.directory import RunDirectory
@@ -11,6 +12,9 @@ from testbed.run.fidelity import KnownFidelity
 from testbed.run.fit import fits_host
 from testbed.run.manifest import Manifest
 from testbed.spec.experiment import Experiment
+
+#: The kernel's default.
+CONGESTION_CONTROL = Path("/proc/sys/net/ipv4/tcp_congestion_control")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +37,14 @@ def build(
     testbed.open()
     network = testbed.network
     fits = fits_host(experiment, network.shaper.name, strict, display)
-    manifest = Manifest(directory, experiment, network.shaper, image)
+    manifest = Manifest(
+        directory,
+        experiment,
+        backend=network.shaper.name,
+        realtime_shaping=network.shaper.realtime,
+        image=image,
+        congestion_control=CONGESTION_CONTROL.read_text().strip(),
+    )
     testbed.build()
     manifest.add(offload=network.offload, switch=network.switch)
     with display.step("links measured from outside"):

@@ -44,7 +44,7 @@ class Script:
     @property
     def waiting(self) -> list[str]:
         """The events that have not happened, as one would name them."""
-        return [_words(event) for event in self._waiting]
+        return [words(event) for event in self._waiting]
 
     def play(self, elapsed_s: float, round_: int) -> None:
         """Make happen what is due, `elapsed_s` seconds into training with `round_` rounds complete."""
@@ -54,9 +54,9 @@ class Script:
             try:
                 self._make_happen(event)
             except KeyError as error:
-                raise RunFailed(f"the event {_words(event)} cannot happen: {error.args[0]}") from error
+                raise RunFailed(f"the event {words(event)} cannot happen: {error.args[0]}") from error
             except AdminError as error:
-                raise RunFailed(f"the controller did not take the event {_words(event)}: {error}") from error
+                raise RunFailed(f"the controller did not take the event {words(event)}: {error}") from error
         if self._is_oracle and elapsed_s - self._told_s >= self._experiment.spec.controller.period:
             self._told_s = elapsed_s
             with suppress(AdminError):  # busy; told again after another period
@@ -115,7 +115,8 @@ def _is_due(event: Event, elapsed_s: float, round_: int) -> bool:
     return event.at <= elapsed_s if event.at is not None else (event.round or 0) <= round_
 
 
-def _words(event: Event) -> str:
+def words(event: Event) -> str:
+    """The event as one would name it."""
     moment = f"at {event.at:g} s" if event.at is not None else f"in round {event.round}"
     for kind in ("down", "up"):
         if pair := getattr(event, kind):

@@ -26,6 +26,12 @@ STEP_OVERRUN = 0.10
 STEP_OVERRUN_SHARE = 0.05
 
 
+#: The backend of a run whose network was simulated: nothing was emulated, so there is nothing to trust or to suspect.
+SIMULATED = "simulated"
+
+#: What is to be said of one.
+SIMULATION = "rounds were simulated, over links without TCP and on hosts that take no time: docs/simulate.md"
+
 #: How reasons that are the host's begin, or go on.
 STARVED, SLOW = "the host was starved of processor time", "of the steps took longer than declared"
 
@@ -69,12 +75,14 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    verdict: Literal["trusted", "suspect"]
+    verdict: Literal["trusted", "suspect", "simulated"]
     reasons: tuple[str, ...]
 
 
 def judge(evidence: Evidence) -> Verdict:
-    """`trusted`, or `suspect` with every reason."""
+    """`trusted`, or `suspect` with every reason. A simulation is neither, whatever it came to."""
+    if evidence.backend == SIMULATED:
+        return Verdict("simulated", (SIMULATION, *_missed(evidence)))
     reasons = [reason for name, link in evidence.links.items() for reason in _link(name, link, evidence.backend)]
     reasons += _replay(evidence.links)
     reasons += _host(evidence)
@@ -82,8 +90,12 @@ def judge(evidence: Evidence) -> Verdict:
         reasons.append(f"{evidence.lost_updates} updates lost, {evidence.duplicated_updates} counted twice")
     if evidence.alike and evidence.identical_parameters is not True:
         reasons.append("the workers' parameters differ after the last round")
-    reasons += [f"the event {event} never happened: training had ended" for event in evidence.missed_events]
+    reasons += _missed(evidence)
     return Verdict("suspect" if reasons else "trusted", tuple(reasons))
+
+
+def _missed(evidence: Evidence) -> list[str]:
+    return [f"the event {event} never happened: training had ended" for event in evidence.missed_events]
 
 
 def host_was_short(reasons: Sequence[str]) -> bool:

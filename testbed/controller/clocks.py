@@ -1,0 +1,35 @@
+"""What a controller reads time from: the machine's clocks, or those of a simulation."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+
+class Clocks(Protocol):
+    """Seconds of three kinds."""
+
+    def unix(self) -> float:
+        """Unix time, which members tell theirs by. It may be set."""
+
+    def monotonic(self) -> float:
+        """What durations are measured by."""
+
+    def processor(self) -> float:
+        """What this thread has used of a processor."""
+
+
+class SystemClocks:
+    """The machine's."""
+
+    def unix(self) -> float:
+        return time.time()
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def processor(self) -> float:
+        return time.thread_time()
+
+
+SYSTEM = SystemClocks()

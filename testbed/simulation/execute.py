@@ -1,0 +1,49 @@
+"""`testbed simulate`, whole: from an experiment's file to a run's directory, as `testbed run` leaves one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from rich.markup import escape
+
+from testbed.run.assignments import check_policy
+from testbed.run.conclude import conclude, failed
+from testbed.run.directory import RunDirectory
+from testbed.run.display import Display
+from testbed.run.errors import RunFailed
+from testbed.run.execute import Executed, Publish, in_words
+from testbed.simulation.able import check_able
+from testbed.simulation.training import train
+from testbed.spec.experiment import Experiment
+
+
+def simulate(file: Path, overrides: Mapping[str, str], gradients: bool, publish: Publish, display: Display) -> Executed:
+    """Simulate the experiment in a file; with `gradients` its members learn for real. SpecError for bad input, also for
+    what is not simulated."""
+    experiment = Experiment.load(file, overrides)
+    check_able(experiment)
+    check_policy(experiment)
+    directory = RunDirectory(experiment.name)
+    display.say(f"[bold]{experiment.name}[/] in {directory.path}")
+    try:
+        outcome = train(experiment, directory, display, gradients)
+        with display.step("summary and report"):
+            summary = conclude(experiment, directory, outcome)
+            page = publish(directory.path)
+    except RunFailed as error:
+        failed(directory, str(error))
+        display.say(f"[red]failed:[/] {escape(str(error))}")
+        return Executed(finished=False, verdict="suspect", directory=directory.path)
+    except BaseException as error:
+        failed(directory, str(error) if isinstance(error, Exception) else "the simulation was interrupted")
+        raise
+    finally:
+        directory.close()
+    for line in in_words(summary):
+        display.say(f"  {line}")
+    display.say(f"  verdict: [bold]{summary['verdict']}[/]")
+    for reason in summary["reasons"]:
+        display.say(f"    {escape(reason)}")
+    display.say(f"  report: {page}")
+    return Executed(finished=True, verdict=summary["verdict"], directory=directory.path, page=page)

@@ -1,0 +1,81 @@
+"""A member as the controller hears of it: what it reports, of rounds that were simulated."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+
+from testbed.plan import Plan
+from testbed.protocol import Arrived, PeerSample, Report, Train
+from testbed.simulation.clocks import SimulatedClocks
+from testbed.simulation.round import RoundCourse, Transfer
+from testbed.simulation.trains import trains
+
+
+class SimulatedMember:
+    """Tells what comes in, and of its rounds."""
+
+    def __init__(self, name: str, clocks: SimulatedClocks) -> None:
+        self.name = name
+        self._clocks = clocks
+        self._coming: list[tuple[float, str, Train]] = []  # a heap, by when each is over
+
+    def receives(self, peer: str, sent: Sequence[Transfer]) -> None:
+        """Chunks of a peer's come in."""
+        for over_s, train in trains(sent, self._clocks.zero_s):
+            heapq.heappush(self._coming, (over_s, peer, train))
+
+    def arrived(self) -> Arrived:
+        """What came in by now."""
+        return Arrived(self.name, self._arrivals())
+
+    def report(
+        self,
+        number: int,
+        plan: Plan,
+        course: RoundCourse,
+        paced_s: float,
+        metrics: Mapping[str, float | None],
+    ) -> Report:
+        """Of a round that it has just finished, before which it computed for `paced_s`."""
+        sent, came = course.sent[self.name], course.came[self.name]
+        began_s = course.began_s[self.name]
+        return Report(
+            member=self.name,
+            round=number,
+            epoch=plan.epoch,
+            started_s=self._clocks.zero_s + began_s,
+            finished_s=self._clocks.zero_s + course.finished_s[self.name],
+            compute_s=0.0,
+            paced_s=paced_s,
+            sent_bytes=round(sum(chunk.bytes for its in sent.values() for chunk in its)),
+            received_bytes=round(sum(chunk.bytes for its in came.values() for chunk in its)),
+            lost=0,
+            duplicated=0,
+            waited={peer: max(its[-1].came_s - began_s, 0.0) for peer, its in came.items()},
+            peers=tuple(self._sample(peer, its, course) for peer, its in sent.items()),
+            metrics=metrics,
+            arrivals=self._arrivals(),
+        )
+
+    def _sample(self, peer: str, sent: Sequence[Transfer], course: RoundCourse) -> PeerSample:
+        there, back = (self.name, peer), (peer, self.name)
+        return PeerSample(
+            peer=peer,
+            bytes=round(sum(chunk.bytes for chunk in sent)),
+            busy_s=sum(chunk.ended_s - chunk.began_s for chunk in sent),
+            rtt_s=_finite(course.network.delay_s(*there) + course.network.delay_s(*back)),
+            retransmits=0,
+        )
+
+    def _arrivals(self) -> dict[str, tuple[Train, ...]]:
+        found: dict[str, list[Train]] = {}
+        while self._coming and self._coming[0][0] <= self._clocks.now_s:
+            _, peer, train = heapq.heappop(self._coming)
+            found.setdefault(peer, []).append(train)
+        return {peer: tuple(its) for peer, its in found.items()}
+
+
+def _finite(seconds: float) -> float:
+    """A round trip that cannot be told is none."""
+    return seconds if seconds < float("inf") else 0.0

@@ -1,0 +1,32 @@
+"""What an experiment is simulated on: the underlay, the agenda of what is to happen, the controller."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from testbed.emulation.routing import Routes
+from testbed.run.jobs import Jobs
+from testbed.simulation.agenda import Agenda
+from testbed.simulation.clocks import SimulatedClocks
+from testbed.simulation.controller import SimulatedController
+from testbed.simulation.underlay import Underlay
+from testbed.spec.experiment import Experiment
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Events change the underlay when the agenda comes to them, and the controller hears of it."""
+
+    underlay: Underlay
+    agenda: Agenda
+    controller: SimulatedController
+
+    @classmethod
+    def of(cls, experiment: Experiment, jobs: Jobs, out: Path) -> Stage:
+        """An experiment's, with the controller's records in `out`; it begins with the second that it is now."""
+        routes = Routes.over(experiment.topology)
+        agenda = Agenda(SimulatedClocks(time.time()))
+        spec = jobs.controller_spec(routes, agenda.clocks.unix())
+        return cls(Underlay(experiment, routes), agenda, SimulatedController(spec, out, agenda))

@@ -1,0 +1,165 @@
+"""The underlay in time: what each link is like from one moment to the next, by traces and by events.
+
+    configured state  <-  trace row  <-  change asked for  <-  down        (as in emulation)
+
+Events that come at a time are known beforehand. Those of a round are entered once that is over; what was reckoned from
+their moment on is reckoned anew.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import inf
+
+from testbed.emulation.difference import Difference
+from testbed.emulation.routing import Routes
+from testbed.link import LinkState, link_name
+from testbed.spec.event import Event, LinkChange
+from testbed.spec.experiment import Experiment
+from testbed.spec.topology import Link, Topology
+from testbed.trace.trace import Trace
+
+#: Rows nearer than this to each other are one moment's: sums of durations are off by less.
+SAME_S = 1e-9
+
+
+@dataclass(frozen=True)
+class UnderlayState:
+    """The underlay from `at_s` on (seconds after training began). `changes` are in force over traces."""
+
+    at_s: float
+    topology: Topology
+    routes: Routes
+    down: frozenset[str] = frozenset()
+    changes: Mapping[str, LinkChange] = field(default_factory=dict)
+
+    @cached_property
+    def states(self) -> dict[str, LinkState]:
+        """Each link's."""
+        return {name: self._state(link) for name, link in self.topology.links.items()}
+
+    def _state(self, link: Link) -> LinkState:
+        state = link.at(self.at_s + SAME_S)
+        if link.name in self.changes:
+            state = self.changes[link.name].over(state)
+        return replace(state, up=False) if link.name in self.down and state.up else state
+
+    @cached_property
+    def sites(self) -> dict[str, str]:
+        """Each worker's."""
+        return {worker.name: worker.site for worker in self.topology.workers}
+
+    def delay_s(self, source: str, target: str) -> float:
+        """Seconds one way between two workers, queues empty; infinite where nothing gets through."""
+        a, b = self.sites[source], self.sites[target]
+        if not self.routes.reach(a, b):
+            return inf
+        return 2 * self.topology.lan.delay + sum(self.states[name].delay_s for name in self.routes.links(a, b))
+
+    def at(self, at_s: float) -> UnderlayState:
+        """The same, as traces have it at another moment."""
+        return replace(self, at_s=at_s)
+
+    @cached_property
+    def next_row_s(self) -> float:
+        """When a trace has another row in force; infinite where none ever has."""
+        traces = (link.trace for link in self.topology.links.values())
+        return min((next_row_s(trace, self.at_s) for trace in traces if trace is not None), default=inf)
+
+    def after(self, event: Event, experiment: Experiment) -> UnderlayState:
+        """The underlay that an event makes of it, at the same moment."""
+        if event.change:
+            change = event.change.scaled(experiment.spec.scale)
+            earlier = self.changes.get(change.link)
+            whole = change if earlier is None else change.after(earlier)
+            return replace(self, changes={**self.changes, change.link: whole})
+        for pair, up in ((event.down, False), (event.up, True)):
+            if pair:
+                names = {link_name(*pair), link_name(*reversed(pair))}
+                down = self.down - names if up else self.down | names
+                return replace(self, down=down, routes=Routes.over(self.topology, down))
+        if event.swap:
+            return self._swapped(experiment.networks[event.swap])
+        return self
+
+    def _swapped(self, topology: Topology) -> UnderlayState:
+        """What was asked of links that the other network has not, or has otherwise, is forgotten."""
+        links = Difference.between(self.topology, topology).links
+        forgotten = {*links.removed, *links.changed}
+        down = self.down - set(links.removed)
+        changes = {name: change for name, change in self.changes.items() if name not in forgotten}
+        return UnderlayState(self.at_s, topology, Routes.over(topology, down), down, changes)
+
+
+class Underlay:
+    """The states that follow one another, reckoned as far as they are asked for."""
+
+    def __init__(self, experiment: Experiment, routes: Routes) -> None:
+        self._experiment = experiment
+        self._start = UnderlayState(0.0, experiment.topology, routes)
+        timed = [(event.at, event) for event in experiment.spec.events if event.at is not None]
+        self._events = sorted(timed, key=_moment)
+        self._course = [self._first()]
+
+    def enter(self, at_s: float, event: Event) -> None:
+        """Have an event happen at a moment."""
+        self._events = sorted([*self._events, (at_s, event)], key=_moment)
+        self._course = [state for state in self._course if state.at_s < at_s] or [self._first()]
+
+    def _first(self) -> UnderlayState:
+        return self._made(self._start, [event for at_s, event in self._events if at_s <= 0])
+
+    def _made(self, state: UnderlayState, events: list[Event]) -> UnderlayState:
+        for event in events:
+            state = state.after(event, self._experiment)
+        return state
+
+    def at(self, at_s: float) -> UnderlayState:
+        """The state in force at a moment; one event or row later is in force at its own."""
+        return next(self.course(at_s))
+
+    def course(self, from_s: float) -> Iterator[UnderlayState]:
+        """The state in force at a moment, and all that follow it: endless where a trace is."""
+        place = max(bisect_right(self._course, from_s, key=lambda state: state.at_s) - 1, 0)
+        while True:
+            while place + 1 >= len(self._course):
+                if not self._reckon():
+                    yield self._course[place]
+                    return
+            if self._course[place + 1].at_s > from_s:
+                yield self._course[place]
+            place += 1
+
+    def _reckon(self) -> bool:
+        """The next state; whether there is any."""
+        last = self._course[-1]
+        coming = [(at_s, event) for at_s, event in self._events if at_s > last.at_s]
+        at_s = min([last.next_row_s, *map(_moment, coming)])
+        if at_s == inf:
+            return False
+        self._course.append(self._made(last.at(at_s), [event for moment, event in coming if moment == at_s]))
+        return True
+
+
+def _moment(entry: tuple[float, Event]) -> float:
+    return entry[0]
+
+
+def next_row_s(trace: Trace, at_s: float) -> float:
+    """The first moment after `at_s` at which a trace has another row in force, or ends; infinite where it stays."""
+    time_s, lap_s = at_s + trace.offset_s, 0.0
+    if trace.end == "loop":
+        if len(trace.rows) == 1:
+            return inf
+        lap_s = (time_s + SAME_S) // trace.duration_s * trace.duration_s
+    following = bisect_right(trace.rows, time_s - lap_s + SAME_S, key=lambda row: row.time_s)
+    if following < len(trace.rows):
+        return lap_s + trace.rows[following].time_s - trace.offset_s
+    if trace.end == "loop":
+        return lap_s + trace.duration_s - trace.offset_s
+    if trace.end == "stop" and time_s + SAME_S < trace.duration_s:
+        return trace.duration_s - trace.offset_s
+    return inf
