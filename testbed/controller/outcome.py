@@ -21,10 +21,13 @@ class Controller(Protocol):
     """Whoever carries out what a coordinator asks for. `hellos` are what its members said as they came."""
 
     spec: ControllerSpec
-    coordinator: Coordinator
     state: State
     failure: str
     hellos: dict[str, Hello]
+
+    @property
+    def coordinator(self) -> Coordinator:
+        """Who decides."""
 
 
 def status(controller: Controller) -> dict[str, Any]:

@@ -274,14 +274,15 @@ def python_packages(wheels: Iterable[str]) -> dict[str, str]:
 
 def _make_worker(client: docker.DockerClient, torch: str, recipes: Recipes, progress: Progress) -> str:
     with told(progress, "worker image"):
-        digits = {f"digits/{path.name}": path for path in sorted(_digits().iterdir())}
+        digits = {f"digits/{path.name}": path for path in sorted(digits_folder().iterdir())}
         tag = build_image(client, "worker", recipes.worker, [torch], digits | _worker_code(), {"RUNTIME": torch})
     wanted = {kind: find(client, kind, recipe) for kind, recipe in dataclasses.asdict(recipes).items()}
     remove_superseded(client, wanted | {"build": None})
     return tag
 
 
-def _digits() -> Path:
+def digits_folder() -> Path:
+    """The digits as workers read them, made the first time."""
     BUILD.mkdir(exist_ok=True)  # the engine may have the images below from another checkout
     digits = BUILD / f"digits-{hash_of([hash_of_file(CONTAINERS / 'digits.py')])}"
     if not digits.exists():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from testbed.plan import PLAIN_CODEC
 from testbed.spec.errors import Fault, SpecError
 from testbed.spec.experiment import Experiment
 
@@ -9,8 +10,8 @@ from testbed.spec.experiment import Experiment
 SCHEMES = ("gradients", "local_sgd", "diloco")
 
 
-def check_able(experiment: Experiment) -> None:
-    """SpecError with all of an experiment that can't be simulated."""
+def check_able(experiment: Experiment, gradients: bool) -> None:
+    """SpecError with all of an experiment that can't be simulated, or not with `gradients` that are real."""
     spec = experiment.spec
     if spec.program is not None:
         raise SpecError(experiment.file, [Fault("train.command", "is not simulated", "a `model`, or `testbed run`")])
@@ -27,6 +28,8 @@ def check_able(experiment: Experiment) -> None:
     for name, plain in (("powersgd_rank", None), ("delay", 0), ("fragments", 1)):
         if getattr(own, name, plain) != plain:
             faults.append(Fault(f"sync.{name}", "is not simulated", f"no `{name}`, or `testbed run`"))
+    if gradients and spec.sync.codec != PLAIN_CODEC:
+        faults.append(Fault("sync.codec", "means are exact where gradients are real", f"{PLAIN_CODEC}"))
     if spec.elastic is not None:
         faults.append(Fault("elastic", "nobody is lost in a simulation", "leave it out, or `testbed run`"))
     if not spec.compute.step_time:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import takewhile
 
 import numpy as np
 
@@ -46,7 +45,7 @@ class ChunkModel(RoundModel):
         over = False
         while not over:
             until_s = max(began_s.values()) + ahead_s
-            states = list(takewhile(lambda state: state.at_s <= until_s, self._underlay.course(first_s)))
+            states = self._underlay.between(first_s, until_s)
             moments = [state.at_s - first_s for state in states[1:]]
             network, *later = networks(rounds, states)
             found = rounds.run(network, ready_s, later=list(zip(moments, later, strict=True)))

@@ -1,6 +1,6 @@
 """The controller on simulated time: the coordinator of a live run, whose actions are carried out at once.
 
-a swap:   Prepare --each member connects to its next hops--> Held --all--> Confirm --the next round begun--> in force
+a swap:   Prepare --each member connects to its next hops--> Held --all--> Confirm --a round on--> in force
 """
 
 from __future__ import annotations
@@ -94,10 +94,10 @@ class SimulatedController:
                 self._prepare(Plan.from_json(plan))
             case TellAll(Confirm(epoch)) if self._prepared is not None and self._prepared.epoch == epoch:
                 self._confirmed[epoch] = self._prepared
-            case After(seconds, then):
-                self._agenda.enter(self._agenda.clocks.now_s + seconds, lambda: self._carry_out(then()))
-            case Background(work, then):
-                self._carry_out(then(work()))
+            case After(seconds):
+                self._agenda.enter(self._agenda.clocks.now_s + seconds, lambda: self._carry_out(action.then()))
+            case Background():
+                self._carry_out(action.then(action.work()))
             case Fail(reason):
                 raise RunFailed(reason)
 

@@ -22,7 +22,7 @@ def simulate(file: Path, overrides: Mapping[str, str], gradients: bool, publish:
     """Simulate the experiment in a file; with `gradients` its members learn for real. SpecError for bad input, also for
     what is not simulated."""
     experiment = Experiment.load(file, overrides)
-    check_able(experiment)
+    check_able(experiment, gradients)
     check_policy(experiment)
     directory = RunDirectory(experiment.name)
     display.say(f"[bold]{experiment.name}[/] in {directory.path}")

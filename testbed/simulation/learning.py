@@ -1,20 +1,29 @@
-"""What members learn in rounds that are simulated: nothing, or for real."""
+"""What members learn in rounds that are simulated: nothing, or for real, all of them in this process."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Protocol
 
 #: Of each member, the metrics of its report.
 Metrics = Mapping[str, Mapping[str, float]]
 
 
-class Learning:
-    """Nothing: rounds are of bytes that mean nothing."""
+class Learning(Protocol):
+    """What goes on in the members beside time."""
 
     def round(self, number: int) -> Metrics:
         """Take the steps before a round, and its mean; rounds come in order."""
+
+    def digest(self, member: str) -> str:
+        """SHA-256 of what a member holds after the last round; empty where it holds nothing."""
+
+
+class NoLearning:
+    """Rounds are of bytes that mean nothing."""
+
+    def round(self, number: int) -> Metrics:
         return {}
 
     def digest(self, member: str) -> str:
-        """SHA-256 of what a member holds at the end; empty where it holds nothing."""
         return ""

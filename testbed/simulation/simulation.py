@@ -37,7 +37,7 @@ HANDSHAKE_TRIPS, HOLD_S = 2.0, 0.01
 
 
 class Simulation:
-    """So many `rounds` of a stage's members, each of which computes as declared and, where there is a `learning`, learns."""
+    """The rounds of a stage's members, who compute as declared and learn what there is to learn."""
 
     def __init__(
         self,

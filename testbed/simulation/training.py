@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
 
 from testbed.controller.outcome import status
 from testbed.run.directory import RunDirectory
@@ -13,7 +13,7 @@ from testbed.run.training import Outcome
 from testbed.run.verdict import SIMULATED
 from testbed.simulation.chunks import ChunkModel
 from testbed.simulation.compute import declared
-from testbed.simulation.learning import Learning
+from testbed.simulation.learning import Learning, NoLearning
 from testbed.simulation.script import SimulatedScript
 from testbed.simulation.simulation import Simulation
 from testbed.simulation.stage import Stage
@@ -27,9 +27,8 @@ def train(experiment: Experiment, directory: RunDirectory, display: Display, gra
     stage = Stage.of(experiment, jobs, directory.path)
     manifest = Manifest(directory, experiment, backend=SIMULATED)
     rounds = experiment.spec.own_train.rounds
-    with closing(stage.controller), display.live(rounds):
+    with closing(stage.controller), _learning(stage, gradients) as learning, display.live(rounds):
         story = SimulatedStory(directory, display, stage)
-        learning = Learning()
         script = SimulatedScript(experiment, stage, story.happened)
         model = ChunkModel(stage.underlay, experiment.spec.round_bytes, experiment.spec.sync.round_timeout)
         compute = declared(experiment, jobs.workloads)
@@ -54,3 +53,12 @@ def train(experiment: Experiment, directory: RunDirectory, display: Display, gra
         network_swaps=simulation.script.swaps,
         missed_events=list(simulation.script.waiting),
     )
+
+
+def _learning(stage: Stage, gradients: bool) -> AbstractContextManager[Learning]:
+    """PyTorch is loaded where something is learned alone."""
+    if not gradients:
+        return nullcontext(NoLearning())
+    from testbed.simulation.gradients import learning_of
+
+    return learning_of(stage.controller.spec.jobs)

@@ -1,4 +1,4 @@
-"""The trains that members would have seen come in, of the chunks that were sent to them: see sync/transport/arrivals."""
+"""The trains that members would have seen come in, of chunks sent to them (see sync/transport/arrivals)."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import takewhile
 from math import inf
 
 from testbed.emulation.difference import Difference
@@ -120,6 +121,10 @@ class Underlay:
     def at(self, at_s: float) -> UnderlayState:
         """The state in force at a moment; one event or row later is in force at its own."""
         return next(self.course(at_s))
+
+    def between(self, from_s: float, until_s: float) -> list[UnderlayState]:
+        """The state in force at a moment, and those that follow it up to another."""
+        return list(takewhile(lambda state: state.at_s <= until_s, self.course(from_s)))
 
     def course(self, from_s: float) -> Iterator[UnderlayState]:
         """The state in force at a moment, and all that follow it: endless where a trace is."""
