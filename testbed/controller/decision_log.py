@@ -9,7 +9,7 @@ from pathlib import Path
 from testbed.controller.decision import Decision
 from testbed.plan import Plan
 from testbed.planning import BoundError, Policy, View
-from testbed.planning.bound import Bound, bound
+from testbed.planning.bound import MOST_BOUNDED, Bound, bound
 from testbed.planning.constraints import Constraints
 from testbed.telemetry.estimate import Estimate
 from testbed.telemetry.store import Records, write_json
@@ -55,7 +55,10 @@ class DecisionLog:
         write_json(self._out / f"plans/{plan.epoch:04d}.json", plan.to_json())
 
     def bound(self, view: View) -> float | None:
-        """The bound's seconds; solved again only when a capacity changed. None when the view has no plan."""
+        """The bound's seconds; solved again only when a capacity changed. None when the view has no plan, or too many
+        members."""
+        if len(view.members) > MOST_BOUNDED:
+            return None
         limits = Constraints.of(view)
         if self._limits != limits:
             try:

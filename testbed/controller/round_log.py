@@ -140,6 +140,7 @@ class RoundLog:
         self.duplicated = 0
         self._expected = expected
         self._pending: dict[str, _PendingReports] = {}
+        self._came: Counter[int] = Counter()  # reports of rounds that are not complete; also of members gone since
         self._said: dict[str, int] = {}
         self._heard_s: dict[str, float] = {}
         self._timings: deque[dict[str, tuple[float, float]]] = deque(maxlen=COMPUTED + 1)
@@ -166,7 +167,9 @@ class RoundLog:
         if self.last is not None and report.round <= self.last.number:
             return None  # it was not expected any more
         self._pending.setdefault(report.member, _PendingReports()).add(report)
-        return self._completed(report.round)
+        self._came[report.round] += 1
+        enough = self._came[report.round] >= len(self._expected(report.epoch))
+        return self._completed(report.round) if enough else None
 
     def forget(self, gone: Collection[str]) -> None:
         """These members are gone. One that comes under such a name begins where the others are by then."""
@@ -186,6 +189,8 @@ class RoundLog:
             raise Contradiction(f"it reported round {report.round} twice")
         if before is not None and report.round < before:
             raise Contradiction(f"it reported round {report.round} after round {before}")
+        if report.round <= MOST_AHEAD:
+            return
         others = max((number for member, number in self._said.items() if member != report.member), default=None)
         if others is not None and report.round > others + MOST_AHEAD:
             raise Contradiction(f"it reported round {report.round} while the others are in round {others}")
@@ -197,6 +202,8 @@ class RoundLog:
             return None
         for its in self._pending.values():
             its.drop_until(number)
+        for older in [older for older in self._came if older <= number]:
+            del self._came[older]
         done = ReportedRound(number, found)
         self._note(done)
         return done

@@ -14,6 +14,9 @@ from testbed.planning.overlay import DirectedTree, Overlay
 from testbed.planning.pack import Packed, PackingError, pack
 from testbed.planning.view import View
 
+#: Members for whom the bound is solved each time that it is of use: 40 take seconds on a network whose rates change.
+MOST_BOUNDED = 64
+
 
 class BoundError(ValueError):
     """No plan exists under the view: its edges connect no member with all others in both directions."""

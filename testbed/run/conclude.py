@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from testbed.planning.bound import MOST_BOUNDED
 from testbed.run import iterations, summary
 from testbed.run.bounds import bounds_of, lower_bound, provable
 from testbed.run.directory import RunDirectory
@@ -36,9 +37,10 @@ def conclude(experiment: Experiment, directory: RunDirectory, outcome: Outcome) 
     verdict = judge(evidence)
     sync = experiment.spec.sync
     centred = sync.scheme.exchange == "all-reduce"
-    bounds = bounds_of(experiment, states, outcome.network_swaps, rounds) if centred else {}
+    bounded = members <= MOST_BOUNDED
+    bounds = bounds_of(experiment, states, outcome.network_swaps, rounds) if centred and bounded else {}
     ratios = [r.seconds / bounds[r.number] for r in rounds if bounds.get(r.number)]
-    proven = provable(experiment, directory) and not outcome.status["passages"]
+    proven = bounded and provable(experiment, directory) and not outcome.status["passages"]
     seconds = [r.seconds for r in rounds]
     value: dict[str, Any] = {
         **_verdict(verdict),

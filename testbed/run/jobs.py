@@ -90,12 +90,6 @@ class Jobs:
             hold=spec.controller.hold,
         )
 
-    @property
-    def workloads(self) -> dict[str, Workload]:
-        """What each worker trains."""
-        workers = self._experiment.topology.workers
-        return {worker.name: self._workload(worker, index) for index, worker in enumerate(workers)}
-
     def _job(self, worker: Worker, index: int) -> Job:
         spec = self._experiment.spec
         work = self._workload(worker, index)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from testbed.emulation.routing import Routes
 from testbed.link import LinkState, link_name
 from testbed.planning.view import Knowledge, Member, Pair, PhysicalLink, View
 from testbed.spec.topology import Topology
+
+#: Each pair of so many members is an edge of a view: of 1,000 there would be a million, at 2 KB each.
+MOST_MESHED = 128
 
 
 def members(topology: Topology) -> tuple[Member, ...]:
@@ -28,14 +31,35 @@ def physical_links(topology: Topology, states: Mapping[str, LinkState]) -> dict[
 
 
 def member_routes(topology: Topology, routes: Routes) -> dict[Pair, tuple[str, ...]]:
-    """The links from each member to each other one that its site reaches."""
+    """The links from each member to each other one that its site reaches; of more than MOST_MESHED members, to those of
+    its own site and of sites that a link joins with that."""
     everyone = members(topology)
+    if len(everyone) > MOST_MESHED:
+        return _to_neighbours(everyone, topology, routes)
     found: dict[Pair, tuple[str, ...]] = {}
     for a in everyone:
         for b in everyone:
             if a.name != b.name and routes.reach(a.site, b.site):
                 found[a.name, b.name] = (a.uplink, *routes.links(a.site, b.site), b.downlink)
     return found
+
+
+def _to_neighbours(everyone: Sequence[Member], topology: Topology, routes: Routes) -> dict[Pair, tuple[str, ...]]:
+    at: dict[str, list[Member]] = {}
+    for member in everyone:
+        at.setdefault(member.site, []).append(member)
+    joined = [
+        *((site, site) for site in topology.sites),
+        *((link.source, link.target) for link in topology.links.values()),
+    ]
+    return {
+        (a.name, b.name): (a.uplink, *routes.links(a.site, b.site), b.downlink)
+        for source, target in joined
+        if routes.reach(source, target)
+        for a in at.get(source, ())
+        for b in at.get(target, ())
+        if a is not b
+    }
 
 
 def declared_states(topology: Topology) -> dict[str, LinkState]:

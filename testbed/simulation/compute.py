@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from testbed.spec.experiment import Experiment
+from testbed.protocol import Job
 from testbed.worker.slowness import Slowness
 from testbed.workload import Workload
 
@@ -37,7 +37,6 @@ class DeclaredCompute:
         return Computed(seconds, self._work.batch * self._steps / seconds if seconds else None)
 
 
-def declared(experiment: Experiment, workloads: Mapping[str, Workload]) -> dict[str, DeclaredCompute]:
-    """Each member's."""
-    steps = experiment.spec.sync.own.local_steps
-    return {name: DeclaredCompute(work, steps) for name, work in workloads.items()}
+def declared(jobs: Mapping[str, Job], steps: int) -> dict[str, DeclaredCompute]:
+    """Each member's, with so many steps before a round."""
+    return {name: DeclaredCompute(Workload.from_json(job.workload), steps) for name, job in jobs.items()}

@@ -165,7 +165,7 @@ class RealLearning:
 
 
 @contextmanager
-def learning_of(jobs: Mapping[str, Job]) -> Iterator[RealLearning]:
+def learning_together(jobs: Mapping[str, Job]) -> Iterator[RealLearning]:
     """The members of these jobs, while inside. EmulationError when the digits cannot be made."""
     with TemporaryDirectory() as folder:
         (Path(folder) / "digits").symlink_to(digits_folder())

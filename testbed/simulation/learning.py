@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
+
+from testbed.protocol import Job
 
 #: Of each member, the metrics of its report.
 Metrics = Mapping[str, Mapping[str, float]]
@@ -17,6 +20,15 @@ class Learning(Protocol):
 
     def digest(self, member: str) -> str:
         """SHA-256 of what a member holds after the last round; empty where it holds nothing."""
+
+
+def learning_of(jobs: Mapping[str, Job], gradients: bool) -> AbstractContextManager[Learning]:
+    """What the members of these jobs learn while inside. PyTorch is loaded where they learn for real alone."""
+    if not gradients:
+        return nullcontext(NoLearning())
+    from testbed.simulation.gradients import learning_together
+
+    return learning_together(jobs)
 
 
 class NoLearning:

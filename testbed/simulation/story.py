@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +12,15 @@ from testbed.link import LinkState
 from testbed.plan import Plan
 from testbed.run.directory import RunDirectory
 from testbed.run.display import Display, Snapshot
+from testbed.run.manifest import Manifest
+from testbed.run.verdict import SIMULATED
 from testbed.simulation.stage import Stage
+from testbed.spec.experiment import Experiment
+
+#: Rounds may take a millisecond each, and who watches sees four frames a second.
+SHOWN_EACH_S = 0.25
+#: States of the links of so many members at most are written down, second by second.
+MOST_NOTED = 128
 
 
 class SimulatedStory:
@@ -24,6 +33,17 @@ class SimulatedStory:
         self._happened: list[str] = []
         self._states: Mapping[str, LinkState] = {}
         self._seen_s = -1.0
+        self._shown_s = 0.0
+
+    def begins(self, experiment: Experiment, how: Mapping[str, Any]) -> None:
+        """Training does; `how` it is simulated stands in the manifest."""
+        began_s = self._stage.agenda.clocks.zero_s
+        self._manifest = Manifest(self._directory, experiment, backend=SIMULATED, simulated=how)
+        self._manifest.add(training_started_s=began_s, passages=[])
+
+    def ended(self, at_s: float) -> None:
+        """It has ended, so long after it began."""
+        self._manifest.add(ended_s=self._stage.agenda.clocks.zero_s + at_s)
 
     def happened(self, kind: str, target: str) -> None:
         """Something has happened to the network, now."""
@@ -38,6 +58,9 @@ class SimulatedStory:
     def watch(self, number: int, until_s: float) -> None:
         """A round is over; links are known up to a moment."""
         self._note_links(until_s)
+        if time.monotonic() - self._shown_s < SHOWN_EACH_S:
+            return
+        self._shown_s = time.monotonic()
         now = status(self._stage.controller)
         metrics = now["metrics"]
         self._display.show(
@@ -56,6 +79,8 @@ class SimulatedStory:
 
     def _note_links(self, until_s: float) -> None:
         """Write down what links have become since the last time."""
+        if len(self._stage.controller.spec.members) > MOST_NOTED:
+            return
         for state in self._stage.underlay.course(max(self._seen_s, 0.0)):
             if state.at_s > until_s:
                 break

@@ -9,19 +9,25 @@ their moment on is reckoned anew.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import takewhile
+from itertools import islice, takewhile
 from math import inf
+
+import numpy as np
+from numpy.typing import NDArray
 
 from testbed.emulation.difference import Difference
 from testbed.emulation.routing import Routes
 from testbed.link import LinkState, link_name
+from testbed.planning.constraints import GOODPUT
 from testbed.spec.event import Event, LinkChange
 from testbed.spec.experiment import Experiment
 from testbed.spec.topology import Link, Topology
 from testbed.trace.trace import Trace
+
+Floats = NDArray[np.float64]
 
 #: Rows nearer than this to each other are one moment's: sums of durations are off by less.
 SAME_S = 1e-9
@@ -52,6 +58,13 @@ class UnderlayState:
     def sites(self) -> dict[str, str]:
         """Each worker's."""
         return {worker.name: worker.site for worker in self.topology.workers}
+
+    def figures(self, names: Sequence[str]) -> tuple[Floats, Floats]:
+        """Bytes of payload a second, and seconds one way, of links, members' access links among them."""
+        access = LinkState(self.topology.lan.rate, self.topology.lan.delay)
+        states = [self.states.get(name, access) for name in names]
+        rates = np.array([state.rate_bps * state.up * (1 - state.loss) * GOODPUT / 8 for state in states])
+        return rates, np.array([state.delay_s for state in states])
 
     def delay_s(self, source: str, target: str) -> float:
         """Seconds one way between two workers, queues empty; infinite where nothing gets through."""
@@ -121,6 +134,11 @@ class Underlay:
     def at(self, at_s: float) -> UnderlayState:
         """The state in force at a moment; one event or row later is in force at its own."""
         return next(self.course(at_s))
+
+    def after(self, state: UnderlayState) -> float:
+        """The moment from which on another state is in force; infinite where none ever is."""
+        following = islice(self.course(state.at_s), 1, 2)
+        return next((its.at_s for its in following), inf)
 
     def between(self, from_s: float, until_s: float) -> list[UnderlayState]:
         """The state in force at a moment, and those that follow it up to another."""

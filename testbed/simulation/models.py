@@ -1,0 +1,18 @@
+"""Which model simulates an experiment's rounds."""
+
+from __future__ import annotations
+
+from testbed.simulation.chunks import ChunkModel
+from testbed.simulation.fluid import FluidModel
+from testbed.simulation.round import RoundModel
+from testbed.simulation.underlay import Underlay
+from testbed.spec.experiment import Experiment
+
+#: Of more members chunks are too many: a round of 64 takes seconds.
+MOST_BY_CHUNKS = 64
+
+
+def model_of(experiment: Experiment, underlay: Underlay) -> RoundModel:
+    """Chunk by chunk where members are few, else fluid."""
+    kind = ChunkModel if len(experiment.topology.workers) <= MOST_BY_CHUNKS else FluidModel
+    return kind(underlay, experiment.spec.round_bytes, experiment.spec.sync.round_timeout)
