@@ -13,7 +13,7 @@ from testbed.planning.constraints import GOODPUT, Constraints
 from testbed.planning.events import FlowNetwork, Found
 from testbed.planning.simulate import PlanRounds
 from testbed.run.errors import RunFailed
-from testbed.simulation.round import RoundCourse, RoundModel, Transfer
+from testbed.simulation.round import RoundModel, SimulatedRound, Transfer
 from testbed.simulation.underlay import Underlay, UnderlayState
 
 #: The capacity of a path that leads nowhere: nothing.
@@ -38,7 +38,7 @@ class ChunkModel(RoundModel):
         self._timeout_s = timeout_s
         self._planned: tuple[Plan, PlanRounds] | None = None
 
-    def round(self, plan: Plan, began_s: Mapping[str, float]) -> RoundCourse:
+    def round(self, plan: Plan, began_s: Mapping[str, float]) -> SimulatedRound:
         rounds = self._rounds(plan)
         first_s, ahead_s = min(began_s.values()), AHEAD_S
         ready_s = {member: at_s - first_s for member, at_s in began_s.items()}
@@ -54,7 +54,7 @@ class ChunkModel(RoundModel):
                 raise RunFailed(f"the round that began after {first_s:.1f} s is not over within {self._timeout_s:g} s")
             ahead_s *= FURTHER
         finished = (found.finished_s[0] + first_s).tolist()
-        return RoundCourse(
+        return SimulatedRound(
             began_s, dict(zip(plan.members, finished, strict=True)), transfers(rounds, found, first_s), states[0]
         )
 

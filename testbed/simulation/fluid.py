@@ -18,7 +18,7 @@ from testbed.plan import Plan, Tree
 from testbed.planning import Pair
 from testbed.run.errors import RunFailed
 from testbed.simulation.chunks import NOWHERE, limits_of
-from testbed.simulation.round import RoundCourse, RoundModel, Transfer
+from testbed.simulation.round import RoundModel, SimulatedRound, Transfer
 from testbed.simulation.underlay import Underlay, UnderlayState
 
 Floats = NDArray[np.float64]
@@ -39,7 +39,7 @@ class FluidModel(RoundModel):
         self._timeout_s = timeout_s
         self._planned: tuple[Plan, PlanFlows] | None = None
 
-    def round(self, plan: Plan, began_s: Mapping[str, float]) -> RoundCourse:
+    def round(self, plan: Plan, began_s: Mapping[str, float]) -> SimulatedRound:
         flows = self._flows(plan)
         began = np.array([began_s[name] for name in plan.members])
         first_s, done = float(began.min()), 0.0
@@ -58,7 +58,7 @@ class FluidModel(RoundModel):
         stretched = (at_s + (1 - done) * whole_s - first_s) / whole_s
         ends = np.maximum(first_s + (finished - first_s) * stretched, began).tolist()
         finished_s = dict(zip(plan.members, ends, strict=True))
-        return RoundCourse(began_s, finished_s, flows.transfers(paths, float(began.max())), network)
+        return SimulatedRound(began_s, finished_s, flows.transfers(paths, float(began.max())), network)
 
     def _flows(self, plan: Plan) -> PlanFlows:
         if self._planned is None or self._planned[0] is not plan:

@@ -1,7 +1,7 @@
 """Members that learn for real while rounds are simulated: all in one process, a thread each, by the scheme's algorithm.
 
 compute -> before_step -> apply -> after_step        each member, until its strategy has reduced once more
-               `--------------------`--> Meeting: waits for all, the weighted mean in the members' order
+               `--------------------`--> ExactMeans: waits for all, the weighted mean in the members' order
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ExactMean:
     whole: bool = True
 
 
-class Meeting:
+class ExactMeans:
     """Where `count` members reduce: the mean is in float32, summed up in their order, so that it is the same each time.
 
     A member that fails has the others fail too: threading.BrokenBarrierError.
@@ -49,9 +49,9 @@ class Meeting:
         self._all_gave = threading.Barrier(count, self._reduce)
         self._all_took = threading.Barrier(count)
 
-    def reduce(self, place: int, tensor: torch.Tensor, weight: float) -> None:
-        """Replace the tensor of the member at that place by the mean."""
-        self._given[place] = tensor, weight
+    def reduce(self, index: int, tensor: torch.Tensor, weight: float) -> None:
+        """Replace the tensor of the member at that index by the mean."""
+        self._given[index] = tensor, weight
         self._all_gave.wait()
         tensor.copy_(self._mean)
         self._all_took.wait()
@@ -68,17 +68,17 @@ class Meeting:
             self._mean.add_(tensor, alpha=weight / total)
 
 
-class MeetingReducer:
-    """One member's way to the meeting; `rounds` says how often it was there."""
+class SharedReducer:
+    """One member's way to the means; `rounds` says how often it was there."""
 
-    def __init__(self, meeting: Meeting, place: int) -> None:
+    def __init__(self, means: ExactMeans, index: int) -> None:
         self.rounds = 0
-        self._meeting = meeting
-        self._place = place
+        self._means = means
+        self._index = index
 
     def allreduce(self, tensor: torch.Tensor, weight: float = 1.0, residual: Residual | None = None) -> ExactMean:
         """Reduce now; nothing is left out for a residual."""
-        self._meeting.reduce(self._place, tensor, weight)
+        self._means.reduce(self._index, tensor, weight)
         self.rounds += 1
         return ExactMean(self.rounds)
 
@@ -94,7 +94,7 @@ class MeetingReducer:
 class LearningMember:
     """A member's model, and the strategy that its job's scheme has it synchronize by."""
 
-    def __init__(self, work: Workload, job: Job, folder: Path, reducer: MeetingReducer) -> None:
+    def __init__(self, work: Workload, job: Job, folder: Path, reducer: SharedReducer) -> None:
         self._model = learner.make(work, folder, chosen_device(work.device))
         self._model.compute()  # as a worker does before its first step
         self._described = self._model.describe()
@@ -133,10 +133,10 @@ class RealLearning:
         first = next(iter(jobs))
         self._evaluator, self._every = first, works[first].evaluate_every
         self._rounds = jobs[first].rounds
-        self._meeting = Meeting(len(jobs))
+        self._means = ExactMeans(len(jobs))
         self._members = {
-            name: LearningMember(works[name], job, folder, MeetingReducer(self._meeting, place))
-            for place, (name, job) in enumerate(jobs.items())
+            name: LearningMember(works[name], job, folder, SharedReducer(self._means, index))
+            for index, (name, job) in enumerate(jobs.items())
         }
         self._threads = ThreadPoolExecutor(len(jobs), thread_name_prefix="learning")
 
@@ -147,7 +147,7 @@ class RealLearning:
             try:
                 return self._members[name].round(number, due and name == self._evaluator)
             except BaseException:
-                self._meeting.leave()
+                self._means.leave()
                 raise
 
         learning = {name: self._threads.submit(learn, name) for name in self._members}

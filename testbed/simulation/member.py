@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from testbed.plan import Plan
 from testbed.protocol import Arrived, PeerSample, Report, Train
 from testbed.simulation.clocks import SimulatedClocks
-from testbed.simulation.round import RoundCourse, Transfer
+from testbed.simulation.round import SimulatedRound, Transfer
 from testbed.simulation.trains import trains
 
 
@@ -33,19 +33,19 @@ class SimulatedMember:
         self,
         number: int,
         plan: Plan,
-        course: RoundCourse,
+        done: SimulatedRound,
         paced_s: float,
         metrics: Mapping[str, float | None],
     ) -> Report:
         """Of a round that it has just finished, before which it computed for `paced_s`."""
-        sent, came = course.sent[self.name], course.came[self.name]
-        began_s = course.began_s[self.name]
+        sent, came = done.sent[self.name], done.came[self.name]
+        began_s = done.began_s[self.name]
         return Report(
             member=self.name,
             round=number,
             epoch=plan.epoch,
             started_s=self._clocks.zero_s + began_s,
-            finished_s=self._clocks.zero_s + course.finished_s[self.name],
+            finished_s=self._clocks.zero_s + done.finished_s[self.name],
             compute_s=0.0,
             paced_s=paced_s,
             sent_bytes=round(sum(chunk.bytes for its in sent.values() for chunk in its)),
@@ -53,18 +53,18 @@ class SimulatedMember:
             lost=0,
             duplicated=0,
             waited={peer: max(its[-1].came_s - began_s, 0.0) for peer, its in came.items()},
-            peers=tuple(self._sample(peer, its, course) for peer, its in sent.items()),
+            peers=tuple(self._sample(peer, its, done) for peer, its in sent.items()),
             metrics=metrics,
             arrivals=self._arrivals(),
         )
 
-    def _sample(self, peer: str, sent: Sequence[Transfer], course: RoundCourse) -> PeerSample:
+    def _sample(self, peer: str, sent: Sequence[Transfer], done: SimulatedRound) -> PeerSample:
         there, back = (self.name, peer), (peer, self.name)
         return PeerSample(
             peer=peer,
             bytes=round(sum(chunk.bytes for chunk in sent)),
             busy_s=sum(chunk.ended_s - chunk.began_s for chunk in sent),
-            rtt_s=_finite(course.network.delay_s(*there) + course.network.delay_s(*back)),
+            rtt_s=_finite(done.network.delay_s(*there) + done.network.delay_s(*back)),
             retransmits=0,
         )
 

@@ -16,3 +16,8 @@ def model_of(experiment: Experiment, underlay: Underlay) -> RoundModel:
     """Chunk by chunk where members are few, else fluid."""
     kind = ChunkModel if len(experiment.topology.workers) <= MOST_BY_CHUNKS else FluidModel
     return kind(underlay, experiment.spec.round_bytes, experiment.spec.sync.round_timeout)
+
+
+def measures(experiment: Experiment, model: RoundModel) -> bool:
+    """Whether members tell what they see of paths: of networks too large for chunks only where somebody plans by it."""
+    return isinstance(model, ChunkModel) or not experiment.spec.controller.hold

@@ -9,7 +9,7 @@ from math import ceil, log2
 from testbed.planning import Pair
 from testbed.planning.constraints import GOODPUT
 from testbed.protocol import Probe
-from testbed.simulation.round import RoundCourse, Transfer
+from testbed.simulation.round import SimulatedRound, Transfer
 from testbed.simulation.underlay import Underlay, UnderlayState
 from testbed.sync.transport.probe import FRAME_BYTES
 
@@ -28,11 +28,11 @@ class SimulatedProbes:
 
     def __init__(self, underlay: Underlay) -> None:
         self._underlay = underlay
-        self._courses: deque[RoundCourse] = deque(maxlen=KEPT)
+        self._rounds: deque[SimulatedRound] = deque(maxlen=KEPT)
 
-    def add(self, course: RoundCourse) -> None:
+    def add(self, done: SimulatedRound) -> None:
         """A round of which probes from now on may meet something."""
-        self._courses.append(course)
+        self._rounds.append(done)
 
     def sent(self, member: str, probe: Probe, now_s: float) -> list[Transfer]:
         """What comes of a probe that a member is told to send now; nothing where the path leads nowhere."""
@@ -64,8 +64,8 @@ class SimulatedProbes:
     def _carried(self, state: UnderlayState, link: str, began_s: float, seconds: float) -> float:
         """Bytes a second that rounds sent over a link then."""
         size = 0.0
-        for course in self._courses:
-            for (source, target), its in course.transfers.items():
+        for done in self._rounds:
+            for (source, target), its in done.transfers.items():
                 a, b = state.sites[source], state.sites[target]
                 if state.routes.reach(a, b) and link in state.routes.links(a, b):
                     size += sum(_within(chunk, began_s, began_s + seconds) for chunk in its)

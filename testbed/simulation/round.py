@@ -29,7 +29,7 @@ Transfers = Mapping[str, Sequence[Transfer]]
 
 
 @dataclass(frozen=True)
-class RoundCourse:
+class SimulatedRound:
     """What became of a round: when each member had the mean of everything, and the transfers of each edge, in order.
 
     `network` is as it was when the round began.
@@ -64,5 +64,5 @@ class RoundModel(ABC):
     name: str
 
     @abstractmethod
-    def round(self, plan: Plan, began_s: Mapping[str, float]) -> RoundCourse:
+    def round(self, plan: Plan, began_s: Mapping[str, float]) -> SimulatedRound:
         """The round that each member begins at its moment. RunFailed when it can't come to its end."""

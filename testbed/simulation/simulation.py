@@ -1,6 +1,6 @@
 """An experiment on simulated time.
 
-    begins of a round --model--> its course --members--> reports, arrivals --agenda--> controller
+    begins of a round --model--> its ends --members--> reports, arrivals --agenda--> controller
           ^                                                                               |
           `------- ends, computing as declared, the plan that all hold by then <----------'
 
@@ -22,7 +22,7 @@ from testbed.simulation.compute import Computed, DeclaredCompute
 from testbed.simulation.learning import Learning
 from testbed.simulation.member import SimulatedMember
 from testbed.simulation.probes import SimulatedProbes
-from testbed.simulation.round import RoundCourse, RoundModel
+from testbed.simulation.round import RoundModel, SimulatedRound
 from testbed.simulation.script import SimulatedScript
 from testbed.simulation.stage import Stage
 from testbed.simulation.story import SimulatedStory
@@ -47,13 +47,16 @@ class Simulation:
         compute: Mapping[str, DeclaredCompute],
         learning: Learning,
         story: SimulatedStory,
+        measures: bool,
     ) -> None:
+        """`measures`: whether members tell what they see of paths."""
         self.script = script
         self.model = model
         self._stage = stage
         self._compute = compute
         self._learning = learning
         self._story = story
+        self._measures = measures
         self._traffic = Traffic(stage.agenda.clocks, story.sampled)
         self._members = {name: SimulatedMember(name, stage.agenda.clocks) for name in compute}
         self._probes = SimulatedProbes(stage.underlay)
@@ -69,11 +72,11 @@ class Simulation:
             plan = controller.plan
             if plan.groups and plan.period > 1:
                 raise RunFailed(f"round {number}: the plan of {plan.policy} has groups, and is not simulated")
-            course = self.model.round(plan, {name: over_s[name] + computed[name].seconds for name in over_s})
-            over_s = dict(course.finished_s)
-            self._enter(number, rounds, plan, course, computed)
+            done = self.model.round(plan, {name: over_s[name] + computed[name].seconds for name in over_s})
+            over_s = dict(done.finished_s)
+            self._enter(number, rounds, plan, done, computed)
             self.script.round_over(number, max(over_s.values()))
-            self._traffic.add(course)
+            self._traffic.add(done)
             self._traffic.sample(min(over_s.values()))
             agenda.play(min(over_s.values()))
             self._story.watch(number, max(over_s.values()))
@@ -95,33 +98,40 @@ class Simulation:
         self._members[probe.peer].receives(member, self._probes.sent(member, probe, self._stage.agenda.clocks.now_s))
 
     def _enter(
-        self, number: int, rounds: int, plan: Plan, course: RoundCourse, computed: Mapping[str, Computed]
+        self, number: int, rounds: int, plan: Plan, done: SimulatedRound, computed: Mapping[str, Computed]
     ) -> None:
         """What members say of a round, each at its time."""
         agenda, controller = self._stage.agenda, self._stage.controller
-        self._probes.add(course)
+        self._probes.add(done)
         learned = self._learning.round(number)
-        for (source, target), sent in course.transfers.items():
-            self._members[target].receives(source, sent)
+        if self._measures:
+            self._enter_arrivals(done)
         for name, member in self._members.items():
-            for tick in range(floor(course.began_s[name] / EACH_S) + 2, floor(course.finished_s[name] / EACH_S) + 1):
-                agenda.enter(tick * EACH_S, lambda member=member: controller.hear(member.arrived()))  # type: ignore[misc]
             metrics: dict[str, Any] = dict(learned.get(name, {}))
             if (rate := computed[name].samples_per_s) is not None:
                 metrics["samples_per_s"] = rate
-            told = partial(self._report, member, number, plan, course, computed[name].seconds, metrics)
-            agenda.enter(course.finished_s[name], told)
+            told = partial(self._report, member, number, plan, done, computed[name].seconds, metrics)
+            agenda.enter(done.finished_s[name], told)
             if number == rounds:
                 goodbye = Goodbye(name, rounds, self._learning.digest(name))
-                agenda.enter(course.finished_s[name], partial(controller.hear, goodbye))
+                agenda.enter(done.finished_s[name], partial(controller.hear, goodbye))
+
+    def _enter_arrivals(self, done: SimulatedRound) -> None:
+        """What comes in, and is told before a long round is over."""
+        agenda, controller = self._stage.agenda, self._stage.controller
+        for (source, target), sent in done.transfers.items():
+            self._members[target].receives(source, sent)
+        for name, member in self._members.items():
+            for tick in range(floor(done.began_s[name] / EACH_S) + 2, floor(done.finished_s[name] / EACH_S) + 1):
+                agenda.enter(tick * EACH_S, lambda member=member: controller.hear(member.arrived()))  # type: ignore[misc]
 
     def _report(
         self,
         member: SimulatedMember,
         number: int,
         plan: Plan,
-        course: RoundCourse,
+        done: SimulatedRound,
         paced_s: float,
         metrics: Mapping[str, float | None],
     ) -> None:
-        self._stage.controller.hear(member.report(number, plan, course, paced_s, metrics))
+        self._stage.controller.hear(member.report(number, plan, done, paced_s, metrics))

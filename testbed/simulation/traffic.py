@@ -8,7 +8,7 @@ from typing import Any
 
 from testbed.link import MTU_FRAME_BYTES, TCP_PAYLOAD_BYTES
 from testbed.simulation.clocks import SimulatedClocks
-from testbed.simulation.round import RoundCourse
+from testbed.simulation.round import SimulatedRound
 
 #: As a run's sampler takes them.
 PERIOD_S = 1.0
@@ -24,11 +24,11 @@ class Traffic:
         self._coming: dict[int, dict[str, float]] = {}
         self._bytes: dict[str, float] = {}
 
-    def add(self, course: RoundCourse) -> None:
+    def add(self, done: SimulatedRound) -> None:
         """A round's transfers, each counted when the last of it was sent."""
-        for (source, target), its in course.transfers.items():
-            a, b = course.network.sites[source], course.network.sites[target]
-            links = course.network.routes.links(a, b) if course.network.routes.reach(a, b) else ()
+        for (source, target), its in done.transfers.items():
+            a, b = done.network.sites[source], done.network.sites[target]
+            links = done.network.routes.links(a, b) if done.network.routes.reach(a, b) else ()
             for chunk in its if links else ():
                 second = self._coming.setdefault(floor(chunk.ended_s / PERIOD_S), {})
                 for link in links:

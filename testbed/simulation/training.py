@@ -9,7 +9,7 @@ from testbed.run.display import Display
 from testbed.run.training import Outcome
 from testbed.simulation.compute import declared
 from testbed.simulation.learning import learning_of
-from testbed.simulation.models import model_of
+from testbed.simulation.models import measures, model_of
 from testbed.simulation.outcome import outcome_of
 from testbed.simulation.script import SimulatedScript
 from testbed.simulation.simulation import Simulation
@@ -27,6 +27,7 @@ def train(experiment: Experiment, directory: RunDirectory, display: Display, gra
     with closing(stage.controller), learning_of(jobs, gradients) as learning, display.live(rounds):
         script = SimulatedScript(experiment, stage, story.happened)
         compute = declared(jobs, experiment.spec.sync.own.local_steps)
-        ended_s = Simulation(stage, script, model, compute, learning, story).run(rounds)
+        simulation = Simulation(stage, script, model, compute, learning, story, measures(experiment, model))
+        ended_s = simulation.run(rounds)
     story.ended(ended_s)
     return outcome_of(stage, script, ended_s)

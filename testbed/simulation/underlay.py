@@ -62,7 +62,8 @@ class UnderlayState:
     def figures(self, names: Sequence[str]) -> tuple[Floats, Floats]:
         """Bytes of payload a second, and seconds one way, of links, members' access links among them."""
         access = LinkState(self.topology.lan.rate, self.topology.lan.delay)
-        states = [self.states.get(name, access) for name in names]
+        links = self.topology.links
+        states = [self._state(links[name]) if name in links else access for name in names]
         rates = np.array([state.rate_bps * state.up * (1 - state.loss) * GOODPUT / 8 for state in states])
         return rates, np.array([state.delay_s for state in states])
 
@@ -116,12 +117,12 @@ class Underlay:
         self._start = UnderlayState(0.0, experiment.topology, routes)
         timed = [(event.at, event) for event in experiment.spec.events if event.at is not None]
         self._events = sorted(timed, key=_moment)
-        self._course = [self._first()]
+        self._reckoned = [self._first()]
 
     def enter(self, at_s: float, event: Event) -> None:
         """Have an event happen at a moment."""
         self._events = sorted([*self._events, (at_s, event)], key=_moment)
-        self._course = [state for state in self._course if state.at_s < at_s] or [self._first()]
+        self._reckoned = [state for state in self._reckoned if state.at_s < at_s] or [self._first()]
 
     def _first(self) -> UnderlayState:
         return self._made(self._start, [event for at_s, event in self._events if at_s <= 0])
@@ -133,37 +134,37 @@ class Underlay:
 
     def at(self, at_s: float) -> UnderlayState:
         """The state in force at a moment; one event or row later is in force at its own."""
-        return next(self.course(at_s))
+        return next(self.since(at_s))
 
     def after(self, state: UnderlayState) -> float:
         """The moment from which on another state is in force; infinite where none ever is."""
-        following = islice(self.course(state.at_s), 1, 2)
+        following = islice(self.since(state.at_s), 1, 2)
         return next((its.at_s for its in following), inf)
 
     def between(self, from_s: float, until_s: float) -> list[UnderlayState]:
         """The state in force at a moment, and those that follow it up to another."""
-        return list(takewhile(lambda state: state.at_s <= until_s, self.course(from_s)))
+        return list(takewhile(lambda state: state.at_s <= until_s, self.since(from_s)))
 
-    def course(self, from_s: float) -> Iterator[UnderlayState]:
+    def since(self, from_s: float) -> Iterator[UnderlayState]:
         """The state in force at a moment, and all that follow it: endless where a trace is."""
-        place = max(bisect_right(self._course, from_s, key=lambda state: state.at_s) - 1, 0)
+        place = max(bisect_right(self._reckoned, from_s, key=lambda state: state.at_s) - 1, 0)
         while True:
-            while place + 1 >= len(self._course):
+            while place + 1 >= len(self._reckoned):
                 if not self._reckon():
-                    yield self._course[place]
+                    yield self._reckoned[place]
                     return
-            if self._course[place + 1].at_s > from_s:
-                yield self._course[place]
+            if self._reckoned[place + 1].at_s > from_s:
+                yield self._reckoned[place]
             place += 1
 
     def _reckon(self) -> bool:
         """The next state; whether there is any."""
-        last = self._course[-1]
+        last = self._reckoned[-1]
         coming = [(at_s, event) for at_s, event in self._events if at_s > last.at_s]
         at_s = min([last.next_row_s, *map(_moment, coming)])
         if at_s == inf:
             return False
-        self._course.append(self._made(last.at(at_s), [event for moment, event in coming if moment == at_s]))
+        self._reckoned.append(self._made(last.at(at_s), [event for moment, event in coming if moment == at_s]))
         return True
 
 

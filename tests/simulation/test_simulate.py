@@ -1,0 +1,104 @@
+"""Whole simulations: what they leave, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from testbed.report.record import RunRecord
+from testbed.spec.errors import SpecError
+from tests.simulation.experiments import simulated, write
+
+pytestmark = pytest.mark.unit
+
+EVENTS = [
+    {"at": "2s", "change": {"link": "a->b", "rate": "1.5mbit"}},
+    {"round": 12, "down": ["b", "c"]},
+]
+
+
+@pytest.fixture(scope="module")
+def followed(tmp_path_factory: pytest.TempPathFactory) -> RunRecord:
+    """A link falls to an eighth, the plan leaves it; then a pair goes down."""
+    folder = tmp_path_factory.mktemp("followed")
+    train = {"model": "synthetic", "parameters": 150_000, "rounds": 24}
+    file = write(folder, train=train, controller={"period": "1s"}, events=EVENTS, sync={"policy": "mst"})
+    with pytest.MonkeyPatch.context() as here:
+        here.chdir(folder)
+        return simulated(file)
+
+
+def test_it_says_that_it_is_simulated(followed: RunRecord) -> None:
+    assert followed.finished and followed.gaps == ()
+    assert followed.summary["verdict"] == "simulated"
+    assert followed.manifest["simulated"] == {"model": "chunks", "gradients": False}
+    assert followed.summary["training"]["identical_parameters"] is None
+
+
+def test_a_plan_follows_the_network_two_rounds_after_and_no_round_is_lost(followed: RunRecord) -> None:
+    assert [one.number for one in followed.rounds] == list(range(1, 25))
+    swaps = [swap for swap in followed.summary["swaps"] if swap["kind"] == "plan"]
+    assert swaps
+    for swap in swaps:
+        before = [one.number for one in followed.rounds if followed.since(one.finished_s) <= swap["requested_s"] + 1e-3]
+        assert swap["active_round"] - before[-1] <= 2
+        assert swap["lost_updates"] == swap["duplicated_updates"] == 0
+    assert {report.round for report in followed.reports if report.epoch == 0} == set(range(1, swaps[0]["active_round"]))
+
+
+def test_events_stand_with_their_times_and_links_as_they_were(followed: RunRecord) -> None:
+    told = [(event["kind"], event["target"]) for event in followed.summary["events"]]
+    assert told == [("change", "a->b"), ("down", "b-c")]
+    assert [(round(one.at_s, 3), one.rate_bps) for one in followed.states["a->b"]] == [(0.0, 12e6), (2.0, 1.5e6)]
+    twelfth = followed.since(followed.rounds[11].finished_s)
+    assert twelfth < followed.states["b->c"][-1].at_s < twelfth + 0.5 and not followed.states["b->c"][-1].up
+
+
+def test_links_carry_what_members_send(followed: RunRecord) -> None:
+    sent = sum(report.sent_bytes for report in followed.reports)
+    carried = sum(followed.samples[-1].bytes.values())
+    assert carried >= sent * 1514 / 1448 * 0.99  # more where a route has two links
+
+
+def test_the_same_seed_has_the_same_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    compute = {"step_time": "100ms", "slowdown": {"factor": 4, "probability": 0.3}}
+    file = write(tmp_path, compute=compute, controller={"period": "1s"})
+    first, again, other = simulated(file), simulated(file), simulated(file, seed="2")
+
+    def rounds(record: RunRecord) -> list[tuple[float, float]]:
+        return [(record.since(one.entered_s), record.since(one.finished_s)) for one in record.rounds]
+
+    assert rounds(first) == rounds(again) != rounds(other)
+
+
+@pytest.mark.parametrize("sync", [{}, {"strategy": "local_sgd", "every": 3}, {"strategy": "diloco", "every": 3}])
+def test_members_learn_for_real_and_agree(
+    sync: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    train = {"model": "svm", "rounds": 10, "evaluate_every": 5}
+    record = simulated(write(tmp_path, train=train, sync={"policy": "ring", **sync}), gradients=True)
+    assert record.summary["training"]["identical_parameters"] is True
+    _, losses = record.metric("loss")
+    assert losses[-1] < losses[0]
+    assert len(record.metric("accuracy")[0]) == 2
+
+
+@pytest.mark.parametrize(
+    ("values", "field"),
+    [
+        ({"sync": {"strategy": "hop"}}, "sync.strategy"),
+        ({"sync": {"strategy": "diloco", "every": 4, "delay": 1}}, "sync.delay"),
+        ({"elastic": {"quorum": 2}}, "elastic"),
+        ({"compute": {}}, "compute.step_time"),
+    ],
+)
+def test_what_is_not_simulated_is_refused_by_its_name(
+    values: dict[str, object], field: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SpecError, match=field):
+        simulated(write(tmp_path, **values))
+    assert not (tmp_path / "runs").exists()

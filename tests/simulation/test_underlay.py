@@ -1,0 +1,64 @@
+"""The underlay in time, against traces' own account of themselves."""
+
+from __future__ import annotations
+
+from itertools import islice
+from math import inf
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from testbed.emulation.routing import Routes
+from testbed.simulation.underlay import Underlay, next_row_s
+from testbed.spec.event import Event, LinkChange
+from testbed.trace.trace import Row, Trace
+from tests.simulation.experiments import LINKS, load
+
+pytestmark = pytest.mark.unit
+
+STEPS = st.lists(st.integers(1, 40), min_size=1, max_size=6)
+
+
+@given(STEPS, st.sampled_from(["loop", "hold", "stop"]), st.integers(0, 30))
+def test_the_next_row_is_the_trace_s_next_change(steps: list[int], end: str, offset: int) -> None:
+    times = [sum(steps[:n]) / 10 for n in range(len(steps))]
+    rows = tuple(Row(at_s, 1e6 + n) for n, at_s in enumerate(times))
+    trace = Trace(rows, end)  # type: ignore[arg-type]
+    trace = trace.begun(min(offset / 10, trace.duration_s * 0.9))
+    changes = [at_s for at_s, _ in islice(trace.changes(), 12)]
+    at_s = 0.0
+    for expected in changes[1:]:
+        at_s = next_row_s(trace, at_s)
+        assert at_s == pytest.approx(expected)
+    if trace.end != "loop":
+        assert next_row_s(trace, at_s) == inf
+
+
+def test_events_change_links_over_traces_and_routes(tmp_path: Path) -> None:
+    events = [
+        {"at": "2s", "change": {"link": "a->b", "rate": "3mbit"}},
+        {"at": "3s", "down": ["a", "b"]},
+        {"at": "5s", "up": ["a", "b"]},
+    ]
+    (tmp_path / "t.csv").write_text("time_s,rate_mbps,delay_ms\n0,10,10\n4,20,15\n")
+    links = [{**LINKS[0], "forward": {"trace": {"file": "t.csv", "end": "hold"}}}, *LINKS[1:]]
+    experiment = load(tmp_path, links, events=events)
+    underlay = Underlay(experiment, Routes.over(experiment.topology))
+    states = underlay.between(0.0, 100.0)
+    assert [state.at_s for state in states] == [0.0, 2.0, 3.0, 4.0, 5.0]
+    assert [state.states["a->b"].rate_bps for state in states] == [10e6, 3e6, 3e6, 3e6, 3e6]
+    assert [state.states["a->b"].up for state in states] == [True, True, False, False, True]
+    assert states[3].states["a->b"].delay_s == 0.015
+    assert states[2].routes.links("a", "b") == ("a->c", "c->b") and states[4].routes.links("a", "b") == ("a->b",)
+    assert underlay.at(2.5) is states[1]
+
+
+def test_an_event_that_is_entered_late_takes_the_place_of_what_was_reckoned(tmp_path: Path) -> None:
+    experiment = load(tmp_path)
+    underlay = Underlay(experiment, Routes.over(experiment.topology))
+    assert underlay.between(0.0, 9.0) == [underlay.at(0.0)]
+    underlay.enter(4.0, Event(round=1, change=LinkChange(link="b->c", rate=1e6)))
+    assert [state.states["b->c"].rate_bps for state in underlay.between(0.0, 9.0)] == [12e6, 1e6]
+    assert underlay.after(underlay.at(0.0)) == 4.0 and underlay.after(underlay.at(5.0)) == inf
