@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -13,6 +14,7 @@ from testbed.planning.constraints import GOODPUT, Constraints
 from testbed.planning.events import FlowNetwork, Found
 from testbed.planning.simulate import PlanRounds
 from testbed.run.errors import RunFailed
+from testbed.simulation.bbr import BbrConnections, Pause
 from testbed.simulation.round import RoundModel, SimulatedRound, Transfer
 from testbed.simulation.underlay import Underlay, UnderlayState
 
@@ -32,7 +34,11 @@ class ChunkModel(RoundModel):
 
     name = "chunks"
 
-    def __init__(self, underlay: Underlay, model_bytes: int, timeout_s: float) -> None:
+    def __init__(
+        self, underlay: Underlay, model_bytes: int, timeout_s: float, connections: BbrConnections | None = None
+    ) -> None:
+        """`connections` under BBR pause now and then; others do not."""
+        self._connections = connections
         self._underlay = underlay
         self._model_bytes = model_bytes
         self._timeout_s = timeout_s
@@ -46,9 +52,9 @@ class ChunkModel(RoundModel):
         while not over:
             until_s = max(began_s.values()) + ahead_s
             states = self._underlay.between(first_s, until_s)
-            moments = [state.at_s - first_s for state in states[1:]]
-            network, *later = networks(rounds, states)
-            found = rounds.run(network, ready_s, later=list(zip(moments, later, strict=True)))
+            pauses = self._pauses(rounds, states[0], first_s, until_s)
+            (_, network), *later = networks(rounds, states, pauses, first_s)
+            found = rounds.run(network, ready_s, later=[(at_s - first_s, its) for at_s, its in later])
             over = first_s + float(found.finished_s.max()) <= until_s
             if not over and ahead_s > self._timeout_s:
                 raise RunFailed(f"the round that began after {first_s:.1f} s is not over within {self._timeout_s:g} s")
@@ -58,20 +64,33 @@ class ChunkModel(RoundModel):
             began_s, dict(zip(plan.members, finished, strict=True)), transfers(rounds, found, first_s), states[0]
         )
 
+    def _pauses(self, rounds: PlanRounds, state: UnderlayState, from_s: float, until_s: float) -> list[Pause]:
+        if self._connections is None:
+            return []
+        return list(self._connections.pauses(sorted(set(rounds.pairs)), state, from_s, until_s))
+
     def _rounds(self, plan: Plan) -> PlanRounds:
         if self._planned is None or self._planned[0] is not plan:
             self._planned = plan, PlanRounds(plan, self._model_bytes)
         return self._planned[1]
 
 
-def networks(rounds: PlanRounds, states: Sequence[UnderlayState]) -> Iterator[FlowNetwork]:
-    """The flows of a plan on the underlay, state by state."""
+def networks(
+    rounds: PlanRounds, states: Sequence[UnderlayState], pauses: Sequence[Pause], first_s: float
+) -> Iterator[tuple[float, FlowNetwork]]:
+    """The flows of a plan, and from when on they are so: on the underlay state by state, and without those that
+    pause."""
     pairs = rounds.pairs
     limits = [limits_of(state, pairs) for state in states]
     names = sorted({name for its in limits for name in its.goodput_bps})
-    for state, its in zip(states, limits, strict=True):
-        whole = Constraints({**dict.fromkeys(names, 0.0), **its.goodput_bps}, its.drawn)
-        yield rounds.network(whole, state.delay_s, names)
+    ends = {at_s for pause in pauses for at_s in (pause.began_s, pause.ended_s) if at_s > first_s}
+    moments = sorted({first_s, *(state.at_s for state in states[1:]), *ends})
+    for at_s in moments:
+        index = max(bisect_right(states, at_s, key=lambda state: state.at_s) - 1, 0)
+        paused = {pause.pair: (NOWHERE,) for pause in pauses if pause.began_s <= at_s < pause.ended_s}
+        its = limits[index]
+        whole = Constraints({**dict.fromkeys(names, 0.0), **its.goodput_bps}, {**its.drawn, **paused})
+        yield at_s, rounds.network(whole, states[index].delay_s, names)
 
 
 def limits_of(state: UnderlayState, pairs: Sequence[Pair]) -> Constraints:

@@ -13,16 +13,17 @@ from testbed.simulation.trains import trains
 
 
 class SimulatedMember:
-    """Tells what comes in, and of its rounds."""
+    """Tells of its rounds and, where it `measures`, what it sees of paths."""
 
-    def __init__(self, name: str, clocks: SimulatedClocks) -> None:
+    def __init__(self, name: str, clocks: SimulatedClocks, measures: bool) -> None:
         self.name = name
+        self.measures = measures
         self._clocks = clocks
         self._coming: list[tuple[float, str, Train]] = []  # a heap, by when each is over
 
     def receives(self, peer: str, sent: Sequence[Transfer]) -> None:
         """Chunks of a peer's come in."""
-        for over_s, train in trains(sent, self._clocks.zero_s):
+        for over_s, train in trains(sent, self._clocks.zero_s) if self.measures else ():
             heapq.heappush(self._coming, (over_s, peer, train))
 
     def arrived(self) -> Arrived:
@@ -53,7 +54,7 @@ class SimulatedMember:
             lost=0,
             duplicated=0,
             waited={peer: max(its[-1].came_s - began_s, 0.0) for peer, its in came.items()},
-            peers=tuple(self._sample(peer, its, done) for peer, its in sent.items()),
+            peers=tuple(self._sample(peer, its, done) for peer, its in sent.items()) if self.measures else (),
             metrics=metrics,
             arrivals=self._arrivals(),
         )

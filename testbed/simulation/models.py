@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from testbed.run.measured import CONGESTION_CONTROL
+from testbed.simulation.bbr import BbrConnections
 from testbed.simulation.chunks import ChunkModel
 from testbed.simulation.fluid import FluidModel
 from testbed.simulation.round import RoundModel
@@ -12,10 +14,18 @@ from testbed.spec.experiment import Experiment
 MOST_BY_CHUNKS = 64
 
 
+def congestion_of(experiment: Experiment) -> str:
+    """The congestion control that members would have here."""
+    return experiment.spec.sync.congestion or CONGESTION_CONTROL.read_text().strip()
+
+
 def model_of(experiment: Experiment, underlay: Underlay) -> RoundModel:
     """Chunk by chunk where members are few, else fluid."""
-    kind = ChunkModel if len(experiment.topology.workers) <= MOST_BY_CHUNKS else FluidModel
-    return kind(underlay, experiment.spec.round_bytes, experiment.spec.sync.round_timeout)
+    model_bytes, timeout_s = experiment.spec.round_bytes, experiment.spec.sync.round_timeout
+    if len(experiment.topology.workers) > MOST_BY_CHUNKS:
+        return FluidModel(underlay, model_bytes, timeout_s)
+    connections = BbrConnections() if congestion_of(experiment) == "bbr" else None
+    return ChunkModel(underlay, model_bytes, timeout_s, connections)
 
 
 def measures(experiment: Experiment, model: RoundModel) -> bool:

@@ -56,9 +56,8 @@ class Simulation:
         self._compute = compute
         self._learning = learning
         self._story = story
-        self._measures = measures
         self._traffic = Traffic(stage.agenda.clocks, story.sampled)
-        self._members = {name: SimulatedMember(name, stage.agenda.clocks) for name in compute}
+        self._members = {name: SimulatedMember(name, stage.agenda.clocks, measures) for name in compute}
         self._probes = SimulatedProbes(stage.underlay)
         stage.controller.attend(self.hold_s, self.probe)
 
@@ -104,9 +103,11 @@ class Simulation:
         agenda, controller = self._stage.agenda, self._stage.controller
         self._probes.add(done)
         learned = self._learning.round(number)
-        if self._measures:
-            self._enter_arrivals(done)
+        for (source, target), sent in done.transfers.items():
+            self._members[target].receives(source, sent)
         for name, member in self._members.items():
+            if member.measures:
+                self._enter_looks(member, done)
             metrics: dict[str, Any] = dict(learned.get(name, {}))
             if (rate := computed[name].samples_per_s) is not None:
                 metrics["samples_per_s"] = rate
@@ -116,14 +117,12 @@ class Simulation:
                 goodbye = Goodbye(name, rounds, self._learning.digest(name))
                 agenda.enter(done.finished_s[name], partial(controller.hear, goodbye))
 
-    def _enter_arrivals(self, done: SimulatedRound) -> None:
-        """What comes in, and is told before a long round is over."""
+    def _enter_looks(self, member: SimulatedMember, done: SimulatedRound) -> None:
+        """What it tells before a long round is over."""
         agenda, controller = self._stage.agenda, self._stage.controller
-        for (source, target), sent in done.transfers.items():
-            self._members[target].receives(source, sent)
-        for name, member in self._members.items():
-            for tick in range(floor(done.began_s[name] / EACH_S) + 2, floor(done.finished_s[name] / EACH_S) + 1):
-                agenda.enter(tick * EACH_S, lambda member=member: controller.hear(member.arrived()))  # type: ignore[misc]
+        first, last = done.began_s[member.name] / EACH_S, done.finished_s[member.name] / EACH_S
+        for tick in range(floor(first) + 2, floor(last) + 1):
+            agenda.enter(tick * EACH_S, lambda: controller.hear(member.arrived()))
 
     def _report(
         self,

@@ -9,7 +9,7 @@ from testbed.run.display import Display
 from testbed.run.training import Outcome
 from testbed.simulation.compute import declared
 from testbed.simulation.learning import learning_of
-from testbed.simulation.models import measures, model_of
+from testbed.simulation.models import congestion_of, measures, model_of
 from testbed.simulation.outcome import outcome_of
 from testbed.simulation.script import SimulatedScript
 from testbed.simulation.simulation import Simulation
@@ -23,7 +23,8 @@ def train(experiment: Experiment, directory: RunDirectory, display: Display, gra
     stage = Stage.of(experiment, directory.path)
     jobs, rounds = stage.controller.spec.jobs, experiment.spec.own_train.rounds
     model, story = model_of(experiment, stage.underlay), SimulatedStory(directory, display, stage)
-    story.begins(experiment, {"model": model.name, "gradients": gradients})
+    how = {"model": model.name, "congestion": congestion_of(experiment), "gradients": gradients}
+    story.begins(experiment, how)
     with closing(stage.controller), learning_of(jobs, gradients) as learning, display.live(rounds):
         script = SimulatedScript(experiment, stage, story.happened)
         compute = declared(jobs, experiment.spec.sync.own.local_steps)

@@ -23,7 +23,9 @@ def followed(tmp_path_factory: pytest.TempPathFactory) -> RunRecord:
     """A link falls to an eighth, the plan leaves it; then a pair goes down."""
     folder = tmp_path_factory.mktemp("followed")
     train = {"model": "synthetic", "parameters": 150_000, "rounds": 24}
-    file = write(folder, train=train, controller={"period": "1s"}, events=EVENTS, sync={"policy": "mst"})
+    file = write(
+        folder, train=train, controller={"period": "1s"}, events=EVENTS, sync={"policy": "mst", "congestion": "reno"}
+    )
     with pytest.MonkeyPatch.context() as here:
         here.chdir(folder)
         return simulated(file)
@@ -32,7 +34,7 @@ def followed(tmp_path_factory: pytest.TempPathFactory) -> RunRecord:
 def test_it_says_that_it_is_simulated(followed: RunRecord) -> None:
     assert followed.finished and followed.gaps == ()
     assert followed.summary["verdict"] == "simulated"
-    assert followed.manifest["simulated"] == {"model": "chunks", "gradients": False}
+    assert followed.manifest["simulated"] == {"model": "chunks", "congestion": "reno", "gradients": False}
     assert followed.summary["training"]["identical_parameters"] is None
 
 
