@@ -47,7 +47,8 @@ class Result:
 
     @property
     def verdict(self) -> str:
-        """Whether the emulation did what the files asked: `trusted`; or `suspect`, also where the run broke off."""
+        """Whether the emulation did what the files asked: `trusted`; or `suspect`, also where the run broke off.
+        `simulated` of what was not emulated."""
         return str(self.summary.get("verdict", "suspect"))
 
     @property

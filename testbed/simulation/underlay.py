@@ -29,6 +29,9 @@ from testbed.trace.trace import Trace
 
 Floats = NDArray[np.float64]
 
+#: States before the one that is asked for that are kept: whoever looks back looks back by a round.
+KEPT = 2048
+
 #: Rows nearer than this to each other are one moment's: sums of durations are off by less.
 SAME_S = 1e-9
 
@@ -147,15 +150,18 @@ class Underlay:
 
     def since(self, from_s: float) -> Iterator[UnderlayState]:
         """The state in force at a moment, and all that follow it: endless where a trace is."""
-        place = max(bisect_right(self._reckoned, from_s, key=lambda state: state.at_s) - 1, 0)
+        index = max(bisect_right(self._reckoned, from_s, key=lambda state: state.at_s) - 1, 0)
+        if index > KEPT:
+            del self._reckoned[: index - KEPT // 2]
+            index = KEPT // 2
         while True:
-            while place + 1 >= len(self._reckoned):
+            while index + 1 >= len(self._reckoned):
                 if not self._reckon():
-                    yield self._reckoned[place]
+                    yield self._reckoned[index]
                     return
-            if self._reckoned[place + 1].at_s > from_s:
-                yield self._reckoned[place]
-            place += 1
+            if self._reckoned[index + 1].at_s > from_s:
+                yield self._reckoned[index]
+            index += 1
 
     def _reckon(self) -> bool:
         """The next state; whether there is any."""

@@ -59,6 +59,6 @@ def test_an_event_that_is_entered_late_takes_the_place_of_what_was_reckoned(tmp_
     experiment = load(tmp_path)
     underlay = Underlay(experiment, Routes.over(experiment.topology))
     assert underlay.between(0.0, 9.0) == [underlay.at(0.0)]
-    underlay.enter(4.0, Event(round=1, change=LinkChange(link="b->c", rate=1e6)))
+    underlay.enter(4.0, Event(round=1, change=LinkChange.model_validate({"link": "b->c", "rate": "1mbit"})))
     assert [state.states["b->c"].rate_bps for state in underlay.between(0.0, 9.0)] == [12e6, 1e6]
     assert underlay.after(underlay.at(0.0)) == 4.0 and underlay.after(underlay.at(5.0)) == inf
