@@ -30,6 +30,7 @@ class Coordinator(ABC):
     def __init__(self, spec: ControllerSpec, clocks: Clocks = SYSTEM) -> None:
         self.spec = spec
         self.clocks = clocks
+        self._members = frozenset(spec.members)
         self.running = False
         self.goodbyes: dict[str, Goodbye] = {}
         self.events: list[MembershipEvent] = []
@@ -63,7 +64,7 @@ class Coordinator(ABC):
 
     def check_names(self, report: Report | Arrived) -> None:
         """Contradiction when it says something of who is no member of the run."""
-        if strangers := sorted(report.named.difference(self.spec.members)):
+        if strangers := sorted(report.named - self._members):
             raise Contradiction(f"its {report.kind} names {strangers[0]!r}, which is no member of this run")
 
     @abstractmethod

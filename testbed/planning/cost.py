@@ -108,10 +108,11 @@ class CostModel:
 
     def _fill(self, tree: Tree, chunk_bytes: int) -> float:
         chunk = min(float(chunk_bytes), tree.share * self._view.model_bytes)
+        downs = self._ways(tree.broadcast, chunk, towards_root=False)
         return max(
             up.seconds + down.seconds - max(up.slowest_s, down.slowest_s)
             for up in self._ways(tree.reduce, chunk, towards_root=True)
-            for down in self._ways(tree.broadcast, chunk, towards_root=False)
+            for down in downs
         )
 
     def _ways(self, parents: Mapping[str, str], chunk: float, towards_root: bool) -> list[_Fill]:

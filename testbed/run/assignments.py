@@ -61,6 +61,8 @@ def check_policy(experiment: Experiment) -> None:
 def assignment_of(experiment: Experiment) -> Assignment:
     """What members are told. SpecError when the workers or events' graphs are not for the scheme."""
     spec = experiment.spec
+    if not spec.sync.scheme.assigns:
+        return Assignment()
     known = declared_view(experiment.topology, spec.round_bytes)
     setting = Setting(view=known, policy_options=policy_options(spec), codec=spec.sync.codec)
     faults: list[Fault] = []

@@ -51,6 +51,11 @@ class Scheme:
         except TypeError as error:
             raise ValueError(f"no options of {self.name}: {error}") from error
 
+    @property
+    def assigns(self) -> bool:
+        """Whether it tells its members anything beside the options."""
+        return find_spec(f"testbed.schemes.{self.name}.assignment") is not None
+
     def assign(self, options: Options, setting: Setting) -> Assignment:
         """What members are told: the folder's `assignment` says so, where there is one; else nothing.
 
@@ -59,7 +64,7 @@ class Scheme:
         from testbed.schemes.assignment import Assignment
 
         name = f"testbed.schemes.{self.name}.assignment"
-        assigned: Assignment = import_module(name).assign(options, setting) if find_spec(name) else Assignment()
+        assigned: Assignment = import_module(name).assign(options, setting) if self.assigns else Assignment()
         return assigned
 
     @property

@@ -6,10 +6,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from testbed.controller.outcome import status
 from testbed.emulation.history import link_record
 from testbed.link import LinkState
-from testbed.plan import Plan
 from testbed.run.directory import RunDirectory
 from testbed.run.display import Display, Snapshot
 from testbed.run.manifest import Manifest
@@ -32,6 +30,7 @@ class SimulatedStory:
         self._stage = stage
         self._happened: list[str] = []
         self._states: Mapping[str, LinkState] = {}
+        self._metrics: dict[str, float | None] = {}
         self._seen_s = -1.0
         self._shown_s = 0.0
 
@@ -61,16 +60,17 @@ class SimulatedStory:
         if time.monotonic() - self._shown_s < SHOWN_EACH_S:
             return
         self._shown_s = time.monotonic()
-        now = status(self._stage.controller)
-        metrics = now["metrics"]
+        group = self._stage.controller.coordinator.group
+        if (last := group.rounds.last) is not None:
+            self._metrics |= last.metrics
         self._display.show(
             Snapshot(
                 round=number,
-                rounds=now["rounds"],
-                loss=metrics.get("loss"),
-                accuracy=metrics.get("accuracy"),
-                seconds_per_round=now["round_seconds"],
-                plan=Plan.from_json(now["plan"]),
+                rounds=self._stage.controller.spec.rounds,
+                loss=self._metrics.get("loss"),
+                accuracy=self._metrics.get("accuracy"),
+                seconds_per_round=last.seconds if last else None,
+                plan=group.plans.plan,
                 states=self._states,
                 throughput={},
                 events=tuple(self._happened),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -268,7 +269,7 @@ class Topology:
         files = tuple(file.parent / name for name in sorted(traces))
         return cls(parsed.name, parsed.sites, links, parsed.lan, parsed.routing, file, files, parsed.switch)
 
-    @property
+    @cached_property
     def workers(self) -> tuple[Worker, ...]:
         """All workers, site by site: `paris-w0`, `paris-w1`, …"""
         return tuple(
