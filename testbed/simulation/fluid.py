@@ -123,11 +123,13 @@ class PlanFlows:
         )
 
     def finished(self, paths: Paths, began: Floats) -> Floats:
-        """When each member has the mean of everything, if each begins at its moment and the network stays so."""
+        """When each member has the mean of everything, if each begins at its moment and the network stays so; never
+        where an edge leads nowhere."""
+        if not paths.alone.all():
+            return np.full(len(began), inf)
         ends = np.array(began)
         for chunk, up, down in zip(self._chunks, self._up, self._down, strict=True):
-            with np.errstate(divide="ignore"):
-                chunk_s = chunk / paths.alone
+            chunk_s = chunk / paths.alone
             there, slow_there = ways(up, paths.delay_s + chunk_s, chunk_s, len(began))
             back, slow_back = ways(down, paths.delay_s + chunk_s, chunk_s, len(began))
             last = int(np.argmax(began + there - slow_there))
