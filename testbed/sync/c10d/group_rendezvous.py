@@ -47,7 +47,8 @@ class GroupRendezvous:
         """The session of this rank, once all are there; rounds fail after `timeout_s`. SyncError."""
         place = self._place or self._own_place(timeout_s)
         tls = None if place.tls is None else Tls(place.tls)
-        met = rendezvous(place.control, place.name, place.listen, "cpu", PATIENCE_S, place.token, tls)
+        patience_s = min(PATIENCE_S, timeout_s)
+        met = rendezvous(place.control, place.name, place.listen, "cpu", patience_s, place.token, tls)
         job = structs.replace(met.job, round_timeout_s=timeout_s)
         session = session_of(replace(met, welcome=structs.replace(met.welcome, job=job)))
         if (count := len(session.members)) != self._size:

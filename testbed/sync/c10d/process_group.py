@@ -16,7 +16,6 @@ from torch.distributed.distributed_c10d import (
     AllreduceOptions,
     PrefixStore,
     ReduceOp,
-    ReduceScatterOptions,
     Store,
 )
 
@@ -88,28 +87,6 @@ class WanGroup(dist.ProcessGroup):
             return tensors
 
         return self._sum(together, opts.reduceOp, part)
-
-    def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> dist.Work:
-        """By a sum of all of it, as gloo does it too."""
-        opts = opts or ReduceScatterOptions()
-        if not self._goes_by_plans(input, opts.reduceOp) or input.numel() != output.numel() * self.size():
-            return super().reduce_scatter_single(output, input, opts)
-        values = input.detach().clone()
-
-        def own() -> list[torch.Tensor]:
-            output.copy_(values.view(-1).chunk(self.size())[self.rank()].view_as(output))
-            return [output]
-
-        return self._sum(values, opts.reduceOp, own)
-
-    def reduce_scatter_single_coalesced(
-        self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
-    ) -> dist.Work:
-        """Functional collectives come here also with one tensor."""
-        opts = opts or ReduceScatterOptions()
-        if len(inputs) == 1:
-            return self.reduce_scatter_single(outputs[0], inputs[0], opts)
-        return super().reduce_scatter_single_coalesced(outputs, inputs, opts)
 
     def _goes_by_plans(self, tensor: torch.Tensor, op: Any) -> bool:
         """Whether all ranks have it reduced by the session: they see the same tensor's shape, type and operation."""

@@ -14,8 +14,8 @@ from tests.program import FORKS, preload
 
 preload("testbed.sync.c10d", "torch._dynamo", "torch.distributed.fsdp", "torch.distributed.optim")
 
-#: What a rank waits for the others at most.
-TIMEOUT_S = 20.0
+#: What a rank waits for the others at most: a machine that is busy may take half a minute to start a controller.
+TIMEOUT_S = 120.0
 
 
 class Ranks:
@@ -27,6 +27,7 @@ class Ranks:
     def __init__(self, count: int, controller: str = "") -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
+        self._stuck = ""
         self._pipes: list[Connection[Any, Any]] = []
         self.processes = []
         for rank in range(count):
@@ -44,20 +45,27 @@ class Ranks:
         for pipe in self._pipes:
             pipe.close()
         for process in self.processes:
-            process.join(TIMEOUT_S)
+            process.join(0 if self._stuck else TIMEOUT_S)
             process.kill()
 
     def begin(self, work: Callable[..., Any], *arguments: object) -> None:
         """Have each do `work`, of a test's module, with its own rank and these."""
+        assert not self._stuck, self._stuck
         for pipe in self._pipes:
             pipe.send((work, arguments))
 
     def end(self, *ranks: int) -> list[Any]:
-        """What these returned. AssertionError with the traceback of one that raised, when all of them have ended."""
+        """What these returned. AssertionError with the traceback of one that raised, when all of them have ended.
+
+        Where one does not, nothing more is to be had of them.
+        """
+        assert not self._stuck, self._stuck
         outcomes: list[tuple[bool, Any]] = []
         for rank in ranks:
-            ends = self._pipes[rank].poll(2 * TIMEOUT_S)
-            outcomes.append(self._pipes[rank].recv() if ends else (True, "it does not come to an end"))
+            if not self._pipes[rank].poll(2 * TIMEOUT_S):
+                self._stuck = f"rank {rank} does not come to an end; others: {outcomes}"
+                raise AssertionError(self._stuck)
+            outcomes.append(self._pipes[rank].recv())
         failures = [f"rank {rank}: {value}" for rank, (failed, value) in zip(ranks, outcomes, strict=True) if failed]
         assert not failures, failures[0]
         return [value for _, value in outcomes]

@@ -181,7 +181,7 @@ def test_what_comes_of_it_is_what_comes_of_gloo(
     four.do(both, collective, dtype, part, op, group)
 
 
-@pytest.mark.parametrize("collective", ["all_reduce", "all_reduce_later", "coalesced", "reduce_scatter_single"])
+@pytest.mark.parametrize("collective", ["all_reduce", "all_reduce_later", "coalesced"])
 def test_large_sums_are_in_it(four: Ranks, collective: str) -> None:
     """What the search above may miss: those that go by plans."""
     for dtype in ROUNDING:
