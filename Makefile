@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := setup
 # Other shells leave by a signal without running what `trap … EXIT` asked for.
 SHELL := /bin/bash
-.PHONY: setup emulate test types test-in-guest test-units test-action test-dashboard test-computing test-page check smoke bench chaos fuzz soak docs doctor update clean
+.PHONY: setup emulate test types test-in-guest test-units test-action test-dashboard test-computing test-runs test-endings test-networks test-page check smoke bench chaos fuzz soak docs doctor update clean
 
 # Files that root makes in the checkout are handed back to the user who called sudo, however the recipe ends.
 GIVE_BACK = trap './setup.sh give-back' EXIT
@@ -19,21 +19,18 @@ emulate: setup ## train a model over an emulated wide-area network
 	@$(GIVE_BACK); .venv/bin/testbed run experiments/quickstart.yaml
 
 # Tests marked `guest` need netem and Open vSwitch in the kernel; where this one lacks either they run in a guest's. That
-# takes one processor for some minutes; the tests that need no root have what it leaves, part by part, and types. Then
-# come those that need root: they wait for much, and have the processors first. A part takes the place of one that has
-# ended, the longest first, so that the last ones end together; tests that only compute have from the beginning on what
-# all these leave. At last come those that would disturb any other, or that another would disturb.
+# takes one processor for some minutes; types and the tests that need no root have what it leaves, part by part, and then
+# both. Then come those that need root, in three lanes: runs that train to their end; those that break, with some of the
+# runs and what stands without one; and all else, which takes as long. They wait for much, and have the processors first;
+# a fourth lane, which only computes, has what they leave. At last come those that would disturb any other, or that
+# another would disturb.
 PARTS = sync schemes+worker controller
 COMPUTING = planning benchmarks report fuzz
 FOLDERS = $(addprefix tests/,$(subst +, ,$(1)))
 ROOTS = not guest and not unit
-ROOTS_PARTS = cli run-a-h others emulation run-w-z run-i-v
-FILES_cli = ^tests/cli/
-FILES_run-a-h = ^tests/run/test_[a-h]
-FILES_run-i-v = ^tests/run/test_[i-v]
-FILES_run-w-z = ^tests/run/test_[w-z]
-FILES_emulation = ^tests/emulation/
-FILES_others = ^tests/(?!cli/|run/|emulation/)
+PRIVILEGED = .venv/bin/python -m tests.marked privileged
+TRAINING = --extended-regexp '^tests/run/test_(compare|elastic_run|execute|hop_run|whole_run)\.py'
+ENDINGS = --extended-regexp '^tests/run/|^tests/cli/test_standing\.py'
 NETEM_AND_OVS = unshare --net sh -c 'tc qdisc add dev lo root netem && ovs-dpctl add-dp trial' 2>/dev/null
 test: setup ## style, types and every test
 	@$(GIVE_BACK); \
@@ -41,8 +38,8 @@ test: setup ## style, types and every test
 	if $(NETEM_AND_OVS); then \
 	    .venv/bin/mypy && .venv/bin/python -m pytest; \
 	else \
-	    $(MAKE) --no-print-directory --jobs=4 test-computing test-in-guest $(PARTS:%=test-units-%) test-units types \
-	        $(ROOTS_PARTS:%=test-roots-%) && \
+	    $(MAKE) --no-print-directory --jobs=3 test-in-guest types $(PARTS:%=test-units-%) test-units && \
+	    $(MAKE) --no-print-directory --jobs=4 test-runs test-endings test-networks test-computing && \
 	    .venv/bin/python -m pytest -m '$(ROOTS) and alone' $$(.venv/bin/python -m tests.marked alone); \
 	fi
 
@@ -74,9 +71,15 @@ test-units:
 test-computing:
 	@chrt --idle 0 .venv/bin/python -m pytest -m 'unit and not guest' $(call FOLDERS,$(COMPUTING))
 
-test-roots-%: test-in-guest
+test-runs:
+	@.venv/bin/python -m pytest -m '$(ROOTS) and not alone' $$($(PRIVILEGED) | grep $(TRAINING))
+
+test-endings:
 	@.venv/bin/python -m pytest -m '$(ROOTS) and not alone' \
-	    $$(.venv/bin/python -m tests.marked privileged | grep --perl-regexp '$(FILES_$*)')
+	    $$($(PRIVILEGED) | grep --invert-match $(TRAINING) | grep $(ENDINGS))
+
+test-networks:
+	@.venv/bin/python -m pytest -m '$(ROOTS) and not alone' $$($(PRIVILEGED) | grep --invert-match $(ENDINGS))
 
 # What changed since this commit.
 SINCE ?= HEAD
