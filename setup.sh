@@ -99,26 +99,35 @@ locked() { # locked NAME: its entry in requirements.lock, whatever pyproject.tom
 }
 
 # Every file has a hash that the lock has, or is refused; only wheels, since what a package is built with is in no lock.
-# Of one that is refused pip lists all the hashes it would have taken, of torch 32: they are left out, so that the end of
+# Of a file that is refused pip lists all the hashes it would have taken, of torch 32: they are left out, so that the end of
 # the output says which package it is.
 pip_install() { # pip_install ENVIRONMENT OPTION...
     "$1/bin/python" -m pip install --require-hashes --only-binary=:all: "${@:2}" 2>&1 |
         sed -u -E '/^ *Expected .* [0-9a-f]{64}$/d'
 }
 
+# What comes after pip itself comes by uv: 82 packages in 10 s, and not 40, since it gets several at once.
+uv_install() { # uv_install OPTION...
+    TMPDIR=$PWD/build .venv/bin/python -m containers.pip_settings "$@" # it leaves a lock where temporary files go
+}
+
+install_extras() { # install_extras NAME...: as pyproject.toml has them
+    .venv/bin/python -m testbed.emulation.requirements "$@" >build/requirements.txt &&
+        uv_install --require-hashes --only-binary=:all: --requirement=build/requirements.txt \
+            --constraint=requirements.lock
+}
+
 # Of the distribution's Python packages only Mininet is used. Whatever else is there may go with the next autoremove,
-# so it does not count as installed. The venv's own pip is the distribution's, which knows no hashes in constraints yet:
-# it goes first, and setuptools, before what is installed is ignored, or files of two versions would mix. Of the 12,600
-# files, whose bytecode takes a minute to make, runs and tests import some 3,000: PyTorch's, and meanwhile the others.
+# so it does not count as installed: uv does not look at it. The venv's own pip is the distribution's, which knows no
+# hashes in constraints yet, as what makes the worker image needs. Of the 12,600 files, whose bytecode takes a minute to
+# make, runs and tests import some 3,000: PyTorch's, and meanwhile the others.
 make_environment() { # make_environment PYTHON
     rm -rf .venv &&
         "$1" -m venv --system-site-packages .venv &&
-        { locked pip && locked setuptools; } >build/tools.txt &&
+        { locked pip && locked uv; } >build/tools.txt &&
         pip_install .venv --requirement build/tools.txt &&
-        .venv/bin/python -m testbed.emulation.requirements build sync emulate test >build/requirements.txt &&
-        pip_install .venv --no-compile --ignore-installed --requirement build/requirements.txt \
-            --constraint requirements.lock &&
-        .venv/bin/python -m pip install --no-deps --no-build-isolation --editable . &&
+        install_extras build sync emulate test &&
+        uv_install --no-deps --no-build-isolation --editable . &&
         printf '%s\n' "${IMPORTED[@]}" | env --unset=PYTHONDONTWRITEBYTECODE \
             xargs --max-procs=2 --replace .venv/bin/python -c 'import {}' &&
         environment_inputs "$1" >.venv/inputs
@@ -131,11 +140,6 @@ has_libfuzzer() {
 
 install_libfuzzer() { # its library is in a package that has clang's version in its name
     install_packages clang && install_packages "libclang-rt-$(clang -dumpversion | cut -d. -f1)-dev"
-}
-
-install_extra() { # install_extra NAME: as pyproject.toml has it
-    .venv/bin/python -m testbed.emulation.requirements "$1" >build/requirements.txt &&
-        pip_install .venv --no-compile --requirement build/requirements.txt --constraint requirements.lock
 }
 
 make_renewal_tools() { # make_renewal_tools PYTHON
@@ -194,7 +198,14 @@ if ! [ -x .venv/bin/testbed ] || [ "$(environment_inputs "$python")" != "$(cat .
 fi
 
 if [ "${1:-}" = docs ]; then
-    .venv/bin/python -c 'import material' 2>/dev/null || step "MkDocs, which makes the site" "$PIP_REMEDY" install_extra docs
+    .venv/bin/python -c 'import material' 2>/dev/null || step "MkDocs, which makes the site" "$PIP_REMEDY" install_extras docs
+    exit
+fi
+
+if [ "${1:-}" = browser ]; then
+    command -v chromium >/dev/null || step "chromium, which shows the page" \
+        "See that apt-get works here (its sources, the network), or install chromium by hand." \
+        install_packages chromium
     exit
 fi
 
@@ -202,7 +213,7 @@ if [ "${1:-}" = fuzz ]; then
     has_libfuzzer || step "clang, with libFuzzer" \
         "See that apt-get works here (its sources, the network), or install clang and its libclang-rt package by hand." \
         install_libfuzzer
-    .venv/bin/python -c 'import atheris' 2>/dev/null || step "atheris, libFuzzer for Python" "$PIP_REMEDY" install_extra fuzz
+    .venv/bin/python -c 'import atheris' 2>/dev/null || step "atheris, libFuzzer for Python" "$PIP_REMEDY" install_extras fuzz
     exit
 fi
 

@@ -12,14 +12,13 @@ pip and uv are those beside the Python that this runs in; it needs the standard 
 
 from __future__ import annotations
 
-import ast
 import json
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from pathlib import Path
 
+from containers.pip_settings import UV, Settings, SettingsError, pip_settings
 from testbed.emulation.requirements import ROOT, Lock, canonical, changes, name_and_version, parse, pins, read
 
 LOCK = ROOT / "requirements.lock"
@@ -29,13 +28,11 @@ HEADER = """\
 """
 
 #: For every Python from this one on, and every machine; a version that fits all before a newer one for some.
-UV = (
-    *(str(Path(sys.executable).with_name("uv")), "pip", "compile", "--quiet"),
+COMPILE = (
+    *(UV, "pip", "compile", "--quiet"),
     *("--universal", "--python-version=3.11", "--fork-strategy=fewest"),
 )
 PIP = (sys.executable, "-m", "pip")
-
-Settings = dict[str, list[str]]
 
 
 class RenewalError(Exception):
@@ -82,18 +79,7 @@ def _files(build: str, settings: Settings) -> set[str]:
 
 def _uv(settings: Settings, *arguments: str, given: str = "") -> Lock:
     index = [f"--default-index={url}" for url in settings.get("index-url", [])]
-    return parse(_output([*UV, *index, *arguments], given))
-
-
-def pip_settings() -> Settings:
-    """Where pip looks, by its settings: `index-url` and `extra-index-url`; the environment's go before files'."""
-    settings: Settings = {}
-    for line in reversed(_output([*PIP, "config", "list"]).splitlines()):
-        key, _, value = line.partition("=")
-        level, _, name = key.rpartition(".")
-        if level == ":env:" or name not in settings:
-            settings[name] = ast.literal_eval(value).split()
-    return settings
+    return parse(_output([*COMPILE, *index, *arguments], given))
 
 
 def renewed(old: Lock, resolved: Lock, more: Mapping[str, Iterable[str]]) -> Lock:
@@ -132,7 +118,7 @@ def main() -> int:
         resolved = renewed(old, resolve(settings), {})
         lock = renewed(old, resolved, builds(resolved, settings))
         newer = newer_than_pinned(settings)
-    except RenewalError as error:
+    except (RenewalError, SettingsError) as error:
         print(error, file=sys.stderr)
         return 3
     LOCK.write_text(HEADER + "".join(str(lock[name]) for name in sorted(lock)))

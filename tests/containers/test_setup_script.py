@@ -137,7 +137,14 @@ def test_files_go_back_also_after_an_interrupt(checkout: Path) -> None:
     ],
 )
 def test_ci_passes_only_if_a_test_did(checkout: Path, recipe: str, status: int, last_line: str) -> None:
-    (checkout / "Makefile").write_text(f"test:\n\t@{recipe}\n")
+    (checkout / "Makefile").write_text(f"test:\n\t@{recipe}\ntest-page:\n\t@touch seen\n")
     done = run([".ci/run"], checkout, MAKEFLAGS="")
     assert done.returncode == status
     assert done.stdout.splitlines()[-1] == last_line
+    assert (checkout / "seen").exists() == (status == 0)
+
+
+@pytest.mark.unit
+def test_ci_fails_where_the_page_does(checkout: Path) -> None:
+    (checkout / "Makefile").write_text("test:\n\t@echo '== 3 passed in 0.51s =='\ntest-page:\n\t@false\n")
+    assert run([".ci/run"], checkout, MAKEFLAGS="").returncode != 0

@@ -1,0 +1,69 @@
+"""uv looks where pip's settings say, and takes no file that the lock has not."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+from containers.pip_settings import options, parse, variables
+from testbed.emulation.requirements import ROOT
+
+pytestmark = pytest.mark.unit
+
+LISTED = """\
+:env:.cert='/etc/ours.pem'
+:env:.index-url='https://environment/simple'
+:env:.no-index='1'
+global.extra-index-url='file:///one https://two/simple'
+global.find-links='/wheels'
+global.index-url='https://file/simple'
+global.proxy='http://proxy:3128'
+install.trusted-host='two'
+user.timeout='90'
+"""
+
+
+def test_the_environment_goes_before_files_and_each_value_is_an_option() -> None:
+    settings = parse(LISTED)
+    assert list(options(settings)) == [
+        "--default-index=https://environment/simple",
+        "--index=file:///one",
+        "--index=https://two/simple",
+        "--find-links=/wheels",
+        "--allow-insecure-host=two",
+        "--no-index",
+        "--index-strategy=unsafe-best-match",
+    ]
+    assert variables(settings) == {
+        "SSL_CERT_FILE": "/etc/ours.pem",
+        "HTTP_PROXY": "http://proxy:3128",
+        "HTTPS_PROXY": "http://proxy:3128",
+        "UV_HTTP_TIMEOUT": "90",
+    }
+
+
+def test_where_nothing_is_set_uv_looks_where_it_would() -> None:
+    assert list(options(parse(""))) == ["--index-strategy=unsafe-best-match"]
+    assert list(options({"no-index": ["0"]})) == ["--index-strategy=unsafe-best-match"]
+    assert variables({}) == {}
+
+
+def test_a_file_of_another_hash_is_refused_by_name(tmp_path: Path) -> None:
+    with ZipFile(tmp_path / "colours-1.0-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("colours-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: colours\nVersion: 1.0\n")
+        wheel.writestr("colours-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr("colours-1.0.dist-info/RECORD", "")
+    (tmp_path / "wanted.txt").write_text(f"colours==1.0 --hash=sha256:{'0' * 64}\n")
+    words = ("--require-hashes", f"--requirement={tmp_path / 'wanted.txt'}", f"--target={tmp_path / 'into'}")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PIP_NO_INDEX", "1")
+        patch.setenv("PIP_FIND_LINKS", str(tmp_path))
+        command = [sys.executable, "-m", "containers.pip_settings", *words]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode != 0
+    assert "Hash mismatch for `colours" in done.stderr
+    assert not list(tmp_path.glob("into/colours*"))
