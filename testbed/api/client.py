@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from testbed.unix_socket import address
+
 #: A swap that starts tens of containers takes this long on a small host, and the others wait for it.
 ANSWER_TIMEOUT_S = 300.0
 
@@ -25,7 +27,8 @@ class UnixConnection(http.client.HTTPConnection):
         """Open it. OSError when nobody is there."""
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(self.timeout)
-        self.sock.connect(str(self._path))
+        with address(self._path) as short:
+            self.sock.connect(short)
 
 
 class RequestRefused(ValueError):
@@ -54,6 +57,10 @@ class ApiClient:
     def history(self, since: int | None) -> dict[str, Any]:
         """See LinkHistory."""
         return dict(self._ask("GET", "/history" + ("" if since is None else f"?since={since}")))
+
+    def events(self) -> list[dict[str, Any]]:
+        """What has happened, see EventResource."""
+        return list(self._ask("GET", "/events"))
 
     def change_link(self, link: str, patch: Mapping[str, str | bool | None]) -> dict[str, Any]:
         """Other values for a link, see LinkPatch; the link then."""

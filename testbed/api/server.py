@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from testbed.api.subject import Subject
+from testbed.unix_socket import address
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -115,7 +116,8 @@ def unix_socket(path: Path) -> socket.socket:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listening.bind(str(path))
+    with address(path) as short:
+        listening.bind(short)
     path.chmod(0o600)  # before anyone can connect
     listening.listen(64)
     return listening

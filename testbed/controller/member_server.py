@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import socket
 from dataclasses import dataclass
 from functools import partial
@@ -32,6 +31,7 @@ from testbed.protocol import (
 )
 from testbed.schema import brief
 from testbed.tls import Tls
+from testbed.unix_socket import address
 
 log = logging.getLogger(__name__)
 
@@ -255,11 +255,7 @@ def _member_socket(folder: Path) -> socket.socket:
     folder.chmod(0o755)
     (folder / SOCKET).unlink(missing_ok=True)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    # The folder's path, with the names of a run and of a member in it, may be longer than the 107 bytes of an address.
-    opened = os.open(folder, os.O_PATH | os.O_DIRECTORY)
-    try:
-        listening.bind(f"/proc/self/fd/{opened}/{SOCKET}")
-    finally:
-        os.close(opened)
+    with address(folder / SOCKET) as short:
+        listening.bind(short)
     (folder / SOCKET).chmod(0o666)
     return listening
