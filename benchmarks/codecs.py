@@ -3,16 +3,20 @@
 Each seed trains the character GPT (0.83 M parameters) on the standard library's text twice or more: the same start,
 the same batches, two members with a session each over loopback, gradients every step; only the codec differs. A
 codec's mean validation loss counts as fp32's if it lies in fp32's 95 % confidence interval (Student's t over seeds).
+
+Beside that, what each codec there is costs one processor: encoding and decoding a model of a million values, chunk by
+chunk as rounds do. For `sparse` one value in 128 is not zero, and has one of four levels.
 """
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median
 from typing import Any
 
 import torch
@@ -22,6 +26,7 @@ from benchmarks.support.options import Options
 from benchmarks.support.paired import interval
 from benchmarks.support.table import Table, progress, show
 from testbed import sync
+from testbed.sync.codecs import Codec, by_name
 from testbed.sync.strategies import Gradients
 from testbed.worker import learner
 from testbed.worker.learner import Learner
@@ -32,6 +37,11 @@ BASELINE = "fp32"
 BATCH = 8
 LEARNING_RATE = 1e-3
 CONFIDENCE = 0.95
+
+#: Whose costs are measured, over a model of `VALUES` in chunks of 256 KiB of float32, `TURNS` times.
+COSTED = ("fp32", "fp16", "bf16", "int8", "topk:0.01", "bins4", "bins2", "sparse")
+VALUES, CHUNK, TURNS = 1 << 20, 1 << 16, 9
+THINNED = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +83,40 @@ def _member(control: str, name: str, model: Learner, steps: int) -> str:
     return model.digest()
 
 
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a codec takes for a million values: milliseconds of one processor, and bytes each."""
+
+    codec: str
+    encode_ms: float
+    decode_ms: float
+    bytes_per_value: float
+
+
+def cost(name: str) -> Cost:
+    """The median of some turns, after one that does not count."""
+    codec = by_name(name)
+    generator = torch.Generator().manual_seed(1)
+    values = torch.randn(VALUES, generator=generator)
+    if name == "sparse":
+        kept = torch.rand(VALUES, generator=generator) < 1 / THINNED
+        values = values.sign() * torch.where(values.abs() > 1, 3.0, 1.0) * kept
+    turns = [_turn(codec, torch.split(values, CHUNK)) for _ in range(TURNS + 1)][1:]
+    millions = VALUES / 1e6
+    encode, decode = (median(its) * 1000 / millions for its in ([t[0] for t in turns], [t[1] for t in turns]))
+    return Cost(name, encode, decode, turns[0][2] / VALUES)
+
+
+def _turn(codec: Codec, chunks: Sequence[torch.Tensor]) -> tuple[float, float, int]:
+    """Seconds to encode and to decode all chunks, and their bytes."""
+    began = time.perf_counter()
+    coded = [codec.encode(chunk) for chunk in chunks]
+    between = time.perf_counter()
+    for data, chunk in zip(coded, chunks, strict=True):
+        codec.decode(data, len(chunk))
+    return between - began, time.perf_counter() - between, sum(map(len, coded))
+
+
 def compare(outcomes: Sequence[Outcome], codec: str) -> dict[str, Any]:
     """A codec against fp32, seed by seed."""
     base = {one.seed: one for one in outcomes if one.codec == BASELINE}
@@ -97,10 +141,15 @@ def main() -> int:
     parser.add_draws((1, 2, 3, 4, 5), quick=2)
     parser.add_argument("--steps", type=int, default=120)
     parser.add_argument("--model", default="gpt", choices=("gpt-small", "gpt"))
+    parser.add_argument("--costs", action="store_true", help="what codecs cost a processor, and no training")
     args = parser.parse()
     torch.set_num_threads(1)
     steps = min(args.steps, 20) if args.quick else args.steps
     codecs = [BASELINE, *args.codecs.split(",")]
+    costs = [cost(name) for name in COSTED]
+    if args.costs:
+        show([_table_of(costs)], {"costs": [asdict(one) for one in costs]}, as_json=args.json)
+        return 0
     outcomes = []
     for seed in args.seeds:
         for codec in codecs:
@@ -128,8 +177,14 @@ def main() -> int:
         "codecs": compared,
     }
     figures["trainings"] = [asdict(one) for one in outcomes]
-    show([Table(title, columns, rows)], figures, as_json=args.json)
+    figures["costs"] = [asdict(one) for one in costs]
+    show([Table(title, columns, rows), _table_of(costs)], figures, as_json=args.json)
     return 0 if all(one.identical for one in outcomes) and all(one["inside"] for one in compared) else 1
+
+
+def _table_of(costs: Sequence[Cost]) -> Table:
+    rows = [[one.codec, f"{one.encode_ms:.2f}", f"{one.decode_ms:.2f}", f"{one.bytes_per_value:.3f}"] for one in costs]
+    return Table("ms of one processor for a million values", ("codec", "encode", "decode", "bytes a value"), rows)
 
 
 if __name__ == "__main__":

@@ -80,6 +80,8 @@ MAX_LINE_BYTES = 16 * 1024 * 1024
 MOST_EPOCH_KNOWN = 2**31
 #: Runs of elements in a round that was cut short: a model of 1,000 chunks a member, each of a mean of its own.
 MOST_SPANS = 2**16
+#: Of a model, merged each by itself.
+MOST_FRAGMENTS = 4096
 #: Trains of one peer in a message; members keep 256 of each until they tell.
 MOST_TRAINS = 1024
 
@@ -193,6 +195,24 @@ class PeerSample(Struct, frozen=True, forbid_unknown_fields=True):
     delivery_bytes_s: Rate = 0.0
     queued_s: Seconds = 0.0
     auxiliary_bytes: Count = 0
+
+
+class FragmentDrift(Struct, frozen=True, forbid_unknown_fields=True):
+    """Where a member stood when all merged what they had changed of a fragment of the model.
+
+    weight       what the member counts in the mean
+    apart        how far it stood from the mean of all (Euclidean), and `moved`, how far that was from where all began
+    sketch       random sums of the difference to the mean: those of a group's mean are the mean of its members'
+    loss_before  of the member's last batch, at its parameters before the merge, and after it; None: not measured
+    """
+
+    fragment: Number
+    weight: Weight
+    apart: Weight
+    moved: Weight
+    sketch: Annotated[tuple[float, ...], Meta(max_length=64)] = ()
+    loss_before: float | None = None
+    loss_after: float | None = None
 
 
 class MeanSlice(Struct, frozen=True, forbid_unknown_fields=True):
@@ -311,7 +331,7 @@ class Report(ControlMessage, frozen=True):
     round's connections spent in sending and in receiving chunks, and what was spent in adding them up: each is a sum
     over threads, which work at the same time. `slices` says whose updates the means are of, where a member was lost
     in the middle of the round and they are not all the same. `arrivals` are the trains that came from each peer since
-    the last report, in their order.
+    the last report, in their order. `drift` is that of rounds among all in which local steps were merged.
     """
 
     member: Name
@@ -334,6 +354,7 @@ class Report(ControlMessage, frozen=True):
     add_s: Seconds = 0.0
     slices: Annotated[tuple[MeanSlice, ...], Meta(max_length=MOST_SPANS)] = ()
     arrivals: Trains = {}
+    drift: Annotated[tuple[FragmentDrift, ...], Meta(max_length=MOST_FRAGMENTS)] = ()
 
     @property
     def named(self) -> set[str]:

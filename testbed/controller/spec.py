@@ -48,8 +48,9 @@ class GossipGraph(BaseModel):
     """The graph over which members gossip, and the rules that bound how far they get apart.
 
     Unless it is `bounded` nothing here does: members exchange whenever they like, or by their protocol's own rules.
-    `survives`: when one dies the others go on, and all may go over to another graph (Hop). `weights` are those that its
-    members average by. Where `leaders` are named, only they stand in the graph, each for its site; the others follow.
+    `survives`: when one dies the others go on, and, unless it is `fixed`, all may go over to another graph (Hop).
+    `weights` are those that its members average by. Where `leaders` are named, only they stand in the graph, each for
+    its site; the others follow.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -58,6 +59,7 @@ class GossipGraph(BaseModel):
     leaders: tuple[str, ...] = ()
     bounded: bool = True
     survives: bool = False
+    fixed: bool = False
     weights: Weighing = "uniform"
     max_ig: int | None = None
     backup: int = 0
@@ -186,7 +188,9 @@ class ControllerSpec(BaseModel):
 
     def _check_graph(self, graph: GossipGraph) -> None:
         if self.elastic is not None and (graph.leaders or not graph.survives):
-            raise ValueError("without a centre only Hop's members can come again, and no site's")
+            raise ValueError(
+                "who has died comes again only where others go on without it, and none where members stand for sites"
+            )
         graph.bounds(self.members)
 
     @property

@@ -66,7 +66,7 @@ class TopologyChanges:
 
     def prepare(self, kind: str) -> Actions:
         """Go over to the graph of that family; GraphError when there is none such, or it can't be done now."""
-        if not self._in_force.survives:
+        if not self._in_force.survives or self._in_force.fixed:
             raise GraphError("only Hop's members go over to another graph; the other protocols have one")
         if self.late:
             raise GraphError(f"too late for another graph: {self.late}")

@@ -93,6 +93,7 @@ def graph_of(experiment: Experiment, assignment: GossipAssignment) -> GossipGrap
         leaders=assignment.graph.members if assignment.sites else (),
         bounded=sync.scheme.synchronous,
         survives=sync.scheme.survives,
+        fixed=not sync.scheme.regraphs,
         weights=assignment.weighing,
         **sync.own.gap,
     )

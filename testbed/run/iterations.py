@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from testbed.run.summary import percentile
+from testbed.run.summary import last_metric, percentile
 
 Record = Mapping[str, Any]
 
@@ -38,10 +39,13 @@ def training(final: Record, reports: Sequence[Record]) -> dict[str, Any]:
     }
 
 
-def sync(final: Record, reports: Sequence[Record]) -> dict[str, Any]:
+def sync(final: Record, reports: Sequence[Record], batch: int) -> dict[str, Any]:
     """What the summary's `sync` says in place of rounds and their bound.
 
-    `iterations_per_second` is a member's, up to the slowest's end; `gap` the widest iteration gaps and their bounds.
+    `iterations_per_second` is a member's, up to the slowest's end; `samples_per_second` all members' together, of steps
+    on batches of `batch`, and `goodput` the part that this is of what they would learn from if none ever waited;
+    `changes_per_merge` how many members' changes a syncer merged at a time; `gap` the widest iteration gaps and their
+    bounds.
     """
     seconds = seconds_per_iteration(final, reports)
     ended = {report["member"]: report["finished_s"] for report in reports}
@@ -50,12 +54,25 @@ def sync(final: Record, reports: Sequence[Record]) -> dict[str, Any]:
     return {
         "seconds_per_round": {"p50": percentile(seconds, 50), "p95": percentile(seconds, 95)},
         "iterations_per_second": final["rounds"] / took if took > 0 else None,
+        **_goodput(reports, batch, took),
+        "changes_per_merge": last_metric(reports, "changes_per_merge"),
         "gap": final["gaps"],
         "lower_bound_seconds": None,
         "ratio_to_lower_bound": None,
         "bound_seconds": None,
         "ratio_to_bound": None,
     }
+
+
+def _goodput(reports: Sequence[Record], batch: int, took: float) -> dict[str, float | None]:
+    steps: defaultdict[str, float] = defaultdict(float)
+    stepping: defaultdict[str, float] = defaultdict(float)
+    for report in reports:
+        steps[report["member"]] += report["metrics"].get("steps") or 0.0
+        stepping[report["member"]] += report["compute_s"] + report["paced_s"]
+    own = sum(batch * count / stepping[member] for member, count in steps.items() if stepping[member])
+    total = batch * sum(steps.values()) / took if took > 0 else 0.0
+    return {"samples_per_second": total or None, "goodput": total / own if own else None}
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

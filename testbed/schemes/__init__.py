@@ -16,9 +16,12 @@ _FOLDERS = (
     "local_sgd",
     "post_local_sgd",
     "diloco",
+    "muloco",
     "hierarchical",
     "hybrid",
     "sparta",
+    "loscar",
+    "sparseloco",
     "hop",
     "dpsgd",
     "adpsgd",
@@ -28,6 +31,8 @@ _FOLDERS = (
     "fedasync",
     "staggered",
     "noloco",
+    "decoupled_diloco",
+    "halos",
 )
 
 #: All schemes by name.

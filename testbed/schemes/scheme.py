@@ -24,8 +24,10 @@ class Scheme:
     planned     whether a policy plans which members exchange
     synchronous whether members wait for each other's updates, so that how far they get apart is bounded
     elastic     whether members can be lost and come back between any two steps, or iterations
-    survives    whether the others go on without one that has died, and over to another graph
+    survives    whether the others go on without one that has died
     alike       whether all members end with the same parameters
+    codec       what plans name where a file names none
+    inner       the optimizer of local steps, where it is part of the scheme
     source      where it was published
     """
 
@@ -37,6 +39,8 @@ class Scheme:
     elastic: bool = False
     survives: bool = False
     alike: bool = True
+    codec: str = "fp32"
+    inner: str = ""
     source: str
 
     @property
@@ -50,6 +54,11 @@ class Scheme:
             return read(self.options, options)
         except TypeError as error:
             raise ValueError(f"no options of {self.name}: {error}") from error
+
+    @property
+    def regraphs(self) -> bool:
+        """Whether its members go over to another graph: they survive it, and have a choice."""
+        return self.survives and "graph" in self.fields
 
     @property
     def assigns(self) -> bool:

@@ -43,7 +43,7 @@ RATES_IN_WORDS = f"from {LEAST_RATE_BPS:g} to {MOST_RATE_BPS:g} bit/s"
 
 
 class OptimizerSection(Strict):
-    name: Literal["sgd", "adam", "adamw"] = "adam"
+    name: Literal["sgd", "adam", "adamw", "muon"] = "adam"
     learning_rate: float = Field(default=2e-3, gt=0)
 
 
@@ -146,6 +146,14 @@ class ExperimentFile(Strict):
         given = [name for name in ("compute", "sync", "controller", "elastic") if name in self.model_fields_set]
         if self.program is not None and given:
             raise misfit(given[0], "is for training that is ours, and `train` has a command", "leave it out")
+        return self
+
+    @model_validator(mode="after")
+    def _steps_as_the_scheme_does(self) -> Self:
+        inner = self.sync.scheme.inner
+        if inner and isinstance(self.train, TrainSection) and self.train.optimizer.name != inner:
+            rule = f"the strategy {self.sync.strategy} has its members step by {inner}"
+            raise misfit("train.optimizer.name", rule, f"`optimizer: {{name: {inner}}}`")
         return self
 
     @property
@@ -355,9 +363,9 @@ def _check_event(
             faults.append(Fault(f"{field}.kill", rule, "`elastic: {quorum: 2}` beside it"))
         if event.kill not in workers:
             faults.append(Fault(f"{field}.kill", f"no worker {event.kill!r} is there", _some(workers)))
-    if event.graph and spec.program is None and not spec.sync.scheme.survives:
+    if event.graph and spec.program is None and not spec.sync.scheme.regraphs:
         rule = f"the members of {spec.sync.strategy} can't go over to another graph"
-        faults.append(Fault(f"{field}.graph", rule, f"`strategy:` {_surviving()}"))
+        faults.append(Fault(f"{field}.graph", rule, f"`strategy:` {_regraphing()}"))
     for kind in ("down", "up"):
         pair = getattr(event, kind)
         if pair and "->".join(pair) not in known:
@@ -378,6 +386,10 @@ def _check_swap(field: str, topology: Topology, after: Topology) -> Fault | None
 
 def _surviving() -> str:
     return " or ".join(scheme.name for scheme in SCHEMES.values() if scheme.survives)
+
+
+def _regraphing() -> str:
+    return " or ".join(scheme.name for scheme in SCHEMES.values() if scheme.regraphs)
 
 
 def _some(names: set[str]) -> str:

@@ -19,8 +19,12 @@ from testbed.spec.units import Duration
 #: Each stream costs both ends a thread; on paths that lose packets little is gained beyond eight.
 MOST_STREAMS = 16
 
-#: Bytes that codecs make of a float32's four. `topk:SHARE` takes six for each value that it keeps.
-CODEC_BYTES = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "int8": 1 + 4 / 256}
+#: Bytes that codecs make of a float32's four. `topk:SHARE` takes six for each value that it keeps, `sparse` what the
+#: values need: as much where one in a hundred is not zero, in the mean of eight members.
+CODEC_BYTES = {
+    **{"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "int8": 1 + 4 / 256},
+    **{"bins4": 1 / 2 + 64 / 4096, "bins2": 1 / 4 + 16 / 4096, "sparse": 0.1},
+}
 TOPK = re.compile(r"topk:(0?\.\d+)")
 TOPK_BYTES = 6
 
@@ -52,10 +56,10 @@ class SyncSection(Strict):
     def _fields_of_the_scheme(cls, value: Any) -> Any:
         scheme = _scheme_of(value)
         for name in value if isinstance(value, Mapping) else ():
-            owners = sorted(_owners().get(name, ()))
+            owners = [other for other in SCHEMES if other in _owners().get(name, ())]  # the best known first
             if owners and scheme.name not in owners:
                 raise misfit(name, f"the strategy {scheme.name} has none", f"`strategy: {owners[0]}`")
-        return value
+        return {"codec": scheme.codec, **value} if isinstance(value, Mapping) and scheme.planned else value
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:

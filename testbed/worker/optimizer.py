@@ -1,13 +1,14 @@
-"""SGD, Adam and AdamW over one flat vector of all parameters; the same steps as torch.optim's with its defaults.
+"""SGD, Adam, AdamW and Muon over one flat vector of all parameters; the same steps as torch.optim's with its defaults.
 
-Not torch.optim's own, because making one imports PyTorch's compiler: 1.1 s of CPU time for each of many workers
-that start on few cores. Over one vector a step is also a handful of operations, whatever the number of layers.
+All but Muon are not torch.optim's own, because making one imports PyTorch's compiler: 1.1 s of CPU time for each of
+many workers that start on few cores. Over one vector a step is also a handful of operations, whatever the number of
+layers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -81,12 +82,73 @@ class Adam:
 ADAMW_DECAY = 0.01
 
 
-def make(name: str, learning_rate: float) -> Optimizer:
-    """The optimizer of that name; ValueError when there is none."""
+class Matrix(NamedTuple):
+    """Elements of the flat vector that are a matrix: where they begin, its rows and columns."""
+
+    start: int
+    rows: int
+    columns: int
+
+    def of(self, values: torch.Tensor) -> torch.Tensor:
+        """The matrix, which shares the vector's memory."""
+        return values[self.start : self.start + self.rows * self.columns].view(self.rows, self.columns)
+
+
+class Muon:
+    """torch.optim.Muon (Jordan et al. 2024) for `matrices`, those of hidden layers, and AdamW for the rest.
+
+    Muon's steps are scaled to the root mean square of AdamW's (Liu et al. 2025, arXiv 2502.16982, section 2.2), so that
+    one learning rate is for both.
+    """
+
+    def __init__(self, learning_rate: float, matrices: Sequence[Matrix]) -> None:
+        self._matrices = matrices
+        self._adam = Adam(learning_rate, ADAMW_DECAY)
+        self._held = [torch.nn.Parameter(torch.empty(its.rows, its.columns)) for its in matrices]
+        how: dict[str, Any] = {"lr": learning_rate, "adjust_lr_fn": "match_rms_adamw"}
+        self._muon = torch.optim.Muon(self._held, **how) if matrices else None
+        self._others = torch.empty(0, dtype=torch.bool)
+
+    def step(self, parameters: torch.Tensor, gradient: torch.Tensor) -> None:
+        """One step of each."""
+        if not len(self._others):
+            self._others = torch.ones_like(parameters, dtype=torch.bool)
+            for matrix in self._matrices:
+                matrix.of(self._others).fill_(False)
+        for held, matrix in zip(self._held, self._matrices, strict=True):
+            held.data, held.grad = matrix.of(parameters), matrix.of(gradient)
+        if self._muon is not None:
+            self._muon.step()  # type: ignore[no-untyped-call]
+        rest = parameters[self._others]
+        self._adam.step(rest, gradient[self._others])
+        parameters[self._others] = rest
+
+    def state_dict(self) -> dict[str, Any]:
+        """AdamW's, and the matrices' momenta, one after the other; none before the first step."""
+        states = [] if self._muon is None else [self._muon.state[held] for held in self._held]
+        momenta = [state["momentum_buffer"].flatten() for state in states if state]
+        return {**self._adam.state_dict(), "momenta": torch.cat(momenta) if momenta else torch.empty(0)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there."""
+        self._adam.load_state_dict(state)
+        momenta, start = state["momenta"], 0
+        if self._muon is None or not len(momenta):
+            return
+        for held, matrix in zip(self._held, self._matrices, strict=True):
+            own = Matrix(start, matrix.rows, matrix.columns)
+            self._muon.state[held]["momentum_buffer"] = own.of(momenta).clone()
+            start += matrix.rows * matrix.columns
+
+
+def make(name: str, learning_rate: float, matrices: Sequence[Matrix] = ()) -> Optimizer:
+    """The optimizer of that name, for a vector that has `matrices` of hidden layers; ValueError when there is none."""
     if name == "sgd":
         return Sgd(learning_rate)
     if name == "adam":
         return Adam(learning_rate)
     if name == "adamw":
         return Adam(learning_rate, ADAMW_DECAY)
-    raise ValueError(f"no such optimizer: {name!r}; there are sgd, adam and adamw")
+    if name == "muon":
+        return Muon(learning_rate, matrices)
+    raise ValueError(f"no such optimizer: {name!r}; there are sgd, adam, adamw and muon")

@@ -25,9 +25,9 @@ ROUNDS = 50
 class Told:
     """A graph of six, and what each was sent."""
 
-    def __init__(self, survives: bool = True, backup: int = 0) -> None:
+    def __init__(self, survives: bool = True, backup: int = 0, fixed: bool = False) -> None:
         made = ring(MEMBERS)
-        graph = GossipGraph(edges=tuple(sorted(made.edges)), survives=survives, backup=backup, max_ig=4)
+        graph = GossipGraph(edges=tuple(sorted(made.edges)), survives=survives, backup=backup, max_ig=4, fixed=fixed)
         weights = graph.weigh(made)
         self.sent: list[tuple[str, ControlMessage]] = []
         self.came: list[NodeConfiguration] = []
@@ -120,6 +120,7 @@ def test_members_are_released_when_a_swap_will_not_be(end: str) -> None:
     ("told", "kind", "says"),
     [
         (Told(survives=False), "complete", "only Hop's members"),
+        (Told(fixed=True), "complete", "only Hop's members"),
         (Told(), "double-ring", "multiple of 4"),
         (Told(), "star", "star"),
         (Told(backup=3), "ring", "some member would have 2 in-neighbours"),

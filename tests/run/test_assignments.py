@@ -51,6 +51,8 @@ def assigned(folder: Path, sync: dict[str, Any], topology: Any = TOPOLOGY) -> tu
         {"strategy": "netmax", "graph": "complete"},
         {"strategy": "prague"},
         {"strategy": "fedasync", "every": 4},
+        {"strategy": "halos", "accumulate": 3, "codec": "fp16"},
+        {"strategy": "decoupled_diloco", "codec": "bf16"},
         {"strategy": "staggered", "policy": "cpn", "options": {"spatial": "sharded"}},
     ],
 )
@@ -143,6 +145,18 @@ def test_the_server_s_model_is_evaluated_by_one(tmp_path: Path) -> None:
     places = [assignment.place(name) for name in assignment.graph.members]
     assert [place.evaluates for place in places] == [(1, 0), None, None, None]
     assert {place.steps for place in places} == {4}
+
+
+def test_each_site_has_a_server_and_one_of_them_that_of_all(tmp_path: Path) -> None:
+    uneven = spoilt(TOPOLOGY, "sites", "tokyo", "speed", to=0.5)
+    assignment, _ = assigned(tmp_path, {"strategy": "halos"}, uneven)
+    places = {name: assignment.place(name) for name in assignment.graph.members}
+    servers = {name: place.rules["server"] for name, place in places.items()}
+    assert servers == {"paris-w0": "paris-w0", "paris-w1": "paris-w0", "tokyo-w0": "tokyo-w0", "dallas-w0": "dallas-w0"}
+    (centre,) = {place.rules["centre"] for place in places.values()}
+    assert places["paris-w1"].partners == ("paris-w0",)
+    assert set(places[centre].partners) >= set(servers.values()) - {centre}
+    assert {name: place.steps for name, place in places.items()} == {**dict.fromkeys(places, 8), "tokyo-w0": 4}
 
 
 def test_steps_follow_speed(tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ def test_an_override_obeys_the_file_s_rules(key: str, text: str, said: str, tmp_
         (EXPERIMENT | {"controller": {"margin": -1}}, "controller.margin", "-1", "at least 0"),
         (EXPERIMENT | {"controller": {"period": "0s"}}, "controller.period", "", "at least 0.1"),
         (EXPERIMENT | {"sync": {"strategy": "gossip"}}, "sync.strategy", "gossip", "'local_sgd'"),
-        (EXPERIMENT | {"sync": {"every": 8}}, "sync.every", "gradients has none", "strategy: diloco"),
+        (EXPERIMENT | {"sync": {"every": 8}}, "sync.every", "gradients has none", "strategy: local_sgd"),
         (EXPERIMENT | {"sync": {"strategy": "local_sgd", "outer": {}}}, "sync.outer", "has none", "strategy: diloco"),
         (
             EXPERIMENT | {"sync": {"strategy": "diloco", "fragments": 3}},
@@ -122,13 +122,15 @@ def test_an_override_obeys_the_file_s_rules(key: str, text: str, said: str, tmp_
             "a divisor",
         ),
         (EXPERIMENT | {"sync": {"strategy": "diloco", "delay": 8}}, "sync.delay", "not over", "below 8"),
-        (EXPERIMENT | {"sync": {"codec": "int4"}}, "sync.codec", "no such codec: 'int4'", "int8"),
+        (EXPERIMENT | {"sync": {"strategy": "sparseloco", "codec": "int8"}}, "sync.codec", "second time", "sparse"),
+        (EXPERIMENT | {"sync": {"strategy": "muloco"}}, "train.optimizer.name", "step by muon", "name: muon"),
+        (EXPERIMENT | {"sync": {"codec": "int3"}}, "sync.codec", "no such codec: 'int3'", "int8"),
         (EXPERIMENT | {"transport": "mine"}, "transport", "fitted", "kernel"),
         (EXPERIMENT | {"sync": {"codec": "int8", "powersgd_rank": 2}}, "sync.codec", "as they are", "one of the two"),
         (
-            EXPERIMENT | {"sync": {"link_codecs": {"paris->tokyo": "int4"}}},
+            EXPERIMENT | {"sync": {"link_codecs": {"paris->tokyo": "int3"}}},
             "sync.link_codecs.paris->tokyo",
-            "'int4'",
+            "'int3'",
             "int8",
         ),
         (

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from testbed.schemes import SCHEMES
 from testbed.spec.errors import SpecError
 from testbed.spec.experiment import Experiment
 from tests.spec.files import EXPERIMENT, write
@@ -31,6 +32,8 @@ def load(folder: Path, sync: dict[str, Any], compute: dict[str, Any] | None = No
         {"strategy": "prague", "group": 2},
         {"strategy": "sgp", "graph": "exponential"},
         {"strategy": "fedasync", "every": 4},
+        {"strategy": "halos", "accumulate": 12, "site": {"buffer": 6}, "overall": {"momentum": 0.0}, "codec": "bf16"},
+        {"strategy": "decoupled_diloco", "every": 12, "fragments": 4, "quorum": 2, "codec": "fp16"},
         {"strategy": "staggered", "policy": "cpn", "staleness": 2, "codec": "fp16", "prox": 0.01},
     ],
 )
@@ -52,6 +55,11 @@ def test_strategies_without_a_centre(sync: dict[str, Any], tmp_path: Path) -> No
         ({"strategy": "gradients", "graph": "ring"}, "sync.graph: the strategy gradients has none"),
         ({"strategy": "prague", "graph": "ring"}, "sync.graph: the strategy prague has none"),
         ({"strategy": "hop", "every": 4}, "sync.every: the strategy hop has none"),
+        ({"strategy": "decoupled_diloco", "every": 8}, "sync.fragments: 24 do not divide 8 steps evenly"),
+        ({"strategy": "decoupled_diloco", "codec": "int8"}, "sync.codec"),
+        ({"strategy": "decoupled_diloco", "margin": 1.0}, "sync.margin"),
+        ({"strategy": "halos", "merge": 0}, "sync.merge"),
+        ({"strategy": "halos", "overall": {"buffer": 0}}, "sync.overall.buffer"),
         ({"strategy": "staggered"}, "sync.policy: auto plans no periods"),
         ({"strategy": "staggered", "policy": "cpn", "codec": "int8"}, "sync.codec: int8 is for changes"),
         ({"strategy": "staggered", "policy": "cpn", "options": {"codecs": True}}, "sync.options.codecs: one codec"),
@@ -65,6 +73,13 @@ def test_rules_that_disagree_are_named(sync: dict[str, Any], said: str, tmp_path
     with pytest.raises(SpecError) as caught:
         load(tmp_path, sync)
     assert said in str(caught.value) and "write instead" in str(caught.value)
+
+
+def test_a_file_s_defaults_are_the_scheme_s(tmp_path: Path) -> None:
+    """Those inside an option, too, where some of them are written."""
+    assert load(tmp_path, {"strategy": "halos"}).spec.sync.own == SCHEMES["halos"].options()
+    written = load(tmp_path, {"strategy": "halos", "overall": {"buffer": 3}}).spec.sync.own
+    assert written == SCHEMES["halos"].read({"overall": {"buffer": 3}})
 
 
 def test_slow_workers_have_their_times(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ class HopMember(TrainingMember):
                 raise self.unexpected(sender, message)
         return ()
 
-    def forget(self, gone: str) -> None:
+    def forget(self, gone: str) -> Iterable[Send]:
         """A member has died: nothing is sent to it or waited for any more, and its tokens are gone.
 
         A member that has no other left to exchange with can't go on: ValueError.
@@ -80,6 +80,7 @@ class HopMember(TrainingMember):
         if self.credits:
             self.credits.forget(gone)
             self.credits.turn(self._neighbourhood.neighbours.targets)
+        return ()
 
     def promise(self, ahead: int) -> int:
         """Enter `ahead` - 1 iterations at most until `turn` or `release`; the iteration that it will not be in.

@@ -92,12 +92,12 @@ class SiteLeader(Participant):
         self._changes[message.iteration][sender] = message.change
         return ()
 
-    def forget(self, gone: str) -> None:
+    def forget(self, gone: str) -> Iterable[Send]:
         """A worker of its site has died, without which the site goes on; or another site's leader."""
-        if gone in self._workers:
-            self._workers.remove(gone)
-        else:
-            self.member.forget(gone)
+        if gone not in self._workers:
+            return self.member.forget(gone)
+        self._workers.remove(gone)
+        return ()
 
     def promise(self, ahead: int) -> int:
         return self.member.promise(ahead)
@@ -149,6 +149,7 @@ class SiteWorker(TrainingMember):
                 yield Send(self._leader, SiteChange(iteration, change))
         yield Advance(iteration)
 
-    def forget(self, gone: str) -> None:
+    def forget(self, gone: str) -> Iterable[Send]:
         if gone == self._leader:
             raise ValueError(f"{self.name} can't go on without {gone}, which stands for its site")
+        return ()

@@ -14,10 +14,12 @@ from typing import Any
 
 import torch
 
+from testbed.protocol import FragmentDrift
 from testbed.schemes.sparta import SpartaOptions
 from testbed.schemes.training import RoundTraining
 from testbed.sync import Nesterov, flat
 from testbed.sync.strategies import DiLoCo, Strategy
+from testbed.sync.strategies.drift import Loss
 from testbed.sync.strategies.strategy import Steps
 
 #: All members draw the same elements.
@@ -73,6 +75,14 @@ class Sparta(Strategy):
         """What DiLoCo's last round agreed on. Without DiLoCo members agree at the end alone: until then this is where
         the member itself is."""
         return self._diloco.agreed() if self._diloco is not None else super().agreed()
+
+    def watch(self, loss: Loss, every: int) -> None:
+        """In DiLoCo's rounds, where it has any."""
+        if self._diloco is not None:
+            self._diloco.watch(loss, every)
+
+    def drift(self) -> tuple[FragmentDrift, ...]:
+        return self._diloco.drift() if self._diloco is not None else ()
 
     def state_dict(self) -> dict[str, Any]:
         """The count of steps, and DiLoCo's state."""

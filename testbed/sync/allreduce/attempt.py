@@ -85,7 +85,7 @@ class Attempt:
         """What this member contributes of the elements `left`, one after the other, and what it owes of them."""
         self._left = left
         self._packed = torch.cat([self.values[start:stop] for start, stop in left])
-        self._packed_residual = None if self.residual is None else Residual()
+        self._packed_residual = None if self.residual is None else Residual(self.residual.decay)
         if self._packed_residual is not None and self._owed is not None:
             self._packed_residual.values = torch.cat([self._owed[start:stop] for start, stop in left])
         return self._packed, self._packed_residual

@@ -6,6 +6,9 @@
     bf16       2                         relative 2^-8 of each value; keeps float32's range
     int8       1 + 4/256                 1/254 of the largest value of its block of 256
     topk       6 × its share kept        all but the largest values
+    bins2      1/4 + 16/4096             up to 1.5 σ of its block of 4096
+    bins4      1/2 + 64/4096             up to 0.375 σ
+    sparse     by how many are zero      nothing
 
 Relays decode, add in float32, and encode the sum anew, so a chunk costs the same bytes on every link and each hop
 adds one error of the above. The mean is encoded once, at the root, and all members, the root too, go by what that
@@ -16,10 +19,12 @@ and is added to what it contributes next: over rounds nothing is lost, only late
 
 from __future__ import annotations
 
+from testbed.sync.codecs.bins import Bins
 from testbed.sync.codecs.codec import Codec, Plain
 from testbed.sync.codecs.half import Half
 from testbed.sync.codecs.int8 import Int8
 from testbed.sync.codecs.residual import Residual
+from testbed.sync.codecs.sparse import Sparse
 from testbed.sync.codecs.topk import TopK
 
 __all__ = ["PLAIN", "Codec", "Residual", "by_code", "by_name"]
@@ -27,7 +32,7 @@ __all__ = ["PLAIN", "Codec", "Residual", "by_code", "by_name"]
 #: Elements as they are.
 PLAIN = Plain()
 
-_CODECS: tuple[Codec, ...] = (PLAIN, Half.fp16(), Half.bf16(), Int8(), TopK())
+_CODECS: tuple[Codec, ...] = (PLAIN, Half.fp16(), Half.bf16(), Int8(), TopK(), Bins.two(), Bins.four(), Sparse())
 _BY_CODE: dict[int, Codec] = {codec.code: codec for codec in _CODECS}
 _BY_NAME: dict[str, Codec] = {codec.name: codec for codec in _CODECS}
 

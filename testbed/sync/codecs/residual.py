@@ -14,10 +14,14 @@ class Residual:
 
         Σ of weight × value contributed  =  Σ of mean × weights' sum  +  Σ of residuals
 
-    up to float32's rounding. The debt is the member's, wherever plans have it send: it survives any swap.
+    up to float32's rounding, if all of it is paid. With a `decay` of β below 1 only β of it is, and the rest forgiven:
+    e ← βe + Δ − what was passed on. The debt is the member's, wherever plans have it send: it survives any swap.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, decay: float = 1.0) -> None:
+        if not 0 <= decay <= 1:
+            raise ValueError(f"a residual's decay is {decay}; write instead: from 0 to 1")
+        self.decay = decay
         self.values: torch.Tensor | None = None
 
     def open(self, elements: int) -> None:
@@ -28,8 +32,8 @@ class Residual:
             raise ValueError(f"a residual of {len(self.values)} elements can't go with a tensor of {elements}")
 
     def pay(self, start: int, stop: int) -> torch.Tensor:
-        """What is owed of the elements [start, stop), and owed no more: it is the caller's to pass on."""
-        owed = self._room[start:stop].clone()
+        """What is to be paid of the elements [start, stop), and owed no more: it is the caller's to pass on."""
+        owed = self._room[start:stop] * self.decay
         self._room[start:stop].zero_()
         return owed
 

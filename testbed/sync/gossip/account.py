@@ -17,7 +17,8 @@ SAMPLE_S = 0.5
 
 @dataclass(slots=True)
 class StepFigures:
-    """What local steps took since the last report, in seconds, `late_s` the worst of them; metrics as last seen."""
+    """What local steps took since the last report, in seconds, `late_s` the worst of them; metrics as last seen, and
+    how many `steps` they were."""
 
     compute_s: float = 0.0
     paced_s: float = 0.0

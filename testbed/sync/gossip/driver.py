@@ -119,7 +119,7 @@ class Driver:
 
     def _send(self, send: Send) -> None:
         if send.to == self._participant.name:
-            self._inbox.put(MessageArrived(send.to, send.message, time.monotonic()))
+            self._inbox.put_after(send.after_s, lambda: MessageArrived(send.to, send.message, time.monotonic()))
         else:
             self._queue.send(send.to, send.message)
 
@@ -209,4 +209,5 @@ class Driver:
         self._gone.pop(peer, None)
         self._partners.discard(peer)
         self._queue.drop(peer)
-        self._participant.forget(peer)
+        for send in self._participant.forget(peer):
+            self._send(send)

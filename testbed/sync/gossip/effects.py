@@ -16,7 +16,7 @@ Step done only while the program waits, then looks at the condition again.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -28,10 +28,14 @@ from testbed.sync.gossip.neighbours import Neighbours
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Give `message` to the member `to`; the sender does not wait for it. Messages may overtake each other."""
+    """Give `message` to the member `to`; the sender does not wait for it. Messages may overtake each other.
+
+    What it gives to itself may come `after_s` seconds: a reminder.
+    """
 
     to: str
     message: Message
+    after_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +107,11 @@ class Participant(ABC):
         """How many of the others' iterations one wait may last."""
         return 1
 
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        """Figures of the protocol's own, for the member's next report."""
+        return {}
+
     @abstractmethod
     def program(self) -> Steps[None]:
         """All that the participant does of itself; it ends when its last iteration is done."""
@@ -111,8 +120,9 @@ class Participant(ABC):
     def receive(self, sender: str, message: Message) -> Iterable[Send]:
         """Takes a message in and says what to send at once in answer; goes on after the program has ended."""
 
-    def forget(self, gone: str) -> None:
-        """Another has died: go on without it. ValueError when the protocol, or this participant, can't."""
+    def forget(self, gone: str) -> Iterable[Send]:
+        """Another has died: go on without it; what to send at once. ValueError when the protocol, or this participant,
+        can't."""
         raise ValueError(f"{self.name} can't go on without {gone}: its protocol counts on everybody")
 
     def promise(self, ahead: int) -> int:

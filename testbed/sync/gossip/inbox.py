@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 from queue import Empty, SimpleQueue
@@ -131,6 +131,15 @@ class Inbox:
     def put(self, event: Event) -> None:
         """Have the event taken; any thread may."""
         self._events.put(event)
+
+    def put_after(self, seconds: float, event: Callable[[], Event]) -> None:
+        """Have the event taken that there is in so many seconds, if the member is still there then."""
+        if not seconds:
+            self.put(event())
+            return
+        timer = threading.Timer(seconds, lambda: self.put(event()))
+        timer.daemon = True
+        timer.start()
 
     def take(self, timeout_s: float) -> Event | None:
         """The next event; None when none comes within `timeout_s`, which may be infinite."""

@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from types import TracebackType
 
 from torch import Tensor
@@ -59,7 +60,9 @@ class Membership:
         self._partners = place.partners
         self._survives = survives
         self._mailbox = Mailbox(settings, messages, welcome.roster, self._participant.stale)
-        self._account = Account(self.name, place.first, self._mailbox, figures, self._tell)
+        self._account = Account(
+            self.name, place.first, self._mailbox, lambda: _told(figures(), participant), self._tell
+        )
         self._channel = meeting.channel
         self._finished = False
         self._listener = Listener(meeting.accepting, settings, self._mailbox.inbox)
@@ -137,3 +140,7 @@ class Membership:
                 self._mailbox.inbox.turn(GraphCommitted(iteration, neighbours, roster))
             case AbortGraph():
                 self._mailbox.inbox.put(GraphCommitted(0, None))
+
+
+def _told(figures: StepFigures, participant: Participant) -> StepFigures:
+    return replace(figures, metrics={**figures.metrics, **participant.metrics})

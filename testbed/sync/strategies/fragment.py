@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -12,22 +12,26 @@ from testbed.sync import flat
 from testbed.sync.codecs import Residual
 from testbed.sync.executor import Work
 from testbed.sync.outer import Outer
+from testbed.sync.strategies.drift import DriftMeter
 from testbed.sync.strategies.strategy import Reducer
 
 
 class Fragment:
     """Some of a model's parameters, where all members agreed they were (the `anchor`), and the last round (`start`)."""
 
-    def __init__(self, parameters: Sequence[torch.Tensor], onward: bool) -> None:
-        """`onward`: what has changed since a reduction was begun is added to where it leads."""
+    def __init__(self, parameters: Sequence[torch.Tensor], onward: bool, error_decay: float = 1.0) -> None:
+        """`onward`: what has changed since a reduction was begun is added to where it leads. `error_decay`: see
+        Residual."""
         self._parameters = parameters
         self._sent = flat.room(parameters) if onward else None
         self._change = flat.room(parameters)
         self._momentum = flat.room(parameters)
         self._anchor = flat.room(parameters)
         self._start = flat.room(parameters)
-        self._residual = Residual()
+        self._residual = Residual(error_decay)
         self._work: Work[Any] | None = None
+        self._weight = 1.0
+        self.drift: DriftMeter | None = None  # follows it, where somebody wants to know
         self.begun = 0  # the step of the last reduction
         self.agreed = 0  # the step whose parameters all members hold
         self.hold()
@@ -57,6 +61,9 @@ class Fragment:
             flat.gather(self._parameters, self._sent)
         torch.sub(self._start, flat.gather(self._parameters, self._change), out=self._change)
         self._change.mul_(scale).add_(self._anchor).sub_(self._start)
+        if self.drift is not None:
+            self.drift.sent(self._change)
+            self._weight = weight
         self._work = reducer.allreduce_later(self._change, weight, self._residual)
 
     @property
@@ -75,6 +82,12 @@ class Fragment:
         assert self._work is not None
         whole: bool = self._work.wait().whole
         self._work = None
+        meter = self.drift if whole else None
+        with meter.merging(self._change, self._weight) if meter else nullcontext():
+            self._move(outer, mix, whole)
+        return whole
+
+    def _move(self, outer: Outer, mix: float, whole: bool) -> None:
         if whole:
             self.agreed = self.begun
             outer.step(self._anchor, self._change, self._momentum)
@@ -88,7 +101,6 @@ class Fragment:
         if self._sent is not None:
             target = target + here.sub_(self._sent)
         flat.scatter(target, self._parameters)
-        return whole
 
     def state_dict(self) -> dict[str, Any]:
         """Anchor, outer momentum, residual."""

@@ -13,7 +13,8 @@ from testbed.sync.strategies.strategy import Reducer, Steps
 
 
 class LocalSgd(Periodic):
-    """Every `every` steps members move to where `outer` takes the mean of what they changed: to the mean, if none."""
+    """Every `every` steps members move to where `outer` takes the mean of what they changed: to the mean, if none. Of
+    what codecs left out in a round the part `error_decay` goes with the next."""
 
     def __init__(
         self,
@@ -23,10 +24,11 @@ class LocalSgd(Periodic):
         every: int = 8,
         outer: Outer | None = None,
         weight: float = 1.0,
+        error_decay: float = 1.0,
     ) -> None:
         if every < 1:
             raise ValueError(f"every={every}: at least 1 step to a round")
-        self._fragment = Fragment(parameters, onward=False)
+        self._fragment = Fragment(parameters, onward=False, error_decay=error_decay)
         super().__init__(reducer, [self._fragment], outer or Average(), optimizer, weight)
         self._every = every
 

@@ -7,7 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from testbed.protocol import FragmentDrift
 from testbed.sync.outer import Outer
+from testbed.sync.strategies.drift import DriftMeter, Loss
 from testbed.sync.strategies.fragment import Fragment
 from testbed.sync.strategies.strategy import Reducer, Steps, Strategy
 
@@ -18,7 +20,7 @@ MIX = 0.5
 
 class Periodic(Strategy):
     """Members begin with the same parameters and differ between rounds: `outer` takes the mean of what they changed
-    since they agreed. Four times the parameters in memory.
+    since they agreed. Four times the parameters in memory, five where drift is measured.
 
     Under a plan with groups, rounds inside a group move its members to the group's mean, and the outer optimizer
     steps in the rounds among all: hierarchical local SGD, as GeoMX's HFA (H1 = the period's steps, H2 = H1 × the
@@ -63,6 +65,17 @@ class Periodic(Strategy):
         """Take the parameters as they are for agreed upon: all members have the same."""
         for fragment in self._fragments:
             fragment.hold()
+
+    def watch(self, loss: Loss, every: int) -> None:
+        for number, fragment in enumerate(self._fragments):
+            fragment.drift = DriftMeter(number, loss, every)
+
+    def drift(self) -> tuple[FragmentDrift, ...]:
+        found = [its for fragment in self._fragments if fragment.drift for its in fragment.drift.found]
+        for fragment in self._fragments:
+            if fragment.drift:
+                fragment.drift.found.clear()
+        return tuple(found)
 
     def settle(self) -> None:
         """Wait for what is under way, and synchronize what has changed since."""

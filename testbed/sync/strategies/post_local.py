@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from testbed.protocol import FragmentDrift
+from testbed.sync.strategies.drift import Loss
 from testbed.sync.strategies.gradients import Gradients
 from testbed.sync.strategies.local import LocalSgd
 from testbed.sync.strategies.strategy import Reducer, Steps, Strategy
@@ -59,6 +61,12 @@ class PostLocalSgd(Strategy):
     def agreed(self) -> AbstractContextManager[None]:
         """As the strategy in force has it."""
         return self._gradients.agreed() if self._steps < self._start else self._local.agreed()
+
+    def watch(self, loss: Loss, every: int) -> None:
+        self._local.watch(loss, every)
+
+    def drift(self) -> tuple[FragmentDrift, ...]:
+        return self._local.drift()
 
     def state_dict(self) -> dict[str, Any]:
         """Both parts' states and the count of steps."""

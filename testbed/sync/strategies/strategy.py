@@ -10,9 +10,11 @@ from typing import Any, Protocol, Self
 
 import torch
 
+from testbed.protocol import FragmentDrift
 from testbed.sync.codecs import Residual
 from testbed.sync.errors import SyncError
 from testbed.sync.executor import Work
+from testbed.sync.strategies.drift import Loss
 
 
 class Reduced(Protocol):
@@ -86,6 +88,14 @@ class Strategy(ABC):
     def over(self, rounds: int, taken: int) -> bool:
         """Whether so many steps `taken` have `rounds` rounds, those included that `settle` needs to have all members
         agree; as long as nothing changes how many that takes."""
+
+    def watch(self, loss: Loss, every: int) -> None:  # noqa: B027 (where members never differ there is no drift)
+        """Measure from now on how far this member stands from the mean when all merge, and in each `every`-th of these
+        merges by the `loss`, which says it at the parameters as they are, what the merge does to it."""
+
+    def drift(self) -> tuple[FragmentDrift, ...]:
+        """What was measured in the rounds among all that are over since the last call."""
+        return ()
 
     def agreed(self) -> AbstractContextManager[None]:
         """While inside, the parameters are what all members last agreed on: what there is to evaluate. No step may be

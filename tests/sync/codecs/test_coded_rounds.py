@@ -14,7 +14,7 @@ from testbed import sync
 from testbed.plan import Plan, PlanError
 from testbed.protocol import Goodbye, Held
 from testbed.sync.allreduce.role import role_in
-from testbed.sync.codecs import Residual
+from testbed.sync.codecs import Residual, by_name
 from tests.sync.controller import Controller, job
 from tests.sync.plans import chain, names, random_plan, star
 from tests.sync.sessions import run
@@ -51,7 +51,7 @@ def check(results: dict[str, Outcome], weights: dict[str, float], elements: int,
     assert (put_in - came_out - owed).abs().max() <= 1e-4 * put_in.abs().max()
 
 
-@pytest.mark.parametrize("codec", ["fp16", "bf16", "int8", "topk:0.1"])
+@pytest.mark.parametrize("codec", ["fp16", "bf16", "int8", "topk:0.1", "bins2", "bins4"])
 @pytest.mark.parametrize("seed", range(3))
 def test_what_was_put_in_came_out_or_is_owed(tmp_path: Path, codec: str, seed: int) -> None:
     draw = random.Random(seed)
@@ -60,6 +60,52 @@ def test_what_was_put_in_came_out_or_is_owed(tmp_path: Path, codec: str, seed: i
     elements = draw.randint(1, 6000)
     results = run(tmp_path, plan, lambda session: reduce(session, elements, weights[session.name]))
     check(results, weights, elements)
+
+
+def test_what_decays_is_paid_by_as_much_less(tmp_path: Path) -> None:
+    """One link, coded on its way up alone: e ← βe + Δ − q at the member that encodes."""
+    members, decay, elements = names(2), 0.5, 3000
+    plan = Plan(0, members, (chain(members),), 4 * 4096, link_codecs={"m1->m0": "bins2"})
+
+    def work(session: sync.Session) -> Outcome:
+        residual, means = Residual(decay), []
+        for k in range(ROUNDS):
+            means.append(session.allreduce(values(session.name, k, elements), 1.0, residual).tensor)
+        return means, torch.zeros(elements) if residual.values is None else residual.values
+
+    results = run(tmp_path, plan, work)
+    codec, owed = by_name("bins2"), torch.zeros(elements)
+    for k in range(ROUNDS):
+        due = values("m1", k, elements) + decay * owed
+        sent = codec.decode(codec.encode(due), elements)
+        owed = due - sent
+        torch.testing.assert_close(results["m0"][0][k], (values("m0", k, elements) + sent) / 2)
+    torch.testing.assert_close(results["m1"][1], owed)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_sparse_sums_are_those_of_fp32_to_the_bit(tmp_path: Path, seed: int) -> None:
+    """Whatever the tree, and nothing is owed."""
+    draw = random.Random(seed)
+    plan = random_plan(draw, names(draw.randint(2, 6)), 0, chunk_bytes=4096)
+    elements = draw.randint(1000, 9000)
+
+    def work(session: sync.Session) -> Outcome:
+        residual, means = Residual(), []
+        for k in range(ROUNDS):
+            tensor = values(session.name, k, elements)
+            tensor[tensor.abs() < 2.5] = 0
+            means.append(session.allreduce(tensor, 1.0, residual).tensor)
+        return means, torch.zeros(elements) if residual.values is None else residual.values
+
+    settings = job(reproducible=True)
+    (tmp_path / "sparse").mkdir()
+    (tmp_path / "fp32").mkdir()
+    coded = run(tmp_path / "sparse", replace(plan, codec="sparse"), work, settings)
+    plain = run(tmp_path / "fp32", plan, work, settings)
+    for member, (means, owed) in coded.items():
+        assert not owed.any()
+        assert all(torch.equal(a, b) for a, b in zip(means, plain[member][0], strict=True))
 
 
 def test_links_may_have_codecs_of_their_own(tmp_path: Path) -> None:
@@ -143,7 +189,7 @@ def test_a_value_that_is_none_spoils_one_round_only(tmp_path: Path) -> None:
 
 def test_a_plan_with_a_codec_that_does_not_exist_is_refused() -> None:
     members = names(2)
-    with pytest.raises(PlanError, match="m1->m0: no such codec: 'int4'"):
-        role_in(plan := Plan(0, members, (chain(members),), codec="int4"), plan.whole, "m1")
+    with pytest.raises(PlanError, match="m1->m0: no such codec: 'int3'"):
+        role_in(plan := Plan(0, members, (chain(members),), codec="int3"), plan.whole, "m1")
     with pytest.raises(PlanError, match="does not join two members"):
         Plan(0, members, (chain(members),), link_codecs={"m0->m7": "int8"})

@@ -164,8 +164,8 @@ class Simulation:
         pair = (sender, send.to)
         if send.to in self._dead:
             return
-        arrival = self.now + self._conditions.delay(*pair)
-        if self._conditions.in_order:
+        arrival = self.now + send.after_s + self._conditions.delay(*pair)
+        if self._conditions.in_order and not send.after_s:
             arrival = self._last_arrival[pair] = max(arrival, self._last_arrival[pair])
         self.log.append((pair, send.message))
         self.flying[pair].append(send.message)

@@ -1,0 +1,178 @@
+"""What does sending less cost in loss? Schemes against all-reduce of every gradient in fp32, at equal samples.
+
+Each seed trains a small GPT on the standard library's text: the same start and batches, members with a session each
+over loopback, as many steps for every scheme; only the scheme differs, with its defaults unless options are said
+(`sparseloco:every=15`), its own codec, and the optimizer that stands after an @ (`muloco@muon`). Bytes are those that
+members' rounds count as sent and as received, heads of chunks included: the mean of the members, and the one with the
+most. `ratio` is all-reduce's of the same seeds over them.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import torch
+
+from benchmarks.support.controller import Controller, controller
+from benchmarks.support.options import Options
+from benchmarks.support.paired import interval
+from benchmarks.support.table import Table, progress, show
+from testbed import sync
+from testbed.schemes.choice import SchemeChoice
+from testbed.schemes.training import RoundTraining
+from testbed.worker import learner
+from testbed.worker.learner import Learner
+from testbed.workload import Workload
+
+BASELINE = "gradients"
+OPTIMIZER = "adamw"
+SCHEMES = "sparseloco,loscar,muloco@muon,diloco:every=30"
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """What is trained: the same for all schemes."""
+
+    model: str
+    members: tuple[str, ...]
+    steps: int
+    batch: int
+    learning_rate: float
+
+    def workload(self, optimizer: str, seed: int, shard: int) -> Workload:
+        """A member's."""
+        return Workload(self.model, self.batch, optimizer, self.learning_rate, seed, shard, len(self.members))
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """One training: what came of it, and the bytes that a member sent and received, in the mean and at most."""
+
+    scheme: str
+    seed: int
+    loss: float
+    mean_bytes: float
+    most_bytes: int
+    rounds: int
+    identical: bool
+
+
+def train(said: str, seed: int, training: Training) -> Trained:
+    """One training with all members in this process."""
+    text, _, optimizer = said.partition("@")
+    choice = SchemeChoice.parse(text.replace("+", ","))
+    learners = {
+        name: learner.make(training.workload(optimizer or OPTIMIZER, seed, shard), Path(), torch.device("cpu"))
+        for shard, name in enumerate(training.members)
+    }
+    model_bytes = 4 * learners[training.members[0]].gradient.numel()
+    with (
+        controller(training.members, model_bytes, choice.scheme.codec) as where,
+        ThreadPoolExecutor(len(training.members)) as pool,
+    ):
+        ends = list(
+            pool.map(lambda name: _member(where.address(name), name, learners[name], choice, training), learners)
+        )
+        moved = _moved(where)
+    loss = learners[training.members[0]].evaluate()["test_loss"]
+    rounds = {rounds for _, rounds in ends}
+    alike = len({digest for digest, _ in ends}) == 1
+    return Trained(said, seed, loss, mean(moved.values()), max(moved.values()), rounds.pop(), alike)
+
+
+def _member(control: str, name: str, model: Learner, choice: SchemeChoice, training: Training) -> tuple[str, int]:
+    with sync.join(control, name, "127.0.0.1") as session:
+        parts = RoundTraining(session, model.parameters, training.batch)
+        strategy: sync.Strategy = choice.scheme.algorithm.build(choice.options, parts)
+        for _ in range(training.steps):
+            model.compute()
+            strategy.before_step()
+            model.apply()
+            strategy.after_step()
+        strategy.settle()
+        session.finish(model.digest())
+        return model.digest(), session.rounds
+
+
+def _moved(where: Controller) -> dict[str, int]:
+    """The bytes that each member sent and received in all its rounds."""
+    moved: dict[str, int] = {}
+    for line in (where.out / "rounds.jsonl").read_text().splitlines():
+        report = json.loads(line)
+        both = int(report["sent_bytes"]) + int(report["received_bytes"])
+        moved[report["member"]] = moved.get(report["member"], 0) + both
+    return moved
+
+
+def compare(trained: Sequence[Trained], scheme: str) -> dict[str, Any]:
+    """A scheme against all-reduce, seed by seed."""
+    base = {one.seed: one for one in trained if one.scheme == BASELINE}
+    ours = [one for one in trained if one.scheme == scheme]
+    difference, spread = interval([one.loss / base[one.seed].loss - 1 for one in ours])
+    return {
+        "scheme": scheme,
+        "loss": mean(one.loss for one in ours),
+        "above_all_reduce": difference,
+        "above_all_reduce_interval": spread,
+        "rounds": ours[0].rounds,
+        "mean_bytes": mean(one.mean_bytes for one in ours),
+        "most_bytes": max(one.most_bytes for one in ours),
+        "ratio": mean(one.mean_bytes for one in base.values()) / mean(one.mean_bytes for one in ours),
+        "ratio_of_most": mean(one.most_bytes for one in base.values()) / mean(one.most_bytes for one in ours),
+    }
+
+
+def main() -> int:
+    """Train and print; fail where members do not end alike."""
+    parser = Options(__doc__)
+    parser.add_argument(
+        "--schemes", default=SCHEMES, help="with commas between, + between options (default %(default)s)"
+    )
+    parser.add_draws((1, 2, 3), quick=1)
+    parser.add_argument("--members", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=450)
+    parser.add_argument("--batch", type=int, default=4)
+    parser.add_argument("--learning-rate", type=float, default=1e-3)
+    parser.add_argument("--model", default="gpt-small", choices=("gpt-small", "gpt", "gpt-medium"))
+    args = parser.parse()
+    torch.set_num_threads(1)
+    members = tuple(f"m{number}" for number in range(args.members))
+    steps = min(args.steps, 120) if args.quick else args.steps
+    training = Training(args.model, members, steps, args.batch, args.learning_rate)
+    schemes = [BASELINE, *args.schemes.split(",")]
+    trained = []
+    for seed in args.seeds:
+        for scheme in schemes:
+            trained.append(train(scheme, seed, training))
+            one = trained[-1]
+            progress(f"seed {seed}, {scheme}: loss {one.loss:.4f}, {one.mean_bytes:,.0f} bytes a member")
+    compared = [compare(trained, scheme) for scheme in schemes]
+    columns = ("scheme", "loss", "above all-reduce's", "rounds", "bytes a member", "ratio", "of the most")
+    rows = [
+        [
+            one["scheme"],
+            f"{one['loss']:.4f}",
+            f"{one['above_all_reduce']:+.1%} ± {one['above_all_reduce_interval']:.1%}",
+            str(one["rounds"]),
+            f"{one['mean_bytes']:,.0f}",
+            f"{one['ratio']:.0f} ×",
+            f"{one['ratio_of_most']:.0f} ×",
+        ]
+        for one in compared
+    ]
+    title = f"{args.model}, {len(members)} members of batch {args.batch}, {steps} steps, {len(args.seeds)} seeds"
+    figures = {"repeats": len(args.seeds), "steps": steps, "schemes": compared}
+    figures["trainings"] = [asdict(one) for one in trained]
+    show([Table(title, columns, rows)], figures, as_json=args.json)
+    return 0 if all(one.identical for one in trained) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,221 @@
+"""Decoupled DiLoCo (Douillard et al. 2026, arXiv 2604.21428): members take steps and wait for nobody.
+
+    member m, all the time      θ_m ← θ_m + step
+    asked for a fragment p      Δ_m = Θ_p - θ_m,p,  w_m = tokens² / steps, both since p's last merge
+    syncer, of K members        Θ_p ← Nesterov(Θ_p, merge of Δ_m by w_m)        (merge.py)
+    told the result             θ_m,p ← Θ_p
+
+Members take equal batches here, so that w_m is how many steps a member took. What it does between its answer and the
+result is overwritten, as the paper has it: `overlap` of `every` steps at most, where the network is as fast as that
+says. One whose answer comes too late for a merge loses its steps since the last one of that fragment.
+
+A member answers with its change since the last merge, and once only: where that merge's result is still on its way to
+it, it answers when it has come and a step is taken. So nothing counts twice, and slow links slow merges down, and no
+steps. The syncer lives with one member, and is lost with it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+
+from torch import Tensor
+
+from testbed.schemes.decoupled_diloco import DecoupledOptions
+from testbed.schemes.decoupled_diloco.messages import (
+    FragmentChange,
+    FragmentDue,
+    FragmentWanted,
+    GraceOver,
+    LearnerCame,
+    MergedFragment,
+)
+from testbed.schemes.decoupled_diloco.syncer import Syncer
+from testbed.schemes.staggered.rules import cut
+from testbed.schemes.training import GossipTraining
+from testbed.sync.gossip.effects import Advance, LocalCompute, Participant, Send, Step, Steps, TrainingMember, Until
+from testbed.sync.gossip.message import Message
+from testbed.sync.gossip.neighbours import Neighbours
+
+#: What a member that has just come holds of each fragment.
+NOTHING = -1
+
+
+@dataclass(slots=True)
+class _Held:
+    """A fragment at a member: the elements [start, stop), of the merge `round`, `steps` ago; `wanted` for a merge."""
+
+    start: int
+    stop: int
+    round: int
+    steps: int = 0
+    wanted: int = 0
+
+    @property
+    def here(self) -> slice:
+        return slice(self.start, self.stop)
+
+
+class DecoupledLearner(TrainingMember):
+    """Trains until each fragment was merged `rounds` times; in the iteration that all fragments have come to.
+
+    One that comes while others train, in the iteration `first`, begins with the syncer's model.
+    """
+
+    def __init__(
+        self, name: str, syncer: str, options: DecoupledOptions, parameters: Tensor, rounds: int, first: int = 0
+    ) -> None:
+        super().__init__(name, parameters)
+        self._syncer = syncer
+        self._options = options
+        self._rounds = rounds
+        self._first = first
+        self._entered = first
+        self._end = inf  # of the iterations that it may say it has entered
+        self._agreed = parameters.clone()
+        bounds = cut(len(parameters), options.fragments)
+        self._fragments = [_Held(start, stop, NOTHING if first else 0) for start, stop in bounds]
+
+    def program(self) -> Steps[None]:
+        yield Advance(self._first)
+        if self._first:
+            yield Send(self._syncer, LearnerCame())
+            yield Until(lambda: self._merges > NOTHING, "the syncer's model")
+        number, a_fragment = self._first * self._options.every, self._options.every // self._options.fragments
+        while self._merges < self._rounds:
+            step: Step = yield LocalCompute(self.parameters, number)
+            yield from self._done(step)
+            if step.done:
+                self._take(step.change)
+                number += 1
+                if number % a_fragment == 0:
+                    yield Send(self._syncer, FragmentDue())
+                yield from self._answers()
+                yield from self._advance(self._merges)
+        yield Until(lambda: self._end > self._rounds, "word of who comes")
+        yield from self._advance(self._rounds)
+        self.parameters = self._agreed
+
+    def receive(self, sender: str, message: Message) -> Iterable[Send]:
+        match message:
+            case FragmentWanted(number, merge) if number < len(self._fragments):
+                self._fragments[number].wanted = merge
+                return tuple(self._answer(number))
+            case MergedFragment(number, merge, values) if number < len(self._fragments):
+                self._hold(self._fragments[number], merge, values)
+            case _:
+                raise self.unexpected(sender, message)
+        return ()
+
+    def stale(self, to: str, message: Message, later: Sequence[Message]) -> bool:
+        """A merge's result, where that of the next one waits behind it."""
+        return isinstance(message, MergedFragment) and any(
+            isinstance(other, MergedFragment) and other.fragment == message.fragment for other in later
+        )
+
+    def forget(self, gone: str) -> Iterable[Send]:
+        """Another has died: whom the syncer asks is its business."""
+        return ()
+
+    def promise(self, ahead: int) -> int:
+        """It trains on; what it holds back until `turn` or `release` is to say that it has entered the iteration."""
+        self._end = self._entered + ahead
+        return self._entered + ahead
+
+    def turn(self, iteration: int, neighbours: Neighbours) -> Iterable[Send]:
+        self.release()
+        return ()
+
+    def release(self) -> None:
+        self._end = inf
+
+    @property
+    def _merges(self) -> int:
+        """How often each fragment, of which it holds the result, was merged at least."""
+        return min(held.round for held in self._fragments)
+
+    def _advance(self, iteration: int) -> Steps[None]:
+        if self._entered < iteration < self._end:
+            self._entered = iteration
+            yield Advance(iteration)
+
+    def _done(self, step: Step) -> Steps[None]:
+        """Waits for a step, or for the last merge, which makes it useless."""
+        yield Until(lambda: step.done or self._merges == self._rounds, "its own step")
+
+    def _take(self, change: Tensor) -> None:
+        self.parameters = self.parameters + change
+        for held in self._fragments:
+            held.steps += 1
+
+    def _answers(self) -> Iterator[Send]:
+        for number in range(len(self._fragments)):
+            yield from self._answer(number)
+
+    def _answer(self, number: int) -> Iterator[Send]:
+        """What it has changed of a fragment that is wanted, if it can say so yet."""
+        held = self._fragments[number]
+        if held.steps and held.wanted == held.round + 1:
+            change = self._agreed[held.here] - self.parameters[held.here]
+            yield Send(self._syncer, FragmentChange(number, held.wanted, float(held.steps), change))
+            held.wanted = 0
+
+    def _hold(self, held: _Held, merge: int, values: Tensor) -> None:
+        if len(values) != held.stop - held.start:
+            raise ValueError(f"{len(values)} elements, where a fragment has {held.stop - held.start}")
+        if merge <= held.round:
+            return
+        held.round, held.steps = merge, 0
+        self._agreed = self._agreed.clone()
+        self._agreed[held.here] = values
+        self.parameters = self.parameters.clone()
+        self.parameters[held.here] = values
+
+
+class SyncingLearner(DecoupledLearner):
+    """The member whose process runs the syncer of all `members` as well; `clock` says seconds."""
+
+    def __init__(
+        self,
+        name: str,
+        members: Sequence[str],
+        options: DecoupledOptions,
+        parameters: Tensor,
+        rounds: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(name, name, options, parameters, rounds)
+        fragments = [parameters[slice(*its)] for its in cut(len(parameters), options.fragments)]
+        self.syncer = Syncer(name, members, options, fragments, rounds, clock)
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        """How many members' changes a merge had, in the mean: few where `overlap` is short for the network."""
+        return {"changes_per_merge": self.syncer.changes / self.syncer.merged} if self.syncer.merged else {}
+
+    def forget(self, gone: str) -> Iterable[Send]:
+        return tuple(self.syncer.forget(gone))
+
+    def receive(self, sender: str, message: Message) -> Iterable[Send]:
+        match message:
+            case FragmentDue():
+                return tuple(self.syncer.due(sender))
+            case FragmentChange():
+                return tuple(self.syncer.changed(sender, message))
+            case GraceOver() if sender == self.name:
+                return tuple(self.syncer.grace_over(message))
+            case LearnerCame():
+                return tuple(self.syncer.came(sender))
+            case _:
+                return super().receive(sender, message)
+
+
+def build(options: DecoupledOptions, training: GossipTraining) -> Participant:
+    """A member, or the one whose process runs the syncer as well."""
+    name, syncer = training.name, training.place.rules["syncer"]
+    parameters, rounds = training.parameters, training.iterations
+    if name == syncer:
+        return SyncingLearner(name, training.members, options, parameters, rounds)
+    return DecoupledLearner(name, syncer, options, parameters, rounds, training.place.first)

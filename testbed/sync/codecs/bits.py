@@ -1,0 +1,35 @@
+"""Whole numbers of a few bits each, packed into bytes."""
+
+from __future__ import annotations
+
+import torch
+
+
+def pack(numbers: torch.Tensor, width: int) -> torch.Tensor:
+    """Numbers (any integer type, flat) of `width` bits each, the lowest bit first, as uint8; the last byte may have
+    room left. None at width 0."""
+    at = torch.arange(width, dtype=numbers.dtype)
+    return pack_bits((numbers.unsqueeze(1) >> at).bitwise_and_(1).to(torch.uint8).view(-1))
+
+
+def unpack(data: torch.Tensor, width: int, count: int) -> torch.Tensor:
+    """The first `count` numbers of what `pack` made, as int64; `data` has room for as many."""
+    bits = unpack_bits(data[: room(width, count)])[: width * count]
+    return (bits.view(count, width).long() << torch.arange(width)).sum(1)
+
+
+def pack_bits(bits: torch.Tensor) -> torch.Tensor:
+    """Zeros and ones (uint8, flat), eight to a byte."""
+    whole = torch.zeros(8 * -(-len(bits) // 8), dtype=torch.uint8)
+    whole[: len(bits)] = bits
+    return (whole.view(-1, 8) << torch.arange(8, dtype=torch.uint8)).sum(1, dtype=torch.uint8)
+
+
+def unpack_bits(data: torch.Tensor) -> torch.Tensor:
+    """The bits of bytes, as uint8."""
+    return (data.unsqueeze(1) >> torch.arange(8, dtype=torch.uint8)).bitwise_and_(1).view(-1)
+
+
+def room(width: int, count: int) -> int:
+    """The bytes that so many numbers take."""
+    return -(-width * count // 8)

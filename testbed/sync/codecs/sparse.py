@@ -1,0 +1,114 @@
+"""Few values that are not zero, or few that differ: without loss.
+
+    how many are not zero (4 bytes), how many of those differ (4)
+    a table of those that differ (float32), and the number of each value in it
+    the places in rising order, by Elias and Fano: the low bits of each as they are; of the high ones, a 1 for each
+    place after as many 0 as they have risen by
+
+An Elias-Fano list (Elias 1974, Fano 1971) of n places among u takes 2 + log2(u/n) bits a place, where no code of any
+kind takes fewer than about 1.44 + log2(u/n): for 32 of 4,096 it is 9 bits against 8.4, and 12 as plain numbers. It
+is packed and unpacked without a loop over places.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from testbed.sync.codecs import bits
+from testbed.sync.codecs.codec import Codec
+
+#: Bytes of the two counts.
+HEAD = 8
+#: What a plan reckons with before values are known: one in so many is not zero, of two bits.
+TYPICAL = 100
+
+
+class Sparse(Codec):
+    """As long as values are zero or alike, few bytes; never more than eight beyond float32's own.
+
+    Made for sums of what schemes thin out themselves: relays add what they decode, and pass the union of places on,
+    with all bits of the sums, so members' sums are exact as float32's, whatever the trees. What one member sends has
+    few different values (of two bits, four for each of the model's tensors); sums of several have more, and where a
+    table would take more bytes than it saves, values travel as they are.
+    """
+
+    name = "sparse"
+    code = 9
+
+    def encode(self, values: torch.Tensor) -> torch.Tensor:
+        """What is not zero; all, where that takes fewer bytes. A zero's sign is lost."""
+        places = values.nonzero().view(-1)
+        some = self._encoded(values[places], places, len(values))
+        if len(some) < HEAD + 4 * len(values) and len(places) < len(values):
+            return some
+        return self._encoded(values, None, len(values))
+
+    def decode(self, data: torch.Tensor, elements: int) -> torch.Tensor:
+        """Zeros where nothing was sent; a place or a number that can't be counts for the last one."""
+        count, distinct = (int(number) for number in data[:HEAD].clone().view(torch.int32))
+        count = min(max(count, 0), elements)
+        distinct = min(max(distinct, 0), count)
+        low = _low(count, elements)
+        lengths = [4 * (distinct or count), bits.room(_width(distinct), count)]
+        if count < elements:
+            lengths += [bits.room(low, count), bits.room(1, _high(count, low, elements))]
+        whole = torch.zeros(sum(lengths), dtype=torch.uint8)
+        given = data[HEAD : HEAD + len(whole)]
+        whole[: len(given)] = given
+        table, numbers, *places = torch.split(whole, lengths)
+        values: torch.Tensor = table.view(torch.float32)
+        if distinct:
+            values = values[bits.unpack(numbers, _width(distinct), count).clamp_(max=distinct - 1)]
+        if not places:
+            return values.contiguous()
+        rising = bits.unpack_bits(places[1]).nonzero().view(-1)[:count]
+        rising = rising - torch.arange(len(rising)) << low
+        result = torch.zeros(elements)
+        at = (rising + bits.unpack(places[0], low, count)[: len(rising)]).clamp_(max=elements - 1)
+        result[at] = values[: len(rising)]
+        return result
+
+    def fits(self, elements: int, length: int) -> bool:
+        """From none to all of the values."""
+        return HEAD <= length <= HEAD + 4 * elements
+
+    def size(self, elements: int) -> int:
+        """What it takes if one value in a hundred is not zero, and has two bits: what it does take depends on them."""
+        count = -(-elements // TYPICAL)
+        low = _low(count, elements)
+        places = bits.room(low, count) + bits.room(1, _high(count, low, elements))
+        return HEAD + 16 + bits.room(2, count) + places
+
+    def _encoded(self, kept: torch.Tensor, places: torch.Tensor | None, elements: int) -> torch.Tensor:
+        """The values `kept`, which stand at `places`; None if at all."""
+        by_bits = kept.view(torch.int32)  # a NaN differs from itself
+        table, numbers = torch.unique(by_bits, return_inverse=True)
+        width = _width(len(table))
+        distinct = len(table) if 4 * len(table) + bits.room(width, len(kept)) < 4 * len(kept) else 0
+        head = torch.tensor([len(kept), distinct], dtype=torch.int32)
+        parts = [head.view(torch.uint8)]
+        if distinct:
+            parts += [table.view(torch.uint8), bits.pack(numbers, width)]
+        else:
+            parts += [kept.contiguous().view(torch.uint8)]
+        if places is not None:
+            low = _low(len(kept), elements)
+            rises = torch.zeros(_high(len(kept), low, elements), dtype=torch.uint8)
+            rises[(places >> low) + torch.arange(len(places))] = 1
+            parts += [bits.pack(places, low), bits.pack_bits(rises)]
+        return torch.cat(parts)
+
+
+def _width(distinct: int) -> int:
+    """The bits of a number in a table."""
+    return max(distinct - 1, 0).bit_length()
+
+
+def _low(count: int, elements: int) -> int:
+    """How many low bits of places are written as they are."""
+    return max((elements // count).bit_length() - 1, 0) if count else 0
+
+
+def _high(count: int, low: int, elements: int) -> int:
+    """The bits that the high ones take."""
+    return count + ((elements - 1) >> low) + 1 if count else 0

@@ -1,0 +1,185 @@
+"""What all schemes that reduce in rounds stand alike: plans and codecs that change, checkpoints, members that come, and
+another scheme that goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from testbed import sync
+from testbed.plan import Plan
+from testbed.protocol import Goodbye, Held
+from testbed.schemes import SCHEMES
+from testbed.schemes.training import RoundTraining
+from testbed.sync.strategies import Strategy
+from tests.sync.controller import Controller, job
+from tests.sync.plans import chain, names, star
+from tests.sync.sessions import run
+from tests.sync.strategies.training import flat, model, step
+
+pytestmark = pytest.mark.unit
+
+MEMBERS = names(3)
+STEPS = 12
+HALF = 5
+
+#: Small enough for several rounds in so few steps.
+OPTIONS: Mapping[str, Mapping[str, Any]] = {
+    "gradients": {},
+    "local_sgd": {"every": 3},
+    "post_local_sgd": {"start": 3, "every": 3},
+    "diloco": {"every": 4, "fragments": 2, "delay": 1},
+    "sparta": {"share": 0.2, "every": 4},
+    "loscar": {"share": 0.2, "delay": 2},
+    "hybrid": {"every": 3},
+    "muloco": {"every": 3},
+    "sparseloco": {"every": 3, "top_k": 4, "chunk": 4},
+}
+
+
+def strategy_of(name: str, session: sync.Session, net: torch.nn.Module) -> Strategy:
+    scheme = SCHEMES[name]
+    options = scheme.read(OPTIONS[name])
+    built: Strategy = scheme.algorithm.build(options, RoundTraining(session, list(net.parameters()), 1.0))
+    return built
+
+
+def go(strategy: Strategy, net: torch.nn.Module, optimizer: torch.optim.Optimizer, name: str, steps: range) -> None:
+    """Steps with the strategy around them."""
+    before = optimizer.register_step_pre_hook(lambda *_: strategy.before_step())
+    after = optimizer.register_step_post_hook(lambda *_: strategy.after_step())
+    for number in steps:
+        step(net, optimizer, name, number)
+    before.remove()
+    after.remove()
+
+
+def adam(net: torch.nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.Adam(net.parameters(), lr=0.01)
+
+
+def alike(results: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    first = next(iter(results.values()))
+    assert all(torch.equal(first, other) for other in results.values())
+    assert first.isfinite().all()
+    return first
+
+
+def test_all_are_tried() -> None:
+    """But `hierarchical`, which is local SGD where plans have groups."""
+    assert {*OPTIONS, "hierarchical"} == {name for name, its in SCHEMES.items() if its.exchange == "all-reduce"}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_plans_and_codecs_change_in_the_midst(tmp_path: Path, name: str) -> None:
+    codec = {"fp32": "fp32" if name in ("sparta", "loscar") else "int8"}.get(SCHEMES[name].codec, SCHEMES[name].codec)
+    trees = [star(MEMBERS, "m1"), chain(MEMBERS), star(MEMBERS, "m2")]
+    plans = [
+        Plan(epoch, MEMBERS, (tree,), codec=its)
+        for epoch, (tree, its) in enumerate(zip(trees, (codec, "fp32", codec), strict=True))
+    ]
+    with Controller(tmp_path, plans[0], job()) as controller:
+
+        def work(member: str) -> torch.Tensor:
+            with sync.join(controller.address, member, "127.0.0.1", patience_s=20) as session:
+                net = model()
+                optimizer, strategy = adam(net), strategy_of(name, session, net)
+                for number in range(STEPS):
+                    if member == "m0" and number in (2, 7):
+                        controller.prepare(plans[(2, 7).index(number) + 1])
+                        controller.await_messages(Held, 3 * (1 + (2, 7).index(number)))
+                    go(strategy, net, optimizer, member, range(number, number + 1))
+                strategy.settle()
+                assert session.plan.epoch == 2
+                return flat(net)
+
+        with ThreadPoolExecutor(3) as pool:
+            results = dict(zip(MEMBERS, pool.map(work, MEMBERS), strict=True))
+        controller.await_messages(Goodbye, 3)
+    alike(results)
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_it_goes_on_from_a_checkpoint_to_the_bit(tmp_path: Path, name: str) -> None:
+    plan = Plan(0, MEMBERS, (chain(MEMBERS),), codec=SCHEMES[name].codec)
+    files = {member: tmp_path / member for member in MEMBERS}
+
+    def whole(session: sync.Session) -> torch.Tensor:
+        net = model()
+        optimizer, strategy = adam(net), strategy_of(name, session, net)
+        go(strategy, net, optimizer, session.name, range(HALF))
+        session.save(files[session.name], model=net, optimizer=optimizer, strategy=strategy)
+        go(strategy, net, optimizer, session.name, range(HALF, STEPS))
+        strategy.settle()
+        return flat(net)
+
+    def rest(session: sync.Session) -> torch.Tensor:
+        net = model()
+        optimizer, strategy = adam(net), strategy_of(name, session, net)
+        sync.load(files[session.name]).restore(model=net, optimizer=optimizer, strategy=strategy)
+        go(strategy, net, optimizer, session.name, range(HALF, STEPS))
+        strategy.settle()
+        return flat(net)
+
+    settings = job(reproducible=True)
+    first = alike(run(tmp_path, plan, whole, settings))
+    (tmp_path / "again").mkdir()
+    assert torch.equal(first, alike(run(tmp_path / "again", plan, rest, settings)))
+
+
+@pytest.mark.parametrize("name", [name for name in OPTIONS if SCHEMES[name].elastic and "delay" not in OPTIONS[name]])
+def test_who_comes_begins_where_another_is(tmp_path: Path, name: str) -> None:
+    """m2 was lost and comes again between two steps: it has nothing but what m0 hands over."""
+    plan = Plan(0, MEMBERS, (star(MEMBERS, "m1"),), codec=SCHEMES[name].codec)
+    handed: dict[str, Any] = {}
+
+    def first(session: sync.Session) -> None:
+        net = model()
+        optimizer, strategy = adam(net), strategy_of(name, session, net)
+        go(strategy, net, optimizer, session.name, range(HALF))
+        handed[session.name] = {
+            "net": {key: value.clone() for key, value in net.state_dict().items()},
+            "own": strategy.state_dict(),
+            "over": strategy.handover(),
+        }
+
+    def then(session: sync.Session) -> torch.Tensor:
+        came = session.name == "m2"
+        net = model()
+        strategy = strategy_of(name, session, net)
+        state = handed["m0" if came else session.name]
+        net.load_state_dict(state["net"])
+        strategy.load_state_dict(state["over" if came else "own"])
+        go(strategy, net, adam(net), session.name, range(HALF, STEPS))
+        strategy.settle()
+        return flat(net)
+
+    run(tmp_path, plan, first)
+    (tmp_path / "again").mkdir()
+    alike(run(tmp_path / "again", plan, then))
+
+
+@pytest.mark.parametrize("name", [name for name in OPTIONS if name != "gradients"])
+@pytest.mark.parametrize("other", ["gradients", "local_sgd"])
+def test_another_scheme_goes_on_and_it_after_that(tmp_path: Path, name: str, other: str) -> None:
+    """The optimizer has no state here: members' own would part them under `gradients`."""
+    plan = Plan(0, MEMBERS, (star(MEMBERS, "m1"),))
+
+    def work(session: sync.Session) -> list[torch.Tensor]:
+        net = model()
+        optimizer, at = torch.optim.SGD(net.parameters(), lr=0.1), []
+        for turn, its in enumerate((name, other, name)):
+            strategy = strategy_of(its, session, net)
+            go(strategy, net, optimizer, session.name, range(turn * HALF, (turn + 1) * HALF))
+            strategy.settle()
+            at.append(flat(net))
+        return at
+
+    results = run(tmp_path, plan, work)
+    for turn in range(3):
+        alike({member: at[turn] for member, at in results.items()})
