@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from testbed.planning.bound import MOST_BOUNDED
-from testbed.run import iterations, summary
+from testbed.run import drift, iterations, summary
 from testbed.run.bounds import bounds_of, lower_bound, provable
 from testbed.run.directory import RunDirectory
 from testbed.run.passed import excess
@@ -63,6 +63,7 @@ def conclude(experiment: Experiment, directory: RunDirectory, outcome: Outcome) 
             **lower_bound(experiment, states, outcome.network_swaps, stretches(rounds, reports) if proven else ()),
             "bound_seconds": median(bounds.values()) if bounds else None,
             "ratio_to_bound": median(ratios) if ratios else None,
+            "drift": drift.summary(drift.merges(reports, lambda _: _sites(experiment))),
         },
         "swaps": _swaps(outcome, rounds),
         "events": [event for event in events if event["kind"] != "swap"],
@@ -71,7 +72,7 @@ def conclude(experiment: Experiment, directory: RunDirectory, outcome: Outcome) 
     if not centred:
         final = directory.read_whole("final.json") or {}
         value["training"] |= iterations.training(final, reports)
-        value["sync"] |= iterations.sync(final, reports)
+        value["sync"] |= iterations.sync(final, reports, experiment.spec.own_train.batch)
     if experiment.spec.program is not None:
         value["training"]["identical_parameters"] = None
         value["sync"] |= {"policy": None, "strategy": None}
@@ -79,6 +80,11 @@ def conclude(experiment: Experiment, directory: RunDirectory, outcome: Outcome) 
     directory.use_reserve()
     directory.write("summary.json", value)
     return value
+
+
+def _sites(experiment: Experiment) -> dict[str, list[str]]:
+    topology = experiment.topology
+    return {site: [its.name for its in topology.workers if its.site == site] for site in topology.sites}
 
 
 def failed(directory: RunDirectory, reason: str) -> None:

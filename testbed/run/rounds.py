@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from testbed.controller.client import AdminClient, AdminError
+from testbed.run.spent import spent
 
 
 class NewLines:
@@ -70,8 +71,7 @@ class RoundRecords:
             return dict(self._spent)
 
 
-def spent_in(report: dict[str, Any]) -> dict[str, float]:
-    """Where a member's time went: its step up to the declared time, waiting for the last of its peers, and the rest."""
-    whole = max(report["finished_s"] - report["started_s"], 0.0)
-    wait = min(max(report.get("waited", {}).values(), default=0.0), whole)
-    return {"compute_s": report["compute_s"] + report["paced_s"], "wait_s": wait, "send_s": whole - wait}
+def spent_in(report: Mapping[str, Any]) -> dict[str, float]:
+    """Where a member's time went, by its report."""
+    seconds = report["finished_s"] - report["started_s"]
+    return spent(seconds, report["compute_s"] + report["paced_s"], report.get("waited", {}))

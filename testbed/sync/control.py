@@ -8,12 +8,14 @@ import socket
 import ssl
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 from testbed.protocol import MAX_LINE_BYTES, ControlMessage, ProtocolError, Stop, Welcome, decode, encode
 from testbed.sync.errors import Stopped, SyncError
 from testbed.sync.transport.sockets import close_now
 from testbed.tls import CONTROLLER, Tls, shown
+from testbed.unix_socket import address
 
 _POLL_S = 0.1
 #: A controller that answers does so within this; one whose host drops packets is asked again.
@@ -138,7 +140,8 @@ def _try(endpoint: Endpoint, tls: Tls | None) -> socket.socket:
         return connection
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        connection.connect(endpoint)
+        with address(Path(endpoint)) as short:
+            connection.connect(short)
     except OSError:
         connection.close()
         raise

@@ -6,19 +6,20 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from testbed.protocol import PeerSample, Report, Train
+from testbed.protocol import FragmentDrift, PeerSample, Report, Train
 from testbed.sync.allreduce import RoundResult
 
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
     """What a caller says of the steps before a round: figures to keep, and the seconds that they computed, were held
-    back to a declared speed, and were late at it."""
+    back to a declared speed, and were late at it; and of where the member stood in the rounds that merged them."""
 
     metrics: Mapping[str, float | None] = field(default_factory=dict)
     compute_s: float = 0.0
     paced_s: float = 0.0
     late_s: float = 0.0
+    drift: tuple[FragmentDrift, ...] = ()
 
 
 class RoundReports:
@@ -86,5 +87,6 @@ class RoundReports:
             peers=peers,
             arrivals=arrivals,
             metrics=dict(steps.metrics),
+            drift=steps.drift,
             slices=result.slices if len(result.slices) > 1 else (),
         )

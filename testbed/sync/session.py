@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from testbed.plan import Plan
-from testbed.protocol import Arrived, Goodbye, checked_metrics
+from testbed.protocol import Arrived, FragmentDrift, Goodbye, checked_metrics
 from testbed.sync.allreduce import ELEMENT_TYPES, AllReduceEngine, AllReduceGroup, ElasticGroup, RoundResult
 from testbed.sync.checkpoint import Stateful, save
 from testbed.sync.codecs import Residual
@@ -180,13 +180,14 @@ class Session(Offers):
         compute_s: float = 0.0,
         paced_s: float = 0.0,
         late_s: float = 0.0,
+        drift: tuple[FragmentDrift, ...] = (),
     ) -> bool:
         """Tell the controller about the last round and the steps before it; False when there is none to tell of.
 
         Rounds that nobody reports are told of without metrics and times, when the next one begins (after
         `allreduce_later`, the one after that). ValueError when the metrics are more than a report has room for.
         """
-        return self._reports.tell(StepReport(checked_metrics(metrics or {}), compute_s, paced_s, late_s))
+        return self._reports.tell(StepReport(checked_metrics(metrics or {}), compute_s, paced_s, late_s, drift))
 
     def _tell_arrivals(self) -> None:
         """Tell what came in so far. A controller that is gone has no use for it, and that is told elsewhere."""

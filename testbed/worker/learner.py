@@ -39,6 +39,9 @@ class Learner(Protocol):
     def apply(self) -> None:
         """Step by what `gradient` holds now."""
 
+    def loss(self) -> float | None:
+        """That of the last batch at the parameters as they are; None where nothing is learned."""
+
     def evaluate(self) -> dict[str, float]:
         """Metrics over the held-out test set."""
 
@@ -90,19 +93,24 @@ class Supervised(Trained):
         self.parameters: list[torch.Tensor] = list(self._model.parameters())
         self._data = samples.to(device)
         self._batches = batches(shards[work.shard], work.batch, work.seed * work.shards + work.shard)
-        self._optimizer = optimizer.make(work.optimizer, work.learning_rate)
+        self._optimizer = optimizer.make(work.optimizer, work.learning_rate, hidden_matrices(self._model))
 
     def compute(self) -> dict[str, float]:
         """The mean gradient over the next batch, and its loss."""
-        chosen = torch.tensor(next(self._batches), device=self._data.inputs.device)
+        self._chosen = torch.tensor(next(self._batches), device=self._data.inputs.device)
         self.gradient.zero_()
-        loss = self._loss(self._data.inputs[chosen], self._data.targets[chosen])[0]
+        loss = self._loss(self._data.inputs[self._chosen], self._data.targets[self._chosen])[0]
         loss.backward()  # type: ignore[no-untyped-call]
         return {"loss": loss.item()}
 
     def apply(self) -> None:
         """One step of the optimizer."""
         self._optimizer.step(self._parameters, self.gradient)
+
+    def loss(self) -> float:
+        """That of the last batch at the parameters as they are."""
+        with torch.no_grad():
+            return self._loss(self._data.inputs[self._chosen], self._data.targets[self._chosen])[0].item()
 
     def evaluate(self) -> dict[str, float]:
         """Loss and accuracy over the test set, and as each site has the labels."""
@@ -169,6 +177,9 @@ class Synthetic(Trained):
         """One step of the optimizer."""
         self._optimizer.step(self._parameters, self.gradient)
 
+    def loss(self) -> None:
+        """Nothing is learned."""
+
     def evaluate(self) -> dict[str, float]:
         """Nothing is learned."""
         return {}
@@ -202,6 +213,19 @@ def flatten(model: nn.Module) -> tuple[torch.Tensor, torch.Tensor]:
         parameter.grad = gradient[start:stop].view_as(parameter)
         start = stop
     return values, gradient
+
+
+def hidden_matrices(model: nn.Module) -> list[optimizer.Matrix]:
+    """Where the weights of linear layers and convolutions stand in the flat vector of a model's parameters; not the
+    last layer's, which makes scores. A convolution's are a matrix of its filters."""
+    layers = [layer.weight for layer in model.modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
+    hidden = {id(weight) for weight in layers[:-1]}
+    found, start = [], 0
+    for parameter in model.parameters():
+        if id(parameter) in hidden:
+            found.append(optimizer.Matrix(start, len(parameter), parameter[0].numel()))
+        start += parameter.numel()
+    return found
 
 
 def split(values: torch.Tensor, gradient: torch.Tensor, parts: int) -> list[torch.Tensor]:

@@ -68,6 +68,8 @@ def train(session: sync.Session, work: Workload, model: Learner) -> dict[str, fl
     steps = StepCount()
     session.share(learner=model, strategy=strategy, steps=steps)
     evaluated = session.rounds // work.evaluate_every
+    strategy.watch(model.loss, work.evaluate_every)
+    drift = strategy.drift()
     over = strategy.over(rounds, steps.taken)
     while not over:
         number = steps.taken + 1
@@ -90,8 +92,10 @@ def train(session: sync.Session, work: Workload, model: Learner) -> dict[str, fl
             evaluated = session.rounds // work.evaluate_every
             with strategy.agreed():
                 metrics |= model.evaluate()
-        if session.report(metrics | described | spent.rate(work.batch), spent.compute_s, spent.slept_s, spent.late_s):
-            spent, described = Spent(), {}
+        drift += strategy.drift()
+        told = metrics | described | spent.rate(work.batch)
+        if session.report(told, spent.compute_s, spent.slept_s, spent.late_s, drift):
+            spent, described, drift = Spent(), {}, strategy.drift()
     return metrics
 
 

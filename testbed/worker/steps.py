@@ -47,7 +47,7 @@ class PacedSteps:
         computed_s = time.monotonic() - began
         paced = self._pace.reach(factor)
         late_s = max(self._figures.late_s, paced.late_s)
-        newest = {**self._figures.metrics, **metrics}
+        newest = {**self._figures.metrics, **metrics, "steps": 1.0 + (self._figures.metrics.get("steps") or 0.0)}
         self._figures = StepFigures(
             self._figures.compute_s + computed_s, self._figures.paced_s + paced.slept_s, late_s, newest
         )

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from testbed.worker import data, learner, models, optimizer
 from tests.worker.test_worker import write_digits
@@ -64,6 +65,43 @@ def test_optimizers_step_as_pytorchs_do(name: str, theirs: type[torch.optim.Opti
         parameter.grad = gradient.clone()
         reference.step()
     torch.testing.assert_close(ours, parameter.detach(), rtol=1e-5, atol=1e-6)
+
+
+def test_muon_steps_as_pytorchs_do_and_goes_on_from_its_state() -> None:
+    """Muon for the hidden matrices, AdamW for all else: a convolution's filters are a matrix."""
+    model = models.build("cnn", 10, 0, seed=0)
+    reference = models.build("cnn", 10, 0, seed=0)
+    values, gradient = learner.flatten(model)
+    matrices = learner.hidden_matrices(model)
+    assert [(its.rows, its.columns) for its in matrices] == [(32, 9), (64, 288), (128, 1024)]
+    hidden = [layer.weight for layer in reference.modules() if isinstance(layer, nn.Linear | nn.Conv2d)][:-1]
+    others = [p for p in reference.parameters() if all(p is not one for one in hidden)]
+    held = [nn.Parameter(weight.detach().view(len(weight), -1)) for weight in hidden]
+    muon, adamw = torch.optim.Muon(held, lr=0.01, adjust_lr_fn="match_rms_adamw"), torch.optim.AdamW(others, lr=0.01)
+    ours = optimizer.make("muon", 0.01, matrices)
+    for number in range(6):
+        if number == 3:
+            state = ours.state_dict()
+            ours = optimizer.make("muon", 0.01, matrices)
+            ours.load_state_dict(state)
+        gradient.copy_(torch.randn(len(gradient), generator=torch.Generator().manual_seed(number)))
+        parts = gradient.split([p.numel() for p in reference.parameters()])
+        for parameter, part in zip(reference.parameters(), parts, strict=True):
+            parameter.grad = part.view_as(parameter).clone()
+        for one, weight in zip(held, hidden, strict=True):
+            assert weight.grad is not None
+            one.grad = weight.grad.view_as(one)
+        ours.step(values, gradient)
+        muon.step()
+        adamw.step()
+        expected = torch.cat([p.detach().flatten() for p in reference.parameters()])
+        torch.testing.assert_close(values, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_muon_has_the_matrices_of_a_transformers_blocks() -> None:
+    """Neither what stands for characters and places, nor what makes scores."""
+    shapes = {(its.rows, its.columns) for its in learner.hidden_matrices(models.build("gpt-small", 103, 64, 0))}
+    assert shapes == {(192, 64), (64, 64), (256, 64), (64, 256)}
 
 
 def test_names_that_do_not_exist() -> None:

@@ -23,9 +23,10 @@ def test_an_evaluation_is_reported_with_the_steps_that_came_after_it(tmp_path: P
     steps, parameters = PacedSteps(model, work, NodeConfiguration("prague", (), (), {}, (), {})), gathered(model)
     for iteration in (4, 5):  # evaluated before the first of the two
         parameters = parameters + steps(parameters, iteration)
-    assert {"test_loss", "loss"} <= steps.figures().metrics.keys()
+    figures = steps.figures()
+    assert {"test_loss", "loss"} <= figures.metrics.keys() and figures.metrics["steps"] == 2
     steps(parameters, 5)
-    assert steps.figures().metrics.keys() == {"loss"}
+    assert steps.figures().metrics.keys() == {"loss", "steps"}
 
 
 @pytest.mark.parametrize(("evaluates", "before"), [((1, 0), [0, 6, 12]), ((4, 1), [3, 15]), (None, [])])

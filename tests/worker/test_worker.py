@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -89,6 +90,8 @@ def test_all_members_end_with_the_same_parameters(tmp_path: Path, model: str, st
         ("local_sgd", {"every": 3}),
         ("post_local_sgd", {"start": 2, "every": 2}),
         ("diloco", {"every": 4, "fragments": 2, "delay": 1}),
+        ("sparseloco", {"every": 3}),
+        ("muloco", {"every": 3}),
     ],
 )
 def test_every_scheme_has_its_rounds_and_ends_agreed(tmp_path: Path, scheme: str, options: dict[str, object]) -> None:
@@ -134,7 +137,7 @@ def test_a_killed_worker_is_named_by_the_others(tmp_path: Path) -> None:
     assert all("m2" in goodbye.error and "epoch 0" in goodbye.error for goodbye in controller.goodbyes())
 
 
-def test_sigterm_ends_a_worker_that_waits_for_others(tmp_path: Path) -> None:
+def test_a_worker_that_waits_for_others_says_where_it_stands_and_ends_at_sigterm(tmp_path: Path) -> None:
     members = names(2)
     plan = Plan(0, members, (chain(members),))
     (tmp_path / "m0.token").write_text("from a file\n")
@@ -146,5 +149,7 @@ def test_sigterm_ends_a_worker_that_waits_for_others(tmp_path: Path) -> None:
         controller.await_messages(Hello, 1)
         assert [hello.token for hello in controller.said(Hello)] == ["from a file"]  # type: ignore[attr-defined]
         assert b"from a file" not in Path(f"/proc/{worker.pid}/cmdline").read_bytes()
+        worker.send_signal(signal.SIGUSR1)
         worker.terminate()
         assert worker.wait(10) == 143
+        assert "in await_welcome" in worker.stderr.read()

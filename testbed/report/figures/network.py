@@ -28,7 +28,8 @@ from testbed.report.figures.canvas import (
     new_figure,
     style,
 )
-from testbed.report.record import LinkRecord, RunRecord, site_of
+from testbed.report.member import site_of
+from testbed.report.record import LinkRecord, RunRecord
 
 MOST_PANELS = 4
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from testbed.report.figures.canvas import Drawing
+from testbed.report.figures.drift import draw_drift
 from testbed.report.figures.foresight import draw_foresight
 from testbed.report.figures.host import draw_host
 from testbed.report.figures.links import draw_links
@@ -18,6 +19,7 @@ def draw_run(record: RunRecord, score: Score | None) -> dict[str, Drawing | None
     """By what they show; `score` is of a run whose controller estimated links, which alone has a foresight."""
     return {
         "training": draw_training(record),
+        "drift": draw_drift(record),
         "rounds": draw_rounds(record),
         "network": draw_network(record),
         "links": draw_links(record),
