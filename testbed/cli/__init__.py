@@ -14,6 +14,7 @@ import typer
 from testbed.cli import (
     certificates,
     check,
+    compare,
     doctor,
     experiment,
     export,
@@ -32,6 +33,7 @@ from testbed.cli.console import BAD_INPUT, CANNOT, FAILED, err, fail
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 experiment.register(app)
+compare.register(app)
 app.add_typer(trace.app, name="trace")
 app.add_typer(topology.app, name="topology")
 
@@ -40,8 +42,9 @@ app.add_typer(topology.app, name="topology")
 def report(runs: Annotated[list[Path], typer.Argument(help="run directories")]) -> None:
     """Make the page of a run, or one of several runs side by side."""
     from testbed.report.ending import ended_early
+    from testbed.report.errors import NotARun
     from testbed.report.page import write_page, write_side_by_side
-    from testbed.report.record import NotARun, RunRecord
+    from testbed.report.record import RunRecord
 
     try:
         records = [RunRecord.read(run) for run in runs]

@@ -1,9 +1,9 @@
-"""The verbs that run experiments: `run`, `compare` and `simulate`."""
+"""The verbs that run an experiment: `run` and `simulate`."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -38,7 +38,6 @@ Strict = Annotated[bool, typer.Option("--strict", help="refuse what does not fit
 def register(app: typer.Typer) -> None:
     """Add the verbs."""
     app.command()(run)
-    app.command()(compare)
     app.command()(simulate)
 
 
@@ -63,9 +62,9 @@ def run(
     from testbed.run.execute import execute
 
     changes = overrides(set_)
-    with _ended_in_words():
+    with ended_in_words():
         display = progress_display(quiet, beside_output=json_, door=door(open_, port))
-        outcome = execute(experiment, changes, strict, _page, display)
+        outcome = execute(experiment, changes, strict, page, display)
     if json_ or quiet:
         _tell(outcome, json_)
     if not outcome.finished or outcome.page is None or (strict and outcome.verdict != "trusted"):
@@ -88,41 +87,9 @@ def simulate(
     changes = overrides(set_)
     changes |= {"seed": str(seed)} if seed is not None else {}
     changes |= {"train.rounds": str(rounds)} if rounds is not None else {}
-    with _ended_in_words():
-        outcome = simulated(experiment, changes, gradients, _page, Display())
+    with ended_in_words():
+        outcome = simulated(experiment, changes, gradients, page, Display())
     if not outcome.finished:
-        raise typer.Exit(FAILED)
-
-
-def compare(
-    experiment: Experiment,
-    policies: Annotated[str, typer.Option(help="names, commas between; with options: netstorm:roots=1")],
-    seeds: Annotated[str, typer.Option(help="whole numbers, commas between")] = "1",
-    set_: Set = [],  # noqa: B006
-    strict: Strict = False,
-    quiet: Quiet = False,
-    json_: Annotated[bool, typer.Option("--json", help="one JSON object; progress goes to the error output")] = False,
-) -> None:
-    """Run an experiment under several policies, each with the same seeds and traces, and set them side by side."""
-    from testbed.cli.tables import print_comparison
-    from testbed.run.compare import Variant
-    from testbed.run.compare import compare as run_all
-
-    changes = overrides(set_)
-    try:
-        variants = [Variant.parse(text) for text in policies.split(",")]
-        numbers = [int(seed) for seed in seeds.split(",")]
-    except ValueError as error:
-        raise fail(BAD_INPUT, f"{error}\n    write instead: --policies netstorm,mst --seeds 1,2,3") from None
-    display = progress_display(quiet, beside_output=json_)
-    with _ended_in_words():
-        compared = run_all(experiment, variants, numbers, changes, strict, display, _page, _comparison)
-    if json_:
-        print(json.dumps(compared.figures()))
-    else:
-        print_comparison(compared.figures())
-        out.print(f"  side by side: {compared.page}", markup=False)
-    if not compared.finished or (strict and not compared.trusted):
         raise typer.Exit(FAILED)
 
 
@@ -138,22 +105,15 @@ def _tell(outcome: Executed, as_json: bool) -> None:
     out.print(f"{outcome.verdict}: {outcome.page or outcome.directory}", markup=False)
 
 
-def _page(run: Path) -> Path:
+def page(run: Path) -> Path:
     """Of a run that is over: what draws it takes a second to load."""
     from testbed.report.page import write_report
 
     return write_report(run)
 
 
-def _comparison(runs: Sequence[Path], page: Path) -> Path:
-    """Of several."""
-    from testbed.report.page import write_comparison
-
-    return write_comparison(runs, page)
-
-
 @contextmanager
-def _ended_in_words() -> Iterator[None]:
+def ended_in_words() -> Iterator[None]:
     """Signals interrupt what is inside; whatever ends it early is said, with its exit code."""
     from testbed.run.errors import CannotRun
 

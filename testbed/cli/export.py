@@ -30,10 +30,11 @@ def export(
     ] = "svg,csv",
 ) -> None:
     """Write the figures of a run's page, or of several side by side, and the records as tables."""
+    from testbed.report.errors import NotARun
     from testbed.report.export import FIGURE_FORMS, OTHER_FORMS, TABLE_FORMS, Form
     from testbed.report.export import export as write
     from testbed.report.frames import PandasMissing, PyarrowMissing
-    from testbed.report.record import NotARun, RunRecord
+    from testbed.report.record import RunRecord
 
     known: dict[str, Form] = {known: known for known in (*FIGURE_FORMS, *TABLE_FORMS, *OTHER_FORMS)}
     if unknown := [name for name in form.split(",") if name not in known]:

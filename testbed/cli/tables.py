@@ -9,9 +9,11 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from testbed.plan import Plan
 from testbed.report import text
+from testbed.run.compared import Compared
 
 #: In a file or a pipe nothing is cut off.
 PIPE_WIDTH = 160
@@ -67,15 +69,18 @@ def print_swap(name: str, done: Mapping[str, Any]) -> None:
     )
 
 
-def print_comparison(figures: Mapping[str, Mapping[str, Any]]) -> None:
-    """A row for each policy: medians over its runs, with the least and the most where they differ."""
+def print_comparison(compared: Compared) -> None:
+    """A row for each point: medians over its runs, with the least and the most where they differ."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     columns = ("a round", "times the lower bound", "the bound", "test accuracy", "training", "over the WAN")
-    table.add_column("policy")
+    points = compared.points
+    for axis in points[0].labels:
+        table.add_column(axis)
     for column in columns:
         table.add_column(column, justify="right")
     table.add_column("verdicts")
-    for policy, own in figures.items():
+    for point in points:
+        own = compared.figures(point)
         spread = own["spread"]
         cells = (
             text.spread(spread["seconds_per_round_p50"], text.seconds),
@@ -86,7 +91,8 @@ def print_comparison(figures: Mapping[str, Mapping[str, Any]]) -> None:
             text.spread(spread["wan_bytes"], text.size),
         )
         verdicts = Counter(own["verdicts"])
-        table.add_row(policy, *cells, ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items()))
+        told = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items())
+        table.add_row(*(Text(label) for label in point.labels.values()), *cells, told)
     console.print(table)
 
 

@@ -18,8 +18,8 @@ def view(
     """Show a run that is over on a page that plays it at any speed, until Ctrl-C."""
     from testbed.api.entry import Door, show_in_browser, write_entry
     from testbed.api.server import ApiServer, PortTaken
+    from testbed.report.errors import NotARun
     from testbed.report.player import RecordedRun
-    from testbed.report.record import NotARun
 
     with tempfile.TemporaryDirectory(prefix="testbed-view-") as folder:
         try:

@@ -1,0 +1,99 @@
+"""How far many runs are: a table that is kept up to date in a terminal, and elsewhere a line for each run."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from types import TracebackType
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from testbed.report import text
+from testbed.run.compared import Compared
+from testbed.run.display import REFRESH_PER_S
+from testbed.run.execute import Executed
+from testbed.run.planned_run import PlannedRun, Point
+from testbed.run.time_left import in_words, time_left
+
+
+class Board:
+    """Watches runs while it is entered. What a run itself shows on the same console stands below the table."""
+
+    def __init__(self, console: Console, compared: Compared) -> None:
+        self._console = console
+        self._compared = Compared(compared.planned, dict(compared.made))
+        self._before = len(compared.made)
+        self._running: list[PlannedRun] = []
+        self._began_s = time.monotonic()
+        self._left = ""
+        self._live: Live | None = None
+
+    def __enter__(self) -> Board:
+        if self._before:
+            self._console.print(f"{self._before} of {self._planned} runs were made before", highlight=False)
+        if self._console.is_terminal:
+            self._live = Live(console=self._console, refresh_per_second=REFRESH_PER_S, transient=True)
+            self._live.start()
+            self._show()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def begin(self, run: PlannedRun) -> None:
+        """Say which run begins, and how long is left by those that were made in this sitting."""
+        self._running.append(run)
+        number = len(self._compared.made) + len(self._running)
+        left = self._left and f"; {self._left}"
+        line = f"[bold]{number} of {self._planned}[/]: {escape(run.words)}{left}"
+        self._console.print(line, highlight=False, soft_wrap=True)
+        self._show()
+
+    def end(self, run: PlannedRun, executed: Executed) -> None:
+        """Count it."""
+        self._running.remove(run)
+        self._compared = Compared(self._compared.planned, {**self._compared.made, run.key: executed})
+        made, total = len(self._compared.made) - self._before, self._planned - self._before
+        self._left = in_words(time_left(time.monotonic() - self._began_s, made, total))
+        self._show()
+
+    @property
+    def _planned(self) -> int:
+        return len(self._compared.planned)
+
+    def _show(self) -> None:
+        if self._live is not None:
+            line = f"{len(self._compared.made)} of {self._planned} runs"
+            told = ", ".join(part for part in (line, self._left) if part)
+            self._live.update(Group(self._table(), Text(told)), refresh=True)
+
+    def _table(self) -> Table:
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+        points = self._compared.points
+        for axis in points[0].labels:
+            table.add_column(axis)
+        for column in ("runs", "a round", "training"):
+            table.add_column(column, justify="right")
+        table.add_column("verdicts")
+        for point in points:
+            table.add_row(*(Text(label) for label in point.labels.values()), *self._cells(point))
+        return table
+
+    def _cells(self, point: Point) -> tuple[str, ...]:
+        figures = self._compared.figures(point)
+        verdicts, running = Counter(figures["verdicts"]), sum(run.point is point for run in self._running)
+        told = [f"{count} {verdict}" for verdict, count in verdicts.items()]
+        planned = sum(run.point is point for run in self._compared.planned)
+        return (
+            f"{sum(verdicts.values())} of {planned}",
+            text.seconds(figures["seconds_per_round_p50"]),
+            text.seconds(figures["wall_seconds"]),
+            ", ".join([*told, *([f"{running} running"] if running else [])]),
+        )

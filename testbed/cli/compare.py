@@ -1,0 +1,109 @@
+"""The verbs that run an experiment many times: `compare` and `sweep`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from testbed.cli.console import BAD_INPUT, FAILED, Quiet, fail, out, progress_display
+from testbed.cli.experiment import Experiment, Set, Strict, ended_in_words, overrides, page
+
+if TYPE_CHECKING:
+    from testbed.run.compared import Compared
+    from testbed.run.display import Display
+    from testbed.run.execute import Executed
+    from testbed.run.sweep import Execute
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verbs."""
+    app.command()(compare)
+    app.command()(sweep)
+
+
+def compare(
+    experiment: Experiment,
+    policies: Annotated[str, typer.Option(help="names, commas between; with options: netstorm:roots=1")],
+    seeds: Annotated[str, typer.Option(help="whole numbers, commas between")] = "1",
+    set_: Set = [],  # noqa: B006
+    strict: Strict = False,
+    quiet: Quiet = False,
+    json_: Annotated[bool, typer.Option("--json", help="one JSON object; progress goes to the error output")] = False,
+) -> None:
+    """Run an experiment under several policies, each with the same seeds and traces, and set them side by side."""
+    from testbed.cli.board import Board
+    from testbed.cli.tables import print_comparison
+    from testbed.run.compare import Variant, planned_comparison
+    from testbed.run.compared import Compared
+    from testbed.run.sweep import one_after_another
+
+    changes = overrides(set_)
+    try:
+        variants = [Variant.parse(text) for text in policies.split(",")]
+        numbers = [int(seed) for seed in seeds.split(",")]
+    except ValueError as error:
+        raise fail(BAD_INPUT, f"{error}\n    write instead: --policies netstorm,mst --seeds 1,2,3") from None
+    display = progress_display(quiet, beside_output=json_)
+    with ended_in_words():
+        planned = planned_comparison(experiment, variants, numbers, changes)
+        with Board(display.console, Compared(planned, {})) as board:
+            execute = _execute(strict, display)
+            made = {run.key: done for run, done in one_after_another(experiment, planned, execute, board)}
+        compared = Compared(planned, made)
+        side_by_side = _side_by_side(compared)
+    if json_:
+        print(json.dumps({point.labels["policy"]: compared.figures(point) for point in compared.points}))
+    else:
+        print_comparison(compared)
+        out.print(f"  side by side: {side_by_side}", markup=False)
+    _exit(compared, strict)
+
+
+def sweep(
+    file: Annotated[Path, typer.Argument(metavar="SWEEP", help="the sweep file")],
+    resume: Annotated[bool, typer.Option("--resume", help="only the runs that no earlier sitting completed")] = False,
+    strict: Strict = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run an experiment at each combination of its axes' points, with each seed, so many times."""
+    from testbed.cli.board import Board
+    from testbed.cli.tables import print_comparison
+    from testbed.run.sweep import make_sweep
+    from testbed.spec.sweep import Sweep
+
+    display = progress_display(quiet)
+    with ended_in_words():
+        loaded = Sweep.load(file)
+        compared, folder = make_sweep(
+            loaded, resume, _execute(strict, display), lambda planned: Board(display.console, planned)
+        )
+    print_comparison(compared)
+    out.print(f"  in figures: {folder}/points.csv, and run by run {folder}/runs.csv", markup=False)
+    _exit(compared, strict)
+
+
+def _execute(strict: bool, display: Display) -> Execute:
+    """What makes a run on this machine."""
+    from testbed.run.execute import execute
+
+    def made(file: Path, changes: Mapping[str, str]) -> Executed:
+        return execute(file, changes, strict, page, display)
+
+    return made
+
+
+def _side_by_side(compared: Compared) -> Path | None:
+    """The page of those that came to their end."""
+    from testbed.report.page import write_comparison
+
+    finished = [run.directory for point in compared.points for run in compared.at(point) if run.finished]
+    return write_comparison(finished, finished[-1].parent / "comparison.html") if finished else None
+
+
+def _exit(compared: Compared, strict: bool) -> None:
+    if not compared.finished or (strict and not compared.trusted):
+        raise typer.Exit(FAILED)

@@ -1,0 +1,109 @@
+"""Runs that are to be made of one experiment: which there are, and what each is known by."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from testbed.run.assignments import check_policy
+from testbed.spec.experiment import Experiment
+from testbed.spec.sweep import Axis, as_yaml
+
+
+@dataclass(frozen=True)
+class Point:
+    """A combination of points of the axes: its label on each, by the axis' name, what of the experiment it overrides,
+    and the hash of the experiment that it makes, but for the seed."""
+
+    labels: Mapping[str, str]
+    overrides: Mapping[str, str]
+    hash: str
+
+    @property
+    def words(self) -> str:
+        """It in words: the label alone where there is one axis."""
+        if len(self.labels) == 1:
+            return next(iter(self.labels.values()))
+        return ", ".join(f"{axis} {label}" for axis, label in self.labels.items())
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One run at a point, with a seed; the first of those that have the same is repeat 1."""
+
+    point: Point
+    seed: int
+    repeat: int = 1
+
+    @property
+    def key(self) -> str:
+        """What it is known by, in every sitting and on every machine: two runs of a key measure the same."""
+        known = [self.point.hash, dict(self.point.labels), self.seed, self.repeat]
+        return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def overrides(self) -> dict[str, str]:
+        """What of the experiment it overrides."""
+        return {**self.point.overrides, "seed": str(self.seed)}
+
+    @property
+    def words(self) -> str:
+        """It in words."""
+        parts = (self.point.words, f"seed {self.seed}", f"repeat {self.repeat}" if self.repeat > 1 else "")
+        return ", ".join(part for part in parts if part)
+
+
+def runs_at(points: Sequence[Point], seeds: Sequence[int], repeats: int = 1) -> list[PlannedRun]:
+    """Every point with every seed, so often; the points come next to each other, so that the host's moods meet all
+    alike."""
+    return [PlannedRun(point, seed, repeat) for repeat in range(1, repeats + 1) for seed in seeds for point in points]
+
+
+def combinations(axes: Mapping[str, Axis]) -> Iterator[tuple[dict[str, str], dict[str, str]]]:
+    """The label on each axis, and the overrides, of each combination of the axes' points."""
+    for chosen in product(*(points.items() for points in axes.values())):
+        labels = {axis: label for axis, (label, _) in zip(axes, chosen, strict=True)}
+        yield labels, {field: as_yaml(value) for _, fields in chosen for field, value in fields.items()}
+
+
+def point_at(file: Path, labels: Mapping[str, str], overrides: Mapping[str, str]) -> Point:
+    """The point, once its experiment was read and checked; SpecError for whatever is wrong with that."""
+    experiment = Experiment.load(file, overrides)
+    check_policy(experiment)
+    return Point(labels, overrides, hash_of(experiment))
+
+
+def hash_of(experiment: Experiment) -> str:
+    """A hash of all that an experiment is made of, but its seed: the values of its file, and what the files that it
+    names hold, where they lie left aside. Of a command's folder, what the command names counts."""
+    hashed = hashlib.sha256(json.dumps(_values(experiment), sort_keys=True).encode())
+    for file in (*experiment.files[1:], *_program_files(experiment)):
+        hashed.update(hashlib.sha256(file.read_bytes()).digest())
+    return hashed.hexdigest()
+
+
+def _values(experiment: Experiment) -> dict[str, Any]:
+    return experiment.spec.model_dump(mode="json", exclude={"seed"})
+
+
+def _program_files(experiment: Experiment) -> Iterator[Path]:
+    program = experiment.spec.program
+    if program is None:
+        return
+    folder = experiment.file.parent
+    words = {word for command in program.commands(experiment.topology).values() for word in command}
+    yield from (file for word in sorted(words) if _is_file(file := folder / program.files / word))
+    if (image := program.image_from(folder)) and _is_file(Path(image)):
+        yield Path(image)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a script as one word, `python -c …`, is longer than a file's name may be
+        return False

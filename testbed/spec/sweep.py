@@ -1,0 +1,112 @@
+"""Sweep files: an experiment, what of it varies, and how often each combination is run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf, prod
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+import yaml
+from pydantic import BeforeValidator, Field, model_validator
+
+from testbed.spec.load import Strict, misfit, read_yaml, validate
+
+#: At a minute each they take a week.
+MOST_RUNS = 10_000
+
+#: By a point's label, the fields of the experiment that it sets, with their values.
+Axis = dict[str, dict[str, Any]]
+
+
+def read_axes(value: Any) -> Any:
+    """A file's value of `axes`, with the list of a field's values written out: each a point that sets the field."""
+    if not isinstance(value, Mapping):
+        raise ValueError("must be a mapping | `sync.policy: [mst, netstorm]`, a line for each axis")
+    return {name: _points(name, points) for name, points in value.items()}
+
+
+def _points(axis: Any, value: Any) -> Any:
+    named = "or labels with the fields that each sets, `{one: {sync.options: {roots: 1}}, …}`"
+    if not isinstance(value, list | Mapping) or not value:
+        raise misfit(str(axis), "is neither a list of values nor a mapping", f"the field's values, `[0.5, 1]`, {named}")
+    if isinstance(value, Mapping):
+        for label, fields in value.items():
+            if not isinstance(fields, Mapping):
+                raise misfit(f"{axis}.{label}", "sets no fields", "a mapping, `{sync.policy: netstorm}`")
+        return value
+    points = {_label(each): {axis: each} for each in value}
+    if len(points) < len(value):
+        raise misfit(str(axis), "names a value twice", "each once; `repeats: 2` runs all of them twice")
+    return points
+
+
+def _label(value: Any) -> str:
+    return value if isinstance(value, str) else as_yaml(value)
+
+
+def as_yaml(value: Any) -> str:
+    """A value as text that is read as the same value: what `--set` takes.
+
+    JSON is not: its 1e-05 is a word in YAML 1.1. Nor is what PyYAML writes with `allow_unicode`: its key "\\x85" is
+    read as " ".
+    """
+    text = yaml.safe_dump(value, default_flow_style=True, width=inf)
+    return text.removesuffix("\n").removesuffix("\n...")
+
+
+Axes = Annotated[dict[str, Axis], BeforeValidator(read_axes)]
+
+
+class SweepFile(Strict):
+    """Runs of one experiment: each combination of the axes' points, with each seed, `repeats` times.
+
+    An axis is a field of the experiment with a list of values, or a name with points, each a label and the fields that
+    it sets.
+    """
+
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,40}$")
+    experiment: str
+    axes: Axes = Field(default_factory=dict)
+    seeds: list[Annotated[int, Field(ge=0, lt=2**32)]] = Field(default=[1], min_length=1)
+    repeats: int = Field(default=1, ge=1, le=MOST_RUNS)
+
+    @model_validator(mode="after")
+    def _each_run_once(self) -> Self:
+        if len(set(self.seeds)) < len(self.seeds):
+            raise misfit("seeds", "names a seed twice", "each once; `repeats: 2` runs all of them twice")
+        owners: dict[str, str] = {}
+        for axis, points in self.axes.items():
+            for field in {field for fields in points.values() for field in fields}:
+                if field == "seed":
+                    raise misfit(f"axes.{axis}", "sets the seed", "`seeds: [1, 2, 3]` beside the axes")
+                if other := owners.get(field):
+                    raise misfit(f"axes.{axis}", f"sets {field}, as {other} does", "one axis for each field")
+                owners[field] = axis
+        if (count := self.points * len(self.seeds) * self.repeats) > MOST_RUNS:
+            raise misfit("axes", f"ask for {count} runs, with their seeds and repeats", f"at most {MOST_RUNS}")
+        return self
+
+    @property
+    def points(self) -> int:
+        """How many combinations of the axes' points there are."""
+        return prod(len(points) for points in self.axes.values())
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A validated sweep file, and the experiment's file that it names."""
+
+    spec: SweepFile
+    file: Path
+
+    @classmethod
+    def load(cls, file: Path) -> Sweep:
+        """The sweep in a file; SpecError when it is wrong. The experiment is not looked at."""
+        return cls(validate(SweepFile, read_yaml(file), file), file)
+
+    @property
+    def experiment(self) -> Path:
+        """The experiment's file."""
+        return self.file.parent / self.spec.experiment

@@ -1,0 +1,86 @@
+"""Sweep files: what they ask for, and what is said of a wrong one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from testbed.spec.errors import SpecError
+from testbed.spec.load import parse_yaml
+from testbed.spec.sweep import MOST_RUNS, Sweep, as_yaml
+
+pytestmark = pytest.mark.unit
+
+SWEEP: dict[str, Any] = {
+    "name": "policies",
+    "experiment": "experiment.yaml",
+    "axes": {"sync.policy": ["mst", "star"], "rates": {"full": {}, "half": {"scale": 0.5}}},
+    "seeds": [1, 2],
+    "repeats": 3,
+}
+
+WORDS = st.text(st.characters(exclude_categories=("Cs",)))
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | WORDS
+VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(WORDS, inner), max_leaves=8)
+
+
+def load(folder: Path, **changed: Any) -> Sweep:
+    file = folder / "sweep.yaml"
+    file.write_text(yaml.safe_dump(SWEEP | changed, sort_keys=False))
+    return Sweep.load(file)
+
+
+def test_a_list_of_a_field_s_values_is_written_out(tmp_path: Path) -> None:
+    axes = load(tmp_path).spec.axes
+    assert axes["sync.policy"] == {"mst": {"sync.policy": "mst"}, "star": {"sync.policy": "star"}}
+    assert axes["rates"] == {"full": {}, "half": {"scale": 0.5}}
+
+
+def test_the_experiment_lies_where_the_file_says_from_its_own_folder_on(tmp_path: Path) -> None:
+    assert load(tmp_path, experiment="../experiments/a.yaml").experiment == tmp_path / "../experiments/a.yaml"
+
+
+def test_without_axes_there_is_one_point(tmp_path: Path) -> None:
+    assert load(tmp_path, axes={}).spec.points == 1
+
+
+@given(VALUES)
+def test_a_value_s_text_is_read_as_the_value(value: Any) -> None:
+    assert parse_yaml(as_yaml(value)) == value
+
+
+@pytest.mark.parametrize(
+    ("changed", "field", "rule", "remedy"),
+    [
+        ({"axis": {}}, "axis", "unknown field", "`axes`"),
+        ({"name": "Of Policies"}, "name", "pattern", "match"),
+        ({"axes": ["sync.policy"]}, "axes", "must be a mapping", "sync.policy: [mst, netstorm]"),
+        ({"axes": {"scale": 0.5}}, "axes.scale", "neither a list", "[0.5, 1]"),
+        ({"axes": {"scale": []}}, "axes.scale", "neither a list", "[0.5, 1]"),
+        ({"axes": {"scale": [1, 2, 1]}}, "axes.scale", "twice", "repeats"),
+        ({"axes": {"rates": {"half": 0.5}}}, "axes.rates.half", "sets no fields", "a mapping"),
+        ({"axes": {"seed": [1, 2]}}, "axes.seed", "sets the seed", "`seeds: [1, 2, 3]`"),
+        ({"axes": {"scale": [1], "rates": {"half": {"scale": 0.5}}}}, "axes.rates", "as scale does", "one axis"),
+        ({"axes": {"scale": list(range(MOST_RUNS))}}, "axes", "60000 runs", "at most 10000"),
+        ({"seeds": []}, "seeds", "at least 1", "1"),
+        ({"seeds": [1, 1]}, "seeds", "twice", "repeats"),
+        ({"seeds": [-1]}, "seeds.0", "greater than or equal to 0", "at least 0"),
+        ({"repeats": 0}, "repeats", "greater than or equal to 1", "at least 1"),
+        ({"repeats": "two"}, "repeats", "valid integer", "a whole number"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_field(
+    changed: dict[str, Any], field: str, rule: str, remedy: str, tmp_path: Path
+) -> None:
+    with pytest.raises(SpecError) as raised:
+        load(tmp_path, **changed)
+    (fault,) = raised.value.faults
+    assert raised.value.file == tmp_path / "sweep.yaml"
+    assert fault.field == field
+    assert rule in fault.rule
+    assert remedy in fault.remedy
