@@ -37,11 +37,24 @@ def make_group(options: Any) -> WanGroup:
     return WanGroup(options.store, options.group_rank, options.group_size, options.timeout, meeting)
 
 
-class WanGroup(dist.ProcessGroup):
-    """Rank `rank` of `size`. The base class, in C++, has every collective done by the backend that is registered for
-    the tensor's device, which is gloo; what is overridden here looks first whether it is a large sum of floats.
+def _as_gloo(name: str) -> Any:
+    """A collective that is gloo's whatever it is of.
 
-    Its session begins with the first of these, which all ranks come to together.
+    Where a subclass in Python does not override one, PyTorch calls the base class with the interpreter's lock held
+    (2.13, WORK_OVERRIDE). Gloo then waits for a mutex, and the thread that has this mutex waits for that lock to drop a
+    tensor: one of some thousand functional collectives hung so. A group of C++ is called without the lock.
+    """
+
+    def collective(self: WanGroup, *arguments: Any, **options: Any) -> Any:
+        return getattr(self._plain, name)(*arguments, **options)
+
+    return collective
+
+
+class WanGroup(dist.ProcessGroup):
+    """Rank `rank` of `size`. What is no large sum of floats is done by a plain group of C++, whose backend is gloo.
+
+    Its session begins with the first such sum, which all ranks come to together.
     """
 
     def __init__(self, store: Store, rank: int, size: int, timeout: timedelta, meeting: GroupRendezvous) -> None:
@@ -51,9 +64,11 @@ class WanGroup(dist.ProcessGroup):
         self._meeting = meeting
         self._gloo = dist.ProcessGroupGloo(PrefixStore("gloo/", store), rank, size, timeout=timeout)
         self._gloo._set_sequence_number_for_group()
-        for device in ("cpu", "cuda"):
-            self._register_backend(torch.device(device), dist.ProcessGroup.BackendType.GLOO, self._gloo)
-        self._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
+        self._plain = dist.ProcessGroup(rank, size)  # type: ignore[call-arg]
+        for group in (self, self._plain):
+            for device in ("cpu", "cuda"):
+                group._register_backend(torch.device(device), dist.ProcessGroup.BackendType.GLOO, self._gloo)
+            group._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
         self._guard = threading.Lock()
         self._session: Session | None = None
         self._failure: Exception | None = None
@@ -71,14 +86,14 @@ class WanGroup(dist.ProcessGroup):
             opts = _reducing_by(ReduceOp.SUM if opts is None else opts)
         if len(tensors) == 1 and self._goes_by_plans(tensors[0], opts.reduceOp):
             return self._sum(tensors[0], opts.reduceOp, lambda: [tensors[0]])
-        return super().allreduce(tensors, opts)
+        return self._plain.allreduce(tensors, opts)
 
     def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> dist.Work:
         opts = opts or AllreduceCoalescedOptions()
         if not all(self._goes_by_plans(tensor, opts.reduceOp) for tensor in tensors):
-            return super().allreduce_coalesced(tensors, opts)
+            return self._plain.allreduce_coalesced(tensors, opts)
         if len({(tensor.dtype, tensor.device) for tensor in tensors}) > 1:
-            return super().allreduce_coalesced(tensors, opts)
+            return self._plain.allreduce_coalesced(tensors, opts)
         together = torch.cat([tensor.view(-1) for tensor in tensors])
 
         def part() -> list[torch.Tensor]:
@@ -87,6 +102,16 @@ class WanGroup(dist.ProcessGroup):
             return tensors
 
         return self._sum(together, opts.reduceOp, part)
+
+    broadcast = _as_gloo("broadcast")
+    allgather = _as_gloo("allgather")
+    all_gather_single_coalesced = _as_gloo("all_gather_single_coalesced")
+    reduce_scatter = _as_gloo("reduce_scatter")
+    reduce_scatter_single_coalesced = _as_gloo("reduce_scatter_single_coalesced")
+    all_to_all_single = _as_gloo("all_to_all_single")
+    send = _as_gloo("send")
+    recv = _as_gloo("recv")
+    barrier = _as_gloo("barrier")
 
     def _goes_by_plans(self, tensor: torch.Tensor, op: Any) -> bool:
         """Whether all ranks have it reduced by the session: they see the same tensor's shape, type and operation."""

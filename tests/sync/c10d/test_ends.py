@@ -28,9 +28,10 @@ def groups_one_after_the_other(rank: int) -> None:
 
 
 def aborted_while_it_waits(rank: int) -> str:
-    """Rank 0 comes to a sum alone, and rank 1 aborts the group."""
+    """Rank 0 comes to a sum alone, and rank 1 aborts the group once all have the first."""
     group = dist.new_group(backend="wan")
     dist.all_reduce(torch.ones(LARGE), group=group)
+    dist.barrier(group)
     if rank == 1:
         group.abort()
         return ""
