@@ -39,6 +39,8 @@ PREFIX = "/api/v1"
 PAGE = Path(__file__).with_name("page")
 POLICY = "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 
+PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
+
 T = TypeVar("T")
 
 
@@ -62,6 +64,7 @@ def make_app(subject: Subject, feed: StateFeed) -> FastAPI:
     app.include_router(_state_of(subject), prefix=PREFIX)
     app.include_router(_links_of(subject), prefix=PREFIX)
     app.include_router(_verbs_of(subject), prefix=PREFIX)
+    _add_metrics(app, subject)
     _add_stream(app, feed)
     _add_page(app)
     return app
@@ -86,9 +89,9 @@ def _state_of(subject: Subject) -> APIRouter:
     async def workers() -> dict[str, HostResource]:
         return {name: host for name, host in (await section("hosts")).items() if host["kind"] == "worker"}
 
-    @router.get("/recording", responses=refusals(NOT_HERE))
-    async def recording() -> dict[str, Any]:
-        return await asyncio.to_thread(subject.recording)
+    @router.get("/recording", response_model=dict[str, Any], responses=refusals(NOT_HERE))
+    async def recording() -> Response:
+        return Response(await asyncio.to_thread(subject.recording), media_type="application/json")
 
     @router.get("/traffic")
     async def traffic() -> dict[str, TrafficResource]:
@@ -199,6 +202,14 @@ def _verbs_of(subject: Subject) -> APIRouter:
         return VerbResult()
 
     return router
+
+
+def _add_metrics(app: FastAPI, subject: Subject) -> None:
+    """Where Prometheus looks for them."""
+
+    @app.get("/metrics", include_in_schema=False)
+    async def metrics() -> Response:
+        return Response(await asyncio.to_thread(subject.metrics), media_type=PROMETHEUS_TEXT)
 
 
 def _add_stream(app: FastAPI, feed: StateFeed) -> None:

@@ -37,9 +37,13 @@ class Subject(ABC):
     def history(self, since: int | None) -> LinkHistory:
         """The states that links came to have after the first `since`, or each one's last where it is None."""
 
-    def recording(self) -> dict[str, Any]:
-        """All of a run that is over, for the page to play."""
+    def recording(self) -> bytes:
+        """All of a run that is over, for the page to play, as JSON: there are megabytes of it."""
         raise ApiProblem(NOT_HERE, "this is no recording: it goes on, and its stream tells how")
+
+    def metrics(self) -> bytes:
+        """What Prometheus is told of it, in its text format."""
+        raise ApiProblem(NOT_HERE, "this is over: its figures are what `testbed export` writes")
 
     @abstractmethod
     def change_links(self, patches: Mapping[str, LinkPatch]) -> None:

@@ -46,6 +46,9 @@ class Desk(Subject):
     def status(self) -> NetworkStatus:
         return status.status(self._testbed, "network")
 
+    def metrics(self) -> bytes:
+        return status.metrics(self.status())
+
     def history(self, since: int | None) -> LinkHistory:
         states, count = self._history.since(since)
         return LinkHistory(states=states, count=count)

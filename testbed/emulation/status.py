@@ -76,6 +76,13 @@ def status(testbed: Testbed, kind: str) -> NetworkStatus:
     )
 
 
+def metrics(network: NetworkStatus, run: Mapping[str, Any] | None = None) -> bytes:
+    """Both as Prometheus reads them; `run` is its controller's status, empty before it has any."""
+    from testbed.telemetry.prometheus import metrics  # loaded where somebody asks, as all that answers is
+
+    return metrics(run or None, network.model_dump())
+
+
 def state_values(state: LinkState) -> dict[str, Any]:
     """A state as JSON has it, its queue as the bytes that may wait at this rate and delay."""
     return {

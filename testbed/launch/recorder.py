@@ -1,4 +1,4 @@
-"""What a network did while programs ran: each state of its links, and once a second what arrived over them.
+"""What a network did while programs ran: each state of its links, what people did to it, what arrived each second.
 
 It asks the process that keeps the network up, which may be this one.
 """
@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from testbed.api.client import RequestFailed
 from testbed.emulation.node import received_bytes
@@ -20,12 +20,15 @@ from testbed.telemetry.host import CpuMeter
 
 PERIOD_S = 1.0
 
+T = TypeVar("T")
+
 #: Told of a record: for which file, and what it is.
 Append = Callable[[str, Mapping[str, Any]], None]
 
 
 class Recorder:
-    """Records a network into `links.jsonl` and `traffic.jsonl` from a thread of its own, between `start` and `stop`."""
+    """Records a network into `links.jsonl`, `events.jsonl` and `traffic.jsonl` from a thread of its own, from `start`
+    to `stop`."""
 
     def __init__(self, network: str, append: Append) -> None:
         self._network = client(network)
@@ -34,6 +37,7 @@ class Recorder:
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
         self._cpu = CpuMeter()
         self._count: int | None = None
+        self._told_s = 0.0
         self._failure: Exception | None = None
 
     def status(self) -> dict[str, Any]:
@@ -44,7 +48,8 @@ class Recorder:
         return status
 
     def start(self) -> None:
-        """Begin; what is the case now is recorded when this returns."""
+        """Begin; what is the case now is recorded when this returns. What happened earlier is no event of this time."""
+        self._told_s = time.time()
         self._record()
         self._thread.start()
 
@@ -74,10 +79,14 @@ class Recorder:
         for state in history["states"]:
             if state["link"] in status["links"]:
                 self._append("links.jsonl", state)
+        for event in self._asked(self._network.events):
+            if event["at_s"] > self._told_s:
+                self._told_s = event["at_s"]
+                self._append("events.jsonl", event)
         sample = {"at_s": time.time(), "clock_s": time.monotonic(), "bytes": arrived(status), "cpu": self._cpu.read()}
         self._append("traffic.jsonl", sample)
 
-    def _asked(self, ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    def _asked(self, ask: Callable[[], T]) -> T:
         try:
             return ask()
         except RequestFailed as error:

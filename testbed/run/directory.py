@@ -8,7 +8,7 @@ import secrets
 import shutil
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -79,11 +79,16 @@ class RunDirectory:
         self.use_reserve()
         for records in self._records.values():
             records.close()
-        if owner := os.environ.get("SUDO_UID"):
-            group = int(os.environ.get("SUDO_GID", owner))
-            for path in (self.path.parent, self.path.parent / "latest", self.path, *self.path.rglob("*")):
-                with suppress(FileNotFoundError):  # another run points `latest` at itself, or ended with its own
-                    os.chown(path, int(owner), group, follow_symlinks=False)
+        give_back([self.path.parent, self.path.parent / "latest", self.path, *self.path.rglob("*")])
+
+
+def give_back(paths: Iterable[Path]) -> None:
+    """Give files to the user who called sudo, if one did."""
+    if owner := os.environ.get("SUDO_UID"):
+        group = int(os.environ.get("SUDO_GID", owner))
+        for path in paths:
+            with suppress(FileNotFoundError):  # another run points `latest` at itself, or ended with its own
+                os.chown(path, int(owner), group, follow_symlinks=False)
 
 
 def _claimed(root: Path, beginning: str) -> Path:

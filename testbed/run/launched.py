@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from typing import Any
 
 from testbed.emulation.undo import UndoStack, in_full
 from testbed.launch.command import Command
@@ -57,6 +58,9 @@ def carry_out(network: str, command: Command, directory: RunDirectory, display: 
     finally:
         planned = {} if sums is None else {sums.name: sums.outcome}
         _summarize(directory, ranks, programs.codes, began_s, reason, planned)
+    if changed := by_hand(directory.read("events.jsonl")):
+        done = ", ".join(f"{event['kind']} {event['target']}" for event in changed)
+        display.pass_on(f"  changed by hand meanwhile: {done}")
     if sums is not None and sums.idle:
         display.pass_on(sums.idle)
     display.pass_on(f"  {len(ranks)} processes, {time.time() - began_s:.1f} s; logs and traffic in {directory.path}")
@@ -74,6 +78,7 @@ def _begin_manifest(
 ) -> None:
     manifest = directory.read_whole("manifest.json") or {}
     manifest |= {
+        "by_hand": [],
         "launch": asdict(command),
         "environments": {rank.name: rank.environment for rank in ranks},
         "network": status,
@@ -81,6 +86,11 @@ def _begin_manifest(
         "host": host_facts(),
     }
     directory.write("manifest.json", manifest)
+
+
+def by_hand(events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """What people did, which no file says."""
+    return [event for event in events if event.get("by") == "hand"]
 
 
 def _check(recorder: Recorder, directory: RunDirectory) -> None:
@@ -98,11 +108,15 @@ def _summarize(
 ) -> None:
     """Write `summary.json`; an exit code is None where a program was ended with the others."""
     directory.use_reserve()
+    events = directory.read("events.jsonl")
+    manifest = directory.read_whole("manifest.json") or {}
+    directory.write("manifest.json", {**manifest, "by_hand": by_hand(events)})
     summary = {
         "finished": not reason,
         "reason": reason or None,
         "exit_codes": {rank.name: codes.get(rank.name) for rank in ranks},
         "wall_seconds": time.time() - began_s,
+        "events": events,
         "wan_bytes": wan_bytes(directory.read("traffic.jsonl"), began_s),
         **planned,
     }

@@ -63,6 +63,9 @@ class LiveRun(Subject):
     def status(self) -> NetworkStatus:
         return status.status(self._testbed, "run")
 
+    def metrics(self) -> bytes:
+        return status.metrics(self.status(), self._story.status if self._controller else None)
+
     def history(self, since: int | None) -> LinkHistory:
         raise ApiProblem(NOT_HERE, f"a run keeps its links' states itself: {self._story.directory.path}/links.jsonl")
 

@@ -13,12 +13,14 @@ from urllib.parse import quote
 
 import pytest
 import yaml
+from prometheus_client.parser import text_string_to_metric_families
 from websockets.sync.client import connect, unix_connect
 
 from testbed.api.client import ApiClient, RequestFailed, RequestRefused, UnixConnection
 from testbed.api.entry import write_entry
 from testbed.api.server import ApiServer, PortTaken
 from testbed.emulation.desk import Desk
+from testbed.emulation.shaping.base import LinkCounters
 from testbed.spec.topology import Topology
 from tests.api.network import answering
 from tests.spec.files import TOPOLOGY
@@ -220,3 +222,37 @@ def test_the_client_tells_refusals_from_failures(site: Site, tmp_path: Path) -> 
         client.change_link("rome->oslo", {"up": False})
     with pytest.raises(RequestFailed, match="the network one does not answer"):
         ApiClient(tmp_path / "nobody.sock", "the network one").status()
+
+
+def scraped(site: Site, headers: dict[str, str]) -> tuple[int, str, str]:
+    """What Prometheus gets on the port: status, type, text."""
+    assert site.server.port is not None
+    connection = http.client.HTTPConnection("127.0.0.1", site.server.port, timeout=20)
+    connection.request("GET", "/metrics", headers=headers)
+    reply = connection.getresponse()
+    text = reply.read().decode()
+    connection.close()
+    return reply.status, reply.headers["Content-Type"], text
+
+
+def test_prometheus_reads_its_links(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    shaper = site.desk._testbed.network.shaper
+    counters = LinkCounters(packets=700, bytes=1_000_000, dropped_queue=4, dropped_loss=5, backlog_bytes=3000)
+    monkeypatch.setattr(shaper, "counted", {LINK: counters})
+    site.patch({"rate": "5mbit", "delay": "20ms"})
+    assert scraped(site, {})[0] == 401
+    status, kind, text = scraped(site, {"Authorization": f"Bearer {site.server.token}"})
+    assert (status, kind) == (200, "text/plain; version=0.0.4; charset=utf-8")
+    found = {
+        (sample.name, sample.labels.get("link"), sample.labels.get("reason")): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+    assert found["testbed_link_rate_bytes_per_second", LINK, None] == pytest.approx(5e6 / 8)
+    assert found["testbed_link_delay_seconds", LINK, None] == pytest.approx(0.02)
+    assert found["testbed_link_carried_bytes_total", LINK, None] == 1_000_000
+    assert found["testbed_link_dropped_packets_total", LINK, "queue"] == 4
+    assert found["testbed_link_dropped_packets_total", LINK, "loss"] == 5
+    assert found["testbed_link_backlog_bytes", LINK, None] == 3000
+    site.patch({"rate": None, "delay": None})
+    assert not any(name.startswith("testbed_run") for name, _, _ in found)

@@ -147,6 +147,10 @@ def test_a_ddp_script_trains_over_the_network_and_its_steps_follow_a_link(fjords
     traffic = [json.loads(line)["bytes"] for line in (run / "traffic.jsonl").read_text().splitlines()]
     assert traffic[-1]["oslo->bergen"] - traffic[0]["oslo->bergen"] > 5 * GRADIENT_BYTES
     assert launching.summary()["reason"] == "the launch was interrupted"
+    changes = [("change", "oslo->bergen")] * 2
+    assert [(event["kind"], event["target"]) for event in launching.summary()["events"]] == changes
+    by_hand = json.loads((run / "manifest.json").read_text())["by_hand"]
+    assert [(event["kind"], event["target"]) for event in by_hand] == changes
 
 
 def test_an_unchanged_script_goes_by_plans(fjords: Standing, tmp_path: Path) -> None:

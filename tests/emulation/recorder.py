@@ -17,6 +17,7 @@ class Recorder(Shaper):
         self.batches: list[dict[str, LinkState]] = []
         self.coming: dict[str, list[tuple[float, LinkState]]] = {}
         self.sent: dict[str, list[tuple[float, LinkState]]] = {}
+        self.counted: dict[str, LinkCounters] = {}
         self.broken = False
         self.now_s = 0.0
         self.late_s = 0.0
@@ -50,7 +51,7 @@ class Recorder(Shaper):
     def detach(self, link: str) -> None: ...
 
     def counters(self) -> dict[str, LinkCounters]:
-        return {}
+        return dict(self.counted)
 
     def failure(self) -> str | None:
         return None

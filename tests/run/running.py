@@ -20,12 +20,14 @@ PROGRAM = (sys.executable, "-m", "testbed.cli")
 
 
 class Running:
-    """`testbed run …` with its output collected as it comes. Killed on leaving, if it has not ended by then."""
+    """`testbed run …`, or another verb, with its output collected as it comes. Killed on leaving, if it goes on."""
 
-    def __init__(self, folder: Path, experiment: str, *arguments: str, program: Sequence[str] = PROGRAM) -> None:
+    def __init__(
+        self, folder: Path, experiment: str, *arguments: str, program: Sequence[str] = PROGRAM, verb: str = "run"
+    ) -> None:
         """`folder` becomes the working directory, so that `runs/` is made there."""
         self.folder = folder
-        command = [*program, "run", str(REPOSITORY / experiment), *arguments]
+        command = [*program, verb, str(REPOSITORY / experiment), *arguments]
         self.process = subprocess.Popen(
             command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
         )

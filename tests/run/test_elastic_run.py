@@ -4,15 +4,25 @@ people change a link and the policy, which the run tells of itself."""
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
+from testbed.api.client import UnixConnection
+from testbed.emulation import label
 from testbed.emulation.standing import client
 from tests.cli.standing import testbed
 from tests.run.running import NOTHING, Running, interfaces
 
 pytestmark = [pytest.mark.privileged, pytest.mark.timeout(240)]
+
+
+def scraped(name: str) -> str:
+    """What Prometheus is told of a run."""
+    connection = UnixConnection(label.state_folder(name) / "run.sock", 20)
+    connection.request("GET", "/metrics")
+    return connection.getresponse().read().decode()
 
 
 def test_a_worker_that_dies_comes_back_in_a_container_of_its_own(tmp_path: Path) -> None:
@@ -22,6 +32,10 @@ def test_a_worker_that_dies_comes_back_in_a_container_of_its_own(tmp_path: Path)
         running.wait_for("round    ")
         name = running.directory.name
         assert "7.00 ms" in testbed("link", "--name", name, "paris->london", "--delay", "7ms")
+        metrics = scraped(name)
+        assert 'testbed_run_state{state="running"} 1.0' in metrics
+        assert 'testbed_link_delay_seconds{link="paris->london",source="paris",target="london"} 0.007' in metrics
+        assert re.search(r'testbed_link_carried_bytes_total\{link="london->paris",[^}]*\} [1-9]', metrics)
         client(name).force("star", {"server": "paris-w0"})
         assert running.end() == 0, running.output
     assert running.left_behind == NOTHING and interfaces() == before

@@ -1,0 +1,58 @@
+"""What is recorded of a network while programs run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from testbed.api.client import ApiClient
+from testbed.launch import recorder
+from testbed.launch.errors import LaunchFailed
+from testbed.spec.topology import Topology
+from tests.api.network import answering
+from tests.spec.files import TOPOLOGY
+from tests.waiting import until
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture
+def topology(tmp_path: Path) -> Topology:
+    (tmp_path / "three.yaml").write_text(yaml.safe_dump(TOPOLOGY))
+    return Topology.load(tmp_path / "three.yaml")
+
+
+def test_what_people_do_meanwhile_is_recorded_once_and_what_they_did_before_is_not(
+    topology: Topology, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records: dict[str, list[Mapping[str, Any]]] = {}
+    with answering(topology, tmp_path / "api.sock"):
+        network = ApiClient(tmp_path / "api.sock", "the network")
+        monkeypatch.setattr(recorder, "client", lambda name: network)
+        network.change_link("paris->tokyo", {"rate": "5mbit"})
+        recording = recorder.Recorder("three", lambda file, record: records.setdefault(file, []).append(record))
+        recording.start()
+        network.change_link("tokyo->paris", {"rate": "6mbit"})
+        until(lambda: "events.jsonl" in records)
+        network.change_link("paris->tokyo", {"delay": "7ms"})
+        recording.stop()
+        recording.check()
+    told = [(event["kind"], event["target"], event["by"]) for event in records["events.jsonl"]]
+    assert told == [("change", "tokyo->paris", "hand"), ("change", "paris->tokyo", "hand")]
+
+
+def test_a_network_that_goes_ends_the_recording(
+    topology: Topology, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with answering(topology, tmp_path / "api.sock"):
+        network = ApiClient(tmp_path / "api.sock", "the network")
+        monkeypatch.setattr(recorder, "client", lambda name: network)
+        recording = recorder.Recorder("three", lambda file, record: None)
+        recording.start()
+    recording.stop()
+    with pytest.raises(LaunchFailed, match="does not answer"):
+        recording.check()
