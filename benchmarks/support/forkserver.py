@@ -81,8 +81,8 @@ class ForkedWorkers(Fleet):
             self._pids[name] = self._server.fork([*(request.command or ()), *more], log)
         return dict(self._pids)
 
-    def kill(self, worker: str) -> None:
-        os.kill(self._pids[worker], signal.SIGKILL)
+    def kill(self, worker: str, sent: signal.Signals = signal.SIGKILL) -> None:
+        os.kill(self._pids[worker], sent)
 
     def logs(self, worker: str) -> bytes:
         return self._log(worker).read_bytes()

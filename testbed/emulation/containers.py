@@ -261,9 +261,10 @@ class Fleet:
         for container in aside.values():
             _remove(container)
 
-    def kill(self, worker: str) -> None:
-        """End a worker's program at once."""
-        self._containers[worker].kill()
+    def kill(self, worker: str, sent: signal.Signals = signal.SIGKILL) -> None:
+        """Send a signal to a worker's program: that which ends it at once, or SIGUSR1, at which ours writes into its
+        log where its threads stand."""
+        self._containers[worker].kill(sent.name)
 
     @property
     def limits(self) -> ContainerLimits | None:

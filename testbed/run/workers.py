@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections import defaultdict
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 from docker.errors import APIError
@@ -86,7 +88,14 @@ class Workers:
                 raise RunFailed(f"{gone[0]} ended before it joined, {self._fleet.death(gone[0])}")
             if status is not None and time.monotonic() > deadline:
                 missing = sorted(set(status["members"]) - set(status["joined"]))
-                raise RunFailed(f"{', '.join(missing)} did not join within {JOIN_DEADLINE_S:g} s")
+                for name in missing:
+                    with suppress(*ENGINE_ERRORS):  # one that ended since is named all the same
+                        self._fleet.kill(name, signal.SIGUSR1)
+                time.sleep(POLL_S)  # for it to be written
+                raise RunFailed(
+                    f"{', '.join(missing)} did not join within {JOIN_DEADLINE_S:g} s; where it stood is at the end of "
+                    f"{self._logs / missing[0]}.log"
+                )
             time.sleep(POLL_S)
         if status["state"] == "failed":
             raise RunFailed(status["failure"])

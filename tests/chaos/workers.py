@@ -74,8 +74,9 @@ class ProcessFleet(Fleet):
         self._processes[name] = process
         return int(process.pid or 0)
 
-    def kill(self, worker: str) -> None:
-        self._processes[worker].kill()
+    def kill(self, worker: str, sent: signal.Signals = signal.SIGKILL) -> None:
+        if self._processes[worker].is_alive():
+            os.kill(self._processes[worker].pid, sent)
 
     def restart(self, request: ContainerRequest) -> int:
         return self._fork(request)
