@@ -29,7 +29,7 @@ COMPUTING = planning benchmarks report fuzz
 FOLDERS = $(addprefix tests/,$(subst +, ,$(1)))
 ROOTS = not guest and not unit
 PRIVILEGED = .venv/bin/python -m tests.marked privileged
-TRAINING = --extended-regexp '^tests/run/test_(compare|elastic_run|execute|hop_run|whole_run)\.py'
+TRAINING = --extended-regexp '^tests/run/test_(compare|elastic_run|execute|hop_run|sweep|whole_run)\.py'
 ENDINGS = --extended-regexp '^tests/run/|^tests/cli/test_standing\.py'
 NETEM_AND_OVS = unshare --net sh -c 'tc qdisc add dev lo root netem && ovs-dpctl add-dp trial' 2>/dev/null
 test: setup ## style, types and every test
@@ -88,8 +88,8 @@ check: setup ## style, types, sizes and the unit tests of what changed, in two m
 	.venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy && .venv/bin/python -m tests.sizes && \
 	.venv/bin/python -m pytest -m unit $$(.venv/bin/python -m tests.changed $(SINCE))
 
-test-page: setup ## the page in a browser: Debian's chromium, which setup does not install
-	@$(GIVE_BACK); .venv/bin/python -m pytest tests/page/checks.py
+test-page: setup ## the page in a browser: Debian's chromium, which it installs
+	@$(GIVE_BACK); ./setup.sh browser && .venv/bin/python -m pytest tests/page/checks.py
 
 smoke: setup ## a short run in a container with its own engine; fails unless its verdict is `trusted`
 	@$(GIVE_BACK); .venv/bin/python -m containers.smoke

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from testbed.report.record import NotARun, RunRecord
+from testbed.report.errors import NotARun
+from testbed.report.record import RunRecord
 from testbed.report.series import arrived, backlogged
 from testbed.trace.resample import LEAST_BPS
 from testbed.trace.trace import Row, Trace, TraceError, lasting

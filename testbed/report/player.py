@@ -7,6 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from testbed.api.models import LinkHistory, LinkPatch, NetworkStatus
 from testbed.api.problem import NOT_HERE, ApiProblem
 from testbed.api.stream import State
@@ -19,15 +21,17 @@ class RecordedRun(Subject):
 
     def __init__(self, path: Path) -> None:
         self.executor = ThreadPoolExecutor(1)
-        self._recording = recording_of(path)
+        recording = recording_of(path)
+        self._known = {name: recording[name] for name in ("network", "sites", "hosts")}
+        self._recording = msgspec.json.encode(recording)
 
     def state(self) -> State:
-        return {name: self._recording[name] for name in ("network", "sites", "hosts")} | {"links": {}}
+        return self._known | {"links": {}}
 
     def status(self) -> NetworkStatus:
-        return NetworkStatus(**self._recording["network"], hosts={}, links={})
+        return NetworkStatus(**self._known["network"], hosts={}, links={})
 
-    def recording(self) -> dict[str, Any]:
+    def recording(self) -> bytes:
         return self._recording
 
     def history(self, since: int | None) -> LinkHistory:
@@ -46,4 +50,4 @@ class RecordedRun(Subject):
         raise self._over()
 
     def _over(self) -> ApiProblem:
-        return ApiProblem(NOT_HERE, f"{self._recording['network']['name']} is a recording: it is as it was")
+        return ApiProblem(NOT_HERE, f"{self._known['network']['name']} is a recording: it is as it was")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,18 +17,12 @@ from testbed.plan import Plan
 from testbed.planning import View
 from testbed.protocol import Report
 from testbed.report import text
+from testbed.report.errors import NotARun
 from testbed.run.summary import RoundFigures, fewest, rounds_of
 from testbed.schema import ProtocolError, convert_to
 from testbed.telemetry.store import read_lines
 
-#: Workers are named after their site: `paris-w0`.
-WORKER_NAME = re.compile(r"(?P<site>.+)-w\d+")
-
 _REPORT_FIELDS = frozenset(Report.__struct_fields__)
-
-
-class NotARun(ValueError):
-    """A folder that no run wrote."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,12 +221,6 @@ class RunRecord:
         for event in self.summary["events"] if self.finished else self.events:
             if event["kind"] != "swap":  # marked as what it is: a network swap
                 yield Mark(event["at_s"], "event", f"{event['target']} {event['kind']}")
-
-
-def site_of(member: str) -> str:
-    """The site that a worker is in, by its name."""
-    match = WORKER_NAME.fullmatch(member)
-    return match["site"] if match else member
 
 
 def _estimates_of(decisions: Iterable[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:

@@ -1,21 +1,23 @@
 """A run that is over, for the page to play: what changed when, thinned to what a person can follow.
 
-Of a run of two hours there are two million states of links. They are read without being checked one by one, and of each
-link one a second is kept, of a run that takes over an hour fewer: a page is no wider than that.
+What changes with time is said column by column, which is a fifth of the text that a value for each moment would be.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from math import ceil
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
-import msgspec.structs
 
-from testbed.report.record import NotARun, site_of
-from testbed.run.rounds import spent_in
+from testbed.link import link_ends
+from testbed.report.errors import NotARun
+from testbed.report.link_states import link_columns
+from testbed.report.member import site_of
+from testbed.run.spent import spent
 from testbed.spec.load import parse_yaml
 
 #: Of each link, and of the counters, one value is kept in so many seconds …
@@ -26,19 +28,7 @@ MOST = 3600
 L = TypeVar("L", bound=msgspec.Struct)
 
 
-class StateLine(msgspec.Struct):
-    """A line of `links.jsonl`."""
-
-    at_s: float
-    link: str
-    rate_bps: float | None = None
-    delay_s: float | None = 0.0
-    loss: float | None = 0.0
-    up: bool = True
-    removed: bool = False
-
-
-class ReportLine(msgspec.Struct):
+class ReportLine(msgspec.Struct, gc=False):
     """What is shown of a line of `rounds.jsonl`."""
 
     member: str
@@ -52,7 +42,7 @@ class ReportLine(msgspec.Struct):
     metrics: dict[str, float | None] = {}
 
 
-class TrafficLine(msgspec.Struct):
+class TrafficLine(msgspec.Struct, gc=False):
     """What is shown of a line of `traffic.jsonl`."""
 
     at_s: float
@@ -68,16 +58,17 @@ def recording_of(path: Path) -> dict[str, Any]:
     reports, samples = _lines(path / "rounds.jsonl", ReportLine), _lines(path / "traffic.jsonl", TrafficLine)
     began = float(manifest.get("training_started_s") or min((one.started_s for one in reports), default=0.0))
     rounds = _rounds(reports, began)
-    step_s = max([STEP_S, *((sample.at_s - began) / MOST for sample in samples[-1:])])
-    samples = _one_a_step(samples, step_s)
-    ends = [*(one["finished_s"] for one in rounds[-1:]), *(sample.at_s - began for sample in samples[-1:])]
+    seconds = max([0.0, *(one["finished_s"] for one in rounds[-1:]), *(one.at_s - began for one in samples[-1:])])
+    steps = min(MOST, ceil(seconds / STEP_S) + 1)
+    samples = _one_a_step(samples, seconds / steps)
     workers = sorted({report.member for report in reports})
+    links = link_columns(path / "links.jsonl", began, steps)
     return {
         "network": _overview(path, manifest),
-        "sites": _sites(manifest, workers),
+        "sites": _sites(manifest, workers, links),
         "hosts": {name: {"kind": "worker", "site": site_of(name)} for name in workers},
-        "seconds": max([0.0, *ends]),
-        "links": _links(_lines(path / "links.jsonl", StateLine), began, step_s),
+        "seconds": seconds,
+        "links": links,
         "traffic_s": [sample.at_s - began for sample in samples],
         "bytes": _by_link(samples),
         "rounds": rounds,
@@ -104,43 +95,21 @@ def _overview(path: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _sites(manifest: Mapping[str, Any], workers: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """The sites of all networks that the run was over, as their files have them."""
-    found: dict[str, dict[str, Any]] = {}
+def _sites(manifest: Mapping[str, Any], workers: Sequence[str], links: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Those of all networks that the run was over, as their files have them; or as links and workers tell of them."""
+    told = [*map(site_of, workers), *(site for link in links for site in link_ends(link))]
+    found: dict[str, dict[str, Any]] = {site: _site({}, site, workers) for site in told}
     for text in (manifest.get("inputs") or {}).values():
         value = parse_yaml(text) if text.lstrip().startswith(("name", "#", "{", "sites")) else None
         sites = value.get("sites") if isinstance(value, dict) else None
         for name, site in (sites if isinstance(sites, dict) else {}).items():
-            own = [worker for worker in workers if site_of(worker) == name]
-            known = site if isinstance(site, dict) else {}
-            found[name] = {"label": known.get("label"), "position": known.get("position"), "workers": own}
+            found[name] = _site(site if isinstance(site, dict) else {}, name, workers)
     return found
 
 
-def _links(lines: Sequence[StateLine], began: float, step_s: float) -> dict[str, dict[str, list[Any]]]:
-    """Column by column; of the states within a step the last is kept, but none that takes a link up, down or away."""
-    links: dict[str, dict[str, list[Any]]] = {}
-    for line in lines:
-        columns = links.get(line.link)
-        if columns is None:
-            columns = links[line.link] = {name: [] for name in ("at_s", "rate_bps", "delay_s", "loss", "up", "there")}
-        at_s, times = line.at_s - began, columns["at_s"]
-        there = not line.removed
-        same = times and columns["up"][-1] == line.up and columns["there"][-1] == there
-        if same and at_s // step_s == times[-1] // step_s:
-            columns["rate_bps"][-1], columns["delay_s"][-1], columns["loss"][-1] = (
-                line.rate_bps,
-                line.delay_s,
-                line.loss,
-            )
-            continue
-        columns["at_s"].append(round(at_s, 3))
-        columns["up"].append(line.up)
-        columns["there"].append(there)
-        columns["rate_bps"].append(line.rate_bps)
-        columns["delay_s"].append(line.delay_s)
-        columns["loss"].append(line.loss)
-    return links
+def _site(known: Mapping[str, Any], name: str, workers: Sequence[str]) -> dict[str, Any]:
+    own = [worker for worker in workers if site_of(worker) == name]
+    return {"label": known.get("label"), "position": known.get("position"), "workers": own}
 
 
 def _rounds(reports: Sequence[ReportLine], began: float) -> list[dict[str, Any]]:
@@ -155,10 +124,16 @@ def _rounds(reports: Sequence[ReportLine], began: float) -> list[dict[str, Any]]
             "finished_s": max(one.finished_s for one in its) - began,
             "seconds": max(one.finished_s for one in its) - max(one.started_s for one in its),
             "metrics": _means(its),
-            "workers": {one.member: spent_in(msgspec.structs.asdict(one)) for one in its},
+            "workers": {one.member: _spent(one) for one in its},
         }
         for number, its in sorted(by_round.items())
     ]
+
+
+def _spent(report: ReportLine) -> list[float]:
+    """In seconds: compute, wait, send."""
+    figures = spent(report.finished_s - report.started_s, report.compute_s + report.paced_s, report.waited)
+    return [round(seconds, 4) for seconds in figures.values()]
 
 
 def _means(reports: Sequence[ReportLine]) -> dict[str, float]:

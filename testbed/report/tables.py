@@ -11,7 +11,8 @@ from typing import Any, Literal
 from testbed.report import text
 from testbed.report.ending import ended_early
 from testbed.report.estimates import estimate_errors
-from testbed.report.record import RunRecord, site_of
+from testbed.report.member import site_of
+from testbed.report.record import RunRecord
 from testbed.report.replanning import Score
 from testbed.report.series import backlogged
 from testbed.run.summary import percentile, wan_bytes

@@ -1,1 +1,1 @@
-"""The page in a browser, Debian's Chromium: `make test-page`. Not part of `make test`, which needs no browser."""
+"""The page in a browser, Debian's Chromium: `make test-page`. `make test` needs no browser; `.ci/run` has both."""

@@ -16,8 +16,10 @@ from websockets.sync.client import ClientConnection, connect
 
 DEADLINE_S = 30.0
 
+AXE = Path(__file__).parent / "vendor/axe.min.js"
+
 #: What a key that is no letter is called, and what it would write.
-KEYS = {"Enter": (13, "\r"), "Escape": (27, ""), "Tab": (9, "")}
+KEYS = {"Enter": (13, "\r"), "Escape": (27, ""), "Tab": (9, ""), "Home": (36, "")}
 
 
 class Tab:
@@ -73,6 +75,17 @@ class Tab:
     def resize(self, width: int, height: int) -> None:
         """As on a screen of this size."""
         self.do("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+
+    def prefer(self, scheme: str) -> None:
+        """As for a user who prefers `light` or `dark`."""
+        self.do("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+
+    def violations(self) -> list[str]:
+        """What axe finds in the page as it is now that keeps people out: serious or worse, each with where it is."""
+        self.value(f"{AXE.read_text()};0")
+        found = self.value("axe.run({resultTypes: ['violations']}).then(found => found.violations)")
+        serious = [one for one in found if one["impact"] in ("serious", "critical")]
+        return [f"{one['help']}: {[node['html'][:200] for node in one['nodes']]}" for one in serious]
 
     def _note(self, event: dict[str, Any]) -> None:
         method, params = event.get("method"), event.get("params", {})

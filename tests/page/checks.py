@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from testbed.api.entry import write_entry
+from testbed.api.server import ApiServer
 from testbed.emulation import label
+from testbed.report.player import RecordedRun
 from tests.cli.standing import LAN_S, Standing, up, write
 from tests.page.browser import Browser, Tab
+from tests.report.runs import build_run
 
 pytestmark = pytest.mark.privileged
 
@@ -36,6 +42,16 @@ def browser() -> Iterator[Browser]:
         yield made
 
 
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The file that leads to the page of a run that is over."""
+    folder = tmp_path_factory.mktemp("recorded")
+    run = build_run(folder / "run")
+    with ApiServer(RecordedRun(run), folder / "view.sock", 0) as server:
+        assert server.port is not None
+        yield write_entry(folder, server.port, server.token)
+
+
 def page(browser: Browser, network: Standing) -> Tab:
     """A tab with the page, by the file that leads there."""
     tab = browser.tab()
@@ -48,7 +64,7 @@ def check_quiet(tab: Tab) -> None:
     """Nothing went wrong in it, and nothing left the machine."""
     assert tab.errors == []
     assert [
-        url for url in tab.requests if not re.match(r"(file:///run/|(http|ws)://127\.0\.0\.1:\d+/|data:)", url)
+        url for url in tab.requests if not re.match(r"(file:///(run|tmp)/|(http|ws)://127\.0\.0\.1:\d+/|data:)", url)
     ] == []
     assert not any("token=" in url.partition("#")[0] for url in tab.requests)
 
@@ -127,6 +143,61 @@ def test_a_phone_shows_it_without_scrolling_sideways(network: Standing, browser:
         f"document.querySelector('[data-link=\"{LINK}\"]').dispatchEvent(new MouseEvent('click', {{bubbles: true}}))"
     )
     tab.until("!document.getElementById('editor').hidden")
+    assert tab.value("document.documentElement.scrollWidth") <= 360
+    check_quiet(tab)
+
+
+def test_one_can_go_back_and_return_to_now(network: Standing, browser: Browser) -> None:
+    tab = page(browser, network)
+    tab.until("!document.getElementById('player').hidden")
+    tab.until(f"{state_of(LINK)}.includes('10.0 ms')")
+    tab.until("document.getElementById('scrubber').max - document.getElementById('scrubber').min >= 2")
+    network.verb("link", LINK, "--delay", "30ms")
+    tab.until(f"{state_of(LINK)}.includes('30.0 ms')")
+    tab.value(CHOOSE)
+    tab.value("document.getElementById('scrubber').focus()")
+    tab.press("Home")
+    tab.until(f"{state_of(LINK)}.includes('10.0 ms')")
+    assert tab.value("document.getElementById('apply').disabled"), "what was cannot be changed"
+    network.verb("link", LINK, "--delay", "35ms")
+    until_now = tab.value("Number(document.getElementById('scrubber').max)")
+    tab.until(f"document.getElementById('scrubber').max > {until_now} + 1")
+    assert tab.value(f"{state_of(LINK)}.includes('10.0 ms')"), "it stays there"
+    tab.value("document.getElementById('now').click()")
+    tab.until(f"{state_of(LINK)}.includes('35.0 ms')")
+    assert not tab.value("document.getElementById('apply').disabled")
+    tab.value("document.getElementById('restore').click()")
+    tab.until(f"{state_of(LINK)}.includes('10.0 ms')")
+    check_quiet(tab)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_nothing_keeps_people_out(network: Standing, browser: Browser, scheme: str) -> None:
+    tab = page(browser, network)
+    tab.prefer(scheme)
+    tab.value(CHOOSE)
+    tab.until("!document.getElementById('editor').hidden")
+    assert tab.violations() == []
+    check_quiet(tab)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_recording_is_played_and_moved_through(recording: Path, browser: Browser, scheme: str) -> None:
+    tab = browser.tab()
+    tab.prefer(scheme)
+    tab.open(f"file://{recording}")
+    tab.until("document.querySelectorAll('#map .link').length && document.querySelectorAll('#log li').length")
+    assert tab.violations() == []
+    last = tab.value("document.getElementById('moment').textContent")
+    tab.value("document.getElementById('scrubber').focus()")
+    tab.press("Home")
+    tab.until("document.getElementById('moment').textContent.startsWith('0.0 s')")
+    tab.value("document.getElementById('speed').value = 64")
+    tab.value("document.getElementById('play').focus()")
+    tab.press("Enter")
+    tab.until(f"document.getElementById('moment').textContent === {json.dumps(last)}")
+    tab.until("document.getElementById('log').textContent.includes('swap quickstart-uplink')")
+    tab.resize(360, 740)
     assert tab.value("document.documentElement.scrollWidth") <= 360
     check_quiet(tab)
 

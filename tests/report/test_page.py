@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from testbed.report.errors import NotARun
 from testbed.report.page import write_comparison, write_report
-from testbed.report.record import NotARun
 from tests.report.runs import MEMBERS, PAIRS, ZERO_S, build_run, without_plans
 
 pytestmark = pytest.mark.unit

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from testbed.report.record import NotARun, RunRecord, site_of
+from testbed.report.errors import NotARun
+from testbed.report.record import RunRecord
 from tests.report.runs import DOWN_S, MEMBERS, NETWORK_S, UP_S, build_run, without_plans
 
 pytestmark = pytest.mark.unit
@@ -98,7 +99,3 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text("{")
     with pytest.raises(NotARun, match="not JSON"):
         RunRecord.read(tmp_path)
-
-
-def test_sites_are_in_workers_names() -> None:
-    assert [site_of(name) for name in ("paris-w0", "new-york-w12", "alone")] == ["paris", "new-york", "alone"]

@@ -2,6 +2,7 @@
 
 import { ask } from "./api.js";
 import { followLive } from "./live.js";
+import { Past } from "./past.js";
 import { play } from "./recorded.js";
 import { NetworkView } from "./network.js";
 import { Editor } from "./editor.js";
@@ -13,7 +14,7 @@ import { seconds } from "./units.js";
 const at = id => document.getElementById(id);
 const say = text => { at("alert").textContent = text; };
 
-let current = {}, recorded = false, end = null, goTo = null, zero = null;
+let current = {}, recorded = false, past = null, end = null, goTo = null, zero = 0;
 const editor = new Editor(say, () => {
   draw();
   editor.list();
@@ -23,17 +24,15 @@ const charts = new Charts();
 
 function show(state, moment) {
   current = state;
-  if (zero === null) zero = recorded ? 0 : Date.now() / 1000 - (state.network?.replay?.elapsed_s ?? 0);
-  const now = recorded ? moment : Date.now() / 1000;
-  count(state.traffic ?? {}, recorded ? state.traffic_at_s ?? now : now);
+  count(state.traffic ?? {}, state.traffic_at_s ?? moment);
   draw();
-  tellSoon(state, now);
+  tellSoon(state, moment);
 }
 
 /** What is read rather than seen: tables, curves and lists keep up at a pace that eyes do. */
 const tellSoon = paced((state, now) => {
   editor.list();
-  charts.show(state, now, zero);
+  if (!past?.looking) charts.show(state, now, zero);
   drawTimeline(state, zero, end ?? now, goTo);
   tell(state, zero);
 }, 300);
@@ -58,7 +57,7 @@ function paced(work, apart) {
 function draw() {
   if (!current.network) return;
   network.show(current);
-  editor.show(current, recorded);
+  editor.show(current, recorded || past.looking);
   facts(current);
 }
 
@@ -105,7 +104,12 @@ try {
     end = recording.seconds;
     goTo = play(recording, show);
   } else {
-    followLive(show, say);
+    past = new Past(show);
+    followLive(state => {
+      const now = Date.now() / 1000;
+      zero ||= now - (state.network?.replay?.elapsed_s ?? 0);
+      past.follow(state, now, zero);
+    }, say);
   }
 } catch (error) {
   at("facts").textContent = "";

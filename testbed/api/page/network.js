@@ -27,8 +27,8 @@ export class NetworkView {
     document.getElementById("root").onchange = () => { this.#epoch = null; this.show(this.state); };
     for (const [text, part] of [["idle", 0], ["half", 0.5], ["full", 1]]) {
       const mark = document.getElementById("legend").appendChild(document.createElement("span"));
-      mark.textContent = `━ ${text} `;
-      mark.style.color = colorOf(part);
+      mark.append(document.createElement("i"), text);
+      mark.firstChild.style.background = colorOf(part);
     }
   }
 

@@ -17,26 +17,27 @@ export function stateAt(recording, at) {
   }
   const plans = {};
   for (const [epoch, plan] of Object.entries(recording.plans)) if (plan.active_s <= at) plans[epoch] = plan;
-  const upTo = (list, of) => list.filter(one => of(one) <= at);
+  const upTo = (list, of) => list.slice(0, last(list, at, of) + 1);
   const rounds = upTo(recording.rounds, round => round.finished_s);
-  const newest = rounds[rounds.length - 1] ?? {};
+  const newest = rounds[rounds.length - 1];
   const metrics = Object.assign({}, ...rounds.slice(-50).map(round => round.metrics));
   return {
     network: recording.network, sites: recording.sites, hosts: recording.hosts, links, traffic, plans, traffic_at_s: recording.traffic_s[second],
-    events: Object.fromEntries(upTo(recording.events, event => event.at_s).entries()),
-    rounds: Object.fromEntries(rounds.map(round => [round.round, round])),
-    decisions: Object.fromEntries(upTo(recording.decisions, decision => decision.at_s).entries()),
-    training: recording.rounds.length ? { round: newest.round, rounds: recording.rounds.length, metrics, workers: newest.workers, state: "recorded" } : {},
+    events: upTo(recording.events, event => event.at_s), rounds, decisions: upTo(recording.decisions, decision => decision.at_s),
+    training: recording.rounds.length ? { round: newest?.round, rounds: recording.rounds.length, metrics, workers: spent(newest), state: "recorded" } : {},
     verdict: recording.verdict,
   };
 }
 
-/** The place of the last number in an ascending list that is not above `value`; -1 where all are. */
-function last(list, value) {
+/** Where each member's time of a round went. */
+const spent = round => Object.fromEntries(Object.entries(round?.workers ?? {}).map(([name, [compute_s, wait_s, send_s]]) => [name, { compute_s, wait_s, send_s }]));
+
+/** The place of the last in a list, ascending by `of`, that is not above `value`; -1 where all are. */
+function last(list, value, of = one => one) {
   let low = 0, high = list.length;
   while (low < high) {
     const middle = (low + high) >> 1;
-    if (list[middle] <= value) low = middle + 1; else high = middle;
+    if (of(list[middle]) <= value) low = middle + 1; else high = middle;
   }
   return low - 1;
 }

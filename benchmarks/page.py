@@ -1,0 +1,166 @@
+"""Is the page quick enough for eyes? In Debian's chromium, headless, over runs that were made up.
+
+shown   `testbed view` of two hours, 8 sites and 32 links whose traces change ten times a second: from the command's
+        start until the page has drawn all, in a browser that is open
+scrub   in it, and in one of 64 sites and 512 links: from the scrubber's move until the browser has drawn that moment
+play    the latter at 16 times its speed, so that all links change 16 times a second: how far frames are apart
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+from benchmarks.support.made_run import MadeRun
+from benchmarks.support.options import Options
+from benchmarks.support.table import Table, progress, show
+from tests.page.browser import Browser, Tab
+
+LONG = MadeRun(sites=8, neighbours=4, seconds=7200)
+LARGE = MadeRun(sites=64, neighbours=8, seconds=240)
+QUICK_S = 900
+
+SHOWN_WITHIN_S, SCRUBBED_WITHIN_S, FRAME_S = 3.0, 0.1, 0.05
+#: This part of frames is to be within FRAME_S.
+EVENLY = 0.95
+MOVES = 40
+PLAYED_S = 10.0
+REPEATS, QUICK_REPEATS = 3, 1
+
+#: Until what was asked for is on the screen: the frame's own work is done when the message after it comes.
+DRAWN = """
+new Promise(done => requestAnimationFrame(() => {
+  const { port1, port2 } = new MessageChannel();
+  port1.onmessage = done;
+  port2.postMessage(null);
+}))"""
+
+#: A moment somewhere in the recording; tables and curves are drawn with it, if the last move is a while ago.
+SCRUB = f"""(async () => {{
+  const scrubber = document.getElementById("scrubber"), begin = performance.now();
+  scrubber.value = scrubber.max * PART;
+  scrubber.dispatchEvent(new Event("input"));
+  await {DRAWN};
+  return (performance.now() - begin) / 1000;
+}})()"""
+MOVES_APART_S = 0.4
+
+FRAMES = f"""(async () => {{
+  const at = id => document.getElementById(id), apart = [];
+  at("scrubber").value = 0;
+  at("scrubber").dispatchEvent(new Event("input"));
+  at("speed").value = 16;
+  at("play").click();
+  await new Promise(done => {{
+    let before = performance.now();
+    const begin = before;
+    const frame = now => {{
+      apart.push((now - before) / 1000);
+      before = now;
+      if (now - begin < 1000 * {PLAYED_S}) requestAnimationFrame(frame); else done();
+    }};
+    requestAnimationFrame(frame);
+  }});
+  at("play").click();
+  return apart.slice(1);
+}})()"""
+
+
+@dataclass(frozen=True, slots=True)
+class Loading:
+    """Of a page: seconds until the command said where it is, and until it was drawn."""
+
+    said_s: float
+    drawn_s: float
+
+
+def main() -> int:
+    parser = Options(__doc__)
+    parser.add_repeats(REPEATS, QUICK_REPEATS)
+    args = parser.parse()
+    long = MadeRun(LONG.sites, LONG.neighbours, QUICK_S) if args.quick else LONG
+    with tempfile.TemporaryDirectory() as name, Browser() as browser:
+        folders = [Path(name) / each for each in ("long", "large")]
+        for folder, run in zip(folders, (long, LARGE), strict=True):
+            progress(f"making a run of {run.seconds:.0f} s over {len(run.links)} links")
+            run.write(folder)
+        shown, scrubs = [], []
+        for _ in range(args.repeats):
+            with _page(folders[0], browser) as (tab, taken):
+                shown.append(taken)
+                scrubs.extend(_scrub(tab))
+        with _page(folders[1], browser) as (tab, _):
+            scrubs_of_large, frames = _scrub(tab), tab.value(FRAMES)
+    scrubbed = {len(long.links): scrubs, len(LARGE.links): scrubs_of_large}
+    within = sum(apart <= FRAME_S for apart in frames) / len(frames)
+    figures: dict[str, Any] = {
+        "run_s": long.seconds,
+        "shown_s": median(one.drawn_s for one in shown),
+        "said_s": median(one.said_s for one in shown),
+        "scrub_p95_s": {links: _p95(taken) for links, taken in scrubbed.items()},
+        "frames_within": within,
+        "frame_p95_s": _p95(frames),
+        "repeats": args.repeats,
+    }
+    rows = [
+        (f"shown, {long.seconds / 3600:.2g} h", f"{figures['shown_s']:.2f} s", f"{SHOWN_WITHIN_S:.2f} s"),
+        *(
+            (f"scrub, {links} links, p95", f"{1e3 * _p95(taken):.0f} ms", f"{1e3 * SCRUBBED_WITHIN_S:.0f} ms")
+            for links, taken in scrubbed.items()
+        ),
+        (f"frames within {1e3 * FRAME_S:.0f} ms", f"{within:.1%}", f"{EVENLY:.0%}"),
+    ]
+    notes = (
+        f"of the {figures['shown_s']:.2f} s, {figures['said_s']:.2f} s passed until the command said where its page is",
+        f"{len(frames)} frames in {PLAYED_S:.0f} s, the 95th of 100 after {1e3 * figures['frame_p95_s']:.0f} ms",
+    )
+    show([Table("the page over recordings", ("", "is", "wanted"), rows, notes)], figures, as_json=args.json)
+    return 0
+
+
+@contextmanager
+def _page(run: Path, browser: Browser) -> Iterator[tuple[Tab, Loading]]:
+    """A tab with the page of `testbed view`, and how long that took."""
+    tab = browser.tab()
+    tab.resize(1280, 900)
+    begin = time.monotonic()
+    command = [sys.executable, "-m", "testbed", "view", str(run)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as viewer:
+        try:
+            assert viewer.stdout is not None
+            found = re.search(r"page: (\S+\.html)", viewer.stdout.readline())
+            assert found, "the command did not say where its page is"
+            said_s = time.monotonic() - begin
+            tab.open(f"file://{found[1]}")
+            tab.until("document.querySelector('#map .link') && document.getElementById('scrubber')?.value > 0")
+            tab.value(DRAWN)
+            yield tab, Loading(said_s, time.monotonic() - begin)
+            assert tab.errors == [], tab.errors
+        finally:
+            viewer.terminate()
+
+
+def _scrub(tab: Tab) -> list[float]:
+    """Seconds that each of many moves took, to moments all over the recording."""
+    taken = []
+    for move in range(1, MOVES + 1):
+        time.sleep(MOVES_APART_S)
+        taken.append(tab.value(SCRUB.replace("PART", str(move * 0.618 % 1))))
+    return taken
+
+
+def _p95(values: Sequence[float]) -> float:
+    return quantiles(values, n=20)[-1]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

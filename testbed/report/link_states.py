@@ -1,0 +1,90 @@
+"""The states that links had, thinned to what a person can follow.
+
+Of a run of two hours there are two million states, and to decode them takes 1.2 s. Most need no look: while all links
+are up and none is removed, the last state of each within a piece of the file is all that is kept of that piece.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+LINK = re.compile(rb'"link":\s*"([^"]*)"')
+
+#: Name → value of each moment of `at_s`, since training began; `there` is False once the link was removed.
+Columns = dict[str, list[Any]]
+
+
+class StateLine(msgspec.Struct, gc=False):
+    """A line of `links.jsonl`."""
+
+    at_s: float
+    link: str
+    rate_bps: float | None = None
+    delay_s: float | None = 0.0
+    loss: float | None = 0.0
+    up: bool = True
+    removed: bool = False
+
+
+def link_columns(file: Path, began: float, pieces: int) -> dict[str, Columns]:
+    """By link, one state of each in each of so many pieces of the file, and all that take it up, down or away."""
+    kept: dict[str, list[StateLine]] = {}
+    decoder = msgspec.json.Decoder(StateLine)
+    for piece in _pieces(file, pieces):
+        if b"false" in piece or b"removed" in piece:
+            _keep_changes(kept, decoder.decode_lines(piece))
+        else:
+            for line in _last_of_each(piece, decoder):
+                kept.setdefault(line.link, []).append(line)
+    return {name: _columns(lines, began) for name, lines in kept.items()}
+
+
+def _pieces(file: Path, count: int) -> Iterator[bytes]:
+    """Of about the same size, in whole lines, as far as the file was written."""
+    if not file.exists():
+        return
+    size = file.stat().st_size // count + 1
+    with file.open("rb") as lines:
+        while piece := lines.read(size):
+            yield (piece + lines.readline()).rpartition(b"\n")[0]
+
+
+def _last_of_each(piece: bytes, decoder: msgspec.json.Decoder[StateLine]) -> Iterable[StateLine]:
+    """The piece's last state of each of its links, in no order."""
+    wanted = len(set(LINK.findall(piece)))
+    found: dict[str, StateLine] = {}
+    for text in reversed(piece.splitlines()):
+        line = decoder.decode(text)
+        found.setdefault(line.link, line)
+        if len(found) == wanted:
+            break
+    return found.values()
+
+
+def _keep_changes(kept: dict[str, list[StateLine]], lines: Iterable[StateLine]) -> None:
+    """Of the states between two that take a link up, down or away, the last is kept."""
+    of_piece: dict[str, list[StateLine]] = {}
+    for line in lines:
+        its = of_piece.setdefault(line.link, [])
+        if its and (its[-1].up, its[-1].removed) == (line.up, line.removed):
+            its[-1] = line
+        else:
+            its.append(line)
+    for name, its in of_piece.items():
+        kept.setdefault(name, []).extend(its)
+
+
+def _columns(lines: Sequence[StateLine], began: float) -> Columns:
+    return {
+        "at_s": [round(line.at_s - began, 3) for line in lines],
+        "rate_bps": [None if line.rate_bps is None else round(line.rate_bps) for line in lines],
+        "delay_s": [line.delay_s for line in lines],
+        "loss": [line.loss for line in lines],
+        "up": [line.up for line in lines],
+        "there": [not line.removed for line in lines],
+    }
