@@ -54,6 +54,7 @@ WORKER_CODE = (
     "schema.py",
     "scheme_autoload.py",
     "tls.py",
+    "unix_socket.py",
     "torch_backend.py",
     "workload.py",
     "schemes/**/*.py",

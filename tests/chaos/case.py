@@ -35,6 +35,8 @@ SYNC: tuple[tuple[int, dict[str, Any]], ...] = (
     (1, {"strategy": "hierarchical", "every": 2, "period": 2}),
     (1, {"strategy": "hybrid", "every": 2, "period": 2}),
     (1, {"strategy": "sparta", "share": 0.1}),
+    (1, {"strategy": "loscar", "share": 0.1}),
+    (2, {"strategy": "sparseloco", "every": 2}),
     (2, {"strategy": "hop"}),
     (1, {"strategy": "dpsgd"}),
     (1, {"strategy": "prague"}),
@@ -42,6 +44,8 @@ SYNC: tuple[tuple[int, dict[str, Any]], ...] = (
     (1, {"strategy": "sgp"}),
     (1, {"strategy": "fedasync", "every": 2}),
     (1, {"strategy": "noloco", "every": 2}),
+    (1, {"strategy": "halos", "every": 2, "accumulate": 2}),
+    (1, {"strategy": "decoupled_diloco", "every": 2, "fragments": 2}),
 )
 POLICIES = ("mst", "netstorm", "packing", "ring", "star", "mlnet", "auto")
 POLICIES_OF_GROUPS = ("mst", "auto")
