@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from testbed.protocol import NodeConfiguration
+from testbed.schemes.outer import OuterOptions
 from testbed.sync.codecs import by_name
 from testbed.sync.gossip.driver import LocalStep
 from testbed.sync.gossip.effects import Participant
@@ -19,6 +20,8 @@ from tests.sync.gossip.loopback import start
 pytestmark = [pytest.mark.unit, pytest.mark.timeout(60)]
 
 MEMBERS = ("w0", "w1", "w2")
+#: With DiLoCo's 0.9 it swings around the optimum for as long as is tested, the further the later changes come.
+OUTER = OuterOptions(0.7, 0.5)
 PARTNERS = {"w0": MEMBERS[1:], "w1": ("w0",), "w2": ("w0",)}
 
 
@@ -28,7 +31,7 @@ def members(rounds: int, codec: str = "fp32") -> dict[str, Participant]:
         place = NodeConfiguration(
             "decoupled_diloco", PARTNERS[name], PARTNERS[name], {}, PARTNERS[name], {"syncer": "w0", "codec": codec}
         )
-        options = {"every": 4, "fragments": 2, "codec": codec}
+        options = {"every": 4, "fragments": 2, "codec": codec, "outer": OUTER}
         made[name] = participant("decoupled_diloco", name, MEMBERS, place, torch.zeros(33), rounds, **options)
     return made
 
@@ -43,7 +46,7 @@ def towards_three(name: str) -> LocalStep:
 
 @pytest.mark.parametrize("codec", ["fp32", "fp16", "bf16"])
 def test_all_end_with_the_same_bits_whatever_the_codec(codec: str) -> None:
-    made = members(60, codec)
+    made = members(100, codec)
     nodes = start(made, PARTNERS, 33, towards_three, codec=by_name(codec))
     for node in nodes.values():
         node.join()
