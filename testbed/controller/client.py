@@ -40,7 +40,7 @@ class AdminClient:
         self._ask("POST", "/network", {"links": links_to_json(links), "routes": routes_to_json(routes)})
 
     def force(self, policy: str, options: Mapping[str, Any] | None = None) -> None:
-        """Put `policy` in force now, whatever it saves."""
+        """Put `policy` in force now, whatever it saves. AdminError when it has no plan for this run."""
         self._ask("POST", "/plan", {"policy": policy, "options": dict(options or {})})
 
     def change_graph(self, kind: str) -> None:
