@@ -63,5 +63,14 @@ class AdminClient:
         finally:
             connection.close()
         if reply.status != 200:
-            raise AdminError(f"{method} {path}: {reply.status}: {answer.decode(errors='replace')}")
+            raise AdminError(_detail(answer) or f"{method} {path}: {reply.status}: {answer.decode(errors='replace')}")
         return json.loads(answer)
+
+
+def _detail(answer: bytes) -> str:
+    """The reason in a refusal, in the controller's own words; empty where the answer is none of its own."""
+    try:
+        detail = json.loads(answer)["detail"]
+    except (ValueError, LookupError, TypeError):
+        return ""
+    return detail if isinstance(detail, str) else ""
