@@ -3,6 +3,9 @@
 /** What stays free at the sides, for labels, and above and below, in pixels; on small maps this part of them. */
 const SIDE = 110, EDGE = 50, MOST_FREE = 0.12;
 
+/** Sites nearer to each other than this on the map, in pixels, are moved apart, so that what joins them is seen. */
+const APART = 56;
+
 /** Sites of one town need no closer look than this: the coast is nowhere near. */
 const LARGEST_SCALE = 4000;
 
@@ -24,7 +27,20 @@ function onMap(state, names, room) {
   projection.fitExtent(room, points);
   if (projection.scale() > LARGEST_SCALE) projection.scale(LARGEST_SCALE);
   const outline = coast().then(land => d3.geoPath(projection)(land));
-  return { places: new Map(names.map((name, place) => [name, projection(coordinates[place])])), outline };
+  const drawn = movedApart(coordinates.map(projection));
+  return { places: new Map(names.map((name, place) => [name, drawn[place]])), outline };
+}
+
+/** The same points, the crowded ones moved as little as makes room. */
+function movedApart(points) {
+  const nodes = points.map(([x, y]) => ({ x, y, atX: x, atY: y }));
+  d3.forceSimulation(nodes)
+    .force("apart", d3.forceCollide(APART / 2).iterations(4))
+    .force("x", d3.forceX(node => node.atX).strength(0.1))
+    .force("y", d3.forceY(node => node.atY).strength(0.1))
+    .stop()
+    .tick(120);
+  return nodes.map(({ x, y }) => [x, y]);
 }
 
 /** The meridian to look from: opposite to the middle of the widest gap between sites, so that none is cut off. */

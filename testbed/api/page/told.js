@@ -6,6 +6,9 @@ import { seconds } from "./units.js";
 
 const SHOWN = 200;
 
+/** So many of a verdict's reasons are told at once. */
+const REASONS = 2;
+
 /** So many rounds before and after a swap say what came of it. */
 const ROUNDS = 8;
 
@@ -29,7 +32,11 @@ function tellVerdict(state) {
   at("verdict").dataset.told = key;
   at("verdict").className = verdict.verdict;
   const reasons = verdict.reasons.map(reason => element("p", reason));
+  const more = reasons.splice(REASONS);
   at("verdict").replaceChildren(element("strong", `verdict: ${verdict.verdict}`), ...reasons);
+  if (!more.length) return;
+  const folded = at("verdict").appendChild(element("details"));
+  folded.append(element("summary", `${more.length} more`), ...more);
 }
 
 /** What happened, and which plans came into force. */
