@@ -115,9 +115,9 @@ def more_steps(rank: int, held: str, first: int, name: str) -> torch.Tensor:
 
 def by_two_sites(model: Forked) -> nn.Module:
     """FSDP2's copies of the model at two sites of one rank each: what is between the copies is the whole group's."""
-    mesh = init_device_mesh(
-        "cpu", (2, 1), mesh_dim_names=("site", "worker"), backend_override={"site": "wan", "worker": "gloo"}
-    )
+    own = [dist.new_group([rank], backend="gloo") for rank in range(2)][dist.get_rank()]
+    groups = [dist.group.WORLD, own]
+    mesh = DeviceMesh.from_group(groups, "cpu", [[0], [1]], mesh_dim_names=("site", "worker"))  # type: ignore[arg-type]
     for layer in (model.first, model.second, model.last, model):
         fully_shard(layer, mesh=mesh)
     return model
