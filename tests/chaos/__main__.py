@@ -1,7 +1,8 @@
 """`python -m tests.chaos --runs 300 --seed 1 [--resume]`: so many cases, what the checker finds, and a table.
 
-`--case N` executes one again, `--show` makes the table of what was executed. `--planted` executes plain cases with each bug of planted.py instead, three seeds each,
-and fails where the checker misses one. What came of each lies in build/chaos, a folder each.
+`--case N` executes one again, `--show` makes the table of what was executed. `--planted` executes plain cases with each
+bug of planted.py instead, three seeds each, and fails where the checker misses one. What came of each lies in
+build/chaos, a folder each.
 """
 
 from __future__ import annotations
