@@ -23,8 +23,8 @@ CORE = "core"
 #: Inputs that were a finding once: a folder a target.
 CORPUS = Path(__file__).with_name("corpus")
 
-#: A file takes milliseconds of a processor; whatever it waits for comes within the other seconds, also while the machine
-#: is busy with what has more right to it than a search. Memory is that of the libraries.
+#: A file takes milliseconds of a processor; whatever it waits for comes within the other seconds, also while others use
+#: the machine. Memory is that of the libraries.
 MOST_PROCESSOR_S, MOST_SECONDS, MOST_MEMORY_MB = 10, 120, 2048
 
 #: What turns readers over.
