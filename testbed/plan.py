@@ -216,7 +216,7 @@ def codec_bytes(codec: str) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Training:
+class TrainingChoice:
     """What members do between two rounds: a `scheme` with its `options`, plain values as JSON has them."""
 
     scheme: str
@@ -255,7 +255,7 @@ class Plan:
     groups: tuple[Group, ...] = ()
     period: int = 1
     steps: Mapping[str, int] = field(default_factory=dict)
-    training: Training | None = None
+    training: TrainingChoice | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.epoch < 2**32:
@@ -392,12 +392,12 @@ def _trees(values: Iterable[Mapping[str, Any]]) -> tuple[Tree, ...]:
     return tuple(Tree.from_json(value) for value in values)
 
 
-def _training_json(training: Training) -> dict[str, Any]:
+def _training_json(training: TrainingChoice) -> dict[str, Any]:
     return {"scheme": training.scheme, "options": dict(training.options)}
 
 
-def _training(value: Mapping[str, Any] | None) -> Training | None:
-    return None if value is None else Training(str(value["scheme"]), dict(value["options"]))
+def _training(value: Mapping[str, Any] | None) -> TrainingChoice | None:
+    return None if value is None else TrainingChoice(str(value["scheme"]), dict(value["options"]))
 
 
 def _route(way: Iterable[Any]) -> Route:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from testbed.plan import Training
+from testbed.plan import TrainingChoice
 from testbed.protocol import NodeConfiguration
 from testbed.sync.gossip.neighbours import Neighbours
 from testbed.sync.strategies import Reducer
@@ -32,7 +32,7 @@ class RoundTraining:
     weight: float
     assignment: Mapping[str, Any] = field(default_factory=dict)
     steps: Callable[[], int | None] = lambda: None
-    chosen: Callable[[], Training | None] = lambda: None
+    chosen: Callable[[], TrainingChoice | None] = lambda: None
     moments: Callable[[], Sequence[torch.Tensor]] = tuple
 
 

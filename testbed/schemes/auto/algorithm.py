@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from testbed.plan import Training
+from testbed.plan import TrainingChoice
 from testbed.protocol import FragmentDrift
 from testbed.schemes import named
 from testbed.schemes.auto import SCHEME, AutoOptions
@@ -30,10 +30,10 @@ from testbed.sync.strategies.strategy import Steps, check_whole
 log = logging.getLogger(__name__)
 
 #: What members begin with: it needs nothing to be known, and its rounds teach what the network carries.
-FIRST = Training("gradients")
+FIRST = TrainingChoice("gradients")
 
 
-class Auto(Strategy):
+class ChosenStrategy(Strategy):
     """The strategy that the plan in force names, and after each of its rounds among all another one, if that is another
     plan's choice."""
 
@@ -48,7 +48,7 @@ class Auto(Strategy):
         self._together = 0  # the steps taken when all last held the same
 
     @property
-    def choice(self) -> Training:
+    def choice(self) -> TrainingChoice:
         """How this member trains."""
         return self._choice
 
@@ -102,13 +102,13 @@ class Auto(Strategy):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` returned."""
-        self._choice = Training(state["choice"]["scheme"], state["choice"]["options"])
+        self._choice = TrainingChoice(state["choice"]["scheme"], state["choice"]["options"])
         self._strategy = Uniting(self._training) if state["uniting"] else self._made(self._choice)
         self._strategy.load_state_dict(state["strategy"])
         self._taken, self._together = int(state["taken"]), int(state["together"])
         self._watch()
 
-    def _follow(self, choice: Training) -> None:
+    def _follow(self, choice: TrainingChoice) -> None:
         """Go over to what is chosen; a united group has gradients before it, whatever is chosen meanwhile."""
         before, strategy = self._choice, self._strategy
         if choice == before and not isinstance(strategy, Uniting):
@@ -122,7 +122,7 @@ class Auto(Strategy):
         self._watch()
         log.info("after %d steps: %s in place of %s", self._taken, choice, before)
 
-    def _made(self, choice: Training) -> Strategy:
+    def _made(self, choice: TrainingChoice) -> Strategy:
         scheme = named(choice.scheme)
         if scheme.exchange != "all-reduce" or scheme.name == SCHEME.name:
             raise ValueError(f"a plan chooses {choice.scheme}, which members that reduce in rounds can't go over to")
@@ -176,4 +176,4 @@ def _carried(state: dict[str, Any], momentum: bool) -> dict[str, Any]:
 
 def build(options: AutoOptions, training: RoundTraining) -> Strategy:
     """The strategy for a member's model."""
-    return Auto(training)
+    return ChosenStrategy(training)

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from testbed import sync
-from testbed.plan import Plan, Training
+from testbed.plan import Plan, TrainingChoice
 from testbed.protocol import Goodbye, Held
 from testbed.schemes import SCHEMES
-from testbed.schemes.auto.algorithm import Auto
+from testbed.schemes.auto.algorithm import ChosenStrategy
 from testbed.schemes.training import RoundTraining
 from testbed.sync.errors import SyncError
 from tests.sync.controller import Controller, job
@@ -30,18 +30,18 @@ MEMBERS = names(3)
 SWAPPED = (4, 13)
 STEPS = 24
 
-GRADIENTS = Training("gradients")
+GRADIENTS = TrainingChoice("gradients")
 CHOICES = (
     GRADIENTS,
-    Training("local_sgd", {"every": 2}),
-    Training("local_sgd", {"every": 4}),
-    Training("diloco", {"every": 3}),
-    Training("sparseloco", {"every": 3, "top_k": 4, "chunk": 4}),
-    Training("muloco", {"every": 3}),
+    TrainingChoice("local_sgd", {"every": 2}),
+    TrainingChoice("local_sgd", {"every": 4}),
+    TrainingChoice("diloco", {"every": 3}),
+    TrainingChoice("sparseloco", {"every": 3, "top_k": 4, "chunk": 4}),
+    TrainingChoice("muloco", {"every": 3}),
 )
 
 
-def auto(session: sync.Session, net: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Auto:
+def auto(session: sync.Session, net: torch.nn.Module, optimizer: torch.optim.Optimizer) -> ChosenStrategy:
     """As the worker builds it."""
 
     def moments() -> list[torch.Tensor]:
@@ -53,7 +53,7 @@ def auto(session: sync.Session, net: torch.nn.Module, optimizer: torch.optim.Opt
         session, list(net.parameters()), 1.0, chosen=lambda: session.plan.training, moments=moments
     )
     built = scheme.algorithm.build(scheme.read({}), training)
-    assert isinstance(built, Auto)
+    assert isinstance(built, ChosenStrategy)
     return built
 
 
@@ -88,13 +88,13 @@ def train(
     return results
 
 
-def plan(epoch: int, training: Training | None, codec: str = "fp32") -> Plan:
+def plan(epoch: int, training: TrainingChoice | None, codec: str = "fp32") -> Plan:
     tree = chain(MEMBERS) if epoch % 2 else star(MEMBERS, "m1")
     return Plan(epoch, MEMBERS, (tree,), codec=codec, training=training)
 
 
 @pytest.mark.parametrize(("one", "other"), list(permutations(CHOICES, 2)), ids=str)
-def test_every_pair_hands_over_to_the_bit(tmp_path: Path, one: Training, other: Training) -> None:
+def test_every_pair_hands_over_to_the_bit(tmp_path: Path, one: TrainingChoice, other: TrainingChoice) -> None:
     """To the other and back, with a codec in between."""
     plans = [plan(0, one), plan(1, other, codec="int8"), plan(2, one)]
     first, *others = train(tmp_path, plans, lambda net, _: flat(net))
@@ -129,4 +129,4 @@ def test_a_choice_that_is_none_ends_training_by_its_name(tmp_path: Path, scheme:
         with pytest.raises((ValueError, SyncError), match=scheme):
             auto(session, net, torch.optim.SGD(net.parameters(), lr=0.1))
 
-    run(tmp_path, plan(0, Training(scheme)), work)
+    run(tmp_path, plan(0, TrainingChoice(scheme)), work)
