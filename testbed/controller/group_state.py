@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from testbed.controller.actions import Actions
 from testbed.controller.clocks import Clocks
+from testbed.controller.conducting import Conducting, bytes_through
 from testbed.controller.epochs import Epochs
 from testbed.controller.identity import Identities
 from testbed.controller.knowledge import Knowledge
@@ -16,6 +18,7 @@ from testbed.controller.round_log import RoundLog
 from testbed.controller.spec import ControllerSpec, PlanningSpec
 from testbed.plan import Plan
 from testbed.planning import Policy, PolicyError, View
+from testbed.planning.conductor import FIRST, Candidate
 
 
 class GroupState:
@@ -35,6 +38,7 @@ class GroupState:
         self.plans = PlanHistory(Epochs(out / "epochs.json"), clocks)
         self.rounds = RoundLog(self._expected)
         self.knowledge = Knowledge(planning.view)
+        self.conducting = Conducting(spec.rounds, planning.margin) if planning.conducted else None
         self._elastic = spec.elastic is not None
         self._rounds = spec.rounds
 
@@ -45,12 +49,22 @@ class GroupState:
 
     @property
     def rounds_left(self) -> int:
-        """Rounds still to come, as the jobs have it."""
+        """Rounds still to come, as the jobs have it, at the pace of the plan in force."""
+        if self.conducting is not None:
+            return self.conducting.steps_left // self.candidate.steps
         return self._rounds - self.rounds.count
+
+    @property
+    def candidate(self) -> Candidate:
+        """How members train where that is conducted, by the plan in force."""
+        plan = self.plans.in_force
+        return FIRST if plan is None or plan.training is None else Candidate.of(plan.training, plan.codec)
 
     def view(self, now: float, joins: str = "") -> View:
         """What is known of the network, as far as it is that of those who are there, and of one that `joins`."""
         view = self.knowledge.view(now)
+        if self.conducting is not None:
+            view = replace(view, model_bytes=bytes_through(self.candidate.codec, view.model_bytes, FIRST.codec))
         names = self.membership.present | ({joins} if joins else set())
         return view if names == set(view.names) else view.among(names)
 
@@ -59,10 +73,18 @@ class GroupState:
         return self.dress(policy.plan(view), view)
 
     def dress(self, plan: Plan, view: View) -> Plan:
-        """A policy's plan with what is not the policy's business; PolicyError when it is none for this run."""
+        """A policy's plan with what is not the policy's business; PolicyError when it is none for this run. Members go
+        on to train as they do."""
+        return self.dress_for(plan, view, self.candidate)
+
+    def dress_for(self, plan: Plan, view: View, candidate: Candidate) -> Plan:
+        """The same, for members that train otherwise where that is conducted."""
         if self._elastic and plan.groups:
             raise PolicyError(f"{plan.policy}: its plans have groups, and an elastic run has none")
-        return self.planning.dress(plan, view)
+        dressed = self.planning.dress(plan, view)
+        if self.conducting is None:
+            return dressed
+        return replace(dressed, training=candidate.training, codec=candidate.codec)
 
     def speeds(self, rates: dict[str, float]) -> dict[str, float]:
         """Members' samples per second as parts of what their jobs declare, where those declare any."""
