@@ -172,7 +172,7 @@ class AllReduceCoordinator(Coordinator):
             self.group.membership.admit(swap.joins)
             self.note("came", swap.joins, done.number, swap.plan.epoch)
         if self.group.conducting is not None:
-            self.group.conducting.round_over(done, self.group.candidate)
+            self.group.conducting.round_over(done, self.group.plans.plan)
         fell = self.planner.monitor.round_over(done, self.clocks.unix())
         yield from self.planner.round_over(done.summary().finished_s, fell)
         yield Announce()

@@ -1,6 +1,6 @@
 """How members train, chosen live: gathers what rounds tell of training, and has a choice made by it.
 
-a round is over --> History        a plan is considered --> Question --(beside all else)--> Verdict
+a round is over --> TrainedHistory        a plan is considered --> Question --(beside all else)--> TrainingVerdict
                                    the verdict changes something --> a plan with the choice, put in force as any
 """
 
@@ -19,11 +19,11 @@ from testbed.planning import Policy, View
 from testbed.planning.conductor import (
     FIRST,
     Candidate,
-    History,
-    Progress,
     Situation,
-    Stretch,
-    Verdict,
+    StepWorth,
+    TrainedHistory,
+    TrainedStretch,
+    TrainingVerdict,
     candidates,
     choose,
     learn,
@@ -42,7 +42,7 @@ class TrainingQuestion:
     `exchange_s` (the median; None where there were none).
     """
 
-    stretches: tuple[Stretch, ...]
+    stretches: tuple[TrainedStretch, ...]
     step_s: Mapping[str, float]
     rounds: int
     exchange_s: float | None
@@ -56,8 +56,8 @@ class TrainingQuestion:
 class TrainingAnswer:
     """The `verdict`, what it was made by, and, where it changes something, the `plan` that has the choice."""
 
-    verdict: Verdict
-    progress: Progress
+    verdict: TrainingVerdict
+    progress: StepWorth
     drift: float | None
     plan: Plan | None
     current_s: float
@@ -72,7 +72,8 @@ class Conducting:
     """Of a run whose members train as plans say, to the end of so many `steps`."""
 
     def __init__(self, steps: int, margin: float) -> None:
-        self._history = History()
+        self._history = TrainedHistory()
+        self._last = FIRST
         self._whole = steps
         self._margin = margin
         self._step_s: dict[str, list[float]] = {}
@@ -84,13 +85,20 @@ class Conducting:
         """Of the run."""
         return max(self._whole - self._history.steps, 0)
 
-    def round_over(self, done: ReportedRound, candidate: Candidate) -> None:
-        """A round among all is over, which `candidate` was in force for."""
+    def round_over(self, done: ReportedRound, plan: Plan) -> None:
+        """A round among all is over, which went by `plan`.
+
+        Where plans take force by the next round the steps before it were still taken as they were before.
+        """
         reports = done.reports.values()
         taken = max((its.metrics.get("steps") or 0.0 for its in reports), default=0.0)
         count = int(taken) - self._history.steps
         if count < 1:
             return
+        candidate = candidate_of(plan)
+        if count != candidate.steps and count == self._last.steps:
+            candidate = self._last
+        self._last = candidate
         for member, report in done.reports.items():
             own = self._step_s.setdefault(member, [])
             own.append((report.compute_s + report.paced_s) / count)
@@ -107,6 +115,12 @@ class Conducting:
             _mean(its.metrics.get("loss") for its in reports) if candidate.steps > 1 else None,
             fmean(apart) if apart else None,
         )
+
+    @staticmethod
+    def dress(plan: Plan, in_force: Plan | None) -> Plan:
+        """The plan for members that go on to train as they do."""
+        candidate = candidate_of(in_force)
+        return replace(plan, training=candidate.training, codec=candidate.codec)
 
     def compute_s(self, steps: int) -> dict[str, float]:
         """Seconds that each member computes before a round of so many steps."""
@@ -130,7 +144,7 @@ class Conducting:
 def consider(
     asked: TrainingQuestion,
     policy: Policy,
-    dress: Callable[[Plan, View, Candidate], Plan],
+    dress: Callable[[Plan, View], Plan],
     plan: Plan,
     view: View,
     foresight: Foresight,
@@ -171,10 +185,19 @@ def consider(
     chosen = verdict.candidate
     if chosen.codec != current.codec:
         through = replace(view, model_bytes=bytes_through(chosen.codec, view.model_bytes, current.codec))
-        plan = dress(policy.replan(through, plan), through, chosen)
-    else:
-        plan = replace(plan, training=chosen.training)
+        plan = dress(policy.replan(through, plan), through)
+    plan = replace(plan, training=chosen.training, codec=chosen.codec)
     return TrainingAnswer(verdict, progress, drift, plan, seconds, situation.step_s(chosen) * chosen.steps)
+
+
+def candidate_of(plan: Plan | None) -> Candidate:
+    """How members train by a plan; before there is one, as they begin."""
+    return FIRST if plan is None or plan.training is None else Candidate.of(plan.training, plan.codec)
+
+
+def through_codec(view: View, plan: Plan | None) -> View:
+    """The view, which has the bytes of a model as it is, with those that the codec in force makes of it."""
+    return replace(view, model_bytes=bytes_through(candidate_of(plan).codec, view.model_bytes, FIRST.codec))
 
 
 def bytes_through(codec: str, model_bytes: int, through: str) -> int:

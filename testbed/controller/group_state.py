@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from testbed.controller.actions import Actions
 from testbed.controller.clocks import Clocks
-from testbed.controller.conducting import Conducting, bytes_through
+from testbed.controller.conducting import Conducting, TrainingQuestion, candidate_of, through_codec
 from testbed.controller.epochs import Epochs
 from testbed.controller.identity import Identities
 from testbed.controller.knowledge import Knowledge
@@ -18,7 +17,9 @@ from testbed.controller.round_log import RoundLog
 from testbed.controller.spec import ControllerSpec, PlanningSpec
 from testbed.plan import Plan
 from testbed.planning import Policy, PolicyError, View
-from testbed.planning.conductor import FIRST, Candidate
+
+#: The newest rounds that say how long exchanges take.
+NEWEST = 3
 
 
 class GroupState:
@@ -51,20 +52,22 @@ class GroupState:
     def rounds_left(self) -> int:
         """Rounds still to come, as the jobs have it, at the pace of the plan in force."""
         if self.conducting is not None:
-            return self.conducting.steps_left // self.candidate.steps
+            return self.conducting.steps_left // candidate_of(self.plans.in_force).steps
         return self._rounds - self.rounds.count
 
-    @property
-    def candidate(self) -> Candidate:
-        """How members train where that is conducted, by the plan in force."""
-        plan = self.plans.in_force
-        return FIRST if plan is None or plan.training is None else Candidate.of(plan.training, plan.codec)
+    def training_question(self) -> TrainingQuestion | None:
+        """What there is to consider of how members train; None where that is not conducted."""
+        if self.conducting is None:
+            return None
+        epoch = self.plans.plan.epoch
+        newest = [its.seconds for its in self.rounds.complete[-NEWEST:] if its.epoch == epoch]
+        return self.conducting.question(newest, self.rounds.under(epoch))
 
     def view(self, now: float, joins: str = "") -> View:
         """What is known of the network, as far as it is that of those who are there, and of one that `joins`."""
         view = self.knowledge.view(now)
         if self.conducting is not None:
-            view = replace(view, model_bytes=bytes_through(self.candidate.codec, view.model_bytes, FIRST.codec))
+            view = through_codec(view, self.plans.in_force)
         names = self.membership.present | ({joins} if joins else set())
         return view if names == set(view.names) else view.among(names)
 
@@ -75,16 +78,12 @@ class GroupState:
     def dress(self, plan: Plan, view: View) -> Plan:
         """A policy's plan with what is not the policy's business; PolicyError when it is none for this run. Members go
         on to train as they do."""
-        return self.dress_for(plan, view, self.candidate)
-
-    def dress_for(self, plan: Plan, view: View, candidate: Candidate) -> Plan:
-        """The same, for members that train otherwise where that is conducted."""
         if self._elastic and plan.groups:
             raise PolicyError(f"{plan.policy}: its plans have groups, and an elastic run has none")
         dressed = self.planning.dress(plan, view)
         if self.conducting is None:
             return dressed
-        return replace(dressed, training=candidate.training, codec=candidate.codec)
+        return self.conducting.dress(dressed, self.plans.in_force)
 
     def speeds(self, rates: dict[str, float]) -> dict[str, float]:
         """Members' samples per second as parts of what their jobs declare, where those declare any."""

@@ -15,14 +15,13 @@ from pathlib import Path
 
 from testbed.controller.actions import Actions, Announce, Background
 from testbed.controller.allowance import Allowance
-from testbed.controller.conducting import TrainingQuestion
 from testbed.controller.decision import Decision, Rules
 from testbed.controller.decision_log import DecisionLog, DecisionRecord
 from testbed.controller.group_state import GroupState
 from testbed.controller.network_monitor import NetworkMonitor
 from testbed.controller.plan_requests import PlanRequest, PlanRequests
 from testbed.controller.plan_swaps import PlanSwaps
-from testbed.controller.proposal import NEWEST, Proposal, Question, propose
+from testbed.controller.proposal import Proposal, Question, propose
 from testbed.controller.track_record import TrackRecord
 from testbed.plan import Plan
 from testbed.planning import Pair, PhysicalLink, Policy, predict
@@ -142,7 +141,11 @@ class Planner:
         now, self._considered = self._group.clocks.unix(), self._group.clocks.monotonic()
         planning, knowledge, rounds = self._group.planning, self._group.knowledge, self._group.rounds
         current, conducting = self._group.plans.plan, self._group.conducting
-        compute_s = conducting.compute_s(self._group.candidate.steps) if conducting else rounds.compute_s()
+        compute_s = (
+            conducting.compute_s(current.training.local_steps if current.training else 1)
+            if conducting
+            else rounds.compute_s()
+        )
         past = self._track.past
         if conducting is not None:  # trees come back, and what members did then does not
             past = tuple(replace(plan, training=current.training, codec=current.codec) for plan in past)
@@ -155,27 +158,19 @@ class Planner:
             foresight=replace(self._track.foresight, compute_s=compute_s),
             network_changed=request.reason == "network",
             anyway=f"{request.joins} comes" if request.joins else "forced" if request.reason == "forced" else "",
-            training=self._training_question(current) if request.reason in ("period", "network") else None,
+            training=self._group.training_question() if request.reason in ("period", "network") else None,
         )
         rules = Rules(1.0 if planning.hold else planning.margin, planning.dwell_rounds)  # nothing saves all of a round
         work = partial(
             propose,
             request.policy or self.policy,
             self._group.dress,
-            self._group.dress_for,
             rules,
             question,
             self._group.clocks.processor,
         )
         asked = (request, question.current, self._declarations, rounds.count)
         yield Background(work, partial(self._thought, *asked))
-
-    def _training_question(self, current: Plan) -> TrainingQuestion | None:
-        if self._group.conducting is None:
-            return None
-        rounds = self._group.rounds
-        newest = [its.seconds for its in rounds.complete[-NEWEST:] if its.epoch == current.epoch]
-        return self._group.conducting.question(newest, rounds.under(current.epoch))
 
     def _thought(self, request: PlanRequest, last: Plan, declarations: int, rounds: int, proposal: Proposal) -> Actions:
         """Adopt what was proposed in place of the `last` plan, if it is worth that."""

@@ -12,7 +12,6 @@ from testbed.controller.foresight import Foresight
 from testbed.controller.plan_judge import Doubts, PlanJudge
 from testbed.plan import Plan
 from testbed.planning import Policy, PolicyError, View
-from testbed.planning.conductor import Candidate
 
 #: The newest rounds that a plan's correction is learned from: the view is of now.
 NEWEST = 3
@@ -57,14 +56,9 @@ class Proposal:
 Dress = Callable[[Plan, View], Plan]
 
 
-#: The same for members that are to train so.
-DressFor = Callable[[Plan, View, Candidate], Plan]
-
-
 def propose(
     policy: Policy,
     dress: Dress,
-    dress_for: DressFor,
     rules: Rules,
     question: Question,
     processor: Callable[[], float],
@@ -74,12 +68,12 @@ def propose(
     began_s = processor()
     proposal = _propose(policy, dress, rules, question)
     if question.training is not None:
-        proposal = _conducted(proposal, question.training, policy, dress_for, question)
+        proposal = _conducted(proposal, question.training, policy, dress, question)
     return replace(proposal, seconds=processor() - began_s)
 
 
 def _conducted(
-    proposal: Proposal, training: TrainingQuestion, policy: Policy, dress: DressFor, asked: Question
+    proposal: Proposal, training: TrainingQuestion, policy: Policy, dress: Dress, asked: Question
 ) -> Proposal:
     """The proposal with what members had best do between rounds; trees that are to change anyway change with that."""
     trees = proposal.plan if proposal.decision.adopt and proposal.plan is not None else asked.current

@@ -17,7 +17,6 @@ from testbed.run import view
 from testbed.run.assignments import assignment_of, graph_of, policy_options, site_period
 from testbed.run.service import ADDRESS, ControllerProcess
 from testbed.schemes.assignment import GossipAssignment
-from testbed.schemes.choice import CHOSEN_LIVE
 from testbed.spec.experiment import Experiment
 from testbed.spec.topology import Worker
 from testbed.workload import Workload
@@ -89,7 +88,7 @@ class Jobs:
             margin=spec.controller.margin,
             dwell_rounds=spec.controller.dwell,
             hold=spec.controller.hold,
-            conducted=spec.sync.strategy == CHOSEN_LIVE,
+            conducted=spec.sync.scheme.conducted,
         )
 
     def _job(self, worker: Worker, index: int) -> Job:

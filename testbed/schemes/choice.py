@@ -11,9 +11,6 @@ from testbed.schemes import SCHEMES, named
 from testbed.schemes.options import Misfit, Options
 from testbed.schemes.scheme import Scheme
 
-#: The scheme that plans choose for.
-CHOSEN_LIVE = "auto"
-
 
 @dataclass(frozen=True)
 class SchemeChoice:
@@ -31,7 +28,7 @@ class SchemeChoice:
             raise ValueError(
                 f"{name}: its members gossip, each in a loop of its own; write instead: one of {_others()}"
             )
-        if name == CHOSEN_LIVE:
+        if scheme.conducted:
             raise ValueError(f"{name}: an experiment's controller chooses for it; write instead: one of {_others()}")
         if unknown := [option for option in options if option not in scheme.fields]:
             takes = ", ".join(scheme.fields)
@@ -68,7 +65,7 @@ class SchemeChoice:
 
 def _others() -> str:
     """The schemes that can be around a loop's steps."""
-    return ", ".join(one.name for one in SCHEMES.values() if one.exchange == "all-reduce" and one.name != CHOSEN_LIVE)
+    return ", ".join(one.name for one in SCHEMES.values() if one.exchange == "all-reduce" and not one.conducted)
 
 
 def _value(text: str) -> Any:

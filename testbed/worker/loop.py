@@ -104,7 +104,7 @@ def train(session: sync.Session, work: Workload, model: Learner) -> dict[str, fl
         if session.plan.training is not None:
             told |= {**followed, "steps": float(number)}
         if session.report(told, spent.compute_s, spent.slept_s, spent.late_s, drift):
-            spent, described, drift, followed = Spent(), {}, strategy.drift(), {}
+            spent, described, drift = Spent(), {}, strategy.drift()
     return metrics
 
 

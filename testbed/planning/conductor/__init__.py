@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from testbed.planning.conductor.candidate import FIRST, Candidate, candidates
-from testbed.planning.conductor.choice import Situation, Terms, Verdict, choose
-from testbed.planning.conductor.history import History, Stretch
-from testbed.planning.conductor.progress import Progress, learn
+from testbed.planning.conductor.choice import CandidateTerms, Situation, TrainingVerdict, choose
+from testbed.planning.conductor.history import TrainedHistory, TrainedStretch
+from testbed.planning.conductor.progress import StepWorth, learn
 
 __all__ = [
     "FIRST",
     "Candidate",
-    "History",
-    "Progress",
+    "CandidateTerms",
     "Situation",
-    "Stretch",
-    "Terms",
-    "Verdict",
+    "StepWorth",
+    "TrainedHistory",
+    "TrainedStretch",
+    "TrainingVerdict",
     "candidates",
     "choose",
     "learn",

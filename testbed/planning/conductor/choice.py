@@ -4,8 +4,8 @@
 
 τ is known within a factor: s of its logarithm comes from what is not known of η and of the network. With the logarithm
 X ~ N(d, s²) of how many times faster another candidate is than the one in force, of a second that it replaces it saves
-1 - e^-X: in the mean Φ(d/s) - e^(s²/2-d) Φ(d/s - s) where that is a saving, and costs as much as the same with all signs
-turned where it is none.
+1 - e^-X: where that is a saving Φ(d/s) - e^(s²/2-d) Φ(d/s - s) in the mean. Where it is none it costs e^-X - 1, in the
+mean e^(s²/2-d) Φ(s - d/s) - Φ(-d/s).
 
  - It is gone over to where it surely saves the margin.
  - It is tried where that may well be so, and knowing it pays: what it may save of all the time that is left is more
@@ -25,7 +25,7 @@ from math import erf, exp, log
 from typing import Any
 
 from testbed.planning.conductor.candidate import FIRST, Candidate
-from testbed.planning.conductor.progress import Progress
+from testbed.planning.conductor.progress import StepWorth
 
 #: At the end of equal samples the loss may be above flat all-reduce's by so much of it.
 SAMPLES = 0.02
@@ -79,7 +79,7 @@ class Situation:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class CandidateTerms:
     """A candidate as it was judged: what it takes, what that is worth, and how it stands to the one in force.
 
     worth       η, of a step; its logarithm is off by `spread`
@@ -101,14 +101,14 @@ class Terms:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class TrainingVerdict:
     """What members had best do from now on, and why; all `terms`, the best first. A `trial` is to learn its worth."""
 
     candidate: Candidate
     change: bool
     trial: bool
     why: str
-    terms: tuple[Terms, ...]
+    terms: tuple[CandidateTerms, ...]
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -124,7 +124,7 @@ class Verdict:
 @dataclass(frozen=True, slots=True)
 class _Judged:
     candidate: Candidate
-    terms: Terms
+    terms: CandidateTerms
     ahead: float  # d
     off: float  # s
     above: float  # the part of flat all-reduce's final loss by which its own is higher
@@ -146,7 +146,7 @@ class _Judged:
         return _below(self.ahead, self.off)
 
 
-def choose(situation: Situation, progress: Progress, among: Iterable[Candidate]) -> Verdict:
+def choose(situation: Situation, progress: StepWorth, among: Iterable[Candidate]) -> TrainingVerdict:
     """Judge all candidates, the one in force and flat all-reduce among them, and choose one."""
     judged = [_judge(candidate, situation, progress) for candidate in among]
     by = {one.candidate: one for one in judged}
@@ -155,7 +155,7 @@ def choose(situation: Situation, progress: Progress, among: Iterable[Candidate])
     able = [one for one in able if one is current or not one.wasteful(SAMPLES / 2)]
     chosen, trial, why = _choice(situation, current, flat, able)
     terms = sorted((_with_verdict(one, chosen, current, able) for one in judged), key=lambda its: its.effective_s)
-    return Verdict(chosen.candidate, chosen is not current, trial, why, tuple(terms))
+    return TrainingVerdict(chosen.candidate, chosen is not current, trial, why, tuple(terms))
 
 
 def _choice(situation: Situation, current: _Judged, flat: _Judged, able: list[_Judged]) -> tuple[_Judged, bool, str]:
@@ -224,7 +224,7 @@ def _least_steps(candidate: Candidate) -> int:
     return 0 if candidate.scheme == FIRST.scheme else TRIAL_STEPS
 
 
-def _judge(candidate: Candidate, situation: Situation, progress: Progress) -> _Judged:
+def _judge(candidate: Candidate, situation: Situation, progress: StepWorth) -> _Judged:
     current = situation.current
     step_s, current_s = situation.step_s(candidate), situation.step_s(current)
     log_worth = progress.log_worth(candidate)
@@ -235,7 +235,7 @@ def _judge(candidate: Candidate, situation: Situation, progress: Progress) -> _J
     final = progress.loss(progress.worth + exp(log_worth) * situation.steps_left)
     flat = progress.loss(situation.steps + situation.steps_left)
     onward = progress.loss(progress.worth + situation.steps_left) * (1 + LATE)
-    terms = Terms(
+    terms = CandidateTerms(
         candidate=str(candidate),
         step_s=step_s,
         compute_s=situation.compute_s,
@@ -256,14 +256,14 @@ def _share(situation: Situation, candidate: Candidate) -> float:
     return (step_s - situation.compute_s) / step_s if step_s else 0.0
 
 
-def _with_verdict(one: _Judged, chosen: _Judged, current: _Judged, able: list[_Judged]) -> Terms:
+def _with_verdict(one: _Judged, chosen: _Judged, current: _Judged, able: list[_Judged]) -> CandidateTerms:
     words = [
         *(["chosen"] if one is chosen else []),
         *(["in force"] if one is current else []),
         *(["would end too high at equal samples"] if one.wasteful(SAMPLES / 2) else []),
         *(["no faster than flat all-reduce"] if one not in able and not one.wasteful(SAMPLES / 2) else []),
     ]
-    return Terms(**{**asdict(one.terms), "verdict": ", ".join(words)})
+    return CandidateTerms(**{**asdict(one.terms), "verdict": ", ".join(words)})
 
 
 def _normal(z: float) -> float:

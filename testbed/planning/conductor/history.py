@@ -11,7 +11,7 @@ KEPT = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class SeenLoss:
     """A mean loss over fresh batches of `weight` members, after `step` steps."""
 
     step: float
@@ -20,7 +20,7 @@ class Loss:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class TrainedStretch:
     """The steps from `began` to `ended`, all under one `candidate`, in so many `rounds`.
 
     own      by how much members' losses fell in their local steps, each at its own parameters, in sum over rounds
@@ -33,7 +33,7 @@ class Stretch:
     candidate: Candidate
     began: int
     ended: int
-    losses: tuple[Loss, ...] = ()
+    losses: tuple[SeenLoss, ...] = ()
     rounds: int = 0
     own: float = 0.0
     merged: float = 0.0
@@ -47,16 +47,16 @@ class Stretch:
 
 
 @dataclass(slots=True)
-class History:
+class TrainedHistory:
     """Gathers rounds into stretches; `steps` were taken in all of them."""
 
     steps: int = 0
-    _stretches: list[Stretch] = field(default_factory=list)
+    _stretches: list[TrainedStretch] = field(default_factory=list)
     _before: tuple[float, float] | None = None  # the loss that all held before the last round, and members' own in it
     _merges: int = 0
 
     @property
-    def stretches(self) -> tuple[Stretch, ...]:
+    def stretches(self) -> tuple[TrainedStretch, ...]:
         """All so far."""
         return tuple(self._stretches)
 
@@ -86,7 +86,7 @@ class History:
         self._before = (agreed, own) if candidate.steps > 1 and agreed is not None and own is not None else None
         losses = stretch.losses
         if agreed is not None:
-            losses = _thinned((*losses, Loss(float(self.steps), agreed, float(members))))
+            losses = _thinned((*losses, SeenLoss(float(self.steps), agreed, float(members))))
         if apart is not None:
             self._merges += 1
             apart = (stretch.apart or 0.0) + (apart - (stretch.apart or 0.0)) / self._merges
@@ -99,14 +99,14 @@ class History:
         )
         self.steps = steps
 
-    def _stretch(self, candidate: Candidate) -> Stretch:
+    def _stretch(self, candidate: Candidate) -> TrainedStretch:
         if not self._stretches or self._stretches[-1].candidate != candidate:
-            self._stretches.append(Stretch(candidate, self.steps, self.steps))
+            self._stretches.append(TrainedStretch(candidate, self.steps, self.steps))
             self._before, self._merges = None, 0
         return self._stretches[-1]
 
 
-def _thinned(losses: tuple[Loss, ...]) -> tuple[Loss, ...]:
+def _thinned(losses: tuple[SeenLoss, ...]) -> tuple[SeenLoss, ...]:
     if len(losses) <= KEPT:
         return losses
     return (
@@ -114,7 +114,7 @@ def _thinned(losses: tuple[Loss, ...]) -> tuple[Loss, ...]:
     )
 
 
-def _joined(one: Loss, other: Loss) -> Loss:
+def _joined(one: SeenLoss, other: SeenLoss) -> SeenLoss:
     weight = one.weight + other.weight
     part = other.weight / weight
-    return Loss(one.step + (other.step - one.step) * part, one.value + (other.value - one.value) * part, weight)
+    return SeenLoss(one.step + (other.step - one.step) * part, one.value + (other.value - one.value) * part, weight)

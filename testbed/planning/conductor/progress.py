@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from testbed.planning.conductor.candidate import FIRST, Candidate
-from testbed.planning.conductor.history import Loss, Stretch
+from testbed.planning.conductor.history import SeenLoss, TrainedStretch
 
 Vector = NDArray[np.float64]
 
@@ -58,7 +58,7 @@ _NAMES = ("horizon", *OUTER)
 
 
 @dataclass(frozen=True)
-class Progress:
+class StepWorth:
     """What was learned: `values` of the unknowns, and their `covariance`. `worth` is E of all steps so far."""
 
     values: Vector
@@ -77,7 +77,7 @@ class Progress:
         variance = max(float(slope @ self.covariance @ slope), 0.0)
         if candidate.codec != beside.codec:
             variance += CODEC[candidate.codec][1] ** 2 + CODEC[beside.codec][1] ** 2
-        return variance**0.5
+        return float(variance**0.5)
 
     def loss(self, worth: float) -> float:
         """That at parameters all hold after steps worth so much."""
@@ -97,7 +97,7 @@ class Progress:
         return {**found, "loss": self.loss(self.worth), "losses": float(self.losses)}
 
 
-def learn(stretches: Sequence[Stretch]) -> Progress:
+def learn(stretches: Sequence[TrainedStretch]) -> StepWorth:
     """What so much of training teaches; of none, what is believed of any task."""
     losses = [loss for stretch in stretches for loss in stretch.losses]
     scale = (losses[0].value, min(loss.value for loss in losses)) if losses else (1.0, 1.0)
@@ -116,7 +116,7 @@ def learn(stretches: Sequence[Stretch]) -> Progress:
     covariance = np.linalg.inv(found.jac.T @ found.jac)
     ended = np.array([float(stretches[-1].ended)]) if stretches else np.zeros(1)
     worth = float(_worth(found.x, stretches, ended)[0])
-    return Progress(found.x, covariance, scale, worth, len(losses))
+    return StepWorth(found.x, covariance, scale, worth, len(losses))
 
 
 def _curve(values: Vector, worth: Vector, scale: tuple[float, float]) -> Vector:
@@ -126,7 +126,7 @@ def _curve(values: Vector, worth: Vector, scale: tuple[float, float]) -> Vector:
     return least + first * (1 + np.maximum(worth, 0.0) / exp(bend)) ** -exp(min(power, 3.0))
 
 
-def _worth(values: Vector, stretches: Sequence[Stretch], steps: Vector) -> Vector:
+def _worth(values: Vector, stretches: Sequence[TrainedStretch], steps: Vector) -> Vector:
     """E after so many steps."""
     total = np.zeros_like(steps)
     for stretch in stretches:
@@ -159,7 +159,7 @@ def _slope(values: Vector, candidate: Candidate) -> Vector:
     return slope
 
 
-def _noise(stretches: Sequence[Stretch]) -> Vector:
+def _noise(stretches: Sequence[TrainedStretch]) -> Vector:
     """How far each loss may be off: by what neighbours differ from the line through those beside them, and MISFIT."""
     apart, every = [], [loss for stretch in stretches for loss in stretch.losses]
     for stretch in stretches:
@@ -170,7 +170,7 @@ def _noise(stretches: Sequence[Stretch]) -> Vector:
     return np.array([(single**2 / loss.weight + (MISFIT * loss.value) ** 2) ** 0.5 for loss in every])
 
 
-def _off_line(one: Loss, middle: Loss, other: Loss) -> float:
+def _off_line(one: SeenLoss, middle: SeenLoss, other: SeenLoss) -> float:
     """How far the middle is off the line through its neighbours, as it would be for losses of one member each."""
     part = (middle.step - one.step) / (other.step - one.step) if other.step > one.step else 0.5
     off = middle.value - one.value - (other.value - one.value) * part
@@ -178,7 +178,7 @@ def _off_line(one: Loss, middle: Loss, other: Loss) -> float:
     return float(off / variance**0.5)
 
 
-def _hints(stretches: Sequence[Stretch]) -> Iterator[tuple[float, float]]:
+def _hints(stretches: Sequence[TrainedStretch]) -> Iterator[tuple[float, float]]:
     """Horizons' logarithms that merging tells of, and how sure they are. Local SGD alone: an outer optimizer moves on
     by more than the mean change."""
     for stretch in stretches:

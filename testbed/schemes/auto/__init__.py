@@ -31,5 +31,6 @@ SCHEME = Scheme(
     options=AutoOptions,
     exchange="all-reduce",
     planned=True,
+    conducted=True,
     source="ours: docs/conductor.md",
 )
