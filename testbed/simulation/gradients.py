@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 
 import torch
 
+from testbed.emulation import documentation
 from testbed.emulation.image import digits_folder
 from testbed.protocol import Job
 from testbed.schemes import named
@@ -169,5 +170,6 @@ def learning_together(jobs: Mapping[str, Job]) -> Iterator[RealLearning]:
     """The members of these jobs, while inside. EmulationError when the digits cannot be made."""
     with TemporaryDirectory() as folder:
         (Path(folder) / "digits").symlink_to(digits_folder())
+        documentation.link_into(Path(folder))
         with closing(RealLearning(jobs, Path(folder))) as learning:
             yield learning
