@@ -17,9 +17,9 @@ DIGITS_TEST_SHARE = 0.2
 TEXT_TEST_SHARE = 0.1
 #: Characters that the text model looks back on.
 CONTEXT = 64
-#: Held out of each part of the documentation: 1,000 windows of its 218,000 in all, for an evaluation costs as much as
-#: 300 samples' steps.
-DOCUMENTATION_TEST_WINDOWS = 100
+#: Held out of each part of the documentation: 300 windows of its 218,000 in all, which cost as much as 100 samples'
+#: steps and fit into the pause of a step of half a second.
+DOCUMENTATION_TEST_WINDOWS = 30
 #: New lines and what ASCII can print: the documentation is made of nothing else.
 DOCUMENTATION_CHARACTERS = 96
 #: Text has no labels; where it comes from stands in for them when it is shared out unevenly.

@@ -201,12 +201,12 @@ def documented(folder: Path, text: bytes, sha256: str) -> Path:
 def test_documentation_is_numbers_of_its_characters(tmp_path: Path) -> None:
     text = b"".join(b"%d: ~ and\n" % number for number in range(10_000))
     found = data.documentation(documented(tmp_path, text, hashlib.sha256(text).hexdigest()), context=8)
-    assert (found.classes, found.test_labels) == (96, [label for label in range(10) for _ in range(100)])
+    assert (found.classes, found.test_labels) == (96, [label for label in range(10) for _ in range(30)])
     first = found.inputs[:2].flatten()
     assert bytes(10 if number == 0 else number + 31 for number in first.tolist()) == text[:16]
     assert torch.equal(found.inputs[0][1:], found.targets[0][:-1])
     part = len(text) // 10 // 8 * 8
-    held = torch.cat([found.inputs[found.labels.index(9) :].flatten(), found.test_inputs[-100:].flatten()])
+    held = torch.cat([found.inputs[found.labels.index(9) :].flatten(), found.test_inputs[-30:].flatten()])
     assert part - 8 - 1 <= len(held) <= part, "what is held out of a part is not learned from"
 
 
