@@ -25,18 +25,24 @@ from testbed.trace.trace import LEAST_RATE_BPS, MOST_RATE_BPS, TraceError
 
 Model = Literal["cnn", "svm", "gpt-small", "gpt", "gpt-medium", "synthetic"]
 
-#: What each model learns from; a data set that does not fit its model is an error.
-DATASETS = {
-    "cnn": "digits",
-    "svm": "digits",
-    "gpt-small": "text",
-    "gpt": "text",
-    "gpt-medium": "text",
-    "synthetic": "none",
+#: What each model may learn from, the first unless another is named; a data set that does not fit is an error.
+_TEXTS = ("text", "documentation")
+DATASETS: Mapping[str, tuple[str, ...]] = {
+    "cnn": ("digits",),
+    "svm": ("digits",),
+    "gpt-small": _TEXTS,
+    "gpt": _TEXTS,
+    "gpt-medium": _TEXTS,
+    "synthetic": ("none",),
 }
 
 #: Parameters of the models that have a size of their own; planning knows a round's bytes by it before it begins.
-PARAMETERS = {"cnn": 151_306, "svm": 650, "gpt-small": 116_864, "gpt": 825_856, "gpt-medium": 2_719_872}
+PARAMETERS = {"cnn": 151_306, "svm": 650, "gpt-small": 116_864, "gpt": 825_856, "gpt-medium": 2_716_800}
+#: Of a GPT: its blocks, their width, and the elements of a block's matrices and those in and out of them, in widths.
+_GPTS = {"gpt-small": (2, 64), "gpt": (4, 128), "gpt-medium": (6, 192)}
+_MATRICES, _SIDES = 12, 16
+#: The text's characters that the documentation does not have: each is a row of the embedding and one of the head.
+_FEWER_CHARACTERS = 7
 
 
 RATES_IN_WORDS = f"from {LEAST_RATE_BPS:g} to {MOST_RATE_BPS:g} bit/s"
@@ -56,31 +62,53 @@ class PartitionSection(Strict):
 
 
 class TrainSection(Strict):
-    """What is trained. `parameters` sizes the `synthetic` model, whose gradients are random but sent for real."""
+    """What is trained. `parameters` sizes the `synthetic` model, whose gradients are random but sent for real.
+
+    With a `rank` a GPT's matrices stay as the seed draws them and learn changes of that rank (LoRA), which travel.
+    """
 
     model: Model
-    dataset: Literal["digits", "text", "none"] | None = None
+    dataset: Literal["digits", "text", "documentation", "none"] | None = None
     batch: int = Field(default=32, ge=1, le=1_000_000)
     optimizer: OptimizerSection = OptimizerSection()
     rounds: int = Field(ge=1, lt=2**31)
     partition: PartitionSection = PartitionSection()
     evaluate_every: int = Field(default=10, ge=1)
     parameters: int | None = Field(default=None, ge=1, le=10**11)
+    rank: int | None = Field(default=None, ge=1)
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        needed = DATASETS[self.model]
-        if self.dataset not in (None, needed):
-            raise misfit("dataset", f"the model {self.model} does not learn from {self.dataset}", needed)
+        fitting = DATASETS[self.model]
+        if self.dataset not in (None, *fitting):
+            raise misfit("dataset", f"the model {self.model} does not learn from {self.dataset}", " or ".join(fitting))
         if (self.model == "synthetic") != (self.parameters is not None):
             raise misfit("parameters", "goes with `model: synthetic`, and only there", "both, or neither")
+        if self.rank is not None:
+            if self.model not in _GPTS:
+                raise misfit(
+                    "rank", f"the model {self.model} has no matrices that learn by low rank", "a GPT, or no rank"
+                )
+            if (width := _GPTS[self.model][1]) <= self.rank:
+                raise misfit("rank", f"{self.rank} is no low rank of matrices of {width} rows", f"below {width}")
         return self
+
+    @property
+    def data(self) -> str:
+        """What is learned from."""
+        return self.dataset or DATASETS[self.model][0]
 
     @property
     def model_bytes(self) -> int:
         """What one member contributes to a round: the gradient in fp32."""
-        return 4 * (self.parameters or PARAMETERS[self.model])
+        if self.parameters or self.model not in _GPTS:
+            return 4 * (self.parameters or PARAMETERS[self.model])
+        blocks, width = _GPTS[self.model]
+        spared = 2 * width * _FEWER_CHARACTERS if self.data == "documentation" else 0
+        if self.rank:
+            spared += blocks * width * (_MATRICES * width - _SIDES * self.rank)
+        return 4 * (PARAMETERS[self.model] - spared)
 
 
 def read_train(value: Any) -> Any:
