@@ -89,8 +89,8 @@ def opened(browser: Browser, page: str, link: str, size: tuple[int, int], scheme
 def moment(tab: Tab, part: float) -> Image.Image:
     """The page at a part of the run's time."""
     tab.value(
-        "(scrubber => { scrubber.value = scrubber.max * %f; scrubber.dispatchEvent(new Event('input')); })"
-        "(document.getElementById('scrubber'))" % part
+        f"(scrubber => {{ scrubber.value = scrubber.max * {part:f}; scrubber.dispatchEvent(new Event('input')); }})"
+        "(document.getElementById('scrubber'))"
     )
     tab.value(TOLD)
     return picture(tab)
