@@ -18,7 +18,7 @@ from testbed.emulation.undo import UndoStack, in_full
 from testbed.run.assignments import check_policy
 from testbed.run.conclude import conclude, failed
 from testbed.run.directory import RunDirectory
-from testbed.run.disk import shortage
+from testbed.run.disk import DISK_OF, shortage
 from testbed.run.display import Display
 from testbed.run.errors import CannotRun, RunFailed
 from testbed.run.program import run_of
@@ -86,7 +86,10 @@ def _execute(
             run = run_of(experiment, directory, display)
             outcome = run.execute(strict)
     except RunFailed as error:
-        return _failed(directory, display, in_full(error))
+        text = in_full(error)
+        if DISK_OF not in text and (short := shortage([directory.path])):  # of which what broke first could not say so
+            text = f"{short}; {text}"
+        return _failed(directory, display, text)
     except FileExistsError:
         raise  # a network of this name is up
     except OSError as error:  # of a disk, or of the connection to the engine
