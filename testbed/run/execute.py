@@ -81,7 +81,10 @@ def _execute(
             run = run_of(experiment, directory, display)
             outcome = run.execute(strict)
     except RunFailed as error:
-        return _failed(directory, display, in_full(error))
+        text = in_full(error)
+        if disk.DISK_OF not in text and (short := disk.shortage([directory.path])):  # of which what broke first could not say so
+            text = f"{short}; {text}"
+        return _failed(directory, display, text)
     except FileExistsError:
         raise  # a network of this name is up
     except OSError as error:  # of a disk, or of the connection to the engine
