@@ -21,7 +21,7 @@ from testbed.planning.conductor import (
 MEMBERS = 8
 
 #: What codecs leave of a round's exchange.
-PARTS = {"fp32": 1.0, "fp16": 0.5, "int8": 0.26}
+PARTS = {"fp32": 1.0, "fp16": 0.5, "int8": 0.26, "sparse": 0.025, "bins2": 0.06}
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Truth:
     compute_s: float
     exchange_s: float
     horizon: float
-    outer: Mapping[str, float] = field(default_factory=lambda: {"local_sgd": 1.0, "diloco": 1.0})
+    outer: Mapping[str, float] = field(default_factory=lambda: {"local_sgd": 1.0, "diloco": 1.0, "sparseloco": 0.7})
     noise: float = 0.02
 
     def exchanges(self) -> dict[str, float]:

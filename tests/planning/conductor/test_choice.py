@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from testbed.planning.conductor import FIRST, Candidate, Situation, TrainedHistory, candidates, choose, learn
 from testbed.planning.conductor.choice import SAMPLES, _above, _below
-from tests.planning.conductor.runs import Truth, conduct
+from tests.planning.conductor.runs import PARTS, Truth, conduct
 
 pytestmark = pytest.mark.unit
 
@@ -43,7 +43,9 @@ def test_where_data_conflicts_members_take_fewer_steps(seed: int) -> None:
 
 def test_a_scheme_that_does_not_pay_is_taken_back() -> None:
     """Local steps are worth a tenth here, which nobody knew: what was learned sends members back, and they stay."""
-    truth = Truth(compute_s=0.1, exchange_s=0.05, horizon=1.0, outer={"local_sgd": 0.1, "diloco": 0.1})
+    truth = Truth(
+        compute_s=0.1, exchange_s=0.05, horizon=1.0, outer={"local_sgd": 0.1, "diloco": 0.1, "sparseloco": 0.1}
+    )
     done = conduct(truth, STEPS)
     assert done.last.scheme == FIRST.scheme
     assert done.steps_under("gradients") > STEPS / 2
@@ -53,7 +55,12 @@ seconds = st.floats(1e-3, 20.0)
 
 
 @settings(max_examples=40, deadline=None)
-@given(compute_s=seconds, exchange_s=seconds, margin=st.floats(0.02, 0.5), current=st.sampled_from(list(candidates())))
+@given(
+    compute_s=seconds,
+    exchange_s=seconds,
+    margin=st.floats(0.02, 0.5),
+    current=st.sampled_from(list(candidates("muon"))),
+)
 def test_what_is_chosen_is_never_foreseen_worse_than_flat_all_reduce(
     compute_s: float, exchange_s: float, margin: float, current: Candidate
 ) -> None:
@@ -61,10 +68,10 @@ def test_what_is_chosen_is_never_foreseen_worse_than_flat_all_reduce(
     for number in range(1, 9):
         history.add(current, number * current.steps, 4, 3.0 / number, 2.9 / number if current.steps > 1 else None)
     situation = Situation(
-        compute_s, {"fp32": exchange_s, "fp16": exchange_s / 2, "int8": exchange_s / 4}, 0.1,
+        compute_s, {codec: exchange_s * part for codec, part in PARTS.items()}, 0.1,
         current=current, rounds=8, steps=history.steps, steps_left=400, elapsed_s=60.0, margin=margin,
     )  # fmt: skip
-    verdict = choose(situation, learn(history.stretches), candidates())
+    verdict = choose(situation, learn(history.stretches), candidates("muon"))
     terms = {its.candidate: its for its in verdict.terms}
     chosen, flat = terms[str(verdict.candidate)], terms[str(FIRST)]
     assert verdict.change == (verdict.candidate != current)
