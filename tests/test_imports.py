@@ -32,7 +32,7 @@ ARROWS: dict[str, set[str]] = {
     "scheme_autoload": {"schemes"},
     "schemes": {"planning", "sync", "plan", "protocol", "schema"},
     "trace": {"link", "atomic_file"},
-    "spec": {"schemes", "trace", "link", "atomic_file"},
+    "spec": {"schemes", "trace", "plan", "link", "atomic_file"},
     "planning": {"compiler", "plan", "link"},
     "telemetry": {"spec", "trace", "plan", "protocol", "link", "atomic_file"},
     "api": {"atomic_file", "unix_socket"},

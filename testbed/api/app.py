@@ -22,6 +22,7 @@ from testbed.api.models import (
     LinkPatch,
     LinkResource,
     NetworkStatus,
+    PlanOrder,
     PolicyOrder,
     ProblemAnswer,
     ReplayOrder,
@@ -174,6 +175,11 @@ def _verbs_of(subject: Subject) -> APIRouter:
     @router.put("/policy")
     async def force(order: PolicyOrder) -> VerbResult:
         await called(subject, lambda: subject.force(order.policy, order.options))
+        return VerbResult()
+
+    @router.put("/plan")
+    async def force_plan(order: PlanOrder) -> VerbResult:
+        await called(subject, lambda: subject.force_plan(order.plan))
         return VerbResult()
 
     @router.put("/graph")

@@ -88,6 +88,7 @@ class Jobs:
             margin=spec.controller.margin,
             dwell_rounds=spec.controller.dwell,
             hold=spec.controller.hold,
+            conducted=spec.sync.scheme.conducted,
         )
 
     def _job(self, worker: Worker, index: int) -> Job:

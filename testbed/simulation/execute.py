@@ -13,7 +13,8 @@ from testbed.run.conclude import conclude, failed
 from testbed.run.directory import RunDirectory
 from testbed.run.display import Display
 from testbed.run.errors import CannotRun, RunFailed
-from testbed.run.execute import Executed, Publish, in_words
+from testbed.run.execute import Executed, Publish
+from testbed.run.words import in_words
 from testbed.simulation.able import check_able
 from testbed.simulation.training import train
 from testbed.spec.experiment import Experiment

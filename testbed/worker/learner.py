@@ -51,6 +51,9 @@ class Learner(Protocol):
     def digest(self) -> str:
         """SHA-256 of all that must be the same at every member."""
 
+    def moments(self) -> list[torch.Tensor]:
+        """What the optimizer keeps of its steps."""
+
     def state_dict(self) -> dict[str, Any]:
         """Parameters and optimizer, as a member that joins the others begins from them."""
 
@@ -63,6 +66,10 @@ class Trained:
 
     _parameters: torch.Tensor
     _optimizer: optimizer.Optimizer
+
+    def moments(self) -> list[torch.Tensor]:
+        """What the optimizer keeps of its steps."""
+        return self._optimizer.moments()
 
     def state_dict(self) -> dict[str, Any]:
         """The parameters and the optimizer's own."""

@@ -146,6 +146,8 @@ def test_what_happened_was_done_by_hand(site: Site) -> None:
         ("PUT", "/network", {"file": "/no/such.yaml"}, 422),
         ("PUT", "/network", {"file": "three.yaml"}, 422),
         ("PUT", "/policy", {"policy": "mst"}, 409),
+        ("PUT", "/plan", {"plan": {}}, 409),
+        ("PUT", "/plan", {"plan": []}, 422),
         ("PUT", "/graph", {"kind": "ring"}, 409),
         ("POST", "/workers/paris-w0/kill", None, 409),
         ("POST", "/workers/paris-w0/restart", None, 409),
