@@ -21,21 +21,21 @@ class DocumentationError(EmulationError):
     """The documentation was not prepared; the text says how it is."""
 
 
-def entries(folder: Path = DOCUMENTATION) -> dict[str, Path | None]:
+def entries() -> dict[str, Path | None]:
     """What an image's build takes of it, by names; an empty folder where it was not prepared."""
-    if not (folder / INDEX).exists():
+    if not (DOCUMENTATION / INDEX).exists():
         return {"documentation": None}
-    return {f"documentation/{name}": folder / name for name in FILES}
+    return {f"documentation/{name}": DOCUMENTATION / name for name in FILES}
 
 
-def described(folder: Path = DOCUMENTATION) -> dict[str, Any]:
+def described() -> dict[str, Any]:
     """Its SHA-256, characters and packages with their versions and licences. DocumentationError where it is missing."""
     try:
-        found: dict[str, Any] = json.loads((folder / INDEX).read_text())
+        found: dict[str, Any] = json.loads((DOCUMENTATION / INDEX).read_text())
     except FileNotFoundError:
         raise DocumentationError(
-            f"The experiment learns from `dataset: documentation`, and {folder} does not hold it: `make documentation` "
-            "prepares it from packages of Debian 12."
+            f"The experiment learns from `dataset: documentation`, and {DOCUMENTATION} does not hold it: "
+            "`make documentation` prepares it from packages of Debian 12."
         ) from None
     return found
 

@@ -13,16 +13,34 @@ from testbed.emulation.documentation import DocumentationError
 pytestmark = pytest.mark.unit
 
 
-def test_an_image_has_an_empty_folder_where_none_was_prepared(tmp_path: Path) -> None:
-    assert documentation.entries(tmp_path) == {"documentation": None}
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where it would lie."""
+    monkeypatch.setattr(documentation, "DOCUMENTATION", tmp_path / "documentation")
+    (tmp_path / "documentation").mkdir()
+    return tmp_path / "documentation"
+
+
+def test_an_image_has_an_empty_folder_where_none_was_prepared() -> None:
+    assert documentation.entries() == {"documentation": None}
     with pytest.raises(DocumentationError, match="`make documentation`"):
-        documentation.described(tmp_path)
+        documentation.described()
 
 
-def test_both_files_go_into_an_image_and_the_index_into_a_manifest(tmp_path: Path) -> None:
-    (tmp_path / "documentation.json").write_text(json.dumps({"sha256": "ab", "characters": 2}))
-    assert documentation.entries(tmp_path) == {
-        "documentation/documentation.json": tmp_path / "documentation.json",
-        "documentation/text.txt": tmp_path / "text.txt",
+def test_both_files_go_into_an_image_and_the_index_into_a_manifest(folder: Path) -> None:
+    (folder / "documentation.json").write_text(json.dumps({"sha256": "ab", "characters": 2}))
+    assert documentation.entries() == {
+        "documentation/documentation.json": folder / "documentation.json",
+        "documentation/text.txt": folder / "text.txt",
     }
-    assert documentation.described(tmp_path) == {"sha256": "ab", "characters": 2}
+    assert documentation.described() == {"sha256": "ab", "characters": 2}
+
+
+def test_a_folder_of_data_sets_has_it_where_it_was_prepared(folder: Path, tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    there.mkdir()
+    documentation.link_into(there)
+    assert not list(there.iterdir())
+    (folder / "documentation.json").write_text("{}")
+    documentation.link_into(there)
+    assert (there / "documentation" / "documentation.json").read_text() == "{}"

@@ -36,7 +36,8 @@ def measure(cell: Cell, server: ForkServer | None) -> dict[str, Any]:
         else:
             outcome = run_of(experiment, directory, server).execute()
         verdict = conclude(experiment, directory, outcome)
-    return {**figures_of(directory.path, experiment), "verdict": verdict["verdict"], "reasons": verdict["reasons"]}
+    judged = {"verdict": verdict["verdict"], "reasons": verdict["reasons"]}
+    return {**figures_of(directory.path, experiment), **judged, "containers": not cell.simulated and server is None}
 
 
 def experiment_of(cell: Cell, folder: Path) -> Experiment:
