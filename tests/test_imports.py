@@ -66,12 +66,16 @@ ARROWS: dict[str, set[str]] = {
         "link",
         "atomic_file",
     },
+    "scaleout": {
+        *("run", "controller", "emulation", "planning", "telemetry", "spec", "trace", "link", "tls", "certificates"),
+        *("atomic_file", "unix_socket"),
+    },
     "result": {"run", "report"},
     "__init__": {"result", "emulation", "spec"},
     "__main__": {"cli"},
     "cli": {
         *("run", "report", "controller", "emulation", "planning", "telemetry", "spec", "trace", "plan", "link"),
-        *("api", "launch", "certificates", "compiler", "starts", "simulation"),
+        *("api", "launch", "certificates", "compiler", "starts", "simulation", "scaleout"),
     },
 }
 

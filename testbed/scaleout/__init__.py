@@ -1,0 +1,1 @@
+"""Past one machine: sweeps over many, and one network split over several."""
