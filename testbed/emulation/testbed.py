@@ -24,7 +24,7 @@ from testbed.emulation.links import Observer
 from testbed.emulation.live import LiveLinks
 from testbed.emulation.network import Network
 from testbed.emulation.replay import Replay
-from testbed.emulation.shaping import open_shaper
+from testbed.emulation.shaping import Shaper, open_shaper
 from testbed.spec.topology import Topology, Worker
 
 #: What shapes the links: the kernel's netem, a process of ours, or the first of them that works here.
@@ -133,10 +133,13 @@ class Testbed:
         self._stack.callback(label.kill_processes, self.name)  # what was started in its hosts ends with it
         with self._step("shaping backend, probed"):
             shaper = self._stack.enter_context(open_shaper(self._backend))
-        self.network = Network(self.name, self._topology, shaper, self._observer, self._fit_transport)
+        self.network = self._network(self._topology, shaper)
         self._stack.callback(self.network.stop)
         self.replay = Replay(self.network.links_in_force)
         self._stack.callback(self.replay.stop)
+
+    def _network(self, topology: Topology, shaper: Shaper) -> Network:
+        return Network(self.name, topology, shaper, self._observer, self._fit_transport)
 
     def build(self) -> None:
         """Make routers and links; they are as configured, or as their traces begin. ShapingError, SwitchError."""
