@@ -48,9 +48,9 @@ OWN = Path("/proc/self/ns/net")
 class Share:
     """What of a network is on this host; by default all of it.
 
-    `network` is the name of the whole. `host_of` maps every site that it may ever have to its host, `addresses` each host to its address on the
-    hosts' network. `mtu` is that of all emulated interfaces, on every host. `underlay` is the namespace that is the
-    host's own.
+    `network` is the name of the whole. `host_of` maps every site that it may ever have to its host, `addresses` each
+    host to its address on the hosts' network. `mtu` is that of all emulated interfaces, on every host. `underlay` is
+    the namespace that is the host's own.
     """
 
     host: str = ""

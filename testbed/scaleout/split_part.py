@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from testbed.emulation.containers import ContainerRequest, Fleet
@@ -20,37 +20,15 @@ from testbed.emulation.holders import Holders, Namespaces, idle
 from testbed.emulation.links import Observer
 from testbed.emulation.network import Network
 from testbed.emulation.probe import LinkFidelity, measure_links
-from testbed.emulation.share import Share
-from testbed.emulation.shaping import Shaper
 from testbed.emulation.swap import SwapTransaction
-from testbed.emulation.testbed import Backend, Testbed
 from testbed.link import LinkState, link_ends
-from testbed.scaleout.placing import Pair
-from testbed.scaleout.tunnel import TunnelShaper
+from testbed.scaleout.split_testbed import PartRequest, PartTestbed
 from testbed.spec.event import LinkChange
-from testbed.spec.topology import Topology
+from testbed.spec.topology import Link, Topology
 from testbed.telemetry.host import CpuMeter
 
-
-@dataclass(frozen=True)
-class PartRequest:
-    """What a host is told of the network and of its part in it.
-
-    `floors` has, for each pair of hosts, the seconds that are taken off the delay of every link cut between them.
-    """
-
-    name: str
-    topology: Topology
-    share: Share
-    floors: Mapping[Pair, float] = field(default_factory=dict)
-    backend: Backend = "auto"
-    fit_transport: bool = True
-    workers: Literal["containers", "namespaces"] = "containers"
-
-    def floor_s(self, link: str) -> float:
-        """What is taken off a link's delay; 0 where both of its sites are on one host."""
-        hosts = frozenset(self.share.host_of[site] for site in link_ends(link) if site in self.share.host_of)
-        return self.floors[hosts] if len(hosts) > 1 else 0.0
+#: The steps of a network swap: what is new is built, routes move, what is gone is removed; or all is as it was.
+SwapStep = Literal["build", "move routes", "remove", "undo"]
 
 
 @dataclass(frozen=True)
@@ -64,26 +42,6 @@ class PartFacts:
     switch: str
     kernel: str
     mtu: int
-
-
-class PartTestbed(Testbed):
-    """A testbed that holds a host's share of a network."""
-
-    def __init__(self, request: PartRequest, observer: Observer) -> None:
-        super().__init__(
-            request.topology,
-            name=request.name,
-            backend=request.backend,
-            workers=request.workers,
-            fit_transport=request.fit_transport,
-            observer=observer,
-        )
-        self._request = request
-
-    def _network(self, topology: Topology, shaper: Shaper) -> Network:
-        request = self._request
-        over = TunnelShaper(shaper, request.floor_s)
-        return Network(self.name, topology, over, self._observer, request.fit_transport, request.share)
 
 
 class HostPart:
@@ -137,12 +95,9 @@ class HostPart:
 
     def measure(self) -> dict[str, LinkFidelity]:
         """How near the links within this host are to what was asked, while nobody uses them."""
-        return measure_links(self.network, lambda _: None, self.inner_links())
-
-    def inner_links(self) -> list[str]:
-        """The directed links with both ends here."""
-        share, links = self.request.share, self.network.links_in_force.states()
-        return [name for name in links if all(map(share.has, link_ends(name)))]
+        has = self.request.share.has
+        inner = [name for name in self.network.links_in_force.states() if all(map(has, link_ends(name)))]
+        return measure_links(self.network, lambda _: None, inner)
 
     def start(self, requests: Iterable[ContainerRequest] | None = None) -> None:
         """Start this host's workers: what is asked for, or what waits for programs to be started in it."""
@@ -158,8 +113,7 @@ class HostPart:
 
     def begin(self, at_s: float) -> None:
         """Replay this part's traces from a moment on that is to come."""
-        links = self.network.topology.links.values()
-        self.testbed.replay.start([link for link in links if self.request.share.has_link(link.name)], at_s)
+        self.testbed.replay.start(self._traced(), at_s)
 
     def end(self) -> None:
         """Take all of it away. A second time does nothing."""
@@ -168,7 +122,11 @@ class HostPart:
     # Changing -----------------------------------------------------------------------------------------------------
 
     def change(self, change: LinkChange) -> LinkState:
-        """Other values for a link that begins here; the state in force then. KeyError, ShapingError."""
+        """Other values for a link that begins here; the state in force then.
+
+        KeyError for one that does not; ShapingError for a delay below the link's floor, and nothing has changed.
+        """
+        self.request.check(change)
         self.network.links_in_force.change(change)
         return self.network.links_in_force.states()[change.link]
 
@@ -180,55 +138,49 @@ class HostPart:
         """A physical pair down or up, wherever it is; this host's routes follow."""
         self.network.take(a, b, up)
 
-    def build_swap(self, topology: Topology) -> None:
-        """First step to another network: what it has more is built, and nothing passes it yet."""
-        transaction = SwapTransaction(self.network, topology, {})
-        transaction.build()
-        self._swap = transaction
+    def swap(self, step: SwapStep, topology: Topology | None = None) -> None:
+        """One step to another network, which is named in the first. Raises what went wrong; then `undo` is next.
 
-    def move_routes(self) -> None:
-        """Second step: packets take the new network's ways, and its traces are replayed."""
-        assert self._swap is not None
-        self._swap.move_routes()
+        Up to the third all can be undone; after the second packets take the new network's ways.
+        """
+        if step == "build":
+            assert topology is not None
+            self._swap = SwapTransaction(self.network, topology, {})
+        if self._swap is None:
+            return  # it never began here, so there is nothing to be undone
+        match step:
+            case "build":
+                self._swap.build()
+            case "move routes":
+                self._swap.move_routes()
+                self.testbed.replay.follow(self._traced())
+            case "remove":
+                self._swap.remove()
+                self._swap = None
+            case "undo":
+                self._swap.undo()
+                self.testbed.replay.follow(self._traced())
+                self._swap = None
+
+    def _traced(self) -> list[Link]:
+        """The links that are replayed here."""
         links = self.network.topology.links.values()
-        self.testbed.replay.follow([link for link in links if self.request.share.has_link(link.name)])
-
-    def finish_swap(self) -> None:
-        """Third step: what the old network had more is removed."""
-        assert self._swap is not None
-        self._swap.remove()
-        self._swap = None
-
-    def undo_swap(self) -> None:
-        """Instead of the third: back to the old network."""
-        if self._swap is not None:
-            self._swap.undo()
-            self._swap = None
+        return [link for link in links if link.trace is not None and self.request.share.has_link(link.name)]
 
     # Asking -------------------------------------------------------------------------------------------------------
 
-    def states(self) -> dict[str, LinkState]:
-        """The states in force, of links that begin here."""
-        return self.network.links_in_force.states()
-
     def sample(self) -> dict[str, Any]:
-        """What has arrived over links that end here, how busy those were that begin here, and how busy this host was
-        since the last sample."""
-        counters = self.network.shaper.counters()
-        own = self.network.links_in_force.states().keys() & counters.keys()
+        """What has arrived over links that end here, how busy those were that begin here, how busy this host was since
+        the last sample, and what broke, if anything did."""
+        counters, states = self.network.shaper.counters(), self.network.links_in_force.states()
+        own = states.keys() & counters.keys()
+        broken = self.network.shaper.failure() or self.testbed.replay.failure
         return {
             "clock_s": time.monotonic(),
             "bytes": self.network.arrived_bytes(),
             "shaped_bytes": {name: counters[name].bytes for name in own},
             "busy_s": {name: round(counters[name].busy_s, 4) for name in own},
+            "rate_errors": {name: error for name in own if (error := counters[name].rate_error) is not None},
             "cpu": round(self._cpu.read(), 4),
+            "broken": str(broken) if broken else None,
         }
-
-    def lateness(self) -> dict[str, list[float]]:
-        """Seconds late, of each row that came to be in force, by link."""
-        return self.network.links_in_force.lateness()
-
-    def failure(self) -> str | None:
-        """What broke of this part, if anything did."""
-        broken = self.network.shaper.failure() or self.testbed.replay.failure
-        return str(broken) if broken else None

@@ -104,8 +104,11 @@ def over_underlay(link: str, state: LinkState, floor_s: float) -> LinkState:
     floor, which a link may come to by hand.
     """
     if state.delay_s < floor_s:
-        raise ValueError(
-            f"{link} cannot have {state.delay_s * 1e3:g} ms one way: its hosts are {floor_s * 1e3:.3g} ms apart"
-        )
+        raise ValueError(too_near(link, state.delay_s, floor_s))
     queue = Queue(state.queue_bytes, "bytes") if state.queue.unit == "bdp" else state.queue
     return replace(state, delay_s=state.delay_s - floor_s, queue=queue)
+
+
+def too_near(link: str, delay_s: float, floor_s: float) -> str:
+    """Why a link cannot have a delay."""
+    return f"{link} cannot have {delay_s * 1e3:g} ms one way: its hosts are {floor_s * 1e3:.3g} ms apart"
