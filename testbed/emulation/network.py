@@ -217,16 +217,17 @@ class Network(Mininet):
         if pids is None and {one.name for one in topology.workers} != {one.name for one in self.topology.workers}:
             raise ValueError(f"{topology.file}: a swap keeps the workers of {self.topology.file}; it has others")
         if any(map(needs_single_frames, topology.links.values())):
-            self._send_single_frames()
+            self.use_single_frames()
         return SwapTransaction(self, topology, pids or {}).make(before_routes)
 
     def _observe(self, at_s: float, link: str, state: LinkState) -> None:
         self.transport.note(link, state)
         if distorted_by_offload(state):
-            self._send_single_frames()
+            self.use_single_frames()
         self._observer(at_s, link, state)
 
-    def _send_single_frames(self) -> None:
+    def use_single_frames(self) -> None:
+        """From now on no worker here sends super-packets."""
         if self.offload:
             self.offload = False
             for host in self._workers_there():

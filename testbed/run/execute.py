@@ -21,7 +21,7 @@ from testbed.run.directory import RunDirectory
 from testbed.run.disk import shortage
 from testbed.run.display import Display
 from testbed.run.errors import CannotRun, RunFailed
-from testbed.run.program import run_of
+from testbed.run.program import AnyRun, run_of
 from testbed.run.verdict import SIMULATED, host_was_short
 from testbed.spec.experiment import Experiment
 
@@ -44,7 +44,18 @@ class Executed:
 Publish = Callable[[Path], Path]
 
 
-def execute(file: Path, overrides: Mapping[str, str], strict: bool, publish: Publish, display: Display) -> Executed:
+#: Makes what executes an experiment.
+MakeRun = Callable[[Experiment, RunDirectory, Display], AnyRun]
+
+
+def execute(
+    file: Path,
+    overrides: Mapping[str, str],
+    strict: bool,
+    publish: Publish,
+    display: Display,
+    make_run: MakeRun = run_of,
+) -> Executed:
     """Run the experiment in a file. SpecError for bad input, CannotRun when this machine can't; nothing is left.
 
     `publish` is called when all else is in the run's directory.
@@ -60,7 +71,7 @@ def execute(file: Path, overrides: Mapping[str, str], strict: bool, publish: Pub
     try:
         if short := shortage([directory.path]):
             raise CannotRun(short)
-        return _execute(experiment, directory, display, strict, publish)
+        return _execute(make_run(experiment, directory, display), strict, publish)
     except (EmulationError, FileExistsError) as error:
         failed(directory, in_full(error))
         raise CannotRun(in_full(error)) from error
@@ -75,15 +86,13 @@ def execute(file: Path, overrides: Mapping[str, str], strict: bool, publish: Pub
         directory.close()
 
 
-def _execute(
-    experiment: Experiment, directory: RunDirectory, display: Display, strict: bool, publish: Publish
-) -> Executed:
+def _execute(run: AnyRun, strict: bool, publish: Publish) -> Executed:
+    experiment, directory, display = run.experiment, run.directory, run.display
     try:
         engine.connect()  # where there is none, there is nothing that it would have to take away
         with UndoStack() as stack:
             # Interrupted at the wrong moment, the way back may have missed something; this finds it by its label.
             stack.callback(_take_away, directory.id)
-            run = run_of(experiment, directory, display)
             outcome = run.execute(strict)
     except RunFailed as error:
         return _failed(directory, display, in_full(error))

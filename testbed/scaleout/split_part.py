@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -20,11 +20,12 @@ from testbed.emulation.holders import Holders, Namespaces, idle
 from testbed.emulation.links import Observer
 from testbed.emulation.network import Network
 from testbed.emulation.probe import LinkFidelity, measure_links
+from testbed.emulation.shaping.base import distorted_by_offload
 from testbed.emulation.swap import SwapTransaction
 from testbed.link import LinkState, link_ends
 from testbed.scaleout.split_testbed import PartRequest, PartTestbed
 from testbed.spec.event import LinkChange
-from testbed.spec.topology import Link, Topology
+from testbed.spec.topology import Link, SwitchName, Topology
 from testbed.telemetry.host import CpuMeter
 
 #: The steps of a network swap: what is new is built, routes move, what is gone is removed; or all is as it was.
@@ -39,7 +40,7 @@ class PartFacts:
     sites: tuple[str, ...]
     backend: str
     realtime_shaping: bool | None
-    switch: str
+    switch: SwitchName
     kernel: str
     mtu: int
 
@@ -47,8 +48,10 @@ class PartFacts:
 class HostPart:
     """One host's part. A context manager: entered it is built, left nothing of it is there.
 
-    Times are in seconds on this host's monotonic clock.
+    Times are in seconds on this host's monotonic clock. What holds its workers is `held`, once they were started.
     """
+
+    held: Holders
 
     def __init__(self, request: PartRequest, observer: Observer = lambda *_: None) -> None:
         self.request = request
@@ -93,20 +96,21 @@ class HostPart:
         """Make this host's routers, links and ends of tunnels."""
         self.testbed.build()
 
-    def measure(self) -> dict[str, LinkFidelity]:
-        """How near the links within this host are to what was asked, while nobody uses them."""
+    def measure(self, wanted: Collection[str]) -> dict[str, LinkFidelity]:
+        """How near those of the links are that lie within this host to what was asked, while nobody uses them."""
         has = self.request.share.has
-        inner = [name for name in self.network.links_in_force.states() if all(map(has, link_ends(name)))]
+        links = self.network.links_in_force.states()
+        inner = [name for name in links if name in wanted and all(map(has, link_ends(name)))]
         return measure_links(self.network, lambda _: None, inner)
 
     def start(self, requests: Iterable[ContainerRequest] | None = None) -> None:
         """Start this host's workers: what is asked for, or what waits for programs to be started in it."""
         own = [worker for worker in self.network.topology.workers if self.request.share.has(worker.site)]
         wanted = idle(own) if requests is None else requests
-        self.testbed.start(self.holders(), wanted)
+        self.held = self._holders()
+        self.testbed.start(self.held, wanted)
 
-    def holders(self) -> Holders:
-        """What holds this host's workers."""
+    def _holders(self) -> Holders:
         if self.request.workers == "namespaces":
             return Namespaces()
         return Fleet.connected(self.testbed.name, self.testbed.control)
@@ -114,6 +118,14 @@ class HostPart:
     def begin(self, at_s: float) -> None:
         """Replay this part's traces from a moment on that is to come."""
         self.testbed.replay.start(self._traced(), at_s)
+
+    def pause(self) -> None:
+        """Hold this part's traces."""
+        self.testbed.replay.pause()
+
+    def resume(self) -> None:
+        """Let them go on from where they were held."""
+        self.testbed.replay.resume(self._traced())
 
     def end(self) -> None:
         """Take all of it away. A second time does nothing."""
@@ -131,8 +143,10 @@ class HostPart:
         return self.network.links_in_force.states()[change.link]
 
     def note(self, link: str, state: LinkState) -> None:
-        """A link that begins on another host has this state now: workers' buffers here are to fit it as well."""
+        """A link that begins on another host has this state now: what workers here send is to fit it as well."""
         self.network.transport.note(link, state)
+        if distorted_by_offload(state):
+            self.network.use_single_frames()
 
     def take(self, a: str, b: str, up: bool) -> None:
         """A physical pair down or up, wherever it is; this host's routes follow."""
@@ -169,6 +183,10 @@ class HostPart:
 
     # Asking -------------------------------------------------------------------------------------------------------
 
+    def lateness(self) -> dict[str, list[float]]:
+        """Seconds late, of each row of a trace that came to be in force, by link."""
+        return self.network.links_in_force.lateness()
+
     def sample(self) -> dict[str, Any]:
         """What has arrived over links that end here, how busy those were that begin here, how busy this host was since
         the last sample, and what broke, if anything did."""
@@ -178,9 +196,7 @@ class HostPart:
         return {
             "clock_s": time.monotonic(),
             "bytes": self.network.arrived_bytes(),
-            "shaped_bytes": {name: counters[name].bytes for name in own},
-            "busy_s": {name: round(counters[name].busy_s, 4) for name in own},
-            "rate_errors": {name: error for name in own if (error := counters[name].rate_error) is not None},
+            "counters": {name: counters[name] for name in own},
             "cpu": round(self._cpu.read(), 4),
             "broken": str(broken) if broken else None,
         }

@@ -45,6 +45,10 @@ def topology(text: str) -> Topology:
     return Topology.from_value(yaml.safe_load(text), Path("andes.yaml"))
 
 
+def changed(link: str, delay: str) -> LinkChange:
+    return LinkChange.model_validate({"link": link, "delay": delay})
+
+
 @dataclass
 class Split:
     """A network in two parts, and what one asks of it."""
@@ -116,12 +120,12 @@ def test_the_largest_packet_passes_whole_and_a_larger_one_never_leaves(split: Sp
 def test_a_change_across_the_cut_is_in_force_and_one_below_the_floor_is_refused(split: Split) -> None:
     north, south = split.parts["north"], split.parts["south"]
     for part, link in ((north, "lima->quito"), (south, "quito->lima")):
-        part.change(LinkChange(link=link, delay="40ms"))
+        part.change(changed(link, "40ms"))
     split.assert_round_trip("lima-w0", "quito-w0", 2 * 40e-3 + LAN_S)
     with pytest.raises(ShapingError, match="its hosts are 2"):
-        north.change(LinkChange(link="lima->quito", delay="1ms"))
+        north.change(changed("lima->quito", "1ms"))
     for part, link in ((north, "lima->quito"), (south, "quito->lima")):
-        part.change(LinkChange(link=link, delay="10ms"))
+        part.change(changed(link, "10ms"))
     split.assert_round_trip("lima-w0", "quito-w0", 2 * 10e-3 + LAN_S)
 
 
