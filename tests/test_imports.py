@@ -53,6 +53,10 @@ ARROWS: dict[str, set[str]] = {
         *("run", "controller", "emulation", "planning", "telemetry", "spec", "schemes", "trace", "sync", "worker"),
         *("workload", "plan", "protocol", "link"),
     },
+    "scaleout": {
+        *("run", "controller", "emulation", "telemetry", "spec", "link", "tls", "certificates", "schema", "atomic_file"),
+        "unix_socket",
+    },
     "report": {
         "api",
         "run",
@@ -65,10 +69,6 @@ ARROWS: dict[str, set[str]] = {
         "schema",
         "link",
         "atomic_file",
-    },
-    "scaleout": {
-        *("run", "controller", "emulation", "planning", "telemetry", "spec", "trace", "link", "tls", "certificates"),
-        *("atomic_file", "unix_socket"),
     },
     "result": {"run", "report"},
     "__init__": {"result", "emulation", "spec"},

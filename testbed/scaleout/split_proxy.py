@@ -4,8 +4,8 @@
     /run/testbed/control.sock - proxy ==== TLS, hosts' network ==== gateway - control/<worker>/control.sock
 
 A worker finds the socket that it finds on one machine, and the controller hears it where it hears that worker: so
-neither knows of more than one host. A proxy says once whose it is; the gateway takes it from the host that has that worker,
-which both ends' certificates tell, and from no other.
+neither knows of more than one host. A proxy says once whose it is; the gateway takes it from the host that has that
+worker, which both ends' certificates tell, and from no other.
 """
 
 from __future__ import annotations

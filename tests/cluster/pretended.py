@@ -25,6 +25,7 @@ from typing import Any
 import yaml
 
 from testbed.emulation import engine
+from testbed.emulation.budget import KEPT
 from testbed.emulation.image import ensure_worker_image
 from testbed.emulation.namespace import Namespace
 from testbed.emulation.shaping import Port, open_shaper
@@ -205,6 +206,9 @@ class PretendedHosts:
     def _start_engines(self) -> None:
         """An engine each, with this checkout's image: setup.sh would need a network to make it by."""
         archive = self.folder / "image.tar"
+        if KEPT.exists():  # the hosts' budget is this machine's: they are this machine
+            for host in self.hosts.values():
+                shutil.copy(KEPT, host.state / "lib")
         subprocess.run(["docker", "save", f"--output={archive}", ensure_worker_image(engine.connect())], check=True)
         for host in self.hosts.values():
             (host.state / "etc" / "daemon.json").write_text(f'{{"cgroup-parent": "/{cgroup(host.state)}"}}')
@@ -266,7 +270,8 @@ def _mounted(folder: Path) -> bool:
 
 
 def main() -> None:
-    """Hold hosts until the input ends."""
+    """Hold hosts until the input ends, or a signal does."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     with PretendedHosts(sys.argv[1:] or ("a", "b", "c")) as pretended:
         for host in (pretended.desk, *pretended.hosts.values()):
             print(host.name, host.address, *host.command(["bash"]))
