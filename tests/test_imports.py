@@ -54,8 +54,8 @@ ARROWS: dict[str, set[str]] = {
         *("workload", "plan", "protocol", "link"),
     },
     "scaleout": {
-        *("run", "controller", "emulation", "telemetry", "spec", "link", "tls", "certificates", "schema", "atomic_file"),
-        "unix_socket",
+        *("run", "controller", "emulation", "telemetry", "spec", "link", "tls", "certificates", "schema"),
+        *("atomic_file", "unix_socket"),
     },
     "report": {
         "api",
