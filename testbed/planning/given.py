@@ -13,7 +13,7 @@ from testbed.planning.view import View
 
 @register("given")
 @dataclass(frozen=True)
-class Given(Policy):
+class GivenPlan(Policy):
     """The plan in `document`, as JSON has it (`Plan.to_json`): a run's `plans/0003.json`.
 
     Where members were lost or came since, it is no plan for those that there are, and `auto` plans. A document that is
