@@ -244,7 +244,7 @@ class ElasticGroup:
         if loss.broken and said in self._losses:
             return
         self._losses.add(said)
-        self._tell(Lost(self._settings.member, loss.peer, brief(loss.why), loss.broken))
+        self._tell(Lost(self._settings.member, loss.peer, brief(loss.why), epoch, loss.broken))
 
     # -- what a listener calls -----------------------------------------------------------------------------------------
 
