@@ -220,8 +220,8 @@ class ElasticGroup:
                 epoch=message.epoch,
                 round=self.finished if attempt is None else attempt.number,
                 over=attempt is None or attempt.whole,
-                elements=0 if attempt is None else attempt.elements,
-                final=() if attempt is None else attempt.final,
+                elements=0 if attempt is None or attempt.whole else attempt.elements,
+                final=() if attempt is None or attempt.whole else attempt.final,
             )
         self._tell(holding)
 
