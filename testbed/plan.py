@@ -380,7 +380,9 @@ class Plan:
             )
         except PlanError:
             raise
-        except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
+        except KeyError as error:
+            raise PlanError(f"not a plan: it lacks {error}") from error
+        except (TypeError, AttributeError, ValueError, OverflowError) as error:
             raise PlanError(f"not a plan: {error!r}") from error
 
     def dumps(self) -> str:

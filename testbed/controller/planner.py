@@ -80,7 +80,9 @@ class Planner:
         self._requests.ask(PlanRequest("network"))
 
     def force(self, policy: Policy) -> None:
-        """Go by `policy` from now on, and put its plan in force whatever it saves."""
+        """Go by `policy` from now on, and put its plan in force whatever it saves. PolicyError when it is none for
+        this run."""
+        policy.check(self._group.view(self._group.clocks.unix()))
         self.policy = policy
         self._requests.ask(PlanRequest("forced", policy))
 

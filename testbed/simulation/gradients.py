@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 
 import torch
 
+from testbed.emulation import documentation
 from testbed.emulation.image import digits_folder
 from testbed.plan import Plan
 from testbed.protocol import Job
@@ -57,5 +58,6 @@ def learning_together(jobs: Mapping[str, Job], plan: Callable[[], Plan]) -> Iter
     """The members of these jobs, while inside. EmulationError when the digits cannot be made."""
     with TemporaryDirectory() as folder:
         (Path(folder) / "digits").symlink_to(digits_folder())
+        documentation.link_into(Path(folder))
         with closing(RealLearning(jobs, Path(folder), plan)) as learning:
             yield learning

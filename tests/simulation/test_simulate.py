@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from pathlib import Path
 
 import pytest
 
+from testbed.emulation import documentation
 from testbed.report.record import RunRecord
+from testbed.run.errors import CannotRun
 from testbed.schemes import SCHEMES
 from testbed.spec.errors import SpecError
 from tests.simulation.experiments import simulated, write
@@ -153,3 +157,21 @@ def test_what_is_not_simulated_is_refused_by_its_name(
     with pytest.raises(SpecError, match=field):
         simulated(write(tmp_path, **values))
     assert not (tmp_path / "runs").exists()
+
+
+def test_documentation_that_was_learned_from_is_named_and_what_is_missing_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(documentation, "DOCUMENTATION", tmp_path / "documentation")
+    train = {"model": "gpt-small", "dataset": "documentation", "rank": 2, "rounds": 1, "batch": 1}
+    file = write(tmp_path, train=train)
+    with pytest.raises(CannotRun, match="`make documentation`"):
+        simulated(file, gradients=True)
+    text = bytes(range(32, 127)) * 300
+    said = {"sha256": hashlib.sha256(text).hexdigest(), "packages": {"a-doc": {"version": "1", "licence": "Expat"}}}
+    (tmp_path / "documentation").mkdir()
+    (tmp_path / "documentation" / "text.txt").write_bytes(text)
+    (tmp_path / "documentation" / "documentation.json").write_text(json.dumps(said))
+    record = simulated(file, gradients=True)
+    assert record.finished and record.manifest["data"] == said
