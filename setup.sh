@@ -3,6 +3,8 @@
 #
 #   ./setup.sh             every step that is not done yet; under 2 s when there is none
 #   ./setup.sh fuzz        what `make fuzz` needs beside it: clang, and the fuzzer for Python
+#   ./setup.sh scaleout    what `testbed cluster` and `--on ray` need beside it: Ray
+#   ./setup.sh cluster     what `make cluster-test` needs beside that: an SSH server, unpacked in build/
 #   ./setup.sh docs        what `make docs` needs beside it: MkDocs
 #   ./setup.sh lock        renew requirements.lock from the pins of pyproject.toml (`make update` does, and the images)
 #   ./setup.sh give-back   hand files that root made in this checkout to the user who called sudo
@@ -133,6 +135,12 @@ make_environment() { # make_environment PYTHON
         environment_inputs "$1" >.venv/inputs
 }
 
+# Debian's package, unpacked: installed, it would start a service.
+unpack_sshd() {
+    rm -rf build/sshd && mkdir -p build/sshd && apt-get update &&
+        (cd build/sshd && apt-get download openssh-server && dpkg -x openssh-server_*.deb .)
+}
+
 has_libfuzzer() {
     echo 'int LLVMFuzzerTestOneInput(const char *data, unsigned long size) { return data[size]; }' |
         clang -fsanitize=fuzzer -xc - -o /dev/null 2>/dev/null
@@ -195,6 +203,17 @@ if ! [ -x .venv/bin/testbed ] || [ "$(environment_inputs "$python")" != "$(cat .
     step "Python environment .venv, from $python" \
         "$PIP_REMEDY" \
         make_environment "$python"
+fi
+
+if [ "${1:-}" = scaleout ] || [ "${1:-}" = cluster ]; then
+    .venv/bin/python -c 'import ray' 2>/dev/null || step "Ray, for sweeps on machines" "$PIP_REMEDY" install_extras scaleout
+fi
+
+if [ "${1:-}" = cluster ]; then
+    [ -x build/sshd/usr/sbin/sshd ] || step "SSH server for pretended hosts, unpacked" \
+        "See that apt-get works here (its sources, the network)." \
+        unpack_sshd
+    exit
 fi
 
 if [ "${1:-}" = docs ]; then

@@ -7,9 +7,10 @@ FOLDER/NAME/authority.pem, certificate.pem, key.pem          for the machine of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
 from pathlib import Path
 
 from cryptography import x509
@@ -68,33 +69,47 @@ def make_certificates(folder: Path, members: Iterable[str]) -> Iterator[Path]:
         yield own
 
 
+def make_host_certificates(addresses: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """For each name a machine's files, by their names, out of a new authority that nobody keeps: with the machine's
+    address in its certificate, by which others call it."""
+    authority = _new_authority()
+    made = {}
+    for name, address in addresses.items():
+        key = ec.generate_private_key(ec.SECP256R1())
+        certificate = _pem(authority.certify(name, key, x509.IPAddress(ip_address(address))))
+        made[name] = {AUTHORITY: _pem(authority.certificate), CERTIFICATE: certificate, KEY: _key_pem(key)}
+    return made
+
+
 @dataclass(frozen=True, slots=True)
 class _Authority:
     certificate: x509.Certificate
     key: ec.EllipticCurvePrivateKey
 
-    def certify(self, name: str, key: ec.EllipticCurvePrivateKey) -> x509.Certificate:
-        """A certificate for a machine, which it shows whether it calls or is called."""
+    def certify(self, name: str, key: ec.EllipticCurvePrivateKey, *beside: x509.GeneralName) -> x509.Certificate:
+        """A certificate for a machine, which it shows whether it calls or is called; of its name, and those beside."""
         uses = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
         builder = _builder(name, self.certificate.subject, key, VALID)
-        builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+        builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName(name), *beside]), critical=False)
         builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         return builder.add_extension(uses, critical=True).sign(self.key, hashes.SHA256())
+
+
+def _new_authority() -> _Authority:
+    key = ec.generate_private_key(ec.SECP256R1())
+    builder = _builder("testbed authority", _named("testbed authority"), key, AUTHORITY_VALID)
+    certifying = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    return _Authority(certifying.sign(key, hashes.SHA256()), key)
 
 
 def _authority(folder: Path) -> _Authority:
     """The one that is there, or a new one."""
     own, key_file = folder / AUTHORITY, folder / AUTHORITY_KEY
     if not own.exists():
-        key = ec.generate_private_key(ec.SECP256R1())
-        subject = _named("testbed authority")
-        builder = _builder("testbed authority", subject, key, AUTHORITY_VALID)
-        certificate = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True).sign(
-            key, hashes.SHA256()
-        )
-        write_text(key_file, _key_pem(key), mode=0o600)
-        write_text(own, _pem(certificate))
-        return _Authority(certificate, key)
+        made = _new_authority()
+        write_text(key_file, _key_pem(made.key), mode=0o600)
+        write_text(own, _pem(made.certificate))
+        return made
     try:
         certificate = x509.load_pem_x509_certificate(own.read_bytes())
         loaded = load_pem_private_key(key_file.read_bytes(), password=None)

@@ -53,6 +53,10 @@ ARROWS: dict[str, set[str]] = {
         *("run", "controller", "emulation", "planning", "telemetry", "spec", "schemes", "trace", "sync", "worker"),
         *("workload", "plan", "protocol", "link"),
     },
+    "scaleout": {
+        *("run", "controller", "emulation", "telemetry", "spec", "link", "tls", "certificates", "schema"),
+        *("atomic_file", "unix_socket"),
+    },
     "report": {
         "api",
         "run",
@@ -71,7 +75,7 @@ ARROWS: dict[str, set[str]] = {
     "__main__": {"cli"},
     "cli": {
         *("run", "report", "controller", "emulation", "planning", "telemetry", "spec", "trace", "plan", "link"),
-        *("api", "launch", "certificates", "compiler", "starts", "simulation"),
+        *("api", "launch", "certificates", "compiler", "starts", "simulation", "scaleout"),
     },
 }
 

@@ -14,6 +14,7 @@ import typer
 from testbed.cli import (
     certificates,
     check,
+    cluster,
     compare,
     doctor,
     experiment,
@@ -36,6 +37,7 @@ experiment.register(app)
 compare.register(app)
 app.add_typer(trace.app, name="trace")
 app.add_typer(topology.app, name="topology")
+app.add_typer(cluster.app, name="cluster")
 
 
 @app.command()

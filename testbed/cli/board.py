@@ -64,6 +64,12 @@ class Board:
         self._left = in_words(time_left(time.monotonic() - self._began_s, made, total))
         self._show()
 
+    def lost(self, run: PlannedRun) -> None:
+        """Say that it begins anew, elsewhere."""
+        self._running.remove(run)
+        self._console.print(f"its host is lost, so it is made again: {escape(run.words)}", highlight=False)
+        self._show()
+
     @property
     def _planned(self) -> int:
         return len(self._compared.planned)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,7 +18,16 @@ if TYPE_CHECKING:
     from testbed.run.compared import Compared
     from testbed.run.display import Display
     from testbed.run.execute import Executed
-    from testbed.run.sweep import Execute
+    from testbed.run.sweep import Make
+
+
+class Cluster(StrEnum):
+    """What runs on several machines."""
+
+    RAY = "ray"
+
+
+On = Annotated[Cluster | None, typer.Option("--on", help="the hosts of the cluster that is up; here if left out")]
 
 
 def register(app: typer.Typer) -> None:
@@ -33,13 +44,13 @@ def compare(
     strict: Strict = False,
     quiet: Quiet = False,
     json_: Annotated[bool, typer.Option("--json", help="one JSON object; progress goes to the error output")] = False,
+    on: On = None,
 ) -> None:
     """Run an experiment under several policies, each with the same seeds and traces, and set them side by side."""
     from testbed.cli.board import Board
     from testbed.cli.tables import print_comparison
     from testbed.run.compare import Variant, planned_comparison
     from testbed.run.compared import Compared
-    from testbed.run.sweep import one_after_another
 
     changes = overrides(set_)
     try:
@@ -51,8 +62,7 @@ def compare(
     with ended_in_words():
         planned = planned_comparison(experiment, variants, numbers, changes)
         with Board(display.console, Compared(planned, {})) as board:
-            execute = _execute(strict, display)
-            made = {run.key: done for run, done in one_after_another(experiment, planned, execute, board)}
+            made = {run.key: done for run, done in _make(on, strict, display)(experiment, planned, board)}
         compared = Compared(planned, made)
         side_by_side = _side_by_side(compared)
     if json_:
@@ -68,6 +78,7 @@ def sweep(
     resume: Annotated[bool, typer.Option("--resume", help="only the runs that no earlier sitting completed")] = False,
     strict: Strict = False,
     quiet: Quiet = False,
+    on: On = None,
 ) -> None:
     """Run an experiment at each combination of its axes' points, with each seed, so many times."""
     from testbed.cli.board import Board
@@ -79,21 +90,26 @@ def sweep(
     with ended_in_words():
         loaded = Sweep.load(file)
         compared, folder = make_sweep(
-            loaded, resume, _execute(strict, display), lambda planned: Board(display.console, planned)
+            loaded, resume, _make(on, strict, display), lambda planned: Board(display.console, planned)
         )
     print_comparison(compared)
     out.print(f"  in figures: {folder}/points.csv, and run by run {folder}/runs.csv", markup=False)
     _exit(compared, strict)
 
 
-def _execute(strict: bool, display: Display) -> Execute:
-    """What makes a run on this machine."""
+def _make(on: Cluster | None, strict: bool, display: Display) -> Make:
+    """What makes runs: this machine one after another, or the hosts of a cluster."""
+    if on is not None:
+        from testbed.scaleout.sweep_on_ray import OnRay
+
+        return OnRay(strict)
     from testbed.run.execute import execute
+    from testbed.run.sweep import one_after_another
 
     def made(file: Path, changes: Mapping[str, str]) -> Executed:
         return execute(file, changes, strict, page, display)
 
-    return made
+    return partial(one_after_another, made)
 
 
 def _side_by_side(compared: Compared) -> Path | None:

@@ -28,7 +28,6 @@ from testbed.planning.conductor import (
     choose,
     learn,
 )
-from testbed.planning.conductor.candidate import CODECS
 
 #: Rounds over which it is looked how long members compute.
 COMPUTED = 8
@@ -50,6 +49,7 @@ class TrainingQuestion:
     steps_left: int
     elapsed_s: float
     margin: float
+    optimizer: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +69,14 @@ class TrainingAnswer:
 
 
 class Conducting:
-    """Of a run whose members train as plans say, to the end of so many `steps`."""
+    """Of a run whose members train as plans say, to the end of so many `steps`, each by an `optimizer`."""
 
-    def __init__(self, steps: int, margin: float) -> None:
+    def __init__(self, steps: int, margin: float, optimizer: str) -> None:
         self._history = TrainedHistory()
         self._last = FIRST
         self._whole = steps
         self._margin = margin
+        self._optimizer = optimizer
         self._step_s: dict[str, list[float]] = {}
         self._began_s: float | None = None
         self._ended_s = 0.0
@@ -138,6 +139,7 @@ class Conducting:
             steps_left=self.steps_left,
             elapsed_s=0.0 if self._began_s is None else self._ended_s - self._began_s,
             margin=self._margin,
+            optimizer=self._optimizer,
         )
 
 
@@ -158,8 +160,9 @@ def consider(
         return None
     current = Candidate.of(plan.training, plan.codec)
     idle = replace(foresight, compute_s={})
+    among = dict.fromkeys((FIRST, current, *candidates(asked.optimizer)))
     simulated = {}
-    for codec in {*CODECS, current.codec}:
+    for codec in sorted({its.codec for its in among}):
         through = replace(view, model_bytes=bytes_through(codec, view.model_bytes, current.codec))
         simulated[codec] = idle.simulated(plan, through)
     foreseen, off = foresight.correction(plan)
@@ -177,7 +180,7 @@ def consider(
         elapsed_s=asked.elapsed_s,
         margin=asked.margin,
     )
-    verdict = choose(situation, progress, {FIRST: None, current: None, **dict.fromkeys(candidates())})
+    verdict = choose(situation, progress, among)
     drift = asked.stretches[-1].apart
     seconds = situation.step_s(current) * current.steps
     if not verdict.change:

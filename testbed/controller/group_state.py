@@ -39,7 +39,8 @@ class GroupState:
         self.plans = PlanHistory(Epochs(out / "epochs.json"), clocks)
         self.rounds = RoundLog(self._expected)
         self.knowledge = Knowledge(planning.view)
-        self.conducting = Conducting(spec.rounds, planning.margin) if planning.conducted else None
+        optimizer = str(next(iter(spec.jobs.values())).workload.get("optimizer", ""))
+        self.conducting = Conducting(spec.rounds, planning.margin, optimizer) if planning.conducted else None
         self._elastic = spec.elastic is not None
         self._rounds = spec.rounds
 

@@ -19,7 +19,7 @@ from testbed.run.conclude import conclude, failed
 from testbed.run.directory import RunDirectory
 from testbed.run.display import Display
 from testbed.run.errors import CannotRun, RunFailed
-from testbed.run.program import run_of
+from testbed.run.program import AnyRun, run_of
 from testbed.run.words import in_words
 from testbed.spec.experiment import Experiment
 
@@ -42,7 +42,18 @@ class Executed:
 Publish = Callable[[Path], Path]
 
 
-def execute(file: Path, overrides: Mapping[str, str], strict: bool, publish: Publish, display: Display) -> Executed:
+#: Makes what executes an experiment.
+MakeRun = Callable[[Experiment, RunDirectory, Display], AnyRun]
+
+
+def execute(
+    file: Path,
+    overrides: Mapping[str, str],
+    strict: bool,
+    publish: Publish,
+    display: Display,
+    make_run: MakeRun = run_of,
+) -> Executed:
     """Run the experiment in a file. SpecError for bad input, CannotRun when this machine can't; nothing is left.
 
     `publish` is called when all else is in the run's directory.
@@ -58,7 +69,7 @@ def execute(file: Path, overrides: Mapping[str, str], strict: bool, publish: Pub
     try:
         if short := disk.shortage([directory.path]):
             raise CannotRun(short)
-        return _execute(experiment, directory, display, strict, publish)
+        return _execute(make_run(experiment, directory, display), strict, publish)
     except (EmulationError, FileExistsError) as error:
         failed(directory, in_full(error))
         raise CannotRun(in_full(error)) from error
@@ -73,15 +84,17 @@ def execute(file: Path, overrides: Mapping[str, str], strict: bool, publish: Pub
         directory.close()
 
 
-def _execute(
-    experiment: Experiment, directory: RunDirectory, display: Display, strict: bool, publish: Publish
-) -> Executed:
+def _execute(run: AnyRun, strict: bool, publish: Publish) -> Executed:
+    experiment, directory, display = run.experiment, run.directory, run.display
     try:
         with leftovers.taken_away(directory.id):
-            run = run_of(experiment, directory, display)
             outcome = run.execute(strict)
     except RunFailed as error:
-        return _failed(directory, display, in_full(error))
+        text = in_full(error)
+        # What broke first may not have said that the disk is full.
+        if disk.DISK_OF not in text and (short := disk.shortage([directory.path])):
+            text = f"{short}; {text}"
+        return _failed(directory, display, text)
     except FileExistsError:
         raise  # a network of this name is up
     except OSError as error:  # of a disk, or of the connection to the engine

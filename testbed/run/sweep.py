@@ -30,13 +30,19 @@ class Watcher(Protocol):
     def end(self, run: PlannedRun, executed: Executed) -> None:
         """It has ended."""
 
+    def lost(self, run: PlannedRun) -> None:
+        """The machine that made it is gone; it will be made again."""
+
 
 #: What watches these runs while it is entered, of which some may be made already.
 Watch = Callable[[Compared], AbstractContextManager[Watcher]]
 
+#: Makes runs of the experiment in a file, here or elsewhere: each as it has ended.
+Make = Callable[[Path, Sequence[PlannedRun], Watcher], Iterator[tuple[PlannedRun, Executed]]]
+
 
 def one_after_another(
-    file: Path, runs: Sequence[PlannedRun], execute: Execute, watcher: Watcher
+    execute: Execute, file: Path, runs: Sequence[PlannedRun], watcher: Watcher
 ) -> Iterator[tuple[PlannedRun, Executed]]:
     """Make the runs on this machine. One that fails is counted as such, and the others go on; CannotRun when the
     machine can't."""
@@ -75,7 +81,7 @@ def _of_the_point(error: SpecError, sweep: Sweep, labels: Mapping[str, str]) -> 
     return SpecError(sweep.file, faults)
 
 
-def make_sweep(sweep: Sweep, resume: bool, execute: Execute, watch: Watch) -> tuple[Compared, Path]:
+def make_sweep(sweep: Sweep, resume: bool, make: Make, watch: Watch) -> tuple[Compared, Path]:
     """Make the runs that are missing, all of them where not to `resume`; all runs, and the folder of the record.
 
     SpecError for bad input, and without `resume` where the record has runs; CannotRun when this machine can't. What was
@@ -90,7 +96,7 @@ def make_sweep(sweep: Sweep, resume: bool, execute: Execute, watch: Watch) -> tu
         made = {run.key: complete[run.key] for run in planned if run.key in complete}
         missing = [run for run in planned if run.key not in made]
         with watch(Compared(planned, dict(made))) as watcher:
-            for run, executed in one_after_another(sweep.experiment, missing, execute, watcher):
+            for run, executed in make(sweep.experiment, missing, watcher):
                 record.add(run, executed)
                 made[run.key] = executed
                 record.write_tables(Compared(planned, made))

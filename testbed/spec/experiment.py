@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -150,8 +150,23 @@ class ElasticSection(Strict):
     lease: Duration = Field(default=5.0, ge=0.5)
 
 
+def _hosts(value: object) -> object:
+    """`all`, a list of hosts, or site → host."""
+    if value == "all" or isinstance(value, list | dict):
+        return value
+    raise ValueError(f"{value!r} names no hosts | all, a list such as [a, b], or sites with their hosts, {{paris: a}}")
+
+
+HostsField = Annotated[
+    Literal["all"] | Annotated[list[str], Field(min_length=1)] | dict[str, str], BeforeValidator(_hosts)
+]
+
+
 class ExperimentFile(Strict):
     """The file as written.
+
+    `hosts` splits the network over hosts of the hosts file: all of them, those of a list, or, site by site, those of a
+    mapping; where the others' sites go is then found.
 
     Under `transport: fitted` workers' TCP buffers are as large as the network's paths need, under `kernel` as they are.
     """
@@ -166,6 +181,7 @@ class ExperimentFile(Strict):
     sync: SyncField = read_sync({})
     controller: ControllerSection = ControllerSection()
     elastic: ElasticSection | None = None
+    hosts: HostsField | None = None
     events: list[Event] = Field(default_factory=list)
     seed: int = Field(default=1, ge=0, lt=2**32)
 
@@ -227,6 +243,7 @@ class Experiment:
         swaps = [event.swap for event in spec.events if event.swap]
         networks = {swap: _scaled(Topology.load(file.parent / swap), spec.scale, file) for swap in swaps}
         faults = [*_check_elastic(spec, topology), *_check_link_codecs(spec, topology)]
+        faults += _check_hosts(spec, (topology, *networks.values()))
         faults += [*_check_events(spec, topology, networks), *spec.compute.check(topology)]
         faults += spec.program.check(topology, file.parent) if spec.program is not None else []
         if faults:
@@ -247,6 +264,12 @@ class Experiment:
             for target in self.topology.workers
             if (sites := f"{source.site}->{target.site}") in named
         }
+
+    def check_one_host(self) -> None:
+        """SpecError where it asks for several hosts, of what takes one."""
+        if self.spec.hosts is not None:
+            rule = "a network is split over several hosts by `testbed run` alone"
+            raise SpecError(self.file, [Fault("hosts", rule, "leave it out")])
 
     def add_network(self, file: Path) -> Topology:
         """The network in a topology file, at the experiment's scale: from now on one of those that it may swap to.
@@ -350,6 +373,18 @@ def _check_elastic(spec: ExperimentFile, topology: Topology) -> list[Fault]:
         rule = "members that gossip have none: one that hangs up is gone"
         faults.append(Fault("elastic.lease", rule, "leave it out"))
     return faults
+
+
+def _check_hosts(spec: ExperimentFile, topologies: Sequence[Topology]) -> list[Fault]:
+    """Sites that are to be on a host and do not exist."""
+    if not isinstance(spec.hosts, dict):
+        return []
+    known = list(dict.fromkeys(site for topology in topologies for site in topology.sites))
+    return [
+        Fault(f"hosts.{site}", f"no network of this experiment has a site {site!r}", f"one of {', '.join(known)}")
+        for site in spec.hosts
+        if site not in known
+    ]
 
 
 def _check_link_codecs(spec: ExperimentFile, topology: Topology) -> list[Fault]:

@@ -33,6 +33,13 @@ WIDTH, QUALITY = 1000, 62
 #: Charts and lists are drawn at most so much later than the map.
 TOLD = "new Promise(done => setTimeout(done, 450))"
 
+#: The scrubber, moved to a part of its way.
+MOVE = """{
+  const scrubber = document.getElementById("scrubber");
+  scrubber.value = scrubber.max * PART;
+  scrubber.dispatchEvent(new Event("input"));
+}"""
+
 #: The moment that stands for the run where there is one picture: while a link had dropped, in the quickstart.
 STANDS_FOR = 0.3
 
@@ -88,10 +95,7 @@ def opened(browser: Browser, page: str, link: str, size: tuple[int, int], scheme
 
 def moment(tab: Tab, part: float) -> Image.Image:
     """The page at a part of the run's time."""
-    tab.value(
-        f"(scrubber => {{ scrubber.value = scrubber.max * {part:f}; scrubber.dispatchEvent(new Event('input')); }})"
-        "(document.getElementById('scrubber'))"
-    )
+    tab.value(MOVE.replace("PART", str(part)))
     tab.value(TOLD)
     return picture(tab)
 

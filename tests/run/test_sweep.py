@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from testbed.run.compared import Compared
 from testbed.run.display import Display
 from testbed.run.errors import CannotRun, RunFailed
 from testbed.run.execute import Executed
-from testbed.run.sweep import Execute, make_sweep
+from testbed.run.sweep import Execute, make_sweep, one_after_another
 from testbed.run.sweep_record import SweepRecord
 from testbed.simulation.execute import simulate
 from testbed.spec.errors import SpecError
@@ -83,7 +84,7 @@ def sweep(folder: Path, execute: Execute, resume: bool = False) -> tuple[Compare
         with Board(Console(file=said, width=200), compared) as board:
             yield board
 
-    compared, _ = make_sweep(Sweep.load(folder / "sweep.yaml"), resume, execute, watch)
+    compared, _ = make_sweep(Sweep.load(folder / "sweep.yaml"), resume, partial(one_after_another, execute), watch)
     return compared, said.getvalue()
 
 
@@ -251,7 +252,12 @@ def test_the_documented_sweep_is_one(folder: Path) -> None:
 def test_a_terminal_shows_how_far_each_point_is(folder: Path) -> None:
     said = io.StringIO()
     console = Console(file=said, force_terminal=True, width=120)
-    make_sweep(Sweep.load(folder / "sweep.yaml"), False, Simulated(), lambda compared: Board(console, compared))
+    make_sweep(
+        Sweep.load(folder / "sweep.yaml"),
+        False,
+        partial(one_after_another, Simulated()),
+        lambda compared: Board(console, compared),
+    )
     assert "1 running" in said.getvalue()
     assert "1 of 2" in said.getvalue()
     assert "3 of 4 runs, about " in said.getvalue()

@@ -119,10 +119,11 @@ export class Editor {
 function toldOf(state, name, link) {
   const estimate = estimateOf(state, name);
   const edges = edgesOver(state, name);
+  const planned = ["planned", edges.length ? edges.join(", ") : "no tree's edge joins these two"];
   return [
     ["asked", link.up ? askedOf(link) : "down"],
     ["measured", `${rate(carried(name))} passed${estimate ? `; taken for ${rate(estimate.rate_bps)}` : ""}`],
-    ["planned", edges.length ? edges.join(", ") : "no tree's edge joins these two"],
+    ...planInForce(state) ? [planned] : [],
   ];
 }
 

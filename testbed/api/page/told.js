@@ -91,7 +91,9 @@ function whatCame(epoch, rounds) {
 function tellWorkers(state) {
   const hosts = Object.entries(state.hosts ?? {}).filter(([, host]) => host.kind === "worker");
   const parts = state.training?.workers ?? {};
-  at("parts").hidden = !Object.keys(parts).length;
+  const idle = !Object.keys(parts).length;
+  at("parts").hidden = idle;
+  at("workers").classList.toggle("idle", idle);
   at("workers").classList.toggle("unaddressed", hosts.every(([, host]) => !host.address));
   const longest = Math.max(1e-9, ...Object.values(parts).map(whole));
   d3.select("#workers tbody").selectAll("tr").data(hosts, ([name]) => name).join(enter => {

@@ -2,12 +2,12 @@
 
 const NOTHING = "–";
 
-const UNITS = [[1e9, "Gbit/s"], [1e6, "Mbit/s"], [0, "kbit/s"]];
+const UNITS = [[1e9, "Gbit/s"], [1e6, "Mbit/s"], [1e3, "kbit/s"]];
 
 export function rate(bps) {
   if (bps == null) return NOTHING;
-  const [least, unit] = UNITS.find(([from]) => bps >= from);
-  return `${(bps / (least || 1e3)).toPrecision(3)} ${unit}`;
+  const [unit, name] = UNITS.find(([least]) => bps >= least) ?? [1, "bit/s"];
+  return `${unit === 1 ? Math.round(bps) : (bps / unit).toPrecision(3)} ${name}`;
 }
 
 /** In Mbit/s, where a heading says so. */

@@ -10,6 +10,9 @@ from testbed.plan import PLAIN_CODEC, TrainingChoice
 #: Local steps to a round: each rung costs about as much more progress as it saves rounds.
 STEPS = (2, 4, 8, 16, 32, 64, 128)
 
+#: Those of schemes that leave out so much that they want long rounds.
+LONG = (8, 16, 32, 64)
+
 #: From the most bytes to the fewest of those that leave out so little that it does not show (codecs of fewer bits want
 #: schemes that are made for them).
 CODECS = (PLAIN_CODEC, "fp16", "int8")
@@ -42,10 +45,17 @@ class Candidate:
 FIRST = Candidate("gradients")
 
 
-def candidates() -> Iterator[Candidate]:
-    """All of them, flat all-reduce first."""
+def candidates(optimizer: str = "") -> Iterator[Candidate]:
+    """All of them, flat all-reduce first, for members that step by this optimizer.
+
+    Schemes that are made for a codec come with it.
+    """
     for codec in CODECS:
         yield Candidate(FIRST.scheme, 1, codec)
         for steps in STEPS:
             yield Candidate("local_sgd", steps, codec)
             yield Candidate("diloco", steps, codec)
+    for steps in LONG:
+        yield Candidate("sparseloco", steps, "sparse")
+        if optimizer == "muon":
+            yield Candidate("muloco", steps, "bins2")

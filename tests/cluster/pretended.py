@@ -1,0 +1,283 @@
+"""Pretended hosts: machines made of this one's network, mount, process and name namespaces.
+
+    a, b, c …   each with an engine, an sshd, a folder for all it writes  ─┐
+    desk        where commands are called: no engine                      ─┴─ a bridge; what goes to a host comes late
+
+`python -m tests.cluster.pretended [NAMES…]` holds some until its input ends, and says how to get into them.
+They share this machine's processors, memory, kernel and clock. `ip netns exec` would hide their cgroups: enter with
+`PretendedHost.command`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from testbed.emulation import engine
+from testbed.emulation.budget import KEPT
+from testbed.emulation.image import ensure_worker_image
+from testbed.emulation.namespace import Namespace
+from testbed.emulation.shaping import Port, open_shaper
+from testbed.link import LinkState
+from tests.waiting import until
+
+ROOT = Path(__file__).resolve().parents[2]
+SSHD = ROOT / "build" / "sshd" / "usr" / "sbin" / "sshd"
+CGROUPS = Path("/sys/fs/cgroup")
+
+#: One way. No rate: what the userspace shaper takes for one is above what this machine carries.
+DELAY_S = 2e-3
+NO_RATE_BPS = 40e9
+NETWORK = "10.99.0"
+INTERFACE = "underlay0"
+DESK = "desk"
+
+
+@dataclass
+class PretendedHost:
+    """A machine: the process that is its first, and where it keeps what it writes."""
+
+    name: str
+    address: str
+    pid: int
+    state: Path
+    _holder: subprocess.Popen[str] = field(repr=False)
+
+    @property
+    def netns(self) -> Path:
+        """Its network's namespace."""
+        return Path(f"/proc/{self.pid}/ns/net")
+
+    def command(self, words: Sequence[str]) -> list[str]:
+        """The words as a command that goes into the host first, to the checkout's folder."""
+        enter = ["nsenter", f"--target={self.pid}", "--net", "--mount", "--pid", "--uts"]
+        return [*enter, "env", f"--chdir={ROOT}", *words]
+
+    def run(self, *words: str, check: bool = True, timeout: float = 300.0) -> str:
+        """Run a program there; what it prints, errors included. AssertionError when it fails."""
+        done = subprocess.run(
+            self.command(words),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=timeout,
+        )
+        assert not check or done.returncode == 0, f"{self.name}: {words} ended with {done.returncode}:\n{done.stdout}"
+        return done.stdout
+
+    def popen(self, *words: str, **options: Any) -> subprocess.Popen[str]:
+        """Start a program there."""
+        return subprocess.Popen(self.command(words), text=True, **options)
+
+    def kill(self) -> None:
+        """Take the power away: every process of it ends at once, and its interfaces are gone."""
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+        self._holder.wait()
+
+    @property
+    def is_up(self) -> bool:
+        """Whether it has its power."""
+        return self._holder.poll() is None
+
+    @property
+    def cgroups(self) -> list[Path]:
+        """The control groups of its engine's containers that are there, with processes or without."""
+        return [each for each in CGROUPS.glob(f"*/{cgroup(self.state)}/*") if each.is_dir()]
+
+
+def cgroup(state: Path) -> str:
+    """The control group in which a host's engine makes those of containers."""
+    return f"testbed-{state.parent.name}-{state.name}"
+
+
+class PretendedHosts:
+    """Hosts while it is entered; afterwards nothing of them is left."""
+
+    def __init__(
+        self,
+        names: Sequence[str] = ("a", "b", "c"),
+        delay_s: float = DELAY_S,
+        mtu: int = 1500,
+        engines: bool = True,
+    ) -> None:
+        """Hosts of these names. Without `engines` they have none, and start in a second."""
+        self._names = names
+        self._state = LinkState(NO_RATE_BPS, delay_s)
+        self._mtu = mtu
+        self._engines = engines
+        self._stack = ExitStack()
+        self.hosts: dict[str, PretendedHost] = {}
+
+    def __enter__(self) -> PretendedHosts:
+        with ExitStack() as stack:
+            self.folder = Path(tempfile.mkdtemp(prefix="pretended-", dir="/var/tmp"))
+            stack.callback(self._remove)
+            self._switch = Namespace()
+            stack.callback(self._switch.close)
+            self._in_switch("ip", "link", "add", "lan", "mtu", str(self._mtu), "type", "bridge")
+            self._in_switch("ip", "link", "set", "lan", "up")
+            self._make_keys()
+            for number, name in enumerate([DESK, *self._names], 1):
+                self._add(name, f"{NETWORK}.{number}", stack)
+            self.desk = self.hosts.pop(DESK)
+            self._shaper = stack.enter_context(open_shaper())
+            machines = [self.desk, *self.hosts.values()]
+            self._shaper.attach({self._port(host): self._state for host in machines})
+            if self._engines:
+                self._start_engines()
+            for host in self.hosts.values():
+                self._start_sshd(host)
+            self.file = self._write_file()
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def slow_down(self, name: str, delay_s: float) -> None:
+        """What goes to a host is late by this from now on, one way."""
+        self._shaper.apply({name: LinkState(NO_RATE_BPS, delay_s)})
+
+    def cut(self, name: str) -> None:
+        """Pull a host's cable."""
+        self._in_switch("ip", "link", "set", f"to-{name}", "down")
+
+    def join(self, name: str) -> None:
+        """Plug it in again."""
+        self._in_switch("ip", "link", "set", f"to-{name}", "up")
+
+    def stranger(self, address: str = f"{NETWORK}.200") -> Namespace:
+        """A machine on the same network that is none of the hosts; the caller closes it."""
+        namespace = Namespace()
+        self._plug("stranger", namespace.pid, address)
+        return namespace
+
+    def _add(self, name: str, address: str, stack: ExitStack) -> None:
+        state = self.folder / name
+        state.mkdir()
+        passwd = Path("/etc/passwd").read_text()
+        (state / "passwd").write_text(f"{passwd.rstrip()}\nsshd:x:65533:65534::/run/sshd:/usr/sbin/nologin\n")
+        # Whatever ends this process ends the hosts.
+        command = ["setpriv", "--pdeathsig=KILL", "unshare", "--net", "--mount", "--pid", "--uts", "--fork"]
+        command += ["--kill-child", "--mount-proc", "bash", str(ROOT / "tests/cluster/host.sh"), str(state), str(ROOT)]
+        holder = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+        stack.callback(self._end, holder, state)
+        assert holder.stdout is not None
+        said = holder.stdout.readline()
+        assert said == "ready\n", f"the host {name} did not start: {said}"
+        children = Path(f"/proc/{holder.pid}/task/{holder.pid}/children").read_text().split()
+        host = self.hosts[name] = PretendedHost(name, address, int(children[0]), state, holder)
+        host.run("hostname", name)
+        self._plug(name, host.pid, address)
+
+    def _plug(self, name: str, pid: int, address: str) -> None:
+        port, mtu = f"to-{name}", str(self._mtu)
+        self._in_switch("ip", "link", "add", port, "mtu", mtu, "type", "veth", "peer", "name", INTERFACE, "mtu", mtu,
+                        "netns", str(pid))  # fmt: skip
+        self._in_switch("ip", "link", "set", port, "master", "lan", "up")
+        for words in (["link", "set", "lo", "up"], ["addr", "add", f"{address}/24", "dev", INTERFACE],
+                      ["link", "set", INTERFACE, "up"]):  # fmt: skip
+            subprocess.run(["nsenter", f"--target={pid}", "--net", "ip", *words], check=True)
+
+    def _in_switch(self, *words: str) -> None:
+        subprocess.run(["nsenter", f"--net={self._switch.path}", *words], check=True)
+
+    def _port(self, host: PretendedHost) -> Port:
+        return Port(host.name, self._switch.path, f"to-{host.name}", bridge="lan", address=host.address)
+
+    def _make_keys(self) -> None:
+        for name in ("user", "host"):
+            make = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", name, "-f", str(self.folder / name)]
+            subprocess.run(make, check=True)
+
+    def _start_engines(self) -> None:
+        """An engine each, with this checkout's image: setup.sh would need a network to make it by."""
+        archive = self.folder / "image.tar"
+        if KEPT.exists():  # the hosts' budget is this machine's: they are this machine
+            for host in self.hosts.values():
+                shutil.copy(KEPT, host.state / "lib")
+        subprocess.run(["docker", "save", f"--output={archive}", ensure_worker_image(engine.connect())], check=True)
+        for host in self.hosts.values():
+            (host.state / "etc" / "daemon.json").write_text(f'{{"cgroup-parent": "/{cgroup(host.state)}"}}')
+            host.run(sys.executable, "-m", "testbed.emulation.engine")
+        loads = [host.popen("docker", "load", "--quiet", "--input", str(archive), stdout=subprocess.DEVNULL)
+                 for host in self.hosts.values()]  # fmt: skip
+        assert [load.wait() for load in loads] == [0] * len(loads)
+        archive.unlink()
+
+    def _start_sshd(self, host: PretendedHost) -> None:
+        assert SSHD.exists(), f"there is no {SSHD}: ./setup.sh cluster unpacks it"
+        settings = {
+            "ListenAddress": host.address,
+            "HostKey": self.folder / "host",
+            "AuthorizedKeysFile": self.folder / "user.pub",
+            "PidFile": "/run/sshd.pid",
+            "UsePAM": "no",
+            "StrictModes": "no",
+            "PasswordAuthentication": "no",
+        }
+        file = host.state / "sshd_config"
+        file.write_text("".join(f"{name} {value}\n" for name, value in settings.items()))
+        host.run(str(SSHD), "-f", str(file))
+
+    def _write_file(self) -> Path:
+        hosts: Mapping[str, Any] = {
+            host.name: {"address": host.address, "key": str(self.folder / "user"), "folder": str(ROOT)}
+            for host in self.hosts.values()
+        }
+        key = (self.folder / "host.pub").read_text()
+        (self.folder / "known_hosts").write_text("".join(f"{host['address']} {key}" for host in hosts.values()))
+        file = self.folder / "hosts.yaml"
+        file.write_text(yaml.safe_dump({"name": "pretended", "known_hosts": "known_hosts", "hosts": dict(hosts)}))
+        return file
+
+    def _end(self, holder: subprocess.Popen[str], state: Path) -> None:
+        """End a host, and take away what a machine without power has no more: its control groups."""
+        holder.kill()  # its child goes with it
+        holder.wait()
+        for parent in CGROUPS.glob(f"*/{cgroup(state)}"):
+            for group in [*sorted(parent.rglob("*/"), reverse=True), parent]:
+                until(lambda group=group: not _has_processes(group))
+                with suppress(FileNotFoundError):
+                    group.rmdir()
+
+    def _remove(self) -> None:
+        until(lambda: not _mounted(self.folder))
+        shutil.rmtree(self.folder)
+
+
+def _has_processes(group: Path) -> bool:
+    with suppress(OSError):
+        return bool((group / "cgroup.procs").read_text())
+    return False
+
+
+def _mounted(folder: Path) -> bool:
+    return str(folder) in Path("/proc/mounts").read_text()
+
+
+def main() -> None:
+    """Hold hosts until the input ends, or a signal does."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    with PretendedHosts(sys.argv[1:] or ("a", "b", "c")) as pretended:
+        for host in (pretended.desk, *pretended.hosts.values()):
+            print(host.name, host.address, *host.command(["bash"]))
+        print(pretended.file, flush=True)
+        sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main()
