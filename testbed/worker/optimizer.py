@@ -22,6 +22,9 @@ class Optimizer(Protocol):
     def moments(self) -> list[torch.Tensor]:
         """What it keeps of its steps, in tensors that are its own: the same shapes after equally many steps."""
 
+    def learn_at(self, learning_rate: float) -> None:
+        """The learning rate of the steps to come."""
+
     def state_dict(self) -> dict[str, Any]:
         """What the next step depends on, beside the parameters."""
 
@@ -42,6 +45,10 @@ class Sgd:
     def moments(self) -> list[torch.Tensor]:
         """None."""
         return []
+
+    def learn_at(self, learning_rate: float) -> None:
+        """From the next step on."""
+        self._learning_rate = learning_rate
 
     def state_dict(self) -> dict[str, Any]:
         """Nothing."""
@@ -79,6 +86,10 @@ class Adam:
     def moments(self) -> list[torch.Tensor]:
         """Both; none before the first step."""
         return [self._mean, self._square] if self._steps else []
+
+    def learn_at(self, learning_rate: float) -> None:
+        """From the next step on."""
+        self._learning_rate = learning_rate
 
     def state_dict(self) -> dict[str, Any]:
         """The count of steps and both moments."""
@@ -138,6 +149,12 @@ class Muon:
         """AdamW's, and the matrices' momenta; none before the first step."""
         states = [] if self._muon is None else [self._muon.state[held] for held in self._held]
         return [*self._adam.moments(), *(state["momentum_buffer"] for state in states if state)]
+
+    def learn_at(self, learning_rate: float) -> None:
+        """From the next step on."""
+        self._adam.learn_at(learning_rate)
+        for group in self._muon.param_groups if self._muon is not None else ():
+            group["lr"] = learning_rate
 
     def state_dict(self) -> dict[str, Any]:
         """AdamW's, and the matrices' momenta, one after the other; none before the first step."""

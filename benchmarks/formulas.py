@@ -1,0 +1,230 @@
+"""Is it ours, or the scheme's? Schemes by their formulas alone, all members in one process, against all-reduce.
+
+No session, plan, relay or thread: each scheme is the few lines of its formula, over the same codecs. A loss that is as
+far off here as in `benchmarks.schemes` is the scheme's at this size. The inner learning rate rises over 50 steps and
+falls by a cosine to a tenth, as in published runs. The text is the documentation (`make documentation`), of which no
+member sees anything twice in fewer than 6,000 steps of batch 4. The loss is that over the held-out windows.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import cos, pi
+
+import torch
+from torch import Tensor
+
+from benchmarks.support.options import Options
+from benchmarks.support.table import Table, progress, show
+from testbed.emulation.documentation import DOCUMENTATION
+from testbed.schemes.decoupled_diloco.merge import radial
+from testbed.schemes.sparseloco.compression import compressed
+from testbed.sync.codecs import Codec, by_name
+from testbed.sync.outer import Nesterov
+from testbed.worker import data, learner, models, optimizer
+
+BASELINE = "all-reduce"
+WARM_UP, LEAST_RATE = 50, 0.1
+
+
+@dataclass
+class Members:
+    """The members' shards of the documentation, and the model, whose parameters are each member's in turn."""
+
+    name: str
+    count: int
+    batch: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        self._data = data.documentation(DOCUMENTATION.parent)
+        self._model = models.build(self.name, self._data.classes, data.CONTEXT, self.seed)
+        self.parameters, self.gradient = learner.flatten(self._model)
+        self.shapes = [parameter.shape for parameter in self._model.parameters()]
+        self.matrices = learner.hidden_matrices(self._model)
+        generator = torch.Generator().manual_seed(self.seed)
+        self._order = torch.randperm(len(self._data.inputs), generator=generator)
+
+    def compute(self, member: int, step: int, parameters: Tensor) -> Tensor:
+        """The gradient of a member's batch of a step, at these parameters; it is overwritten by the next."""
+        self.parameters.copy_(parameters)
+        self.gradient.zero_()
+        shard = self._order[member :: self.count]
+        chosen = shard[torch.arange(step * self.batch, (step + 1) * self.batch) % len(shard)]
+        scores = self._model(self._data.inputs[chosen])
+        models.loss(self._model, scores, self._data.targets[chosen]).backward()  # type: ignore[no-untyped-call]
+        return self.gradient
+
+    def loss(self, parameters: Tensor) -> float:
+        """Over the held-out windows."""
+        self.parameters.copy_(parameters)
+        with torch.inference_mode():
+            scores = self._model(self._data.test_inputs)
+            return models.loss(self._model, scores, self._data.test_targets).item()
+
+
+@dataclass
+class Rule:
+    """A scheme: after `every` steps the members' changes of each of the `fragments` become the anchor's."""
+
+    every: int
+    inner: str = "adamw"
+    fragments: int = 1
+
+    def begin(self, members: Members) -> None:
+        """What it keeps, for these members."""
+
+    def merged(self, here: slice, changes: Sequence[Tensor]) -> Tensor:
+        """What is to be taken off the anchor there."""
+        raise NotImplementedError
+
+
+@dataclass
+class SparseLoCo(Rule):
+    """e ← βe + Δ, q = Q(top-k of each chunk of e), e ← e − q, the mean of q: over all members, or over a place's
+    `senders`, as CCLoco's code has it."""
+
+    top_k: int = 32
+    decay: float = 0.999
+    rate: float = 1.0
+    senders: bool = False
+    errors: list[Tensor] = field(default_factory=list)
+
+    def begin(self, members: Members) -> None:
+        self.errors = [torch.zeros_like(members.parameters) for _ in range(members.count)]
+        self._shapes = members.shapes
+
+    def merged(self, here: slice, changes: Sequence[Tensor]) -> Tensor:
+        total, count = torch.zeros_like(changes[0]), torch.zeros_like(changes[0])
+        for error, change in zip(self.errors, changes, strict=True):
+            error.mul_(self.decay).add_(change)
+            parts = torch.split(error, [shape.numel() for shape in self._shapes])
+            thinned = [
+                compressed(part.view(shape), self.top_k, 64, 2).flatten()
+                for part, shape in zip(parts, self._shapes, strict=True)
+            ]
+            sent = torch.cat(thinned)
+            error.sub_(sent)
+            total += sent
+            count += sent != 0
+        return self.rate * total / (count.clamp_min(1) if self.senders else len(changes))
+
+
+@dataclass
+class Quantized(Rule):
+    """DiLoCo's Nesterov outside, with error feedback of `decay` in front of a codec: of each member's change, and of
+    what goes back: the mean change (MuLoCo), or under `steps` the anchor's step (Decoupled DiLoCo, all in each merge).
+    """
+
+    codec: str = "fp32"
+    decay: float = 0.0
+    outer: Nesterov = field(default_factory=lambda: Nesterov(0.7, 0.9))
+    steps: bool = False
+
+    def begin(self, members: Members) -> None:
+        zeros = torch.zeros_like(members.parameters)
+        self._left = [zeros.clone() for _ in range(members.count)]
+        self._left_back, self._momentum = zeros.clone(), zeros.clone()
+
+    def merged(self, here: slice, changes: Sequence[Tensor]) -> Tensor:
+        codec = by_name(self.codec)
+        sent = [self._through(codec, left[here], change) for left, change in zip(self._left, changes, strict=True)]
+        mean = radial([(1.0, one) for one in sent]) if self.steps else torch.stack(sent).mean(0)
+        if not self.steps:
+            mean = self._through(codec, self._left_back[here], mean)
+        moved = torch.zeros_like(mean)
+        self.outer.step(moved, mean, self._momentum[here])
+        return self._through(codec, self._left_back[here], -moved) if self.steps else -moved
+
+    def _through(self, codec: Codec, left: Tensor, change: Tensor) -> Tensor:
+        asked = change + self.decay * left
+        sent = codec.decode(codec.encode(asked), len(asked)).clone()
+        left.copy_(asked - sent)
+        return sent
+
+
+RULES: Mapping[str, Callable[[], Rule | None]] = {
+    BASELINE: lambda: None,
+    "diloco, every 24": lambda: Quantized(24),
+    "muloco, every 10": lambda: Quantized(10, "muon", codec="bins2", decay=0.9, outer=Nesterov(0.8, 0.9)),
+    "muloco, every 30": lambda: Quantized(30, "muon", codec="bins2", decay=0.9, outer=Nesterov(0.8, 0.9)),
+    "4 bits, every 24": lambda: Quantized(24, fragments=4, codec="bins4", decay=1.0, steps=True),
+    "sparseloco": lambda: SparseLoCo(15),
+    "sparseloco, mean over senders": lambda: SparseLoCo(15, senders=True),
+    "sparseloco, mean over senders, decay 0.95": lambda: SparseLoCo(15, senders=True, decay=0.95),
+}
+
+
+def train(rule: Rule | None, members: Members, steps: int, learning_rate: float, each: int) -> dict[int, float]:
+    """The loss after each so many steps, and after the last."""
+    anchor = members.parameters.clone()
+    held = [anchor.clone() for _ in range(members.count)]
+    inner = rule.inner if rule is not None else "adamw"
+    inside = [optimizer.make(inner, learning_rate, members.matrices) for _ in held]
+    if rule is not None:
+        rule.begin(members)
+    found = {}
+    for step in range(steps):
+        for one in inside:
+            one.learn_at(learning_rate * rate(step, steps))
+        if rule is None:
+            mean = torch.stack([members.compute(member, step, anchor).clone() for member in range(members.count)]).mean(
+                0
+            )
+            inside[0].step(anchor, mean)
+        else:
+            for member, (own, one) in enumerate(zip(held, inside, strict=True)):
+                one.step(own, members.compute(member, step, own))
+            last = step + 1 == steps and rule.fragments == 1
+            due, late = divmod(step + 1, rule.every // rule.fragments)
+            if not late or last:
+                number = (due - 1) % rule.fragments
+                size = len(anchor)
+                here = slice(size * number // rule.fragments, size * (number + 1) // rule.fragments)
+                anchor[here] -= rule.merged(here, [anchor[here] - own[here] for own in held])
+                for own in held:
+                    own[here] = anchor[here]
+        if (step + 1) % each == 0 or step + 1 == steps:
+            found[step + 1] = members.loss(anchor)
+    return found
+
+
+def rate(step: int, steps: int) -> float:
+    """Of the learning rate, in a step."""
+    falling = LEAST_RATE + (1 - LEAST_RATE) * (1 + cos(pi * step / steps)) / 2
+    return min(1.0, (step + 1) / WARM_UP) * falling
+
+
+def main() -> int:
+    """Train and print."""
+    parser = Options(__doc__)
+    parser.add_argument("--rules", help=f"with | between (default: all): {' | '.join(RULES)}")
+    parser.add_argument("--members", type=int, default=8)
+    parser.add_argument("--batch", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--learning-rate", type=float, default=2e-3)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--model", default="gpt-small", choices=("gpt-small", "gpt", "gpt-medium"))
+    args = parser.parse()
+    torch.set_num_threads(1)
+    steps = min(args.steps, 120) if args.quick else args.steps
+    asked = [name.strip() for name in args.rules.split("|")] if args.rules else list(RULES)
+    found: dict[str, dict[int, float]] = {}
+    for name in dict.fromkeys((BASELINE, *asked)):
+        members = Members(args.model, args.members, args.batch, args.seed)
+        found[name] = train(RULES[name](), members, steps, args.learning_rate, max(1, steps // 3))
+        progress(f"{name}: {found[name]}")
+    rows = [
+        [name, *(f"{loss:.3f} ({loss / found[BASELINE][at] - 1:+.1%})" for at, loss in losses.items())]
+        for name, losses in found.items()
+    ]
+    columns = ["", *(f"after {at} steps" for at in found[BASELINE])]
+    title = f"{args.model}, {args.members} members of batch {args.batch}: loss, and how far above all-reduce's"
+    show([Table(title, columns, rows)], {"repeats": 1, "steps": steps, "losses": found}, as_json=args.json)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
