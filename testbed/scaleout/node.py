@@ -22,6 +22,7 @@ from pathlib import Path
 
 from testbed.atomic_file import write_text
 from testbed.emulation.label import kill_processes, processes
+from testbed.emulation.process import ProcessIdentity
 from testbed.run.errors import CannotRun
 from testbed.tls import AUTHORITY, CERTIFICATE, KEY
 
@@ -132,6 +133,8 @@ def start(node: ClusterNode) -> None:
 def stop() -> None:
     """Be no part of any cluster: runs end, then Ray, then the filter and the secrets go. A second time does nothing."""
     end_runs()
+    for process in _ray_processes():
+        process.send(signal.SIGKILL)
     kill_processes(label=LABEL)
     _unfilter_ports()
     shutil.rmtree(FOLDER, ignore_errors=True)
@@ -153,6 +156,19 @@ def _runs() -> list[int]:
     """The runs themselves: what they start carries a network's label beside that of the cluster, and they end it."""
     networks = {pid for pid, _ in processes()}
     return [pid for pid, _ in processes(label=RUN_LABEL) if pid not in networks]
+
+
+def _ray_processes() -> list[ProcessIdentity]:
+    """Ray's processes here: those that carry the label, and what they started. Some of those write a title over it."""
+    parents = {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdecimal():
+            with suppress(OSError):
+                parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+    found = {pid for pid, _ in processes(label=LABEL)}
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= more
+    return [process for pid in sorted(found) if (process := ProcessIdentity.of(pid)) is not None]
 
 
 def read() -> ClusterNode:
