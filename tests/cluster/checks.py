@@ -177,7 +177,7 @@ def test_twelve_runs_come_back_though_one_host_is_killed_and_one_cut_off(
     pretended.cut("b")
     time.sleep(CUT_OFF_S)
     pretended.join("b")
-    said, _ = sweep.communicate(timeout=900)
+    said, _ = sweep.communicate(timeout=1000)
     print(said)
     assert sweep.returncode == 0, said
     assert "its host is lost" in said
