@@ -24,7 +24,7 @@ from statistics import mean
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.support.campaign import Campaign, Enough, load, run_of, without_curves
+from benchmarks.support.campaign import Campaign, Enough, is_late, load, run_of, without_curves
 from benchmarks.support.cpn.cells import SEEDS, TASKS, Cell, Goal, cells
 from benchmarks.support.cpn.protocols import PROTOCOLS
 from benchmarks.support.cpn.tables import events_table, said, seconds_to, table
@@ -33,7 +33,7 @@ from benchmarks.support.options import Options
 from benchmarks.support.table import progress, show
 from testbed.run.directory import RUNS, RunDirectory
 from testbed.run.summary import wan_bytes
-from testbed.run.verdict import STEP_OVERRUN, STEP_OVERRUN_SHARE
+from testbed.run.verdict import STEP_OVERRUN_SHARE
 from testbed.spec.experiment import Experiment
 from testbed.telemetry.store import read_records
 
@@ -93,12 +93,6 @@ def figures_of(directory: Path, experiment: Experiment) -> dict[str, Any]:
         "late": mean(is_late(report, declared[report["member"]]) for report in reports),
         "curve": curve,
     }
-
-
-def is_late(report: Mapping[str, Any], step_s: float) -> bool:
-    """Whether a step of a round made it longer than is tolerated of a step, or of all the steps of the round."""
-    round_s: float = report["compute_s"] + report["paced_s"]
-    return float(report["late_s"]) > STEP_OVERRUN * max(step_s, round_s)
 
 
 def rounds_to_swap(reports: Sequence[Mapping[str, Any]], events: Sequence[Mapping[str, Any]]) -> int | None:

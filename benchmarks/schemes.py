@@ -1,10 +1,10 @@
 """What does sending less cost in loss? Schemes against all-reduce of every gradient in fp32, at equal samples.
 
-Each seed trains a small GPT on the standard library's text: the same start and batches, members with a session each
-over loopback, as many steps for every scheme; only the scheme differs, with its defaults unless options are said
-(`sparseloco:every=15`), its own codec, and the optimizer that stands after an @ (`muloco@muon`). Bytes are those that
-members' rounds count as sent and as received, heads of chunks included: the mean of the members, and the one with the
-most. `ratio` is all-reduce's of the same seeds over them.
+Each seed trains a GPT on the standard library's text, or on `--dataset documentation` (`make documentation`): the same
+start and batches, members with a session each over loopback, as many steps for every scheme; only the scheme differs,
+with its defaults unless options are said (`sparseloco:every=15`), its own codec, and the optimizer that stands after an
+@ (`muloco@muon`). Bytes are those that members' rounds count as sent and received, heads of chunks included: the mean
+of the members, and the one with the most. `ratio` is all-reduce's of the same seeds over them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from statistics import mean
 from typing import Any
 
@@ -25,6 +24,7 @@ from benchmarks.support.options import Options
 from benchmarks.support.paired import interval
 from benchmarks.support.table import Table, progress, show
 from testbed import sync
+from testbed.emulation.documentation import DOCUMENTATION
 from testbed.schemes.choice import SchemeChoice
 from testbed.schemes.training import RoundTraining
 from testbed.worker import learner
@@ -45,10 +45,13 @@ class Training:
     steps: int
     batch: int
     learning_rate: float
+    dataset: str = "text"
+    rank: int = 0
 
     def workload(self, optimizer: str, seed: int, shard: int) -> Workload:
         """A member's."""
-        return Workload(self.model, self.batch, optimizer, self.learning_rate, seed, shard, len(self.members))
+        its = (self.model, self.batch, optimizer, self.learning_rate, seed, shard, len(self.members))
+        return Workload(*its, dataset=self.dataset, rank=self.rank)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,9 @@ def train(said: str, seed: int, training: Training) -> Trained:
     text, _, optimizer = said.partition("@")
     choice = SchemeChoice.parse(text.replace("+", ","))
     learners = {
-        name: learner.make(training.workload(optimizer or OPTIMIZER, seed, shard), Path(), torch.device("cpu"))
+        name: learner.make(
+            training.workload(optimizer or OPTIMIZER, seed, shard), DOCUMENTATION.parent, torch.device("cpu")
+        )
         for shard, name in enumerate(training.members)
     }
     model_bytes = 4 * learners[training.members[0]].gradient.numel()
@@ -141,11 +146,13 @@ def main() -> int:
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--learning-rate", type=float, default=1e-3)
     parser.add_argument("--model", default="gpt-small", choices=("gpt-small", "gpt", "gpt-medium"))
+    parser.add_argument("--dataset", default="text", choices=("text", "documentation"))
+    parser.add_argument("--rank", type=int, default=0, help="of the updates that matrices learn (default: whole)")
     args = parser.parse()
     torch.set_num_threads(1)
     members = tuple(f"m{number}" for number in range(args.members))
     steps = min(args.steps, 120) if args.quick else args.steps
-    training = Training(args.model, members, steps, args.batch, args.learning_rate)
+    training = Training(args.model, members, steps, args.batch, args.learning_rate, args.dataset, args.rank)
     schemes = [BASELINE, *args.schemes.split(",")]
     trained = []
     for seed in args.seeds:
@@ -167,7 +174,9 @@ def main() -> int:
         ]
         for one in compared
     ]
-    title = f"{args.model}, {len(members)} members of batch {args.batch}, {steps} steps, {len(args.seeds)} seeds"
+    rank = f" of rank {args.rank}" if args.rank else ""
+    kind = f"{args.model}{rank} on {args.dataset}"
+    title = f"{kind}, {len(members)} members of batch {args.batch}, {steps} steps, {len(args.seeds)} seeds"
     figures = {"repeats": len(args.seeds), "steps": steps, "schemes": compared}
     figures["trainings"] = [asdict(one) for one in trained]
     show([Table(title, columns, rows)], figures, as_json=args.json)

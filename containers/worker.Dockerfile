@@ -14,6 +14,7 @@ ENV HOME=/tmp PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 \
 WORKDIR /opt/testbed
 ENTRYPOINT ["python3", "-m", "testbed.worker"]
 COPY digits /usr/share/testbed/digits
+COPY documentation /usr/share/testbed/documentation
 COPY testbed /opt/testbed/testbed
 RUN python3 -m compileall -q /opt/testbed
 USER worker:worker

@@ -15,6 +15,7 @@ but every `period`-th, which is among all; and name auxiliary routes, which take
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import combinations
@@ -27,6 +28,15 @@ DEFAULT_CHUNK_BYTES = 64 * 1024
 
 #: Elements travel as they are.
 PLAIN_CODEC = "fp32"
+
+#: Bytes that codecs make of a float32's four. `topk:SHARE` takes six for each value that it keeps, `sparse` what the
+#: values need: as much where one in a hundred is not zero, in the mean of eight members.
+CODEC_BYTES = {
+    **{"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "int8": 1 + 4 / 256},
+    **{"bins4": 1 / 2 + 64 / 4096, "bins2": 1 / 4 + 16 / 4096, "sparse": 0.1},
+}
+TOPK = re.compile(r"topk:(0?\.\d+)")
+TOPK_BYTES = 6
 
 #: Shares are sums of floats; what they may be off 1 by is less than one element of any model that fits in memory.
 _SHARES_TOLERANCE = 1e-6
@@ -196,6 +206,31 @@ class Route:
         return "->".join((self.source, *self.via, self.target))
 
 
+def codec_bytes(codec: str) -> float:
+    """What a number of the model takes on its way through a codec; PlanError when there is none of the name."""
+    if kept := TOPK.fullmatch(codec):
+        return TOPK_BYTES * float(kept[1])
+    if codec not in CODEC_BYTES:
+        raise PlanError(f"no such codec: {codec!r}; write instead: {', '.join(CODEC_BYTES)} or topk:0.01")
+    return CODEC_BYTES[codec]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingChoice:
+    """What members do between two rounds: a `scheme` with its `options`, plain values as JSON has them."""
+
+    scheme: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def local_steps(self) -> int:
+        """Steps to a round."""
+        return int(self.options.get("every", 1))
+
+    def __str__(self) -> str:
+        return f"{self.scheme} every {self.local_steps} steps" if self.local_steps > 1 else self.scheme
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """The overlay in force from some round on, identified by its epoch. Raises PlanError when made invalid.
@@ -205,7 +240,8 @@ class Plan:
     reduces among itself. `auxiliary` routes of one pair have no inner member in common, and come in the order of
     preference. `codec` names what tensors are turned into on their way where their owner allows it, `link_codecs`
     another one for an overlay edge, by `a->b`; the sync library knows the names. `steps` are the local steps that
-    members take to a round, where the plan says so.
+    members take to a round, where the plan says so. `training` is how members train, where that may change in the
+    midst (the scheme `auto`): it takes force with the trees.
     """
 
     epoch: int
@@ -219,6 +255,7 @@ class Plan:
     groups: tuple[Group, ...] = ()
     period: int = 1
     steps: Mapping[str, int] = field(default_factory=dict)
+    training: TrainingChoice | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.epoch < 2**32:
@@ -315,6 +352,7 @@ class Plan:
             ],
             "period": self.period,
             "steps": dict(self.steps),
+            **({} if self.training is None else {"training": _training_json(self.training)}),
         }
 
     @classmethod
@@ -338,10 +376,13 @@ class Plan:
                 groups=tuple(Group(tuple(group["members"]), _trees(group["trees"])) for group in value["groups"]),
                 period=int(value["period"]),
                 steps={str(member): int(count) for member, count in value["steps"].items()},
+                training=_training(value.get("training")),
             )
         except PlanError:
             raise
-        except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
+        except KeyError as error:
+            raise PlanError(f"not a plan: it lacks {error}") from error
+        except (TypeError, AttributeError, ValueError, OverflowError) as error:
             raise PlanError(f"not a plan: {error!r}") from error
 
     def dumps(self) -> str:
@@ -351,6 +392,14 @@ class Plan:
 
 def _trees(values: Iterable[Mapping[str, Any]]) -> tuple[Tree, ...]:
     return tuple(Tree.from_json(value) for value in values)
+
+
+def _training_json(training: TrainingChoice) -> dict[str, Any]:
+    return {"scheme": training.scheme, "options": dict(training.options)}
+
+
+def _training(value: Mapping[str, Any] | None) -> TrainingChoice | None:
+    return None if value is None else TrainingChoice(str(value["scheme"]), dict(value["options"]))
 
 
 def _route(way: Iterable[Any]) -> Route:

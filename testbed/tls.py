@@ -47,6 +47,11 @@ class Tls:
         """A connection that came in; its handshake is still to be done."""
         return self.server.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
 
+    @property
+    def client(self) -> ssl.SSLContext:
+        """For connections that are made from here."""
+        return self._client
+
     def opened(self, connection: socket.socket) -> ssl.SSLSocket:
         """A connection that was made from here; its handshake is still to be done."""
         return self._client.wrap_socket(connection, do_handshake_on_connect=False)

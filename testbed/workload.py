@@ -12,6 +12,7 @@ from typing import Any
 class Workload:
     """A model, the shard of its data that this worker learns from, and an optimizer. Times in seconds.
 
+    `dataset` is what is learned from where the model has a choice, `rank` that of its matrices' updates (0: whole).
     `sites` names the site of each shard's worker. A synthetic model has `parameters`, in so many `tensors`.
 
     A step takes `slow_factor` times its `step_seconds` with the probability `slow_probability`, drawn anew for each
@@ -28,6 +29,8 @@ class Workload:
     partition: str = "iid"
     alpha: float = 1.0
     sites: tuple[str, ...] = ()
+    dataset: str = ""
+    rank: int = 0
     parameters: int = 0
     tensors: int = 1
     step_seconds: float = 0.0

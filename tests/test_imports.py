@@ -32,7 +32,7 @@ ARROWS: dict[str, set[str]] = {
     "scheme_autoload": {"schemes"},
     "schemes": {"planning", "sync", "plan", "protocol", "schema"},
     "trace": {"link", "atomic_file"},
-    "spec": {"schemes", "trace", "link", "atomic_file"},
+    "spec": {"schemes", "trace", "plan", "link", "atomic_file"},
     "planning": {"compiler", "plan", "link"},
     "telemetry": {"spec", "trace", "plan", "protocol", "link", "atomic_file"},
     "api": {"atomic_file", "unix_socket"},
@@ -53,7 +53,10 @@ ARROWS: dict[str, set[str]] = {
         *("run", "controller", "emulation", "planning", "telemetry", "spec", "schemes", "trace", "sync", "worker"),
         *("workload", "plan", "protocol", "link"),
     },
-    "scaleout": {"run", "emulation", "telemetry", "spec", "certificates", "tls", "schema", "atomic_file"},
+    "scaleout": {
+        *("run", "controller", "emulation", "telemetry", "spec", "link", "tls", "certificates", "schema"),
+        *("atomic_file", "unix_socket"),
+    },
     "report": {
         "api",
         "run",

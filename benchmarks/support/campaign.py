@@ -26,6 +26,7 @@ from testbed.run.directory import RunDirectory
 from testbed.run.display import Display, Snapshot
 from testbed.run.run import Run
 from testbed.run.time_left import in_words, time_left
+from testbed.run.verdict import STEP_OVERRUN
 from testbed.spec.experiment import Experiment
 from testbed.telemetry.store import write_json
 
@@ -85,6 +86,12 @@ class Campaign:
             progress(f"not kept: {found['late']:.0%} of its rounds had late steps, other work held the host up")
             return
         write_json(self._file, {**self.read(), key: found})
+
+
+def is_late(report: Mapping[str, Any], step_s: float) -> bool:
+    """Whether a step of a round made it longer than is tolerated of a step, or of all the steps of the round."""
+    round_s: float = report["compute_s"] + report["paced_s"]
+    return float(report["late_s"]) > STEP_OVERRUN * max(step_s, round_s)
 
 
 def without_curves(found: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:

@@ -23,6 +23,7 @@ import docker
 
 from containers.digits import bake
 from testbed.controller.member_server import SOCKET
+from testbed.emulation import documentation
 from testbed.emulation.containers import ContainerRequest, Fleet
 
 _CLONE_NEWNET = 0x40000000
@@ -35,6 +36,7 @@ class ForkServer:
     def __enter__(self) -> ForkServer:
         self._folder = tempfile.TemporaryDirectory(prefix="testbed-forkserver-")
         bake(self.folder / "digits")
+        documentation.link_into(self.folder)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.support.forkserver"],
             stdin=subprocess.PIPE,

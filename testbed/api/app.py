@@ -12,6 +12,7 @@ from fastapi import APIRouter, FastAPI, Header, Request, Response, WebSocket, We
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse
 from fastapi.staticfiles import StaticFiles
+from starlette.routing import compile_path
 
 from testbed.api.feed import Follower, StateFeed
 from testbed.api.models import (
@@ -22,6 +23,7 @@ from testbed.api.models import (
     LinkPatch,
     LinkResource,
     NetworkStatus,
+    PlanOrder,
     PolicyOrder,
     ProblemAnswer,
     ReplayOrder,
@@ -38,6 +40,8 @@ PREFIX = "/api/v1"
 
 PAGE = Path(__file__).with_name("page")
 POLICY = "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+
+METHOD_NOT_ALLOWED = 405
 
 PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -61,6 +65,7 @@ def make_app(subject: Subject, feed: StateFeed) -> FastAPI:
     )
     app.add_exception_handler(ApiProblem, _in_words)
     app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(METHOD_NOT_ALLOWED, _not_so)
     app.include_router(_state_of(subject), prefix=PREFIX)
     app.include_router(_links_of(subject), prefix=PREFIX)
     app.include_router(_verbs_of(subject), prefix=PREFIX)
@@ -169,11 +174,18 @@ def _verbs_of(subject: Subject) -> APIRouter:
 
     @router.put("/network")
     async def swap(order: SwapOrder) -> VerbResult:
+        if not await asyncio.to_thread(order.file.is_file):
+            raise ApiProblem(MISSING, f"{order.file} is no file here; write the path of a topology file")
         return VerbResult(result=await called(subject, lambda: subject.swap(order.file)))
 
     @router.put("/policy")
     async def force(order: PolicyOrder) -> VerbResult:
         await called(subject, lambda: subject.force(order.policy, order.options))
+        return VerbResult()
+
+    @router.put("/plan")
+    async def force_plan(order: PlanOrder) -> VerbResult:
+        await called(subject, lambda: subject.force_plan(order.plan))
         return VerbResult()
 
     @router.put("/graph")
@@ -265,6 +277,15 @@ async def called(subject: Subject, verb: Callable[[], T]) -> T:
 async def _in_words(_: Request, problem: Exception) -> JSONResponse:
     assert isinstance(problem, ApiProblem)
     return JSONResponse({"detail": str(problem)}, problem.status)
+
+
+async def _not_so(request: Request, _: Exception) -> JSONResponse:
+    """A path takes what all its routes do: each of them knows of its own methods alone. Those of the page are read."""
+    documented = request.app.openapi()["paths"].items()
+    found = [methods for path, methods in documented if compile_path(path)[0].match(request.url.path)]
+    methods = ", ".join(sorted(method.upper() for methods in found for method in methods)) or "GET, HEAD"
+    said = f"{request.method} is nothing that {request.url.path} knows; it takes {methods}"
+    return JSONResponse({"detail": said}, METHOD_NOT_ALLOWED, {"Allow": methods})
 
 
 async def _invalid(_: Request, error: Exception) -> JSONResponse:

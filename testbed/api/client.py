@@ -70,6 +70,10 @@ class ApiClient:
         """Put a policy in force, whatever it saves."""
         self._ask("PUT", "/policy", {"policy": policy, "options": dict(options or {})})
 
+    def force_plan(self, document: Mapping[str, Any]) -> None:
+        """Put one plan in force, whatever it saves."""
+        self._ask("PUT", "/plan", {"plan": dict(document)})
+
     def swap(self, file: Path) -> dict[str, Any]:
         """Another network, by difference; what the swap did."""
         return dict(self._ask("PUT", "/network", {"file": str(file)})["result"])

@@ -159,6 +159,12 @@ class PolicyOrder(ApiModel):
     options: dict[str, Any] = {}
 
 
+class PlanOrder(ApiModel):
+    """One plan to go by, as `GET /plans` and a run's `plans/` have it: its members are those of the run."""
+
+    plan: dict[str, Any]
+
+
 class GraphOrder(ApiModel):
     """The communication graph to go over to, of members that gossip."""
 

@@ -65,6 +65,10 @@ class Subject(ABC):
         """Go by a policy from now on, and put its plan in force."""
         raise ApiProblem(NOT_HERE, "nothing trains here: a policy plans for the members of an experiment")
 
+    def force_plan(self, document: Mapping[str, Any]) -> None:
+        """Put one plan in force, whatever it saves."""
+        raise ApiProblem(NOT_HERE, "nothing trains here: a plan is for the members of an experiment")
+
     def change_graph(self, kind: str) -> None:
         """Have members that gossip go over to another graph."""
         raise ApiProblem(NOT_HERE, "nothing trains here: a graph is what members of an experiment gossip over")

@@ -57,14 +57,21 @@ def run(
     json_: Annotated[bool, typer.Option("--json", help="its summary as one JSON object; progress goes aside")] = False,
     open_: Open = False,
     port: Port = None,
+    hosts: Annotated[
+        str | None, typer.Option("--hosts", metavar="all|A,B", help="split the network over these of the hosts file")
+    ] = None,
+    hosts_file: Annotated[Path, typer.Option("--hosts-file", help="the hosts file")] = Path("hosts.yaml"),
 ) -> None:
     """Run an experiment: build the network, train, change it as the file says, and judge."""
     from testbed.run.execute import execute
+    from testbed.scaleout.split_choice import run_on
 
     changes = overrides(set_)
+    if hosts is not None:
+        changes["hosts"] = hosts if hosts == "all" else f"[{hosts}]"
     with ended_in_words():
         display = progress_display(quiet, beside_output=json_, door=door(open_, port))
-        outcome = execute(experiment, changes, strict, page, display)
+        outcome = execute(experiment, changes, strict, page, display, run_on(hosts_file, strict))
     if json_ or quiet:
         _tell(outcome, json_)
     if not outcome.finished or outcome.page is None or (strict and outcome.verdict != "trusted"):

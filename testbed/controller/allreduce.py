@@ -171,6 +171,8 @@ class AllReduceCoordinator(Coordinator):
         if swap is not None and swap.joins:
             self.group.membership.admit(swap.joins)
             self.note("came", swap.joins, done.number, swap.plan.epoch)
+        if self.group.conducting is not None:
+            self.group.conducting.round_over(done, self.group.plans.plan)
         fell = self.planner.monitor.round_over(done, self.clocks.unix())
         yield from self.planner.round_over(done.summary().finished_s, fell)
         yield Announce()

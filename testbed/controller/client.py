@@ -40,7 +40,7 @@ class AdminClient:
         self._ask("POST", "/network", {"links": links_to_json(links), "routes": routes_to_json(routes)})
 
     def force(self, policy: str, options: Mapping[str, Any] | None = None) -> None:
-        """Put `policy` in force now, whatever it saves."""
+        """Put `policy` in force now, whatever it saves. AdminError when it has no plan for this run."""
         self._ask("POST", "/plan", {"policy": policy, "options": dict(options or {})})
 
     def change_graph(self, kind: str) -> None:
@@ -63,5 +63,14 @@ class AdminClient:
         finally:
             connection.close()
         if reply.status != 200:
-            raise AdminError(f"{method} {path}: {reply.status}: {answer.decode(errors='replace')}")
+            raise AdminError(_detail(answer) or f"{method} {path}: {reply.status}: {answer.decode(errors='replace')}")
         return json.loads(answer)
+
+
+def _detail(answer: bytes) -> str:
+    """The reason in a refusal, in the controller's own words; empty where the answer is none of its own."""
+    try:
+        detail = json.loads(answer)["detail"]
+    except (ValueError, LookupError, TypeError):
+        return ""
+    return detail if isinstance(detail, str) else ""

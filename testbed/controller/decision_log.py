@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from testbed.controller.conducting import TrainingAnswer
 from testbed.controller.decision import Decision
 from testbed.plan import Plan
 from testbed.planning import BoundError, Policy, View
@@ -20,7 +21,8 @@ class DecisionRecord:
     """A decision, and what it was made by: the `view` with what was measured of its links, the `policy`, the reason.
 
     `last` was in force (none at first), `after_round` the newest round then; `adopted` is the plan that follows it,
-    the `choice`th of the policy's proposals.
+    the `choice`th of the policy's proposals. `training` is what was thought of how members train, where that is
+    conducted.
     """
 
     view: View
@@ -32,6 +34,7 @@ class DecisionRecord:
     adopted: Plan | None = None
     choice: int | None = None
     estimates: Mapping[str, Estimate] = field(default_factory=dict)
+    training: TrainingAnswer | None = None
 
 
 class DecisionLog:
@@ -91,6 +94,7 @@ class DecisionLog:
                 "proposed_s": decision.proposed_s if decision.proposed_s != float("inf") else None,
                 "bound_s": bound_s,
                 "estimates": _json(record.estimates),
+                **({"training": record.training.to_json()} if record.training else {}),
             }
         )
 

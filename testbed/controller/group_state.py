@@ -7,6 +7,7 @@ from typing import Literal
 
 from testbed.controller.actions import Actions
 from testbed.controller.clocks import Clocks
+from testbed.controller.conducting import Conducting, TrainingQuestion, candidate_of, through_codec
 from testbed.controller.epochs import Epochs
 from testbed.controller.identity import Identities
 from testbed.controller.knowledge import Knowledge
@@ -16,6 +17,9 @@ from testbed.controller.round_log import RoundLog
 from testbed.controller.spec import ControllerSpec, PlanningSpec
 from testbed.plan import Plan
 from testbed.planning import Policy, PolicyError, View
+
+#: The newest rounds that say how long exchanges take.
+NEWEST = 3
 
 
 class GroupState:
@@ -35,6 +39,8 @@ class GroupState:
         self.plans = PlanHistory(Epochs(out / "epochs.json"), clocks)
         self.rounds = RoundLog(self._expected)
         self.knowledge = Knowledge(planning.view)
+        optimizer = str(next(iter(spec.jobs.values())).workload.get("optimizer", ""))
+        self.conducting = Conducting(spec.rounds, planning.margin, optimizer) if planning.conducted else None
         self._elastic = spec.elastic is not None
         self._rounds = spec.rounds
 
@@ -45,12 +51,24 @@ class GroupState:
 
     @property
     def rounds_left(self) -> int:
-        """Rounds still to come, as the jobs have it."""
+        """Rounds still to come, as the jobs have it, at the pace of the plan in force."""
+        if self.conducting is not None:
+            return self.conducting.steps_left // candidate_of(self.plans.in_force).steps
         return self._rounds - self.rounds.count
+
+    def training_question(self) -> TrainingQuestion | None:
+        """What there is to consider of how members train; None where that is not conducted."""
+        if self.conducting is None:
+            return None
+        epoch = self.plans.plan.epoch
+        newest = [its.seconds for its in self.rounds.complete[-NEWEST:] if its.epoch == epoch]
+        return self.conducting.question(newest, self.rounds.under(epoch))
 
     def view(self, now: float, joins: str = "") -> View:
         """What is known of the network, as far as it is that of those who are there, and of one that `joins`."""
         view = self.knowledge.view(now)
+        if self.conducting is not None:
+            view = through_codec(view, self.plans.in_force)
         names = self.membership.present | ({joins} if joins else set())
         return view if names == set(view.names) else view.among(names)
 
@@ -59,10 +77,14 @@ class GroupState:
         return self.dress(policy.plan(view), view)
 
     def dress(self, plan: Plan, view: View) -> Plan:
-        """A policy's plan with what is not the policy's business; PolicyError when it is none for this run."""
+        """A policy's plan with what is not the policy's business; PolicyError when it is none for this run. Members go
+        on to train as they do."""
         if self._elastic and plan.groups:
             raise PolicyError(f"{plan.policy}: its plans have groups, and an elastic run has none")
-        return self.planning.dress(plan, view)
+        dressed = self.planning.dress(plan, view)
+        if self.conducting is None:
+            return dressed
+        return self.conducting.dress(dressed, self.plans.in_force)
 
     def speeds(self, rates: dict[str, float]) -> dict[str, float]:
         """Members' samples per second as parts of what their jobs declare, where those declare any."""

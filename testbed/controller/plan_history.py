@@ -32,6 +32,11 @@ class PlanHistory:
         self._members: dict[int, frozenset[str]] = {}
 
     @property
+    def in_force(self) -> Plan | None:
+        """The plan in force; None before the first."""
+        return getattr(self, "plan", None)
+
+    @property
     def newest(self) -> int:
         """The newest epoch that a plan was numbered with."""
         return self.epochs.newest

@@ -24,7 +24,7 @@ from testbed.controller.plan_swaps import PlanSwaps
 from testbed.controller.proposal import Proposal, Question, propose
 from testbed.controller.track_record import TrackRecord
 from testbed.plan import Plan
-from testbed.planning import Pair, PhysicalLink, Policy, View, predict
+from testbed.planning import Pair, PhysicalLink, Policy, predict
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +80,9 @@ class Planner:
         self._requests.ask(PlanRequest("network"))
 
     def force(self, policy: Policy) -> None:
-        """Go by `policy` from now on, and put its plan in force whatever it saves."""
+        """Go by `policy` from now on, and put its plan in force whatever it saves. PolicyError when it is none for
+        this run."""
+        policy.check(self._group.view(self._group.clocks.unix()))
         self.policy = policy
         self._requests.ask(PlanRequest("forced", policy))
 
@@ -128,7 +130,8 @@ class Planner:
             request = self._requests.take()
             if request.reason == "dropped":
                 decision = Decision(False, request.why, None, float("inf"))
-                yield from self._record(request, group.view(self._group.clocks.unix()), decision, group.plans.plan)
+                dropped = Proposal(group.view(self._group.clocks.unix()), None, decision, self._track.foresight, None)
+                yield from self._record(request, dropped, group.plans.plan)
             elif group.plans.pending is not None or group.membership.reconfiguration is not None:
                 self._requests.defer(request)
             elif group.phase != "over" and request.joins not in group.membership.present:
@@ -139,19 +142,34 @@ class Planner:
         self._busy = True
         now, self._considered = self._group.clocks.unix(), self._group.clocks.monotonic()
         planning, knowledge, rounds = self._group.planning, self._group.knowledge, self._group.rounds
+        current, conducting = self._group.plans.plan, self._group.conducting
+        compute_s = (
+            conducting.compute_s(current.training.local_steps if current.training else 1)
+            if conducting
+            else rounds.compute_s()
+        )
+        past = self._track.past
+        if conducting is not None:  # trees come back, and what members did then does not
+            past = tuple(replace(plan, training=current.training, codec=current.codec) for plan in past)
         question = Question(
             view=self._group.view(now, request.joins),
             doubts=knowledge.doubts(now),
-            current=self._group.plans.plan,
-            past=self._track.past,
+            current=current,
+            past=past,
             standing=self._track.standing(now, self.monitor.measured_s),
-            foresight=replace(self._track.foresight, compute_s=rounds.compute_s()),
+            foresight=replace(self._track.foresight, compute_s=compute_s),
             network_changed=request.reason == "network",
             anyway=f"{request.joins} comes" if request.joins else "forced" if request.reason == "forced" else "",
+            training=self._group.training_question() if request.reason in ("period", "network") else None,
         )
         rules = Rules(1.0 if planning.hold else planning.margin, planning.dwell_rounds)  # nothing saves all of a round
         work = partial(
-            propose, request.policy or self.policy, self._group.dress, rules, question, self._group.clocks.processor
+            propose,
+            request.policy or self.policy,
+            self._group.dress,
+            rules,
+            question,
+            self._group.clocks.processor,
         )
         asked = (request, question.current, self._declarations, rounds.count)
         yield Background(work, partial(self._thought, *asked))
@@ -174,11 +192,11 @@ class Planner:
         if proposal.plan is None:
             log.warning("no other plan: %s", proposal.decision.why)
         elif proposal.decision.adopt and group.phase != "over":
-            of_rounds = (request.policy or self.policy).measure is None
             adopted = self._numbered(proposal.plan)
+            of_rounds = (request.policy or self.policy).measure is None and adopted.training == last.training
             self._track.adopted(adopted, last, proposal.decision, request, of_rounds)
             yield from self._adopt(adopted, request, proposal.decision)
-        yield from self._record(request, proposal.view, proposal.decision, last, adopted, proposal.choice)
+        yield from self._record(request, proposal, last, adopted)
 
     def _numbered(self, plan: Plan) -> Plan:
         """The plan under an epoch of its own; until members are there it takes the place of the first plan."""
@@ -196,20 +214,23 @@ class Planner:
             self._group.plans.begin(plan)
         yield Announce()
 
-    def _record(
-        self,
-        request: PlanRequest,
-        view: View,
-        decision: Decision,
-        last: Plan,
-        adopted: Plan | None = None,
-        choice: int | None = None,
-    ) -> Actions:
-        """Put on record what was decided by the view while `last` was in force."""
+    def _record(self, request: PlanRequest, proposal: Proposal, last: Plan, adopted: Plan | None = None) -> Actions:
+        """Put on record what was decided by a view while `last` was in force."""
         self._busy = True
-        policy, estimates = request.policy or self.policy, self._group.knowledge.estimates(view.at_s)
-        after = self._group.last_round
-        record = DecisionRecord(view, policy, decision, request.reason, after, last, adopted, choice, estimates)
+        view, policy = proposal.view, request.policy or self.policy
+        changes = adopted is not None and adopted.training != last.training
+        record = DecisionRecord(
+            view=view,
+            policy=policy,
+            decision=proposal.decision,
+            reason="training" if changes else request.reason,
+            after_round=self._group.last_round,
+            last=last,
+            adopted=adopted,
+            choice=proposal.choice,
+            estimates=self._group.knowledge.estimates(view.at_s),
+            training=proposal.training,
+        )
         yield Background(partial(self._log.bound, view), partial(self._recorded, record))
 
     def _recorded(self, record: DecisionRecord, bound_s: float | None) -> Actions:

@@ -55,6 +55,7 @@ class GroupProgress(Progress):
             "metrics": metrics,
             "estimates": {name: estimate.to_json() for name, estimate in estimates.items()},
             "swaps": [swap.to_json() for swap in self._group.plans.swaps],
+            **({"rounds": self._group.rounds.count + self._group.rounds_left} if self._group.conducting else {}),
         }
 
     def final(self) -> dict[str, Any]:

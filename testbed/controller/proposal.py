@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from statistics import median
 
+from testbed.controller.conducting import TrainingAnswer, TrainingQuestion, consider
 from testbed.controller.decision import Decision, Rules, Standing, decide, decide_by, gone
 from testbed.controller.foresight import Foresight
 from testbed.controller.plan_judge import Doubts, PlanJudge
@@ -22,7 +23,7 @@ class Question:
     that were before it, and how it has done.
 
     `network_changed`: it was declared to be another one. With a reason to do so `anyway` the policy's plan is adopted
-    whatever it saves.
+    whatever it saves. Where `training` is conducted it is considered too.
     """
 
     view: View
@@ -33,13 +34,14 @@ class Question:
     foresight: Foresight
     network_changed: bool = False
     anyway: str = ""
+    training: TrainingQuestion | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
     """`plan` is what is proposed under `view`, None where there is nothing; `foresight` has learned from the rounds
     under the plan in force. It is the `choice`th of the policy's proposals; None of one that was in force before. It
-    took `seconds` of a processor."""
+    took `seconds` of a processor. `training` is what was thought of how members train, where that is conducted."""
 
     view: View
     plan: Plan | None
@@ -47,18 +49,44 @@ class Proposal:
     foresight: Foresight
     choice: int | None = 0
     seconds: float = 0.0
+    training: TrainingAnswer | None = None
 
 
 #: A policy's plan with what is not the policy's business; PolicyError when it is none for the run.
 Dress = Callable[[Plan, View], Plan]
 
 
-def propose(policy: Policy, dress: Dress, rules: Rules, question: Question, processor: Callable[[], float]) -> Proposal:
+def propose(
+    policy: Policy,
+    dress: Dress,
+    rules: Rules,
+    question: Question,
+    processor: Callable[[], float],
+) -> Proposal:
     """The policy's plan, or one that was in force before, and the judgement of it; `processor` says the seconds that
     this thread has used of one."""
     began_s = processor()
     proposal = _propose(policy, dress, rules, question)
+    if question.training is not None:
+        proposal = _conducted(proposal, question.training, policy, dress, question)
     return replace(proposal, seconds=processor() - began_s)
+
+
+def _conducted(
+    proposal: Proposal, training: TrainingQuestion, policy: Policy, dress: Dress, asked: Question
+) -> Proposal:
+    """The proposal with what members had best do between rounds; trees that are to change anyway change with that."""
+    trees = proposal.plan if proposal.decision.adopt and proposal.plan is not None else asked.current
+    if gone(trees, asked.view):
+        return proposal
+    try:
+        answer = consider(training, policy, dress, trees, asked.view, proposal.foresight)
+    except PolicyError as error:
+        return replace(proposal, decision=replace(proposal.decision, why=f"{proposal.decision.why}; {error}"))
+    if answer is None or answer.plan is None:
+        return replace(proposal, training=answer)
+    decision = Decision(True, answer.verdict.why, answer.current_s, answer.proposed_s)
+    return replace(proposal, plan=answer.plan, decision=decision, choice=None, training=answer)
 
 
 def _propose(policy: Policy, dress: Dress, rules: Rules, asked: Question) -> Proposal:

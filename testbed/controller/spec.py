@@ -104,6 +104,8 @@ class PlanningSpec(BaseModel):
     policy chose, and with a `period` above 1 the members' sites as groups, which reduce among themselves in all rounds
     but each `period`-th; a policy that makes groups itself has its own way.
 
+    Where training is `conducted` plans say how members train as well, and the codec is chosen with that.
+
     `period_s`: the least time between two evaluations of the policy. `margin`: the part of the predicted round
     that another plan must save. `dwell_rounds`: how many rounds a plan stands before another may follow. With `hold`
     none is looked for but where the network is declared to be another one, and nothing is probed.
@@ -121,6 +123,7 @@ class PlanningSpec(BaseModel):
     margin: float = Field(default=0.1, ge=0, lt=1)
     dwell_rounds: int = Field(default=3, ge=0)
     hold: bool = False
+    conducted: bool = False
 
     @model_validator(mode="after")
     def _has_a_policy(self) -> PlanningSpec:

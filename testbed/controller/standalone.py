@@ -13,6 +13,7 @@ import asyncio
 import ipaddress
 import logging
 import secrets
+import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -65,6 +66,14 @@ def main() -> int:
     args = _parser().parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     try:
+        return _run(args)
+    finally:
+        if args.attached is not None:
+            shutil.rmtree(args.attached, ignore_errors=True)
+
+
+def _run(args: argparse.Namespace) -> int:
+    try:
         names = args.members.split(",")
         host, port = _address(args.listen)
         secret = _secret(args.secrets, args.token_file)
@@ -84,7 +93,7 @@ def main() -> int:
             args.http,
         )
         load_simulator()
-        asyncio.run(serve(spec, endpoints, args.out, args.attached))
+        asyncio.run(serve(spec, endpoints, args.out, args.attached is not None))
     except (OSError, ValueError, PolicyError) as error:
         print(f"testbed-sync: {error}", file=sys.stderr)
         return 2
@@ -112,9 +121,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--round-timeout", type=float, default=120.0, metavar="S", help="when a round has failed")
     parser.add_argument("--quorum", type=int, metavar="N", help="let members go and come while N are left")
     parser.add_argument("--http", type=int, metavar="PORT", help="the dashboard on 127.0.0.1")
-    parser.add_argument(
-        "--attached", action="store_true", help="end with standard input, once members that train are done"
-    )
+    attached_help = "end with standard input, once members that train are done, and take this folder away"
+    parser.add_argument("--attached", type=Path, metavar="DIR", help=attached_help)
     parser.add_argument("--out", type=Path, default=Path("run"), metavar="DIR", help="what happens is recorded there")
     return parser
 

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 
@@ -19,6 +20,18 @@ class Addressing:
 
     _sites: dict[str, int] = field(default_factory=dict)
     _pairs: dict[frozenset[str], int] = field(default_factory=dict)
+
+    def know(self, sites: Iterable[str], pairs: Iterable[frozenset[str]]) -> None:
+        """Hand out what sites and physical pairs of links get, in this order, before anyone asks: whoever builds a part
+        of a network then gives all of it the addresses that another part's builder does."""
+        for site in sites:
+            self.lan(site)
+        for a, b in sorted(sorted(pair) for pair in pairs):
+            self.wan(a, b)
+
+    def number(self, pair: frozenset[str]) -> int:
+        """The number of a physical pair, from 0 in the order of asking."""
+        return self._pairs.setdefault(pair, len(self._pairs))
 
     def lan(self, site: str) -> IPv4Network:
         """The site's network."""
@@ -38,8 +51,7 @@ class Addressing:
     def wan(self, source: str, target: str) -> IPv4Interface:
         """The address of `source`'s router on its link with `target`."""
         pair = frozenset((source, target))
-        number = self._pairs.setdefault(pair, len(self._pairs))
-        base = int(WANS.network_address) + 4 * number
+        base = int(WANS.network_address) + 4 * self.number(pair)
         return IPv4Interface((base + (1 if source == min(pair) else 2), 30))
 
     def next_hop(self, source: str, target: str) -> IPv4Address:

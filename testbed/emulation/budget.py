@@ -24,7 +24,8 @@ from pathlib import Path
 
 from testbed.emulation.errors import EmulationError
 from testbed.emulation.network import Network
-from testbed.emulation.testbed import Testbed
+from testbed.emulation.shaping import open_shaper
+from testbed.emulation.testbed import Backend, Testbed
 from testbed.spec.event import LinkChange
 from testbed.spec.experiment import PARAMETERS, Experiment
 from testbed.spec.topology import Topology, Worker
@@ -173,6 +174,13 @@ def _kept() -> Budget | None:
         return Budget(**json.loads(KEPT.read_text()))
     except (OSError, ValueError, TypeError):
         return None
+
+
+def known_budget(choice: Backend) -> Budget:
+    """That of this host under what shapes here, by this choice: kept, or measured now. ShapingError, BudgetError."""
+    with open_shaper(choice) as shaper:
+        backend = shaper.name
+    return host_budget(backend) or measure_budget(backend)
 
 
 def measure_budget(backend: str) -> Budget:

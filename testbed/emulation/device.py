@@ -12,7 +12,8 @@ from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from testbed.emulation.netlink import CREATE, EXCLUSIVE, REPLACE, NetlinkRequest, attribute
 
 _NEW_LINK, _DELETE_LINK, _SET_LINK, _NEW_ADDRESS, _NEW_ROUTE, _DELETE_ROUTE, _NEW_NEIGHBOUR = 16, 17, 19, 20, 24, 25, 28
-_MAC, _NAME, _MASTER, _PORT, _KIND_OF_LINK, _NAMESPACE_OF = 1, 3, 10, 12, 18, 19
+_MAC, _NAME, _MTU, _MASTER, _PORT, _KIND_OF_LINK, _NAMESPACE_OF = 1, 3, 4, 10, 12, 18, 19
+_TUNNEL_ID, _REMOTE, _LOCAL_END, _LEARNING, _UDP_PORT, _DONT_FRAGMENT = 1, 2, 4, 7, 15, 29
 _KIND, _OF_KIND, _PEER, _ISOLATED, _NESTED = 1, 2, 1, 33, 0x8000
 _ADDRESS, _LOCAL = 1, 2
 _DESTINATION, _GATEWAY, _SOURCE = 1, 5, 7
@@ -57,6 +58,20 @@ def veth(name: str, mac: str | None, peer: str, peer_mac: str | None, peer_pid: 
     return _made(_named(name, mac), "veth", attribute(_PEER | _NESTED, there))
 
 
+def vxlan(
+    name: str, mac: str, pid: int, number: int, local: IPv4Address, remote: IPv4Address, port: int
+) -> NetlinkRequest:
+    """An end of a tunnel to one other host, in the namespace of a process, down; its UDP socket is in this one.
+
+    It learns no addresses, since there is one other end, and lets no packet be fragmented on the way: one that is too
+    long is lost, and seen to be.
+    """
+    tunnel = attribute(_TUNNEL_ID, struct.pack("=I", number)) + attribute(_REMOTE, remote.packed)
+    tunnel += attribute(_LOCAL_END, local.packed) + attribute(_LEARNING, b"\0")
+    tunnel += attribute(_UDP_PORT, struct.pack("!H", port)) + attribute(_DONT_FRAGMENT, b"\1")
+    return _made(_named(name, mac) + attribute(_NAMESPACE_OF, struct.pack("=I", pid)), "vxlan", tunnel)
+
+
 def bridge(name: str, mac: str | None = None) -> NetlinkRequest:
     """A bridge, down. Without a MAC address of its own it has the least of its ports'."""
     return _made(_named(name, mac), "bridge")
@@ -70,6 +85,11 @@ def up(index: int) -> NetlinkRequest:
 def mac(index: int, address: str) -> NetlinkRequest:
     """Give an interface another MAC address."""
     return NetlinkRequest(_SET_LINK, 0, _interface(index) + attribute(_MAC, _mac(address)))
+
+
+def mtu(index: int, value: int) -> NetlinkRequest:
+    """Let an interface send packets of so many bytes at most."""
+    return NetlinkRequest(_SET_LINK, 0, _interface(index) + attribute(_MTU, struct.pack("=I", value)))
 
 
 def plugged(index: int, into: int) -> NetlinkRequest:

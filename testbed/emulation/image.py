@@ -36,7 +36,7 @@ from typing import IO
 import docker
 from docker.errors import APIError, BuildError, ImageNotFound
 
-from testbed.emulation import engine, requirements
+from testbed.emulation import documentation, engine, requirements
 from testbed.emulation.errors import EmulationError
 from testbed.emulation.requirements import Locked, LockError, canonical
 
@@ -133,7 +133,8 @@ def _recipes(client: docker.DockerClient, foreign_base: str | None, progress: Pr
     wheels = [package.requirement for package in requirements.closure(requirements.read(ROOT), locked("sync"))]
     torch = hash_of([base, *wheels, hash_of_file(CONTAINERS / "torch.Dockerfile")])
     worker_inputs = [torch, hash_of_file(CONTAINERS / "worker.Dockerfile"), hash_of_file(CONTAINERS / "digits.py")]
-    return Recipes(base, torch, hash_of(worker_inputs + held_by(_worker_code())))
+    held = documentation.entries() | _worker_code()
+    return Recipes(base, torch, hash_of(worker_inputs + held_by(held)))
 
 
 def base_recipe(packages: Sequence[str] = ()) -> str:
@@ -278,7 +279,8 @@ def python_packages(wheels: Iterable[str]) -> dict[str, str]:
 def _make_worker(client: docker.DockerClient, torch: str, recipes: Recipes, progress: Progress) -> str:
     with told(progress, "worker image"):
         digits = {f"digits/{path.name}": path for path in sorted(digits_folder().iterdir())}
-        tag = build_image(client, "worker", recipes.worker, [torch], digits | _worker_code(), {"RUNTIME": torch})
+        entries = digits | documentation.entries() | _worker_code()
+        tag = build_image(client, "worker", recipes.worker, [torch], entries, {"RUNTIME": torch})
     wanted = {kind: find(client, kind, recipe) for kind, recipe in dataclasses.asdict(recipes).items()}
     remove_superseded(client, wanted | {"build": None})
     return tag

@@ -151,14 +151,15 @@ class Links:
             self._collect()
             self._apply([change.link])
 
-    def take(self, names: Iterable[str], up: bool) -> None:
-        """Take links up or down. KeyError for one that is not there."""
+    def take(self, names: Iterable[str], up: bool, elsewhere: Iterable[str] = ()) -> None:
+        """Take links up or down. KeyError for one that is not there. What is `elsewhere`, in a part of the network that
+        another host has, is only known to be so."""
         with self._lock:
             names = list(names)
             for name in names:
                 if name not in self._links:
                     raise KeyError(f"no link {name} is up; there are {', '.join(sorted(self._links))}")
-            (self._down.difference_update if up else self._down.update)(names)
+            (self._down.difference_update if up else self._down.update)([*names, *elsewhere])
             self._collect()
             self._apply(names)
 

@@ -21,26 +21,28 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping
+from itertools import permutations
 
 from mininet.net import Mininet
 
-from testbed.emulation import device
 from testbed.emulation.addressing import Addressing
 from testbed.emulation.links import Links, Observer
-from testbed.emulation.node import ContainerHost, Router, Veth
+from testbed.emulation.node import ContainerHost, Interface, Router, Veth
 from testbed.emulation.routing import Routes
 from testbed.emulation.shaping.base import Shaper, distorted_by_offload
+from testbed.emulation.share import WHOLE, Share, lay_tunnel
 from testbed.emulation.swap import BeforeRoutes, NetworkSwap, SwapTransaction, pairs_of
 from testbed.emulation.switch import SWITCHES, choose_switch
 from testbed.emulation.transport import Transport
 from testbed.emulation.wiring import (
     Wiring,
+    clear_route,
     needs_single_frames,
     send_single_frames,
     set_route,
     set_up_router,
 )
-from testbed.link import LinkState, link_ends, link_name
+from testbed.link import LinkState, link_name
 from testbed.spec.topology import Topology, Worker
 
 
@@ -53,9 +55,17 @@ class Network(Mininet):
     """
 
     def __init__(
-        self, name: str, topology: Topology, shaper: Shaper, observer: Observer, fit_transport: bool = True
+        self,
+        name: str,
+        topology: Topology,
+        shaper: Shaper,
+        observer: Observer,
+        fit_transport: bool = True,
+        share: Share = WHOLE,
     ) -> None:
-        """Raises SwitchError when the topology asks for a switch that does not work here."""
+        """Of a network that is split, `share` says what is here.
+
+        Raises SwitchError when the topology asks for a switch that does not work here."""
         # Mininet's own start-up raises system-wide limits of the host (sysctl). What is here needs none of that,
         # and the host is not ours to change.
         Mininet.inited = True
@@ -68,10 +78,12 @@ class Network(Mininet):
         self.offload = SWITCHES[self.switch].offload and not single
         self._observer = observer
         self.links_in_force = Links(shaper, self._observe)
+        self.share = share
         self.addressing = Addressing()
-        self.routes = Routes.over(topology)
+        self.addressing.know(topology.sites, pairs_of(topology))
+        self.routes = Routes({})
         self.transport = Transport(fit_transport, self._workers_there)
-        self.pairs: dict[frozenset[str], Veth] = {}
+        self.pairs: dict[frozenset[str], Veth | Interface] = {}
 
     # Building -----------------------------------------------------------------------------------------------------
 
@@ -81,7 +93,6 @@ class Network(Mininet):
             self.add_site(site)
         self.add(self.topology, pairs=pairs_of(self.topology))
         self.set_routes(Routes.over(self.topology))
-        self.built = True
 
     def join(self, pids: Mapping[str, int]) -> None:
         """Give workers their places on the network; `pids` maps each to a process in its container."""
@@ -101,14 +112,16 @@ class Network(Mininet):
             self.delHost(host)
 
     def add_site(self, site: str) -> None:
-        """Make a router, which nothing leads to as yet."""
-        set_up_router(self.addHost(f"{site}-r", cls=Router), self.addressing.router(site), self.switch)
+        """Make a router, which nothing leads to as yet; none for a site that is on another host."""
+        if self.share.has(site):
+            router = self.addHost(f"{site}-r", cls=Router)
+            set_up_router(router, self.addressing.router(site), self.switch, self.share.mtu)
 
     def add(
         self, topology: Topology, pids: Mapping[str, int] | None = None, pairs: Iterable[frozenset[str]] = ()
     ) -> None:
         """Lay the wires of a topology's workers that are in `pids`, and of pairs of its links, and bring all up."""
-        wiring = Wiring(self.shaper)
+        wiring = Wiring(self.shaper, self.share.mtu)
         for worker in topology.workers:
             if pids and worker.name in pids:
                 self._add_worker(topology, worker, pids[worker.name], wiring)
@@ -127,7 +140,13 @@ class Network(Mininet):
         self.transport.fit(host)
 
     def _add_pair(self, topology: Topology, pair: frozenset[str], wiring: Wiring) -> None:
+        """Nothing where both sites are on other hosts."""
         a, b = sorted(pair)
+        if not (self.share.has(a) and self.share.has(b)):
+            for near, far in ((a, b), (b, a)):
+                if self.share.has(near):
+                    lay_tunnel(self, topology, (near, far), wiring)
+            return
         wire = self.addLink(self.router(a), self.router(b), cls=Veth, intfName1=b, intfName2=a)
         self.pairs[pair] = wire
         names = (link_name(a, b), link_name(b, a))
@@ -135,13 +154,19 @@ class Network(Mininet):
         wiring.join_routers(wire, (self.addressing.wan(a, b), self.addressing.wan(b, a)), states)
 
     def remove_pair(self, pair: frozenset[str]) -> None:
-        """Remove a physical pair of links. No route may lead over it any more."""
-        wire = self.pairs.pop(pair)
+        """Remove a physical pair of links, as far as it is here. No route may lead over it any more."""
         a, b = sorted(pair)
-        for name in (link_name(a, b), link_name(b, a)):
+        names = (link_name(a, b), link_name(b, a))
+        self.links_in_force.take((), up=True, elsewhere=set(names).difference(self.share.own(names)))
+        if (wire := self.pairs.pop(pair, None)) is None:
+            return
+        for name in self.share.own(names):
             self.shaper.detach(name)
             self.links_in_force.remove(name)
-        self.delLink(wire)
+        if isinstance(wire, Veth):
+            self.delLink(wire)
+        else:
+            wire.delete()
 
     # Asking -------------------------------------------------------------------------------------------------------
 
@@ -164,14 +189,16 @@ class Network(Mininet):
             if isinstance(node, Router):
                 with contextlib.suppress(FileNotFoundError):  # a site that a swap is removing
                     received[node.name.removesuffix("-r")] = node.received_bytes()
-        ends = (link_ends(name) for name in self.links_in_force.states())
+        ends = (ends for pair in list(self.pairs) for ends in permutations(pair))
         return {link_name(a, b): received[b][a] for a, b in ends if a in received.get(b, {})}
 
     # Changing -----------------------------------------------------------------------------------------------------
 
     def take(self, a: str, b: str, up: bool) -> None:
         """Take a physical pair down or up; the routes follow."""
-        self.links_in_force.take((link_name(a, b), link_name(b, a)), up)
+        names = (link_name(a, b), link_name(b, a))
+        own = self.share.own(names)
+        self.links_in_force.take(own, up, elsewhere=set(names).difference(own))
         self.set_routes(Routes.over(self.topology, self.links_in_force.down))
 
     def swap(
@@ -190,16 +217,17 @@ class Network(Mininet):
         if pids is None and {one.name for one in topology.workers} != {one.name for one in self.topology.workers}:
             raise ValueError(f"{topology.file}: a swap keeps the workers of {self.topology.file}; it has others")
         if any(map(needs_single_frames, topology.links.values())):
-            self._send_single_frames()
+            self.use_single_frames()
         return SwapTransaction(self, topology, pids or {}).make(before_routes)
 
     def _observe(self, at_s: float, link: str, state: LinkState) -> None:
         self.transport.note(link, state)
         if distorted_by_offload(state):
-            self._send_single_frames()
+            self.use_single_frames()
         self._observer(at_s, link, state)
 
-    def _send_single_frames(self) -> None:
+    def use_single_frames(self) -> None:
+        """From now on no worker here sends super-packets."""
         if self.offload:
             self.offload = False
             for host in self._workers_there():
@@ -210,21 +238,29 @@ class Network(Mininet):
 
     def set_routes(self, routes: Routes) -> None:
         """Every router's way to every other site's LAN: replaced in place, removed where there is none any more."""
-        for site in self.topology.sites:
+        for site in filter(self.share.has, self.topology.sites):
             router, hops = self.router(site), routes.next_hops(site)
-            old = self.routes.next_hops(site) if self.built else {}
+            old = self.routes.next_hops(site)
             for target, hop in hops.items():
                 if old.get(target) != hop:
                     set_route(router, self.addressing.lan(target), self.addressing.next_hop(site, hop))
             for target in old.keys() - hops.keys():
-                router.netlink.apply(device.no_route(self.addressing.lan(target)))
+                clear_route(router, self.addressing.lan(target))
         self.routes = routes
-        self.transport.follow(self.topology, routes, self.links_in_force.states())
+        elsewhere = {name: link.state for name, link in self.topology.links.items() if not self.share.has_link(name)}
+        self.transport.follow(self.topology, routes, {**elsewhere, **self.links_in_force.states()})
 
     # Ending -------------------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Take the routers away; links go with them. Containers belong to the fleet."""
+        """Take the routers away; links go with them. Containers belong to the fleet.
+
+        A tunnel goes before its router: the kernel takes a namespace down in its own time, and a tunnel's number is
+        taken up to then.
+        """
+        for wire in self.pairs.values():
+            if not isinstance(wire, Veth):
+                wire.delete()
         for node in self.hosts:
             node.terminate()
         self.hosts.clear()

@@ -32,6 +32,11 @@ def received_bytes(pid: int) -> dict[str, int]:
     return {name.strip(): int(counters.split()[0]) for name, _, counters in rows}
 
 
+def mac_of(address: IPv4Interface) -> str:
+    """A MAC address that follows from an IP address, locally administered."""
+    return "02:00:" + address.ip.packed.hex(":")
+
+
 class NamespaceNode(Node):
     """A node that is the network namespace of the process or thread `pid`. Nothing happens in it before it is asked."""
 
@@ -192,9 +197,13 @@ class Interface(Intf):
         """Bring it up. A link is shaped before this, so no packet ever passes it unshaped."""
         self.node.netlink.apply(device.up(self.index))
 
-    def know(self, peer: Interface) -> None:
+    def know(self, peer: IPv4Address, mac: str) -> None:
         """Enter the peer as a permanent neighbour."""
-        self.node.netlink.apply(device.neighbour(self.index, IPv4Address(peer.ip), peer.mac))
+        self.node.netlink.apply(device.neighbour(self.index, peer, mac))
+
+    def carry(self, mtu: int) -> None:
+        """Let it send packets of so many bytes at most."""
+        self.node.netlink.apply(device.mtu(self.index, mtu))
 
     def delete(self) -> None:
         """Remove it, and with it its peer; nothing to do when the peer went first, or the node's namespace."""

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
+from pathlib import Path
 
 from testbed.emulation.namespace import inside
 from testbed.emulation.network import Network
@@ -36,7 +37,8 @@ FLOOD_EXCESS = 1.25
 FLOOD_HEAD_PACKETS = 8
 FLOOD_WARM_UP_S = 0.3
 FLOOD_PORT = 9
-PAYLOAD = bytes(MTU_FRAME_BYTES - 14 - 28)
+#: What a frame has around what is sent: headers of Ethernet, and of IP and UDP.
+ETHERNET_BYTES, IP_UDP_BYTES = 14, 28
 
 #: Counted for as long as so many packets take, each being 0.3 % of them; within these limits. The upper one tells
 #: 1 % at 400 kbit/s; what is slower is told less exactly (`rate_resolution`).
@@ -90,7 +92,7 @@ def measure_links(
     in_force = {name: state for name, state in network.links_in_force.states().items() if state.up}
     chosen = [name for name in in_force if names is None or name in set(names)]
     progress(f"round trips of {len(chosen)} links")
-    round_trips = _round_trips(network, chosen, in_force)
+    round_trips = round_trip_errors(network, chosen, in_force)
     found = {name: LinkFidelity(None, round_trips.get(name)) for name in chosen}
     states = {name: in_force[name] for name in chosen if _lets_through(in_force[name])}
     begun, idle_at = 0, 0.0
@@ -116,8 +118,9 @@ def _lets_through(state: LinkState) -> bool:
 # Round trips ------------------------------------------------------------------------------------------------------
 
 
-def _round_trips(network: Network, names: Iterable[str], states: Mapping[str, LinkState]) -> dict[str, float]:
-    """Errors of the links' idle round trips, of those that have any.
+def round_trip_errors(network: Network, names: Iterable[str], states: Mapping[str, LinkState]) -> dict[str, float]:
+    """Errors of the idle round trips of links that begin here, in seconds, of those that have any; `states` has those
+    of the ways back, too.
 
     ping prints single times of 100 ms and more in whole milliseconds, its closing line in microseconds.
     """
@@ -182,7 +185,7 @@ def _needed_bps(state: LinkState) -> float:
     return state.rate_bps / (1 - state.loss)
 
 
-def _window_s(state: LinkState) -> float:
+def window_s(state: LinkState) -> float:
     return min(max(COUNTED_PACKETS * MTU_FRAME_BYTES * 8 / state.rate_bps, MIN_WINDOW_S), MAX_WINDOW_S)
 
 
@@ -214,15 +217,14 @@ class _Flood:
 
     def __init__(self, network: Network, link: str, state: LinkState) -> None:
         self.link, self.state = link, state
+        self._frame_bytes = network.share.mtu + ETHERNET_BYTES
+        self._payload = bytes(network.share.mtu - IP_UDP_BYTES)
         source, target = link_ends(link)
         address = (_far_end(network, link), FLOOD_PORT)
         self._from, self._to = network.router(source), network.router(target)
         self._sink = inside(self._to.netns, _udp_socket)
-        self._socket = inside(self._from.netns, _udp_socket)
+        self._socket = flood_socket(self._from.netns)
         self._sink.bind(address)
-        self._socket.setblocking(False)
-        # What is on its way over the link still counts as in the sender's buffer: it must hold rate × delay.
-        self._socket.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, FLOOD_BUFFER_BYTES)
         self._socket.connect(address)
         self._interface = source
         self._arrived = self._to.received_bytes()[source]
@@ -236,11 +238,11 @@ class _Flood:
 
     def offer(self, elapsed_s: float) -> bool:
         """Send what is due by now, some packets at most; whether more is due."""
-        due = FLOOD_HEAD_PACKETS + int(elapsed_s * _needed_bps(self.state) * FLOOD_EXCESS / 8 / MTU_FRAME_BYTES)
+        due = FLOOD_HEAD_PACKETS + int(elapsed_s * _needed_bps(self.state) * FLOOD_EXCESS / 8 / self._frame_bytes)
         before = self._sent
         try:
             for _ in range(min(due - self._sent, TURN_PACKETS)):
-                self._socket.send(PAYLOAD)
+                self._socket.send(self._payload)
                 self._sent += 1
         except BlockingIOError:  # all of the buffer is on its way or in the queue, so nothing runs dry
             due = self._sent
@@ -258,7 +260,7 @@ class _Flood:
     @property
     def _packet_s(self) -> float:
         """What a packet takes of the link's time, on average: one that is lost takes none."""
-        return 8 * MTU_FRAME_BYTES / _needed_bps(self.state)
+        return 8 * self._frame_bytes / _needed_bps(self.state)
 
     @property
     def _full_s(self) -> float:
@@ -305,7 +307,7 @@ def _flood(network: Network, states: Mapping[str, LinkState]) -> dict[str, _Rate
         sender.start()
         time.sleep(FLOOD_WARM_UP_S + max(state.delay_s + state.jitter_s for state in states.values()))
         before = [flood.look() for flood in floods]
-        time.sleep(max(map(_window_s, states.values())))
+        time.sleep(max(map(window_s, states.values())))
         after = [flood.look() for flood in floods]
     finally:
         ended.set()
@@ -325,6 +327,17 @@ def _send(floods: Sequence[_Flood], ended: threading.Event) -> None:
         behind = [flood.offer(now) for flood in floods]
         if not any(behind):
             time.sleep(FLOOD_STEP_S)
+
+
+def flood_socket(netns: Path) -> socket.socket:
+    """What a flood is sent by, in a router's namespace; it never waits.
+
+    What is on its way over the link still counts as in the sender's buffer: it must hold rate × delay.
+    """
+    opened = inside(netns, _udp_socket)
+    opened.setblocking(False)
+    opened.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, FLOOD_BUFFER_BYTES)
+    return opened
 
 
 def _udp_socket() -> socket.socket:

@@ -40,9 +40,9 @@ class Replay:
         self._thread = threading.Thread(target=self._run, name="replay", daemon=True)
         links.follow(self)
 
-    def start(self, links: Iterable[Link]) -> None:
-        """Begin: now is time 0 of all traces."""
-        self._began = time.monotonic()
+    def start(self, links: Iterable[Link], at_s: float | None = None) -> None:
+        """Begin: now is time 0 of all traces, or a moment of the monotonic clock that is to come."""
+        self._began = time.monotonic() if at_s is None else at_s
         self.follow(links)
         self._thread.start()
 
@@ -83,7 +83,7 @@ class Replay:
         """Seconds since the replay began, without those for which it was held; 0 before."""
         if self._held_at_s is not None:
             return self._held_at_s
-        return 0.0 if self._began is None else time.monotonic() - self._began
+        return 0.0 if self._began is None else max(time.monotonic() - self._began, 0.0)
 
     @property
     def failure(self) -> Exception | None:

@@ -49,30 +49,27 @@ class SwapTransaction:
         self._new = topology
         self._pids = pids
         self._difference = Difference.between(self._old, topology)
+        network.addressing.know(topology.sites, pairs_of(topology))
         changed = self._difference.workers.changed if pids else ()
         self._pids_before = {name: network.container(name).pid for name in changed}
 
     def make(self, before_routes: BeforeRoutes) -> NetworkSwap:
         """Carry it out. Raises what went wrong; up to when the routes have moved, everything is as it was then."""
         began = time.monotonic()
-        network, links = self._network, self._difference.links
+        links = self._difference.links
         try:
-            self._build()
+            self.build()
             before_routes(set(links.added))
-            network.links_in_force.configure(self._new.links[name] for name in links.changed)
-            network.topology = self._new
-            network.set_routes(Routes.over(self._new, network.links_in_force.down))
+            self.move_routes()
         except Exception:
-            self._undo()
+            self.undo()
             raise
-        for pair in pairs_of(self._old) - pairs_of(self._new):
-            network.remove_pair(pair)
-        network.leave(self._difference.workers.removed)
-        for site in self._difference.sites.removed:
-            network.delHost(network.router(site))
+        self.remove()
         return NetworkSwap(links.added, links.removed, links.changed, seconds=time.monotonic() - began)
 
-    def _build(self) -> None:
+    # Step by step: of a network that is split, every host is to have taken one before any takes the next. -----------
+
+    def build(self) -> None:
         """Make what the new network has more; take workers over to other containers."""
         network = self._network
         for site in self._difference.sites.added:
@@ -82,19 +79,39 @@ class SwapTransaction:
             self._change_lan(self._new.lan)
         network.add(self._new, self._missing(self._new, self._pids), pairs_of(self._new) - pairs_of(self._old))
 
-    def _undo(self) -> None:
-        """Changes that were asked of links that the swap changed are forgotten."""
+    def move_routes(self) -> None:
+        """Have the links that stay be as the new network has them, and packets take its ways."""
+        network, changed = self._network, self._network.share.own(self._difference.links.changed)
+        network.links_in_force.configure(self._new.links[name] for name in changed)
+        network.topology = self._new
+        network.set_routes(Routes.over(self._new, network.links_in_force.down))
+
+    def remove(self) -> None:
+        """Take away what the old network had more."""
+        network = self._network
+        for pair in pairs_of(self._old) - pairs_of(self._new):
+            network.remove_pair(pair)
+        network.leave(self._difference.workers.removed)
+        for site in filter(network.share.has, self._difference.sites.removed):
+            network.delHost(network.router(site))
+
+    def undo(self) -> None:
+        """Take back what was done before `remove`.
+
+        Changes that were asked of links that the swap changed are forgotten.
+        """
         network, difference = self._network, self._difference
         added = [name for name in difference.workers.added if name in network.nameToNode]
         network.leave([*added, *(name for name in self._pids_before if name in network.nameToNode)])
         network.topology = self._old
-        network.links_in_force.configure(self._old.links[name] for name in difference.links.changed)
+        changed = network.share.own(difference.links.changed)
+        network.links_in_force.configure(self._old.links[name] for name in changed)
         if difference.lan:
             self._change_lan(self._old.lan)
         network.add(self._old, self._missing(self._old, self._pids_before))
         network.routes = Routes({})  # some may have moved: all are set again
         network.set_routes(Routes.over(self._old, network.links_in_force.down))
-        for pair in network.pairs.keys() - pairs_of(self._old):
+        for pair in pairs_of(self._new) - pairs_of(self._old):
             network.remove_pair(pair)
         for site in difference.sites.added:
             if f"{site}-r" in network.nameToNode:
@@ -102,8 +119,9 @@ class SwapTransaction:
 
     def _missing(self, topology: Topology, pids: Mapping[str, int]) -> dict[str, int]:
         """The topology's workers that are not on the network. KeyError for one that `pids` says nothing of."""
-        there = self._network.nameToNode
-        return {worker.name: pids[worker.name] for worker in topology.workers if worker.name not in there}
+        there, share = self._network.nameToNode, self._network.share
+        missing = (worker.name for worker in topology.workers if worker.name not in there and share.has(worker.site))
+        return {name: pids[name] for name in missing}
 
     def _change_lan(self, lan: Lan) -> None:
         """Another LAN under workers that are there."""

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 from testbed.emulation import label
 from testbed.emulation.containers import ContainerRequest, Fleet, ProgramContainers
@@ -23,8 +23,9 @@ from testbed.emulation.holders import Holders, Namespaces, expected_to_start, id
 from testbed.emulation.links import Observer
 from testbed.emulation.live import LiveLinks
 from testbed.emulation.network import Network
+from testbed.emulation.probe import LinkFidelity, measure_links
 from testbed.emulation.replay import Replay
-from testbed.emulation.shaping import open_shaper
+from testbed.emulation.shaping import Shaper, open_shaper
 from testbed.spec.topology import Topology, Worker
 
 #: What shapes the links: the kernel's netem, a process of ours, or the first of them that works here.
@@ -72,6 +73,8 @@ class Testbed:
 
     network: Network
     replay: Replay
+    #: Whether budgets of hosts were seen to as sites were placed on them.
+    placed: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -133,10 +136,13 @@ class Testbed:
         self._stack.callback(label.kill_processes, self.name)  # what was started in its hosts ends with it
         with self._step("shaping backend, probed"):
             shaper = self._stack.enter_context(open_shaper(self._backend))
-        self.network = Network(self.name, self._topology, shaper, self._observer, self._fit_transport)
+        self.network = self._network(self._topology, shaper)
         self._stack.callback(self.network.stop)
         self.replay = Replay(self.network.links_in_force)
         self._stack.callback(self.replay.stop)
+
+    def _network(self, topology: Topology, shaper: Shaper) -> Network:
+        return Network(self.name, topology, shaper, self._observer, self._fit_transport)
 
     def build(self) -> None:
         """Make routers and links; they are as configured, or as their traces begin. ShapingError, SwitchError."""
@@ -166,6 +172,20 @@ class Testbed:
 
     def _idle(self, workers: Iterable[Worker]) -> Iterator[ContainerRequest]:
         return idle(workers, None if self._programs == "namespaces" else self._programs.files)
+
+    # What of it is other where a network is split over several hosts -------------------------------------------------
+
+    def measure(self, links: Iterable[str] | None = None) -> dict[str, LinkFidelity]:
+        """How near all links, or these, are to what was asked, measured while nobody uses them; see `measure_links`."""
+        return measure_links(self.network, lambda _: None, links)
+
+    def record(self) -> dict[str, Any]:
+        """What more a manifest says of where the network is."""
+        return {}
+
+    def host_reasons(self) -> list[str]:
+        """Why figures cannot be trusted, of hosts beside this one and what is between them."""
+        return []
 
     # Asking and changing ------------------------------------------------------------------------------------------
 

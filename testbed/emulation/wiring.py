@@ -11,7 +11,7 @@ from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from pathlib import Path
 
 from testbed.emulation import device
-from testbed.emulation.node import Interface, NamespaceNode, Router, Veth
+from testbed.emulation.node import Interface, NamespaceNode, Router, Veth, mac_of
 from testbed.emulation.shaping.access import limit_rate
 from testbed.emulation.shaping.base import Port, Shaper, distorted_by_offload
 from testbed.emulation.switch import DEVICE, SWITCHES
@@ -56,6 +56,9 @@ SINGLE_FRAMES = ("ethtool", "-K", "eth0", "tso", "off", "gso", "off", "tx-udp-se
 #: Frames leave with their checksums filled in; then nothing is left to a device to segment either.
 WHOLE_FRAMES = ("ethtool", "-K", "eth0", "tx", "off")
 
+#: What every interface has unless told otherwise.
+ETHERNET_MTU = 1500
+
 #: The index of every namespace's `lo`.
 LOOPBACK = 1
 EVERYWHERE = IPv4Network("0.0.0.0/0")
@@ -64,24 +67,21 @@ EVERYWHERE = IPv4Network("0.0.0.0/0")
 LAN_QUEUE = Queue(1e6, "bytes")
 
 
-def set_up_router(router: Router, gateway: IPv4Interface, switch: SwitchName) -> None:
+def set_up_router(router: Router, gateway: IPv4Interface, switch: SwitchName, mtu: int = ETHERNET_MTU) -> None:
     """Make a namespace forward, and give it its site's switch, with the router's address on it. Raises SwitchError."""
     router.configure(ROUTER_SETTINGS)
     router.netlink.apply(device.up(LOOPBACK))
     # A switch without a MAC address of its own takes the least of its ports': a worker that comes or goes would change
     # it, and the others would send to the old one until they ask again, half a minute later.
-    router.switch = SWITCHES[switch](router.netns, router.netlink, _mac(gateway))
+    router.switch = SWITCHES[switch](router.netns, router.netlink, mac_of(gateway))
     router.configure(LAN_SETTINGS)
     # Before all its other interfaces (a Topo counts them from 0), so that Mininet takes the address that others can
     # reach for the router's own.
     lan = Interface(DEVICE, node=router, port=-1, moveIntfFn=_is_there)
     lan.setIP(str(gateway))
+    if mtu != ETHERNET_MTU:
+        lan.carry(mtu)
     lan.up()
-
-
-def _mac(address: IPv4Interface) -> str:
-    """A MAC address that follows from an IP address, locally administered."""
-    return "02:00:" + address.ip.packed.hex(":")
 
 
 def set_route(router: Router, lan: IPv4Network, hop: IPv4Address) -> None:
@@ -92,11 +92,18 @@ def set_route(router: Router, lan: IPv4Network, hop: IPv4Address) -> None:
     router.netlink.apply(device.route(lan, hop, IPv4Address(router.IP())))
 
 
+def clear_route(router: Router, lan: IPv4Network) -> None:
+    """No way to a site's LAN any more."""
+    router.netlink.apply(device.no_route(lan))
+
+
 class Wiring:
     """Wires that are being laid between nodes. They stay down until `bring_up` has them shaped, all in one batch."""
 
-    def __init__(self, shaper: Shaper) -> None:
+    def __init__(self, shaper: Shaper, mtu: int = ETHERNET_MTU) -> None:
+        """`mtu` is that of every interface that is laid."""
         self._shaper = shaper
+        self._mtu = mtu
         self._ports: dict[Port, LinkState] = {}
         self._finish: list[Callable[[], None]] = []
 
@@ -104,11 +111,12 @@ class Wiring:
         """Make a wire from a router to a worker the access link of this name."""
         router, host, interface = wire.intf1.node, wire.intf2.node, wire.intf2
         host.configure(HOST_SETTINGS)
+        self._fit(wire.intf1, interface)
         router.switch.plug(wire.intf1.name)
         if not router.switch.offload:
             _run(host, WHOLE_FRAMES)
         # Whoever comes to have a worker's address has its MAC address too: the router still knows it of the last one.
-        interface.mac = _mac(address)
+        interface.mac = mac_of(address)
         host.netlink.apply(device.mac(interface.index, interface.mac), limit_rate(interface.index, lan.rate))
         interface.setIP(str(address))
         access = Port(name, router.netns, wire.intf1.name, bridge=DEVICE, address=str(address.ip))
@@ -129,6 +137,7 @@ class Wiring:
         `addresses` and `links` (name and state, in the direction away from it) are of its two ends in order.
         """
         ends = (wire.intf1, wire.intf2)
+        self._fit(*ends)
         for interface, address, (name, state) in zip(ends, addresses, links, strict=True):
             interface.setIP(str(address))
             self._ports[Port(name, interface.node.netns, interface.name)] = state
@@ -137,7 +146,22 @@ class Wiring:
             # Permanent neighbours: no address resolution ever delays or joins what is measured.
             for interface, peer in (ends, ends[::-1]):
                 interface.up()
-                interface.know(peer)
+                interface.know(IPv4Address(peer.ip), peer.mac)
+
+        self._finish.append(finish)
+
+    def end_tunnel(
+        self, end: Interface, addresses: tuple[IPv4Interface, IPv4Interface], name: str, state: LinkState
+    ) -> None:
+        """Make a tunnel's end the beginning of a link; `addresses` are its own and the far end's."""
+        own, far = addresses
+        self._fit(end)
+        end.setIP(str(own))
+        self._ports[Port(name, end.node.netns, end.name)] = state
+
+        def finish() -> None:
+            end.up()
+            end.know(far.ip, mac_of(far))
 
         self._finish.append(finish)
 
@@ -148,6 +172,11 @@ class Wiring:
         for finish in self._finish:
             finish()
         self._ports, self._finish = {}, []
+
+    def _fit(self, *interfaces: Interface) -> None:
+        if self._mtu != ETHERNET_MTU:
+            for interface in interfaces:
+                interface.carry(self._mtu)
 
 
 def needs_single_frames(link: Link) -> bool:

@@ -20,6 +20,8 @@ class Policy(ABC):
     """A pure function from a view to a plan. Subclasses are frozen dataclasses whose fields are the options."""
 
     name: ClassVar[str]
+    #: Whether it plans by a view alone: one that needs to be told more is none to choose among by name.
+    plans_alone: ClassVar[bool] = True
 
     @abstractmethod
     def plan(self, view: View) -> Plan:
@@ -33,6 +35,9 @@ class Policy(ABC):
     def proposals(self, view: View, last: Plan) -> list[Plan]:
         """The plans for `view` that are worth judging when `last` is in force, the best guess first."""
         return [self.replan(view, last)]
+
+    def check(self, view: View) -> None:  # noqa: B027 - most can plan for whatever there is
+        """PolicyError where it is plain at once that this is no policy for such a view."""
 
     @property
     def measure(self) -> Callable[[View, Plan], float] | None:
@@ -103,8 +108,8 @@ def register(name: str) -> Callable[[P], P]:
 
 
 def policy_names() -> tuple[str, ...]:
-    """The policies there are, in alphabetical order."""
-    return tuple(sorted(REGISTRY))
+    """The policies that plan by a view alone, in alphabetical order."""
+    return tuple(sorted(name for name, cls in REGISTRY.items() if cls.plans_alone))
 
 
 def make_policy(name: str, options: Mapping[str, Any] | None = None) -> Policy:

@@ -13,6 +13,7 @@ large for it is `cost.predict`: the same model with chunks that vanish.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from itertools import chain, pairwise
 
@@ -96,6 +97,13 @@ class PlanRounds:
     def items(self) -> Items:
         """What flows carry in a round."""
         return self._items
+
+    def coded(self, parts: Mapping[tuple[str, str, bool], float]) -> PlanRounds:
+        """The same, where chunks become those parts of their bytes: by sender, receiver and whether they are means."""
+        each = np.array([[parts.get((*pair, is_mean), 1.0) for is_mean in (False, True)] for pair in self.pairs])
+        other = copy(self)
+        other._items = self._items._replace(size=self._items.size * each[self._items.flow, self._items.is_mean])
+        return other
 
     def network(
         self, limits: Constraints, delay_s: Callable[[str, str], float], names: Sequence[str] | None = None

@@ -12,7 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from markupsafe import Markup
 
 from testbed.atomic_file import write_text
-from testbed.report import tables
+from testbed.report import conducted, tables
 from testbed.report.comparison import comparison_values
 from testbed.report.figures.run import draw_run
 from testbed.report.record import RunRecord
@@ -70,6 +70,9 @@ def _run_values(record: RunRecord) -> dict[str, Any]:
         **tables.of_scores({"": score} if score else {}),
         "swaps": tables.swaps(record, score),
         "considered": tables.considered(record),
+        "choices": conducted.choices(record),
+        "judgements": conducted.judgements(record),
+        "learned": conducted.learned(record),
         "events": tables.events(record),
         "link_table": tables.links(record),
         "members": tables.members(record),

@@ -84,7 +84,7 @@ def _overview(path: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "kind": "recording",
         "name": str(manifest.get("id") or path.resolve().name),
-        "topology": str(spec.get("topology")),
+        "topology": Path(str(spec.get("topology"))).stem,
         "file": str(path),
         "backend": str(manifest.get("backend")),
         "switch": str(manifest.get("switch")),

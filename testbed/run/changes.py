@@ -96,6 +96,12 @@ class Changes:
             self._controller.force(policy, options)
             self._tell("policy", policy, by)
 
+    def force_plan(self, document: Mapping[str, Any], by: By) -> None:
+        """One plan, written out."""
+        if self._controller is not None:
+            self._controller.force("given", {"document": document})
+            self._tell("plan", "given", by)
+
     def swap(self, topology: Topology, name: str, by: By) -> dict[str, Any]:
         """Another network, which `name` is the file of; the swap's record."""
         requested = time.time()

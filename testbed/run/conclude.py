@@ -165,6 +165,7 @@ def _evidence(
         identical_parameters=identical,
         missed_events=outcome.missed_events,
         alike=experiment.spec.program is None and experiment.spec.sync.scheme.alike,
+        hosts=outcome.host_reasons,
     )
 
 

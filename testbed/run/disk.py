@@ -13,6 +13,8 @@ from testbed.run.errors import RunFailed
 LEAST_FREE_BYTES = 64 << 20
 #: The same for files, of which a run has some hundred.
 LEAST_FREE_FILES = 1000
+#: What begins with this says what is short.
+DISK_OF = "the disk of "
 
 
 def check_room(folders: Iterable[Path]) -> None:
@@ -28,12 +30,12 @@ def shortage(folders: Iterable[Path]) -> str | None:
         free = found.f_bavail * found.f_frsize
         if free < LEAST_FREE_BYTES:
             return (
-                f"the disk of {folder} is full: {free / 1e6:.1f} MB are free, a run needs "
+                f"{DISK_OF}{folder} is full: {free / 1e6:.1f} MB are free, a run needs "
                 f"{LEAST_FREE_BYTES / 1e6:.1f} MB; free some, or run in another folder"
             )
         if found.f_files and found.f_favail < LEAST_FREE_FILES:  # some file systems count none
             return (
-                f"the disk of {folder} has room for {found.f_favail} more files, a run needs {LEAST_FREE_FILES}; "
+                f"{DISK_OF}{folder} has room for {found.f_favail} more files, a run needs {LEAST_FREE_FILES}; "
                 "remove some, or run in another folder"
             )
     return None

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.markup import escape
 
 from testbed.emulation import budget
 from testbed.run.display import Display
 from testbed.run.errors import TooMuch
+from testbed.run.verdict import host_was_short
 from testbed.spec.experiment import Experiment
 
 
@@ -25,3 +28,12 @@ def fits_host(experiment: Experiment, backend: str, strict: bool, display: Displ
         raise TooMuch(text)
     display.say(f"  [yellow]{escape(text)}[/]")
     return False
+
+
+def hold_against(fits: bool | None, reasons: Sequence[str]) -> None:
+    """Have the budget measured again where the `reasons` of a run's verdict say otherwise of the host than it did.
+
+    `fits` is what it said of the run, None where nobody asked.
+    """
+    if fits is not None and fits == host_was_short(reasons):
+        budget.contradict()

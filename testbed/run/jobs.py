@@ -88,6 +88,7 @@ class Jobs:
             margin=spec.controller.margin,
             dwell_rounds=spec.controller.dwell,
             hold=spec.controller.hold,
+            conducted=spec.sync.scheme.conducted,
         )
 
     def _job(self, worker: Worker, index: int) -> Job:
@@ -120,6 +121,8 @@ class Jobs:
             partition=spec.own_train.partition.kind,
             alpha=spec.own_train.partition.alpha,
             sites=tuple(other.site for other in workers),
+            dataset=spec.own_train.data,
+            rank=spec.own_train.rank or 0,
             parameters=spec.own_train.parameters or 0,
             tensors=spec.sync.own.parts,
             step_seconds=spec.compute.step_seconds(worker),

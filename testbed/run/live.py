@@ -91,6 +91,11 @@ class LiveRun(Subject):
         with _in_words():
             self._changes.force(policy, options, "hand")
 
+    def force_plan(self, document: Mapping[str, Any]) -> None:
+        self._refuse_without_controller()
+        with _in_words():
+            self._changes.force_plan(document, "hand")
+
     def change_graph(self, kind: str) -> None:
         self._refuse_without_controller()
         with _in_words():

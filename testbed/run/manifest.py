@@ -9,8 +9,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from testbed.emulation import documentation
 from testbed.run.directory import RunDirectory
-from testbed.spec.experiment import Experiment
+from testbed.spec.experiment import Experiment, TrainSection
 
 PACKAGES = ("testbed", "docker", "networkx", "numpy", "pydantic", "scipy", "torch")
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -29,6 +30,7 @@ class Manifest:
             "scale": experiment.spec.scale,
             "git_commit": git_commit(),
             "host": host_facts(),
+            **data_facts(experiment),
         }
         self.add(**more)
 
@@ -36,6 +38,14 @@ class Manifest:
         """Write it, with some more."""
         self._value |= more
         self._directory.write("manifest.json", self._value)
+
+
+def data_facts(experiment: Experiment) -> dict[str, Any]:
+    """What is learned from, where it is made of packages whose versions move on; DocumentationError where it is not
+    there."""
+    train = experiment.spec.train
+    learns_from = train.data if isinstance(train, TrainSection) else ""
+    return {"data": documentation.described()} if learns_from == "documentation" else {}
 
 
 def host_facts() -> dict[str, Any]:

@@ -36,7 +36,7 @@ def build(
     """
     testbed.open()
     network = testbed.network
-    fits = fits_host(experiment, network.shaper.name, strict, display)
+    fits = testbed.placed or fits_host(experiment, network.shaper.name, strict, display)
     manifest = Manifest(
         directory,
         experiment,
@@ -46,7 +46,7 @@ def build(
         congestion_control=CONGESTION_CONTROL.read_text().strip(),
     )
     testbed.build()
-    manifest.add(offload=network.offload, switch=network.switch)
+    manifest.add(offload=network.offload, switch=network.switch, **testbed.record())
     with display.step("links measured from outside"):
-        fidelity = KnownFidelity(network)
+        fidelity = KnownFidelity(testbed)
     return MeasuredNetwork(manifest, fits, fidelity)

@@ -12,6 +12,7 @@ from typing import Any
 
 from testbed.run.assignments import check_policy
 from testbed.spec.experiment import Experiment
+from testbed.spec.program import holds
 from testbed.spec.sweep import Axis, as_yaml
 
 
@@ -96,14 +97,10 @@ def _program_files(experiment: Experiment) -> Iterator[Path]:
     if program is None:
         return
     folder = experiment.file.parent
+    files = (folder / program.files).resolve()
     words = {word for command in program.commands(experiment.topology).values() for word in command}
-    yield from (file for word in sorted(words) if _is_file(file := folder / program.files / word))
-    if (image := program.image_from(folder)) and _is_file(Path(image)):
+    for file in (files / word for word in sorted(words)):
+        if holds(file.is_file) and file.resolve().is_relative_to(files):  # what else this machine has, workers have not
+            yield file
+    if (image := program.image_from(folder)) and holds(Path(image).is_file):
         yield Path(image)
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:  # a script as one word, `python -c …`, is longer than a file's name may be
-        return False

@@ -65,9 +65,14 @@ class ProgramRun:
         return ProgramTraining(experiment, testbed, measured, story, programs).go_on(guard, directory.path)
 
 
-def run_of(experiment: Experiment, directory: RunDirectory, display: Display) -> Run | ProgramRun:
+#: What executes an experiment.
+AnyRun = Run | ProgramRun
+
+
+def run_of(experiment: Experiment, directory: RunDirectory, display: Display) -> AnyRun:
     """What executes an experiment. SpecError when its workers or graphs are not for its scheme, or its command may not
     read its files."""
+    experiment.check_one_host()
     if experiment.spec.program is not None:
         return ProgramRun(experiment, directory, display)
     return Run(experiment, directory, display)

@@ -58,14 +58,7 @@ class Run:
     def _execute(self, strict: bool, guard: Guard) -> Outcome:
         experiment, directory, display, jobs = self.experiment, self.directory, self.display, self._jobs
         story = Story(directory, display)
-        testbed = Testbed(
-            experiment.topology,
-            name=directory.id,
-            backend=experiment.spec.backend,
-            fit_transport=experiment.spec.transport == "fitted",
-            observer=story.put_in_force,
-            step=display.step,
-        )
+        testbed = self.testbed(story, guard)
         guard.allow(IMAGE_S, "making the worker image")
         with display.step("Docker engine and worker image"):
             fleet = self.fleet(testbed.name, testbed.control)
@@ -79,6 +72,7 @@ class Run:
         guard.callback(workers.end)
         guard.allow(START_S, "starting the workers")
         with display.step(f"{len(experiment.topology.workers)} workers in containers"):
+            self.connect(testbed, guard)
             workers.start()
         manifest.add(transport=testbed.network.transport.record(), limits=workers.limits())
         for what, reason in (*testbed.network.transport.refused.items(), *workers.unlimited().items()):
@@ -88,6 +82,21 @@ class Run:
             workers.wait_until_joined(watchdog)
         training = Training(experiment, testbed, watchdog, measured, story, workers)
         return training.go_on(guard)
+
+    def testbed(self, story: Story, guard: Guard) -> Testbed:
+        """What the network is to be on, yet to be opened."""
+        experiment = self.experiment
+        return Testbed(
+            experiment.topology,
+            name=self.directory.id,
+            backend=experiment.spec.backend,
+            fit_transport=experiment.spec.transport == "fitted",
+            observer=story.put_in_force,
+            step=self.display.step,
+        )
+
+    def connect(self, testbed: Testbed, guard: Guard) -> None:
+        """Have workers find the controller; those on this host do by themselves."""
 
     def fleet(self, network: str, control: Path) -> Fleet:
         """Where the workers of a network of this name will run, and find the control socket's folder."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from testbed.emulation.network import Network
 from testbed.emulation.node import ContainerHost
+from testbed.emulation.share import WHOLE
 from testbed.run.passed import Look, around
 from testbed.telemetry.host import CpuMeter
 
@@ -78,7 +79,8 @@ class Sampler:
                 "at_s": time.time(),
                 "clock_s": time.monotonic(),  # how far samples are apart: the other clock may be set meanwhile
                 "bytes": arrived,
-                "unshaped_bytes": around(self._last, look) if self._last else {},
+                # Where it is split, a link's ends are looked at by different hosts, and not at one moment.
+                "unshaped_bytes": around(self._last, look) if self._last and self._network.share is WHOLE else {},
                 "busy_s": {name: round(after[name].busy_s, 4) for name in wan},
                 "cpu": round(self._cpu.read(), 4),
                 **({"tcp": _tcp_figures(self._network)} if self._tcp else {}),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from testbed.emulation.errors import EmulationError
@@ -41,6 +41,7 @@ class Outcome:
     status: dict[str, Any]
     network_swaps: list[dict[str, Any]]
     missed_events: list[str]
+    host_reasons: list[str] = field(default_factory=list)
 
 
 class Training:
@@ -101,6 +102,7 @@ class Training:
             offload=testbed.network.offload,
             transport=testbed.network.transport.record(),
             passages=self._status.get("passages", []),
+            **testbed.record(),
             by_hand=self._story.by_hand,
         )
         if self._status["state"] == "failed":
@@ -117,6 +119,7 @@ class Training:
             status=self._status,
             network_swaps=self._steering.changes.swaps,
             missed_events=self._steering.missed,
+            host_reasons=testbed.host_reasons(),
         )
 
     def _look(self) -> None:

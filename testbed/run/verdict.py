@@ -59,7 +59,8 @@ class Evidence:
 
     `cpu` holds the host's busy share second by second, `overruns` each step's real over declared time (1 is on time).
     `identical_parameters` is what was found where members are to be `alike` at the end.
-    `by_hand` is what people changed meanwhile: the files did not ask for it.
+    `by_hand` is what people changed meanwhile: the files did not ask for it. `hosts` has what is wrong with the hosts
+    that a network is split over.
     What breaks the emulation itself, a dead shaper or a replay that stopped, ends the run before it comes to this.
     """
 
@@ -73,6 +74,7 @@ class Evidence:
     missed_events: Sequence[str]
     alike: bool = True
     by_hand: Sequence[str] = ()
+    hosts: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,7 @@ def judge(evidence: Evidence) -> Verdict:
         return Verdict("simulated", (SIMULATION, *_missed(evidence)))
     reasons = [reason for name, link in evidence.links.items() for reason in _link(name, link, evidence.backend)]
     reasons += _replay(evidence.links)
-    reasons += _host(evidence)
+    reasons += [*_host(evidence), *evidence.hosts]
     if evidence.lost_updates or evidence.duplicated_updates:
         reasons.append(f"{evidence.lost_updates} updates lost, {evidence.duplicated_updates} counted twice")
     if evidence.alike and evidence.identical_parameters is not True:

@@ -13,6 +13,7 @@ from testbed.schemes.scheme import Scheme
 #: Folders of this package, in the order in which they are listed to users.
 _FOLDERS = (
     "gradients",
+    "auto",
     "local_sgd",
     "post_local_sgd",
     "diloco",

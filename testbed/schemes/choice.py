@@ -25,8 +25,11 @@ class SchemeChoice:
         the loop then."""
         scheme = named(name)
         if scheme.exchange == "gossip":
-            others = ", ".join(one.name for one in SCHEMES.values() if one.exchange == "all-reduce")
-            raise ValueError(f"{name}: its members gossip, each in a loop of its own; write instead: one of {others}")
+            raise ValueError(
+                f"{name}: its members gossip, each in a loop of its own; write instead: one of {_others()}"
+            )
+        if scheme.conducted:
+            raise ValueError(f"{name}: an experiment's controller chooses for it; write instead: one of {_others()}")
         if unknown := [option for option in options if option not in scheme.fields]:
             takes = ", ".join(scheme.fields)
             raise ValueError(f"{unknown[0]}: {name} has no such option; write instead: some of {takes}")
@@ -58,6 +61,11 @@ class SchemeChoice:
         self.options.check_plan("", {}, codec)
         if self.options.site_period > 1 and not grouped:
             raise Misfit("period", "rounds inside groups need a plan with groups, and this one has none", "period=1")
+
+
+def _others() -> str:
+    """The schemes that can be around a loop's steps."""
+    return ", ".join(one.name for one in SCHEMES.values() if one.exchange == "all-reduce" and not one.conducted)
 
 
 def _value(text: str) -> Any:

@@ -101,6 +101,11 @@ class Options(Checked):
         return 1
 
     @property
+    def overlaps(self) -> bool:
+        """Whether members take steps while a round is on."""
+        return False
+
+    @property
     def round_share(self) -> float:
         """The part of the model that a round sends."""
         return 1 / self.parts

@@ -26,6 +26,7 @@ class Scheme:
     elastic     whether members can be lost and come back between any two steps, or iterations
     survives    whether the others go on without one that has died
     alike       whether all members end with the same parameters
+    conducted   whether plans say how its members train, live; its `rounds` count steps
     codec       what plans name where a file names none
     inner       the optimizer of local steps, where it is part of the scheme
     source      where it was published
@@ -39,6 +40,7 @@ class Scheme:
     elastic: bool = False
     survives: bool = False
     alike: bool = True
+    conducted: bool = False
     codec: str = "fp32"
     inner: str = ""
     source: str

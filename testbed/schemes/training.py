@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from testbed.plan import TrainingChoice
 from testbed.protocol import NodeConfiguration
 from testbed.sync.gossip.neighbours import Neighbours
 from testbed.sync.strategies import Reducer
@@ -22,6 +23,8 @@ class RoundTraining:
     weight       what this member counts in a mean
     assignment   what the scheme tells this member alone
     steps        how many local steps the plan in force gives it to the next round; None where it gives none
+    chosen       how members train from the next round on, by the plan in force; None where it leaves that to the scheme
+    moments      what the member's own optimizer keeps of its steps, tensors of the same shapes at all members
     """
 
     reducer: Reducer
@@ -29,6 +32,8 @@ class RoundTraining:
     weight: float
     assignment: Mapping[str, Any] = field(default_factory=dict)
     steps: Callable[[], int | None] = lambda: None
+    chosen: Callable[[], TrainingChoice | None] = lambda: None
+    moments: Callable[[], Sequence[torch.Tensor]] = tuple
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,8 @@ from testbed.planning.events import FlowNetwork, Found
 from testbed.planning.simulate import PlanRounds
 from testbed.run.errors import RunFailed
 from testbed.simulation.bbr import BbrConnections, Pause
-from testbed.simulation.round import RoundModel, SimulatedRound, Transfer
+from testbed.simulation.payload import Payload
+from testbed.simulation.round import Recent, RoundModel, SimulatedRound, Transfer
 from testbed.simulation.underlay import Underlay, UnderlayState
 
 #: The capacity of a path that leads nowhere: nothing.
@@ -34,18 +35,19 @@ class ChunkModel(RoundModel):
 
     name = "chunks"
 
-    def __init__(
-        self, underlay: Underlay, model_bytes: int, timeout_s: float, connections: BbrConnections | None = None
-    ) -> None:
+    def __init__(self, underlay: Underlay, timeout_s: float, connections: BbrConnections | None = None) -> None:
         """`connections` under BBR pause now and then; others do not."""
         self._connections = connections
         self._underlay = underlay
-        self._model_bytes = model_bytes
         self._timeout_s = timeout_s
-        self._planned: tuple[Plan, PlanRounds] | None = None
+        self._planned = Recent(PlanRounds)
 
-    def round(self, plan: Plan, began_s: Mapping[str, float]) -> SimulatedRound:
-        rounds = self._rounds(plan)
+    def reduced(self, plan: Plan, began_s: Mapping[str, float], payload: Payload) -> SimulatedRound:
+        rounds = self._planned.of(plan, payload.bytes)
+        if not rounds.pairs:
+            return SimulatedRound(began_s, began_s, {}, self._underlay.at(min(began_s.values())))
+        if payload.coded:
+            rounds = rounds.coded(payload.coded)
         first_s, ahead_s = min(began_s.values()), AHEAD_S
         ready_s = {member: at_s - first_s for member, at_s in began_s.items()}
         over = False
@@ -68,11 +70,6 @@ class ChunkModel(RoundModel):
         if self._connections is None:
             return []
         return list(self._connections.pauses(sorted(set(rounds.pairs)), state, from_s, until_s))
-
-    def _rounds(self, plan: Plan) -> PlanRounds:
-        if self._planned is None or self._planned[0] is not plan:
-            self._planned = plan, PlanRounds(plan, self._model_bytes)
-        return self._planned[1]
 
 
 def networks(

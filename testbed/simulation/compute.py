@@ -1,4 +1,4 @@
-"""How long members compute before a round, as the experiment declares it."""
+"""How long members compute, as the experiment declares it."""
 
 from __future__ import annotations
 
@@ -10,33 +10,32 @@ from testbed.worker.slowness import Slowness
 from testbed.workload import Workload
 
 
-@dataclass(frozen=True, slots=True)
-class Computed:
-    """The steps before a round, from one round's end to the next one's begin: `seconds` in all, and the samples that
-    they made of a second; None where no time is declared."""
-
-    seconds: float
-    samples_per_s: float | None
-
-
 class DeclaredCompute:
-    """One member's: `steps` before each round, drawn as the workers draw them."""
+    """One member's steps, on batches of so many samples, drawn as the workers draw them."""
 
-    def __init__(self, work: Workload, steps: int) -> None:
+    def __init__(self, work: Workload) -> None:
+        self.batch = work.batch
         self._work = work
-        self._steps = steps
         self._slowness = Slowness(work)
         self._taken = 0
 
-    def next(self, at_s: float) -> Computed:
-        """Those before the next round, the first of which begins `at_s` seconds after training did."""
-        seconds = 0.0
-        for _ in range(self._steps):
-            self._taken += 1
-            seconds += self._work.step_seconds * self._slowness.factor(self._taken, at_s + seconds)
-        return Computed(seconds, self._work.batch * self._steps / seconds if seconds else None)
+    def step(self, at_s: float) -> float:
+        """Seconds of the next step, which begins so many seconds after training did."""
+        self._taken += 1
+        return self._work.step_seconds * self._slowness.factor(self._taken, at_s)
 
 
-def declared(jobs: Mapping[str, Job], steps: int) -> dict[str, DeclaredCompute]:
-    """Each member's, with so many steps before a round."""
-    return {name: DeclaredCompute(Workload.from_json(job.workload), steps) for name, job in jobs.items()}
+@dataclass(frozen=True, slots=True)
+class DeclaredMembers:
+    """What members are, by their experiment: how long each computes, whether they `measure` and tell what they see of
+    paths, and whether their steps `overlap` rounds."""
+
+    compute: Mapping[str, DeclaredCompute]
+    measure: bool
+    overlap: bool
+
+    @classmethod
+    def of(cls, jobs: Mapping[str, Job], measure: bool, overlap: bool) -> DeclaredMembers:
+        """Those with these jobs."""
+        compute = {name: DeclaredCompute(Workload.from_json(job.workload)) for name, job in jobs.items()}
+        return cls(compute, measure, overlap)

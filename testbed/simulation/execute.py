@@ -7,12 +7,14 @@ from pathlib import Path
 
 from rich.markup import escape
 
+from testbed.emulation.errors import EmulationError
 from testbed.run.assignments import check_policy
 from testbed.run.conclude import conclude, failed
 from testbed.run.directory import RunDirectory
 from testbed.run.display import Display
-from testbed.run.errors import RunFailed
-from testbed.run.execute import Executed, Publish, in_words
+from testbed.run.errors import CannotRun, RunFailed
+from testbed.run.execute import Executed, Publish
+from testbed.run.words import in_words
 from testbed.simulation.able import check_able
 from testbed.simulation.training import train
 from testbed.spec.experiment import Experiment
@@ -20,7 +22,7 @@ from testbed.spec.experiment import Experiment
 
 def simulate(file: Path, overrides: Mapping[str, str], gradients: bool, publish: Publish, display: Display) -> Executed:
     """Simulate the experiment in a file; with `gradients` its members learn for real. SpecError for bad input, also for
-    what is not simulated."""
+    what is not simulated, CannotRun where data is missing."""
     experiment = Experiment.load(file, overrides)
     check_able(experiment, gradients)
     check_policy(experiment)
@@ -35,6 +37,9 @@ def simulate(file: Path, overrides: Mapping[str, str], gradients: bool, publish:
         failed(directory, str(error))
         display.say(f"[red]failed:[/] {escape(str(error))}")
         return Executed(finished=False, verdict="suspect", directory=directory.path)
+    except EmulationError as error:  # data that was not prepared
+        failed(directory, str(error))
+        raise CannotRun(str(error)) from error
     except BaseException as error:
         failed(directory, str(error) if isinstance(error, Exception) else "the simulation was interrupted")
         raise

@@ -8,6 +8,7 @@ A round advances by 1/T in a second in which it would take T on the network as i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from math import inf
 
@@ -18,7 +19,8 @@ from testbed.plan import Plan, Tree
 from testbed.planning import Pair
 from testbed.run.errors import RunFailed
 from testbed.simulation.chunks import NOWHERE, limits_of
-from testbed.simulation.round import RoundModel, SimulatedRound, Transfer
+from testbed.simulation.payload import Payload, Way
+from testbed.simulation.round import Recent, RoundModel, SimulatedRound, Transfer
 from testbed.simulation.underlay import Underlay, UnderlayState
 
 Floats = NDArray[np.float64]
@@ -33,14 +35,17 @@ class FluidModel(RoundModel):
 
     name = "fluid"
 
-    def __init__(self, underlay: Underlay, model_bytes: int, timeout_s: float) -> None:
+    def __init__(self, underlay: Underlay, timeout_s: float) -> None:
         self._underlay = underlay
-        self._model_bytes = model_bytes
         self._timeout_s = timeout_s
-        self._planned: tuple[Plan, PlanFlows] | None = None
+        self._planned = Recent(PlanFlows)
 
-    def round(self, plan: Plan, began_s: Mapping[str, float]) -> SimulatedRound:
-        flows = self._flows(plan)
+    def reduced(self, plan: Plan, began_s: Mapping[str, float], payload: Payload) -> SimulatedRound:
+        flows = self._planned.of(plan, payload.bytes)
+        if not flows.pairs:
+            return SimulatedRound(began_s, began_s, {}, self._underlay.at(min(began_s.values())))
+        if payload.coded:
+            flows = flows.coded(payload.coded)
         began = np.array([began_s[name] for name in plan.members])
         first_s, done = float(began.min()), 0.0
         at_s, network = first_s, self._underlay.at(first_s)
@@ -60,13 +65,6 @@ class FluidModel(RoundModel):
         finished_s = dict(zip(plan.members, ends, strict=True))
         return SimulatedRound(began_s, finished_s, flows.transfers(paths, float(began.max())), network)
 
-    def _flows(self, plan: Plan) -> PlanFlows:
-        if self._planned is None or self._planned[0] is not plan:
-            if any(tree.keys for tree in plan.trees):
-                raise RunFailed(f"a plan of {plan.policy} has keys, and the fluid model knows of none")
-            self._planned = plan, PlanFlows(plan, self._model_bytes)
-        return self._planned[1]
-
 
 @dataclass(frozen=True, slots=True)
 class Paths:
@@ -83,28 +81,43 @@ class PlanFlows:
     """A plan's edges as numbers, and its trees level by level."""
 
     def __init__(self, plan: Plan, model_bytes: int) -> None:
-        bytes_of: dict[Pair, float] = {}
-        for source, target, tree in plan.edges():
-            share = plan.trees[tree].share * model_bytes
-            bytes_of[source, target] = bytes_of.get((source, target), 0.0) + share
-        self._pairs = list(bytes_of)
-        self._sizes = np.array(list(bytes_of.values()))
-        number = {pair: e for e, pair in enumerate(self._pairs)}
+        if any(tree.keys for tree in plan.trees):
+            raise RunFailed(f"a plan of {plan.policy} has keys, and the fluid model knows of none")
+        self._ways: dict[Way, float] = {}
+        for tree in plan.trees:
+            edges = [(child, parent, False) for child, parent in tree.reduce.items()]
+            for way in (*edges, *((parent, child, True) for child, parent in tree.broadcast.items())):
+                self._ways[way] = self._ways.get(way, 0.0) + tree.share * model_bytes
+        self.pairs = list(dict.fromkeys((source, target) for source, target, _ in self._ways))
+        self._sizes = self._sized({})
+        number = {pair: e for e, pair in enumerate(self.pairs)}
         member = {name: m for m, name in enumerate(plan.members)}
         self._chunks = [min(plan.chunk_bytes, tree.share * model_bytes) for tree in plan.trees]
         self._up = [levels(tree, tree.reduce, member, number, towards_root=True) for tree in plan.trees]
         self._down = [levels(tree, tree.broadcast, member, number, towards_root=False) for tree in plan.trees]
         self._routed: tuple[object, Ints, list[str]] | None = None
 
+    def coded(self, parts: Mapping[Way, float]) -> PlanFlows:
+        """The same, where of each way's bytes that part travels."""
+        other = copy(self)
+        other._sizes = self._sized(parts)
+        return other
+
+    def _sized(self, parts: Mapping[Way, float]) -> Floats:
+        sizes = dict.fromkeys(self.pairs, 0.0)
+        for (source, target, is_mean), size in self._ways.items():
+            sizes[source, target] += size * parts.get((source, target, is_mean), 1.0)
+        return np.array(list(sizes.values()))
+
     def on(self, network: UnderlayState) -> Paths:
         """The edges on a network. Which links they take is looked up once for its routes."""
         if self._routed is None or self._routed[0] is not network.routes:
-            drawn = limits_of(network, self._pairs).drawn
+            drawn = limits_of(network, self.pairs).drawn
             names = sorted({name for its in drawn.values() for name in its})
             index = {name: i for i, name in enumerate(names)}
             width = max(len(its) for its in drawn.values())
-            links = np.full((len(self._pairs), width), len(names))
-            for e, pair in enumerate(self._pairs):
+            links = np.full((len(self.pairs), width), len(names))
+            for e, pair in enumerate(self.pairs):
                 links[e, : len(drawn[pair])] = [index[name] for name in drawn[pair]]
             self._routed = network.routes, links, names
         _, links, names = self._routed
@@ -142,7 +155,7 @@ class PlanFlows:
         seconds, delay_s = (self._sizes / paths.shared).tolist(), paths.delay_s.tolist()
         return {
             pair: (Transfer(began_s, began_s + lasts, began_s + late, began_s + late + lasts, size),)
-            for pair, lasts, late, size in zip(self._pairs, seconds, delay_s, self._sizes.tolist(), strict=True)
+            for pair, lasts, late, size in zip(self.pairs, seconds, delay_s, self._sizes.tolist(), strict=True)
         }
 
 

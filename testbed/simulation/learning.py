@@ -1,41 +1,42 @@
-"""What members learn in rounds that are simulated: nothing, or for real, all of them in this process."""
+"""What members learn in rounds that are simulated: for real, all of them in this process, or nothing.
+
+Either way the scheme's own algorithm says when members compute, reduce, wait and tell.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Protocol
 
+from testbed.plan import Plan
 from testbed.protocol import Job
-
-#: Of each member, the metrics of its report.
-Metrics = Mapping[str, Mapping[str, float]]
+from testbed.simulation.activity import Activity, MeanHeld
+from testbed.simulation.payload import Payload
 
 
 class Learning(Protocol):
     """What goes on in the members beside time."""
 
-    def round(self, number: int) -> Metrics:
-        """Take the steps before a round, and its mean; rounds come in order."""
+    def activities(self) -> Mapping[str, Activity]:
+        """What each member does up to the next round that it asks for; all ask equally often."""
+
+    def reduce(self, number: int, plan: Plan) -> Payload:
+        """Have all hold the mean of the round that they have asked for; what that moves."""
+
+    def go_on(self, mean: MeanHeld) -> None:
+        """They go on with it, by the plan that is in force now."""
 
     def digest(self, member: str) -> str:
-        """SHA-256 of what a member holds after the last round; empty where it holds nothing."""
+        """SHA-256 of what a member holds at its end; empty where it holds nothing."""
 
 
-def learning_of(jobs: Mapping[str, Job], gradients: bool) -> AbstractContextManager[Learning]:
-    """What the members of these jobs learn while inside. PyTorch is loaded where they learn for real alone."""
-    if not gradients:
-        return nullcontext(NoLearning())
+def learning_of(
+    jobs: Mapping[str, Job], elements: int, gradients: bool, plan: Callable[[], Plan]
+) -> AbstractContextManager[Learning]:
+    """What the members of these jobs do while inside, with a model of so many elements; `plan` says what the next round
+    goes by."""
     from testbed.simulation.gradients import learning_together
+    from testbed.simulation.standin import standing_in
 
-    return learning_together(jobs)
-
-
-class NoLearning:
-    """Rounds are of bytes that mean nothing."""
-
-    def round(self, number: int) -> Metrics:
-        return {}
-
-    def digest(self, member: str) -> str:
-        return ""
+    return learning_together(jobs, plan) if gradients else standing_in(jobs, elements, plan)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from testbed.plan import Plan
 from testbed.protocol import Arrived, PeerSample, Report, Train
 from testbed.simulation.clocks import SimulatedClocks
+from testbed.simulation.progress import RoundOver, StepsTaken
 from testbed.simulation.round import SimulatedRound, Transfer
 from testbed.simulation.trains import trains
 
@@ -30,33 +30,28 @@ class SimulatedMember:
         """What came in by now."""
         return Arrived(self.name, self._arrivals())
 
-    def report(
-        self,
-        number: int,
-        plan: Plan,
-        done: SimulatedRound,
-        paced_s: float,
-        metrics: Mapping[str, float | None],
-    ) -> Report:
-        """Of a round that it has just finished, before which it computed for `paced_s`."""
+    def report(self, told: RoundOver, steps: StepsTaken, arrivals: bool) -> Report:
+        """Of a round, and the steps before it; with what came in by now."""
+        done = told.done
         sent, came = done.sent[self.name], done.came[self.name]
         began_s = done.began_s[self.name]
         return Report(
             member=self.name,
-            round=number,
-            epoch=plan.epoch,
+            round=told.number,
+            epoch=told.plan.epoch,
             started_s=self._clocks.zero_s + began_s,
             finished_s=self._clocks.zero_s + done.finished_s[self.name],
             compute_s=0.0,
-            paced_s=paced_s,
+            paced_s=steps.seconds,
             sent_bytes=round(sum(chunk.bytes for its in sent.values() for chunk in its)),
             received_bytes=round(sum(chunk.bytes for its in came.values() for chunk in its)),
             lost=0,
             duplicated=0,
             waited={peer: max(its[-1].came_s - began_s, 0.0) for peer, its in came.items()},
             peers=tuple(self._sample(peer, its, done) for peer, its in sent.items()) if self.measures else (),
-            metrics=metrics,
-            arrivals=self._arrivals(),
+            metrics=steps.metrics,
+            arrivals=self._arrivals() if arrivals else {},
+            drift=steps.drift,
         )
 
     def _sample(self, peer: str, sent: Sequence[Transfer], done: SimulatedRound) -> PeerSample:

@@ -21,11 +21,11 @@ def congestion_of(experiment: Experiment) -> str:
 
 def model_of(experiment: Experiment, underlay: Underlay) -> RoundModel:
     """Chunk by chunk where members are few, else fluid."""
-    model_bytes, timeout_s = experiment.spec.round_bytes, experiment.spec.sync.round_timeout
+    timeout_s = experiment.spec.sync.round_timeout
     if len(experiment.topology.workers) > MOST_BY_CHUNKS:
-        return FluidModel(underlay, model_bytes, timeout_s)
+        return FluidModel(underlay, timeout_s)
     connections = BbrConnections() if congestion_of(experiment) == "bbr" else None
-    return ChunkModel(underlay, model_bytes, timeout_s, connections)
+    return ChunkModel(underlay, timeout_s, connections)
 
 
 def measures(experiment: Experiment, model: RoundModel) -> bool:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
-from testbed.plan import Plan
+from testbed.plan import Group, Plan
 from testbed.planning import Pair
+from testbed.simulation.payload import Payload
 from testbed.simulation.underlay import UnderlayState
 
 
@@ -23,6 +25,9 @@ class Transfer(NamedTuple):
     came_s: float
     bytes: float
 
+
+#: Fragments and groups take turns: so many of them are known at a time.
+RECENT = 32
 
 #: By peer, in order.
 Transfers = Mapping[str, Sequence[Transfer]]
@@ -62,7 +67,52 @@ class RoundModel(ABC):
     """Simulates rounds, one after the other. `name` stands in the run's manifest."""
 
     name: str
+    _grouped: tuple[Plan, list[Plan]] | None = None
+
+    def round(self, plan: Plan, number: int, began_s: Mapping[str, float], payload: Payload) -> SimulatedRound:
+        """The round of a number that each member begins at its moment. RunFailed when it can't come to its end.
+
+        Groups that reduce among themselves do not meet each other on links.
+        """
+        if plan.among_all(number):
+            return self.reduced(plan, began_s, payload)
+        if self._grouped is None or self._grouped[0] is not plan:
+            self._grouped = plan, [among(plan, group) for group in plan.groups]
+        parts = [
+            self.reduced(group, {name: began_s[name] for name in group.members}, payload) for group in self._grouped[1]
+        ]
+        first = min(parts, key=lambda part: part.network.at_s)
+        return SimulatedRound(
+            began_s,
+            {name: at_s for part in parts for name, at_s in part.finished_s.items()},
+            {pair: its for part in parts for pair, its in part.transfers.items()},
+            first.network,
+        )
 
     @abstractmethod
-    def round(self, plan: Plan, began_s: Mapping[str, float]) -> SimulatedRound:
-        """The round that each member begins at its moment. RunFailed when it can't come to its end."""
+    def reduced(self, plan: Plan, began_s: Mapping[str, float], payload: Payload) -> SimulatedRound:
+        """A round among all members of a plan."""
+
+
+def among(plan: Plan, group: Group) -> Plan:
+    """The plan of a group's own rounds."""
+    return Plan(plan.epoch, group.members, group.trees, plan.chunk_bytes, plan.policy)
+
+
+T = TypeVar("T")
+
+
+class Recent(Generic[T]):
+    """What was made of the last few plans and sizes, which rounds take in turn."""
+
+    def __init__(self, make: Callable[[Plan, int], T]) -> None:
+        self._make = make
+        self._made: deque[tuple[Plan, int, T]] = deque(maxlen=RECENT)
+
+    def of(self, plan: Plan, size: int) -> T:
+        """What is made of a plan and a size."""
+        for its, its_size, made in self._made:
+            if its_size == size and its is plan:
+                return made
+        self._made.append((plan, size, self._make(plan, size)))
+        return self._made[-1][2]

@@ -66,7 +66,7 @@ class SimulatedStory:
         self._display.show(
             Snapshot(
                 round=number,
-                rounds=self._stage.controller.spec.rounds,
+                rounds=number + group.rounds_left if group.conducting else self._stage.controller.spec.rounds,
                 loss=self._metrics.get("loss"),
                 accuracy=self._metrics.get("accuracy"),
                 seconds_per_round=last.seconds if last else None,

@@ -7,7 +7,7 @@ from contextlib import closing
 from testbed.run.directory import RunDirectory
 from testbed.run.display import Display
 from testbed.run.training import Outcome
-from testbed.simulation.compute import declared
+from testbed.simulation.compute import DeclaredMembers
 from testbed.simulation.learning import learning_of
 from testbed.simulation.models import congestion_of, measures, model_of
 from testbed.simulation.outcome import outcome_of
@@ -25,10 +25,11 @@ def train(experiment: Experiment, directory: RunDirectory, display: Display, gra
     model, story = model_of(experiment, stage.underlay), SimulatedStory(directory, display, stage)
     how = {"model": model.name, "congestion": congestion_of(experiment), "gradients": gradients}
     story.begins(experiment, how)
-    with closing(stage.controller), learning_of(jobs, gradients) as learning, display.live(rounds):
+    elements = experiment.spec.own_train.model_bytes // 4
+    members = learning_of(jobs, elements, gradients, lambda: stage.controller.plan)
+    with closing(stage.controller), members as learning, display.live(rounds):
         script = SimulatedScript(experiment, stage, story.happened)
-        compute = declared(jobs, experiment.spec.sync.own.local_steps)
-        simulation = Simulation(stage, script, model, compute, learning, story, measures(experiment, model))
-        ended_s = simulation.run(rounds)
+        declared = DeclaredMembers.of(jobs, measures(experiment, model), experiment.spec.sync.own.overlaps)
+        ended_s = Simulation(stage, script, model, declared, learning, story).run()
     story.ended(ended_s)
     return outcome_of(stage, script, ended_s)

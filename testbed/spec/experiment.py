@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -25,18 +25,24 @@ from testbed.trace.trace import LEAST_RATE_BPS, MOST_RATE_BPS, TraceError
 
 Model = Literal["cnn", "svm", "gpt-small", "gpt", "gpt-medium", "synthetic"]
 
-#: What each model learns from; a data set that does not fit its model is an error.
-DATASETS = {
-    "cnn": "digits",
-    "svm": "digits",
-    "gpt-small": "text",
-    "gpt": "text",
-    "gpt-medium": "text",
-    "synthetic": "none",
+#: What each model may learn from, the first unless another is named; a data set that does not fit is an error.
+_TEXTS = ("text", "documentation")
+DATASETS: Mapping[str, tuple[str, ...]] = {
+    "cnn": ("digits",),
+    "svm": ("digits",),
+    "gpt-small": _TEXTS,
+    "gpt": _TEXTS,
+    "gpt-medium": _TEXTS,
+    "synthetic": ("none",),
 }
 
 #: Parameters of the models that have a size of their own; planning knows a round's bytes by it before it begins.
-PARAMETERS = {"cnn": 151_306, "svm": 650, "gpt-small": 116_864, "gpt": 825_856, "gpt-medium": 2_719_872}
+PARAMETERS = {"cnn": 151_306, "svm": 650, "gpt-small": 116_864, "gpt": 825_856, "gpt-medium": 2_716_800}
+#: Of a GPT: its blocks, their width, and the elements of a block's matrices and those in and out of them, in widths.
+_GPTS = {"gpt-small": (2, 64), "gpt": (4, 128), "gpt-medium": (6, 192)}
+_MATRICES, _SIDES = 12, 16
+#: The text's characters that the documentation does not have: each is a row of the embedding and one of the head.
+_FEWER_CHARACTERS = 7
 
 
 RATES_IN_WORDS = f"from {LEAST_RATE_BPS:g} to {MOST_RATE_BPS:g} bit/s"
@@ -56,31 +62,53 @@ class PartitionSection(Strict):
 
 
 class TrainSection(Strict):
-    """What is trained. `parameters` sizes the `synthetic` model, whose gradients are random but sent for real."""
+    """What is trained. `parameters` sizes the `synthetic` model, whose gradients are random but sent for real.
+
+    With a `rank` a GPT's matrices stay as the seed draws them and learn changes of that rank (LoRA), which travel.
+    """
 
     model: Model
-    dataset: Literal["digits", "text", "none"] | None = None
+    dataset: Literal["digits", "text", "documentation", "none"] | None = None
     batch: int = Field(default=32, ge=1, le=1_000_000)
     optimizer: OptimizerSection = OptimizerSection()
     rounds: int = Field(ge=1, lt=2**31)
     partition: PartitionSection = PartitionSection()
     evaluate_every: int = Field(default=10, ge=1)
     parameters: int | None = Field(default=None, ge=1, le=10**11)
+    rank: int | None = Field(default=None, ge=1)
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        needed = DATASETS[self.model]
-        if self.dataset not in (None, needed):
-            raise misfit("dataset", f"the model {self.model} does not learn from {self.dataset}", needed)
+        fitting = DATASETS[self.model]
+        if self.dataset not in (None, *fitting):
+            raise misfit("dataset", f"the model {self.model} does not learn from {self.dataset}", " or ".join(fitting))
         if (self.model == "synthetic") != (self.parameters is not None):
             raise misfit("parameters", "goes with `model: synthetic`, and only there", "both, or neither")
+        if self.rank is not None:
+            if self.model not in _GPTS:
+                raise misfit(
+                    "rank", f"the model {self.model} has no matrices that learn by low rank", "a GPT, or no rank"
+                )
+            if (width := _GPTS[self.model][1]) <= self.rank:
+                raise misfit("rank", f"{self.rank} is no low rank of matrices of {width} rows", f"below {width}")
         return self
+
+    @property
+    def data(self) -> str:
+        """What is learned from."""
+        return self.dataset or DATASETS[self.model][0]
 
     @property
     def model_bytes(self) -> int:
         """What one member contributes to a round: the gradient in fp32."""
-        return 4 * (self.parameters or PARAMETERS[self.model])
+        if self.parameters or self.model not in _GPTS:
+            return 4 * (self.parameters or PARAMETERS[self.model])
+        blocks, width = _GPTS[self.model]
+        spared = 2 * width * _FEWER_CHARACTERS if self.data == "documentation" else 0
+        if self.rank:
+            spared += blocks * width * (_MATRICES * width - _SIDES * self.rank)
+        return 4 * (PARAMETERS[self.model] - spared)
 
 
 def read_train(value: Any) -> Any:
@@ -122,8 +150,23 @@ class ElasticSection(Strict):
     lease: Duration = Field(default=5.0, ge=0.5)
 
 
+def _hosts(value: object) -> object:
+    """`all`, a list of hosts, or site → host."""
+    if value == "all" or isinstance(value, list | dict):
+        return value
+    raise ValueError(f"{value!r} names no hosts | all, a list such as [a, b], or sites with their hosts, {{paris: a}}")
+
+
+HostsField = Annotated[
+    Literal["all"] | Annotated[list[str], Field(min_length=1)] | dict[str, str], BeforeValidator(_hosts)
+]
+
+
 class ExperimentFile(Strict):
     """The file as written.
+
+    `hosts` splits the network over hosts of the hosts file: all of them, those of a list, or, site by site, those of a
+    mapping; where the others' sites go is then found.
 
     Under `transport: fitted` workers' TCP buffers are as large as the network's paths need, under `kernel` as they are.
     """
@@ -138,6 +181,7 @@ class ExperimentFile(Strict):
     sync: SyncField = read_sync({})
     controller: ControllerSection = ControllerSection()
     elastic: ElasticSection | None = None
+    hosts: HostsField | None = None
     events: list[Event] = Field(default_factory=list)
     seed: int = Field(default=1, ge=0, lt=2**32)
 
@@ -199,6 +243,7 @@ class Experiment:
         swaps = [event.swap for event in spec.events if event.swap]
         networks = {swap: _scaled(Topology.load(file.parent / swap), spec.scale, file) for swap in swaps}
         faults = [*_check_elastic(spec, topology), *_check_link_codecs(spec, topology)]
+        faults += _check_hosts(spec, (topology, *networks.values()))
         faults += [*_check_events(spec, topology, networks), *spec.compute.check(topology)]
         faults += spec.program.check(topology, file.parent) if spec.program is not None else []
         if faults:
@@ -219,6 +264,12 @@ class Experiment:
             for target in self.topology.workers
             if (sites := f"{source.site}->{target.site}") in named
         }
+
+    def check_one_host(self) -> None:
+        """SpecError where it asks for several hosts, of what takes one."""
+        if self.spec.hosts is not None:
+            rule = "a network is split over several hosts by `testbed run` alone"
+            raise SpecError(self.file, [Fault("hosts", rule, "leave it out")])
 
     def add_network(self, file: Path) -> Topology:
         """The network in a topology file, at the experiment's scale: from now on one of those that it may swap to.
@@ -322,6 +373,18 @@ def _check_elastic(spec: ExperimentFile, topology: Topology) -> list[Fault]:
         rule = "members that gossip have none: one that hangs up is gone"
         faults.append(Fault("elastic.lease", rule, "leave it out"))
     return faults
+
+
+def _check_hosts(spec: ExperimentFile, topologies: Sequence[Topology]) -> list[Fault]:
+    """Sites that are to be on a host and do not exist."""
+    if not isinstance(spec.hosts, dict):
+        return []
+    known = list(dict.fromkeys(site for topology in topologies for site in topology.sites))
+    return [
+        Fault(f"hosts.{site}", f"no network of this experiment has a site {site!r}", f"one of {', '.join(known)}")
+        for site in spec.hosts
+        if site not in known
+    ]
 
 
 def _check_link_codecs(spec: ExperimentFile, topology: Topology) -> list[Fault]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -19,6 +19,14 @@ Words = Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)
 
 #: What has these names is the launch's to say.
 OWN = ("TESTBED_", "PET_")
+
+
+def holds(asked: Callable[[], bool]) -> bool:
+    """What a path says of itself. A word that is longer than a file's name may be is none."""
+    try:
+        return asked()
+    except OSError:
+        return False
 
 
 class ProgramSection(Strict):
@@ -55,7 +63,7 @@ class ProgramSection(Strict):
 
     def image_from(self, folder: Path) -> str | None:
         """The image, a file's path from this folder on."""
-        if self.image is not None and (folder / self.image).is_file():
+        if self.image is not None and holds((folder / self.image).is_file):
             return str(folder / self.image)
         return self.image
 
@@ -77,7 +85,7 @@ class ProgramSection(Strict):
         except ValueError as error:
             rule, _, remedy = str(error).partition("; write instead: ")
             faults.append(Fault("train.scheme", rule, remedy or "NAME:OPTION=VALUE, such as diloco:every=32"))
-        if not (folder / self.files).is_dir():
+        if not holds((folder / self.files).is_dir):
             faults.append(Fault("train.files", f"{folder / self.files} is no folder", "one that is there"))
         for name in self.environment:
             if name.startswith(OWN) or "=" in name or not name:

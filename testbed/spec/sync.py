@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache, cached_property
@@ -11,6 +10,7 @@ from typing import Annotated, Any, Self, Union, get_args, get_origin, get_type_h
 
 from pydantic import BeforeValidator, Field, SerializeAsAny, create_model, model_validator
 
+from testbed.plan import CODEC_BYTES, TOPK, codec_bytes
 from testbed.schemes import SCHEMES, Scheme
 from testbed.schemes.options import C, Checked, Misfit, Options, read
 from testbed.spec.load import Strict, misfit
@@ -18,15 +18,6 @@ from testbed.spec.units import Duration
 
 #: Each stream costs both ends a thread; on paths that lose packets little is gained beyond eight.
 MOST_STREAMS = 16
-
-#: Bytes that codecs make of a float32's four. `topk:SHARE` takes six for each value that it keeps, `sparse` what the
-#: values need: as much where one in a hundred is not zero, in the mean of eight members.
-CODEC_BYTES = {
-    **{"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "int8": 1 + 4 / 256},
-    **{"bins4": 1 / 2 + 64 / 4096, "bins2": 1 / 4 + 16 / 4096, "sparse": 0.1},
-}
-TOPK = re.compile(r"topk:(0?\.\d+)")
-TOPK_BYTES = 6
 
 #: The fields of schemes whose exchanges a policy plans; the last is that of all-reduces alone.
 PLANNED_FIELDS = ("policy", "options", "codec", "link_codecs")
@@ -89,8 +80,7 @@ class SyncSection(Strict):
     @property
     def bytes_per_value(self) -> float:
         """What a number of the model takes on its way."""
-        kept = TOPK.fullmatch(self.codec)
-        return TOPK_BYTES * float(kept[1]) if kept else CODEC_BYTES[self.codec]
+        return codec_bytes(self.codec)
 
 
 def _scheme_of(value: Any) -> Scheme:

@@ -1,7 +1,9 @@
-"""What models learn from: scikit-learn's digits out of the image, English text out of the standard library."""
+"""What models learn from: scikit-learn's digits and Debian's documentation out of the image, English text out of the
+standard library."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from dataclasses import dataclass
@@ -15,6 +17,11 @@ DIGITS_TEST_SHARE = 0.2
 TEXT_TEST_SHARE = 0.1
 #: Characters that the text model looks back on.
 CONTEXT = 64
+#: Held out of each part of the documentation: 300 windows of its 218,000 in all, which cost as much as 100 samples'
+#: steps and fit into the pause of a step of half a second.
+DOCUMENTATION_TEST_WINDOWS = 30
+#: New lines and what ASCII can print: the documentation is made of nothing else.
+DOCUMENTATION_CHARACTERS = 96
 #: Text has no labels; where it comes from stands in for them when it is shared out unevenly.
 TEXT_LABELS = 10
 
@@ -74,14 +81,34 @@ def text(context: int = CONTEXT) -> DataSet:
     whole = "".join(topics[name] for name in sorted(topics))
     numbers = {character: i for i, character in enumerate(sorted(set(whole)))}
     characters = torch.tensor([numbers[character] for character in whole])
+    return _in_windows(characters, len(numbers), context, TEXT_TEST_SHARE)
+
+
+def documentation(folder: Path, context: int = CONTEXT) -> DataSet:
+    """The same of the text that containers/documentation.py writes into a folder; as bytes, which a batch's embedding
+    makes whole numbers of, because it is 14 million characters. ValueError where it is missing or another."""
+    index, whole = folder / "documentation" / "documentation.json", folder / "documentation" / "text.txt"
+    if not index.exists():
+        raise ValueError(f"no documentation in {folder}: {index} is missing; `make documentation` makes it")
+    said, read = json.loads(index.read_text())["sha256"], whole.read_bytes()
+    if hashlib.sha256(read).hexdigest() != said:
+        raise ValueError(f"{whole} is not what {index} says; `make documentation` makes both anew")
+    characters = torch.frombuffer(bytearray(read), dtype=torch.uint8)
+    numbers = torch.where(characters == ord("\n"), 0, characters - (ord(" ") - 1))
+    share = TEXT_LABELS * (DOCUMENTATION_TEST_WINDOWS * context + 1) / len(numbers)
+    return _in_windows(numbers, DOCUMENTATION_CHARACTERS, context, share)
+
+
+def _in_windows(characters: torch.Tensor, classes: int, context: int, test_share: float) -> DataSet:
+    """Windows of the parts of a text, of each of which that share at its end is held out."""
     train, test = [], []
     for part in characters.chunk(TEXT_LABELS):
-        cut = round(len(part) * (1 - TEXT_TEST_SHARE))
+        cut = round(len(part) * (1 - test_share))
         train.append(_windows(part[:cut], context))
         test.append(_windows(part[cut:], context))
     inputs, targets, labels = _joined(train)
     test_inputs, test_targets, test_labels = _joined(test)
-    return DataSet(inputs, targets, labels, test_inputs, test_targets, test_labels, len(numbers))
+    return DataSet(inputs, targets, labels, test_inputs, test_targets, test_labels, classes)
 
 
 def _joined(parts: list[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Tensor, torch.Tensor, list[int]]:

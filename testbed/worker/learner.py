@@ -51,6 +51,9 @@ class Learner(Protocol):
     def digest(self) -> str:
         """SHA-256 of all that must be the same at every member."""
 
+    def moments(self) -> list[torch.Tensor]:
+        """What the optimizer keeps of its steps."""
+
     def state_dict(self) -> dict[str, Any]:
         """Parameters and optimizer, as a member that joins the others begins from them."""
 
@@ -63,6 +66,10 @@ class Trained:
 
     _parameters: torch.Tensor
     _optimizer: optimizer.Optimizer
+
+    def moments(self) -> list[torch.Tensor]:
+        """What the optimizer keeps of its steps."""
+        return self._optimizer.moments()
 
     def state_dict(self) -> dict[str, Any]:
         """The parameters and the optimizer's own."""
@@ -83,12 +90,12 @@ class Supervised(Trained):
     """A model, and the shard of a data set that this member learns from."""
 
     def __init__(self, work: Workload, folder: Path, device: torch.device) -> None:
-        samples = data.digits(folder) if work.model in ("cnn", "svm") else data.text()
+        samples = samples_of(work, folder)
         shards = partition(samples.labels, work.shards, work.partition, work.alpha, work.seed, work.sites)
         self.samples = [float(len(shard)) for shard in shards]
         self._sites = Sites(samples.labels, shards, work.sites)
         self._histogram = histogram(samples.labels, shards[work.shard])
-        self._model = models.build(work.model, samples.classes, data.CONTEXT, work.seed).to(device)
+        self._model = models.build(work.model, samples.classes, data.CONTEXT, work.seed, work.rank).to(device)
         self._parameters, self.gradient = flatten(self._model)
         self.parameters: list[torch.Tensor] = list(self._model.parameters())
         self._data = samples.to(device)
@@ -191,6 +198,13 @@ class Synthetic(Trained):
     def digest(self) -> str:
         """SHA-256 over the parameters."""
         return digest([self._parameters])
+
+
+def samples_of(work: Workload, folder: Path) -> data.DataSet:
+    """The data set that a workload's model learns from; ValueError where it is missing."""
+    if work.model in ("cnn", "svm"):
+        return data.digits(folder)
+    return data.documentation(folder) if work.dataset == "documentation" else data.text()
 
 
 def make(work: Workload, folder: Path, device: torch.device) -> Learner:

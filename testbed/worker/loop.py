@@ -57,6 +57,9 @@ def train(session: sync.Session, work: Workload, model: Learner) -> dict[str, fl
     take does not.
 
     A member that comes while the others train begins with the step that they are at.
+
+    Where the plan says how members train, they tell how many steps they have taken, and their last loss at parameters
+    that all held: it is of a fresh batch, and means the same under any scheme.
     """
     rounds = session.job.rounds
     metrics: dict[str, float] = {}
@@ -67,7 +70,8 @@ def train(session: sync.Session, work: Workload, model: Learner) -> dict[str, fl
     spent = Spent()
     steps = StepCount()
     session.share(learner=model, strategy=strategy, steps=steps)
-    evaluated = session.rounds // work.evaluate_every
+    evaluated = strategy.progress(session.rounds, steps.taken) // work.evaluate_every
+    followed: dict[str, float] = {}
     strategy.watch(model.loss, work.evaluate_every)
     drift = strategy.drift()
     over = strategy.over(rounds, steps.taken)
@@ -77,6 +81,8 @@ def train(session: sync.Session, work: Workload, model: Learner) -> dict[str, fl
             metrics = model.compute()
         spent.add(pace.reach(slowness.factor(number, time.monotonic() - began)))
         pace.begin()
+        if strategy.together and "loss" in metrics:
+            followed["agreed_loss"] = metrics["loss"]
         with pace.aside():
             strategy.before_step()
         with spent.computing():
@@ -88,12 +94,15 @@ def train(session: sync.Session, work: Workload, model: Learner) -> dict[str, fl
         steps.taken = number
         session.step_done()
         evaluates = session.name == session.members[0]
-        if evaluates and (session.rounds // work.evaluate_every > evaluated or over):
-            evaluated = session.rounds // work.evaluate_every
+        done = strategy.progress(session.rounds, number) // work.evaluate_every
+        if evaluates and (done > evaluated or over):
+            evaluated = done
             with strategy.agreed():
                 metrics |= model.evaluate()
         drift += strategy.drift()
         told = metrics | described | spent.rate(work.batch)
+        if session.plan.training is not None:
+            told |= {**followed, "steps": float(number)}
         if session.report(told, spent.compute_s, spent.slept_s, spent.late_s, drift):
             spent, described, drift = Spent(), {}, strategy.drift()
     return metrics
@@ -104,7 +113,9 @@ def strategy_of(session: sync.Session, model: Learner, weight: float) -> Strateg
     job = session.job
     scheme = named(job.scheme)
     planned = partial(planned_steps, session)
-    training = RoundTraining(session, model.parameters, weight, job.assignment, planned)
+    training = RoundTraining(
+        session, model.parameters, weight, job.assignment, planned, lambda: session.plan.training, model.moments
+    )
     strategy: Strategy = scheme.algorithm.build(scheme.read(job.options), training)
     return strategy
 

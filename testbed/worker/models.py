@@ -84,8 +84,8 @@ class Gpt(nn.Module):
         self.head = nn.Linear(width, classes, bias=False)
 
     def forward(self, text: torch.Tensor) -> torch.Tensor:
-        """Scores (N, T, classes) from character numbers (N, T)."""
-        stream = self.characters(text) + self.places[: text.shape[1]]
+        """Scores (N, T, classes) from character numbers (N, T), of any whole type."""
+        stream = self.characters(text.long()) + self.places[: text.shape[1]]
         result: torch.Tensor = self.head(self.norm(self.blocks(stream)))
         return result
 
@@ -94,22 +94,56 @@ class Gpt(nn.Module):
 GPT_SIZES = {"gpt-small": (2, 64, 4), "gpt": (4, 128, 4), "gpt-medium": (6, 192, 6)}
 
 
-def build(name: str, classes: int, context: int, seed: int) -> nn.Module:
-    """The model of that name with weights that follow from the seed alone; ValueError when there is none."""
+class LowRank(nn.Module):
+    """A linear layer whose matrix stays as it is drawn, and learns a change of low rank (LoRA: Hu et al. 2022).
+
+        y = (W + B·A)·x + b        W fixed, the same at all members by the seed; A (rank, in), B (out, rank), b learn
+
+    B begins as zeros, and so the layer as what it stands for. LoRA's scale α/r is 1 here: the learning rate has it.
+    """
+
+    def __init__(self, layer: nn.Linear, rank: int) -> None:
+        super().__init__()
+        self.register_buffer("fixed", layer.weight.detach().clone())
+        self.down = nn.Parameter(torch.empty(rank, layer.in_features))
+        self.up = nn.Parameter(torch.zeros(layer.out_features, rank))
+        self.bias = layer.bias
+        nn.init.kaiming_uniform_(self.down, a=5**0.5)  # as LoRA's code, and nn.Linear, begin
+
+    def forward(self, stream: torch.Tensor) -> torch.Tensor:
+        """(…, in) to (…, out)."""
+        changed = functional.linear(functional.linear(stream, self.down), self.up)
+        result: torch.Tensor = functional.linear(stream, self.get_buffer("fixed"), self.bias) + changed
+        return result
+
+
+def of_low_rank(model: Gpt, rank: int) -> Gpt:
+    """The model whose blocks' matrices learn changes of that rank; embeddings, norms and the head learn as before."""
+    for block in model.blocks.modules():
+        for name, layer in list(block.named_children()):
+            if isinstance(layer, nn.Linear):
+                setattr(block, name, LowRank(layer, rank))
+    return model
+
+
+def build(name: str, classes: int, context: int, seed: int, rank: int = 0) -> nn.Module:
+    """The model of that name with weights that follow from the seed alone, with updates of a rank where one is given;
+    ValueError when there is none."""
     torch.manual_seed(seed)
     if name == "cnn":
         return Cnn(classes)
     if name == "svm":
         return Svm(classes)
     if name in GPT_SIZES:
-        return Gpt(classes, context, *GPT_SIZES[name])
+        gpt = Gpt(classes, context, *GPT_SIZES[name])
+        return of_low_rank(gpt, rank) if rank else gpt
     raise ValueError(f"no such model: {name!r}; there are cnn, svm, synthetic, {', '.join(GPT_SIZES)}")
 
 
 def loss(model: nn.Module, scores: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """The mean loss of scores (…, classes): cross-entropy; of an SVM the multi-class hinge loss (Crammer and Singer
     2001) with its penalty."""
-    scores, targets = scores.flatten(0, -2), targets.flatten()
+    scores, targets = scores.flatten(0, -2), targets.flatten().long()
     if isinstance(model, Svm):
         return functional.multi_margin_loss(scores, targets) + Svm.PENALTY / 2 * model.plane.weight.square().sum()
     return functional.cross_entropy(scores, targets)

@@ -19,6 +19,9 @@ class Optimizer(Protocol):
     def step(self, parameters: torch.Tensor, gradient: torch.Tensor) -> None:
         """One step; both flat and of one length."""
 
+    def moments(self) -> list[torch.Tensor]:
+        """What it keeps of its steps, in tensors that are its own: the same shapes after equally many steps."""
+
     def state_dict(self) -> dict[str, Any]:
         """What the next step depends on, beside the parameters."""
 
@@ -35,6 +38,10 @@ class Sgd:
     def step(self, parameters: torch.Tensor, gradient: torch.Tensor) -> None:
         """One step."""
         parameters.add_(gradient, alpha=-self._learning_rate)
+
+    def moments(self) -> list[torch.Tensor]:
+        """None."""
+        return []
 
     def state_dict(self) -> dict[str, Any]:
         """Nothing."""
@@ -68,6 +75,10 @@ class Adam:
         size = self._learning_rate / (1 - self.BETA1**self._steps)
         spread = (self._square / (1 - self.BETA2**self._steps)).sqrt_().add_(self.EPSILON)
         parameters.addcdiv_(self._mean, spread, value=-size)
+
+    def moments(self) -> list[torch.Tensor]:
+        """Both; none before the first step."""
+        return [self._mean, self._square] if self._steps else []
 
     def state_dict(self) -> dict[str, Any]:
         """The count of steps and both moments."""
@@ -122,6 +133,11 @@ class Muon:
         rest = parameters[self._others]
         self._adam.step(rest, gradient[self._others])
         parameters[self._others] = rest
+
+    def moments(self) -> list[torch.Tensor]:
+        """AdamW's, and the matrices' momenta; none before the first step."""
+        states = [] if self._muon is None else [self._muon.state[held] for held in self._held]
+        return [*self._adam.moments(), *(state["momentum_buffer"] for state in states if state)]
 
     def state_dict(self) -> dict[str, Any]:
         """AdamW's, and the matrices' momenta, one after the other; none before the first step."""

@@ -143,9 +143,13 @@ def test_what_happened_was_done_by_hand(site: Site) -> None:
         ("PATCH", "/links/paris-%3Etokyo", {"rate": 5}, 422),
         ("PATCH", "/links/paris-%3Etokyo", ["rate"], 422),
         ("PUT", "/replay", {"paused": 1}, 422),
-        ("PUT", "/network", {"file": "/no/such.yaml"}, 422),
+        ("PUT", "/network", {"file": "/no/such.yaml"}, 404),
+        ("PUT", "/network", {"file": "/"}, 404),
+        ("DELETE", "/links", None, 405),
         ("PUT", "/network", {"file": "three.yaml"}, 422),
         ("PUT", "/policy", {"policy": "mst"}, 409),
+        ("PUT", "/plan", {"plan": {}}, 409),
+        ("PUT", "/plan", {"plan": []}, 422),
         ("PUT", "/graph", {"kind": "ring"}, 409),
         ("POST", "/workers/paris-w0/kill", None, 409),
         ("POST", "/workers/paris-w0/restart", None, 409),
@@ -155,6 +159,12 @@ def test_what_happened_was_done_by_hand(site: Site) -> None:
 def test_what_cannot_be_is_refused_in_words(site: Site, method: str, path: str, body: Any, status: int) -> None:
     got, said, _ = site.ask(method, path, body)
     assert (got, type(said["detail"])) == (status, str) and said["detail"]
+
+
+@pytest.mark.parametrize("path", ["/links", "/links/paris-%3Etokyo"])
+def test_a_path_says_all_that_it_takes(site: Site, path: str) -> None:
+    status, _, headers = site.ask("OPTIONS", path)
+    assert (status, headers["Allow"]) == (405, "GET, PATCH")
 
 
 def test_verbs_come_one_after_the_other_in_one_thread(site: Site) -> None:

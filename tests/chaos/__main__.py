@@ -1,7 +1,8 @@
 """`python -m tests.chaos --runs 300 --seed 1 [--resume]`: so many cases, what the checker finds, and a table.
 
-`--case N` executes one again. `--planted` executes plain cases with each bug of planted.py instead, three seeds each,
-and fails where the checker misses one. What came of each lies in build/chaos, a folder each.
+`--case N` executes one again, `--show` makes the table of what was executed. `--planted` executes plain cases with each
+bug of planted.py instead, three seeds each, and fails where the checker misses one. What came of each lies in
+build/chaos, a folder each.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ import json
 import shutil
 import signal
 import sys
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -61,8 +62,9 @@ def _figures(history: History, number: int) -> dict[str, Any]:
     return {"kind": kind, "missed": injection.missed, "ended_s": ended_s, "recovered_s": recovered_s}
 
 
-def show(results: Iterable[Mapping[str, Any]]) -> None:
-    """A table: for each kind of fault how often it was injected, how many runs went on and ended, and how soon."""
+def show(results: Sequence[Mapping[str, Any]]) -> bool:
+    """A table: for each kind of fault how often it was injected, how many runs went on and ended, and how soon, as
+    medians and worst; and how many broke which rules. Whether none did."""
     kinds: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for result in results:
         for fault in result["faults"]:
@@ -75,6 +77,12 @@ def show(results: Iterable[Mapping[str, Any]]) -> None:
         wrong = sum(fault["wrong"] for fault in its)
         figures = f"{_spread(went_on):>15} {len(ended):6} {_spread(ended):>15}"
         print(f"{kind:22} {len(its):5} {len(its) - len(ended):8} {figures} {wrong:6}")
+    rules = Counter(rule for result in results for rule in result["findings"])
+    for rule, count in rules.most_common():
+        print(f"{rule}: broken by {count}")
+    failed = sum(bool(result["findings"]) for result in results)
+    print(f"{len(results)} runs, {failed} of them with findings")
+    return not failed
 
 
 def _spread(seconds: list[float]) -> str:
@@ -100,10 +108,13 @@ def campaign(seed: int, numbers: Iterable[int], resume: bool) -> bool:
             continue
         results.append(attempt(Case.drawn(seed, number), folder))
         tell(f"--seed {seed} --case {number}", results[-1])
-    show(results)
-    failed = sum(bool(result["findings"]) for result in results)
-    print(f"{len(results)} runs, {failed} of them with findings")
-    return not failed
+    return show(results)
+
+
+def kept(seed: int, numbers: Iterable[int]) -> list[dict[str, Any]]:
+    """What came of those of these cases of a seed that were executed."""
+    files = (RESULTS / str(seed) / str(number) / RESULT for number in numbers)
+    return [json.loads(file.read_text()) for file in files if file.exists()]
 
 
 def planted(names: Iterable[str], seed: int, resume: bool) -> bool:
@@ -133,6 +144,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--case", type=int, metavar="N", help="this one alone")
     parser.add_argument("--resume", action="store_true", help="leave out what has a result already")
+    parser.add_argument("--show", action="store_true", help="what came of those that were executed, and no more")
     parser.add_argument("--planted", nargs="?", const="all", choices=("all", *BUGS), help="the bugs, or one of them")
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what is there is taken away first
@@ -140,7 +152,7 @@ def main() -> int:
         fine = planted(BUGS if args.planted == "all" else (args.planted,), args.seed, args.resume)
     else:
         numbers = range(args.runs) if args.case is None else (args.case,)
-        fine = campaign(args.seed, numbers, args.resume)
+        fine = show(kept(args.seed, numbers)) if args.show else campaign(args.seed, numbers, args.resume)
     return 0 if fine else 1
 
 

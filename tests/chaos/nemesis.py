@@ -24,8 +24,11 @@ from tests.chaos.surroundings import Foreign, interfaces_kept, left_behind
 from tests.chaos.targets import NotThere, Targets
 from tests.run.running import PROGRAM, REPOSITORY, Running
 
-#: What a run has at most to end: its first containers 60 s on a busy host, then its watchdog's 60 s without progress.
-DEADLINE_S = 180.0
+#: A run hangs that says nothing new for so long, nor do a round: its first containers take 60 s on a busy host, and its
+#: own watchdog ends it after 60 s without progress.
+SILENCE_S = 180.0
+#: Whatever it says. On a host that others are busy on, too, a run takes minutes.
+DEADLINE_S = 900.0
 POLL_S = 0.02
 NEVER = "its moment never came"
 #: A disk of its own has room for a run, and for the 64 MiB that one wants to be free.
@@ -55,9 +58,12 @@ def _watch(case: Case, targets: Targets, temporary: Path) -> Execution:
     """Until the run's end, or that of the time it has."""
     nemesis, running = Nemesis(case, targets), targets.running
     try:
-        until = time.monotonic() + DEADLINE_S
-        while running.process.poll() is None and time.monotonic() < until:
+        began = news_at = time.monotonic()
+        seen = (0, 0)
+        while running.process.poll() is None and (now := time.monotonic()) - news_at < SILENCE_S:
             nemesis.look()
+            if (came := (len(running.lines), targets.round)) != seen and now - began < DEADLINE_S - SILENCE_S:
+                seen, news_at = came, now
             time.sleep(POLL_S)
         code, ended_s = running.process.poll(), time.time()
     finally:  # a nemesis that is interrupted itself leaves nothing either

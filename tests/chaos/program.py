@@ -23,22 +23,19 @@ def main() -> None:
     from testbed import cli
     from testbed.emulation import engine
     from testbed.emulation.containers import Fleet
-    from testbed.run import execute
     from testbed.run.run import Run
-    from tests.chaos.planted import Bug
+    from tests.chaos.planted import Bug, wrap
     from tests.chaos.workers import ProcessFleet, RecordingFleet
 
     bug = Bug(arguments.bug, arguments.seed) if arguments.bug else None
 
-    class RecordedRun(Run):
-        """A run whose members keep records."""
+    def recording(_: object, run: Run, network: str, control: Path) -> Fleet:
+        """Where members keep records."""
+        if arguments.containers:
+            return RecordingFleet.connected(network, control)
+        return ProcessFleet(engine.connect(), network, control, run.directory.path / "logs", bug)
 
-        def fleet(self, network: str, control: Path) -> Fleet:
-            if arguments.containers:
-                return RecordingFleet.connected(network, control)
-            return ProcessFleet(engine.connect(), network, control, self.directory.path / "logs", bug)
-
-    execute.Run = RecordedRun  # type: ignore[misc]
+    wrap(Run, "fleet", recording)
     if bug is not None:
         bug.plant_in_owner()
     sys.argv = ["testbed", *arguments.words]

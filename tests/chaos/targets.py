@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 from collections.abc import Iterator
 from contextlib import suppress
@@ -21,6 +22,9 @@ COMMANDS = {
     "core": (b"testbed-shaper",),
     "replay": (b"shaping.timekeeper", b"testbed-shaper"),
 }
+
+#: A report of a round has 1 to 2 KiB.
+TAIL_BYTES = 1 << 15
 
 
 class NotThere(Exception):
@@ -58,8 +62,10 @@ class Targets:
     def round(self) -> int:
         """The last round that a member has reported; 0 before."""
         with suppress(OSError, IndexError, ValueError, KeyError):
-            lines = (self.running.directory / "rounds.jsonl").read_text().splitlines()
-            whole = [line for line in lines[-8:] if line.endswith("}")]
+            with (self.running.directory / "rounds.jsonl").open("rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
+                lines = file.read().splitlines()
+            whole = [line for line in lines[-8:] if line.startswith(b"{") and line.endswith(b"}")]
             return max(int(json.loads(line)["round"]) for line in whole)
         return 0
 

@@ -19,4 +19,5 @@ def test_a_bug_that_shows_when_a_member_dies_is_found(tmp_path: Path) -> None:
     bug = Bug(name, 1)
     history = execute(Case.plain(1, dies_in=bug.round), tmp_path, bug)
     assert history.injected
+    assert {member for _, member in history.results} == set(history.case.members), "its members keep no records"
     assert BUGS[name] in check(history)

@@ -153,13 +153,19 @@ def test_a_ddp_script_trains_over_the_network_and_its_steps_follow_a_link(fjords
     assert [(event["kind"], event["target"]) for event in by_hand] == changes
 
 
-def test_an_unchanged_script_goes_by_plans(fjords: Standing, tmp_path: Path) -> None:
+def test_an_unchanged_script_goes_by_plans_also_over_a_link_that_was_away(fjords: Standing, tmp_path: Path) -> None:
     """Of a network that is up; the controller goes with the launch, and another may follow."""
-    words = ("--name", fjords.name, "--backend", "wan", "--", "python", "ddp.py", "--steps", "4")
+    steps = 30
+    words = ("--name", fjords.name, "--backend", "wan", "--", "python", "ddp.py", "--steps", str(steps))
     launching = Launching(tmp_path, *words)
     launching.line(r"oslo-w0   \| .*init_process_group takes wan in the place of gloo")
     launching.line(r"oslo-w0   \| step=3 ")
+    fjords.verb("link", "oslo->bergen", "--down")
+    fjords.verb("link", "oslo->bergen", "--up")
+    launching.line(rf"oslo-w0   \| step={steps - 1} ")
     assert launching.end()[0] == 0
+    kinds = [event["kind"] for event in launching.summary()["events"]]
+    assert kinds == ["down", "up"]
     run = tmp_path / "runs/latest"
     manifest = json.loads((run / "manifest.json").read_text())
     assert manifest["launch"]["backend"] == "wan"
@@ -168,7 +174,7 @@ def test_an_unchanged_script_goes_by_plans(fjords: Standing, tmp_path: Path) -> 
     assert (planned["state"], planned["joined"]) == ("done", ["bergen-w0", "oslo-w0"])
     reports = [json.loads(line) for line in (run / "wan/rounds.jsonl").read_text().splitlines()]
     assert {report["member"] for report in reports} == {"oslo-w0", "bergen-w0"}
-    assert planned["round"] == 4
+    assert planned["round"] == steps
     assert not list(label.state_folder(fjords.name).glob("controller.json"))
 
 

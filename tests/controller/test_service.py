@@ -20,7 +20,7 @@ import pytest
 from testbed.controller import plan_swaps
 from testbed.controller.spec import Elasticity
 from testbed.plan import Plan
-from testbed.planning import CostModel, View, make_policy
+from testbed.planning import CostModel, PolicyError, View, make_policy
 from testbed.protocol import Goodbye, Held, Job, Report, Stop, decode, encode
 from testbed.telemetry.store import read_records
 from tests.controller.fleet import PAUSE_S, connect
@@ -275,6 +275,26 @@ def test_a_forced_plan_comes_into_force_and_stays(tmp_path: Path) -> None:
             assert plan_of(controller).policy == "star" and plan_of(controller).trees[0].root == "d-w0"
             assert [swap.plan.epoch for swap in swaps_of(controller)] == [1]
             assert fleet.epochs[-1] == 1
+
+    asyncio.run(scene())
+
+
+def test_a_given_plan_comes_into_force_and_what_is_none_for_these_members_is_refused(tmp_path: Path) -> None:
+    async def scene() -> None:
+        view = mesh()
+        async with training(spec_of(view), tmp_path, view) as (controller, fleet):
+            await fleet.run(2)
+            written = make_policy("star", {"server": "d-w0"}).plan(view)
+            less = make_policy("star").plan(view.among(frozenset(view.names[1:])))
+            with pytest.raises(PolicyError, match=f"{view.names[0]} is in the plan or in the run"):
+                controller.force(make_policy("given", {"document": less.to_json()}))
+            controller.force(make_policy("given", {"document": written.to_json()}))
+            await fleet.until(lambda: swaps_of(controller))
+            await fleet.run(3)
+            assert plan_of(controller).trees == written.trees and plan_of(controller).policy == "given"
+            record = list(read_records(tmp_path / "out/decisions.jsonl"))[-1]
+            again = make_policy(record["policy"], record["options"])
+            assert again.plan(view).trees == written.trees, "what was decided can be made again from its record"
 
     asyncio.run(scene())
 

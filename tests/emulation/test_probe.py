@@ -33,7 +33,7 @@ def test_jitter_may_move_the_mean_of_a_few_but_not_far() -> None:
 
 @given(st.floats(1e4, 1e11))
 def test_what_is_counted_resolves_the_rate_or_takes_as_long_as_it_may(rate: float) -> None:
-    window = probe._window_s(LinkState(rate, 0.01))
+    window = probe.window_s(LinkState(rate, 0.01))
     assert probe.MIN_WINDOW_S <= window <= probe.MAX_WINDOW_S
     packets = rate * window / 8 / MTU_FRAME_BYTES
     assert packets >= probe.COUNTED_PACKETS * (1 - 1e-9) or window == probe.MAX_WINDOW_S

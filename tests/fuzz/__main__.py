@@ -29,7 +29,8 @@ from tests.fuzz.search import CORE
 from tests.fuzz.target import ROOT
 
 NAMES = (CORE, *targets.NAMES)
-PIECE_S = 150
+#: To instrument what a target reads with takes up to half a minute of a processor.
+PIECE_S = 300
 
 #: libFuzzer's words, of which the last count; and those of core/world.c.
 EXECUTIONS = re.compile(r"^stat::number_of_executed_units: (\d+)", re.MULTILINE)

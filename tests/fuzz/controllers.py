@@ -63,6 +63,8 @@ ADDRESS = ("10.0.0.1", 4000)
 REDUCING = spec_of(VIEW, elastic=Elasticity(quorum=2, lease_s=3600.0))
 GOSSIPING = hop_spec(VIEW)
 REQUEST = re.compile(rb"(GET|POST) (/\S{0,200})(?: (.*))?")
+#: A conversation takes milliseconds. A search has what others leave of the processors: seconds, then.
+MOST_S = 60
 #: What was written is read, and dealt with, in so many turns of the event loop.
 TURNS = 6
 
@@ -176,7 +178,7 @@ def controlled(spec: ControllerSpec) -> Callable[[Path], AbstractContextManager[
             place = folder / str(next(numbers))
             try:
                 with nothing_unhandled("testbed.controller"):
-                    runner.run(asyncio.wait_for(converse(place, data), 10))
+                    runner.run(asyncio.wait_for(converse(place, data), MOST_S))
             finally:
                 shutil.rmtree(place, ignore_errors=True)
             while lost:

@@ -14,7 +14,9 @@ from testbed.emulation.routing import Routes
 from testbed.link import MTU_FRAME_BYTES
 from testbed.report.trace import facts, sketch, table
 from testbed.run.assignments import check_policy
+from testbed.run.sweep import planned_sweep
 from testbed.spec.experiment import Experiment
+from testbed.spec.sweep import Sweep
 from testbed.spec.topology import Topology
 from testbed.trace.csv import read_csv, write_csv
 from testbed.trace.facts import columns_of
@@ -30,6 +32,9 @@ MOST_SEED_BYTES = 4096
 #: Experiments over networks of many long traces: to read one takes a second or two.
 SLOW = ("cpn-12", "cpn-24", "cpn-staggered", "hop-stragglers")
 
+#: Each point of a sweep reads its experiment anew: 10 ms, or 100 with what follows branches.
+MOST_POINTS = 8
+
 #: What it takes a second to write as packets is not tried: up to the limit it is slow, but right.
 MANY_BYTES = 1e9
 
@@ -39,6 +44,14 @@ IPERF3 = """{"start": {"test_start": {"protocol": "TCP", "blksize": 131072}}, "i
 {"sum": {"start": 2.0, "end": 3.0, "bytes": 1150000, "omitted": false}}]}
 """
 MAHIMAHI = "0\n1\n1\n5\n9\n10\n"
+SWEEP = """name: swept
+experiment: smoke.yaml
+axes:
+  scale: [1, 0.5]
+  plan: {mst: {sync.policy: mst}, roots: {sync.policy: netstorm, sync.options: {roots: 1}}}
+seeds: [1, 2]
+repeats: 2
+"""
 OVERRIDES = b"train.rounds=20\nscale=0.5\nsync.policy=netstorm\nevents=[]\ntrain.optimizer={name: sgd}\n"
 #: Every field of a topology file that the presets leave out.
 RICH_TOPOLOGY = """name: rich
@@ -111,6 +124,14 @@ def use_overrides(path: Path) -> None:
         check_policy(Experiment.load(path.with_name("smoke.yaml"), pairs))
 
 
+def use_sweep(path: Path) -> None:
+    """As `sweep` does before its first run."""
+    sweep = Sweep.load(path)
+    if sweep.spec.points <= MOST_POINTS:
+        keys = [run.key for run in planned_sweep(sweep)]
+        assert len(set(keys)) == len(keys), "two runs have one key"
+
+
 def _files(pattern: str) -> dict[str, bytes]:
     """The repository's own files that are small enough, without their comments."""
     found = {path.stem: path.read_bytes() for path in sorted(ROOT.glob(pattern))}
@@ -143,5 +164,6 @@ TARGETS = (
         {**_files("topologies/smoke*.yaml"), "rich": RICH_TOPOLOGY.encode()},
     ),
     Target("experiment", used_as("experiments/fuzzed.yaml", use_experiment), _files("experiments/*.yaml")),
+    Target("sweep", used_as("experiments/fuzzed.yaml", use_sweep), {"plain": SWEEP.encode()}),
     Target("overrides", used_as("experiments/fuzzed.set", use_overrides), {"plain": OVERRIDES}),
 )

@@ -16,7 +16,7 @@ from starlette.responses import PlainTextResponse
 from testbed.api.access import TokenAccess
 from testbed.spec.topology import Topology
 from tests.api.network import answering
-from tests.fuzz.controllers import nothing_unhandled
+from tests.fuzz.controllers import MOST_S, nothing_unhandled
 from tests.fuzz.files import make_workspace
 from tests.fuzz.messages import simply
 from tests.fuzz.target import Feed, Target
@@ -38,7 +38,7 @@ def owned(folder: Path) -> Iterator[Feed]:
             head = b"%s %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n" % (verb, path)
             head += b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
             with nothing_unhandled("testbed"), socket.socket(socket.AF_UNIX) as connection:
-                connection.settimeout(10)
+                connection.settimeout(MOST_S)
                 connection.connect(str(folder / "api.sock"))
                 connection.sendall(head + body)
                 answer = connection.makefile("rb").readline()

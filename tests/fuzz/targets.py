@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 #: Targets, by the module that has them.
 MODULES = {
-    "files": ("csv", "mahimahi", "iperf3", "topology", "experiment", "overrides"),
+    "files": ("csv", "mahimahi", "iperf3", "topology", "experiment", "sweep", "overrides"),
     "imports": ("gml", "graphml", "matrix", "pensieve", "cellular", "rtt-csv", "ping", "capture"),
     "messages": ("message", "plan"),
     "controllers": ("controller", "gossip-controller"),

@@ -100,7 +100,10 @@ class Tab:
 
 
 class Browser:
-    """Open while it is entered, with a profile of its own."""
+    """Open while it is entered, with a profile of its own; in the control group of `tasks`, where its file is given."""
+
+    def __init__(self, tasks: Path | None = None) -> None:
+        self._tasks = tasks
 
     def __enter__(self) -> Self:
         program = shutil.which("chromium")
@@ -108,8 +111,9 @@ class Browser:
         self._profile = tempfile.TemporaryDirectory(prefix="testbed-browser-", ignore_cleanup_errors=True)
         options = ("--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0", "--no-first-run")
         quiet = ("--disable-background-networking", "--disable-component-update", "--disable-sync")
+        inside = () if self._tasks is None else ("sh", "-c", f'echo $$ > {self._tasks}; exec "$@"', "sh")
         self._process = subprocess.Popen(
-            [program, *options, *quiet, f"--user-data-dir={self._profile.name}", "about:blank"],
+            [*inside, program, *options, *quiet, f"--user-data-dir={self._profile.name}", "about:blank"],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )

@@ -49,6 +49,18 @@ def test_a_full_disk_is_named_and_no_worker_is(small_disk: Path) -> None:
         assert another.end() == 3, "none is begun where there is no room"
 
 
+def test_a_disk_that_gets_full_before_there_is_a_controller_is_named(small_disk: Path) -> None:
+    """Which ends then, and has no room to say why."""
+    with Running(small_disk, endless(small_disk)) as running:
+        running.wait_for("links measured")
+        with suppress(OSError), (small_disk / "others").open("wb", buffering=0) as file:
+            while True:
+                file.write(bytes(LEAST_FREE_BYTES // 64))
+        assert running.end() == 1, running.output
+    assert reason(running).startswith("the disk of runs/pair-") and " is full: " in reason(running)
+    assert running.left_behind == NOTHING
+
+
 class Relay:
     """A socket in front of the engine's; `die` closes it, and every connection through it."""
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.api.client import UnixConnection
+from testbed.api.client import RequestRefused, UnixConnection
 from testbed.emulation import label
 from testbed.emulation.standing import client
 from tests.cli.standing import testbed
@@ -37,6 +37,9 @@ def test_a_worker_that_dies_comes_back_in_a_container_of_its_own(tmp_path: Path)
         assert 'testbed_link_delay_seconds{link="paris->london",source="paris",target="london"} 0.007' in metrics
         assert re.search(r'testbed_link_carried_bytes_total\{link="london->paris",[^}]*\} [1-9]', metrics)
         client(name).force("star", {"server": "paris-w0"})
+        first = json.loads((running.directory / "plans" / "0000.json").read_text())
+        with pytest.raises(RequestRefused, match="it lacks 'trees'"):
+            client(name).force_plan({field: value for field, value in first.items() if field != "trees"})
         assert running.end() == 0, running.output
     assert running.left_behind == NOTHING and interfaces() == before
     summary = json.loads((running.directory / "summary.json").read_text())

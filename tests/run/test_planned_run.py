@@ -99,6 +99,17 @@ def test_a_script_within_the_command_may_be_longer_than_a_file_s_name(tmp_path: 
     assert hashed(file) != hashed(write(tmp_path, spoilt(PROGRAM, "train", "command", to=["python", "-c", "pass"])))
 
 
+@pytest.mark.parametrize("word", ["/proc/self/mem", "../beside.py"])  # the first is a file that can't be read
+def test_what_else_the_machine_has_is_no_part_of_a_command(word: str, tmp_path: Path) -> None:
+    (place := tmp_path / "experiments").mkdir()
+    beside = tmp_path / "beside.py"
+    beside.write_text("print()\n")
+    file = write(place, spoilt(PROGRAM, "train", "command", to=["python", word]))
+    before = hashed(file)
+    beside.write_text("exit()\n")
+    assert hashed(file) == before
+
+
 def test_where_the_files_lie_is_not(tmp_path: Path) -> None:
     (other := tmp_path / "elsewhere").mkdir()
     assert hashed(write(tmp_path)) == hashed(write(other))

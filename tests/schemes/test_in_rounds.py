@@ -31,6 +31,7 @@ HALF = 5
 #: Small enough for several rounds in so few steps.
 OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "gradients": {},
+    "auto": {},
     "local_sgd": {"every": 3},
     "post_local_sgd": {"start": 3, "every": 3},
     "diloco": {"every": 4, "fragments": 2, "delay": 1},

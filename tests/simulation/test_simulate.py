@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from pathlib import Path
 
 import pytest
 
+from testbed.emulation import documentation
 from testbed.report.record import RunRecord
+from testbed.run.errors import CannotRun
+from testbed.schemes import SCHEMES
 from testbed.spec.errors import SpecError
 from tests.simulation.experiments import simulated, write
 
@@ -75,24 +80,72 @@ def test_the_same_seed_has_the_same_rounds(tmp_path: Path, monkeypatch: pytest.M
     assert rounds(first) == rounds(again) != rounds(other)
 
 
-@pytest.mark.parametrize("sync", [{}, {"strategy": "local_sgd", "every": 3}, {"strategy": "diloco", "every": 3}])
-def test_members_learn_for_real_and_agree(
-    sync: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+#: Schemes that reduce in rounds, each with enough of them in so few steps.
+IN_ROUNDS: dict[str, dict[str, object]] = {
+    "gradients": {"codec": "int8"},
+    "local_sgd": {"every": 3},
+    "post_local_sgd": {"start": 4, "every": 3},
+    "diloco": {"every": 4, "fragments": 2, "delay": 1},
+    "hierarchical": {"every": 2, "period": 2},
+    "hybrid": {"every": 3, "period": 2, "overlap": True},
+    "sparta": {"share": 0.2, "every": 4},
+    "loscar": {"share": 0.2, "delay": 2},
+    "sparseloco": {"every": 3},
+    "muloco": {"every": 3},
+}
+
+
+@pytest.mark.parametrize("strategy", IN_ROUNDS)
+def test_members_learn_for_real_and_agree(strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    train = {"model": "svm", "rounds": 10, "evaluate_every": 5}
-    record = simulated(write(tmp_path, train=train, sync={"policy": "ring", **sync}), gradients=True)
+    inner = SCHEMES[strategy].inner or "sgd"
+    train = {"model": "svm", "rounds": 10, "evaluate_every": 5, "optimizer": {"name": inner}}
+    file = write(tmp_path, train=train, sync={"policy": "ring", "strategy": strategy, **IN_ROUNDS[strategy]})
+    record = simulated(file, gradients=True)
     assert record.summary["training"]["identical_parameters"] is True
     _, losses = record.metric("loss")
-    assert losses[-1] < losses[0]
-    assert len(record.metric("accuracy")[0]) == 2
+    assert min(losses[1:]) < losses[0]
+    assert record.metric("accuracy")[0]
+    assert len(record.rounds) >= 10
+
+
+@pytest.mark.parametrize("strategy", IN_ROUNDS)
+def test_who_stands_in_asks_for_the_rounds_that_members_ask_for(
+    strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of as many bytes at the same moments, but for what a codec makes of values, and fragments, cut by tensors."""
+    monkeypatch.chdir(tmp_path)
+    inner = SCHEMES[strategy].inner or "sgd"
+    train = {"model": "svm", "rounds": 6, "optimizer": {"name": inner}}
+    file = write(tmp_path, train=train, sync={"policy": "ring", "strategy": strategy, **IN_ROUNDS[strategy]})
+    learning, standing_in = simulated(file, gradients=True), simulated(file)
+    assert len(learning.rounds) == len(standing_in.rounds)
+    for one, other in zip(learning.rounds, standing_in.rounds, strict=True):
+        ends = [record.since(its.finished_s) for record, its in ((learning, one), (standing_in, other))]
+        assert ends[0] == pytest.approx(ends[1], rel=0.01)
+
+
+def test_a_round_that_goes_on_beside_steps_costs_what_they_do_not_cover(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def took_s(delay: int) -> float:
+        sync = {"policy": "ring", "strategy": "diloco", "every": 4, "delay": delay}
+        record = simulated(write(tmp_path, sync=sync, compute={"step_time": "300ms"}))
+        return record.since(record.rounds[-1].finished_s)
+
+    waited, hidden = took_s(0), took_s(3)
+    rounds_s = waited - 8 * 4 * 0.3
+    assert rounds_s / 8 < 3 * 0.3  # three steps cover a round
+    assert hidden == pytest.approx(waited - 7 * rounds_s / 8, rel=0.02)
 
 
 @pytest.mark.parametrize(
     ("values", "field"),
     [
         ({"sync": {"strategy": "hop"}}, "sync.strategy"),
-        ({"sync": {"strategy": "diloco", "every": 4, "delay": 1}}, "sync.delay"),
+        ({"sync": {"powersgd_rank": 2}}, "sync.powersgd_rank"),
         ({"elastic": {"quorum": 2}}, "elastic"),
         ({"compute": {}}, "compute.step_time"),
     ],
@@ -104,3 +157,21 @@ def test_what_is_not_simulated_is_refused_by_its_name(
     with pytest.raises(SpecError, match=field):
         simulated(write(tmp_path, **values))
     assert not (tmp_path / "runs").exists()
+
+
+def test_documentation_that_was_learned_from_is_named_and_what_is_missing_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(documentation, "DOCUMENTATION", tmp_path / "documentation")
+    train = {"model": "gpt-small", "dataset": "documentation", "rank": 2, "rounds": 1, "batch": 1}
+    file = write(tmp_path, train=train)
+    with pytest.raises(CannotRun, match="`make documentation`"):
+        simulated(file, gradients=True)
+    text = bytes(range(32, 127)) * 300
+    said = {"sha256": hashlib.sha256(text).hexdigest(), "packages": {"a-doc": {"version": "1", "licence": "Expat"}}}
+    (tmp_path / "documentation").mkdir()
+    (tmp_path / "documentation" / "text.txt").write_bytes(text)
+    (tmp_path / "documentation" / "documentation.json").write_text(json.dumps(said))
+    record = simulated(file, gradients=True)
+    assert record.finished and record.manifest["data"] == said

@@ -16,6 +16,7 @@ from tests.spec.files import EXPERIMENT, TOPOLOGY, spoilt, write
 pytestmark = pytest.mark.unit
 
 ROOT = Path(__file__).parents[2]
+GPT = spoilt(EXPERIMENT, "train", "model", to="gpt-small")
 
 
 @pytest.mark.parametrize("file", sorted((ROOT / "experiments").glob("*.yaml")), ids=lambda file: file.name)
@@ -103,6 +104,8 @@ def test_an_override_obeys_the_file_s_rules(key: str, text: str, said: str, tmp_
         (spoilt(EXPERIMENT, "topology", to=...), "topology", "missing", "required"),
         (spoilt(EXPERIMENT, "train", "model", to="resnet"), "train.model", "resnet", "'cnn'"),
         (spoilt(EXPERIMENT, "train", "dataset", to="text"), "train.dataset", "cnn does not learn from text", "digits"),
+        (spoilt(EXPERIMENT, "train", "rank", to=4), "train.rank", "no matrices that learn by low rank", "a GPT"),
+        (spoilt(GPT, "train", "rank", to=64), "train.rank", "64 is no low rank", "below 64"),
         (spoilt(EXPERIMENT, "train", "parameters", to=9), "train.parameters", "synthetic", "both"),
         (spoilt(EXPERIMENT, "train", "rounds", to=0), "train.rounds", "0", "at least 1"),
         (spoilt(EXPERIMENT, "train", "rounds", to="3"), "train.rounds", "", "whole number"),

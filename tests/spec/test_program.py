@@ -40,6 +40,7 @@ def test_each_worker_may_have_its_own(tmp_path: Path) -> None:
         ("train.command", "[]", "train.command", ""),
         ("train.command", "{rome-w0: [a]}", "train.command.rome-w0", "paris-w0"),
         ("train.files", "nowhere", "train.files", "one that is there"),
+        ("train.files", "x" * 300, "train.files", "one that is there"),
         ("train.nproc", "0", "train.nproc", "at least 1"),
         ("train", "{command: [python], backend: wan, nproc: 2}", "train.nproc", "1, or no `backend`"),
         ("train.scheme", "'diloco:every=0'", "train.scheme", "at least 1"),

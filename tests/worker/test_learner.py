@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import json
 from collections import Counter
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from testbed.spec.experiment import TrainSection
 from testbed.worker import data, learner, models, optimizer
 from tests.worker.test_worker import write_digits
 from tests.worker.workloads import workload
@@ -25,6 +28,31 @@ pytestmark = pytest.mark.unit
 def test_models_have_the_size_they_say(name: str, classes: int, least: float, most: float) -> None:
     model = models.build(name, classes, 64, seed=1)
     assert least <= sum(parameter.numel() for parameter in model.parameters()) <= most
+
+
+@pytest.mark.parametrize("name", ["gpt-small", "gpt", "gpt-medium"])
+@pytest.mark.parametrize(("dataset", "classes"), [("text", 103), ("documentation", data.DOCUMENTATION_CHARACTERS)])
+@pytest.mark.parametrize("rank", [None, 4])
+def test_a_round_is_planned_for_as_many_parameters_as_learn(
+    name: str, dataset: str, classes: int, rank: int | None
+) -> None:
+    planned = TrainSection.model_validate({"model": name, "dataset": dataset, "rounds": 1, "rank": rank})
+    built = models.build(name, classes, data.CONTEXT, 1, rank or 0)
+    assert planned.model_bytes == 4 * sum(parameter.numel() for parameter in built.parameters())
+
+
+def test_low_rank_begins_as_the_model_does_and_its_matrices_stay() -> None:
+    whole = models.build("gpt-small", 10, 8, seed=3)
+    low = models.build("gpt-small", 10, 8, seed=3, rank=4)
+    text = torch.arange(8).unsqueeze(0)
+    assert torch.equal(whole(text), low(text))
+    fixed = [buffer.clone() for buffer in low.buffers()]
+    values, gradient = learner.flatten(low)
+    assert not learner.hidden_matrices(low)
+    low(text).square().sum().backward()
+    optimizer.make("sgd", 0.1).step(values, gradient)
+    assert not torch.equal(whole(text), low(text))
+    assert len(fixed) == 8 and all(torch.equal(a, b) for a, b in zip(fixed, low.buffers(), strict=True))
 
 
 @pytest.mark.parametrize("name", ["cnn", "gpt-small"])
@@ -160,3 +188,38 @@ def test_digests_tell_one_changed_bit(tmp_path: Path) -> None:
     assert before == learner.digest([tensor.clone()])
     tensor[50] = -tensor[50]
     assert before != learner.digest([tensor])
+
+
+def documented(folder: Path, text: bytes, sha256: str) -> Path:
+    """A folder of data sets with that documentation, said to have a hash."""
+    (folder / "documentation").mkdir()
+    (folder / "documentation" / "text.txt").write_bytes(text)
+    (folder / "documentation" / "documentation.json").write_text(json.dumps({"sha256": sha256}))
+    return folder
+
+
+def test_documentation_is_numbers_of_its_characters(tmp_path: Path) -> None:
+    text = b"".join(b"%d: ~ and\n" % number for number in range(10_000))
+    found = data.documentation(documented(tmp_path, text, hashlib.sha256(text).hexdigest()), context=8)
+    assert (found.classes, found.test_labels) == (96, [label for label in range(10) for _ in range(30)])
+    first = found.inputs[:2].flatten()
+    assert bytes(10 if number == 0 else number + 31 for number in first.tolist()) == text[:16]
+    assert torch.equal(found.inputs[0][1:], found.targets[0][:-1])
+    part = len(text) // 10 // 8 * 8
+    held = torch.cat([found.inputs[found.labels.index(9) :].flatten(), found.test_inputs[-30:].flatten()])
+    assert part - 8 - 1 <= len(held) <= part, "what is held out of a part is not learned from"
+
+
+def test_documentation_that_is_missing_or_another_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"documentation.json is missing; `make documentation`"):
+        data.documentation(tmp_path)
+    with pytest.raises(ValueError, match="is not what"):
+        data.documentation(documented(tmp_path, b"another text", "ab"))
+
+
+def test_a_learner_reads_the_documentation_that_its_workload_names(tmp_path: Path) -> None:
+    text = bytes(range(32, 127)) * 800
+    folder = documented(tmp_path, text, hashlib.sha256(text).hexdigest())
+    work = workload(model="gpt-small", dataset="documentation", rank=2, batch=2)
+    model = learner.make(work, folder, torch.device("cpu"))
+    assert model.gradient.numel() == 22_784 - 1_024 and "loss" in model.compute()

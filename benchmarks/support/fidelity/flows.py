@@ -133,13 +133,13 @@ def tcp_rate(subject: Subject, window_s: float) -> Rate:
     doublings = max(log2(max(state.rate_bps / 8 * round_trip, 1) / FIRST_WINDOW_BYTES), 0)
     warm_up_s = WARM_UP_S + round_trip * (doublings + MENDING_ROUND_TRIPS)
     with flowing(subject, []):
-        return _rate(subject, warm_up_s, window_s, TCP_HEADERS_BYTES, MTU_FRAME_BYTES)
+        return _rate(subject, warm_up_s, window_s, TCP_HEADERS_BYTES, subject.frame_bytes)
 
 
 def udp_rate(subject: Subject, window_s: float) -> Rate:
     """What passes of a flood, which loss on the way thins out before it takes the link's time."""
     state = subject.state
-    frame = min(int(state.rate_bps / 8 * window_s / RATE_PACKETS), MTU_FRAME_BYTES)
+    frame = min(int(state.rate_bps / 8 * window_s / RATE_PACKETS), subject.frame_bytes)
     payload = max(frame - UDP_HEADERS_BYTES, MIN_UDP_PAYLOAD_BYTES)
     return _flood(subject, payload, state.rate_bps * FLOOD_EXCESS / (1 - state.loss), window_s)
 
@@ -151,7 +151,7 @@ def ceiling_bps(subject: Subject, window_s: float) -> float:
     asked = subject.state
     subject.unlimit()
     if asked.loss:
-        rate = _flood(subject, MTU_FRAME_BYTES - UDP_HEADERS_BYTES, asked.rate_bps * CEILING_EXCESS, window_s)
+        rate = _flood(subject, subject.frame_bytes - UDP_HEADERS_BYTES, asked.rate_bps * CEILING_EXCESS, window_s)
     else:
         rate = tcp_rate(subject, window_s)
     free_bps = subject.state.rate_bps
@@ -227,7 +227,7 @@ class Loss:
 def udp_loss(subject: Subject, seconds: float) -> Loss:
     """What is lost over a link that has room for all."""
     most = int(subject.state.rate_bps * LOSS_SHARE / 8 / LOSS_PACKETS_PER_S) - UDP_HEADERS_BYTES
-    payload = min(max(most, MIN_UDP_PAYLOAD_BYTES), MTU_FRAME_BYTES - UDP_HEADERS_BYTES)
+    payload = min(max(most, MIN_UDP_PAYLOAD_BYTES), subject.frame_bytes - UDP_HEADERS_BYTES)
     share_per_s = subject.state.rate_bps * LOSS_SHARE / 8 / (payload + UDP_HEADERS_BYTES)
     counters, before = subject.counters(), _delivered(subject)
     with _datagrams(subject, payload, min(share_per_s, LOSS_PACKETS_PER_S)) as flow:

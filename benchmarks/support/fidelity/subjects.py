@@ -23,7 +23,7 @@ from mininet.net import Mininet
 
 from testbed.emulation.shaping import LinkCounters
 from testbed.emulation.testbed import Testbed
-from testbed.link import LinkState, Queue
+from testbed.link import MTU_FRAME_BYTES, LinkState, Queue
 from testbed.spec.topology import Topology
 
 #: What a connection may have on its way, for both hosts' kernels: 500 Mbit/s times 300 ms is 19 MB, the queue is as
@@ -37,6 +37,9 @@ TOPOLOGY = {
     "links": [{"between": ["a", "b"], "rate": "100mbit", "delay": "0ms"}],
     "lan": {"rate": "10gbit", "delay": "0ms"},
 }
+
+#: What a frame has before its packet.
+ETHERNET_BYTES = MTU_FRAME_BYTES - 1500
 
 #: As good as none: more than any host carries, and no more than the LAN's cards take.
 FREE = LinkState(10e9, 0.0, queue=Queue(25e6, "bytes"))
@@ -52,6 +55,8 @@ class Subject(ABC):
     source: Any
     target: Any
     address: str
+    #: The largest packet of IP.
+    mtu: int = 1500
 
     def __init__(self, state: LinkState) -> None:
         self.state = state
@@ -70,6 +75,11 @@ class Subject(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stack.close()
+
+    @property
+    def frame_bytes(self) -> int:
+        """A full frame, without FCS."""
+        return self.mtu + ETHERNET_BYTES
 
     @abstractmethod
     def _build(self, stack: ExitStack) -> None: ...

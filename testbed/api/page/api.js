@@ -16,14 +16,21 @@ export class ApiError extends Error {
 
 /** The answer's value and its tag; ApiError with the API's own words when it refuses. */
 export async function ask(method, path, body, headers = {}) {
-  const reply = await fetch(`/api/v1${path}`, {
-    method,
-    headers: { Authorization: `Bearer ${token}`, ...(body === undefined ? {} : { "Content-Type": "application/json" }), ...headers },
-    body: body === undefined ? undefined : JSON.stringify(body),
-  });
+  const request = { method, headers: { Authorization: `Bearer ${token}`, ...headers } };
+  if (body !== undefined) {
+    request.headers["Content-Type"] = "application/json";
+    request.body = JSON.stringify(body);
+  }
+  const reply = await fetch(`/api/v1${path}`, request);
   if (reply.ok) return await reply.json();
-  const text = await reply.text();
-  let said = text;
-  try { said = JSON.parse(text).detail ?? text; } catch { /* it is in plain words */ }
-  throw new ApiError(reply.status, said);
+  throw new ApiError(reply.status, reason(await reply.text()));
+}
+
+/** The API's own words in a refusal; the text itself where another has refused. */
+function reason(text) {
+  try {
+    return JSON.parse(text).detail ?? text;
+  } catch {
+    return text;
+  }
 }

@@ -1,64 +1,97 @@
-// Curves over time: seconds a round, loss and accuracy, what passes over the network; and what happened when.
+// Curves over time: seconds a round, loss and accuracy, what passes over the network, and over one link.
 
-import { total } from "./use.js";
+import { named, onScheme } from "./colors.js";
+import { at, element } from "./dom.js";
 
-const HEIGHT = 150, MOST = 2000;
-const color = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const HEIGHT = 150, LINK_HEIGHT = 96, MOST_POINTS = 2000;
 
-function chart(title, labels, format) {
-  const box = document.getElementById("charts").appendChild(document.createElement("div"));
-  const axis = { stroke: color("--quiet"), grid: { stroke: color("--line"), width: 0.5 } };
-  const strokes = [color("--accent"), "#b7791f"];
+/** The charts share a cursor: where it is in one, it is in all. */
+const SYNC = { key: "time" };
+
+/** A chart in `box`, with a line for each of `labels`; `format` writes the values. */
+function chart(box, title, labels, format, height = HEIGHT) {
+  if (title) box.append(element("h3", title));
+  const strokes = ["--accent", "--wait"];
+  const axis = {
+    stroke: () => named("--quiet"),
+    grid: { stroke: () => named("--line"), width: 1 },
+    ticks: { show: false },
+  };
+  const line = (label, place) => ({
+    label,
+    stroke: () => named(strokes[place]),
+    width: 2,
+    spanGaps: true,
+    points: { show: false },
+    value: (_, value) => value == null ? "–" : format(value),
+  });
   const options = {
-    title, width: 320, height: HEIGHT, scales: { x: { time: false } }, axes: [axis, { ...axis, size: 60, values: (_, ticks) => ticks.map(format) }],
-    series: [{ label: "s" }, ...labels.map((label, place) => ({ label, stroke: strokes[place], width: 1.5, spanGaps: true, value: (_, value) => value == null ? "–" : format(value) }))],
+    width: 320,
+    height,
+    cursor: { sync: SYNC, y: false },
+    scales: { x: { time: false } },
+    axes: [
+      { ...axis, size: 28, values: (_, ticks) => ticks.map(tick => `${tick} s`) },
+      { ...axis, size: 46, values: (_, ticks) => ticks.map(format) },
+    ],
+    series: [{ label: "at", value: (_, at_s) => at_s == null ? "–" : `${at_s.toFixed(1)} s` }, ...labels.map(line)],
   };
   const plot = new uPlot(options, [[], ...labels.map(() => [])], box);
-  new ResizeObserver(() => plot.setSize({ width: box.clientWidth, height: HEIGHT })).observe(box);
+  new ResizeObserver(() => box.clientWidth && plot.setSize({ width: box.clientWidth, height })).observe(box);
+  onScheme(() => plot.redraw());
   return plot;
 }
 
+const brief = value => value.toFixed(value < 10 ? 1 : 0);
+
+const newBox = () => at("charts").appendChild(element("div", "", "chart"));
+
+/** Every so manieth of a list, so that a curve has as many points as can be seen. */
+function thinned(list) {
+  const every = Math.max(1, Math.ceil(list.length / MOST_POINTS));
+  return every === 1 ? list : list.filter((_, place) => place % every === 0);
+}
+
+/** Those of the whole run. */
 export class Charts {
-  #rounds; #learned; #passed;
-  #traffic = [[], []];
+  #rounds = null;
+  #learned = null;
+  #passed = null;
   #shown = "";
 
-  show(state, now, zero) {
+  /** `passed` has the times since `zero`, and what arrived over all links, in bit/s. */
+  show(state, zero, passed) {
     const rounds = Object.values(state.rounds ?? {});
-    const newest = `${rounds.length}/${rounds.at(-1)?.round}`;
-    if (rounds.length && newest !== this.#shown) {
-      this.#shown = newest;
-      this.#rounds ??= chart("seconds a round", ["round"], value => value.toFixed(2));
-      this.#learned ??= chart("loss, accuracy", ["loss", "accuracy"], value => value.toFixed(2));
-      const every = Math.max(1, Math.ceil(rounds.length / MOST)), some = rounds.filter((_, place) => place % every === 0);
-      const times = some.map(round => round.finished_s - zero);
-      this.#rounds.setData([times, some.map(round => round.seconds)]);
-      this.#learned.setData([times, some.map(round => round.metrics?.loss ?? null), some.map(round => round.metrics?.accuracy ?? null)]);
-    }
-    this.#passed ??= chart("over all links, Mbit/s", ["arrived"], value => value.toFixed(1));
-    const [times, values] = this.#traffic, at = now - zero;
-    if (times.length && at < times.at(-1)) this.#traffic = [[], []];
-    else if (!times.length || at - times.at(-1) >= 1) {
-      times.push(at);
-      values.push(total() / 1e6);
-      if (times.length > MOST) { times.shift(); values.shift(); }
-      this.#passed.setData(this.#traffic);
-    }
+    if (rounds.length) this.#showRounds(rounds, zero);
+    this.#passed ??= chart(newBox(), "Over all links, Mbit/s", ["arrived"], brief);
+    this.#passed.setData([passed[0], passed[1].map(bps => bps / 1e6)]);
+  }
+
+  #showRounds(rounds, zero) {
+    const newest = `${rounds.length}/${rounds.at(-1).round}`;
+    if (newest === this.#shown) return;
+    this.#shown = newest;
+    this.#rounds ??= chart(newBox(), "Seconds a round", ["round"], brief);
+    this.#learned ??= chart(newBox(), "Loss and accuracy", ["loss", "accuracy"], value => value.toFixed(1));
+    const some = thinned(rounds);
+    const times = some.map(round => round.finished_s - zero);
+    const metric = name => some.map(round => round.metrics?.[name] ?? null);
+    this.#rounds.setData([times, some.map(round => round.seconds)]);
+    this.#learned.setData([times, metric("loss"), metric("accuracy")]);
   }
 }
 
-/** Events and plan swaps as marks along the time from `zero` to `end`. */
-export function drawTimeline(state, zero, end, goTo) {
-  const svg = d3.select("#timeline"), width = svg.node().clientWidth || 300;
-  const x = d3.scaleLinear([0, Math.max(end - zero, 1)], [8, width - 8]);
-  const marks = [
-    ...Object.values(state.events ?? {}).map(event => ({ at: event.at_s - zero, text: `${event.kind} ${event.target}${event.by ? " by hand" : ""}`, color: event.by ? "var(--bad)" : "var(--quiet)" })),
-    ...Object.values(state.plans ?? {}).filter(one => one.swap?.active_s).map(one => ({ at: one.swap.active_s - zero, text: `plan ${one.swap.epoch} (${one.swap.policy}): ${one.swap.reason}`, color: "var(--accent)" })),
-  ];
-  svg.selectAll("circle").data(marks).join(enter => {
-    const mark = enter.append("circle").attr("cy", 16).attr("r", 6);
-    mark.append("title");
-    return mark;
-  }).attr("cx", mark => x(mark.at)).attr("fill", mark => mark.color).on("click", (_, mark) => goTo?.(mark.at)).select("title").text(mark => `${mark.at.toFixed(1)} s: ${mark.text}`);
-  svg.selectAll("text").data(x.ticks(Math.min(10, width / 70))).join("text").attr("x", x).attr("y", 42).attr("text-anchor", "middle").text(tick => `${tick} s`);
+/** That of the link which is chosen: what it was to carry, and what it carried. */
+export class LinkChart {
+  #plot = null;
+
+  show(history) {
+    at("link-chart").hidden = !history || history[0].length < 2;
+    if (at("link-chart").hidden) return;
+    const mbit = values => values.map(bps => bps == null ? null : bps / 1e6);
+    const title = "Mbit/s: carried, of its rate", labels = ["carried", "rate"];
+    this.#plot ??= chart(at("link-chart"), title, labels, brief, LINK_HEIGHT);
+    const [times, carried, rates] = history;
+    this.#plot.setData([times, mbit(carried), mbit(rates)]);
+  }
 }

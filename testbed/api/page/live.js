@@ -4,13 +4,22 @@ import { token } from "./api.js";
 
 const AGAIN_MS = 1000;
 
+/** What the server closes with where the token is not the right one. */
+const NOT_LET_IN = 1008;
+
 /** Calls `show(state)` at most once a frame when something changed, and `say(text)` when there is no connection. */
 export function followLive(show, say) {
-  let state = {}, number = 0, drawing = false, ended = false;
-  const draw = () => {
-    drawing = false;
-    show(state);
+  let state = {}, number = 0, drawing = false;
+
+  const drawSoon = () => {
+    if (drawing) return;
+    drawing = true;
+    requestAnimationFrame(() => {
+      drawing = false;
+      show(state);
+    });
   };
+
   const connect = () => {
     const socket = new WebSocket(`ws://${location.host}/api/v1/stream`);
     let lacking = false;
@@ -29,23 +38,26 @@ export function followLive(show, say) {
         apply(state, message);
       }
       number = message.number;
-      if (!drawing) {
-        drawing = true;
-        requestAnimationFrame(draw);
-      }
+      drawSoon();
     };
     socket.onclose = event => {
-      if (ended) return;
-      say(event.code === 1008 ? "Not let in: open the link to this page anew." : "What this page is of has ended, or does not answer; trying again …");
-      if (event.code !== 1008) setTimeout(connect, AGAIN_MS);
+      if (event.code === NOT_LET_IN) {
+        say("Not let in: open the link to this page anew.");
+        return;
+      }
+      say("What this page is of has ended, or does not answer; trying again …");
+      setTimeout(connect, AGAIN_MS);
     };
   };
   connect();
-  return () => { ended = true; };
 }
 
 /** An update, applied in place. */
 export function apply(state, update) {
-  for (const [section, values] of Object.entries(update.set)) state[section] = Object.assign(state[section] ?? {}, values);
-  for (const [section, keys] of Object.entries(update.removed)) for (const key of keys) delete state[section][key];
+  for (const [section, values] of Object.entries(update.set)) {
+    state[section] = Object.assign(state[section] ?? {}, values);
+  }
+  for (const [section, keys] of Object.entries(update.removed)) {
+    for (const key of keys) delete state[section][key];
+  }
 }

@@ -1,108 +1,71 @@
 // The page: takes the state from what runs or from a recording, and hands it to each view.
 
 import { ask } from "./api.js";
-import { followLive } from "./live.js";
-import { Past } from "./past.js";
-import { play } from "./recorded.js";
-import { NetworkView } from "./network.js";
+import { Charts } from "./charts.js";
+import { at, paced } from "./dom.js";
 import { Editor } from "./editor.js";
-import { Charts, drawTimeline } from "./charts.js";
-import { count } from "./use.js";
+import { tellFacts, tellNothing } from "./facts.js";
+import { LinkTable } from "./link-table.js";
+import { followLive } from "./live.js";
+import { NetworkView } from "./network.js";
+import { offerOrders, takeOrders } from "./orders.js";
+import { Past } from "./past.js";
+import { Player } from "./recorded.js";
+import { drawTimeline } from "./timeline.js";
 import { tell } from "./told.js";
-import { seconds } from "./units.js";
+import { count } from "./use.js";
 
-const at = id => document.getElementById(id);
+/** What is read rather than seen keeps up at a pace that eyes do. */
+const TOLD_APART_MS = 300;
+
 const say = text => { at("alert").textContent = text; };
 
-let current = {}, recorded = false, past = null, end = null, goTo = null, zero = 0;
+let current = {}, moment = 0;
+let past = null, player = null; // one of them, by what this page is of
+let zero = 0; // since when times are shown: Unix seconds, 0 in a recording
+
 const editor = new Editor(say, () => {
   draw();
-  editor.list();
+  tellSoon();
 });
 const network = new NetworkView(editor.choose, editor.has);
+const table = new LinkTable(editor.choose, editor.has);
 const charts = new Charts();
+takeOrders(say, () => current);
 
-function show(state, moment) {
+function show(state, at_s) {
   current = state;
-  count(state.traffic ?? {}, state.traffic_at_s ?? moment);
+  moment = at_s;
+  count(state.traffic ?? {}, state.traffic_at_s ?? at_s);
   draw();
-  tellSoon(state, moment);
-}
-
-/** What is read rather than seen: tables, curves and lists keep up at a pace that eyes do. */
-const tellSoon = paced((state, now) => {
-  editor.list();
-  if (!past?.looking) charts.show(state, now, zero);
-  drawTimeline(state, zero, end ?? now, goTo);
-  tell(state, zero);
-}, 300);
-
-/** `work`, called at most once in so many milliseconds, and at last with what it was last asked for. */
-function paced(work, apart) {
-  let waiting = null, timer = null;
-  const go = () => {
-    timer = null;
-    if (waiting === null) return;
-    const asked = waiting;
-    waiting = null;
-    timer = setTimeout(go, apart);
-    work(...asked);
-  };
-  return (...asked) => {
-    waiting = asked;
-    if (timer === null) go();
-  };
+  tellSoon();
 }
 
 function draw() {
   if (!current.network) return;
   network.show(current);
-  editor.show(current, recorded || past.looking);
-  facts(current);
+  editor.show(current, player !== null || past.looking);
 }
 
-function facts({ network: one, training = {} }) {
-  document.title = at("title").textContent = one.name;
-  const { loss, accuracy } = training.metrics ?? {};
-  const told = [
-    `${one.topology}, ${one.backend} shaping`,
-    training.round != null && `round ${training.round} of ${training.rounds}`,
-    training.round_seconds != null && `${seconds(training.round_seconds)} a round`,
-    training.policy && `by ${training.policy}`,
-    loss != null && `loss ${loss.toFixed(3)}`,
-    accuracy != null && `accuracy ${(100 * accuracy).toFixed(1)} %`,
-    one.replay.paused && "traces are held",
-  ].filter(Boolean).join(" · ");
-  if (at("facts").textContent !== told) at("facts").textContent = told;
-  if (one.failure) say(one.failure);
-  at("pause").hidden = recorded || !one.replay.links;
-  at("pause").textContent = one.replay.paused ? "Let traces go on" : "Hold traces";
-  at("stop").hidden = at("undo").hidden = recorded;
-  at("policy-form").hidden = recorded || !training.policy;
-}
-
-const order = async (method, path, body) => {
-  try {
-    await ask(method, path, body);
-    say("");
-  } catch (error) {
-    say(error.message);
-  }
-};
-at("pause").onclick = () => order("PUT", "/replay", { paused: !current.network.replay.paused });
-at("stop").onclick = () => confirm(`End ${current.network.name}?`) && order("POST", "/stop", {});
-at("policy-form").onsubmit = event => {
-  event.preventDefault();
-  order("PUT", "/policy", { policy: at("policy").value.trim() });
-};
+/** Figures, tables, curves and lists. */
+const tellSoon = paced(() => {
+  if (!current.network) return;
+  const source = player ?? past;
+  tellFacts(current, moment - zero);
+  offerOrders(current, player !== null);
+  if (current.network.failure) say(current.network.failure);
+  table.show(current.links ?? {});
+  charts.show(current, zero, source.passed);
+  editor.draw(source.historyOf);
+  drawTimeline(current, zero, moment, source.end, player?.goTo);
+  tell(current, zero);
+}, TOLD_APART_MS);
 
 try {
   const { kind } = await ask("GET", "/status");
   if (kind === "recording") {
-    recorded = true;
-    const recording = await ask("GET", "/recording");
-    end = recording.seconds;
-    goTo = play(recording, show);
+    player = new Player(await ask("GET", "/recording"), show);
+    player.goTo(player.end);
   } else {
     past = new Past(show);
     followLive(state => {
@@ -112,6 +75,6 @@ try {
     }, say);
   }
 } catch (error) {
-  at("facts").textContent = "";
+  tellNothing("");
   say(error.message);
 }

@@ -1,45 +1,77 @@
 // What this page saw of what runs, so that one can go back in it and return to now: a state a second, for an hour.
 
+import { at } from "./dom.js";
+import { total } from "./use.js";
+
 const STEP_S = 1, MOST = 3600;
 const SECTIONS = ["network", "sites", "hosts", "links", "traffic", "training"];
-const at = id => document.getElementById(id);
 
-/** Calls `show(state, moment)` with what was, when the scrubber is moved, and with what is, when it is back at its end. */
+/** Calls `show(state, moment)` with what was, when the scrubber is moved, and with what is, when that is at its end. */
 export class Past {
   #kept = [];
+  #passed = [[], []]; // times since the begin, and bit/s over all links
   #newest = null; // the state that is followed, which changes in place
   #looked = null; // the moment that is looked at; null is now
   #zero = 0;
 
   constructor(show) {
     this.show = show;
-    at("play").hidden = at("speed").parentElement.hidden = true;
     at("now").onclick = () => this.#look(null);
-    at("scrubber").oninput = event => this.#look(Number(event.target.value) < Number(event.target.max) ? this.#zero + Number(event.target.value) : null);
+    at("scrubber").oninput = () => {
+      const { value, max } = at("scrubber");
+      this.#look(Number(value) < Number(max) ? this.#zero + Number(value) : null);
+    };
   }
 
   get looking() { return this.#looked !== null; }
+
+  /** The newest moment that was seen, in Unix seconds. */
+  get end() { return this.#kept.at(-1)?.at_s ?? this.#zero; }
+
+  /** What passed over all links up to what is looked at. */
+  get passed() {
+    if (!this.looking) return this.#passed;
+    const [times, values] = this.#passed, until = d3.bisectRight(times, this.#looked - this.#zero);
+    return [times.slice(0, until), values.slice(0, until)];
+  }
+
+  /** Times, what a link carried, and its rate, as far as they were seen. */
+  historyOf = name => {
+    const times = [], carried = [], rates = [];
+    this.#kept.forEach((kept, place) => {
+      const before = this.#kept[place - 1];
+      const link = kept.links[name], bytes = kept.traffic[name]?.bytes, earlier = before?.traffic[name]?.bytes;
+      const grew = bytes != null && earlier != null && bytes >= earlier;
+      times.push(kept.at_s - this.#zero);
+      carried.push(grew ? 8 * (bytes - earlier) / (kept.at_s - before.at_s) : null);
+      rates.push(link?.up ? link.rate_bps : null);
+    });
+    return [times, carried, rates];
+  };
 
   /** The state at a moment, in Unix seconds; times are shown since `zero`. */
   follow(state, now, zero) {
     this.#zero = zero;
     this.#newest = state;
-    if (!this.#kept.length || now - this.#kept.at(-1).at_s >= STEP_S) {
-      this.#kept.push({ at_s: now, ...Object.fromEntries(SECTIONS.map(name => [name, { ...state[name] }])) });
-      if (this.#kept.length > MOST) this.#kept.shift();
-      at("player").hidden = this.#kept.length < 2;
-      at("scrubber").min = Math.ceil(this.#kept[0].at_s - zero);
-      at("scrubber").max = Math.ceil(now - zero);
-      if (!this.looking) this.#told(now);
-    }
+    if (!this.#kept.length || now - this.#kept.at(-1).at_s >= STEP_S) this.#keep(state, now);
     if (!this.looking) this.show(state, now);
   }
 
+  #keep(state, now) {
+    this.#kept.push({ at_s: now, ...Object.fromEntries(SECTIONS.map(name => [name, { ...state[name] }])) });
+    this.#passed[0].push(now - this.#zero);
+    this.#passed[1].push(total());
+    if (this.#kept.length > MOST) for (const list of [this.#kept, ...this.#passed]) list.shift();
+    at("player").hidden = this.#kept.length < 2;
+    at("scrubber").min = Math.ceil(this.#kept[0].at_s - this.#zero);
+    at("scrubber").max = Math.ceil(now - this.#zero);
+    if (!this.looking) this.#tell(now);
+  }
+
   #look(moment) {
-    const now = this.#kept.at(-1).at_s;
     this.#looked = moment;
-    this.#told(moment ?? now);
-    if (moment === null) this.show(this.#newest, now);
+    this.#tell(moment ?? this.end);
+    if (moment === null) this.show(this.#newest, this.end);
     else this.#showKept(moment);
   }
 
@@ -49,18 +81,26 @@ export class Past {
     for (const kept of this.#kept.slice(Math.max(place - 1, 0), place + 1)) this.show(this.#whole(kept), kept.at_s);
   }
 
+  /** What was kept, with what is known of that time by now. */
   #whole(kept) {
-    const until = (section, of) => Object.fromEntries(Object.entries(this.#newest[section] ?? {}).filter(([, one]) => of(one) <= kept.at_s));
+    const until = (section, momentOf) => {
+      const entries = Object.entries(this.#newest[section] ?? {});
+      return Object.fromEntries(entries.filter(([, one]) => momentOf(one) <= kept.at_s));
+    };
+    const activated = ({ swap }) => swap ? swap.active_s ?? Infinity : 0;
     return {
-      ...kept, events: until("events", event => event.at_s), decisions: until("decisions", decision => decision.at_s),
-      rounds: until("rounds", round => round.finished_s), plans: until("plans", plan => plan.swap?.active_s ?? (plan.swap ? Infinity : 0)),
+      ...kept,
+      events: until("events", event => event.at_s),
+      decisions: until("decisions", decision => decision.at_s),
+      rounds: until("rounds", round => round.finished_s),
+      plans: until("plans", activated),
     };
   }
 
-  #told(moment) {
+  #tell(moment) {
     const scrubber = at("scrubber");
     scrubber.value = this.looking ? moment - this.#zero : scrubber.max;
-    at("moment").textContent = this.looking ? `${(moment - this.#zero).toFixed(0)} s` : "now";
+    at("moment").textContent = this.looking ? `at ${(moment - this.#zero).toFixed(0)} s` : "now";
     scrubber.setAttribute("aria-valuetext", at("moment").textContent);
     at("now").hidden = !this.looking;
   }

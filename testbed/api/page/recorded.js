@@ -1,75 +1,166 @@
 // A run that is over, played: the state at any of its moments, made of its recording.
 
-/** The state `at` seconds after training began; `recording` is what the API has. */
-export function stateAt(recording, at) {
-  const second = last(recording.traffic_s, at);
-  const links = {}, traffic = {};
-  for (const [name, link] of Object.entries(recording.links)) {
-    const step = last(link.at_s, at);
-    if (step < 0 || !link.there[step]) continue;
-    const [source, target] = name.split("->");
-    links[name] = {
-      source, target, rate_bps: link.rate_bps[step], delay_s: link.delay_s[step], loss: link.loss[step], jitter_s: 0,
-      up: link.up[step], replayed: link.at_s.length > 2, declared: {}, changed: {}, tag: "",
-    };
-    const bytes = recording.bytes[name];
-    if (bytes && second >= 0) traffic[name] = { bytes: bytes[second] ?? 0 };
-  }
-  const plans = {};
-  for (const [epoch, plan] of Object.entries(recording.plans)) if (plan.active_s <= at) plans[epoch] = plan;
-  const upTo = (list, of) => list.slice(0, last(list, at, of) + 1);
-  const rounds = upTo(recording.rounds, round => round.finished_s);
-  const newest = rounds[rounds.length - 1];
-  const metrics = Object.assign({}, ...rounds.slice(-50).map(round => round.metrics));
-  return {
-    network: recording.network, sites: recording.sites, hosts: recording.hosts, links, traffic, plans, traffic_at_s: recording.traffic_s[second],
-    events: upTo(recording.events, event => event.at_s), rounds, decisions: upTo(recording.decisions, decision => decision.at_s),
-    training: recording.rounds.length ? { round: newest?.round, rounds: recording.rounds.length, metrics, workers: spent(newest), state: "recorded" } : {},
-    verdict: recording.verdict,
-  };
-}
+import { at } from "./dom.js";
 
-/** Where each member's time of a round went. */
-const spent = round => Object.fromEntries(Object.entries(round?.workers ?? {}).map(([name, [compute_s, wait_s, send_s]]) => [name, { compute_s, wait_s, send_s }]));
+/** The rounds that the newest metrics are looked for in. */
+const LAST_ROUNDS = 50;
 
 /** The place of the last in a list, ascending by `of`, that is not above `value`; -1 where all are. */
 function last(list, value, of = one => one) {
   let low = 0, high = list.length;
   while (low < high) {
     const middle = (low + high) >> 1;
-    if (of(list[middle]) <= value) low = middle + 1; else high = middle;
+    if (of(list[middle]) <= value) low = middle + 1;
+    else high = middle;
   }
   return low - 1;
 }
 
-/** Lets the page's controls move through the recording; calls `show(state, at)`. */
-export function play(recording, show) {
-  const at = id => document.getElementById(id);
-  const scrubber = at("scrubber"), button = at("play"), moment = at("moment");
-  at("player").hidden = false;
-  scrubber.max = recording.seconds;
-  let now = 0, playing = false, before = 0;
-  const put = seconds => {
-    now = Math.min(Math.max(seconds, 0), recording.seconds);
-    scrubber.value = now;
-    moment.textContent = `${now.toFixed(1)} s of ${recording.seconds.toFixed(0)} s`;
-    scrubber.setAttribute("aria-valuetext", moment.textContent);
-    show(stateAt(recording, now), now);
+const upTo = (list, value, of) => list.slice(0, last(list, value, of) + 1);
+
+/** The state `seconds` after training began; `recording` is what the API has. */
+export function stateAt(recording, seconds) {
+  const second = last(recording.traffic_s, seconds);
+  const { links, traffic } = linksAt(recording, seconds, second);
+  const rounds = upTo(recording.rounds, seconds, round => round.finished_s);
+  const plans = Object.entries(recording.plans).filter(([, plan]) => plan.active_s <= seconds);
+  return {
+    network: recording.network,
+    sites: recording.sites,
+    hosts: recording.hosts,
+    links,
+    traffic,
+    traffic_at_s: recording.traffic_s[second],
+    plans: Object.fromEntries(plans.map(([epoch, plan]) => [epoch, asStreamed(plan)])),
+    events: upTo(recording.events, seconds, event => event.at_s),
+    decisions: upTo(recording.decisions, seconds, decision => decision.at_s),
+    rounds,
+    training: recording.rounds.length ? trainingAt(recording, rounds) : {},
+    verdict: recording.verdict,
   };
-  const step = time => {
-    if (!playing) return;
-    put(now + Number(at("speed").value) * (time - before) / 1000);
-    before = time;
-    if (now >= recording.seconds) toggle(); else requestAnimationFrame(step);
+}
+
+/** A plan with its swap at the recording's own time. */
+const asStreamed = ({ plan, swap, active_s }) => ({ plan, swap: swap && { ...swap, active_s } });
+
+function linksAt(recording, seconds, second) {
+  const links = {}, traffic = {};
+  for (const [name, link] of Object.entries(recording.links)) {
+    const step = last(link.at_s, seconds);
+    if (step < 0 || !link.there[step]) continue;
+    const [source, target] = name.split("->");
+    links[name] = {
+      source,
+      target,
+      rate_bps: link.rate_bps[step],
+      delay_s: link.delay_s[step],
+      loss: link.loss[step],
+      jitter_s: 0,
+      up: link.up[step],
+      replayed: link.at_s.length > 2,
+      declared: {},
+      changed: {},
+      tag: "",
+    };
+    const bytes = recording.bytes[name];
+    if (bytes && second >= 0) traffic[name] = { bytes: bytes[second] ?? 0 };
+  }
+  return { links, traffic };
+}
+
+function trainingAt(recording, rounds) {
+  const newest = rounds.at(-1);
+  return {
+    round: newest?.round,
+    rounds: recording.rounds.length,
+    metrics: Object.assign({}, ...rounds.slice(-LAST_ROUNDS).map(round => round.metrics)),
+    workers: spentIn(newest),
+    state: "recorded",
   };
-  const toggle = () => {
-    playing = !playing;
-    button.textContent = playing ? "Hold" : "Play";
-    if (playing && now >= recording.seconds) now = 0;
-    if (playing) requestAnimationFrame(time => { before = time; step(time); });
+}
+
+/** Where each member's time of a round went. */
+function spentIn(round) {
+  const workers = Object.entries(round?.workers ?? {});
+  const named = ([name, [compute_s, wait_s, send_s]]) => [name, { compute_s, wait_s, send_s }];
+  return Object.fromEntries(workers.map(named));
+}
+
+/** Lets the page's controls move through a recording; calls `show(state, seconds)`. */
+export class Player {
+  #passed; // times, and bit/s over all links, of the whole recording
+  #now = 0;
+  #playing = false;
+  #before = 0; // the last frame, in milliseconds
+
+  constructor(recording, show) {
+    this.recording = recording;
+    this.show = show;
+    this.#passed = passedOverAll(recording);
+    for (const id of ["player", "play", "speed-label"]) at(id).hidden = false;
+    at("scrubber").max = recording.seconds;
+    at("play").onclick = () => this.#toggle();
+    at("scrubber").oninput = () => this.goTo(Number(at("scrubber").value));
+  }
+
+  get end() { return this.recording.seconds; }
+
+  /** What passed over all links up to what is looked at. */
+  get passed() {
+    const until = last(this.#passed[0], this.#now) + 1;
+    return this.#passed.map(list => list.slice(0, until));
+  }
+
+  /** Times, what a link carried, and its rate, of the whole recording. */
+  historyOf = name => {
+    const { traffic_s: times, bytes, links } = this.recording, link = links[name];
+    const rates = times.map(second => {
+      const step = last(link.at_s, second);
+      return step >= 0 && link.there[step] && link.up[step] ? link.rate_bps[step] : null;
+    });
+    return [times, bytes[name] ? perSecond(times, bytes[name]) : times.map(() => null), rates];
   };
-  button.onclick = toggle;
-  scrubber.oninput = () => put(Number(scrubber.value));
-  put(recording.seconds);
-  return put;
+
+  goTo = seconds => {
+    this.#now = Math.min(Math.max(seconds, 0), this.end);
+    at("scrubber").value = this.#now;
+    at("moment").textContent = `${this.#now.toFixed(1)} s of ${this.end.toFixed(0)} s`;
+    at("scrubber").setAttribute("aria-valuetext", at("moment").textContent);
+    this.show(stateAt(this.recording, this.#now), this.#now);
+  };
+
+  #toggle() {
+    this.#playing = !this.#playing;
+    at("play").textContent = this.#playing ? "Hold" : "Play";
+    if (!this.#playing) return;
+    if (this.#now >= this.end) this.#now = 0;
+    requestAnimationFrame(time => {
+      this.#before = time;
+      this.#step(time);
+    });
+  }
+
+  #step(time) {
+    if (!this.#playing) return;
+    this.goTo(this.#now + Number(at("speed").value) * (time - this.#before) / 1000);
+    this.#before = time;
+    if (this.#now >= this.end) this.#toggle();
+    else requestAnimationFrame(next => this.#step(next));
+  }
+}
+
+/** Bit/s in the second before each of these times; null where the counter was made anew. */
+function perSecond(times, bytes) {
+  return times.map((time, place) => {
+    const grew = place > 0 && bytes[place] != null && bytes[place - 1] != null ? bytes[place] - bytes[place - 1] : -1;
+    return grew < 0 ? null : 8 * grew / (time - times[place - 1]);
+  });
+}
+
+function passedOverAll({ traffic_s: times, bytes }) {
+  const sums = times.map(() => 0);
+  for (const counted of Object.values(bytes)) {
+    perSecond(times, counted).forEach((bps, place) => { sums[place] += bps ?? 0; });
+  }
+  return [times, sums];
 }

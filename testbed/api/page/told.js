@@ -1,64 +1,136 @@
 // What is told in words: the verdict, workers, decisions, the log.
 
-import { seconds, share } from "./units.js";
+import { at, element, write } from "./dom.js";
+import { inWords, plansInForce } from "./state.js";
+import { seconds } from "./units.js";
 
-const at = id => document.getElementById(id);
-const element = (tag, text, kind = "") => Object.assign(document.createElement(tag), { textContent: text, className: kind });
+const SHOWN = 200;
+
+/** So many of a verdict's reasons are told at once. */
+const REASONS = 2;
+
+/** So many rounds before and after a swap say what came of it. */
+const ROUNDS = 8;
 
 export function tell(state, zero) {
-  const by = Object.values(state.events ?? {}).filter(event => event.by);
-  const verdict = state.verdict ?? (state.network?.kind === "run" && by.length ? { verdict: "suspect", reasons: [`changed by hand, ${by.length} times`] } : null);
-  if (verdict) at("verdict").replaceChildren(element("strong", `verdict: ${verdict.verdict}`, verdict.verdict), ...verdict.reasons.map(reason => element("p", reason)));
-  workers(state);
-  list("log", [
-    ...Object.values(state.events ?? {}).map(event => [event.at_s, `${event.kind} ${event.target}${event.by ? ", by hand" : ""}`]),
-    ...Object.values(state.plans ?? {}).filter(one => one.swap?.active_s).map(one => [one.swap.active_s, `plan ${one.swap.epoch} of ${one.swap.policy} in force: ${one.swap.reason}`]),
-  ], zero);
-  list("decisions", Object.values(state.decisions ?? {}).map(decision => [decision.at_s, explain(decision, state)]), zero);
+  tellVerdict(state);
+  tellWorkers(state);
+  list("log", logOf(state), zero, "Nothing has happened yet.");
+  at("decided").hidden = !state.training?.policy && !Object.keys(state.decisions ?? {}).length;
+  const rounds = Object.values(state.rounds ?? {});
+  const decisions = Object.values(state.decisions ?? {}).map(decision => explained(decision, rounds));
+  list("decisions", withoutRepeats(decisions), zero, "Nothing has been decided yet.");
+}
+
+function tellVerdict(state) {
+  const byHand = Object.values(state.events ?? {}).filter(event => event.by).length;
+  const times = byHand === 1 ? "once" : `${byHand} times`;
+  const soFar = { verdict: "suspect", reasons: [`changed by hand ${times}: the files alone do not make this run`] };
+  const verdict = state.verdict ?? (state.network?.kind === "run" && byHand ? soFar : null);
+  const key = JSON.stringify(verdict);
+  if (!verdict || at("verdict").dataset.told === key) return;
+  at("verdict").dataset.told = key;
+  at("verdict").className = verdict.verdict;
+  const reasons = verdict.reasons.map(reason => element("p", reason));
+  const more = reasons.splice(REASONS);
+  at("verdict").replaceChildren(element("strong", `verdict: ${verdict.verdict}`), ...reasons);
+  if (!more.length) return;
+  const folded = at("verdict").appendChild(element("details"));
+  folded.append(element("summary", `${more.length} more`), ...more);
+}
+
+/** What happened, and which plans came into force. */
+function logOf(state) {
+  const events = Object.values(state.events ?? {}).map(event => ({
+    at_s: event.at_s,
+    text: inWords(event),
+    kind: event.by ? "hand" : "",
+  }));
+  const plans = plansInForce(state).filter(({ since }) => since !== null).map(({ epoch, plan, since, why }) => ({
+    at_s: since,
+    text: `plan ${epoch} of ${plan.policy} in force`,
+    more: why,
+    kind: "swap",
+  }));
+  return [...events, ...plans];
+}
+
+/** Of decisions one after the other that come to the same, the newest, with how many there were. */
+function withoutRepeats(decisions) {
+  const kept = [];
+  for (const one of decisions) {
+    const count = kept.at(-1)?.text === one.text ? kept.pop().count + 1 : 1;
+    kept.push({ ...one, count });
+  }
+  return kept.map(one => one.count > 1 ? { ...one, text: `${one.text}, ${one.count} times` } : one);
 }
 
 /** Why it was taken, what it promised, and what came. */
-function explain(decision, state) {
-  const promised = decision.proposed_s != null && decision.current_s ? `, promised ${seconds(decision.proposed_s)} a round for ${seconds(decision.current_s)} (${share(1 - decision.proposed_s / decision.current_s)} less)` : "";
-  if (!decision.adopted) return `${decision.policy}: stays; ${decision.why}${promised}`;
-  const rounds = Object.values(state.rounds ?? {}), place = rounds.findIndex(round => round.epoch === decision.epoch);
-  const median = list => list.length ? d3.median(list, round => round.seconds) : null;
-  const came = place > 0 ? `, came ${seconds(median(rounds.slice(place, place + 8)))} for ${seconds(median(rounds.slice(Math.max(0, place - 8), place)))}` : "";
-  return `${decision.policy}: plan ${decision.epoch}; ${decision.why}${promised}${came}`;
+function explained(decision, rounds) {
+  const { at_s, policy, adopted, why, epoch, proposed_s, current_s } = decision;
+  const promised = adopted && proposed_s != null && current_s
+    ? `promised ${seconds(proposed_s)} a round in the place of ${seconds(current_s)}`
+    : "";
+  const came = adopted ? whatCame(epoch, rounds) : "";
+  return {
+    at_s,
+    text: adopted ? `${policy}: to plan ${epoch}` : `${policy}: stays`,
+    more: [why, promised, came].filter(Boolean).join("; "),
+    kind: adopted ? "swap" : "",
+  };
 }
 
-function workers(state) {
+function whatCame(epoch, rounds) {
+  const first = rounds.findIndex(round => round.epoch === epoch);
+  if (first <= 0) return "";
+  const median = list => seconds(d3.median(list, round => round.seconds));
+  const before = rounds.slice(Math.max(0, first - ROUNDS), first), after = rounds.slice(first, first + ROUNDS);
+  return `came ${median(after)} after ${median(before)}`;
+}
+
+function tellWorkers(state) {
   const hosts = Object.entries(state.hosts ?? {}).filter(([, host]) => host.kind === "worker");
   const parts = state.training?.workers ?? {};
-  at("parts").hidden = !Object.keys(parts).length;
-  const longest = Math.max(1e-9, ...Object.values(parts).map(part => part.compute_s + part.wait_s + part.send_s));
+  const idle = !Object.keys(parts).length;
+  at("parts").hidden = idle;
+  at("workers").classList.toggle("idle", idle);
+  at("workers").classList.toggle("unaddressed", hosts.every(([, host]) => !host.address));
+  const longest = Math.max(1e-9, ...Object.values(parts).map(whole));
   d3.select("#workers tbody").selectAll("tr").data(hosts, ([name]) => name).join(enter => {
     const row = enter.append("tr");
-    row.append("td"); row.append("td"); row.append("td").append("span").attr("class", "bar");
+    for (let cell = 0; cell < 3; cell++) row.append("td");
     return row;
-  }).each(([name, host], place, nodes) => {
-    const [first, second, third] = nodes[place].cells, part = parts[name];
-    first.textContent = host.running === false ? `${name} (ended)` : name;
-    second.textContent = host.address ?? "";
-    if (!part) return;
-    const bar = third.firstChild;
-    bar.title = `compute ${seconds(part.compute_s)}, wait ${seconds(part.wait_s)}, send ${seconds(part.send_s)}`;
-    bar.replaceChildren(...["compute", "wait", "send"].map(kind => {
-      const piece = element("i", "", kind);
-      piece.style.width = `${100 * part[`${kind}_s`] / longest}%`;
-      return piece;
-    }));
-  });
+  }).each(([name, host], place, rows) => tellWorker(rows[place], name, host, parts[name], longest));
 }
 
-const SHOWN = 200;
-const written = {};
+const whole = part => part.compute_s + part.wait_s + part.send_s;
 
-function list(id, entries, zero) {
-  entries.sort((one, other) => other[0] - one[0]);
-  const texts = entries.slice(0, SHOWN).map(([at_s, text]) => `${(at_s - zero).toFixed(1)} s  ${text}`);
-  const key = texts.join("\n");
-  if (written[id] === key) return;
-  written[id] = key;
-  at(id).replaceChildren(...texts.map(text => element("li", text)));
+function tellWorker(row, name, host, part, longest) {
+  write(row.cells[0], host.running === false ? `${name} (ended)` : name);
+  write(row.cells[1], host.address ?? "");
+  if (!part) return;
+  const bar = element("span", "", "bar");
+  bar.title = `compute ${seconds(part.compute_s)}, wait ${seconds(part.wait_s)}, send ${seconds(part.send_s)}`;
+  for (const kind of ["compute", "wait", "send"]) {
+    const piece = bar.appendChild(element("i", "", kind));
+    piece.style.width = `${100 * part[`${kind}_s`] / longest}%`;
+  }
+  row.cells[2].replaceChildren(bar, ` ${seconds(whole(part))}`);
+}
+
+const told = {}; // what stands in each list
+
+/** The newest entries first: when, what, and more of it; `empty` where there is none. */
+function list(id, entries, zero, empty) {
+  const newest = entries.toSorted((one, other) => other.at_s - one.at_s).slice(0, SHOWN);
+  const key = JSON.stringify([newest, zero]);
+  if (told[id] === key) return;
+  told[id] = key;
+  const items = newest.map(({ at_s, text, more, kind }) => {
+    const item = element("li");
+    item.append(element("span", `${(at_s - zero).toFixed(1)} s`, "when"), element("span", text, kind));
+    if (more) item.append(element("span", more, "more"));
+    return item;
+  });
+  at(id).replaceChildren(...items.length ? items : [element("li", empty, "nothing")]);
 }

@@ -1,10 +1,37 @@
-// Quantities as people read them.
+// Quantities as people read them, and as the API takes them.
 
-export const rate = bps => bps == null ? "–" : bps >= 1e9 ? `${(bps / 1e9).toPrecision(3)} Gbit/s` : bps >= 1e6 ? `${(bps / 1e6).toPrecision(3)} Mbit/s` : `${(bps / 1e3).toPrecision(3)} kbit/s`;
-export const delay = s => s == null ? "–" : `${(1e3 * s).toFixed(s < 0.01 ? 2 : 1)} ms`;
-export const share = part => part == null ? "–" : `${(100 * part).toPrecision(3)} %`;
-export const seconds = s => s == null ? "–" : `${s.toFixed(2)} s`;
+const NOTHING = "–";
 
-/** Values as the API takes them, of those that it says. */
-export const written = { rate: bps => `${bps}bit`, delay: s => `${s}s`, jitter: s => `${s}s`, loss: part => `${100 * part}%` };
+const UNITS = [[1e9, "Gbit/s"], [1e6, "Mbit/s"], [1e3, "kbit/s"]];
+
+export function rate(bps) {
+  if (bps == null) return NOTHING;
+  const [unit, name] = UNITS.find(([least]) => bps >= least) ?? [1, "bit/s"];
+  return `${unit === 1 ? Math.round(bps) : (bps / unit).toPrecision(3)} ${name}`;
+}
+
+/** In Mbit/s, where a heading says so. */
+export const mbit = bps => bps == null ? NOTHING : (bps / 1e6).toPrecision(3);
+
+export const delay = s => s == null ? NOTHING : `${(1e3 * s).toFixed(s < 0.01 ? 2 : 1)} ms`;
+export const share = part => part == null ? NOTHING : `${(100 * part).toPrecision(3)} %`;
+export const seconds = s => s == null ? NOTHING : `${s.toFixed(2)} s`;
+
+/** Minutes and seconds, 2:05; from an hour on 1:02:05. */
+export function clock(s) {
+  const whole = Math.max(0, Math.floor(s)), two = value => String(value).padStart(2, "0");
+  const hours = Math.floor(whole / 3600), minutes = Math.floor(whole / 60) % 60;
+  return hours ? `${hours}:${two(minutes)}:${two(whole % 60)}` : `${minutes}:${two(whole % 60)}`;
+}
+
+/** A link's values by the names that patches have for them, and by those that its state has. */
 export const FIELDS = { rate: "rate_bps", delay: "delay_s", jitter: "jitter_s", loss: "loss" };
+
+/** A link's values for people, and as patches write them. */
+export const shown = { rate, delay, jitter: delay, loss: share };
+export const written = {
+  rate: bps => `${bps}bit`,
+  delay: s => `${s}s`,
+  jitter: s => `${s}s`,
+  loss: part => `${100 * part}%`,
+};

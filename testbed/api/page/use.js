@@ -1,27 +1,26 @@
-// How much of each link is used: what arrived in the last second or so, of its rate in force.
+// How much of each link is used: what arrived in the last second or so.
 
 const LEAST_S = 0.9;
 const before = new Map();
 const used = new Map();
 
-/** Take note of counters at a moment, in seconds; one that goes back is of a recording that was moved, or a link made anew. */
+/**
+ * Take note of counters at a moment, in seconds. One that goes back is of a recording that was moved, or of a link that
+ * was made anew.
+ */
 export function count(traffic, at) {
-  for (const [name, counters] of Object.entries(traffic)) {
+  for (const [name, { bytes }] of Object.entries(traffic)) {
     const earlier = before.get(name);
     const apart = earlier ? at - earlier.at : 0;
-    if (earlier && apart > 0 && apart < LEAST_S && counters.bytes >= earlier.bytes) continue;
-    if (earlier && apart >= LEAST_S && counters.bytes >= earlier.bytes) used.set(name, 8 * (counters.bytes - earlier.bytes) / apart);
-    before.set(name, { at, bytes: counters.bytes });
+    const grew = earlier && bytes >= earlier.bytes;
+    if (grew && apart > 0 && apart < LEAST_S) continue;
+    if (grew && apart >= LEAST_S) used.set(name, 8 * (bytes - earlier.bytes) / apart);
+    before.set(name, { at, bytes });
   }
 }
 
-/** Bit/s that a link carried lately. */
+/** Bit/s that a link carried lately; undefined where nobody has counted yet. */
 export const carried = name => used.get(name);
 
+/** Bit/s over all links together. */
 export const total = () => [...used.values()].reduce((sum, bps) => sum + bps, 0);
-
-const scale = () => d3.scaleSequential(d3.interpolateTurbo).domain([0, 1]).clamp(true);
-let color;
-
-/** The colour of a link of which this part is used. */
-export const colorOf = part => (color ??= scale())(0.12 + 0.8 * Math.min(part ?? 0, 1));

@@ -12,6 +12,8 @@ says. One whose answer comes too late for a merge loses its steps since the last
 A member answers with its change since the last merge, and once only: where that merge's result is still on its way to
 it, it answers when it has come and a step is taken. So nothing counts twice, and slow links slow merges down, and no
 steps. The syncer lives with one member, and is lost with it.
+
+Under a codec for changes a member keeps what the codec left out of its answers, and adds it to the next ones.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
+import torch
 from torch import Tensor
 
 from testbed.schemes.decoupled_diloco import DecoupledOptions
@@ -31,10 +34,13 @@ from testbed.schemes.decoupled_diloco.messages import (
     GraceOver,
     LearnerCame,
     MergedFragment,
+    MergedStep,
+    MergedWhole,
 )
-from testbed.schemes.decoupled_diloco.syncer import Syncer
+from testbed.schemes.decoupled_diloco.syncer import Syncer, rounded
 from testbed.schemes.staggered.rules import cut
 from testbed.schemes.training import GossipTraining
+from testbed.sync.codecs import by_name
 from testbed.sync.gossip.effects import Advance, LocalCompute, Participant, Send, Step, Steps, TrainingMember, Until
 from testbed.sync.gossip.message import Message
 from testbed.sync.gossip.neighbours import Neighbours
@@ -75,6 +81,9 @@ class DecoupledLearner(TrainingMember):
         self._entered = first
         self._end = inf  # of the iterations that it may say it has entered
         self._agreed = parameters.clone()
+        self._codec = by_name(options.codec)
+        self._keeps = options.in_changes and name != syncer
+        self._left_out = torch.zeros_like(parameters) if self._keeps else torch.empty(0)
         bounds = cut(len(parameters), options.fragments)
         self._fragments = [_Held(start, stop, NOTHING if first else 0) for start, stop in bounds]
 
@@ -103,16 +112,20 @@ class DecoupledLearner(TrainingMember):
             case FragmentWanted(number, merge) if number < len(self._fragments):
                 self._fragments[number].wanted = merge
                 return tuple(self._answer(number))
-            case MergedFragment(number, merge, values) if number < len(self._fragments):
+            case MergedFragment(number, merge, values) | MergedWhole(number, merge, values) if number < len(
+                self._fragments
+            ):
                 self._hold(self._fragments[number], merge, values)
+            case MergedStep(number, merge, step) if number < len(self._fragments):
+                self._step(self._fragments[number], merge, step)
             case _:
                 raise self.unexpected(sender, message)
         return ()
 
     def stale(self, to: str, message: Message, later: Sequence[Message]) -> bool:
         """A merge's result, where that of the next one waits behind it."""
-        return isinstance(message, MergedFragment) and any(
-            isinstance(other, MergedFragment) and other.fragment == message.fragment for other in later
+        return isinstance(message, MergedFragment | MergedStep | MergedWhole) and any(
+            isinstance(other, MergedFragment | MergedWhole) and other.fragment == message.fragment for other in later
         )
 
     def forget(self, gone: str) -> Iterable[Send]:
@@ -159,8 +172,16 @@ class DecoupledLearner(TrainingMember):
         held = self._fragments[number]
         if held.steps and held.wanted == held.round + 1:
             change = self._agreed[held.here] - self.parameters[held.here]
+            if self._keeps:
+                change += self._left_out[held.here]
+                self._left_out[held.here] = change - rounded(self._codec, change)
             yield Send(self._syncer, FragmentChange(number, held.wanted, float(held.steps), change))
             held.wanted = 0
+
+    def _step(self, held: _Held, merge: int, step: Tensor) -> None:
+        if merge > held.round + 1 or len(step) != held.stop - held.start:
+            raise ValueError(f"merge {merge} of a fragment, {len(step)} elements, where {held.round} is held")
+        self._hold(held, merge, self._agreed[held.here] + step)
 
     def _hold(self, held: _Held, merge: int, values: Tensor) -> None:
         if len(values) != held.stop - held.start:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from testbed.sync.gossip.message import CodedElements, Message, message
+from testbed.sync.gossip.message import CodedElements, Elements, Message, message
 
 
 @message(26)
@@ -48,3 +48,21 @@ class GraceOver(Message):
 @message(31)
 class LearnerCame(Message):
     """The sender has come while others train, and asks for the model."""
+
+
+@message(40)
+class MergedStep(Message):
+    """What this merge of a fragment has changed, for who holds the result of the one before."""
+
+    fragment: int
+    round: int
+    step: CodedElements
+
+
+@message(41)
+class MergedWhole(Message):
+    """A fragment's parameters as they are at all members after this merge, for who may not hold the one before."""
+
+    fragment: int
+    round: int
+    values: Elements

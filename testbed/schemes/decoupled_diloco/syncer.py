@@ -8,6 +8,13 @@
 The window is margin · (τ·step - quorum wait - merge): of what a merge may take beside τ steps of the fastest member,
 what is left (arXiv 2604.21428, equation 3). The way back is not seen from here, it has to fit what the margin leaves.
 Several fragments may be under way at a time, of each one merge. Whose change comes after its merge is not in it.
+
+Under a codec for changes the syncer knows what members hold, by which they count:
+
+    Θ - shown       the change since, with all that the codec has left out   --> MergedStep, to whose change was in it
+    shown ← shown + what becomes of that                                     --> MergedWhole, in fp32, to the others
+
+Who was in the merge holds the result of the one before. Of the others nobody knows; as a rule they are few.
 """
 
 from __future__ import annotations
@@ -25,6 +32,8 @@ from testbed.schemes.decoupled_diloco.messages import (
     FragmentWanted,
     GraceOver,
     MergedFragment,
+    MergedStep,
+    MergedWhole,
 )
 from testbed.sync.codecs import PLAIN, Codec, by_name
 from testbed.sync.gossip.effects import Send
@@ -52,19 +61,21 @@ class _Learner:
 
 @dataclass(slots=True)
 class _Merge:
-    """A fragment's merge that is under way, since `began_s`."""
+    """A fragment's merge that is under way, since `began_s`. Who `answered` and is still there holds the one before."""
 
     round: int
     began_s: float
     changes: dict[str, tuple[float, Tensor]] = field(default_factory=dict)
+    answered: set[str] = field(default_factory=set)
 
 
 @dataclass(slots=True)
 class _Fragment:
-    """A fragment of the model after `merges` merges."""
+    """A fragment of the model after `merges` merges, and what members hold of it under a codec for changes."""
 
     values: Tensor
     momentum: Tensor
+    shown: Tensor
     merges: int = 0
     under_way: _Merge | None = None
 
@@ -87,9 +98,10 @@ class Syncer:
         self._options = options
         self._rounds = rounds
         self._clock = clock
+        self._codec = by_name(options.codec)
         self._outer = Nesterov(options.outer.learning_rate, options.outer.momentum)
         self._learners = {member: _Learner() for member in members}
-        self._fragments = [_Fragment(its.clone(), torch.zeros_like(its)) for its in fragments]
+        self._fragments = [_Fragment(its.clone(), torch.zeros_like(its), its.clone()) for its in fragments]
         self._opened = 0
         self._merge_s = 0.0
 
@@ -109,6 +121,7 @@ class Syncer:
         if merge is None or merge.round != message.round or member not in self._learners:
             return
         merge.changes[member] = (message.weight, message.change)
+        merge.answered.add(member)
         if merge.changes.keys() >= self._learners.keys():
             yield from self._merge(message.fragment)
         elif len(merge.changes) == self._quorum:
@@ -125,15 +138,17 @@ class Syncer:
         """A member is there no more; what it sent counts still. What waited for it alone goes on."""
         self._learners.pop(gone, None)
         for number, fragment in enumerate(self._fragments):
-            if (merge := fragment.under_way) is not None and len(merge.changes) >= self._quorum:
-                yield from self._merge(number)
+            if (merge := fragment.under_way) is not None:
+                merge.answered.discard(gone)
+                if len(merge.changes) >= self._quorum:
+                    yield from self._merge(number)
         yield from self._open()
 
     def came(self, member: str) -> Iterator[Send]:
         """A member that comes while others train begins with the model as it is."""
         self._learners[member] = _Learner(self._opened)
         for number, fragment in enumerate(self._fragments):
-            yield Send(member, self._merged(number))
+            yield Send(member, self._whole(number))
             if fragment.under_way is not None:
                 yield Send(member, FragmentWanted(number, fragment.under_way.round))
 
@@ -170,19 +185,27 @@ class Syncer:
         began_s = self._clock()
         fragment = self._fragments[number]
         assert fragment.under_way is not None
-        changes = [fragment.under_way.changes[member] for member in sorted(fragment.under_way.changes)]
+        merge = fragment.under_way
+        changes = [merge.changes[member] for member in sorted(merge.changes)]
         self._outer.step(fragment.values, MERGES[self._options.merge](changes), fragment.momentum)
         fragment.merges, fragment.under_way = fragment.merges + 1, None
         self.merged, self.changes = self.merged + 1, self.changes + len(changes)
-        merged = self._merged(number)
+        step: MergedStep | None = None
+        if self._options.in_changes:
+            step = MergedStep(number, fragment.merges, fragment.values - fragment.shown)
+            fragment.shown = fragment.shown + rounded(self._codec, step.step)
+        whole = self._whole(number)
         self._merge_s = self._clock() - began_s
         for member in self._learners:
-            yield Send(member, merged)
+            holds_the_last = member in merge.answered and member != self._name  # itself it tells without a codec
+            yield Send(member, step if step is not None and holds_the_last else whole)
         yield from self._open()
 
-    def _merged(self, number: int) -> MergedFragment:
+    def _whole(self, number: int) -> MergedFragment | MergedWhole:
         fragment = self._fragments[number]
-        return MergedFragment(number, fragment.merges, rounded(by_name(self._options.codec), fragment.values))
+        if self._options.in_changes:
+            return MergedWhole(number, fragment.merges, fragment.shown)
+        return MergedFragment(number, fragment.merges, rounded(self._codec, fragment.values))
 
 
 def rounded(codec: Codec, values: Tensor) -> Tensor:

@@ -29,6 +29,10 @@ class DilocoOptions(LocalSteps):
     def parts(self) -> int:
         return self.fragments
 
+    @property
+    def overlaps(self) -> bool:
+        return self.delay > 0
+
     def check_elastic(self) -> None:
         if self.delay:
             raise Misfit("delay", "rounds that go on beside the steps leave no moment to come back at", "no `delay`")

@@ -36,6 +36,10 @@ class HybridOptions(LocalSteps):
         return self.period
 
     @property
+    def overlaps(self) -> bool:
+        return self.overlap
+
+    @property
     def for_planning(self) -> Mapping[str, Any]:
         return {**super().for_planning, "overlap": self.overlap}
 

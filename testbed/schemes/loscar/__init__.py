@@ -15,6 +15,10 @@ class LoscarOptions(ShareOptions):
 
     delay: int = limited(1, ge=0)
 
+    @property
+    def overlaps(self) -> bool:
+        return self.delay > 0
+
 
 SCHEME = Scheme(
     name="loscar",

@@ -55,6 +55,10 @@ class SparseLoCo(Strategy):
         if self._steps:
             self._step_out()
 
+    @property
+    def together(self) -> bool:
+        return not self._steps
+
     def over(self, rounds: int, taken: int) -> bool:
         return self._rounds >= rounds
 

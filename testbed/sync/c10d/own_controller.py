@@ -1,4 +1,7 @@
-"""A controller beside a process group's rank 0, for groups that are given none. It ends with that process."""
+"""A controller beside a process group's rank 0, for groups that are given none.
+
+It ends with that process, however that ends, and takes its folder away: a rank that is killed can't.
+"""
 
 from __future__ import annotations
 
@@ -42,9 +45,10 @@ class OwnController:
         self.address = f"tcp:{where}"
         words = ["--members", ",".join(members), "--listen", where, "--no-tls", "--secrets", str(folder / "secrets")]
         words += ["--model-bytes", str(BUCKET_BYTES), "--policy", "auto", "--round-timeout", str(timeout_s)]
+        words += ["--out", str(folder / "out"), "--attached", str(folder)]
         self._log = (folder / "controller.log").open("w+b")
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "testbed.controller.standalone", *words, "--out", str(folder / "out"), "--attached"],
+            [sys.executable, "-m", "testbed.controller.standalone", *words],
             stdin=subprocess.PIPE,
             stdout=self._log,
             stderr=subprocess.STDOUT,

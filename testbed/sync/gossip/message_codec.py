@@ -12,6 +12,8 @@ from testbed.sync.codecs.memory import bytes_of
 from testbed.sync.errors import FrameError
 from testbed.sync.gossip.message import CLASSES, Message, message
 
+#: Of a codec whose bytes don't tell how many elements they are: that number stands before them.
+COUNT = torch.int32
 #: A body that is no tensor has fewer bytes for each member and each of its pairs.
 BYTES_A_PAIR = 8
 
@@ -40,14 +42,17 @@ class WireMessage(NamedTuple):
 class MessageCodec:
     """Packs and unpacks messages among `members`, whose models have `elements` parameters (float32).
 
-    What groups send each other goes through the `codec`: one whose bytes are as many for each element.
+    What groups send each other goes through the `codec`. Where its bytes are not as many for each element, the number
+    of elements stands before them.
     """
 
     def __init__(self, members: tuple[str, ...], elements: int, codec: Codec = PLAIN) -> None:
         self.members = members
-        self.most_bytes = max(4 * elements, BYTES_A_PAIR * len(members) * (len(members) + 1))
         self._elements = elements
         self._codec = codec
+        self._counts = codec.size(2) != 2 * codec.size(1)
+        coded = codec.size(elements) + COUNT.itemsize if elements else 0
+        self.most_bytes = max(4 * elements, coded, BYTES_A_PAIR * len(members) * (len(members) + 1))
 
     def pack(self, message: Message) -> WireMessage:
         """The message as it travels. Its tensor is not copied, but for what goes through the codec."""
@@ -58,7 +63,7 @@ class MessageCodec:
         if not form.tensor:
             return head._replace(body=memoryview(message.to_body(self.members)))
         values = getattr(message, form.tensor).detach().to("cpu", torch.float32)
-        kept = self._codec.encode(values) if form.coded else values.contiguous()
+        kept = self._encoded(values) if form.coded else values.contiguous()
         return head._replace(body=bytes_of(kept), kept=kept)
 
     def unpack(self, packed: WireMessage) -> Message:
@@ -73,8 +78,7 @@ class MessageCodec:
         try:
             if not form.tensor:
                 return cls.of_body(packed.body, self.members, **values)
-            codec = self._codec if form.coded else PLAIN
-            tensor = self._some(packed, codec) if form.elements else self._model(packed)
+            tensor = self._some(packed, form.coded) if form.elements else self._model(packed)
             return cls(**values, **{form.tensor: tensor})
         except ValueError as error:
             raise FrameError(f"{cls.__name__}: {error}") from error
@@ -84,11 +88,23 @@ class MessageCodec:
             raise FrameError(f"a model of {len(packed.body)} bytes, where this member's has {4 * self._elements}")
         return torch.frombuffer(packed.body, dtype=torch.float32)
 
-    def _some(self, packed: WireMessage, codec: Codec) -> Tensor:
+    def _encoded(self, values: Tensor) -> Tensor:
+        if not self._counts:
+            return self._codec.encode(values)
+        count = torch.tensor([len(values)], dtype=COUNT).view(torch.uint8)
+        return torch.cat([count, self._codec.encode(values)]) if len(values) else count
+
+    def _some(self, packed: WireMessage, coded: bool) -> Tensor:
         """Some of a model's elements; whose part it is knows how many they should be."""
-        elements = len(packed.body) // codec.size(1)
-        if elements > self._elements or not codec.fits(elements, len(packed.body)):
+        codec, body = (self._codec if coded else PLAIN), packed.body
+        if coded and self._counts:
+            if len(body) < COUNT.itemsize:
+                raise FrameError(f"{len(body)} bytes have no count of elements")
+            elements, body = int.from_bytes(body[: COUNT.itemsize], "little"), body[COUNT.itemsize :]
+        else:
+            elements = len(body) // codec.size(1)
+        if elements > self._elements or not (codec.fits(elements, len(body)) if elements else not body):
             raise FrameError(f"{len(packed.body)} bytes are no part of a model of {self._elements} elements")
         if not elements:
             return torch.empty(0)  # a member's shard, of more members than elements
-        return codec.decode(torch.frombuffer(packed.body, dtype=torch.uint8), elements)
+        return codec.decode(torch.frombuffer(body, dtype=torch.uint8), elements)

@@ -45,6 +45,10 @@ class Gradients(Strategy):
             check_whole(self._reducer.allreduce(flat.gather(gradients, self._room), self.weight, self._residual))
             flat.scatter(self._room, gradients)
 
+    @property
+    def together(self) -> bool:
+        return True
+
     def over(self, rounds: int, taken: int) -> bool:
         return taken >= (max(1, rounds // 2) if self._powersgd else rounds)
 

@@ -53,6 +53,10 @@ class Periodic(Strategy):
     def over(self, rounds: int, taken: int) -> bool:
         return self.periods >= rounds
 
+    @property
+    def together(self) -> bool:
+        return all(not its.under_way and its.agreed == self._steps for its in self._fragments)
+
     @contextmanager
     def agreed(self) -> Iterator[None]:
         """The parameters are those of the last round among all while inside."""

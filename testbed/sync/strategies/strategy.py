@@ -97,6 +97,15 @@ class Strategy(ABC):
         """What was measured in the rounds among all that are over since the last call."""
         return ()
 
+    @property
+    def together(self) -> bool:
+        """Whether, between two steps, all members hold the same parameters, and nothing is under way."""
+        return False
+
+    def progress(self, rounds: int, taken: int) -> int:
+        """How far training is after so many rounds and steps `taken`, in what a job's `rounds` count."""
+        return rounds
+
     def agreed(self) -> AbstractContextManager[None]:
         """While inside, the parameters are what all members last agreed on: what there is to evaluate. No step may be
         taken there."""

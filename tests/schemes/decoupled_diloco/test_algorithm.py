@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
+from typing import Literal
 
 import pytest
 import torch
@@ -13,8 +14,10 @@ from torch import Tensor
 
 from testbed.schemes.decoupled_diloco import DecoupledOptions
 from testbed.schemes.decoupled_diloco.algorithm import DecoupledLearner, SyncingLearner
-from testbed.schemes.decoupled_diloco.messages import FragmentChange
+from testbed.schemes.decoupled_diloco.messages import FragmentChange, MergedFragment, MergedStep
+from testbed.schemes.decoupled_diloco.syncer import rounded
 from testbed.schemes.outer import OuterOptions
+from testbed.sync.codecs import by_name
 from tests.sync.gossip.quadratic import Quadratics
 from tests.sync.gossip.simulation import Conditions, Simulation
 
@@ -96,6 +99,35 @@ def test_a_step_to_a_round_and_all_in_it_is_gradient_averaging() -> None:
     assert world.centre.syncer.changes == 4 * world.centre.syncer.merged == 20
 
 
+@settings(max_examples=15)
+@given(seed=st.integers(0, 2**32), quorum=st.integers(1, 4), fragments=st.sampled_from([1, 2, 4]))
+def test_four_bits_both_ways_leave_all_with_the_same_bits_near_the_optimum(
+    seed: int, quorum: int, fragments: int
+) -> None:
+    """Whoever was late for a merge, and whatever overtook what."""
+    options = DecoupledOptions(every=4, fragments=fragments, quorum=quorum, outer=PLAIN, codec="bins4")
+    world = World(options, 40, lambda m, n, p: (3.0 - p) / 20, rough(seed), elements=40)
+    world.run()
+    assert all(torch.equal(model, world.centre.parameters) for model in world.models)
+    assert float((world.centre.parameters - 3.0).abs().max()) < 0.3
+    sent = [message for _, message in world.simulation.log]
+    assert any(isinstance(message, MergedStep) for message in sent)
+    assert not any(isinstance(message, MergedFragment) for message in sent)
+
+
+def test_four_bits_leave_nothing_out_for_good() -> None:
+    """What a member passed on, and what it has left out by the end, is what its steps have changed."""
+    step = torch.linspace(-2, 1, 300)
+    options = DecoupledOptions(every=2, fragments=1, quorum=2, merge="mean", outer=PLAIN, codec="bins4")
+    world = World(options, 20, lambda m, n, p: step, names=NAMES[:2], elements=300)
+    world.run()
+    sent = [its for (who, _), its in world.simulation.log if isinstance(its, FragmentChange) and who == "b"]
+    passed = sum((rounded(by_name("bins4"), message.change) for message in sent), torch.zeros(300))
+    changed = -sum(message.weight for message in sent) * step
+    assert not torch.allclose(passed, changed, rtol=1e-4)
+    torch.testing.assert_close(passed + world.members["b"]._left_out, changed, rtol=1e-4, atol=1e-4)
+
+
 @settings(max_examples=25)
 @given(seed=st.integers(0, 2**32), quorum=st.integers(1, 4), fragments=st.sampled_from([1, 2, 4]))
 def test_all_end_with_the_same_bits_and_no_step_counts_twice(seed: int, quorum: int, fragments: int) -> None:
@@ -163,7 +195,8 @@ def test_where_overlap_is_short_for_the_network_merges_say_so(overlap: int, chan
     assert world.centre.metrics["changes_per_merge"] == pytest.approx(changes, rel=0.1)
 
 
-def test_one_that_dies_and_comes_back_costs_less_than_its_own_steps() -> None:
+@pytest.mark.parametrize("codec", ["fp32", "bins4"])
+def test_one_that_dies_and_comes_back_costs_less_than_its_own_steps(codec: Literal["fp32", "bins4"]) -> None:
     names, pace = uneven()
     pace["w1"] = 1.0
 
@@ -183,7 +216,7 @@ def test_one_that_dies_and_comes_back_costs_less_than_its_own_steps() -> None:
         world.simulation.after(120, back)
 
     conditions = Conditions(step_time=lambda member, _: pace[member], delay=lambda *_: 0.3)
-    world = World(DecoupledOptions(), 10, lambda m, n, p: torch.ones_like(p), conditions, names, elements=48)
+    world = World(DecoupledOptions(codec=codec), 10, lambda m, n, p: torch.ones_like(p), conditions, names, elements=48)
     took = world.run(fault)
     assert took < 1.05 * 240
     own = sum(took / seconds for seconds in pace.values())

@@ -44,7 +44,7 @@ def towards_three(name: str) -> LocalStep:
     return step
 
 
-@pytest.mark.parametrize("codec", ["fp32", "fp16", "bf16"])
+@pytest.mark.parametrize("codec", ["fp32", "fp16", "bf16", "bins4"])
 def test_all_end_with_the_same_bits_whatever_the_codec(codec: str) -> None:
     made = members(100, codec)
     nodes = start(made, PARTNERS, 33, towards_three, codec=by_name(codec))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from tests.sync.c10d.ranks import Ranks
+from tests.waiting import until
 
 pytestmark = pytest.mark.unit
 
@@ -62,7 +65,22 @@ def test_an_abort_is_an_error_at_the_others(four: Ranks) -> None:
     assert "rank1" in said[1], said
 
 
+def killed_once_it_has_a_controller(rank: int, folder: str) -> None:
+    tempfile.tempdir = folder
+    dist.all_reduce(torch.ones(LARGE))
+    dist.barrier()
+    if rank == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 def test_a_rank_that_is_killed_is_named_at_the_others() -> None:
     with Ranks(3) as ranks:
         ranks.begin(trains_until_it_fails)
         assert all("rank2" in said for said in ranks.end(0, 1))
+
+
+def test_the_controller_of_a_rank_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
+    with Ranks(2) as ranks:
+        ranks.begin(killed_once_it_has_a_controller, str(tmp_path))
+        ranks.end(1)
+    until(lambda: not any(tmp_path.iterdir()))

@@ -97,20 +97,30 @@ def by_fully_shard(rank: int, mesh: DeviceMesh) -> torch.Tensor:
     return values(model)
 
 
-#: Of the trainings that a rank goes on with: the model and its optimizer, by name.
-UNDER_WAY: dict[str, tuple[nn.Module, torch.optim.Optimizer]] = {}
+#: Of the trainings that a rank goes on with: the model and its optimizer, by how it is held and the training's name.
+UNDER_WAY: dict[tuple[str, str], tuple[nn.Module, torch.optim.Optimizer]] = {}
 
 
-def more_steps(rank: int, first: int, name: str) -> torch.Tensor:
-    if name not in UNDER_WAY:
-        ddp = DistributedDataParallel(Forked(0), bucket_cap_mb=0.1)
-        UNDER_WAY[name] = ddp, torch.optim.SGD(ddp.parameters(), lr=0.1)
-    model, optimizer = UNDER_WAY[name]
+def more_steps(rank: int, held: str, first: int, name: str) -> torch.Tensor:
+    if (held, name) not in UNDER_WAY:
+        model = by_two_sites(Forked(0)) if held == "shards" else DistributedDataParallel(Forked(0), bucket_cap_mb=0.1)
+        UNDER_WAY[held, name] = model, torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = UNDER_WAY[held, name]
     for step in range(first, first + STEPS):
         optimizer.zero_grad()
         loss_of(model, rank, step).backward()
         optimizer.step()
     return values(model)
+
+
+def by_two_sites(model: Forked) -> nn.Module:
+    """FSDP2's copies of the model at two sites of one rank each: what is between the copies is the whole group's."""
+    own = [dist.new_group([rank], backend="gloo") for rank in range(2)][dist.get_rank()]
+    groups = [dist.group.WORLD, own]
+    mesh = DeviceMesh.from_group(groups, "cpu", [[0], [1]], mesh_dim_names=("site", "worker"))  # type: ignore[arg-type]
+    for layer in (model.first, model.second, model.last, model):
+        fully_shard(layer, mesh=mesh)
+    return model
 
 
 def ddp_by_both(rank: int, variant: str) -> None:
@@ -148,18 +158,19 @@ def test_fully_shard(four: Ranks) -> None:
     four.do(fully_shard_by_both)
 
 
-def test_plans_are_swapped_between_steps(tmp_path: Path) -> None:
+@pytest.mark.parametrize("held", ["whole", "shards"])
+def test_plans_are_swapped_between_steps(tmp_path: Path, held: str) -> None:
     """Both halves of the steps come to the same bits as under one plan: of two values the sum has but one order."""
     members = names(2)
     other = Plan(1, members, (chain(members[::-1]),), chunk_bytes=16 * 1024)
     with Controller(tmp_path, Plan(0, members, (chain(members),)), job(10**6)) as controller:
         with Ranks(2, controller.address) as ranks:
-            expected = [ranks.do(more_steps, first, "whole") for first in (0, STEPS)][-1]
-            ranks.do(more_steps, 0, "halves")
+            expected = [ranks.do(more_steps, held, first, "one plan") for first in (0, STEPS)][-1]
+            ranks.do(more_steps, held, 0, "two plans")
             assert controller.in_force == {0}
             controller.prepare(other)
             controller.await_messages(Held, 2)
-            found = ranks.do(more_steps, STEPS, "halves")
+            found = ranks.do(more_steps, held, STEPS, "two plans")
         controller.await_condition(lambda: controller.in_force == {0, 1})
     assert all(torch.equal(one, another) for one, another in zip(found, expected, strict=True))
 

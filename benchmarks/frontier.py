@@ -1,0 +1,104 @@
+"""How little can be sent, and how soon is it learned: schemes against all-reduce over packing's trees and over a star.
+
+    cell: a task (network, data, how they are shared out), a scheme, a seed  --a run of its own-->  figures
+
+Emulated are six tasks and the six schemes named in benchmarks/support/frontier/cells.py; with `--simulated` all tasks
+and every scheme that `testbed simulate --gradients` can do. All of a task's runs of one seed begin with the same model
+and data and take the same number of steps. All-reduce's loss is simulated, for it does not depend on the network; its
+time is its steps times a round's measured time, as a star has it (one server at the median place, one key: MXNet) and
+as packing does.
+
+Cells are kept in runs/benchmark-frontier.json and not measured again: `--seconds 600` begins none later. A figure of
+bytes against loss is written beside. It needs `make documentation`.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from benchmarks.support.campaign import Campaign, without_curves
+from benchmarks.support.frontier.cells import (
+    EMULATED,
+    EMULATED_TASKS,
+    QUICK_STEPS,
+    SCHEMES,
+    STEPS,
+    TASKS,
+    Cell,
+    Task,
+    emulated,
+    simulated,
+)
+from benchmarks.support.frontier.measure import able, measure
+from benchmarks.support.frontier.tables import compared, draw, figures, table
+from benchmarks.support.options import Options
+from benchmarks.support.table import progress, show
+from testbed.run.directory import RUNS
+from testbed.schemes import SCHEMES as REGISTRY
+
+KEPT = RUNS / "benchmark-frontier.json"
+SEEDS, SIMULATED_SEEDS = 3, 5
+
+
+def main() -> int:
+    """Measure what is missing and show all; the exit code."""
+    parser = Options(__doc__)
+    parser.add_campaign(SEEDS, quick=1)
+    parser.add_argument("--simulated", action="store_true", help="simulate all tasks, instead of emulating six")
+    parser.add_argument("--task", action="append", choices=[task.name for task in TASKS], help="only this one")
+    parser.add_argument("--scheme", action="append", choices=SCHEMES, help="only this one, beside all-reduce")
+    parser.add_argument("--steps", type=int, help=f"of the fastest member (default {STEPS}, --quick {QUICK_STEPS})")
+    parser.add_argument("--kept", type=Path, default=KEPT, help="where figures are kept")
+    parser.add_argument("--show", action="store_true", help="measure nothing")
+    args = parser.parse()
+    steps = args.steps or (QUICK_STEPS if args.quick else STEPS)
+    seeds = SIMULATED_SEEDS if args.simulated and args.seeds == SEEDS else args.seeds
+    tasks = chosen_tasks(args.task, args.simulated, args.quick)
+    schemes = chosen_schemes(args.scheme, args.simulated, tasks[0], steps)
+    cells = (simulated if args.simulated else emulated)(tasks, schemes, seeds, steps)
+    campaign = Campaign(args.kept)
+    if not args.show:
+        campaign.measure(cells, measure, forks=args.forks, most=args.cells, seconds=args.seconds)
+    found = campaign.read()
+    by_task = {
+        task: ones
+        for task in tasks
+        if (ones := [its for name in schemes if (its := compared(found, task, name, seeds, steps, args.simulated))])
+    }
+    if by_task:
+        draw({task.name: ones for task, ones in by_task.items()}, args.kept.with_suffix(".svg"))
+    value = {
+        "repeats": max((one.seeds for ones in by_task.values() for one in ones), default=0),
+        "steps": steps,
+        "tasks": {task.name: figures(ones) for task, ones in by_task.items()},
+        "runs": without_curves(found),
+    }
+    show([table(ones, task, steps, args.simulated) for task, ones in by_task.items()], value, as_json=args.json)
+    return 0
+
+
+def chosen_tasks(names: list[str] | None, in_simulation: bool, quick: bool) -> list[Task]:
+    """The tasks asked for; all of those that are measured this way, or the first, where none is."""
+    if names:
+        return [task for task in TASKS if task.name in names]
+    return list(TASKS if in_simulation else EMULATED_TASKS)[: 1 if quick else None]
+
+
+def chosen_schemes(names: list[str] | None, in_simulation: bool, task: Task, steps: int) -> list[str]:
+    """Of the schemes asked for, or of all, those that there are, and that can be simulated where they are to be."""
+    taken = []
+    for name in names or (SCHEMES if in_simulation else EMULATED):
+        strategy = SCHEMES[name].sync["strategy"]
+        why = None if strategy in REGISTRY else f"there is no scheme {strategy}"
+        if why is None and in_simulation:
+            why = able(Cell(task, name, 1, True, steps))
+        if why is None:
+            taken.append(name)
+        else:
+            progress(f"left out: {name}: {why}")
+    return taken
+
+
+if __name__ == "__main__":
+    sys.exit(main())

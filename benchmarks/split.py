@@ -1,0 +1,110 @@
+"""Is a link that is cut, between two hosts, the link that it is on one? The grid of `benchmarks.fidelity` across a cut,
+beside the same link uncut, at the same MTU and in the same run.
+
+    source --- router ==== VXLAN over the hosts' network, 2 ms one way ==== router --- target     cut
+    source --- router ==== veth ============================================ router --- target     uncut
+
+Hosts are pretended: a network namespace each, on the same processors. Their network has no rate of its own; its round
+trip is measured, and half of it is taken off each declared delay. Tolerances are those of the verdict, for both.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from itertools import product
+
+from benchmarks.support.cut_link import CutLink, UncutLink
+from benchmarks.support.fidelity.cells import Cell, Figure, Result, measure
+from benchmarks.support.options import Options
+from benchmarks.support.table import Table, progress, show
+from testbed.run.verdict import RATE_TOLERANCE, RTT_TOLERANCE_S
+
+ONE_WAY_S = 2e-3
+RATES_MBPS = (0.5, 5, 50, 200)
+#: The least is more than the hosts' network takes there and back; less is refused.
+RTTS_MS = (6, 20, 100, 300)
+LOSSES_PCT = (0, 1)
+QUICK = (Cell(0.5, 20, 0), Cell(50, 6, 0), Cell(200, 100, 0), Cell(5, 100, 1), Cell(50, 20, 1))
+
+
+def main() -> int:
+    parser = Options(__doc__)
+    parser.add_argument("--rates", type=float, nargs="+", choices=RATES_MBPS, help="only cells with these, in Mbit/s")
+    args = parser.parse()
+    cells = QUICK if args.quick else [Cell(*values) for values in product(RATES_MBPS, RTTS_MS, LOSSES_PCT)]
+    # Those with loss come last: from the first on, workers send single frames.
+    chosen = sorted((cell for cell in cells if args.rates is None or cell.rate_mbps in args.rates), key=_losing)
+    results: list[tuple[Result, Result]] = []
+    with CutLink(chosen[0].state, ONE_WAY_S) as cut, UncutLink(chosen[0].state) as uncut:
+        backend = cut.backend
+        (floor_s,) = (cut.underlay.floor_s(pair) for pair in cut.underlay.round_trips)
+        progress(f"one way between the hosts: {floor_s * 1e3:.3f} ms, MTU {cut.mtu}")
+        for number, cell in enumerate(chosen, start=1):
+            found = []
+            for subject in (cut, uncut):
+                subject.change(cell.state)
+                found.append(measure(subject, cell, backend))
+            results.append((found[0], found[1]))
+            said = "; ".join(f"{one.subject} {', '.join(map(str, one.figures.values()))}" for one in found)
+            progress(f"{number} of {len(chosen)}, {cell}: {said}")
+        figures = {
+            "cells": [one.values() for pair in results for one in pair],
+            "within": {name: _within(results, at) for at, name in enumerate(("cut", "uncut"))},
+            "goodput_ratios": {str(mine.cell): ratio for mine, other in results if (ratio := _ratio(mine, other))},
+            "floor_s": floor_s,
+            "mtu": cut.mtu,
+            "repeats": 1,
+        }
+    show([_table(results, backend, floor_s)], figures, as_json=args.json, backend=backend)
+    return 0
+
+
+def _losing(cell: Cell) -> float:
+    return cell.loss_pct
+
+
+def _within(results: Sequence[tuple[Result, Result]], at: int) -> str:
+    own = [pair[at] for pair in results]
+    beyond = sum(not result.carried for result in own)
+    return f"{sum(result.within for result in own)} of {len(own)}" + (f", {beyond} beyond this host" if beyond else "")
+
+
+def _ratio(cut: Result, uncut: Result) -> float | None:
+    """What the cut link carries, relative to the uncut one."""
+    if cut.rate.error is None or uncut.rate.error is None:
+        return None
+    return (1 + cut.rate.error) / (1 + uncut.rate.error)
+
+
+def _table(results: Sequence[tuple[Result, Result]], backend: str, floor_s: float) -> Table:
+    rows = [
+        [
+            str(cut.cell),
+            *map(_text, (cut.rate, cut.rtt, cut.loss, uncut.rate, uncut.rtt, uncut.loss)),
+            f"{ratio:.4f}" if (ratio := _ratio(cut, uncut)) else "",
+        ]
+        for cut, uncut in results
+    ]
+    columns = ["asked", "cut: rate", "round trip", "lost", "uncut: rate", "round trip", "lost", "cut / uncut"]
+    title = (
+        f"A link across two hosts {floor_s * 1e3:.2f} ms apart: rate within {RATE_TOLERANCE[backend]:.0%}, round trip "
+        f"within {RTT_TOLERANCE_S[backend] * 1e3:g} ms, loss in its 99 % interval; ! is outside"
+    )
+    notes = [f"within tolerance: cut {_within(results, 0)}, uncut {_within(results, 1)}"]
+    notes += [
+        f"{one.subject}, {one.cell}: {name} {figure.text}: {figure.reason or 'unexplained'}"
+        for pair in results
+        for one in pair
+        for name, figure in one.figures.items()
+        if not figure.within
+    ]
+    return Table(title, columns, rows, notes)
+
+
+def _text(figure: Figure | None) -> str:
+    return "" if figure is None else str(figure)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

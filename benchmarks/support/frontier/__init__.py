@@ -1,0 +1,1 @@
+"""What `benchmarks.frontier` measures, and how it is shown."""

@@ -1,0 +1,96 @@
+"""A cell of `benchmarks.frontier`: its run, emulated or simulated, and what its records say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from statistics import mean
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from rich.console import Console
+
+from benchmarks.support.campaign import is_late, load, run_of
+from benchmarks.support.forkserver import ForkServer
+from benchmarks.support.frontier.cells import STAR, Cell
+from benchmarks.support.netstorm import served
+from testbed.run.conclude import conclude
+from testbed.run.directory import RunDirectory
+from testbed.run.display import Display
+from testbed.run.view import declared_view
+from testbed.simulation.able import check_able
+from testbed.simulation.training import train
+from testbed.spec.errors import SpecError
+from testbed.spec.experiment import Experiment
+from testbed.telemetry.store import read_records
+
+
+def measure(cell: Cell, server: ForkServer | None) -> dict[str, Any]:
+    """Run a cell; its figures."""
+    with TemporaryDirectory() as folder, closing(RunDirectory("benchmark-frontier")) as directory:
+        experiment = experiment_of(cell, Path(folder))
+        if cell.simulated:
+            # What is only timed learns nothing.
+            outcome = train(experiment, directory, Display(Console(quiet=True)), gradients=not cell.timed)
+        else:
+            outcome = run_of(experiment, directory, server).execute()
+        verdict = conclude(experiment, directory, outcome)
+    judged = {"verdict": verdict["verdict"], "reasons": verdict["reasons"]}
+    return {**figures_of(directory.path, experiment), **judged, "containers": not cell.simulated and server is None}
+
+
+def experiment_of(cell: Cell, folder: Path) -> Experiment:
+    """The cell's experiment, its file in `folder`; a star's server stands at the median place."""
+    if cell.its is not STAR:
+        return load(cell.experiment(), folder)
+    experiment = load(cell.experiment(), folder)
+    view = declared_view(experiment.topology, experiment.spec.round_bytes)
+    seconds = served("one", view)
+    server = sorted(seconds, key=seconds.__getitem__)[len(seconds) // 2]
+    return load(cell.experiment({"options": {"keys": "one", "server": server}}), folder)
+
+
+def able(cell: Cell) -> str | None:
+    """Why a cell can't be simulated; None where it can."""
+    with TemporaryDirectory() as folder:
+        try:
+            check_able(experiment_of(cell, Path(folder)), gradients=True)
+        except SpecError as error:
+            return str(error).splitlines()[0].partition(": ")[2]
+    return None
+
+
+def figures_of(directory: Path, experiment: Experiment) -> dict[str, Any]:
+    """What a run's records say. `curve` has (seconds, loss over the held-out samples, the worst site's), from when the
+    first member began; `round_s` is a round's time without the first; bytes are what a member sent and received: the
+    mean of all, and of the one with the most.
+
+    What members of a reduction evaluate is what a round came to; without a centre, what an iteration began with, whose
+    report is of its end.
+    """
+    at = "finished_s" if experiment.spec.sync.scheme.exchange == "all-reduce" else "started_s"
+    reports = sorted(read_records(directory / "rounds.jsonl"), key=lambda report: float(report["finished_s"]))
+    began = min(report["started_s"] for report in reports)
+    declared = {worker.name: experiment.spec.compute.step_seconds(worker) for worker in experiment.topology.workers}
+    learned = [(report[at] - began, report["metrics"]) for report in reports]
+    moved: dict[str, int] = dict.fromkeys(declared, 0)
+    ends: dict[int, float] = {}
+    for report in reports:
+        moved[report["member"]] += report["sent_bytes"] + report["received_bytes"]
+        ends[report["round"]] = report["finished_s"]
+    rounds = max(ends)
+    return {
+        "curve": [(at_s, its["test_loss"], its["worst_test_loss"]) for at_s, its in learned if its.get("test_loss")],
+        "rounds": rounds,
+        "round_s": (ends[rounds] - ends[1]) / (rounds - 1),
+        "mean_bytes": mean(moved.values()),
+        "most_bytes": max(moved.values()),
+        "seconds": reports[-1]["finished_s"] - began,
+        "late": mean(is_late(report, declared[report["member"]]) for report in reports),
+    }
+
+
+def loss_of(figures: Mapping[str, Any]) -> float:
+    """The last evaluation's."""
+    return float(figures["curve"][-1][1])

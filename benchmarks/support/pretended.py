@@ -1,0 +1,87 @@
+"""Hosts that are pretended: a network namespace each, joined by a network of their own whose delay is ours to say.
+
+    north (namespace)            between (namespace)          south (namespace)
+    eth0 10.77.0.1 --------------- a bridge ------------------- eth0 10.77.0.2
+    shaped: one way                                             shaped: one way
+
+They share this machine's kernel, processors and clocks. What is tried with them is whether parts of a network find each
+other over a network between hosts, not what more processors bring.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from ipaddress import IPv4Address, IPv4Interface
+from types import TracebackType
+from typing import Self
+
+from testbed.emulation import device
+from testbed.emulation.namespace import Namespace
+from testbed.emulation.netlink import Netlink
+from testbed.emulation.shaping import Port, open_shaper
+from testbed.link import LinkState, Queue
+from testbed.scaleout.placing import Pair
+
+#: No host carries as much.
+NO_LIMIT_BPS = 50e9
+LOOPBACK = 1
+
+
+class PretendedHosts:
+    """A context manager: `names` are there while it is entered, `one_way_s` apart. Without a delay nothing shapes
+    their network."""
+
+    def __init__(self, names: Sequence[str], one_way_s: float = 0.0, mtu: int = 1500) -> None:
+        self.names = tuple(names)
+        self.addresses = {name: IPv4Address(f"10.77.0.{number}") for number, name in enumerate(names, start=1)}
+        self.mtu = mtu
+        self._one_way_s = one_way_s
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            self.namespaces = {name: self._namespace(stack) for name in self.names}
+            between = self._namespace(stack)
+            middle = Netlink(between.path)
+            stack.callback(middle.close)
+            middle.apply(device.bridge("between"))
+            bridge = middle.index("between")
+            middle.apply(device.mtu(bridge, self.mtu), device.up(bridge))
+            for name, namespace in self.namespaces.items():
+                host = Netlink(namespace.path)
+                middle.apply(device.veth(name, None, "eth0", None, namespace.pid))
+                port, card = middle.index(name), host.index("eth0")
+                middle.apply(device.mtu(port, self.mtu), device.plugged(port, bridge), device.up(port))
+                own = IPv4Interface((int(self.addresses[name]), 24))
+                host.apply(device.mtu(card, self.mtu), device.address(card, own), device.up(card), device.up(LOOPBACK))
+                host.close()
+            if self._one_way_s:
+                self._shaper = stack.enter_context(open_shaper())
+                ports = {name: Port(name, namespace.path, "eth0") for name, namespace in self.namespaces.items()}
+                self._shaper.attach({port: self._state(self._one_way_s) for port in ports.values()})
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def slow_down(self, one_way_s: float) -> None:
+        """Another delay between all of them."""
+        self._shaper.apply({name: self._state(one_way_s) for name in self.names})
+
+    def pairs(self) -> list[Pair]:
+        """Each two of them."""
+        return [frozenset((a, b)) for at, a in enumerate(self.names) for b in self.names[at + 1 :]]
+
+    @staticmethod
+    def _state(one_way_s: float) -> LinkState:
+        return LinkState(NO_LIMIT_BPS, one_way_s, queue=Queue(64e6, "bytes"))
+
+    @staticmethod
+    def _namespace(stack: ExitStack) -> Namespace:
+        made = Namespace()
+        stack.callback(made.close)
+        return made

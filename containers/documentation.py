@@ -1,0 +1,83 @@
+"""Writes the documentation that Debian's packages hold as one English text, which models of characters learn from.
+
+    python containers/documentation.py DIRECTORY
+
+`text.txt`: ASCII, the sources of the pages of PACKAGES one after the other, in the order of their paths. What is not
+printable ASCII or a new line is left out.
+`documentation.json`: `{"sha256", "characters", "packages": {name: {"version", "licence"}}}` of that text.
+
+Packages are downloaded from the Debian mirror that apt knows and unpacked, not installed. A mirror's newer version of
+a package may have another text: its SHA-256 is in the manifest of every run that learned from it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+#: What text is made of: new lines and what can be printed.
+ALPHABET = frozenset("\n" + "".join(map(chr, range(ord(" "), ord("~") + 1))))
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """Where a package has sources of pages, and under which licence, as its `copyright` says."""
+
+    name: str
+    pages: str
+    licence: str
+
+
+#: 11.0 and 2.9 million characters in Debian 12.
+PACKAGES = (
+    Package("python3.11-doc", "usr/share/doc/python3.11/html/_sources/**/*.rst.txt", "PSF-2.0, code samples also 0BSD"),
+    Package("git-doc", "usr/share/doc/git-doc/**/*.txt", "GPL-2.0-only"),
+)
+
+
+def prepare(directory: Path) -> None:
+    """Write both files into a directory, which is made if need be; SystemExit with the remedy where apt can't help."""
+    parts, packages = [], {}
+    with tempfile.TemporaryDirectory() as scratch:
+        for package in PACKAGES:
+            unpacked = Path(scratch) / package.name
+            archive = _downloaded(package.name, Path(scratch))
+            _run(["dpkg-deb", "--extract", str(archive), str(unpacked)])
+            version = _run(["dpkg-deb", "--field", str(archive), "Version"]).strip()
+            pages = sorted(path for path in unpacked.glob(package.pages) if path.is_file())
+            if not pages:
+                raise SystemExit(f"{package.name} {version} has no {package.pages}: take Debian 12's (bookworm)")
+            parts += [page.read_text(encoding="utf-8", errors="ignore") for page in pages]
+            packages[package.name] = {"version": version, "licence": package.licence}
+    text = "\n".join("".join(filter(ALPHABET.__contains__, part)) for part in parts).encode("ascii")
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "text.txt").write_bytes(text)
+    index = {"sha256": hashlib.sha256(text).hexdigest(), "characters": len(text), "packages": packages}
+    (directory / "documentation.json").write_text(json.dumps(index, indent=1) + "\n")
+
+
+def _downloaded(package: str, folder: Path) -> Path:
+    """The package's file, which apt checks against its index."""
+    folder.chmod(0o755)  # apt downloads as a user of its own
+    _run(["apt-get", "download", "--quiet", package], folder)
+    (archive,) = folder.glob(f"{package}_*.deb")
+    return archive
+
+
+def _run(words: list[str], folder: Path | None = None) -> str:
+    try:
+        return subprocess.run(words, cwd=folder, check=True, capture_output=True, text=True).stdout
+    except FileNotFoundError:
+        raise SystemExit(f"there is no {words[0]} here: the documentation is that of Debian 12's packages") from None
+    except subprocess.CalledProcessError as error:
+        remedy = "see that this machine is a Debian 12 that reaches its mirror, and run `apt-get update`"
+        raise SystemExit(f"`{' '.join(words)}` failed: {error.stderr.strip()}\n{remedy}") from None
+
+
+if __name__ == "__main__":
+    prepare(Path(sys.argv[1]))

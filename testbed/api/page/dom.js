@@ -1,0 +1,29 @@
+// What several views do with elements.
+
+export const at = id => document.getElementById(id);
+
+/** An element with a text. */
+export const element = (tag, text = "", kind = "") =>
+  Object.assign(document.createElement(tag), { textContent: text, className: kind });
+
+/** Write a text where it differs, so that what is the same is not drawn anew. */
+export function write(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}
+
+/** `work`, called at most once in so many milliseconds, and at last with what it was last asked for. */
+export function paced(work, apart) {
+  let waiting = null, timer = null;
+  const go = () => {
+    timer = null;
+    if (waiting === null) return;
+    const asked = waiting;
+    waiting = null;
+    timer = setTimeout(go, apart);
+    work(...asked);
+  };
+  return (...asked) => {
+    waiting = asked;
+    if (timer === null) go();
+  };
+}

@@ -1,0 +1,65 @@
+// At the top: what this page is of, and how it stands in figures.
+
+import { at, element, write } from "./dom.js";
+import { planInForce } from "./state.js";
+import { total } from "./use.js";
+import { clock, rate, seconds } from "./units.js";
+
+export function tellFacts(state, elapsed_s) {
+  const { network } = state;
+  document.title = network.name;
+  write(at("title"), network.name);
+  const kinds = { network: "a network that is up", run: "a run that goes on", recording: "a run that is over" };
+  const held = network.replay.paused ? ", its traces held" : "";
+  write(at("facts"), `${kinds[network.kind]}${held} · topology ${network.topology} · ${network.backend} shaping`);
+  tellFigures(state.training?.rounds ? ofTraining(state, elapsed_s) : ofNetwork(state, elapsed_s));
+}
+
+function ofTraining(state, elapsed_s) {
+  const { round, rounds, round_seconds, metrics = {} } = state.training;
+  const { epoch, plan } = planInForce(state) ?? {};
+  const policy = state.training.policy ?? plan?.policy; // a recording does not say who chose
+  const took = round_seconds ?? Object.values(state.rounds ?? {}).at(-1)?.seconds;
+  return [
+    ["time", clock(elapsed_s)],
+    ["round", round ?? 0, `of ${rounds}`],
+    ["last round", seconds(took)],
+    ["loss", metrics.loss?.toFixed(3) ?? "–"],
+    ["accuracy", metrics.accuracy == null ? "–" : `${(100 * metrics.accuracy).toFixed(1)} %`],
+    plan ? ["plan", plan.policy, plan.policy === policy ? epoch : `${epoch}, by ${policy}`] : ["plan", "–"],
+    ["over all links", rate(total())],
+  ];
+}
+
+function ofNetwork(state, elapsed_s) {
+  const links = Object.values(state.links ?? {}), down = links.filter(link => !link.up).length;
+  const workers = Object.values(state.hosts ?? {}).filter(host => host.kind === "worker").length;
+  return [
+    ["time", clock(elapsed_s)],
+    ["sites", Object.keys(state.sites ?? {}).length],
+    ["workers", workers],
+    ["links", links.length, down ? `${down} down` : "all up"],
+    ["over all links", rate(total())],
+  ];
+}
+
+function tellFigures(figures) {
+  const boxes = d3.select("#figures").selectAll("div").data(figures).join(enter => {
+    const box = enter.append("div");
+    box.append("dt");
+    box.append("dd").append("span");
+    box.select("dd").append("small");
+    return box;
+  }).nodes();
+  figures.forEach(([term, value, more = ""], place) => {
+    const [name, said] = boxes[place].children;
+    write(name, term);
+    write(said.firstChild, String(value));
+    write(said.lastChild, more && ` ${more}`);
+  });
+}
+
+/** Text that tells of a state before there is any. */
+export function tellNothing(text) {
+  at("facts").replaceChildren(element("span", text));
+}

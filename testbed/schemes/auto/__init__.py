@@ -1,0 +1,36 @@
+"""The scheme that the controller chooses, live: gradients, or local steps with their merge and codec.
+
+Members begin with gradients. What they do from a round on stands in the plan that it goes by, so that a change of
+scheme is a swap as any other. `docs/conductor.md` has how the controller chooses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from testbed.schemes.options import Misfit, Options
+from testbed.schemes.scheme import Scheme
+
+
+@dataclass(frozen=True)
+class AutoOptions(Options):
+    """None: what there is to choose, the controller chooses. An experiment's `rounds` count steps here."""
+
+    def check_plan(self, policy: str, policy_options: Mapping[str, Any], codec: str) -> None:
+        super().check_plan(policy, policy_options, codec)
+        if codec != "fp32":
+            raise Misfit("codec", "the controller chooses it", "leave it out, or the `strategy` that is to have it")
+        if policy == "cpn":
+            raise Misfit("policy", "its plans have local steps and groups of their own", "`policy: auto`")
+
+
+SCHEME = Scheme(
+    name="auto",
+    options=AutoOptions,
+    exchange="all-reduce",
+    planned=True,
+    conducted=True,
+    source="ours: docs/conductor.md",
+)

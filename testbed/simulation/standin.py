@@ -1,0 +1,77 @@
+"""Members that learn nothing: what rounds they ask for, and when, is found out from a small model in their place.
+
+Members of one assignment do the same, so one of them stands in for all.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import replace
+
+import torch
+
+from testbed.plan import Plan
+from testbed.protocol import Job
+from testbed.simulation.activity import Activity, Deed, EndStep, MeanHeld
+from testbed.simulation.payload import Payload, typical
+from testbed.simulation.training_thread import TrainingThread
+from testbed.worker.learner import Synthetic
+from testbed.workload import Workload
+
+#: Elements of the model at most: enough that a share of 0.005 of them is one within 0.2 %.
+MOST_ELEMENTS = 65_536
+
+
+class StandIns:
+    """A member for all of its assignment, of which each mean is what it gave itself."""
+
+    def __init__(self, jobs: Mapping[str, Job], elements: int, plan: Callable[[], Plan]) -> None:
+        torch.set_num_threads(1)
+        few = min(elements, MOST_ELEMENTS)
+        self._larger = elements / few
+        self._for: dict[str, str] = {}
+        self._members: dict[str, TrainingThread] = {}
+        for name, job in jobs.items():
+            kind = json.dumps(job.assignment, default=list)
+            if kind not in self._members:
+                work = Workload.from_json(job.workload)
+                work = replace(work, model="synthetic", parameters=few, optimizer="sgd")
+                model = Synthetic(work, torch.device("cpu"))
+                self._members[kind] = TrainingThread(name, job, plan, model)
+            self._for[name] = kind
+
+    def activities(self) -> dict[str, Activity]:
+        activities = {kind: _silent(member.activity()) for kind, member in self._members.items()}
+        return {name: activities[kind] for name, kind in self._for.items()}
+
+    def reduce(self, number: int, plan: Plan) -> Payload:
+        given = next(iter(self._members.values())).given
+        elements = max(round(given.values.numel() * self._larger), 1)
+        return Payload(4 * elements) if given.residual is None else typical(plan, number, elements)
+
+    def go_on(self, mean: MeanHeld) -> None:
+        for member in self._members.values():
+            member.go_on(mean)
+
+    def digest(self, member: str) -> str:
+        return ""
+
+    def close(self) -> None:
+        """Nobody is needed any more."""
+        for member in self._members.values():
+            member.close()
+
+
+def _silent(activity: Activity) -> Activity:
+    """The same without what a member would have to say of its model."""
+    deeds: tuple[Deed, ...] = tuple(EndStep({}) if isinstance(deed, EndStep) else deed for deed in activity.deeds)
+    return replace(activity, deeds=deeds)
+
+
+@contextmanager
+def standing_in(jobs: Mapping[str, Job], elements: int, plan: Callable[[], Plan]) -> Iterator[StandIns]:
+    """Those for the members of these jobs, while inside."""
+    with closing(StandIns(jobs, elements, plan)) as learning:
+        yield learning

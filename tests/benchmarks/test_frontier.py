@@ -1,0 +1,84 @@
+"""The frontier benchmark's cells, and what it makes of their figures."""
+
+from __future__ import annotations
+
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.frontier import chosen_schemes
+from benchmarks.support.frontier import cells
+from benchmarks.support.frontier.cells import EMULATED, EMULATED_TASKS, SCHEMES, STEPS, TASKS, TIMED_ROUNDS, Cell
+from benchmarks.support.frontier.measure import experiment_of
+from benchmarks.support.frontier.tables import compared, draw, seconds_to, table
+from testbed.schemes import SCHEMES as REGISTRY
+
+pytestmark = pytest.mark.unit
+
+TASK = EMULATED_TASKS[0]
+KNOWN = [name for name, scheme in SCHEMES.items() if scheme.sync["strategy"] in REGISTRY]
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_every_scheme_is_an_experiment_of_as_many_steps(name: str, tmp_path: Path) -> None:
+    for task in TASKS:
+        spec = experiment_of(Cell(task, name, 3, False, STEPS), tmp_path).spec
+        assert spec.own_train.rounds * max(spec.sync.own.local_steps, SCHEMES[name].steps) == STEPS
+        assert spec.own_train.partition.kind == ("iid" if task.alpha == inf else "dirichlet")
+
+
+def test_a_star_is_as_mxnet_runs_it_at_its_median_place(tmp_path: Path) -> None:
+    spec = experiment_of(Cell(TASK, "star", 1, True, STEPS, timed=True), tmp_path).spec
+    assert spec.sync.options["keys"] == "one" and spec.sync.options["server"].endswith("-w0")
+    assert spec.own_train.rounds == TIMED_ROUNDS
+
+
+def test_emulated_are_six_tasks_and_six_schemes_beside_both_references() -> None:
+    found = cells.emulated(EMULATED_TASKS, list(EMULATED), 3, STEPS)
+    assert len(EMULATED_TASKS) == len(EMULATED) == 6
+    assert len({cell.key for cell in found}) == len(found) == 6 * 3 * (6 + 2 + 1)
+
+
+def test_what_the_registry_lacks_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.frontier.REGISTRY", {"diloco": None})
+    assert chosen_schemes(None, False, TASK, STEPS) == ["diloco"]
+
+
+def figures(losses: list[float], sent: float, round_s: float = 1.0) -> dict[str, Any]:
+    """Of a run that evaluated each 10 s."""
+    curve = [(10.0 * (number + 1), loss, 2 * loss) for number, loss in enumerate(losses)]
+    its = {"mean_bytes": sent, "most_bytes": 3 * sent, "round_s": round_s, "verdict": "trusted"}
+    return {"curve": curve, **its}
+
+
+def test_loss_bytes_and_time_against_all_reduce(tmp_path: Path) -> None:
+    def key(name: str, seed: int, simulated: bool = False, timed: bool = False) -> str:
+        return Cell(TASK, name, seed, simulated, 100, timed).key
+
+    found = {}
+    for seed in (1, 2):
+        found[key("all-reduce", seed, simulated=True)] = figures([3.0, 2.0], 1.0)
+        found[key("packing", seed, timed=True)] = figures([], TIMED_ROUNDS * 50.0, 2.0)
+        found[key("star", seed, timed=True)] = figures([], TIMED_ROUNDS * 50.0, 20.0)
+        found[key("diloco", seed)] = figures([2.5, 2.05, 2.02], 10.0)
+    found[key("muloco", 1)] = figures([2.5, 2.1], 5.0)
+    one = compared(found, TASK, "diloco", 3, 100, simulated=False)
+    assert one is not None and one.seeds == one.reached == 2 and one.suspect == 0
+    assert one.loss.value == pytest.approx(1.01) and one.worst.value == pytest.approx(1.01)
+    assert one.fewer.value == pytest.approx(500) and one.fewer_most.value == pytest.approx(500)
+    star, packing = one.sooner["star"], one.sooner["packing"]
+    assert star is not None and packing is not None and one.seconds == 30.0
+    assert star.value == pytest.approx(2000 / 30) and packing.value == pytest.approx(200 / 30)
+    never = compared(found, TASK, "muloco", 3, 100, simulated=False)
+    assert never is not None and (never.reached, never.seconds, never.sooner["star"]) == (0, None, None)
+    assert compared(found, TASK, "hybrid", 3, 100, simulated=False) is None
+    assert "0/1" in table([one, never], TASK, 100, simulated=False).rows[1]
+    draw({TASK.name: [one, never]}, tmp_path / "figure.svg")
+    assert "muloco" in (tmp_path / "figure.svg").read_text()
+
+
+def test_a_loss_is_reached_when_it_is_first_as_low() -> None:
+    run = figures([2.0, 1.0, 1.5], 1.0)
+    assert seconds_to(1.2, run) == 20.0 and seconds_to(0.5, run) is None

@@ -1,0 +1,128 @@
+"""The documentation's pictures of the page, made of a run that is over: `python -m tests.page.pictures runs/latest`.
+
+docs/page.webp        the page as it plays the run, which moves
+docs/page-dark.png    one moment of it in dark, docs/page-phone.png on a phone
+docs/report.png       the head of its report
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import io
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from PIL import Image
+
+from tests.page.browser import Browser, Tab
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+WIDE, PHONE = (1360, 1200), (390, 844)
+
+#: The moving picture: so many moments of the run, each shown for so long; the last one for longer.
+MOMENTS, MOMENT_MS, LAST_MS = 48, 250, 2500
+#: Its width in print, and how well it is kept: under a megabyte.
+WIDTH, QUALITY = 1000, 62
+
+#: Charts and lists are drawn at most so much later than the map.
+TOLD = "new Promise(done => setTimeout(done, 450))"
+
+#: The scrubber, moved to a part of its way.
+MOVE = """{
+  const scrubber = document.getElementById("scrubber");
+  scrubber.value = scrubber.max * PART;
+  scrubber.dispatchEvent(new Event("input"));
+}"""
+
+#: The moment that stands for the run where there is one picture: while a link had dropped, in the quickstart.
+STANDS_FOR = 0.3
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path, help="a run's directory, such as runs/latest")
+    parser.add_argument("--link", default="washington->london", help="the link that is chosen")
+    parser.add_argument("--out", type=Path, default=DOCS, metavar="FOLDER")
+    args = parser.parse_args()
+    with Browser() as browser:
+        with viewed(args.run) as page:
+            tab = opened(browser, page, args.link, WIDE, "light")
+            save_moving([moment(tab, place / (MOMENTS - 1)) for place in range(MOMENTS)], args.out / "page.webp")
+            tab = opened(browser, page, args.link, WIDE, "dark")
+            moment(tab, STANDS_FOR).save(args.out / "page-dark.png", optimize=True)
+            tab = opened(browser, page, args.link, PHONE, "light")
+            moment(tab, STANDS_FOR).save(args.out / "page-phone.png", optimize=True)
+        tab = browser.tab()
+        tab.resize(*WIDE)
+        tab.open(f"file://{(args.run / 'report.html').resolve()}")
+        tab.until("document.readyState === 'complete'")
+        picture(tab).save(args.out / "report.png", optimize=True)
+    for file in ("page.webp", "page-dark.png", "page-phone.png", "report.png"):
+        print(f"{args.out / file}: {(args.out / file).stat().st_size / 1e3:.0f} kB")
+    return 0
+
+
+@contextmanager
+def viewed(run: Path) -> Iterator[str]:
+    """The address of the page that `testbed view` shows of a run."""
+    command = [sys.executable, "-m", "testbed", "view", str(run)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as viewer:
+        try:
+            assert viewer.stdout is not None
+            found = re.search(r"page: (\S+\.html)", viewer.stdout.readline())
+            assert found, "the command did not say where its page is"
+            yield f"file://{found[1]}"
+        finally:
+            viewer.terminate()
+
+
+def opened(browser: Browser, page: str, link: str, size: tuple[int, int], scheme: str) -> Tab:
+    """A tab with the page, drawn, with a link chosen."""
+    tab = browser.tab()
+    tab.prefer(scheme)
+    tab.resize(*size)
+    tab.open(page)
+    tab.until("document.querySelector('#map .link') && document.getElementById('scrubber')?.value > 0")
+    tab.value(f"document.querySelector('[data-link=\"{link}\"]').dispatchEvent(new MouseEvent('click'))")
+    return tab
+
+
+def moment(tab: Tab, part: float) -> Image.Image:
+    """The page at a part of the run's time."""
+    tab.value(MOVE.replace("PART", str(part)))
+    tab.value(TOLD)
+    return picture(tab)
+
+
+def picture(tab: Tab) -> Image.Image:
+    """What is on the screen."""
+    tab.do("Page.bringToFront")
+    shot = base64.b64decode(tab.do("Page.captureScreenshot", format="png")["data"])
+    return Image.open(io.BytesIO(shot)).convert("RGB")
+
+
+def save_moving(pictures: list[Image.Image], file: Path) -> None:
+    """One after the other, over and over."""
+    height = round(WIDTH * pictures[0].height / pictures[0].width)
+    first, *others = (one.resize((WIDTH, height), Image.Resampling.LANCZOS) for one in pictures)
+    durations = [MOMENT_MS] * (len(pictures) - 1) + [LAST_MS]
+    first.save(
+        file,
+        save_all=True,
+        append_images=others,
+        duration=durations,
+        loop=0,
+        quality=QUALITY,
+        method=4,
+        minimize_size=True,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

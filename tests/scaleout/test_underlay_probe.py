@@ -1,0 +1,48 @@
+"""Probes over a real network between two pretended hosts."""
+
+from __future__ import annotations
+
+import socket
+import struct
+
+import pytest
+
+from benchmarks.support.pretended import PretendedHosts
+from testbed.emulation.namespace import inside
+from testbed.scaleout.clock import estimate
+from testbed.scaleout.underlay_probe import PROBE_PORT, Echo, measure, path_mtu
+
+pytestmark = pytest.mark.privileged
+
+TOKEN = b"0123456789abcdef"
+
+
+def test_who_has_the_token_learns_the_way_and_the_clock_and_nobody_else_is_answered() -> None:
+    with PretendedHosts(["north", "south"], one_way_s=2e-3) as hosts:
+        north, south = (hosts.namespaces[name].path for name in hosts.names)
+        with Echo(hosts.addresses["south"], TOKEN, south):
+            found = measure({"south": hosts.addresses["south"]}, TOKEN, north)["south"]
+            refused = measure({"south": hosts.addresses["south"]}, b"another token 16", north)["south"]
+            silent = inside(north, lambda: _answers_to(str(hosts.addresses["south"]), b"short"))
+        assert path_mtu(hosts.addresses["south"], north) == 1500
+    assert found.least_round_trip_s is not None
+    # Shaped on both ends, and never early; the least of 250 is late by the shaping processes' own time.
+    assert 4e-3 <= found.least_round_trip_s < 5e-3
+    assert len(found.samples) > 200
+    clock = estimate(found.samples)
+    assert abs(clock.offset_s) <= clock.bound_s, "they have one clock, since they are one machine"
+    assert refused.samples == ()
+    assert not silent
+
+
+def _answers_to(address: str, said: bytes) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.settimeout(0.3)
+        for data in (said, said + struct.pack("!Q", 1) * 4):
+            probe.sendto(data, (address, PROBE_PORT))
+            try:
+                probe.recv(100)
+            except TimeoutError:
+                continue
+            return True
+    return False

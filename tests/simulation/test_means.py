@@ -1,0 +1,99 @@
+"""Means in one process, against those of members over sockets."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from testbed import sync
+from testbed.plan import Plan
+from testbed.simulation.means import Given, reduce
+from testbed.simulation.payload import typical
+from testbed.sync.codecs import Residual
+from tests.sync.controller import job
+from tests.sync.plans import names, random_groups, random_plan
+from tests.sync.sessions import run
+
+pytestmark = pytest.mark.unit
+
+ELEMENTS, ROUNDS = 5_000, 4
+CODECS = ("fp16", "int8", "topk:0.05", "bins2", "sparse")
+
+
+def values(member: str, number: int) -> torch.Tensor:
+    return torch.randn(ELEMENTS, generator=torch.Generator().manual_seed(100 * int(member[1:]) + number))
+
+
+def weight(member: str) -> float:
+    return 1.0 + int(member[1:]) % 3
+
+
+def in_one_process(plan: Plan) -> list[Mapping[str, Given]]:
+    """What members hold after each round."""
+    residuals = {name: Residual(0.9) for name in plan.members}
+    rounds = []
+    for number in range(1, ROUNDS + 1):
+        held = {name: Given(values(name, number), weight(name), residuals[name]) for name in plan.members}
+        reduce(plan, number, held)
+        rounds.append(held)
+    return rounds
+
+
+@pytest.mark.parametrize("codec", ["int8", "topk:0.05"])
+def test_codecs_leave_of_a_mean_what_they_leave_over_sockets(codec: str, tmp_path: Path) -> None:
+    """Bit by bit, in rounds among all and in groups, with what was owed from one round to the next."""
+    draw = random.Random(3)
+    plan = replace(random_groups(draw, random_plan(draw, names(5), epoch=0)), codec=codec)
+
+    def work(session: sync.Session) -> list[torch.Tensor]:
+        residual = Residual(0.9)
+        means = [values(session.name, number) for number in range(1, ROUNDS + 1)]
+        for mean in means:
+            session.allreduce(mean, weight(session.name), residual)
+        return means
+
+    over_sockets = run(tmp_path, plan, work, job(reproducible=True))
+    for number, held in enumerate(in_one_process(plan)):
+        for name, its in held.items():
+            assert torch.equal(its.values, over_sockets[name][number])
+
+
+@settings(max_examples=6, deadline=None)
+@given(st.integers(0, 10**6), st.sampled_from(CODECS))
+def test_nothing_is_lost_only_late(seed: int, codec: str) -> None:
+    draw = random.Random(seed)
+    plan = replace(random_plan(draw, names(draw.randint(2, 6)), epoch=0), codec=codec)
+    residuals = {name: Residual() for name in plan.members}
+    contributed, received = torch.zeros(ELEMENTS), torch.zeros(ELEMENTS)
+    total = sum(weight(name) for name in plan.members)
+    for number in range(1, ROUNDS + 1):
+        held = {name: Given(values(name, number), weight(name), residuals[name]) for name in plan.members}
+        for its in held.values():
+            contributed += its.values * its.weight
+        payload = reduce(plan, number, held)
+        means = [its.values for its in held.values()]
+        assert all(torch.equal(means[0], mean) for mean in means)
+        assert all(0 < part <= 1.01 for part in payload.coded.values())
+        received += means[0] * total
+    owed = torch.zeros(ELEMENTS)
+    for debt in residuals.values():
+        if debt.values is not None:
+            owed += debt.values
+    assert torch.allclose(contributed, received + owed, atol=2e-4 * ROUNDS * total)
+
+
+def test_what_codecs_say_of_themselves_is_what_they_take() -> None:
+    draw = random.Random(5)
+    plan = replace(random_plan(draw, names(4), epoch=0, chunk_bytes=4096), codec="int8")
+    held = {name: Given(values(name, 1), 1.0, Residual()) for name in plan.members}
+    taken, said = reduce(plan, 1, held), typical(plan, 1, ELEMENTS)
+    assert taken.bytes == said.bytes and taken.coded.keys() == said.coded.keys()
+    for way, part in said.coded.items():
+        assert taken.coded[way] == pytest.approx(part, rel=0.05)

@@ -1,0 +1,129 @@
+"""The documentation's examples are right: commands are ones that there are, sections of files are read as files are,
+and programs that stand by themselves run to their end.
+
+Those that need root, a second machine or minutes are run where the rest of such things is: docs/python.md by
+tests/test_result.py, docs/sweep.md by tests/run/test_sweep.py, docs/machines.md and docs/sync.md by tests/controller.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.main import get_command
+
+from testbed.cli import app
+from testbed.planning import policy_names
+from testbed.schemes import SCHEMES
+from testbed.spec.experiment import ExperimentFile
+from testbed.spec.load import validate
+from testbed.spec.topology import TopologyFile
+
+pytestmark = pytest.mark.unit
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+INLINE = re.compile(r"`([^`\n]+)`")
+
+#: How a command begins in print: as it is typed in a checkout, as root or not.
+BEGIN = re.compile(r"^(?:\$ )?(?:sudo )?(?:\.venv/bin/)?testbed (?=[a-z-])")
+
+#: What a page writes for what is left out.
+LEFT_OUT = re.compile(r"…|\.\.\.|[A-Z]{3,}|\||\*")
+
+#: Programs that need nothing but the package.
+ALONE = ("policy.md", "scheme.md")
+
+#: What explains algorithms.
+EXPLAINED = ("netstorm.md", "packing.md", "hop.md", "cpn.md", "baselines.md", "sending-less.md")
+
+
+def typed() -> Iterator[tuple[str, str]]:
+    """The commands of ours that a page has someone type, whole."""
+    for page in PAGES:
+        for _, block in BLOCK.findall(page.read_text()):
+            yield from ((page.name, line) for line in map(own, block.replace("\\\n", " ").split("\n")) if line)
+
+
+def named() -> Iterator[tuple[str, str]]:
+    """Those that it names in a sentence, in parts often."""
+    for page in PAGES:
+        yield from ((page.name, line) for line in map(own, INLINE.findall(BLOCK.sub("", page.read_text()))) if line)
+
+
+def own(line: str) -> str:
+    """What stands after `testbed`, if it is a command of ours."""
+    found = BEGIN.match(line)
+    return line[found.end() :].split("   #")[0].split(" > ")[0].strip() if found else ""
+
+
+def command_of(words: list[str]) -> tuple[Any, list[str]]:
+    """The command that words begin with, and what follows; KeyError where there is none."""
+    command: Any = get_command(app)
+    while hasattr(command, "commands") and words and words[0].islower() and not words[0].startswith("-"):
+        command, words = command.commands[words[0]], words[1:]
+    return command, words
+
+
+@pytest.mark.parametrize(("page", "line"), sorted({*typed(), *named()}))
+def test_verbs_and_options_are_ones_that_there_are(page: str, line: str) -> None:
+    command, words = command_of(shlex.split(line))
+    known = {option for param in command.params for option in (*param.opts, *param.secondary_opts)}
+    ours = words[: words.index("--")] if "--" in words else words
+    asked = {word.split("=")[0] for word in ours if word.startswith("--") and not LEFT_OUT.search(word)}
+    assert asked <= {*known, "--help"} or hasattr(command, "commands")  # of a group whose verb is left out
+
+
+@pytest.mark.parametrize(("page", "line"), sorted(set(typed())))
+def test_commands_can_be_typed_as_they_are(page: str, line: str) -> None:
+    command, words = command_of(shlex.split(line))
+    if not LEFT_OUT.search(line):
+        command.make_context("testbed", words)
+
+
+def sections() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each mapping in YAML that a page has."""
+    for page in PAGES:
+        for language, block in BLOCK.findall(page.read_text()):
+            value = yaml.safe_load(block) if language == "yaml" else None
+            if isinstance(value, dict):
+                yield page.name, value
+
+
+@pytest.mark.parametrize(("page", "value"), list(sections()), ids=lambda value: value if isinstance(value, str) else "")
+def test_sections_of_files_are_read_as_files_are(page: str, value: dict[str, Any]) -> None:
+    if value.keys() <= TopologyFile.model_fields.keys():
+        validate(TopologyFile, value, Path(page))
+    elif value.keys() <= ExperimentFile.model_fields.keys():
+        optimizer = {"optimizer": {"name": "muon"}} if value.get("sync", {}).get("strategy") == "muloco" else {}
+        whole = {"name": "example", "topology": "x.yaml", "train": {"model": "cnn", "rounds": 4, **optimizer}, **value}
+        validate(ExperimentFile, whole, Path(page))
+
+
+@pytest.mark.parametrize("page", ALONE)
+def test_programs_that_stand_by_themselves_run(page: str) -> None:
+    blocks = dict(BLOCK.findall((ROOT / "docs" / page).read_text()))
+    command = [sys.executable, "-c", blocks["python"]]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", sorted({*policy_names(), *SCHEMES} - {"auto"}))
+def test_each_algorithm_is_explained_with_its_source(name: str) -> None:
+    """In a row that begins with its name and goes on with the source, or on a page of its own."""
+    pages = [(ROOT / "docs" / page).read_text() for page in EXPLAINED]
+    rows = [line.split("|") for text in pages for line in text.split("\n") if line.startswith("|")]
+    told = [row for row in rows if f"`{name}`" in row[1] and len(row) > 3]
+    sources = [re.search(r"\*Source:\*.*?\n\n", text, re.DOTALL) for text in pages]
+    own = [found for found in sources if found and f"`{name}`" in found[0]]
+    prose = [text for text in pages if re.search(rf"`{name}` \([^)]*(20\d\d|HFA)", text)]
+    assert told or own or prose
