@@ -10,9 +10,11 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from typer.testing import CliRunner
 
-from testbed.certificates import CertificateError, make_certificates
+from testbed.certificates import CertificateError, make_certificates, make_host_certificates
 from testbed.cli import app
 from testbed.tls import AUTHORITY, CERTIFICATE, KEY, Tls, TlsError, shown
 
@@ -134,3 +136,14 @@ def test_the_verb_says_what_it_made_and_where_it_goes(tmp_path: Path) -> None:
     assert "to none" in done.output
     again = CliRunner().invoke(app, ["certificates", str(tmp_path / "tls"), "controller"])
     assert again.exit_code == 2 and "call the member otherwise" in again.stderr
+
+
+def test_a_host_s_certificate_is_for_its_address_and_of_the_hosts_authority_alone() -> None:
+    one, other = make_host_certificates({"a": "10.0.0.1", "b": "10.0.0.2"}), make_host_certificates({"a": "10.0.0.1"})
+    certificate = x509.load_pem_x509_certificate(one["a"][CERTIFICATE].encode())
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert [str(each) for each in names.get_values_for_type(x509.IPAddress)] == ["10.0.0.1"]
+    assert one["a"][AUTHORITY] == one["b"][AUTHORITY] != other["a"][AUTHORITY]
+    certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(one["b"][AUTHORITY].encode()))
+    with pytest.raises(InvalidSignature):
+        certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(other["a"][AUTHORITY].encode()))

@@ -14,7 +14,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from typing import Any
 from testbed.emulation.budget import host_budget
 from testbed.emulation.shaping import available_backends
 from testbed.scaleout.bundle import Bundle, pack_run
-from testbed.scaleout.node import LABEL, MEASURE_PORT, RUN_LABEL, read
+from testbed.scaleout.node import LABEL, MEASURE_PORT, RUN_LABEL, SCRATCH, end_runs, read
 
 #: Pings of a pair, 50 ms apart.
 PINGS = 20
@@ -53,26 +52,26 @@ def make_run(bundle: Bundle, overrides: Mapping[str, str], strict: bool) -> Made
     The run is a process of its own, which takes away all it made when this one is ended, whatever ends it.
     """
     host = read().name or ""
-    scratch = Path(tempfile.mkdtemp(prefix="testbed-run-", dir="/var/tmp"))
+    end_runs()  # of a task that was killed with its host's connection, one may still take its network away
     try:
-        file = bundle.unpack(scratch / "files")
+        file = bundle.unpack(SCRATCH / "files")
         words = [word for field, value in overrides.items() for word in ("--set", f"{field}={value}")]
         words += ["--strict"] if strict else []
-        process = _started([sys.executable, "-m", "testbed", "run", str(file), "--json", *words], scratch)
+        process = _started([sys.executable, "-m", "testbed", "run", str(file), "--json", *words], SCRATCH)
         try:
             output, said = process.communicate()
         except BaseException:  # the caller gave the run up
             process.send_signal(signal.SIGTERM)
             process.wait()
             raise
-        directories = [each for each in (scratch / "runs").glob("*") if each.is_dir() and not each.is_symlink()]
+        directories = [each for each in (SCRATCH / "runs").glob("*") if each.is_dir() and not each.is_symlink()]
         made = next((each for each in directories if not each.name.startswith(".")), None)
         told = (said + output).strip()
         if made is None:
             return MadeRun(host, process.returncode, told)
         return MadeRun(host, process.returncode, told, made.name, pack_run(made))
     finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        shutil.rmtree(SCRATCH, ignore_errors=True)
 
 
 def _started(command: Sequence[str], folder: Path) -> subprocess.Popen[str]:
@@ -112,7 +111,7 @@ class HostAgent:
         """Be the other end of one measurement of capacity. It ends by itself when nobody comes."""
         end = str(int(CAPACITY_S) + 15)
         command = ["timeout", end, "iperf3", "--server", "--one-off", "--bind", read().address]
-        command += ["--port", str(MEASURE_PORT)]
+        command += ["--port", str(MEASURE_PORT), "--forceflush"]
         self._server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         assert self._server.stdout is not None
         self._server.stdout.readline()  # it has bound its port when it says the first line

@@ -57,7 +57,7 @@ def up(hosts: Hosts, say: Callable[[str], None]) -> None:
 
     node.start(configuration(HEAD))
     try:
-        write_text(KEPT, _kept(hosts), mode=0o600)
+        write_text(KEPT, kept(hosts), mode=0o600)
         _each(ways, lambda way: way.run(_at(way, "start"), configuration(way.name).dump().encode()))
     except BaseException:
         down(lambda _: None)
@@ -122,7 +122,7 @@ def _own_address(hosts: Hosts) -> str:
     return next(iter(found.values()))
 
 
-def _kept(hosts: Hosts) -> str:
+def kept(hosts: Hosts) -> str:
     """The hosts file, with the files that it names in full: it lies elsewhere now."""
     spec = hosts.spec.model_dump(exclude_none=True)
     if hosts.spec.known_hosts:

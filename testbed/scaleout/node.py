@@ -11,21 +11,27 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from testbed.atomic_file import write_text
 from testbed.emulation.label import kill_processes, processes
+from testbed.emulation.process import ProcessIdentity
 from testbed.run.errors import CannotRun
 from testbed.tls import AUTHORITY, CERTIFICATE, KEY
 
 FOLDER = Path("/run/testbed-cluster")
 CONFIGURATION = FOLDER / "node.json"
 TOKEN = "token"
+
+#: Where runs that were asked for from elsewhere are made, one at a time.
+SCRATCH = Path("/var/lib/testbed/cluster-run")
 
 #: What Ray's processes carry, and what the runs that it starts carry instead.
 LABEL, RUN_LABEL = "TESTBED_CLUSTER", "TESTBED_CLUSTER_RUN"
@@ -126,15 +132,43 @@ def start(node: ClusterNode) -> None:
 
 def stop() -> None:
     """Be no part of any cluster: runs end, then Ray, then the filter and the secrets go. A second time does nothing."""
-    for pid, _ in processes(label=RUN_LABEL):
-        _terminate(pid)
-    deadline = time.monotonic() + RUNS_END_S
-    while any(processes(label=RUN_LABEL)) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    kill_processes(label=RUN_LABEL)
+    end_runs()
+    for process in _ray_processes():
+        process.send(signal.SIGKILL)
     kill_processes(label=LABEL)
     _unfilter_ports()
     shutil.rmtree(FOLDER, ignore_errors=True)
+
+
+def end_runs() -> None:
+    """End the runs that go on here, which take away all they made, and remove what they had from elsewhere."""
+    for pid in _runs():
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+    deadline = time.monotonic() + RUNS_END_S
+    while _runs() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    kill_processes(label=RUN_LABEL)
+    shutil.rmtree(SCRATCH, ignore_errors=True)
+
+
+def _runs() -> list[int]:
+    """The runs themselves: what they start carries a network's label beside that of the cluster, and they end it."""
+    networks = {pid for pid, _ in processes()}
+    return [pid for pid, _ in processes(label=RUN_LABEL) if pid not in networks]
+
+
+def _ray_processes() -> list[ProcessIdentity]:
+    """Ray's processes here: those that carry the label, and what they started. Some of those write a title over it."""
+    parents = {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdecimal():
+            with suppress(OSError):
+                parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+    found = {pid for pid, _ in processes(label=LABEL)}
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= more
+    return [process for pid in sorted(found) if (process := ProcessIdentity.of(pid)) is not None]
 
 
 def read() -> ClusterNode:
@@ -195,13 +229,6 @@ def _iptables(*words: str) -> None:
     done = subprocess.run(["iptables", "-w", *words], capture_output=True, text=True)
     if done.returncode:
         raise CannotRun(f"the cluster's ports can't be closed to others: iptables: {done.stderr.strip()}")
-
-
-def _terminate(pid: int) -> None:
-    try:
-        os.kill(pid, 15)
-    except ProcessLookupError:
-        return
 
 
 def main(words: Sequence[str]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -22,6 +23,7 @@ def connected() -> Iterator[Any]:
         import ray
     except ImportError as error:
         raise CannotRun("Ray is not installed here; `./setup.sh scaleout` installs it") from error
+    terminated = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(
             address=f"{node.head}:{HEAD_PORT}",
@@ -32,6 +34,7 @@ def connected() -> Iterator[Any]:
         )
     except (ConnectionError, RuntimeError) as error:
         raise CannotRun(f"the cluster's head does not answer: {error}; `testbed cluster down` and up again") from error
+    signal.signal(signal.SIGTERM, terminated)  # Ray puts one of its own in its place
     try:
         yield ray
     finally:

@@ -65,6 +65,8 @@ class OnRay:
                         run = running.pop(reference)
                         try:
                             made = ray.get(reference)
+                        except ray.exceptions.RayTaskError as error:
+                            raise CannotRun(f"{run.words}: {error}") from error
                         except ray.exceptions.RayError as error:
                             losses[run.key] += 1
                             if losses[run.key] == MOST_LOSSES:

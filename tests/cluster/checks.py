@@ -22,7 +22,7 @@ import pytest
 import yaml
 
 from testbed.emulation.namespace import inside
-from testbed.scaleout.node import FIRST_PORT, FOLDER, HEAD_PORT, LAST_PORT
+from testbed.scaleout.node import FIRST_PORT, FOLDER, HEAD_PORT, LAST_PORT, SCRATCH
 from tests.cluster.pretended import DELAY_S, PretendedHost, PretendedHosts
 from tests.waiting import until
 
@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.privileged, pytest.mark.timeout(1200)]
 
 TESTBED = (sys.executable, "-m", "testbed")
 OWNER = 12345
-ROUNDS = 150
+ROUNDS = 60
 CUT_OFF_S = 30.0
 
 TOPOLOGY = {
@@ -38,11 +38,11 @@ TOPOLOGY = {
     "sites": {"quito": {"workers": 1}, "lima": {"workers": 1}},
     "links": [{"between": ["quito", "lima"], "rate": "40mbit", "delay": "5ms"}],
 }
-#: 20 s of training: a step is declared to take 100 ms, and the model is small.
+#: Some 20 s of training: a round is a step of 100 ms, and twice the model over 40 Mbit/s, which takes as long.
 EXPERIMENT: dict[str, Any] = {
     "name": "pair",
     "topology": "topology.yaml",
-    "train": {"model": "cnn", "batch": 16, "rounds": ROUNDS, "evaluate_every": 50},
+    "train": {"model": "cnn", "batch": 16, "rounds": ROUNDS, "evaluate_every": 30},
     "compute": {"step_time": "100ms"},
     "sync": {"policy": "mst"},
 }
@@ -177,7 +177,7 @@ def test_twelve_runs_come_back_though_one_host_is_killed_and_one_cut_off(
     pretended.cut("b")
     time.sleep(CUT_OFF_S)
     pretended.join("b")
-    said, _ = sweep.communicate(timeout=900)
+    said, _ = sweep.communicate(timeout=1000)
     print(said)
     assert sweep.returncode == 0, said
     assert "its host is lost" in said
@@ -194,7 +194,9 @@ def test_twelve_runs_come_back_though_one_host_is_killed_and_one_cut_off(
         assert (directory / "report.html").exists()
         assert {each.stat().st_uid for each in directory.rglob("*")} == {OWNER}
     assert not list((folder / "runs").glob(".*incoming"))
-    print(Counter(row["verdict"] for row in rows))
+    print("verdicts:", Counter(row["verdict"] for row in rows))
+    for row in rows:
+        print(row["scale"], row["seed"], row["repeat"], row["seconds_per_round_p50"], row["verdict"])
 
 
 def lines(file: Path) -> int:
@@ -209,7 +211,7 @@ def test_down_leaves_nothing_on_any_host(pretended: PretendedHosts) -> None:
         assert not any("ray" in line or "testbed" in line for line in own_processes(host))
         assert "TESTBED" not in host.run("iptables", "-S")
         assert "cannot access" in host.run("ls", str(FOLDER), check=False)
-        assert "testbed-run" not in host.run("ls", "/var/tmp")
+        assert "cannot access" in host.run("ls", str(SCRATCH), check=False)
         if host is not pretended.desk:
             assert host.run("docker", "ps", "--all", "--quiet") == ""
             assert host.cgroups == []

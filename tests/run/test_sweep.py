@@ -11,7 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,8 @@ from testbed.run.compared import Compared
 from testbed.run.display import Display
 from testbed.run.errors import CannotRun, RunFailed
 from testbed.run.execute import Executed
-from testbed.run.sweep import Execute, make_sweep, one_after_another
+from testbed.run.planned_run import PlannedRun
+from testbed.run.sweep import Execute, Make, Watcher, make_sweep, one_after_another
 from testbed.run.sweep_record import SweepRecord
 from testbed.simulation.execute import simulate
 from testbed.spec.errors import SpecError
@@ -77,6 +78,10 @@ class Simulated:
 
 def sweep(folder: Path, execute: Execute, resume: bool = False) -> tuple[Compared, str]:
     """All runs, and what was said meanwhile."""
+    return sweep_by(folder, partial(one_after_another, execute), resume)
+
+
+def sweep_by(folder: Path, make: Make, resume: bool = False) -> tuple[Compared, str]:
     said = io.StringIO()
 
     @contextmanager
@@ -84,7 +89,7 @@ def sweep(folder: Path, execute: Execute, resume: bool = False) -> tuple[Compare
         with Board(Console(file=said, width=200), compared) as board:
             yield board
 
-    compared, _ = make_sweep(Sweep.load(folder / "sweep.yaml"), resume, partial(one_after_another, execute), watch)
+    compared, _ = make_sweep(Sweep.load(folder / "sweep.yaml"), resume, make, watch)
     return compared, said.getvalue()
 
 
@@ -125,6 +130,19 @@ def test_the_tables_have_each_run_and_each_point(folder: Path) -> None:
         assert point["runs"] == "2"
         assert float(point["wan_bytes"]) == pytest.approx(sum(own) / 2)
         assert [float(point["wan_bytes_least"]), float(point["wan_bytes_most"])] == own
+
+
+@pytest.mark.unit
+def test_a_run_that_is_lost_with_its_machine_is_made_again_and_counts_once(folder: Path) -> None:
+    def make(file: Path, runs: Sequence[PlannedRun], watcher: Watcher) -> Iterator[tuple[PlannedRun, Executed]]:
+        watcher.begin(runs[0])
+        watcher.lost(runs[0])
+        yield from one_after_another(Simulated(), file, runs, watcher)
+
+    compared, said = sweep_by(folder, make)
+    assert compared.finished
+    assert said.startswith("1 of 4: 1, seed 1\nits host is lost, so it is made again: 1, seed 1\n1 of 4: 1, seed 1\n")
+    assert len(rows(folder, "runs.csv")) == 4
 
 
 @pytest.mark.unit

@@ -1,0 +1,70 @@
+"""Commands over SSH: how they are called, and what is said where none comes to be."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from testbed.run.errors import CannotRun
+from testbed.scaleout.ssh import Ssh
+from testbed.spec.hosts import Host
+
+pytestmark = pytest.mark.unit
+
+#: What OpenSSH 9.2 prints.
+UNKNOWN = (
+    "No ED25519 host key is known for 10.0.0.1 and you have requested strict checking.\nHost key verification failed."
+)
+DENIED = "root@10.0.0.1: Permission denied (publickey)."
+SILENT = "ssh: connect to host 10.0.0.1 port 22: Connection timed out"
+
+
+def ssh(**changed: object) -> Ssh:
+    return Ssh("a", Host.model_validate({"address": "10.0.0.1", **changed}), Path("/keys/id"), Path("/keys/known"))
+
+
+def stand_in(folder: Path, monkeypatch: pytest.MonkeyPatch, code: int, said: str) -> None:
+    """A client that ends so, first on PATH."""
+    file = folder / "ssh"
+    file.write_text(f"#!/bin/sh\necho {shlex.quote(said)} >&2\nexit {code}\n")
+    file.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+
+
+def test_a_key_that_is_not_known_is_never_taken_on_trust() -> None:
+    command = ssh().command("true")
+    assert {"StrictHostKeyChecking=yes", "BatchMode=yes", "UserKnownHostsFile=/keys/known"} <= set(command)
+
+
+def test_a_user_who_is_not_root_goes_by_sudo_without_a_password() -> None:
+    assert shlex.split(ssh(user="admin").command("id")[-1])[:2] == ["sudo", "-n"]
+    assert shlex.split(ssh().command("id")[-1])[0] == "bash"
+
+
+def test_a_script_arrives_as_it_is() -> None:
+    script = "echo \"a b\" 'c' $HOME; true"
+    assert shlex.split(ssh().command(script)[-1])[-1].endswith(f"; {script}")
+
+
+@pytest.mark.parametrize(
+    ("said", "remedy"),
+    [
+        (UNKNOWN, "`ssh-keyscan 10.0.0.1`"),
+        (DENIED, "name the key as `key`"),
+        (SILENT, "see that it is on"),
+    ],
+)
+def test_what_to_do_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, remedy: str) -> None:
+    stand_in(tmp_path, monkeypatch, 255, said)
+    with pytest.raises(CannotRun) as error:
+        ssh().run("true")
+    assert remedy in str(error.value)
+    assert said.splitlines()[-1] in str(error.value)
+
+
+def test_a_command_that_fails_there_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in(tmp_path, monkeypatch, 3, "no room")
+    with pytest.raises(CannotRun, match="a: a command there ended with 3:\n    no room"):
+        ssh().run("true")
