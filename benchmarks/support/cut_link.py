@@ -14,7 +14,7 @@ from testbed.emulation.shaping import LinkCounters
 from testbed.emulation.share import Share
 from testbed.link import LinkState
 from testbed.scaleout.split_part import HostPart
-from testbed.scaleout.split_testbed import PartRequest
+from testbed.scaleout.split_testbed import PartRequest, PartSettings
 from testbed.scaleout.underlay import TUNNEL_MTU, HostsNetwork
 from testbed.scaleout.underlay_probe import TOKEN_BYTES, Echo, measure, path_mtu
 from testbed.spec.topology import Topology
@@ -83,7 +83,9 @@ class CutLink(PartsLink):
         requests = {}
         for site, host in host_of.items():
             share = Share(host, "fidelity", host_of, hosts.addresses, self.mtu, hosts.namespaces[host].path)
-            requests[site] = PartRequest(f"fidelity-{host}", topology, share, floors, workers="namespaces")
+            requests[site] = PartRequest(
+                f"fidelity-{host}", topology, share, floors, settings=PartSettings(workers="namespaces")
+            )
         self._join(stack, topology, requests)
 
 
@@ -96,7 +98,7 @@ class UncutLink(PartsLink):
     def _build(self, stack: ExitStack) -> None:
         topology, host_of = _topology(self.state.delay_s), {"a": NORTH, "b": NORTH}
         share = Share(NORTH, "uncut", host_of, {}, self.mtu)
-        request = PartRequest("uncut", topology, share, workers="namespaces")
+        request = PartRequest("uncut", topology, share, settings=PartSettings(workers="namespaces"))
         self._join(stack, topology, {"a": request, "b": request})
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import sqrt
+from math import copysign, sqrt
 
 #: Of so long a stretch the sample with the least round trip is believed: one of some twenty is seldom held up.
 STRETCH_S = 2.0
@@ -54,13 +54,15 @@ class ClockSample:
 class ClockEstimate:
     """What is known of a host's clock.
 
-    `offset_s` is of monotonic clocks when `at_s` was ours, `wall_offset_s` the worst of wall clocks seen; neither is
-    off by more than `bound_s`. `drift` is relative, None while too little was seen, give or take `drift_error` (one
-    standard error). `span_s` is the time over which it was seen.
+    `offset_s` is of monotonic clocks when `at_s` was ours, and is off by `offset_bound_s` at most; `bound_s` is the
+    most that it was off at any time. `wall_offset_s` is by how much wall clocks were apart for certain, at the worst:
+    what a sample says, less what it may be off. `drift` is relative, None while too little was seen, give or take
+    `drift_error` (one standard error). `span_s` is the time over which it was seen.
     """
 
     at_s: float
     offset_s: float
+    offset_bound_s: float
     wall_offset_s: float
     bound_s: float
     drift: float | None
@@ -88,12 +90,18 @@ def estimate(samples: Iterable[ClockSample]) -> ClockEstimate:
     return ClockEstimate(
         at_s=last.came,
         offset_s=last.offset_s,
-        wall_offset_s=max((one.wall_offset_s for one in best), key=abs),
+        offset_bound_s=last.round_trip_s / 2,
+        wall_offset_s=max((certain(one.wall_offset_s, one.round_trip_s / 2) for one in best), key=abs),
         bound_s=max(one.round_trip_s for one in best) / 2,
         drift=drift,
         drift_error=error,
         span_s=last.came - best[0].came,
     )
+
+
+def certain(value: float, bound: float) -> float:
+    """What of a value is beyond doubt, where it is off by a bound at most."""
+    return copysign(max(abs(value) - bound, 0.0), value)
 
 
 def best_of_stretches(samples: Iterable[ClockSample], stretch_s: float = STRETCH_S) -> list[ClockSample]:

@@ -18,7 +18,7 @@ from typing import Any
 
 from testbed.emulation.links import Observer
 from testbed.emulation.share import OWN
-from testbed.scaleout.clock import ClockEstimate, ClockSample, estimate
+from testbed.scaleout.clock import ClockEstimate, ClockSample, certain, estimate
 from testbed.scaleout.placing import Pair
 from testbed.scaleout.split_host import HostPath
 from testbed.scaleout.split_process import HostHandle, HostLost
@@ -207,6 +207,7 @@ class HostSamples:
                 self._seen[name].append(sample)
                 if clock is not None and name in self._begun:
                     ran_s = clock.at_s + clock.offset_s - self._begun[name].theirs(clock.at_s)
+                    ran_s = certain(ran_s, clock.offset_bound_s + self._begun[name].offset_bound_s)
                     self._ran_ahead_s[name] = max(self._ran_ahead_s.get(name, 0.0), ran_s, key=abs)
             for at_s, link, state in sample["states"]:
                 self._observer(clock.ours(at_s) if clock is not None else time.monotonic(), link, state)

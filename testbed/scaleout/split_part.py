@@ -111,7 +111,7 @@ class HostPart:
         self.testbed.start(self.held, wanted)
 
     def _holders(self) -> Holders:
-        if self.request.workers == "namespaces":
+        if self.request.settings.workers == "namespaces":
             return Namespaces()
         return Fleet.connected(self.testbed.name, self.testbed.control)
 

@@ -21,7 +21,7 @@ from testbed.run.guard import Guard
 from testbed.run.run import IMAGE_S, Run
 from testbed.run.story import Story
 from testbed.scaleout.split_fleet import SplitFleet
-from testbed.scaleout.split_start import Machines, fitting_plan, own_address, start_hosts, way_in
+from testbed.scaleout.split_start import Machines, fitting_plan, own_address, settings_of, start_hosts, way_in
 from testbed.scaleout.split_whole import SplitTestbed
 from testbed.spec.experiment import Experiment
 
@@ -52,8 +52,9 @@ class SplitRun(Run):
         for host in plan.hosts:
             display.say(f"  {host}: {', '.join(plan.placing.sites_on(host))}")
         self._host_of = {worker.name: plan.placing.host_of[worker.site] for worker in experiment.topology.workers}
-        settings = (experiment.spec.backend, experiment.spec.transport == "fitted")
-        return SplitTestbed(self.directory.id, plan, self._hosts, settings, story.put_in_force, display.step)
+        return SplitTestbed(
+            self.directory.id, plan, self._hosts, settings_of(experiment), story.put_in_force, display.step
+        )
 
     def fleet(self, network: str, control: Path) -> Fleet:
         return SplitFleet(self._hosts, self._host_of)

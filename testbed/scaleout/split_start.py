@@ -17,6 +17,7 @@ from testbed.scaleout.split import SplitHosts
 from testbed.scaleout.split_control import ControlRelay
 from testbed.scaleout.split_plan import SplitPlan, plan_split
 from testbed.scaleout.split_process import HostProcess
+from testbed.scaleout.split_testbed import PartSettings
 from testbed.spec.errors import Fault, SpecError
 from testbed.spec.experiment import Experiment
 from testbed.spec.hosts import Host, Hosts
@@ -120,6 +121,11 @@ def fitting_plan(experiment: Experiment, hosts: SplitHosts, machines: Machines) 
         return plan_split(topologies, cores, capacities, pinned, underlay, experiment.file), None
     except SpecError as error:
         return plan, f"the hosts' budgets are too small: {error.faults[0].rule}"
+
+
+def settings_of(experiment: Experiment) -> PartSettings:
+    """What the file asks of all parts."""
+    return PartSettings(experiment.spec.backend, experiment.spec.transport == "fitted")
 
 
 @contextmanager

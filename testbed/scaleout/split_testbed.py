@@ -19,6 +19,15 @@ from testbed.spec.event import LinkChange
 from testbed.spec.topology import Topology
 
 
+@dataclass(frozen=True, slots=True)
+class PartSettings:
+    """What all parts of a network have in common, beside the network."""
+
+    backend: Backend = "auto"
+    fit_transport: bool = True
+    workers: Literal["containers", "namespaces"] = "containers"
+
+
 @dataclass(frozen=True)
 class PartRequest:
     """What a host is told of the network and of its part in it.
@@ -30,9 +39,7 @@ class PartRequest:
     topology: Topology
     share: Share
     floors: Mapping[Pair, float] = field(default_factory=dict)
-    backend: Backend = "auto"
-    fit_transport: bool = True
-    workers: Literal["containers", "namespaces"] = "containers"
+    settings: PartSettings = PartSettings()
 
     def floor_s(self, link: str) -> float:
         """What is taken off a link's delay; 0 where both of its sites are on one host."""
@@ -53,9 +60,9 @@ class PartTestbed(Testbed):
         super().__init__(
             request.topology,
             name=request.name,
-            backend=request.backend,
-            workers=request.workers,
-            fit_transport=request.fit_transport,
+            backend=request.settings.backend,
+            workers=request.settings.workers,
+            fit_transport=request.settings.fit_transport,
             observer=observer,
         )
         self._request = request
@@ -63,4 +70,4 @@ class PartTestbed(Testbed):
     def _network(self, topology: Topology, shaper: Shaper) -> Network:
         request = self._request
         over = TunnelShaper(shaper, request.floor_s)
-        return Network(self.name, topology, over, self._observer, request.fit_transport, request.share)
+        return Network(self.name, topology, over, self._observer, request.settings.fit_transport, request.share)

@@ -9,7 +9,7 @@ from typing import Any
 from testbed.emulation import label
 from testbed.emulation.links import Observer
 from testbed.emulation.probe import LinkFidelity
-from testbed.emulation.testbed import Backend, Step, Testbed
+from testbed.emulation.testbed import Step, Testbed
 from testbed.link import LinkState
 from testbed.scaleout.split import HostSamples, SplitHosts
 from testbed.scaleout.split_measure import measure_cut
@@ -17,7 +17,7 @@ from testbed.scaleout.split_network import SplitNetwork
 from testbed.scaleout.split_plan import SplitPlan
 from testbed.scaleout.split_record import SplitRecord
 from testbed.scaleout.split_replay import SplitReplay
-from testbed.scaleout.split_testbed import PartRequest
+from testbed.scaleout.split_testbed import PartRequest, PartSettings
 
 
 class SplitTestbed(Testbed):
@@ -31,14 +31,12 @@ class SplitTestbed(Testbed):
         name: str,
         plan: SplitPlan,
         hosts: SplitHosts,
-        settings: tuple[Backend, bool],
+        settings: PartSettings,
         observer: Observer,
         step: Step,
     ) -> None:
-        """`settings` are the backend, and whether workers' buffers are to fit."""
-        self._fit_parts = settings[1]
-        super().__init__(plan.topologies[0], name=name, backend=settings[0], observer=observer, step=step)
-        self._plan, self._hosts = plan, hosts
+        super().__init__(plan.topologies[0], name=name, backend=settings.backend, observer=observer, step=step)
+        self._plan, self._hosts, self._settings = plan, hosts, settings
 
     def open(self) -> None:
         """Make the name ours here and on every host. FileExistsError, EmulationError; ShapingError where hosts do not
@@ -83,8 +81,7 @@ class SplitTestbed(Testbed):
             topology=self._topology,
             share=self._plan.share(host, self.name, Path("/proc/self/ns/net")),
             floors=self._plan.floors,
-            backend=self._backend,
-            fit_transport=self._fit_parts,
+            settings=self._settings,
         )
 
     def _put_in_force(self, at_s: float, link: str, state: LinkState) -> None:

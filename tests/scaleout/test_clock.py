@@ -40,7 +40,8 @@ def test_an_offset_is_within_its_bound(
 ) -> None:
     found = estimate(samples(offset_s, drift, one_way_s, queue_s, 10.0, seed))
     true_s = offset_s + drift * (found.at_s - 1000.0)
-    assert abs(found.offset_s - true_s) <= found.bound_s + 1e-6
+    assert abs(found.offset_s - true_s) <= found.offset_bound_s + 1e-6
+    assert found.offset_bound_s <= found.bound_s
 
 
 def test_drift_is_told_from_none_in_a_quarter_of_a_minute() -> None:

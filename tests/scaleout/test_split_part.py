@@ -19,7 +19,7 @@ from testbed.emulation.shaping import ShapingError
 from testbed.emulation.share import Share
 from testbed.run.verdict import RTT_TOLERANCE_S
 from testbed.scaleout.split_part import HostPart, SwapStep
-from testbed.scaleout.split_testbed import PartRequest
+from testbed.scaleout.split_testbed import PartRequest, PartSettings
 from testbed.spec.event import LinkChange
 from testbed.spec.topology import Topology
 
@@ -92,7 +92,9 @@ def split() -> Iterator[Split]:
         floors = {pair: underlay.floor_s(pair) for pair in hosts.pairs()}
         for host in hosts.names:
             share = Share(host, "andes", HOST_OF, hosts.addresses, underlay.mtu, hosts.namespaces[host].path)
-            request = PartRequest(f"andes-{host}", topology(NETWORK), share, floors, workers="namespaces")
+            request = PartRequest(
+                f"andes-{host}", topology(NETWORK), share, floors, settings=PartSettings(workers="namespaces")
+            )
             parts[host] = stack.enter_context(HostPart(request))
             parts[host].start()
         yield Split(parts, parts["north"].network.shaper.name)
@@ -151,7 +153,9 @@ def test_a_network_swap_goes_across_the_cut_and_back(split: Split) -> None:
 
 def test_a_second_network_of_the_same_numbers_is_refused_with_the_reason(split: Split) -> None:
     share, floors = split.parts["south"].request.share, split.parts["south"].request.floors
-    again = HostPart(PartRequest("andes-again", topology(NETWORK), share, floors, workers="namespaces"))
+    again = HostPart(
+        PartRequest("andes-again", topology(NETWORK), share, floors, settings=PartSettings(workers="namespaces"))
+    )
     with pytest.raises(RuntimeError, match="no tunnel from south to north"):
         again.__enter__()
 

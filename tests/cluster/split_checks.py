@@ -1,0 +1,286 @@
+"""A network that is split over two hosts, each with a process for its part: what the hosts do wrong is a reason.
+
+Hosts are a network namespace each; nothing trains, so each takes some ten seconds. Other work on this machine starves
+all of them, which is a reason as well: here that one is left aside where another is looked for.
+
+    python -m pytest tests/cluster/split_checks.py
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from secrets import token_bytes, token_hex
+from typing import Any
+
+import pytest
+import yaml
+
+from benchmarks.support.pretended import PretendedHosts
+from testbed.emulation import label
+from testbed.emulation.errors import EmulationError
+from testbed.emulation.shaping import ShapingError
+from testbed.link import LinkState
+from testbed.run.verdict import RATE_TOLERANCE, RTT_TOLERANCE_S, STARVED
+from testbed.scaleout.placing import Capacity
+from testbed.scaleout.split import SplitHosts
+from testbed.scaleout.split_plan import plan_split
+from testbed.scaleout.split_process import HostLost, HostProcess
+from testbed.scaleout.split_testbed import PartSettings
+from testbed.scaleout.split_whole import SplitTestbed
+from testbed.spec.errors import SpecError
+from testbed.spec.event import LinkChange
+from testbed.spec.topology import Topology
+
+pytestmark = [pytest.mark.privileged, pytest.mark.alone]
+
+ONE_WAY_S = 2e-3
+#: What would hold workers is a namespace each.
+SETTINGS = PartSettings(workers="namespaces")
+#: Ten stretches of two seconds and some: drift is told by as many.
+SEEN_S = 14.0
+
+NETWORK = """
+name: andes
+sites: {lima: {workers: 1}, quito: {workers: 1}, cuzco: {workers: 1}}
+links:
+  - {between: [lima, quito], rate: 20mbit, delay: 10ms}
+  - {between: [lima, cuzco], rate: 50mbit, delay: 5ms}
+"""
+OTHER = NETWORK.replace("{between: [lima, quito], rate: 20mbit,", "{between: [cuzco, quito], rate: 10mbit,")
+
+LIBRARY = next(
+    (str(path) for root in ("/usr", "build/libfaketime") for path in Path(root).glob("**/libfaketimeMT.so.1")), None
+)
+needs_faketime = pytest.mark.skipif(LIBRARY is None, reason="no libfaketime: apt-get install faketime")
+
+
+def topology(text: str = NETWORK) -> Topology:
+    return Topology.from_value(yaml.safe_load(text), Path("andes.yaml"))
+
+
+def faked(time_: str, monotonic: bool) -> list[str]:
+    """What has a program see another time."""
+    assert LIBRARY is not None
+    keep = [] if monotonic else ["DONT_FAKE_MONOTONIC=1"]
+    return ["env", f"LD_PRELOAD={LIBRARY}", f"FAKETIME={time_}", *keep]
+
+
+@dataclass
+class Whole:
+    """A split network that is up, and whose replay has begun."""
+
+    testbed: SplitTestbed
+    hosts: SplitHosts
+    pretended: PretendedHosts
+    states: list[tuple[float, str, LinkState]]
+
+    def process(self, host: str) -> HostProcess:
+        handle = self.hosts.hosts[host]
+        assert isinstance(handle, HostProcess)
+        return handle
+
+    def reasons(self) -> list[str]:
+        """Without those of other work on this machine."""
+        return [reason for reason in self.testbed.host_reasons() if STARVED not in reason]
+
+
+@contextmanager
+def whole(
+    text: str = NETWORK, before: Mapping[str, Sequence[str]] | None = None, names: Sequence[str] = ("north", "south")
+) -> Iterator[Whole]:
+    """`before` has, for a host, what its process is started by."""
+    token, states = token_bytes(16), []
+    with ExitStack() as stack:
+        pretended = stack.enter_context(PretendedHosts(names, ONE_WAY_S))
+        started = {}
+        for name in names:
+            enter = ["nsenter", f"--net={pretended.namespaces[name].path}", *(before or {}).get(name, ())]
+            command = [*enter, sys.executable, "-m", "testbed.scaleout.split_process"]
+            started[name] = HostProcess(name, command, pretended.addresses[name], token)
+            stack.callback(started[name].close)
+        underlay = pretended.namespaces[names[0]].path
+        hosts = stack.enter_context(SplitHosts(started, pretended.addresses, token, underlay))
+        given = {name: (pretended.addresses[name], Capacity()) for name in names}
+        networks = [topology(text), topology(OTHER)]
+        plan = plan_split(
+            networks if text == NETWORK else networks[:1], {}, given, {}, hosts.underlay(), Path("x.yaml")
+        )
+
+        def observe(*state: Any) -> None:
+            states.append(state)
+
+        testbed = SplitTestbed(f"w{token_hex(4)}", plan, hosts, SETTINGS, observe, lambda _: nullcontext())
+        stack.enter_context(closing(testbed))
+        testbed.open()
+        testbed.build()
+        hosts.each("start", lambda _: (None,))
+        testbed.replay.start(networks[0].links.values())
+        yield Whole(testbed, hosts, pretended, states)
+
+
+def test_hosts_that_do_as_they_should_are_no_reason_and_leave_nothing() -> None:
+    with whole() as up:
+        name = up.testbed.name
+        measured = up.testbed.measure()
+        assert measured.keys() == topology().links.keys()
+        backend = up.testbed.network.shaper.name
+        for link, found in measured.items():
+            assert found.rtt_error_s is not None
+            assert abs(found.rtt_error_s) <= RTT_TOLERANCE_S[backend], link
+            assert found.rate_error is None or abs(found.rate_error) <= RATE_TOLERANCE[backend] + found.rate_resolution
+        time.sleep(SEEN_S)
+        assert up.reasons() == []
+        record = up.testbed.record()["hosts"]
+        assert record["mtu"] == 1450
+        assert 2e-3 <= record["one_way_s"]["north south"] < 3e-3
+        assert record["time_line_bound_s"] < 20e-3
+        assert set(up.testbed.network.arrived_bytes()) == set(topology().links)
+    assert not [one for one in label.networks() if one.startswith(name)]
+    assert not [pid for pid, carried in label.processes() if carried.startswith(name)]
+
+
+def test_an_underlay_that_gets_slower_is_a_reason() -> None:
+    with whole() as up:
+        time.sleep(4.0)
+        up.pretended.slow_down(ONE_WAY_S + 20e-3)
+        time.sleep(SEEN_S)
+        (reason,) = up.reasons()
+        assert "the hosts' network changed: north and south were 4" in reason
+
+
+@needs_faketime
+def test_a_clock_that_is_50_ms_off_is_a_reason() -> None:
+    with whole(before={"south": faked("+0.05", monotonic=False)}) as up:
+        time.sleep(SEEN_S)
+        (reason,) = up.reasons()
+        # Less what the probe that was on its way for the shortest time may be off: half of that.
+        assert re.search(r"the clock of south is \+(4[0-9]|50) ms and more off", reason)
+
+
+@needs_faketime
+def test_a_clock_that_drifts_by_200_ppm_is_a_reason() -> None:
+    with whole(before={"south": faked("+0 x1.0002", monotonic=True)}) as up:
+        time.sleep(2 * SEEN_S)
+        assert any("the clock of south drifts by +" in reason for reason in up.reasons())
+
+
+def test_a_host_that_gets_no_processor_is_a_reason_by_its_name() -> None:
+    """Stopped for 0.6 s of each second, its process is as one of a host that has no time for it."""
+    with whole() as up:
+        with stopping(up.process("south").pid, 0.6):
+            time.sleep(SEEN_S)
+        late = [reason for reason in up.testbed.host_reasons() if "held up" in reason]
+        assert any(reason.startswith(f"south: {STARVED}") for reason in late)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_host_that_is_lost_is_said_by_its_name(number: signal.Signals) -> None:
+    with whole() as up:
+        time.sleep(2.0)
+        pid = up.process("south").pid
+        os.kill(pid, number)
+        try:
+            until(lambda: up.testbed.network.shaper.failure() is not None, 30.0)
+            assert "south is lost" in str(up.testbed.network.shaper.failure())
+            if number == signal.SIGKILL:
+                with pytest.raises(HostLost, match="south is lost"):
+                    up.testbed.network.take("lima", "quito", up=False)
+        finally:
+            if number == signal.SIGSTOP:
+                os.kill(pid, signal.SIGKILL)
+
+
+def test_what_is_asked_of_the_whole_is_done_by_its_hosts() -> None:
+    with whole() as up:
+        network, backend = up.testbed.network, up.testbed.network.shaper.name
+        network.links_in_force.change(changed("lima->quito", "40ms"))
+        network.links_in_force.change(changed("quito->lima", "40ms"))
+        found = up.testbed.measure(["lima->quito", "quito->lima"])
+        assert network.links_in_force.states()["lima->quito"].delay_s == 0.040
+        assert all(abs(one.rtt_error_s or 0.0) <= RTT_TOLERANCE_S[backend] for one in found.values())
+        with pytest.raises(ShapingError, match="its hosts are 2"):
+            network.links_in_force.change(changed("lima->quito", "1ms"))
+        assert network.links_in_force.states()["lima->quito"].delay_s == 0.040
+        network.take("lima", "quito", up=False)
+        assert network.links_in_force.down == {"lima->quito", "quito->lima"}
+        network.take("lima", "quito", up=True)
+        done = network.swap(topology(OTHER))
+        assert set(done.added) == {"cuzco->quito", "quito->cuzco"}
+        after = up.testbed.measure(done.added)
+        assert after.keys() == set(done.added)
+        assert all(abs(one.rtt_error_s or 0.0) <= RTT_TOLERANCE_S[backend] for one in after.values())
+
+
+def test_three_hosts_have_a_site_each() -> None:
+    with whole(names=("north", "south", "west")) as up:
+        record = up.testbed.record()["hosts"]
+        assert sorted(record["host_of"].values()) == ["north", "south", "west"]
+        time.sleep(SEEN_S)
+        assert up.reasons() == []
+
+
+def test_a_delay_below_the_floor_is_refused() -> None:
+    with (
+        pytest.raises(SpecError, match="declares 1 ms one way, but north and south are 2"),
+        whole(NETWORK.replace("delay: 10ms", "delay: 1ms").replace("delay: 5ms", "delay: 1ms")),
+    ):
+        pass
+
+
+def test_a_network_whose_name_is_taken_is_refused_and_leaves_the_other() -> None:
+    with whole() as up:
+        again = SplitTestbed(
+            up.testbed.name, up.testbed._plan, up.hosts, SETTINGS, lambda *_: None, lambda _: nullcontext()
+        )
+        with pytest.raises((FileExistsError, EmulationError)), closing(again):
+            again.open()
+        assert up.testbed.network.links_in_force.states()
+
+
+def changed(link: str, delay: str) -> LinkChange:
+    return LinkChange.model_validate({"link": link, "delay": delay})
+
+
+@contextmanager
+def stopping(pid: int, seconds: float) -> Iterator[None]:
+    """While inside, a process and what it has started are stopped for so long in each second."""
+    over = threading.Event()
+
+    def stop() -> None:
+        while not over.is_set():
+            os.kill(pid, signal.SIGSTOP)
+            over.wait(seconds)
+            os.kill(pid, signal.SIGCONT)
+            over.wait(1 - seconds)
+
+    thread = threading.Thread(target=stop)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def until(holds: Callable[[], bool], within_s: float) -> None:
+    deadline = time.monotonic() + within_s
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_the_processes_end_when_their_holder_is_killed() -> None:
+    with whole() as up:
+        pid = up.process("south").pid
+        assert up.process("south")._process.stdin is not None
+        up.process("south")._process.stdin.close()
+        until(lambda: not Path(f"/proc/{pid}").exists() or up.process("south")._process.poll() is not None, 30.0)
