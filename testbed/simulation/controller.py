@@ -11,6 +11,8 @@ from pathlib import Path
 
 from testbed.controller.actions import Action, After, Background, Fail, Tell, TellAll
 from testbed.controller.allreduce import AllReduceCoordinator
+from testbed.controller.coordinator import Coordinator
+from testbed.controller.gossip import GossipCoordinator
 from testbed.controller.outcome import State, write_final
 from testbed.controller.report_log import ReportLog
 from testbed.controller.spec import ControllerSpec
@@ -30,12 +32,16 @@ class SimulatedController:
 
     def __init__(self, spec: ControllerSpec, out: Path, agenda: Agenda) -> None:
         """PolicyError when the first view has no plan; `out` is the run's directory."""
-        assert spec.planning is not None  # members that gossip are not simulated
         self.spec = spec
         self.state: State = "waiting"
         self.failure = ""
         self.hellos: dict[str, Hello] = {}
-        self.coordinator = AllReduceCoordinator(spec, spec.planning, out, agenda.clocks)
+        self.coordinator: Coordinator
+        if spec.planning is not None:
+            self.coordinator = AllReduceCoordinator(spec, spec.planning, out, agenda.clocks)
+        else:
+            assert spec.graph is not None
+            self.coordinator = GossipCoordinator(spec, spec.graph, agenda.clocks)
         self._out = out
         self._reports = ReportLog(out, spec.rounds, agenda.clocks)
         self._agenda = agenda
@@ -58,6 +64,7 @@ class SimulatedController:
     @property
     def plan(self) -> Plan:
         """What the next round goes by: the newest plan that all were known to hold by now."""
+        assert isinstance(self.coordinator, AllReduceCoordinator)  # members that gossip go by none
         return self._confirmed[max(self._confirmed)] if self._confirmed else self.coordinator.group.plans.plan
 
     def hear(self, message: ControlMessage) -> None:
@@ -71,6 +78,7 @@ class SimulatedController:
 
     def finish(self) -> None:
         """All have said goodbye: leave the run's directory complete."""
+        self._carry_out(self.coordinator.finish())
         self.state = "done"
         self.coordinator.end()
         write_final(self._out / "final.json", self)

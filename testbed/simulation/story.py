@@ -8,6 +8,7 @@ from typing import Any
 
 from testbed.emulation.history import link_record
 from testbed.link import LinkState
+from testbed.plan import Plan
 from testbed.run.directory import RunDirectory
 from testbed.run.display import Display, Snapshot
 from testbed.run.manifest import Manifest
@@ -60,17 +61,16 @@ class SimulatedStory:
         if time.monotonic() - self._shown_s < SHOWN_EACH_S:
             return
         self._shown_s = time.monotonic()
-        group = self._stage.controller.coordinator.group
-        if (last := group.rounds.last) is not None:
-            self._metrics |= last.metrics
+        status = self._stage.controller.coordinator.progress.status()
+        self._metrics |= status["metrics"]
         self._display.show(
             Snapshot(
                 round=number,
                 rounds=self._stage.controller.spec.rounds,
                 loss=self._metrics.get("loss"),
                 accuracy=self._metrics.get("accuracy"),
-                seconds_per_round=last.seconds if last else None,
-                plan=group.plans.plan,
+                seconds_per_round=status["round_seconds"],
+                plan=Plan.from_json(status["plan"]) if status["plan"] else None,
                 states=self._states,
                 throughput={},
                 events=tuple(self._happened),
