@@ -5,9 +5,10 @@ a swap:   Prepare --each member connects to its next hops--> Held --all--> Confi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from testbed.controller.actions import Action, After, Background, Fail, Tell, TellAll
 from testbed.controller.allreduce import AllReduceCoordinator
@@ -25,6 +26,14 @@ from testbed.simulation.agenda import Agenda
 SendProbe = Callable[[str, Probe], None]
 #: Seconds that a member takes to hold a plan in place of another.
 HoldS = Callable[[str, Plan], float]
+
+
+class Newest(NamedTuple):
+    """Of the last round or iteration: metrics, seconds that it took, and the plan, where members go by one."""
+
+    metrics: Mapping[str, float | None]
+    seconds: float | None
+    plan: Plan | None
 
 
 class SimulatedController:
@@ -66,6 +75,15 @@ class SimulatedController:
         """What the next round goes by: the newest plan that all were known to hold by now."""
         assert isinstance(self.coordinator, AllReduceCoordinator)  # members that gossip go by none
         return self._confirmed[max(self._confirmed)] if self._confirmed else self.coordinator.group.plans.plan
+
+    @property
+    def newest(self) -> Newest:
+        """How far members are, for who watches: many times a second, of many members."""
+        if isinstance(self.coordinator, AllReduceCoordinator):
+            last, plan = self.coordinator.group.rounds.last, self.coordinator.group.plans.plan
+            return Newest(last.metrics, last.seconds, plan) if last else Newest({}, None, plan)
+        status = self.coordinator.progress.status()
+        return Newest(status["metrics"], status["round_seconds"], None)
 
     def hear(self, message: ControlMessage) -> None:
         """A member says something."""

@@ -8,7 +8,6 @@ from typing import Any
 
 from testbed.emulation.history import link_record
 from testbed.link import LinkState
-from testbed.plan import Plan
 from testbed.run.directory import RunDirectory
 from testbed.run.display import Display, Snapshot
 from testbed.run.manifest import Manifest
@@ -61,16 +60,16 @@ class SimulatedStory:
         if time.monotonic() - self._shown_s < SHOWN_EACH_S:
             return
         self._shown_s = time.monotonic()
-        status = self._stage.controller.coordinator.progress.status()
-        self._metrics |= status["metrics"]
+        newest = self._stage.controller.newest
+        self._metrics |= newest.metrics
         self._display.show(
             Snapshot(
                 round=number,
                 rounds=self._stage.controller.spec.rounds,
                 loss=self._metrics.get("loss"),
                 accuracy=self._metrics.get("accuracy"),
-                seconds_per_round=status["round_seconds"],
-                plan=Plan.from_json(status["plan"]) if status["plan"] else None,
+                seconds_per_round=newest.seconds,
+                plan=newest.plan,
                 states=self._states,
                 throughput={},
                 events=tuple(self._happened),
