@@ -13,6 +13,7 @@ from testbed.controller.identity import Identities
 from testbed.controller.membership_event import MembershipEvent
 from testbed.controller.progress import Progress
 from testbed.controller.spec import ControllerSpec
+from testbed.controller.unix_clock import UnixClock
 from testbed.planning import Pair, PhysicalLink, Policy, PolicyError
 from testbed.planning.graphs import GraphError
 from testbed.protocol import Arrived, ControlMessage, Goodbye, Hello, Rejoin, Report
@@ -30,6 +31,7 @@ class Coordinator(ABC):
     def __init__(self, spec: ControllerSpec, clocks: Clocks = SYSTEM) -> None:
         self.spec = spec
         self.clocks = clocks
+        self._unix = UnixClock(clocks.unix(), clocks.monotonic())
         self._members = frozenset(spec.members)
         self.running = False
         self.goodbyes: dict[str, Goodbye] = {}
@@ -61,6 +63,10 @@ class Coordinator(ABC):
         self.events.append(MembershipEvent(kind, member, self.clocks.unix(), after, epoch, why))
 
     # Members
+
+    def moment(self, said_s: float) -> float:
+        """What a member says by Unix time, in seconds of the clock that nobody sets."""
+        return self._unix.moment(said_s, self.clocks.unix(), self.clocks.monotonic())
 
     def check_names(self, report: Report | Arrived) -> None:
         """Contradiction when it says something of who is no member of the run."""

@@ -7,20 +7,19 @@ a member comes    when no other change of the graph is under way, one that takes
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Mapping
 from math import inf
 
 from msgspec.structs import asdict, replace
 
 from testbed.controller.actions import Actions, Announce, Fail, Tell, TellAll
+from testbed.controller.clocks import SYSTEM, Clocks
 from testbed.controller.contradiction import Contradiction
 from testbed.controller.coordinator import Coordinator
 from testbed.controller.iteration_log import IterationLog
 from testbed.controller.progress import GossipProgress
 from testbed.controller.spec import ControllerSpec, GossipGraph
 from testbed.controller.topology_changes import TopologyChanges
-from testbed.controller.unix_clock import UnixClock
 from testbed.planning import Pair, PhysicalLink
 from testbed.planning.graphs import GraphError, Violation
 from testbed.protocol import (
@@ -46,10 +45,9 @@ class GossipCoordinator(Coordinator):
     `graph` is the one they begin in.
     """
 
-    def __init__(self, spec: ControllerSpec, graph: GossipGraph) -> None:
-        super().__init__(spec)
+    def __init__(self, spec: ControllerSpec, graph: GossipGraph, clocks: Clocks = SYSTEM) -> None:
+        super().__init__(spec, clocks)
         self.iterations = IterationLog(spec.members, graph)
-        self._clock = UnixClock(time.time(), time.monotonic())
         self._topology = TopologyChanges(graph, spec.jobs, self.iterations)
         self.progress = GossipProgress(self.iterations, self._topology)
         self._survives = graph.survives
@@ -84,7 +82,7 @@ class GossipCoordinator(Coordinator):
         match message:
             case Report():
                 self._check_report(message)
-                entered_s = self._clock.moment(message.finished_s, time.time(), time.monotonic())
+                entered_s = self.moment(message.finished_s)
                 yield from self._check(self.iterations.add(message, entered_s))
                 yield Announce()
             case PromiseGraph():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -42,6 +43,7 @@ class GossipTraining:
 
     members      all of them, in the order of their shards; `samples` are how many each learns from, empty if the same
     place        where the member stands
+    clock        says seconds, to who measures how long something takes
     parameters   flat, float32, on the host; the same at all members
     """
 
@@ -52,6 +54,7 @@ class GossipTraining:
     iterations: int
     seed: int
     samples: Sequence[float] = ()
+    clock: Callable[[], float] = time.monotonic
 
     @property
     def neighbours(self) -> Neighbours:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from testbed.schemes import SCHEMES
 from testbed.spec.errors import Fault, SpecError
 from testbed.spec.experiment import Experiment
 
@@ -18,10 +17,6 @@ def check_able(experiment: Experiment, gradients: bool) -> None:
         for name in ("kill", "graph")
         if getattr(event, name) is not None
     ]
-    if spec.sync.scheme.exchange == "gossip":
-        rule = f"the strategy {spec.sync.strategy} is not simulated: its members gossip"
-        others = ", ".join(one.name for one in SCHEMES.values() if one.exchange == "all-reduce")
-        faults.append(Fault("sync.strategy", rule, f"one of {others}; or `testbed run`"))
     if getattr(spec.sync.own, "powersgd_rank", None) is not None and not gradients:
         rule = "what it sends depends on the model's matrices, which only members that learn have"
         faults.append(Fault("sync.powersgd_rank", rule, "no `powersgd_rank`, or `--gradients`"))

@@ -21,8 +21,12 @@ class Agenda:
         """Have `act` called at that moment, or now where it has passed; what was entered first comes first."""
         heapq.heappush(self._entries, (max(at_s, self.clocks.now_s), next(self._number), act))
 
+    def next(self) -> None:
+        """Have what comes next happen; IndexError where nothing does."""
+        self.clocks.now_s, _, act = heapq.heappop(self._entries)
+        act()
+
     def play(self, until_s: float) -> None:
         """Have all happen that is to by then, and what comes of it."""
         while self._entries and self._entries[0][0] <= until_s:
-            self.clocks.now_s, _, act = heapq.heappop(self._entries)
-            act()
+            self.next()

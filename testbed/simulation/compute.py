@@ -22,7 +22,11 @@ class DeclaredCompute:
     def step(self, at_s: float) -> float:
         """Seconds of the next step, which begins so many seconds after training did."""
         self._taken += 1
-        return self._work.step_seconds * self._slowness.factor(self._taken, at_s)
+        return self.of(self._taken, at_s)
+
+    def of(self, number: int, at_s: float) -> float:
+        """Seconds of the step of a number."""
+        return self._work.step_seconds * self._slowness.factor(number, at_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,15 @@ a swap:   Prepare --each member connects to its next hops--> Held --all--> Confi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from testbed.controller.actions import Action, After, Background, Fail, Tell, TellAll
 from testbed.controller.allreduce import AllReduceCoordinator
+from testbed.controller.coordinator import Coordinator
+from testbed.controller.gossip import GossipCoordinator
 from testbed.controller.outcome import State, write_final
 from testbed.controller.report_log import ReportLog
 from testbed.controller.spec import ControllerSpec
@@ -25,17 +28,29 @@ SendProbe = Callable[[str, Probe], None]
 HoldS = Callable[[str, Plan], float]
 
 
+class Newest(NamedTuple):
+    """Of the last round or iteration: metrics, seconds that it took, and the plan, where members go by one."""
+
+    metrics: Mapping[str, float | None]
+    seconds: float | None
+    plan: Plan | None
+
+
 class SimulatedController:
     """Deciding takes no time; what members say and are told travels beside the network, as in emulation."""
 
     def __init__(self, spec: ControllerSpec, out: Path, agenda: Agenda) -> None:
         """PolicyError when the first view has no plan; `out` is the run's directory."""
-        assert spec.planning is not None  # members that gossip are not simulated
         self.spec = spec
         self.state: State = "waiting"
         self.failure = ""
         self.hellos: dict[str, Hello] = {}
-        self.coordinator = AllReduceCoordinator(spec, spec.planning, out, agenda.clocks)
+        self.coordinator: Coordinator
+        if spec.planning is not None:
+            self.coordinator = AllReduceCoordinator(spec, spec.planning, out, agenda.clocks)
+        else:
+            assert spec.graph is not None
+            self.coordinator = GossipCoordinator(spec, spec.graph, agenda.clocks)
         self._out = out
         self._reports = ReportLog(out, spec.rounds, agenda.clocks)
         self._agenda = agenda
@@ -58,7 +73,17 @@ class SimulatedController:
     @property
     def plan(self) -> Plan:
         """What the next round goes by: the newest plan that all were known to hold by now."""
+        assert isinstance(self.coordinator, AllReduceCoordinator)  # members that gossip go by none
         return self._confirmed[max(self._confirmed)] if self._confirmed else self.coordinator.group.plans.plan
+
+    @property
+    def newest(self) -> Newest:
+        """How far members are, for who watches: many times a second, of many members."""
+        if isinstance(self.coordinator, AllReduceCoordinator):
+            last, plan = self.coordinator.group.rounds.last, self.coordinator.group.plans.plan
+            return Newest(last.metrics, last.seconds, plan) if last else Newest({}, None, plan)
+        status = self.coordinator.progress.status()
+        return Newest(status["metrics"], status["round_seconds"], None)
 
     def hear(self, message: ControlMessage) -> None:
         """A member says something."""
@@ -71,6 +96,7 @@ class SimulatedController:
 
     def finish(self) -> None:
         """All have said goodbye: leave the run's directory complete."""
+        self._carry_out(self.coordinator.finish())
         self.state = "done"
         self.coordinator.end()
         write_final(self._out / "final.json", self)

@@ -4,35 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
-import torch
-
-from testbed.emulation import documentation
-from testbed.emulation.image import digits_folder
 from testbed.plan import Plan
 from testbed.protocol import Job
 from testbed.simulation import means
 from testbed.simulation.activity import Activity, MeanHeld
+from testbed.simulation.learners import MakeLearner, real_learners
 from testbed.simulation.payload import Payload
 from testbed.simulation.training_thread import TrainingThread
-from testbed.worker import learner
-from testbed.worker.device import chosen_device
 from testbed.workload import Workload
 
 
 class RealLearning:
-    """All members of a run."""
+    """All members of a run, whose models are made by `make`."""
 
-    def __init__(self, jobs: Mapping[str, Job], folder: Path, plan: Callable[[], Plan]) -> None:
-        """ValueError when a data set is missing."""
-        torch.set_num_threads(1)
-        self._members: dict[str, TrainingThread] = {}
-        for name, job in jobs.items():
-            work = Workload.from_json(job.workload)
-            model = learner.make(work, folder, chosen_device(work.device))
-            self._members[name] = TrainingThread(name, job, plan, model)
+    def __init__(self, jobs: Mapping[str, Job], make: MakeLearner, plan: Callable[[], Plan]) -> None:
+        models = {name: make(Workload.from_json(job.workload)) for name, job in jobs.items()}
+        self._members = {name: TrainingThread(name, job, plan, models[name]) for name, job in jobs.items()}
 
     def activities(self) -> dict[str, Activity]:
         return {name: member.activity() for name, member in self._members.items()}
@@ -55,9 +43,7 @@ class RealLearning:
 
 @contextmanager
 def learning_together(jobs: Mapping[str, Job], plan: Callable[[], Plan]) -> Iterator[RealLearning]:
-    """The members of these jobs, while inside. EmulationError when the digits cannot be made."""
-    with TemporaryDirectory() as folder:
-        (Path(folder) / "digits").symlink_to(digits_folder())
-        documentation.link_into(Path(folder))
-        with closing(RealLearning(jobs, Path(folder), plan)) as learning:
-            yield learning
+    """The members of these jobs, while inside. ValueError when a data set is missing, EmulationError when the digits
+    cannot be made."""
+    with real_learners() as make, closing(RealLearning(jobs, make, plan)) as learning:
+        yield learning

@@ -31,3 +31,8 @@ def model_of(experiment: Experiment, underlay: Underlay) -> RoundModel:
 def measures(experiment: Experiment, model: RoundModel) -> bool:
     """Whether members tell what they see of paths: of networks too large for chunks only where somebody plans by it."""
     return isinstance(model, ChunkModel) or not experiment.spec.controller.hold
+
+
+def elements_of(experiment: Experiment) -> int:
+    """Of the model."""
+    return experiment.spec.own_train.model_bytes // 4

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from testbed.plan import Plan
-from testbed.sync.allreduce.role import role_in
-from testbed.sync.codecs import PLAIN, Codec
+from testbed.plan import PLAIN_CODEC, Plan
+from testbed.sync.codecs import PLAIN, by_name
 
 #: The way from one member to another, of means or else of partial sums.
 Way = tuple[str, str, bool]
@@ -23,16 +22,18 @@ class Payload:
 
 def typical(plan: Plan, number: int, elements: int) -> Payload:
     """A tensor of float32 through the codecs that a plan names, as many bytes as they say themselves."""
+    if plan.codec == PLAIN_CODEC and not plan.link_codecs:
+        return Payload(4 * elements)
     coded: dict[Way, float] = {}
     for group in [plan.whole] if plan.among_all(number) else plan.groups:
-        for member in group.members:
-            for role in role_in(plan, group, member).trees:
-                if role.partials_to is not None:
-                    coded[member, role.partials_to, False] = _part(role.partial_codec, plan.chunk_bytes)
-                coded |= {(member, child, True): _part(role.mean_codec, plan.chunk_bytes) for child in role.mean_to}
+        for tree in group.trees:
+            ups = {pair: _part(plan, *pair) for pair in tree.reduce.items()}
+            downs = {(parent, child): _part(plan, parent, child) for child, parent in tree.broadcast.items()}
+            coded |= {(*pair, False): part for pair, part in ups.items()}
+            coded |= dict.fromkeys(((*pair, True) for pair in downs), min(downs.values(), default=1.0))
     return Payload(4 * elements, {way: part for way, part in coded.items() if part != 1})
 
 
-def _part(codec: Codec, chunk_bytes: int) -> float:
-    elements = chunk_bytes // 4
-    return min(codec.size(elements) / PLAIN.size(elements), 1.0)
+def _part(plan: Plan, source: str, target: str) -> float:
+    elements = plan.chunk_bytes // 4
+    return min(by_name(plan.codec_of(source, target)).size(elements) / PLAIN.size(elements), 1.0)

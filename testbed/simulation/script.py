@@ -27,6 +27,7 @@ class SimulatedScript:
         self._tell = tell
         self._waiting = list(experiment.spec.events)
         self.swaps: list[dict[str, Any]] = []
+        self.changed: Callable[[], None] = lambda: None  # is told that the underlay has become another
         for event in sorted(self._waiting, key=lambda event: event.at or 0.0):
             if event.at is not None:
                 self._enter(event.at, event)
@@ -55,6 +56,7 @@ class SimulatedScript:
     def _happen(self, at_s: float, event: Event) -> None:
         """The underlay has it already."""
         self._waiting.remove(event)
+        self.changed()
         if event.change:
             self._tell("change", event.change.link)
             return

@@ -10,35 +10,26 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
 
-import torch
-
 from testbed.plan import Plan
 from testbed.protocol import Job
 from testbed.simulation.activity import Activity, Deed, EndStep, MeanHeld
+from testbed.simulation.learners import MOST_ELEMENTS, small_learner
 from testbed.simulation.payload import Payload, typical
 from testbed.simulation.training_thread import TrainingThread
-from testbed.worker.learner import Synthetic
 from testbed.workload import Workload
-
-#: Elements of the model at most: enough that a share of 0.005 of them is one within 0.2 %.
-MOST_ELEMENTS = 65_536
 
 
 class StandIns:
     """A member for all of its assignment, of which each mean is what it gave itself."""
 
     def __init__(self, jobs: Mapping[str, Job], elements: int, plan: Callable[[], Plan]) -> None:
-        torch.set_num_threads(1)
-        few = min(elements, MOST_ELEMENTS)
-        self._larger = elements / few
+        self._larger = elements / min(elements, MOST_ELEMENTS)
         self._for: dict[str, str] = {}
         self._members: dict[str, TrainingThread] = {}
         for name, job in jobs.items():
             kind = json.dumps(job.assignment, default=list)
             if kind not in self._members:
-                work = Workload.from_json(job.workload)
-                work = replace(work, model="synthetic", parameters=few, optimizer="sgd")
-                model = Synthetic(work, torch.device("cpu"))
+                model = small_learner(Workload.from_json(job.workload), elements)
                 self._members[kind] = TrainingThread(name, job, plan, model)
             self._for[name] = kind
 

@@ -60,17 +60,16 @@ class SimulatedStory:
         if time.monotonic() - self._shown_s < SHOWN_EACH_S:
             return
         self._shown_s = time.monotonic()
-        group = self._stage.controller.coordinator.group
-        if (last := group.rounds.last) is not None:
-            self._metrics |= last.metrics
+        newest = self._stage.controller.newest
+        self._metrics |= newest.metrics
         self._display.show(
             Snapshot(
                 round=number,
                 rounds=number + group.rounds_left if group.conducting else self._stage.controller.spec.rounds,
                 loss=self._metrics.get("loss"),
                 accuracy=self._metrics.get("accuracy"),
-                seconds_per_round=last.seconds if last else None,
-                plan=group.plans.plan,
+                seconds_per_round=newest.seconds,
+                plan=newest.plan,
                 states=self._states,
                 throughput={},
                 events=tuple(self._happened),

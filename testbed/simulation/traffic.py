@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import floor, inf
 from typing import Any
 
 from testbed.link import MTU_FRAME_BYTES, TCP_PAYLOAD_BYTES
+from testbed.planning import Pair
 from testbed.simulation.clocks import SimulatedClocks
-from testbed.simulation.round import SimulatedRound
+from testbed.simulation.round import SimulatedRound, Transfer
+from testbed.simulation.underlay import UnderlayState
 
 #: As a run's sampler takes them.
 PERIOD_S = 1.0
@@ -26,13 +28,17 @@ class Traffic:
 
     def add(self, done: SimulatedRound) -> None:
         """A round's transfers, each counted when the last of it was sent."""
-        for (source, target), its in done.transfers.items():
-            a, b = done.network.sites[source], done.network.sites[target]
-            links = done.network.routes.links(a, b) if done.network.routes.reach(a, b) else ()
-            for chunk in its if links else ():
-                second = self._coming.setdefault(floor(chunk.ended_s / PERIOD_S), {})
-                for link in links:
-                    second[link] = second.get(link, 0.0) + chunk.bytes * MTU_FRAME_BYTES / TCP_PAYLOAD_BYTES
+        for pair, its in done.transfers.items():
+            self.carry(pair, its, done.network)
+
+    def carry(self, pair: Pair, its: Iterable[Transfer], network: UnderlayState) -> None:
+        """What a member sent to another over a network."""
+        a, b = (network.sites[name] for name in pair)
+        links = network.routes.links(a, b) if network.routes.reach(a, b) else ()
+        for chunk in its if links else ():
+            second = self._coming.setdefault(floor(chunk.ended_s / PERIOD_S), {})
+            for link in links:
+                second[link] = second.get(link, 0.0) + chunk.bytes * MTU_FRAME_BYTES / TCP_PAYLOAD_BYTES
 
     def sample(self, until_s: float = inf) -> None:
         """Take the samples of all seconds that were over by then, or of all that something was sent in."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
-from testbed.protocol import Goodbye, NodeConfiguration
-from testbed.schemes import Scheme
+from testbed.protocol import Goodbye, Job, NodeConfiguration
+from testbed.schemes import Scheme, named
 from testbed.schemes.training import GossipTraining
 from testbed.sync import flat
 from testbed.sync.codecs import PLAIN, by_name
@@ -29,7 +31,7 @@ def train(meeting: Rendezvous, scheme: Scheme, folder: Path) -> None:
         model = make(work, folder, chosen_device(work.device))
         place = NodeConfiguration.from_json(meeting.job.assignment)
         steps = PacedSteps(model, work, place)
-        participant = participant_of(meeting, scheme, place, model)
+        participant = participant_of(meeting.name, tuple(meeting.welcome.roster), meeting.job, model)
     except ValueError as error:
         meeting.channel.send(Goodbye.with_error(meeting.name, 0, str(error)))
         raise
@@ -39,10 +41,11 @@ def train(meeting: Rendezvous, scheme: Scheme, folder: Path) -> None:
         membership.finish(model.digest(), model.evaluate())
 
 
-def participant_of(meeting: Rendezvous, scheme: Scheme, place: NodeConfiguration, model: Learner) -> Participant:
-    """What gossips for a member as its job has it."""
-    job = meeting.job
-    members = tuple(meeting.welcome.roster)
-    training = GossipTraining(meeting.name, members, place, gathered(model), job.rounds, job.seed, model.samples)
+def participant_of(
+    name: str, members: tuple[str, ...], job: Job, model: Learner, clock: Callable[[], float] = time.monotonic
+) -> Participant:
+    """What gossips for one of the `members` as its job has it, and reads seconds from the `clock`."""
+    place, scheme = NodeConfiguration.from_json(job.assignment), named(job.scheme)
+    training = GossipTraining(name, members, place, gathered(model), job.rounds, job.seed, model.samples, clock)
     participant: Participant = scheme.algorithm.build(scheme.read(job.options), training)
     return participant

@@ -141,10 +141,56 @@ def test_a_round_that_goes_on_beside_steps_costs_what_they_do_not_cover(
     assert hidden == pytest.approx(waited - 7 * rounds_s / 8, rel=0.02)
 
 
+#: Schemes whose members gossip, as they are on three sites.
+GOSSIP: dict[str, dict[str, object]] = {
+    "hop": {},
+    "dpsgd": {},
+    "sgp": {},
+    "prague": {},
+    "netmax": {},
+    "noloco": {"every": 2},
+    "fedasync": {},
+    "staggered": {"policy": "cpn", "every": 2},
+    "decoupled_diloco": {"every": 4, "fragments": 2},
+    "halos": {},
+}
+
+
+@pytest.mark.parametrize("strategy", GOSSIP)
+def test_members_gossip_and_learn_for_real(strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same each time, at as many seconds as where nothing is learned; nobody gets further ahead than he may."""
+    monkeypatch.chdir(tmp_path)
+    train = {"model": "svm", "rounds": 10, "evaluate_every": 5, "optimizer": {"name": "adam", "learning_rate": 0.01}}
+    file = write(tmp_path, train=train, sync={"strategy": strategy, **GOSSIP[strategy]})
+    record, again, standing_in = simulated(file, gradients=True), simulated(file, gradients=True), simulated(file)
+    assert record.finished and record.summary["verdict"] == "simulated"
+    assert record.manifest["simulated"]["model"] == "messages"
+    assert record.summary["training"]["rounds"] == 10
+    assert record.summary["training"]["final_accuracy"] > 0.3  # a tenth is chance
+    entered = [
+        [(its.member, its.round, its.metrics.get("loss"), one.since(its.finished_s)) for its in one.reports]
+        for one in (record, again)
+    ]
+    assert entered[0] == entered[1]
+    ends = [max(one.since(its.finished_s) for its in one.reports) for one in (record, standing_in)]
+    assert ends[0] == pytest.approx(ends[1], rel=0.02)
+
+
+def test_members_that_gossip_slow_down_where_a_link_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def took_s(events: list[dict[str, object]]) -> float:
+        record = simulated(write(tmp_path, sync={"strategy": "hop"}, events=events))
+        return max(record.since(its.finished_s) for its in record.reports)
+
+    falls = [{"round": 3, "change": {"link": "a->b", "rate": "2mbit"}}]
+    assert took_s(falls) > 2 * took_s([])
+
+
 @pytest.mark.parametrize(
     ("values", "field"),
     [
-        ({"sync": {"strategy": "hop"}}, "sync.strategy"),
+        ({"sync": {"strategy": "hop"}, "events": [{"round": 2, "graph": "ring"}]}, "events.0.graph"),
         ({"sync": {"powersgd_rank": 2}}, "sync.powersgd_rank"),
         ({"elastic": {"quorum": 2}}, "elastic"),
         ({"compute": {}}, "compute.step_time"),

@@ -238,5 +238,5 @@ def build(options: DecoupledOptions, training: GossipTraining) -> Participant:
     name, syncer = training.name, training.place.rules["syncer"]
     parameters, rounds = training.parameters, training.iterations
     if name == syncer:
-        return SyncingLearner(name, training.members, options, parameters, rounds)
+        return SyncingLearner(name, training.members, options, parameters, rounds, training.clock)
     return DecoupledLearner(name, syncer, options, parameters, rounds, training.place.first)

@@ -7,7 +7,7 @@ fast its edge is. `c` is the paper's rate x rho, and the doubling of gamma for e
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
 
 from torch import Tensor
@@ -109,12 +109,22 @@ NEWEST = 0.25
 class MeasuringNetMax(NetMaxMember):
     """Measures how long its pulls take, and pulls from fast peers more often from then on."""
 
-    def __init__(self, name: str, peers: Sequence[str], parameters: Tensor, iterations: int, random: Random) -> None:
+    def __init__(
+        self,
+        name: str,
+        peers: Sequence[str],
+        parameters: Tensor,
+        iterations: int,
+        random: Random,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`clock` says seconds."""
         # Under equal odds the model goes half of the way to the one that was pulled; slow peers keep half their odds.
         self._floor = 1 / (2 * len(peers))
         super().__init__(name, dict.fromkeys(peers, 1 / len(peers)), self._floor, parameters, iterations, random)
         self._seconds: dict[str, float] = {}
         self._asked_s = 0.0
+        self._clock = clock
 
     def program(self) -> Steps[None]:
         program, answer = super().program(), None
@@ -124,12 +134,12 @@ class MeasuringNetMax(NetMaxMember):
             except StopIteration:
                 return
             if isinstance(effect, Send) and isinstance(effect.message, Pull):
-                self._asked_s = time.monotonic()
+                self._asked_s = self._clock()
             answer = yield effect
 
     def receive(self, sender: str, message: Message) -> Iterable[Send]:
         if isinstance(message, Model):
-            took = time.monotonic() - self._asked_s
+            took = self._clock() - self._asked_s
             before = self._seconds.get(sender, took)
             self._seconds[sender] = (1 - NEWEST) * before + NEWEST * took
             self._learn()
@@ -145,4 +155,6 @@ class MeasuringNetMax(NetMaxMember):
 def build(options: InGraph, training: GossipTraining) -> Participant:
     """The participant among its peers."""
     peers = training.place.targets
-    return MeasuringNetMax(training.name, peers, training.parameters, training.iterations, training.random)
+    return MeasuringNetMax(
+        training.name, peers, training.parameters, training.iterations, training.random, training.clock
+    )

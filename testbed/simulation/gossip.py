@@ -1,0 +1,87 @@
+"""Members that gossip, on simulated time: each runs its program, and nothing holds them together but their messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from testbed.planning import Pair
+from testbed.protocol import Goodbye, Report
+from testbed.simulation.gossiper import Gossiper
+from testbed.simulation.gossips import Gossips
+from testbed.simulation.messages import MessageNetwork
+from testbed.simulation.round import Transfer
+from testbed.simulation.script import SimulatedScript
+from testbed.simulation.stage import Stage
+from testbed.simulation.story import SimulatedStory
+from testbed.simulation.traffic import PERIOD_S, Traffic
+from testbed.simulation.underlay import UnderlayState
+from testbed.sync.gossip.message import Message
+
+
+class GossipSimulation:
+    """The iterations of a stage's members, by their names."""
+
+    def __init__(self, stage: Stage, script: SimulatedScript, gossips: Mapping[str, Gossips], story: SimulatedStory):
+        self._stage = stage
+        self._script = script
+        self._story = story
+        self._traffic = Traffic(stage.agenda.clocks, story.sampled)
+        self._network = MessageNetwork(stage.agenda, stage.underlay, self._stale, self._carried)
+        self._lowest = 0
+        self._left: list[str] = []
+        self._members = {
+            name: Gossiper(its, stage.agenda, self._network, self._member, self._heard, self._ended)
+            for name, its in gossips.items()
+        }
+        self._gossips = gossips
+
+    def run(self) -> float:
+        """All iterations; when the last member was done, in seconds after training began. RunFailed when one can't."""
+        agenda, controller = self._stage.agenda, self._stage.controller
+        controller.begin()
+        self._script.changed = self._network.refresh
+        self._second()
+        for member in self._members.values():
+            agenda.enter(0.0, member.resume)
+        try:
+            while len(self._left) < len(self._members):
+                agenda.next()
+        finally:
+            for member in self._members.values():
+                member.close()
+        ended_s = agenda.clocks.now_s
+        agenda.play(ended_s)
+        self._story.watch(self._lowest, ended_s)
+        self._traffic.sample()
+        controller.finish()
+        return ended_s
+
+    def _member(self, name: str) -> Gossiper:
+        return self._members[name]
+
+    def _stale(self, source: str, target: str, message: Message, later: Sequence[Message]) -> bool:
+        return self._members[source].participant.stale(target, message, later)
+
+    def _carried(self, pair: Pair, sent: Transfer, network: UnderlayState) -> None:
+        self._traffic.carry(pair, (sent,), network)
+
+    def _heard(self, report: Report) -> None:
+        """A member has entered an iteration. What waits for a round's end, waits until all have left it."""
+        self._stage.controller.hear(report)
+        lowest = min(member.iteration for member in self._members.values())
+        for number in range(self._lowest + 1, lowest + 1):
+            self._script.round_over(number, self._stage.agenda.clocks.now_s)
+        self._lowest = max(self._lowest, lowest)
+
+    def _ended(self, name: str) -> None:
+        self._left.append(name)
+        rounds = self._stage.controller.spec.rounds
+        digest, metrics = self._gossips[name].end()
+        self._stage.controller.hear(Goodbye(name, rounds, digest, metrics))
+
+    def _second(self) -> None:
+        """Once a second what links carried is sampled, and who watches sees how far members are."""
+        now_s = self._stage.agenda.clocks.now_s
+        self._traffic.sample(now_s)
+        self._story.watch(self._lowest, now_s)
+        self._stage.agenda.enter(now_s + PERIOD_S, self._second)

@@ -1,0 +1,21 @@
+"""Training that gossips on simulated time."""
+
+from __future__ import annotations
+
+from testbed.simulation.gossip import GossipSimulation
+from testbed.simulation.gossips import gossips_of
+from testbed.simulation.models import congestion_of, elements_of
+from testbed.simulation.script import SimulatedScript
+from testbed.simulation.stage import Stage
+from testbed.simulation.story import SimulatedStory
+from testbed.spec.experiment import Experiment
+
+
+def gossiping(
+    experiment: Experiment, stage: Stage, script: SimulatedScript, story: SimulatedStory, gradients: bool
+) -> float:
+    """Members that gossip, to their end: seconds after training began."""
+    story.begins(experiment, {"model": "messages", "congestion": congestion_of(experiment), "gradients": gradients})
+    jobs, clock = stage.controller.spec.jobs, stage.agenda.clocks.monotonic
+    with gossips_of(jobs, elements_of(experiment), gradients, clock) as gossips:
+        return GossipSimulation(stage, script, gossips, story).run()

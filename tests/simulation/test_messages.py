@@ -1,0 +1,107 @@
+"""Messages over the simulated underlay: what links give them, in which order, and what is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from testbed.emulation.routing import Routes
+from testbed.planning.constraints import GOODPUT
+from testbed.simulation.agenda import Agenda
+from testbed.simulation.clocks import SimulatedClocks
+from testbed.simulation.messages import MessageNetwork, Parcel, max_min
+from testbed.simulation.underlay import Underlay
+from testbed.sync.gossip.message import Message
+from testbed.sync.gossip.message_codec import Done
+from tests.simulation.experiments import load
+
+pytestmark = pytest.mark.unit
+
+NAMES = ("l0", "l1", "l2", "l3")
+
+
+@given(
+    st.dictionaries(
+        st.tuples(st.sampled_from("abc"), st.sampled_from("xyz")),
+        st.lists(st.sampled_from(NAMES), min_size=1, max_size=3, unique=True),
+        min_size=1,
+    ),
+    st.fixed_dictionaries({name: st.floats(0.0, 100.0) for name in NAMES}),
+)
+def test_shares_are_max_min_fair(drawn: Mapping[tuple[str, str], Sequence[str]], capacity: Mapping[str, float]) -> None:
+    """Each pair has a link that is full, on which none has more."""
+    rates = max_min(drawn, capacity)
+    loads = {name: sum(rates[pair] for pair, names in drawn.items() if name in names) for name in NAMES}
+    assert all(load <= capacity[name] + 1e-6 for name, load in loads.items())
+    for pair, names in drawn.items():
+        assert any(
+            loads[name] >= capacity[name] - 1e-6
+            and rates[pair] >= max(rates[other] for other, its in drawn.items() if name in its) - 1e-6
+            for name in names
+        )
+
+
+class Sent:
+    """A network of messages, and when each came."""
+
+    def __init__(self, folder: Path, stale: Sequence[str] = (), **values: Any) -> None:
+        experiment = load(folder, **values)
+        self.agenda = Agenda(SimulatedClocks(0.0))
+        self.came: dict[str, float] = {}
+        self.names: dict[int, str] = {}
+        underlay = Underlay(experiment, Routes.over(experiment.topology))
+        workers = {worker.site: worker.name for worker in experiment.topology.workers}
+        self.pair = workers["a"], workers["b"]
+        self.network = MessageNetwork(
+            self.agenda, underlay, lambda _, to, message, later: self.names[id(message)] in stale, lambda *_: None
+        )
+
+    def model(self, name: str, size: float, back: bool = False) -> None:
+        message: Message = Done()
+        self.names[id(message)] = name
+        self._kept = [*getattr(self, "_kept", []), message]
+        pair = (self.pair[1], self.pair[0]) if back else self.pair
+        self.network.send(pair, Parcel(message, size, lambda: self.arrive(name)))
+
+    def arrive(self, name: str) -> None:
+        self.came[name] = self.agenda.clocks.now_s
+
+
+RATE = 12e6 * GOODPUT / 8
+
+
+def test_models_of_a_pair_go_one_after_the_other_and_small_ones_overtake_them(tmp_path: Path) -> None:
+    sent = Sent(tmp_path)
+    for name in ("first", "second"):
+        sent.model(name, RATE)
+    sent.model("back", RATE, back=True)
+    sent.network.send_small(sent.pair, lambda: sent.arrive("small"))
+    sent.agenda.play(10.0)
+    assert sent.came == pytest.approx({"small": 0.01, "first": 1.01, "back": 1.01, "second": 2.01}, rel=1e-6)
+
+
+def test_what_has_become_useless_while_it_waited_is_left_out(tmp_path: Path) -> None:
+    sent = Sent(tmp_path, stale=["third"])
+    for name in ("first", "second", "third", "fourth"):
+        sent.model(name, RATE)
+    sent.agenda.play(10.0)
+    assert list(sent.came) == ["first", "second", "fourth"]
+    assert sent.came["fourth"] == pytest.approx(3.01)
+
+
+def test_a_link_that_falls_and_goes_down_slows_what_is_on_it(tmp_path: Path) -> None:
+    events = [
+        {"at": "0.5s", "change": {"link": "a->b", "rate": "6mbit"}},
+        {"at": "1s", "down": ["a", "b"]},
+        {"at": "1s", "down": ["a", "c"]},
+        {"at": "3s", "up": ["a", "b"]},
+    ]
+    sent = Sent(tmp_path, events=events)
+    sent.model("first", RATE)
+    sent.agenda.play(10.0)
+    assert sent.came == pytest.approx({"first": 3.51})  # half in 0.5 s, a quarter in another, the rest from 3 s on
