@@ -44,9 +44,9 @@ CORE_PART, SHOWN_WITHIN_S = 0.1, 1.0
 QUARTER, PERIOD_US = 0.25, 100_000
 LOOK_S = 1.0
 
-#: What the page notes: when it first drew a plan's trees, and when its log first had an event.
+#: What the page notes: since when it does, when it first drew a plan's trees, and when its log first had an event.
 WATCH = """{
-  window.shown = {};
+  window.shown = { begun: Date.now() / 1000 };
   setInterval(() => {
     const note = key => { window.shown[key] ??= Date.now() / 1000; };
     for (const tree of document.querySelectorAll(".tree[data-epoch]")) note(`plan ${tree.dataset.epoch}`);
@@ -109,46 +109,49 @@ def _run(experiment: str, attach: Callable[[str, threading.Event], Mapping[str, 
     with tempfile.TemporaryDirectory(prefix="testbed-attached-") as folder:
         command = [sys.executable, "-m", "testbed", "run", str(ROOT / experiment), "--port", "0"]
         with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as process:
-            threading.Thread(target=_drain, args=(process,), daemon=True).start()
+            lines: list[str] = []
+            reading = threading.Thread(target=_read, args=(process, lines))
+            reading.start()
             name = _name(Path(folder), process)
+            if name is None:
+                reading.join()
+                raise RuntimeError("the run ended before it trained:\n" + "".join(lines[-10:]))
             ended = threading.Event()
-            cores: list[float] = []
-            looking = threading.Thread(target=_look, args=(process, ended, cores))
+            looks: list[tuple[float, float]] = []
+            looking = threading.Thread(target=_look, args=(process, ended, looks))
             looking.start()
             shown = attach(name, ended)
             looking.join()
         directory = Path(folder) / "runs" / "latest"
         summary = json.loads((directory / "summary.json").read_text())
         late = list(_late(shown, directory))
-        return Measured(summary["verdict"], summary["reasons"], median(cores), late)
+        (begin_s, first_s), (end_s, last_s) = looks[0], looks[-1]
+        return Measured(summary["verdict"], summary["reasons"], (last_s - first_s) / (end_s - begin_s), late)
 
 
-def _drain(process: subprocess.Popen[str]) -> None:
+def _read(process: subprocess.Popen[str], lines: list[str]) -> None:
+    """All that it says."""
     assert process.stdout is not None
-    for _ in process.stdout:
-        pass
+    lines.extend(process.stdout)
 
 
-def _name(folder: Path, process: subprocess.Popen[str]) -> str:
-    """The run's, once it trains."""
+def _name(folder: Path, process: subprocess.Popen[str]) -> str | None:
+    """The run's, once it trains; None where it ends before."""
     while process.poll() is None:
         with suppress(OSError):
             name = (folder / "runs" / "latest").resolve(strict=True).name
             if (label.state_folder(name) / "page.html").exists():
                 return name
         time.sleep(0.1)
-    raise RuntimeError(f"the run ended with {process.returncode} before it trained")
+    return None
 
 
-def _look(process: subprocess.Popen[str], ended: threading.Event, cores: list[float]) -> None:
-    """What its process takes of a core, second by second, until it ends."""
-    before = time.monotonic(), _cpu_s(process.pid)
+def _look(process: subprocess.Popen[str], ended: threading.Event, looks: list[tuple[float, float]]) -> None:
+    """The time, and what its process has taken of a processor by then, in seconds, until it ends."""
     while process.poll() is None:
-        time.sleep(LOOK_S)
         with suppress(OSError, IndexError):
-            now = time.monotonic(), _cpu_s(process.pid)
-            cores.append((now[1] - before[1]) / (now[0] - before[0]))
-            before = now
+            looks.append((time.monotonic(), _cpu_s(process.pid)))
+        time.sleep(LOOK_S)
     ended.set()
 
 
@@ -229,16 +232,19 @@ def quarter_of_a_core() -> Iterator[Path]:
 
 def _late(shown: Mapping[str, float], directory: Path) -> Iterator[float]:
     """Seconds from what was known to what was shown: events as they happened, plans when all had reported their first
-    round."""
+    round. What was known before the page was there is none of these."""
+    begun_s = shown.get("begun", 0.0)
     over: dict[int, dict[int, float]] = {}
     for report in read_records(directory / "rounds.jsonl"):
         rounds = over.setdefault(report["epoch"], {})
         rounds[report["round"]] = max(rounds.get(report["round"], 0.0), report["at_s"])
     for epoch, rounds in over.items():
-        if epoch and (at_s := shown.get(f"plan {epoch}")) is not None:
-            yield at_s - rounds[min(rounds)]
+        known_s = rounds[min(rounds)]
+        if epoch and known_s > begun_s and (at_s := shown.get(f"plan {epoch}")) is not None:
+            yield at_s - known_s
     for event in read_records(directory / "events.jsonl"):
-        if (at_s := shown.get(f"{event['kind']} {event['target']}")) is not None:
+        at_s = shown.get(f"{event['kind']} {event['target']}")
+        if at_s is not None and event["at_s"] > begun_s:
             yield at_s - event["at_s"]
 
 

@@ -2,6 +2,7 @@
 
 commands      from Typer, as `testbed --help` has them
 files         from the models that read them, with the JSON Schemas that editors use
+API           from the application, as its OpenAPI document has it
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ ROOT = DOCS.parent
 #: A link from a page to what is beside the documentation: `[examples/run.ipynb](../examples/run.ipynb)`.
 OUTSIDE = re.compile(r"\[([^\]]*)\]\((\.\./[^)#]*)\)")
 
+API = """\
+What is asked with which body, and what is answered. What it means stands in [the API](../api.md)."""
+
 FILES = """\
 A topology and an experiment, field by field; what they mean stands in [topology](../topology.md) and
 [experiment](../experiment.md). Editors complete them by [a schema of topologies](topology.schema.json) and [one of
@@ -33,10 +37,12 @@ experiments](experiment.schema.json), which `testbed schema` prints too ([setup]
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the reference's pages and the schemas."""
     sys.path.insert(0, str(ROOT))
+    from testbed.api.app import make_app
     from testbed.spec.schemas import experiment_schema, topology_schema
 
     schemas = {"topology": topology_schema(), "experiment": experiment_schema()}
     pages = {"reference/commands.md": commands(), "reference/files.md": fields(schemas)}
+    pages["reference/api.md"] = requests(make_app(None, None).openapi())  # the same over whatever runs
     pages |= {f"reference/{kind}.schema.json": json.dumps(schema, indent=1) for kind, schema in schemas.items()}
     for name, content in pages.items():
         files.append(File.generated(config, name, content=content))
@@ -65,6 +71,27 @@ def commands() -> str:
         cwd=ROOT, capture_output=True, text=True, check=True,
     )  # fmt: skip
     return made.stdout.replace("# `testbed`", "# Commands", 1)
+
+
+def requests(document: Mapping[str, Any]) -> str:
+    """Each path with what it takes and answers, and the values that these are made of."""
+    rows = ["| request | body | answer | refused with |", "|---|---|---|---|"]
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            answers = operation["responses"]
+            refused = ", ".join(sorted(status for status in answers if status >= "400"))
+            body = _content(operation.get("requestBody", {}))
+            rows.append(f"| `{method.upper()} {path}` | {body} | {_content(answers['200'])} | {refused} |")
+    parts = ["# API", API, "\n".join(rows)]
+    for name, schema in document["components"]["schemas"].items():
+        parts += [f"## {name}", *_section(schema)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _content(of: Mapping[str, Any]) -> str:
+    """What a body or an answer holds."""
+    schema = of.get("content", {}).get("application/json", {}).get("schema")
+    return _kind(schema).replace("a section: ", "") if schema else ""
 
 
 def fields(schemas: Mapping[str, Mapping[str, Any]]) -> str:

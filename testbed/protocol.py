@@ -381,11 +381,13 @@ class Renew(ControlMessage, frozen=True):
 
 
 class Lost(ControlMessage, frozen=True):
-    """A member has lost `peer`: its connection is `broken`, or it owes something for longer than a round takes."""
+    """A member has lost `peer`, in the generation whose first plan has this epoch: its connection is `broken`, or it
+    owes something for longer than a round takes."""
 
     member: Name
     peer: Name
     why: Text
+    generation: Number
     broken: bool = True
 
 

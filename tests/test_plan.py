@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.plan import Group, Plan, PlanError, Route, Tree
+from testbed.plan import Group, Plan, PlanError, Route, TrainingChoice, Tree, codec_bytes
 from tests.sync.plans import chain, names, random_groups, random_plan, random_routes, star
 
 pytestmark = pytest.mark.unit
@@ -77,6 +77,28 @@ def test_steps_are_members_and_travel_along() -> None:
     for steps in ({"d": 1}, {"a": 0}):
         with pytest.raises(PlanError, match="steps: "):
             replace(plan, steps=steps)
+
+
+def test_how_members_train_travels_along_and_older_plans_say_nothing_of_it() -> None:
+    plan = Plan(0, ABC, (star(ABC, "a"),), codec="int8", training=TrainingChoice("diloco", {"every": 16}))
+    assert Plan.from_json(json.loads(plan.dumps())) == plan
+    assert plan.training is not None and plan.training.local_steps == 16
+    assert plan.shape() != replace(plan, training=None).shape()
+    without = Plan(0, ABC, (star(ABC, "a"),)).to_json()
+    assert "training" not in without
+    assert Plan.from_json(without).training is None
+    with pytest.raises(PlanError, match="not a plan"):
+        Plan.from_json({**without, "training": {"scheme": "diloco"}})
+
+
+@pytest.mark.parametrize(("codec", "size"), [("fp32", 4.0), ("int8", 1 + 4 / 256), ("topk:0.01", 0.06)])
+def test_codecs_say_their_bytes(codec: str, size: float) -> None:
+    assert codec_bytes(codec) == pytest.approx(size)
+
+
+def test_a_codec_that_is_none_says_which_there_are() -> None:
+    with pytest.raises(PlanError, match="no such codec: 'fp8'; write instead: fp32"):
+        codec_bytes("fp8")
 
 
 def test_members_epochs_and_chunks_are_checked() -> None:

@@ -119,7 +119,7 @@ MESSAGES: Mapping[type[ControlMessage], st.SearchStrategy[ControlMessage]] = {
     Report: REPORTS,
     Arrived: st.builds(Arrived, NAMES, ARRIVALS),
     Renew: st.builds(Renew, NAMES),
-    Lost: st.builds(Lost, NAMES, NAMES, TEXTS, st.booleans()),
+    Lost: st.builds(Lost, NAMES, NAMES, TEXTS, NUMBERS, st.booleans()),
     Abort: st.builds(Abort, NUMBERS, TEXTS),
     Holding: HOLDINGS,
     Reconfigure: st.builds(Reconfigure, DOCUMENTS, ROSTERS, st.lists(HOLDINGS, max_size=2).map(tuple)),

@@ -1,7 +1,8 @@
 """How members train, chosen live: gathers what rounds tell of training, and has a choice made by it.
 
-a round is over --> TrainedHistory        a plan is considered --> Question --(beside all else)--> TrainingVerdict
-                                   the verdict changes something --> a plan with the choice, put in force as any
+a round is over --> TrainedHistory
+a plan is considered --> TrainingQuestion --(beside all else)--> TrainingVerdict
+the verdict changes something --> a plan with the choice, put in force as any
 """
 
 from __future__ import annotations
@@ -28,6 +29,10 @@ from testbed.planning.conductor import (
     choose,
     learn,
 )
+from testbed.protocol import Job
+
+#: The part of a round's timeout that the fastest member may have to wait for the slowest one's steps.
+WAITING = 0.25
 
 #: Rounds over which it is looked how long members compute.
 COMPUTED = 8
@@ -37,8 +42,8 @@ COMPUTED = 8
 class TrainingQuestion:
     """What is known when it is considered how members train: how it went, and where the run is.
 
-    `step_s` are members' seconds of a step, `rounds` those under the plan in force, of which the newest exchanged in
-    `exchange_s` (the median; None where there were none).
+    `step_s` are members' seconds of a step, `timeout_s` how long one waits for another in a round, `rounds` those under
+    the plan in force, of which the newest exchanged in `exchange_s` (the median; None where there were none).
     """
 
     stretches: tuple[TrainedStretch, ...]
@@ -50,6 +55,12 @@ class TrainingQuestion:
     elapsed_s: float
     margin: float
     optimizer: str
+    timeout_s: float
+
+    @property
+    def apart_s(self) -> float:
+        """How much longer the slowest member computes for a step than the fastest, which waits for it in a round."""
+        return max(self.step_s.values()) - min(self.step_s.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +80,15 @@ class TrainingAnswer:
 
 
 class Conducting:
-    """Of a run whose members train as plans say, to the end of so many `steps`, each by an `optimizer`."""
+    """Of a run whose members train as plans say, to the end of so many `steps` of a `job` like each member's."""
 
-    def __init__(self, steps: int, margin: float, optimizer: str) -> None:
+    def __init__(self, steps: int, margin: float, job: Job) -> None:
         self._history = TrainedHistory()
         self._last = FIRST
         self._whole = steps
         self._margin = margin
-        self._optimizer = optimizer
+        self._optimizer = str(job.workload.get("optimizer", ""))
+        self._timeout_s = job.round_timeout_s
         self._step_s: dict[str, list[float]] = {}
         self._began_s: float | None = None
         self._ended_s = 0.0
@@ -140,6 +152,7 @@ class Conducting:
             elapsed_s=0.0 if self._began_s is None else self._ended_s - self._began_s,
             margin=self._margin,
             optimizer=self._optimizer,
+            timeout_s=self._timeout_s,
         )
 
 
@@ -160,7 +173,8 @@ def consider(
         return None
     current = Candidate.of(plan.training, plan.codec)
     idle = replace(foresight, compute_s={})
-    among = dict.fromkeys((FIRST, current, *candidates(asked.optimizer)))
+    able = (its for its in candidates(asked.optimizer) if its.steps * asked.apart_s <= WAITING * asked.timeout_s)
+    among = dict.fromkeys((FIRST, current, *able))
     simulated = {}
     for codec in sorted({its.codec for its in among}):
         through = replace(view, model_bytes=bytes_through(codec, view.model_bytes, current.codec))

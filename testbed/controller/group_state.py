@@ -39,8 +39,8 @@ class GroupState:
         self.plans = PlanHistory(Epochs(out / "epochs.json"), clocks)
         self.rounds = RoundLog(self._expected)
         self.knowledge = Knowledge(planning.view)
-        optimizer = str(next(iter(spec.jobs.values())).workload.get("optimizer", ""))
-        self.conducting = Conducting(spec.rounds, planning.margin, optimizer) if planning.conducted else None
+        job = next(iter(spec.jobs.values()))
+        self.conducting = Conducting(spec.rounds, planning.margin, job) if planning.conducted else None
         self._elastic = spec.elastic is not None
         self._rounds = spec.rounds
 

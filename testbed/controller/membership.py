@@ -52,6 +52,7 @@ class AllReduceMembership:
         self.leases = Leases(self._lease_s)
         self.away: set[str] = set()
         self._aborted = False
+        self._generation = 0
 
     @property
     def look_s(self) -> float:
@@ -82,8 +83,10 @@ class AllReduceMembership:
         self.leases.end(member)
 
     def lost(self, lost: Lost, now: float) -> None:
-        """A member lost a peer."""
-        self.leases.lose(lost.member, lost.peer, lost.why, lost.broken, now)
+        """A member lost a peer. In a generation before the one that all were told to go on in, that says nothing: who
+        hears of it first closes its connections to who has yet to hear of it."""
+        if lost.generation >= self._generation:
+            self.leases.lose(lost.member, lost.peer, lost.why, lost.broken, now)
 
     def gone(self, now: float) -> dict[str, str]:
         """The members that are gone by now, and why; `remove` them."""
@@ -146,6 +149,7 @@ class AllReduceMembership:
         change, self.reconfiguration = self.reconfiguration, None
         if change is None:
             raise ValueError(f"nothing was aborted, so epoch {plan.epoch} is not to be resumed with")
+        self._generation = plan.epoch
         holdings = tuple(change.holdings[member] for member in plan.members)
         for member in plan.members:
             yield Tell(member, Reconfigure(plan.to_json(), _part(self.roster, plan), holdings))

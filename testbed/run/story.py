@@ -27,7 +27,7 @@ class Story:
     def __init__(self, directory: RunDirectory, display: Display) -> None:
         self.directory = directory
         self.display = display
-        self._samples: list[Mapping[str, Any]] = []
+        self._samples: tuple[Mapping[str, Any], ...] = ()  # the last two: all would be 9 MiB an hour
         self._told: list[str] = []
         self.events: list[dict[str, Any]] = []
         self.plans: dict[int, dict[str, Any]] = {}
@@ -47,7 +47,7 @@ class Story:
 
     def sampled(self, sample: Mapping[str, Any]) -> None:
         """The sampler has another sample."""
-        self._samples.append(sample)
+        self._samples = (*self._samples[-1:], sample)
         self.directory.append("traffic.jsonl", sample)
         self.announce()
 
@@ -103,9 +103,9 @@ class Story:
         )
 
     def _throughput(self) -> dict[str, float]:
-        if len(self._samples) < 2:
+        if len(samples := self._samples) < 2:
             return {}
-        before, after = self._samples[-2:]
+        before, after = samples
         seconds = apart_s(before, after)
         return {
             link: (count - before["bytes"].get(link, count)) * 8 / seconds for link, count in after["bytes"].items()

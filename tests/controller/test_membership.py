@@ -57,8 +57,20 @@ def test_a_member_that_hung_up_and_was_lost_by_a_peer_is_gone() -> None:
     membership = begun()
     membership.leases.hang_up("b")
     assert membership.gone(0.1) == {}
-    membership.lost(Lost("a", "b", "connection reset"), 0.2)
+    membership.lost(Lost("a", "b", "connection reset", 0), 0.2)
     assert membership.gone(0.3) == {"b": "a lost it: connection reset"}
+
+
+@pytest.mark.parametrize(("generation", "gone"), [(4, {}), (5, {"c": "a lost it: closed its connection"})])
+def test_who_went_on_before_a_peer_did_is_not_lost_by_it(generation: int, gone: dict[str, str]) -> None:
+    """c closes its connections of generation 4 when it is told to go on in 5, which a has yet to hear: of two, one that
+    has lost the other is enough to be believed."""
+    membership = aborted(epoch=5)
+    for member in "ac":
+        membership.holding(holding(member))
+    list(membership.reconfigure(plan_of("ac", epoch=5)))
+    membership.lost(Lost("a", "c", "closed its connection", generation), 10.1)
+    assert membership.gone(10.2) == gone
 
 
 def test_who_is_lost_is_told_so_and_the_others_are_to_let_nothing_become_final() -> None:
@@ -157,6 +169,6 @@ def test_a_controller_that_was_started_anew_knows_once_all_are_back_whether_one_
 
 def test_without_leases_nobody_is_gone() -> None:
     membership = AllReduceMembership(Identities("abc", "hush"), None)
-    membership.lost(Lost("a", "b", "connection reset"), 0.0)
+    membership.lost(Lost("a", "b", "connection reset", 0), 0.0)
     membership.leases.hang_up("b")
     assert membership.gone(1e6) == {} and membership.quorum == 3

@@ -218,7 +218,7 @@ REDUCING_SAYS: Mapping[str, bytes] = {
     "slices": say(report(0, 0, slices=(MeanSlice(0, 9, NAMES[:2], 2.0),)), (0, Arrived(NAMES[0], {}))),
     "held": say((0, Held(NAMES[0], 1)), (1, Held(NAMES[1], 1, "no room")), (2, Renew(NAMES[2]))),
     "lost": say(
-        (0, Lost(NAMES[0], NAMES[3], "broken")),
+        (0, Lost(NAMES[0], NAMES[3], "broken", 0)),
         (1, HOLDING),
         *((member, replace(HOLDING, member=NAMES[member])) for member in (0, 2)),
     ),

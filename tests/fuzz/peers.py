@@ -191,6 +191,10 @@ def use_holdings(data: bytes) -> None:
     orders = {name: orders_for(name, tuple(holdings.values())) for name in holdings}
     assert len({(its.round, its.anew) for its in orders.values()}) <= 1
     elements = max((holding.elements for holding in holdings.values()), default=0)
+    for its in orders.values():
+        begun = [each for each in holdings.values() if each.round >= its.round]
+        held = any(each.final or each.over or each.round > its.round for each in begun)
+        assert its.anew or held, "a mean that nobody has"
     for name, its in orders.items():
         if its.reduces and not its.anew and holdings[name].round == its.round and not holdings[name].over:
             fetched = [(start, stop) for _, start, stop in its.fetch]

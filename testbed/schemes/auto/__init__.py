@@ -13,10 +13,17 @@ from typing import Any
 from testbed.schemes.options import Misfit, Options
 from testbed.schemes.scheme import Scheme
 
+#: To a round, whatever is chosen.
+MOST_STEPS = 128
+
 
 @dataclass(frozen=True)
 class AutoOptions(Options):
     """None: what there is to choose, the controller chooses. An experiment's `rounds` count steps here."""
+
+    @property
+    def local_steps(self) -> int:
+        return MOST_STEPS
 
     def check_plan(self, policy: str, policy_options: Mapping[str, Any], codec: str) -> None:
         super().check_plan(policy, policy_options, codec)

@@ -39,15 +39,15 @@ def orders_for(member: str, holdings: Sequence[Holding]) -> RecoveryOrders:
     """What `member` does, by what all survivors hold, itself among them.
 
     Nobody can be two rounds ahead of another: a round needs everybody's update. Who is in a later round holds this
-    one whole. Who is not in this one yet has not contributed to it, so nobody then holds any of it.
+    one whole. Who is not in this one yet has not contributed to it, so nobody then holds any of it: what it holds is of
+    the round before.
     """
     first = {holding.member: holding.round + holding.over for holding in holdings}
     number = min(first.values())
-    elements = max(holding.elements for holding in holdings if first[holding.member] == number)
+    final = {its.member: spans.union(its.final) for its in holdings if its.round == number and not its.over}
+    elements = max((its.elements for its in holdings if its.member in final), default=0)
     whole: Spans = ((0, elements),) if elements else ()
-    held = {
-        holding.member: whole if first[holding.member] > number else spans.union(holding.final) for holding in holdings
-    }
+    held = {name: whole if first[name] > number else final.get(name, ()) for name in first}
     anywhere = spans.union(span for its in held.values() for span in its)
     if not anywhere:
         return RecoveryOrders(number, True, (), ())

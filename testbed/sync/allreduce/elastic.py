@@ -220,8 +220,8 @@ class ElasticGroup:
                 epoch=message.epoch,
                 round=self.finished if attempt is None else attempt.number,
                 over=attempt is None or attempt.whole,
-                elements=0 if attempt is None else attempt.elements,
-                final=() if attempt is None else attempt.final,
+                elements=0 if attempt is None or attempt.whole else attempt.elements,
+                final=() if attempt is None or attempt.whole else attempt.final,
             )
         self._tell(holding)
 
@@ -244,7 +244,7 @@ class ElasticGroup:
         if loss.broken and said in self._losses:
             return
         self._losses.add(said)
-        self._tell(Lost(self._settings.member, loss.peer, brief(loss.why), loss.broken))
+        self._tell(Lost(self._settings.member, loss.peer, brief(loss.why), epoch, loss.broken))
 
     # -- what a listener calls -----------------------------------------------------------------------------------------
 

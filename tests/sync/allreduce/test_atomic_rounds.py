@@ -62,7 +62,8 @@ def test_all_survivors_end_with_every_element_once(seed: int, count: int) -> Non
     holdings = []
     for member in names(count):
         if ahead and draw.random() < 0.5:
-            holdings.append(draw.choice([Holding(member, 9, 7, True), Holding(member, 9, 8, False, ELEMENTS)]))
+            over = Holding(member, 9, 7, True), Holding(member, 9, 7, True, ELEMENTS, ((0, ELEMENTS),))
+            holdings.append(draw.choice([*over, Holding(member, 9, 8, False, ELEMENTS)]))
             continue
         some = [(start, start + 4) for start in range(0, ELEMENTS, 4) if draw.random() < 0.5]
         holdings.append(Holding(member, 9, 7, False, ELEMENTS, spans.union(some)))
@@ -89,8 +90,10 @@ def test_all_survivors_end_with_every_element_once(seed: int, count: int) -> Non
         assert not kept & fetched and not (kept | fetched) & left
 
 
-def test_who_has_not_begun_the_round_begins_it_anew_with_the_others() -> None:
-    holdings = [Holding("a", 4, 6, True), Holding("b", 4, 7, False, ELEMENTS)]
+@pytest.mark.parametrize("said", [(0, ()), (ELEMENTS, ((0, ELEMENTS),))], ids=["nothing", "what it held of the last"])
+def test_who_has_not_begun_the_round_begins_it_anew_with_the_others(said: tuple[int, spans.Spans]) -> None:
+    """What it held of the round before was once taken for this one's: its own update then was its mean."""
+    holdings = [Holding("a", 4, 6, True, *said), Holding("b", 4, 7, False, ELEMENTS)]
     for member in "ab":
         its = orders_for(member, holdings)
         assert (its.round, its.anew, its.reduces) == (7, True, True)

@@ -1,0 +1,52 @@
+"""What a run keeps of what happens in it, for who looks at it."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from testbed.link import LinkState
+from testbed.run.directory import RunDirectory
+from testbed.run.display import Display, Snapshot
+from testbed.run.story import Story
+
+pytestmark = pytest.mark.unit
+
+STATUS = {
+    **{"round": 1, "rounds": 9, "metrics": {}, "round_seconds": 0.1, "plan": None, "epoch": 0},
+    **{"swaps": [], "passages": []},
+}
+
+
+class Shown(Display):
+    """Keeps what it was to show."""
+
+    def show(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+
+
+class Sample(dict[str, Any]):
+    """One that may be referred to weakly."""
+
+
+def taken(seconds: float, count: int) -> Sample:
+    return Sample(at_s=time.time(), clock_s=seconds, bytes={"a->b": count})
+
+
+def test_what_arrived_is_that_of_the_last_second_and_older_samples_are_not_kept(tmp_path: Path) -> None:
+    display, states = Shown(), dict[str, LinkState]()
+    story = Story(RunDirectory("story", tmp_path), display)
+    kept: list[weakref.ref[Mapping[str, Any]]] = []
+    for second in range(10):
+        sample = taken(second, 1000 * second**2)
+        kept.append(weakref.ref(sample))
+        story.sampled(sample)
+    del sample
+    story.follow(STATUS, states)
+    assert display.snapshot.throughput == {"a->b": 8000 * (9**2 - 8**2)}
+    assert sum(each() is not None for each in kept) == 2
