@@ -29,11 +29,15 @@ HoldS = Callable[[str, Plan], float]
 
 
 class Newest(NamedTuple):
-    """Of the last round or iteration: metrics, seconds that it took, and the plan, where members go by one."""
+    """Of the last round or iteration: metrics, seconds that it took, and the plan, where members go by one.
+
+    `rounds_left` is None where that does not depend on how members train from now on.
+    """
 
     metrics: Mapping[str, float | None]
     seconds: float | None
     plan: Plan | None
+    rounds_left: int | None = None
 
 
 class SimulatedController:
@@ -80,8 +84,10 @@ class SimulatedController:
     def newest(self) -> Newest:
         """How far members are, for who watches: many times a second, of many members."""
         if isinstance(self.coordinator, AllReduceCoordinator):
-            last, plan = self.coordinator.group.rounds.last, self.coordinator.group.plans.plan
-            return Newest(last.metrics, last.seconds, plan) if last else Newest({}, None, plan)
+            group = self.coordinator.group
+            last, plan = group.rounds.last, group.plans.plan
+            left = group.rounds_left if group.conducting else None
+            return Newest(last.metrics, last.seconds, plan, left) if last else Newest({}, None, plan, left)
         status = self.coordinator.progress.status()
         return Newest(status["metrics"], status["round_seconds"], None)
 

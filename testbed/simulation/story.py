@@ -61,11 +61,12 @@ class SimulatedStory:
             return
         self._shown_s = time.monotonic()
         newest = self._stage.controller.newest
+        left = newest.rounds_left
         self._metrics |= newest.metrics
         self._display.show(
             Snapshot(
                 round=number,
-                rounds=number + group.rounds_left if group.conducting else self._stage.controller.spec.rounds,
+                rounds=self._stage.controller.spec.rounds if left is None else number + left,
                 loss=self._metrics.get("loss"),
                 accuracy=self._metrics.get("accuracy"),
                 seconds_per_round=newest.seconds,
