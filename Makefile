@@ -29,7 +29,7 @@ COMPUTING = planning benchmarks report fuzz
 FOLDERS = $(addprefix tests/,$(subst +, ,$(1)))
 ROOTS = not guest and not unit
 PRIVILEGED = .venv/bin/python -m tests.marked privileged
-TRAINING = --extended-regexp '^tests/run/test_(compare|elastic_run|execute|hop_run|sweep|whole_run)\.py'
+TRAINING = --extended-regexp '^tests/run/(sweep/)?test_(compare|elastic_run|execute|hop_run|sweep|whole_run)\.py'
 ENDINGS = --extended-regexp '^tests/run/|^tests/cli/test_standing\.py'
 NETEM_AND_OVS = unshare --net sh -c 'tc qdisc add dev lo root netem && ovs-dpctl add-dp trial' 2>/dev/null
 test: setup ## style, types and every test
@@ -133,4 +133,4 @@ clean: ## take away what runs left on this machine
 	@echo "installed, the images that \`docker images --filter label=testbed.image\` lists, and the volume that"
 	@echo "\`docker volume ls --filter label=testbed.cache\` lists."
 	@if [ -e /run/testbed/engine.json ]; then \
-	    echo "The Docker engine that make setup started: .venv/bin/python -m testbed.emulation.engine stop"; fi
+	    echo "The Docker engine that make setup started: .venv/bin/python -m testbed.emulation.containers.engine stop"; fi

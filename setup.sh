@@ -114,7 +114,7 @@ uv_install() { # uv_install OPTION...
 }
 
 install_extras() { # install_extras NAME...: as pyproject.toml has them
-    .venv/bin/python -m testbed.emulation.requirements "$@" >build/requirements.txt &&
+    .venv/bin/python -m testbed.emulation.containers.requirements "$@" >build/requirements.txt &&
         uv_install --require-hashes --only-binary=:all: --requirement=build/requirements.txt \
             --constraint=requirements.lock
 }
@@ -246,10 +246,10 @@ step "planner" \
 
 step "Docker engine" \
     "Start an engine yourself and run this again: it is used as it is." \
-    .venv/bin/python -m testbed.emulation.engine
+    .venv/bin/python -m testbed.emulation.containers.engine
 
 step "worker image" \
     "Mend what is said above and run this again: what is done is kept." \
-    .venv/bin/python -m testbed.emulation.image
+    .venv/bin/python -m testbed.emulation.containers.image
 
 echo "Ready in $(seconds_since "$begun" | sed 's/^ *//')"

@@ -32,8 +32,8 @@ from benchmarks.support.options import Options
 from benchmarks.support.reducers import Library, Outcome, Task
 from benchmarks.support.rendezvous import Rendezvous
 from benchmarks.support.table import Table, progress, show
-from testbed.emulation.holders import Namespaces, idle
-from testbed.emulation.routing import Routes
+from testbed.emulation.network.holders import Namespaces, idle
+from testbed.emulation.network.routing import Routes
 from testbed.emulation.testbed import Backend, Testbed
 from testbed.plan import Plan, Tree
 from testbed.planning import make_policy

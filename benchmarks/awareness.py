@@ -26,8 +26,8 @@ from benchmarks.support.table import Table, progress, show
 from testbed.planning import View, make_policy, simulate
 from testbed.report.estimates import estimate_errors
 from testbed.report.record import RunRecord
-from testbed.run.display import Display
 from testbed.run.execute import execute
+from testbed.run.terminal.display import Display
 from testbed.telemetry.estimate import SILENCE_S
 from testbed.trace.csv import write_csv
 from testbed.trace.generate import UniformRedraw

@@ -25,7 +25,7 @@ from benchmarks.allreduce import PORT, Case, Team, cases, team
 from benchmarks.support.options import Options
 from benchmarks.support.table import Table, progress, show
 from testbed.launch.ranks import Rank
-from testbed.run.planned_sums import PlannedSums
+from testbed.run.programs.planned_sums import PlannedSums
 
 #: Buckets are arranged after the first step, and members have measured their paths by then.
 WARM_UP = 3

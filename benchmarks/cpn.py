@@ -31,9 +31,9 @@ from benchmarks.support.cpn.tables import events_table, said, seconds_to, table
 from benchmarks.support.forkserver import ForkServer
 from benchmarks.support.options import Options
 from benchmarks.support.table import progress, show
+from testbed.run.conclusion.summary import wan_bytes
+from testbed.run.conclusion.verdict import STEP_OVERRUN_SHARE
 from testbed.run.directory import RUNS, RunDirectory
-from testbed.run.summary import wan_bytes
-from testbed.run.verdict import STEP_OVERRUN_SHARE
 from testbed.spec.experiment import Experiment
 from testbed.telemetry.store import read_records
 

@@ -20,7 +20,7 @@ from typing import Any
 from benchmarks.support.controller import controller
 from benchmarks.support.options import Options
 from benchmarks.support.table import Table, progress, show
-from testbed.emulation.network import Network
+from testbed.emulation.network.network import Network
 from testbed.emulation.testbed import Testbed
 from testbed.spec.topology import Topology
 

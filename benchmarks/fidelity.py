@@ -21,7 +21,7 @@ from benchmarks.support.fidelity.subjects import MininetLink, TestbedLink
 from benchmarks.support.fidelity.toggle import SLOW_BPS, TOGGLES, Toggled, asked, toggle
 from benchmarks.support.options import Options
 from benchmarks.support.table import Table, progress, show
-from testbed.run.verdict import RATE_TOLERANCE, RTT_TOLERANCE_S
+from testbed.run.conclusion.verdict import RATE_TOLERANCE, RTT_TOLERANCE_S
 from tests.guest.kernel import run_in_guest
 
 RATES_MBPS = (0.5, 5, 50, 200, 500)

@@ -26,9 +26,9 @@ from benchmarks.support.forkserver import ForkServer
 from benchmarks.support.options import Options
 from benchmarks.support.paired import interval
 from benchmarks.support.table import Table, show
-from testbed.run.conclude import conclude
+from testbed.run.conclusion.conclude import conclude
+from testbed.run.conclusion.verdict import STEP_OVERRUN, STEP_OVERRUN_SHARE
 from testbed.run.directory import RUNS, RunDirectory
-from testbed.run.verdict import STEP_OVERRUN, STEP_OVERRUN_SHARE
 from testbed.telemetry.store import read_records
 from testbed.worker.slowness import Slowness
 from testbed.workload import Workload

@@ -25,7 +25,7 @@ from testbed.planning import CostModel, View, make_policy, predict, simulate
 from testbed.planning.bound import bound
 from testbed.planning.overlay import Overlay
 from testbed.planning.pack import pack
-from testbed.planning.packing import TOLERANCE
+from testbed.planning.policies.packing import TOLERANCE
 
 #: A plan's bytes in the figures that do not depend on them.
 MODEL_BYTES = 240_000_000

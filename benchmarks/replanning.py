@@ -31,8 +31,8 @@ from benchmarks.support.wans import FAMILY, Kind, Wan
 from benchmarks.support.window import MODES, WINDOW_S, Cell, measure
 from testbed.report.record import RunRecord
 from testbed.report.replanning import Score, score
+from testbed.run.conclusion.verdict import CPU_BUSY, STEP_OVERRUN
 from testbed.run.directory import RUNS
-from testbed.run.verdict import CPU_BUSY, STEP_OVERRUN
 from testbed.spec.experiment import Experiment
 
 KEPT = RUNS / "benchmark-replanning.json"

@@ -30,8 +30,8 @@ from benchmarks.support import flood
 from benchmarks.support.options import Options
 from benchmarks.support.pairs import batch, namespaces, pairs
 from benchmarks.support.table import Table, progress, show
-from testbed.emulation.links import Links
-from testbed.emulation.replay import Replay
+from testbed.emulation.links.links import Links
+from testbed.emulation.links.replay import Replay
 from testbed.emulation.shaping import Port, open_shaper
 from testbed.link import MTU_FRAME_BYTES, LinkState, Opportunities, Queue
 from testbed.spec.topology import Link

@@ -24,7 +24,7 @@ from benchmarks.support.options import Options
 from benchmarks.support.paired import interval
 from benchmarks.support.table import Table, progress, show
 from testbed import sync
-from testbed.emulation.documentation import DOCUMENTATION
+from testbed.emulation.containers.documentation import DOCUMENTATION
 from testbed.schemes.choice import SchemeChoice
 from testbed.schemes.training import RoundTraining
 from testbed.worker import learner

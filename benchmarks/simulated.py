@@ -27,7 +27,7 @@ from benchmarks.support.netstorm import (
 from benchmarks.support.options import Options
 from benchmarks.support.paired import CONFIDENCE, Ratio, ratio
 from benchmarks.support.table import Table, progress, show
-from testbed.emulation.routing import Routes
+from testbed.emulation.network.routing import Routes
 from testbed.planning import View, make_policy, simulate
 from testbed.planning.bound import bound
 from testbed.run.view import declared_states, view_of

@@ -35,11 +35,11 @@ from benchmarks.support.campaign import Campaign, run_of
 from benchmarks.support.forkserver import ForkServer
 from benchmarks.support.options import Options
 from benchmarks.support.table import Table, progress, show
-from testbed.emulation.routing import Routes
+from testbed.emulation.network.routing import Routes
 from testbed.planning import make_policy
 from testbed.report.record import RunRecord
 from testbed.run.directory import RUNS, RunDirectory
-from testbed.run.display import Display
+from testbed.run.terminal.display import Display
 from testbed.run.view import declared_view
 from testbed.simulation.chunks import ChunkModel
 from testbed.simulation.execute import simulate

@@ -18,7 +18,7 @@ from benchmarks.support.cut_link import CutLink, UncutLink
 from benchmarks.support.fidelity.cells import Cell, Figure, Result, measure
 from benchmarks.support.options import Options
 from benchmarks.support.table import Table, progress, show
-from testbed.run.verdict import RATE_TOLERANCE, RTT_TOLERANCE_S
+from testbed.run.conclusion.verdict import RATE_TOLERANCE, RTT_TOLERANCE_S
 
 ONE_WAY_S = 2e-3
 RATES_MBPS = (0.5, 5, 50, 200)

@@ -18,7 +18,7 @@ from statistics import median
 
 from benchmarks.support.options import Options
 from benchmarks.support.table import Table, progress, show
-from testbed.emulation.network import Network
+from testbed.emulation.network.network import Network
 from testbed.emulation.testbed import Testbed
 from testbed.spec.topology import Link, Topology
 

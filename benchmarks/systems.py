@@ -37,8 +37,8 @@ from benchmarks.support.paired import CONFIDENCE, interval, ratio
 from benchmarks.support.systems.kinds import SYSTEMS, missing
 from benchmarks.support.systems.networks import NETWORKS
 from benchmarks.support.table import Table, progress, show
+from testbed.run.conclusion.summary import wan_bytes
 from testbed.run.directory import RUNS
-from testbed.run.summary import wan_bytes
 from testbed.telemetry.store import read_records
 
 CAMPAIGN = Campaign(RUNS / "benchmark-systems.json")

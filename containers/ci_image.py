@@ -12,8 +12,7 @@ from pathlib import Path
 import docker
 
 from testbed import compiler
-from testbed.emulation.doctor import PROGRAMS
-from testbed.emulation.image import (
+from testbed.emulation.containers.image import (
     ROOT,
     Progress,
     base_recipe,
@@ -30,6 +29,7 @@ from testbed.emulation.image import (
     told,
     wheelhouse,
 )
+from testbed.emulation.host.doctor import PROGRAMS
 
 #: What a run calls, an engine, and what the shaping core is made with.
 DEBIAN_PACKAGES = sorted({*PROGRAMS.values(), *compiler.PACKAGES.split(), "docker.io"})

@@ -19,7 +19,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from containers.pip_settings import UV, Settings, SettingsError, pip_settings
-from testbed.emulation.requirements import ROOT, Lock, canonical, changes, name_and_version, parse, pins, read
+from testbed.emulation.containers.requirements import (
+    ROOT,
+    Lock,
+    canonical,
+    changes,
+    name_and_version,
+    parse,
+    pins,
+    read,
+)
 
 LOCK = ROOT / "requirements.lock"
 HEADER = """\

@@ -29,9 +29,9 @@ from docker.errors import APIError
 from docker.models.containers import Container
 
 from containers.ci_image import ensure_ci_image
-from testbed.emulation import engine
-from testbed.emulation.containers import remove_containers
-from testbed.emulation.image import ROOT, ImageError, ensure_worker_image, exists
+from testbed.emulation.containers import engine
+from testbed.emulation.containers.fleet import remove_containers
+from testbed.emulation.containers.image import ROOT, ImageError, ensure_worker_image, exists
 from testbed.emulation.interrupt import Interrupted, interruptible
 from testbed.emulation.label import LABEL, labelled
 

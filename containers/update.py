@@ -12,8 +12,8 @@ import sys
 
 import docker
 
-from testbed.emulation import engine
-from testbed.emulation.image import (
+from testbed.emulation.containers import engine
+from testbed.emulation.containers.image import (
     ImageError,
     Progress,
     ensure_worker_image,
@@ -21,7 +21,7 @@ from testbed.emulation.image import (
     remove_superseded,
     renew_worker_image,
 )
-from testbed.emulation.requirements import changes
+from testbed.emulation.containers.requirements import changes
 
 
 def update(client: docker.DockerClient, progress: Progress = print) -> list[str]:

@@ -15,8 +15,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from testbed.emulation.containers import ProgramContainers as ProgramContainers
-    from testbed.emulation.containers import ScratchSpace as ScratchSpace
+    from testbed.emulation.containers.fleet import ProgramContainers as ProgramContainers
+    from testbed.emulation.containers.fleet import ScratchSpace as ScratchSpace
     from testbed.emulation.errors import EmulationError as EmulationError
     from testbed.emulation.testbed import Testbed as Testbed
     from testbed.result import Result as Result
@@ -27,9 +27,9 @@ __version__ = "0.1.0"
 
 _MODULES = {
     "EmulationError": "testbed.emulation.errors",
-    "ProgramContainers": "testbed.emulation.containers",
+    "ProgramContainers": "testbed.emulation.containers.fleet",
     "Result": "testbed.result",
-    "ScratchSpace": "testbed.emulation.containers",
+    "ScratchSpace": "testbed.emulation.containers.fleet",
     "SpecError": "testbed.spec.errors",
     "Testbed": "testbed.emulation.testbed",
     "execute": "testbed.result",

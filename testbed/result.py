@@ -27,8 +27,8 @@ def execute(experiment: str | Path, overrides: Mapping[str, str] | None = None, 
     the network then, nor after Ctrl-C.
     """
     from testbed.report.page import write_report
-    from testbed.run.display import Display
     from testbed.run.execute import execute as run
+    from testbed.run.terminal.display import Display
 
     return Result(run(Path(experiment), overrides or {}, strict, write_report, Display()).directory)
 

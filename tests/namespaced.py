@@ -11,7 +11,7 @@ import runpy
 import sys
 
 from testbed import scheme_autoload
-from testbed.emulation.namespace import enter
+from testbed.emulation.network.namespace import enter
 from testbed.emulation.process import ProcessIdentity
 
 if __name__ == "__main__":

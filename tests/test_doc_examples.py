@@ -2,7 +2,8 @@
 and programs that stand by themselves run to their end.
 
 Those that need root, a second machine or minutes are run where the rest of such things is: docs/python.md by
-tests/test_result.py, docs/sweep.md by tests/run/test_sweep.py, docs/machines.md and docs/sync.md by tests/controller.
+tests/test_result.py, docs/sweep.md by tests/run/sweep/test_sweep.py, docs/machines.md and docs/sync.md by
+tests/controller.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from testbed import scheme_autoload
-from testbed.emulation.image import WORKER_CODE
+from testbed.emulation.containers.image import WORKER_CODE
 
 pytestmark = pytest.mark.unit
 

@@ -19,14 +19,14 @@ from rich.console import Console
 
 from benchmarks.support.forkserver import ForkedWorkers, ForkServer
 from benchmarks.support.table import progress
-from testbed.emulation import engine
-from testbed.emulation.containers import Fleet
-from testbed.emulation.image import ensure_worker_image
+from testbed.emulation.containers import engine
+from testbed.emulation.containers.fleet import Fleet
+from testbed.emulation.containers.image import ensure_worker_image
+from testbed.run.conclusion.verdict import STEP_OVERRUN
 from testbed.run.directory import RunDirectory
-from testbed.run.display import Display, Snapshot
 from testbed.run.run import Run
-from testbed.run.time_left import in_words, time_left
-from testbed.run.verdict import STEP_OVERRUN
+from testbed.run.terminal.display import Display, Snapshot
+from testbed.run.terminal.time_left import in_words, time_left
 from testbed.spec.experiment import Experiment
 from testbed.telemetry.store import write_json
 

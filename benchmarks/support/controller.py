@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from testbed.controller.member_server import SOCKET
+from testbed.controller.server.member_server import SOCKET
 
 
 @dataclass(frozen=True, slots=True)

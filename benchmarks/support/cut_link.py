@@ -10,8 +10,8 @@ from secrets import token_bytes
 
 from benchmarks.support.fidelity.subjects import FREE, TOPOLOGY, Subject
 from benchmarks.support.pretended import PretendedHosts
+from testbed.emulation.network.share import Share
 from testbed.emulation.shaping import LinkCounters
-from testbed.emulation.share import Share
 from testbed.link import LinkState
 from testbed.scaleout.split_part import HostPart
 from testbed.scaleout.split_testbed import PartRequest, PartSettings

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from testbed.emulation.namespace import inside
+from testbed.emulation.network.namespace import inside
 from testbed.link import MTU_FRAME_BYTES
 
 #: Full frames: 14 of Ethernet, 20 of IP and 8 of UDP.

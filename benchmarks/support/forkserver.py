@@ -22,9 +22,9 @@ from pathlib import Path
 import docker
 
 from containers.digits import bake
-from testbed.controller.member_server import SOCKET
-from testbed.emulation import documentation
-from testbed.emulation.containers import ContainerRequest, Fleet
+from testbed.controller.server.member_server import SOCKET
+from testbed.emulation.containers import documentation
+from testbed.emulation.containers.fleet import ContainerRequest, Fleet
 
 _CLONE_NEWNET = 0x40000000
 _PR_SET_PDEATHSIG = 1

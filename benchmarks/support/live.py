@@ -17,9 +17,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from testbed.controller.spec import ControllerSpec, PlanningSpec
-from testbed.emulation.containers import ContainerRequest, Fleet
+from testbed.emulation.containers.fleet import ContainerRequest, Fleet
 from testbed.emulation.interrupt import interruptible
-from testbed.emulation.network import Network
+from testbed.emulation.network.network import Network
 from testbed.emulation.testbed import Testbed
 from testbed.plan import Plan
 from testbed.planning import View

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from testbed.emulation.namespace import Namespace
+from testbed.emulation.network.namespace import Namespace
 from testbed.emulation.shaping import Port
 
 NODES = ("near", "left", "right", "far")

@@ -16,9 +16,9 @@ from ipaddress import IPv4Address, IPv4Interface
 from types import TracebackType
 from typing import Self
 
-from testbed.emulation import device
-from testbed.emulation.namespace import Namespace
-from testbed.emulation.netlink import Netlink
+from testbed.emulation.network import device
+from testbed.emulation.network.namespace import Namespace
+from testbed.emulation.network.netlink import Netlink
 from testbed.emulation.shaping import Port, open_shaper
 from testbed.link import LinkState, Queue
 from testbed.scaleout.placing import Pair

@@ -26,7 +26,7 @@ from typing import Any, Literal
 import networkx as nx
 import yaml
 
-from testbed.emulation.routing import Routes
+from testbed.emulation.network.routing import Routes
 from testbed.planning import make_policy, simulate
 from testbed.run.view import view_of
 from testbed.spec.topology import Topology

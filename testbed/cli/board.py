@@ -13,11 +13,11 @@ from rich.table import Table
 from rich.text import Text
 
 from testbed.report import text
-from testbed.run.compared import Compared
-from testbed.run.display import REFRESH_PER_S
 from testbed.run.execute import Executed
-from testbed.run.planned_run import PlannedRun, Point
-from testbed.run.time_left import in_words, time_left
+from testbed.run.sweep.compared import Compared
+from testbed.run.sweep.planned_run import PlannedRun, Point
+from testbed.run.terminal.display import REFRESH_PER_S
+from testbed.run.terminal.time_left import in_words, time_left
 
 
 class Board:

@@ -26,7 +26,7 @@ def check(
     ] = 0.1,
 ) -> None:
     """Say whether a run passes: its verdict is `trusted`, and its rounds are no longer than a baseline's."""
-    from testbed.run.baseline import NoSummary, read_summary, round_seconds, shortfalls
+    from testbed.run.conclusion.baseline import NoSummary, read_summary, round_seconds, shortfalls
 
     with refusing(NoSummary):
         summary = read_summary(run)

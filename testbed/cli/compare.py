@@ -15,10 +15,10 @@ from testbed.cli.console import BAD_INPUT, FAILED, Quiet, fail, out, progress_di
 from testbed.cli.experiment import Experiment, Set, Strict, ended_in_words, overrides, page
 
 if TYPE_CHECKING:
-    from testbed.run.compared import Compared
-    from testbed.run.display import Display
     from testbed.run.execute import Executed
-    from testbed.run.sweep import Make
+    from testbed.run.sweep.compared import Compared
+    from testbed.run.sweep.sweep import Make
+    from testbed.run.terminal.display import Display
 
 
 class Cluster(StrEnum):
@@ -49,8 +49,8 @@ def compare(
     """Run an experiment under several policies, each with the same seeds and traces, and set them side by side."""
     from testbed.cli.board import Board
     from testbed.cli.tables import print_comparison
-    from testbed.run.compare import Variant, planned_comparison
-    from testbed.run.compared import Compared
+    from testbed.run.sweep.compare import Variant, planned_comparison
+    from testbed.run.sweep.compared import Compared
 
     changes = overrides(set_)
     try:
@@ -83,7 +83,7 @@ def sweep(
     """Run an experiment at each combination of its axes' points, with each seed, so many times."""
     from testbed.cli.board import Board
     from testbed.cli.tables import print_comparison
-    from testbed.run.sweep import make_sweep
+    from testbed.run.sweep.sweep import make_sweep
     from testbed.spec.sweep import Sweep
 
     display = progress_display(quiet)
@@ -104,7 +104,7 @@ def _make(on: Cluster | None, strict: bool, display: Display) -> Make:
 
         return OnRay(strict)
     from testbed.run.execute import execute
-    from testbed.run.sweep import one_after_another
+    from testbed.run.sweep.sweep import one_after_another
 
     def made(file: Path, changes: Mapping[str, str]) -> Executed:
         return execute(file, changes, strict, page, display)

@@ -14,10 +14,10 @@ from pydantic import TypeAdapter, ValidationError
 from rich.console import Console
 from rich.text import Text
 
-from testbed.run.phrases import fitted
+from testbed.run.terminal.phrases import fitted
 
 if TYPE_CHECKING:
-    from testbed.run.display import Display
+    from testbed.run.terminal.display import Display
 
 if TYPE_CHECKING:
     from testbed.api.entry import Door
@@ -38,7 +38,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="no progress, but wha
 
 def progress_display(quiet: bool, beside_output: bool = False, door: Door | None = None) -> Display:
     """What shows how far a verb is, on the error output where the output is for programs; nothing where `quiet`."""
-    from testbed.run.display import Display
+    from testbed.run.terminal.display import Display
 
     return Display(Console(quiet=quiet, stderr=beside_output), door)
 

@@ -15,10 +15,10 @@ from rich.text import Text
 
 from testbed.cli.console import CANNOT, INTERRUPTED, fail, out
 from testbed.emulation.interrupt import Interrupted, interruptible
-from testbed.run.phrases import fitted
+from testbed.run.terminal.phrases import fitted
 
 if TYPE_CHECKING:
-    from testbed.emulation.doctor import Finding
+    from testbed.emulation.host.doctor import Finding
 
 #: What `make emulate` runs, of a checkout.
 QUICKSTART = Path(__file__).resolve().parents[2] / "experiments" / "quickstart.yaml"
@@ -34,7 +34,7 @@ def doctor(
     json_: Annotated[bool, typer.Option("--json", help="for programs")] = False,
 ) -> None:
     """Say what this machine can do, which shaping backend it gets, and what to install for more."""
-    from testbed.emulation.doctor import examine, mend
+    from testbed.emulation.host.doctor import examine, mend
 
     try:
         with interruptible():
@@ -75,8 +75,8 @@ def _quickstart(findings: Sequence[Finding]) -> str:
 def _excess() -> str | None:
     """By the budget that was measured, why the quickstart asks for too much; None where it does not, or where that is
     not known."""
-    from testbed.emulation.budget import host_budget, need
-    from testbed.emulation.doctor import MODULES
+    from testbed.emulation.host.budget import host_budget, need
+    from testbed.emulation.host.doctor import MODULES
     from testbed.spec.experiment import Experiment
 
     kept = next((budget for budget in map(host_budget, MODULES) if budget), None)

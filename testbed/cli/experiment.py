@@ -88,7 +88,7 @@ def simulate(
     gradients: Annotated[bool, typer.Option("--gradients", help="train for real, in one process")] = False,
 ) -> None:
     """Simulate an experiment: rounds, re-planning and events on simulated time, with the same run directory."""
-    from testbed.run.display import Display
+    from testbed.run.terminal.display import Display
     from testbed.simulation.execute import simulate as simulated
 
     changes = overrides(set_)

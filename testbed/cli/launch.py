@@ -63,7 +63,7 @@ def launch(
     on one that is up, as its containers are.
     """
     from testbed.launch.command import Command
-    from testbed.run.launch import launch_on, launch_over
+    from testbed.run.programs.launch import launch_on, launch_over
     from testbed.spec.topology import Topology
 
     words = context.meta[COMMAND]

@@ -42,8 +42,8 @@ def register(app: typer.Typer) -> None:
 
 
 def _clean(name: str | None) -> Cleaned:
-    from testbed.emulation import engine
     from testbed.emulation.cleanup import clean as take_away
+    from testbed.emulation.containers import engine
 
     need_root()
     try:

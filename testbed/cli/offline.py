@@ -14,7 +14,7 @@ from testbed.planning import BoundError, PolicyError, View, ViewError, make_poli
 from testbed.planning.bound import bound
 from testbed.planning.events import load as load_simulator
 from testbed.planning.period import least_period
-from testbed.run.compare import Variant
+from testbed.run.sweep.compare import Variant
 from testbed.run.view import declared_view
 from testbed.spec.errors import SpecError
 from testbed.spec.topology import Topology

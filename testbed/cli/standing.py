@@ -31,7 +31,8 @@ def exec_(
     name: Name = None,
 ) -> NoReturn:
     """Run a program of this machine in a host's network namespace; its exit code is the program's."""
-    from testbed.emulation import label, namespace
+    from testbed.emulation import label
+    from testbed.emulation.network import namespace
     from testbed.emulation.process import ProcessIdentity
 
     name = network_up(name)
@@ -51,7 +52,7 @@ def status(name: Name = None, json_: Json = False) -> None:
     """Show the networks that are up: hosts with addresses, links with the state in force now."""
     from testbed.cli.tables import print_status
     from testbed.emulation import label
-    from testbed.emulation.standing import standing
+    from testbed.emulation.standing.standing import standing
 
     need_root()
     names = standing() if name is None else [network_up(name)]
@@ -126,7 +127,7 @@ def need_root() -> None:
 
 def standing_network(name: str | None) -> str:
     """The network that is meant: the one named, or the only one that is up."""
-    from testbed.emulation.standing import standing
+    from testbed.emulation.standing.standing import standing
 
     need_root()
     return _meant(name, standing())
@@ -134,7 +135,7 @@ def standing_network(name: str | None) -> str:
 
 def network_up(name: str | None) -> str:
     """As `standing_network`; the one named may be that of a run that is under way."""
-    from testbed.emulation.standing import running, standing
+    from testbed.emulation.standing.standing import running, standing
 
     need_root()
     return name if name is not None and name in running() else _meant(name, standing())
@@ -167,7 +168,7 @@ def new_name(name: str) -> str:
 
 def _asked(name: str, ask: Callable[[ApiClient], dict[str, Any]]) -> dict[str, Any]:
     from testbed.api.client import RequestFailed, RequestRefused
-    from testbed.emulation.standing import client
+    from testbed.emulation.standing.standing import client
 
     try:
         return ask(client(name))

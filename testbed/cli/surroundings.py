@@ -12,7 +12,7 @@ from testbed.spec.scratch import OUT_BYTES, SHM_BYTES, TMP_BYTES
 from testbed.spec.units import Size
 
 if TYPE_CHECKING:
-    from testbed.emulation.containers import ProgramContainers
+    from testbed.emulation.containers.fleet import ProgramContainers
 
 SIZE = quantity(Size)
 OWN = "Their surroundings in containers"
@@ -45,7 +45,7 @@ TMP, SHM, OUT = float(TMP_BYTES), float(SHM_BYTES), float(OUT_BYTES)
 
 def containers(files: Path | None, image: str | None, tmp: float, shm: float, out: float) -> ProgramContainers:
     """What was asked for."""
-    from testbed.emulation.containers import ProgramContainers, ScratchSpace
+    from testbed.emulation.containers.fleet import ProgramContainers, ScratchSpace
 
     scratch = ScratchSpace(tmp_bytes=int(tmp), shm_bytes=int(shm), out_bytes=int(out))
     return ProgramContainers(files, image, scratch)

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from testbed.plan import Plan
 from testbed.report import text
-from testbed.run.compared import Compared
+from testbed.run.sweep.compared import Compared
 
 #: In a file or a pipe nothing is cut off.
 PIPE_WIDTH = 160

@@ -23,9 +23,9 @@ from testbed.emulation.interrupt import Interrupted, interruptible
 from testbed.spec.errors import SpecError
 
 if TYPE_CHECKING:
-    from testbed.emulation.containers import ProgramContainers
+    from testbed.emulation.containers.fleet import ProgramContainers
     from testbed.emulation.testbed import Backend
-    from testbed.run.display import Display
+    from testbed.run.terminal.display import Display
     from testbed.spec.topology import Topology
 
 
@@ -46,8 +46,8 @@ def up(
     quiet: Quiet = False,
 ) -> None:
     """Build a network with its containers, replay its traces, and leave it up in the background."""
-    from testbed.emulation.background import NotUp
     from testbed.emulation.errors import EmulationError
+    from testbed.emulation.standing.background import NotUp
     from testbed.spec.topology import Topology
 
     if cli and (open_ or port is not None):
@@ -76,7 +76,7 @@ def up(
 def _up_in_background(
     name: str, topology: Topology, backend: Backend, workers: ProgramContainers, display: Display
 ) -> None:
-    from testbed.emulation.background import bring_up
+    from testbed.emulation.standing.background import bring_up
 
     page = bring_up(name, topology.file, backend, workers, display.step, display.door)
     display.say(f"  {name} is up; `testbed status` shows it, `testbed down --name {name}` takes it away")
@@ -87,7 +87,7 @@ def _up_in_background(
 def _up_with_prompt(
     name: str, topology: Topology, backend: Backend, workers: ProgramContainers, display: Display
 ) -> None:
-    from testbed.emulation.prompt import prompt_on
+    from testbed.emulation.network.prompt import prompt_on
 
     prompt_on(name, topology, backend, workers, display.step)
 

@@ -9,9 +9,9 @@ from typing import Literal
 from testbed.controller.actions import Actions
 from testbed.controller.clocks import SYSTEM, Clocks
 from testbed.controller.contradiction import Contradiction
-from testbed.controller.identity import Identities
 from testbed.controller.membership_event import MembershipEvent
 from testbed.controller.progress import Progress
+from testbed.controller.server.identity import Identities
 from testbed.controller.spec import ControllerSpec
 from testbed.controller.unix_clock import UnixClock
 from testbed.planning import Pair, PhysicalLink, Policy, PolicyError

@@ -6,9 +6,9 @@ from abc import ABC, abstractmethod
 from dataclasses import asdict
 from typing import Any
 
-from testbed.controller.group_state import GroupState
-from testbed.controller.iteration_log import IterationLog
-from testbed.controller.topology_changes import TopologyChanges
+from testbed.controller.allreduce.group_state import GroupState
+from testbed.controller.gossip.iteration_log import IterationLog
+from testbed.controller.gossip.topology_changes import TopologyChanges
 
 #: Rounds whose metrics are looked through for the newest of each: models are evaluated in some of them only.
 NEWEST_ROUNDS = 50

@@ -18,10 +18,10 @@ from starlette.types import ASGIApp
 
 from testbed.api.access import TokenAccess
 from testbed.api.server import unix_socket
-from testbed.controller.admin import make_app
-from testbed.controller.member_server import TcpEndpoint
-from testbed.controller.metrics import with_metrics
-from testbed.controller.secret_file import read_secret, write_secret
+from testbed.controller.server.admin import make_app
+from testbed.controller.server.member_server import TcpEndpoint
+from testbed.controller.server.metrics import with_metrics
+from testbed.controller.server.secret_file import read_secret, write_secret
 from testbed.controller.service import ControllerService
 from testbed.controller.spec import ControllerSpec
 

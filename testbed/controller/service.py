@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from testbed.controller.actions import Action, After, Announce, Background, Fail, Tell, TellAll
-from testbed.controller.allreduce import AllReduceCoordinator
+from testbed.controller.allreduce.coordinator import AllReduceCoordinator
 from testbed.controller.change_signal import ChangeSignal
 from testbed.controller.contradiction import JoinRefused, own_errors
 from testbed.controller.coordinator import Coordinator
-from testbed.controller.gossip import GossipCoordinator
-from testbed.controller.member_server import MemberServer, TcpEndpoint
+from testbed.controller.gossip.coordinator import GossipCoordinator
 from testbed.controller.outcome import State, status, write_final
 from testbed.controller.report_log import ReportLog
+from testbed.controller.server.member_server import MemberServer, TcpEndpoint
 from testbed.controller.spec import ControllerSpec
 from testbed.planning import Pair, PhysicalLink, Policy
 from testbed.protocol import ControlMessage, Hello, Rejoin

@@ -21,10 +21,10 @@ from pathlib import Path
 
 from testbed.certificates import AUTHORITY_KEY, make_certificates
 from testbed.compiler import CompilerError
-from testbed.controller.identity import Identities
-from testbed.controller.member_server import TcpEndpoint
-from testbed.controller.secret_file import read_secret, write_secret
 from testbed.controller.serve import Endpoints, serve
+from testbed.controller.server.identity import Identities
+from testbed.controller.server.member_server import TcpEndpoint
+from testbed.controller.server.secret_file import read_secret, write_secret
 from testbed.controller.spec import ControllerSpec, Elasticity, PlanningSpec
 from testbed.planning import Edge, Member, PolicyError, View
 from testbed.planning.events import load as load_simulator

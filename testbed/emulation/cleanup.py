@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import docker
 
 from testbed.emulation import label
-from testbed.emulation.containers import remove_containers
+from testbed.emulation.containers.fleet import remove_containers
 
 #: A testbed that is told to end takes its network away itself; how long it may take for that.
 OWNER_DEADLINE_S = 30.0

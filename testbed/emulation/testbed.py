@@ -16,15 +16,15 @@ from types import TracebackType
 from typing import Any, ClassVar, Literal
 
 from testbed.emulation import label
-from testbed.emulation.containers import ContainerRequest, Fleet, ProgramContainers
-from testbed.emulation.difference import Difference
+from testbed.emulation.containers.fleet import ContainerRequest, Fleet, ProgramContainers
 from testbed.emulation.errors import EmulationError
-from testbed.emulation.holders import Holders, Namespaces, expected_to_start, idle
-from testbed.emulation.links import Observer
-from testbed.emulation.live import LiveLinks
-from testbed.emulation.network import Network
-from testbed.emulation.probe import LinkFidelity, measure_links
-from testbed.emulation.replay import Replay
+from testbed.emulation.links.links import Observer
+from testbed.emulation.links.live import LiveLinks
+from testbed.emulation.links.probe import LinkFidelity, measure_links
+from testbed.emulation.links.replay import Replay
+from testbed.emulation.network.difference import Difference
+from testbed.emulation.network.holders import Holders, Namespaces, expected_to_start, idle
+from testbed.emulation.network.network import Network
 from testbed.emulation.shaping import Shaper, open_shaper
 from testbed.spec.topology import Topology, Worker
 

@@ -22,19 +22,19 @@ from typing import Any
 
 from mininet.topo import Topo
 
-from testbed.emulation.addressing import Addressing
-from testbed.emulation.node import NamespaceHost, Router, Veth
-from testbed.emulation.routing import Routes
-from testbed.emulation.shaping import Shaper, open_shaper
-from testbed.emulation.switch import choose_switch
-from testbed.emulation.transport import Transport
-from testbed.emulation.wiring import (
+from testbed.emulation.network.addressing import Addressing
+from testbed.emulation.network.node import NamespaceHost, Router, Veth
+from testbed.emulation.network.routing import Routes
+from testbed.emulation.network.switch import choose_switch
+from testbed.emulation.network.transport import Transport
+from testbed.emulation.network.wiring import (
     Wiring,
     needs_single_frames,
     send_single_frames,
     set_route,
     set_up_router,
 )
+from testbed.emulation.shaping import Shaper, open_shaper
 from testbed.link import LinkState, link_name
 from testbed.spec.topology import Lan, SwitchName, Topology, Worker
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from testbed.emulation import engine
+from testbed.emulation.containers import engine
 from testbed.emulation.process import ProcessIdentity
 from testbed.launch.errors import BadCommand
 from testbed.launch.out import clear_out, take_out

@@ -11,7 +11,7 @@ import shutil
 import stat
 from pathlib import Path
 
-from testbed.emulation.containers import OUT
+from testbed.emulation.containers.fleet import OUT
 from testbed.emulation.process import ProcessIdentity
 
 CHUNK_BYTES = 1 << 20

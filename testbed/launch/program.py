@@ -17,8 +17,8 @@ import docker
 from docker.errors import APIError
 
 from testbed.emulation import label
-from testbed.emulation.containers import FILES, container_name
-from testbed.emulation.namespace import inside_of
+from testbed.emulation.containers.fleet import FILES, container_name
+from testbed.emulation.network.namespace import inside_of
 from testbed.emulation.process import ProcessIdentity
 from testbed.launch.errors import BadCommand, LaunchFailed
 from testbed.launch.ranks import Rank

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from testbed.emulation import label
-from testbed.emulation.engine import ENGINE_ERRORS
+from testbed.emulation.containers.engine import ENGINE_ERRORS
 from testbed.launch.errors import BadCommand, LaunchFailed
 from testbed.launch.output import Output, Told
 from testbed.launch.program import StartedProgram, Starter, ask_to_end

@@ -4,7 +4,9 @@
 """
 
 # Importing a policy's module enters it into the registry.
-from testbed.planning import (
+from testbed.planning.bound import Bound, BoundError
+from testbed.planning.cost import Cost, CostModel, predict
+from testbed.planning.policies import (
     auto,
     blueconnect,
     cpn,
@@ -19,8 +21,6 @@ from testbed.planning import (
     star,
     tsengine,
 )
-from testbed.planning.bound import Bound, BoundError
-from testbed.planning.cost import Cost, CostModel, predict
 from testbed.planning.policy import Policy, PolicyError, make_policy, policy_names
 from testbed.planning.simulate import Simulated, SimulationError, simulate
 from testbed.planning.view import Edge, Member, Pair, PhysicalLink, View, ViewError

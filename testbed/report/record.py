@@ -18,7 +18,7 @@ from testbed.planning import View
 from testbed.protocol import Report
 from testbed.report import text
 from testbed.report.errors import NotARun
-from testbed.run.summary import RoundFigures, fewest, rounds_of
+from testbed.run.conclusion.summary import RoundFigures, fewest, rounds_of
 from testbed.schema import ProtocolError, convert_to
 from testbed.telemetry.store import read_lines
 

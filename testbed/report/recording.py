@@ -17,7 +17,7 @@ from testbed.link import link_ends
 from testbed.report.errors import NotARun
 from testbed.report.link_states import link_columns
 from testbed.report.member import site_of
-from testbed.run.spent import spent
+from testbed.run.conclusion.spent import spent
 from testbed.spec.load import parse_yaml
 
 #: Of each link, and of the counters, one value is kept in so many seconds …

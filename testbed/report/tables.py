@@ -15,8 +15,8 @@ from testbed.report.member import site_of
 from testbed.report.record import RunRecord
 from testbed.report.replanning import Score
 from testbed.report.series import backlogged
-from testbed.run.summary import percentile, wan_bytes
-from testbed.run.verdict import RATE_TOLERANCE, REPLAY_LATE_P99_S, RTT_TOLERANCE_S
+from testbed.run.conclusion.summary import percentile, wan_bytes
+from testbed.run.conclusion.verdict import RATE_TOLERANCE, REPLAY_LATE_P99_S, RTT_TOLERANCE_S
 
 Tone = Literal["", "bad", "muted"]
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from testbed.api.models import By
 from testbed.controller.client import AdminClient
-from testbed.emulation.orders import hold
+from testbed.emulation.standing.orders import hold
 from testbed.emulation.testbed import Testbed
 from testbed.run import view
 from testbed.spec.event import LinkChange

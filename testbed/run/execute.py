@@ -13,14 +13,15 @@ from rich.markup import escape
 
 from testbed.emulation.errors import EmulationError
 from testbed.emulation.undo import in_full
-from testbed.run import disk, fit, leftovers
+from testbed.run import fit
 from testbed.run.assignments import check_policy
-from testbed.run.conclude import conclude, failed
+from testbed.run.conclusion.conclude import conclude, failed
+from testbed.run.conclusion.words import in_words
 from testbed.run.directory import RunDirectory
-from testbed.run.display import Display
 from testbed.run.errors import CannotRun, RunFailed
-from testbed.run.program import AnyRun, run_of
-from testbed.run.words import in_words
+from testbed.run.guards import disk, leftovers
+from testbed.run.programs.run import AnyRun, run_of
+from testbed.run.terminal.display import Display
 from testbed.spec.experiment import Experiment
 
 #: The errors of a disk, or of a user's part of one, that has no room left.

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from rich.markup import escape
 
-from testbed.emulation import budget
-from testbed.run.display import Display
+from testbed.emulation.host import budget
+from testbed.run.conclusion.verdict import host_was_short
 from testbed.run.errors import TooMuch
-from testbed.run.verdict import host_was_short
+from testbed.run.terminal.display import Display
 from testbed.spec.experiment import Experiment
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from testbed.controller.spec import ControllerSpec, Elasticity, PlanningSpec
-from testbed.emulation.containers import ContainerRequest
-from testbed.emulation.routing import Routes
+from testbed.emulation.containers.fleet import ContainerRequest
+from testbed.emulation.network.routing import Routes
 from testbed.emulation.testbed import Testbed
 from testbed.protocol import Job
 from testbed.run import view

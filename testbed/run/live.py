@@ -17,8 +17,8 @@ from testbed.api.models import LinkHistory, LinkPatch, NetworkStatus
 from testbed.api.problem import MISSING, NOT_HERE, WRONG, ApiProblem
 from testbed.api.subject import Subject
 from testbed.controller.client import AdminClient, AdminError
-from testbed.emulation import status
-from testbed.emulation.orders import changes_of, in_words, pairs_of
+from testbed.emulation.standing import status
+from testbed.emulation.standing.orders import changes_of, in_words, pairs_of
 from testbed.emulation.testbed import Testbed
 from testbed.run.changes import Changes
 from testbed.run.loop_executor import LoopExecutor

@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from testbed.emulation import documentation
+from testbed.emulation.containers import documentation
 from testbed.run.directory import RunDirectory
 from testbed.spec.experiment import Experiment, TrainSection
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from testbed.emulation.testbed import Testbed
+from testbed.run.conclusion.fidelity import KnownFidelity
 from testbed.run.directory import RunDirectory
-from testbed.run.display import Display
-from testbed.run.fidelity import KnownFidelity
 from testbed.run.fit import fits_host
 from testbed.run.manifest import Manifest
+from testbed.run.terminal.display import Display
 from testbed.spec.experiment import Experiment
 
 #: The kernel's default.

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.controller.client import AdminClient, AdminError
-from testbed.run.spent import spent
+from testbed.run.conclusion.spent import spent
 
 
 class NewLines:

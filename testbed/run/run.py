@@ -15,16 +15,16 @@ from pathlib import Path
 
 from rich.markup import escape
 
-from testbed.emulation.containers import Fleet
+from testbed.emulation.containers.fleet import Fleet
 from testbed.emulation.testbed import Testbed
 from testbed.run.directory import RunDirectory
-from testbed.run.display import Display
-from testbed.run.guard import Guard
+from testbed.run.guards.guard import Guard
+from testbed.run.guards.watchdog import Watchdog
 from testbed.run.jobs import Jobs
 from testbed.run.measured import build
 from testbed.run.story import Story
+from testbed.run.terminal.display import Display
 from testbed.run.training import Outcome, Training
-from testbed.run.watchdog import Watchdog
 from testbed.run.workers import Workers
 from testbed.spec.experiment import Experiment
 

@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from testbed.emulation.network import Network
-from testbed.emulation.node import ContainerHost
-from testbed.emulation.share import WHOLE
-from testbed.run.passed import Look, around
+from testbed.emulation.network.network import Network
+from testbed.emulation.network.node import ContainerHost
+from testbed.emulation.network.share import WHOLE
+from testbed.run.conclusion.passed import Look, around
 from testbed.telemetry.host import CpuMeter
 
 PERIOD_S = 1.0

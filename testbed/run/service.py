@@ -8,12 +8,12 @@ import time
 from pathlib import Path
 
 from testbed.controller.client import AdminClient
-from testbed.controller.member_server import SOCKET
-from testbed.controller.secret_file import write_secret
+from testbed.controller.server.member_server import SOCKET
+from testbed.controller.server.secret_file import write_secret
 from testbed.controller.spec import ControllerSpec
-from testbed.emulation.containers import CONTROL_FOLDER
+from testbed.emulation.containers.fleet import CONTROL_FOLDER
+from testbed.emulation.containers.tail import last_lines
 from testbed.emulation.process import await_end
-from testbed.emulation.tail import last_lines
 from testbed.run.errors import RunFailed
 
 START_DEADLINE_S = 30.0

@@ -10,12 +10,12 @@ from typing import Any
 from rich.markup import escape
 
 from testbed.api.models import By
-from testbed.emulation.history import link_record, unix_seconds
+from testbed.emulation.links.history import link_record, unix_seconds
 from testbed.link import LinkState
 from testbed.plan import Plan
+from testbed.run.conclusion.passed import apart_s
 from testbed.run.directory import RunDirectory
-from testbed.run.display import Display, Snapshot
-from testbed.run.passed import apart_s
+from testbed.run.terminal.display import Display, Snapshot
 
 
 class Story:

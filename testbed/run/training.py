@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from testbed.emulation.errors import EmulationError
-from testbed.emulation.probe import LinkFidelity
+from testbed.emulation.links.probe import LinkFidelity
 from testbed.emulation.testbed import Testbed
 from testbed.run.errors import RunFailed
-from testbed.run.guard import Guard
+from testbed.run.guards.guard import Guard
+from testbed.run.guards.watchdog import Watchdog
 from testbed.run.measured import MeasuredNetwork
 from testbed.run.sampler import Sampler
 from testbed.run.steering import Steering
 from testbed.run.story import Story
-from testbed.run.watchdog import Watchdog
 from testbed.run.workers import Workers
 from testbed.spec.experiment import Experiment
 

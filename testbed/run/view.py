@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from testbed.emulation.routing import Routes
+from testbed.emulation.network.routing import Routes
 from testbed.link import LinkState, link_name
 from testbed.planning.view import Knowledge, Member, Pair, PhysicalLink, View
 from testbed.spec.topology import Topology

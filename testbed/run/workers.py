@@ -11,16 +11,16 @@ from typing import Any
 
 from docker.errors import APIError
 
-from testbed.emulation.containers import ContainerDied, ContainerRequest, Fleet
-from testbed.emulation.engine import ENGINE_ERRORS, EngineError
+from testbed.emulation.containers.engine import ENGINE_ERRORS, EngineError
+from testbed.emulation.containers.fleet import ContainerDied, ContainerRequest, Fleet
 from testbed.emulation.process import ProcessIdentity
 from testbed.emulation.testbed import Testbed
 from testbed.emulation.undo import UndoStack
 from testbed.run.directory import RunDirectory
 from testbed.run.errors import CannotRun, RunFailed
+from testbed.run.guards.watchdog import Watchdog
 from testbed.run.jobs import JOIN_DEADLINE_S
 from testbed.run.restarts import MOST_RESTARTS, Restarts
-from testbed.run.watchdog import Watchdog
 from testbed.spec.experiment import ElasticSection
 
 #: How often the engine is asked; it lists 16 containers in some 10 ms.

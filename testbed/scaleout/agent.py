@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from testbed.emulation.budget import host_budget
+from testbed.emulation.host.budget import host_budget
 from testbed.emulation.shaping import available_backends
 from testbed.scaleout.bundle import Bundle, pack_run
 from testbed.scaleout.node import LABEL, MEASURE_PORT, RUN_LABEL, SCRATCH, end_runs, read

@@ -16,8 +16,8 @@ from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
 
-from testbed.emulation.links import Observer
-from testbed.emulation.share import OWN
+from testbed.emulation.links.links import Observer
+from testbed.emulation.network.share import OWN
 from testbed.scaleout.clock import ClockEstimate, ClockSample, certain, estimate
 from testbed.scaleout.placing import Pair
 from testbed.scaleout.split_host import HostPath

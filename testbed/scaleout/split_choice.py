@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from testbed.run.directory import RunDirectory
-from testbed.run.display import Display
-from testbed.run.program import AnyRun, run_of
+from testbed.run.programs.run import AnyRun, run_of
+from testbed.run.terminal.display import Display
 from testbed.scaleout.split_run import SplitRun
 from testbed.scaleout.split_start import machines_of
 from testbed.spec.errors import Fault, SpecError

@@ -13,9 +13,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from testbed.emulation.namespace import inside
-from testbed.emulation.network import Network
-from testbed.emulation.probe import (
+from testbed.emulation.links.probe import (
     ETHERNET_BYTES,
     FLOOD_EXCESS,
     FLOOD_HEAD_PACKETS,
@@ -26,6 +24,8 @@ from testbed.emulation.probe import (
     flood_socket,
     round_trip_errors,
 )
+from testbed.emulation.network.namespace import inside
+from testbed.emulation.network.network import Network
 from testbed.link import LinkState, link_ends
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from testbed.emulation.containers import ContainerRequest, Fleet
-from testbed.emulation.limits import ContainerLimits
+from testbed.emulation.containers.fleet import ContainerRequest, Fleet
+from testbed.emulation.containers.limits import ContainerLimits
 from testbed.scaleout.split import SplitHosts
 
 

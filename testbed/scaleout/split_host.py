@@ -18,11 +18,11 @@ from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any, Literal
 
-from testbed.emulation import engine
-from testbed.emulation.budget import Budget, known_budget
-from testbed.emulation.containers import ContainerRequest, Fleet
-from testbed.emulation.image import ensure_worker_image, packages_in
-from testbed.emulation.share import OWN
+from testbed.emulation.containers import engine
+from testbed.emulation.containers.fleet import ContainerRequest, Fleet
+from testbed.emulation.containers.image import ensure_worker_image, packages_in
+from testbed.emulation.host.budget import Budget, known_budget
+from testbed.emulation.network.share import OWN
 from testbed.link import LinkState
 from testbed.scaleout.split_cut import CutLinks
 from testbed.scaleout.split_part import HostPart, PartFacts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from testbed.emulation.links import REMEMBERED, Links
+from testbed.emulation.links.links import REMEMBERED, Links
 from testbed.emulation.shaping.base import Shaper
 from testbed.link import LinkState, link_ends
 from testbed.scaleout.split import SplitHosts

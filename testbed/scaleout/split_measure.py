@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 
-from testbed.emulation.probe import (
+from testbed.emulation.links.probe import (
     ETHERNET_BYTES,
     FLOOD_WARM_UP_S,
     LinkFidelity,

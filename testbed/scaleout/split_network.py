@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from testbed.emulation.difference import Difference
-from testbed.emulation.network import Network
-from testbed.emulation.routing import Routes
-from testbed.emulation.share import OWN
-from testbed.emulation.swap import BeforeRoutes, NetworkSwap
+from testbed.emulation.network.difference import Difference
+from testbed.emulation.network.network import Network
+from testbed.emulation.network.routing import Routes
+from testbed.emulation.network.share import OWN
+from testbed.emulation.network.swap import BeforeRoutes, NetworkSwap
 from testbed.link import link_ends, link_name
 from testbed.scaleout.split import HostSamples, SplitHosts
 from testbed.scaleout.split_links import SplitLinks

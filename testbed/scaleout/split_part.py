@@ -15,13 +15,13 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from testbed.emulation.containers import ContainerRequest, Fleet
-from testbed.emulation.holders import Holders, Namespaces, idle
-from testbed.emulation.links import Observer
-from testbed.emulation.network import Network
-from testbed.emulation.probe import LinkFidelity, measure_links
+from testbed.emulation.containers.fleet import ContainerRequest, Fleet
+from testbed.emulation.links.links import Observer
+from testbed.emulation.links.probe import LinkFidelity, measure_links
+from testbed.emulation.network.holders import Holders, Namespaces, idle
+from testbed.emulation.network.network import Network
+from testbed.emulation.network.swap import SwapTransaction
 from testbed.emulation.shaping.base import distorted_by_offload
-from testbed.emulation.swap import SwapTransaction
 from testbed.link import LinkState, link_ends
 from testbed.scaleout.split_testbed import PartRequest, PartTestbed
 from testbed.spec.event import LinkChange

@@ -8,7 +8,7 @@ from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
 
-from testbed.emulation.share import Share
+from testbed.emulation.network.share import Share
 from testbed.scaleout.placing import (
     Capacity,
     NoPlacing,

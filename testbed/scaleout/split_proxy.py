@@ -22,9 +22,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from testbed.controller.member_server import SOCKET
-from testbed.emulation.namespace import inside
-from testbed.emulation.share import OWN
+from testbed.controller.server.member_server import SOCKET
+from testbed.emulation.network.namespace import inside
+from testbed.emulation.network.share import OWN
 from testbed.tls import CONTROLLER, Tls, shown
 from testbed.unix_socket import address as short_address
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-from testbed.emulation.links import Links
-from testbed.emulation.replay import Replay
+from testbed.emulation.links.links import Links
+from testbed.emulation.links.replay import Replay
 from testbed.scaleout.split import HostSamples, SplitHosts
 from testbed.scaleout.split_process import HostLost
 from testbed.spec.topology import Link

@@ -12,14 +12,14 @@ from pathlib import Path
 
 from rich.markup import escape
 
-from testbed.emulation.containers import Fleet
+from testbed.emulation.containers.fleet import Fleet
 from testbed.emulation.testbed import Testbed
 from testbed.run.directory import RunDirectory
-from testbed.run.display import Display
 from testbed.run.errors import TooMuch
-from testbed.run.guard import Guard
+from testbed.run.guards.guard import Guard
 from testbed.run.run import IMAGE_S, Run
 from testbed.run.story import Story
+from testbed.run.terminal.display import Display
 from testbed.scaleout.split_fleet import SplitFleet
 from testbed.scaleout.split_start import Machines, fitting_plan, own_address, settings_of, start_hosts, way_in
 from testbed.scaleout.split_whole import SplitTestbed

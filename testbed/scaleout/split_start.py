@@ -9,8 +9,8 @@ from contextlib import ExitStack, contextmanager
 from ipaddress import IPv4Address
 from typing import NamedTuple
 
-from testbed.emulation.budget import USABLE, Budget, need
 from testbed.emulation.errors import EmulationError
+from testbed.emulation.host.budget import USABLE, Budget, need
 from testbed.emulation.testbed import Testbed
 from testbed.scaleout.placing import Capacity
 from testbed.scaleout.split import SplitHosts

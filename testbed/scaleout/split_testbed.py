@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from testbed.emulation.links import Observer
-from testbed.emulation.network import Network
+from testbed.emulation.links.links import Observer
+from testbed.emulation.network.network import Network
+from testbed.emulation.network.share import Share
 from testbed.emulation.shaping import Shaper, ShapingError
-from testbed.emulation.share import Share
 from testbed.emulation.testbed import Backend, Testbed
 from testbed.link import link_ends
 from testbed.scaleout.placing import Pair

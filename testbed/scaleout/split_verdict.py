@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from testbed.run.verdict import CPU_BUSY, CPU_BUSY_SHARE, STARVED
+from testbed.run.conclusion.verdict import CPU_BUSY, CPU_BUSY_SHARE, STARVED
 from testbed.scaleout.clock import ClockEstimate, ClockSample, best_of_stretches
 from testbed.scaleout.placing import Pair
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from testbed.emulation import label
-from testbed.emulation.links import Observer
-from testbed.emulation.probe import LinkFidelity
+from testbed.emulation.links.links import Observer
+from testbed.emulation.links.probe import LinkFidelity
 from testbed.emulation.testbed import Step, Testbed
 from testbed.link import LinkState
 from testbed.scaleout.split import HostSamples, SplitHosts

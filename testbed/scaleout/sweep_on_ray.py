@@ -16,8 +16,8 @@ from typing import Any
 from testbed.run.directory import RUNS, give_back
 from testbed.run.errors import CannotRun
 from testbed.run.execute import Executed
-from testbed.run.planned_run import PlannedRun
-from testbed.run.sweep import Watcher
+from testbed.run.sweep.planned_run import PlannedRun
+from testbed.run.sweep.sweep import Watcher
 from testbed.scaleout.agent import MadeRun
 from testbed.scaleout.bundle import Bundle, unpack_run
 from testbed.scaleout.ray_client import connected, hosts_alive, run_task

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address
 from pathlib import Path
 
-from testbed.emulation.namespace import inside
-from testbed.emulation.share import OWN
+from testbed.emulation.network.namespace import inside
+from testbed.emulation.network.share import OWN
 from testbed.scaleout.clock import ClockSample
 
 #: The UDP port of the echo, beside that of the tunnels.

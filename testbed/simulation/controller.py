@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from testbed.controller.actions import Action, After, Background, Fail, Tell, TellAll
-from testbed.controller.allreduce import AllReduceCoordinator
+from testbed.controller.allreduce.coordinator import AllReduceCoordinator
 from testbed.controller.coordinator import Coordinator
-from testbed.controller.gossip import GossipCoordinator
+from testbed.controller.gossip.coordinator import GossipCoordinator
 from testbed.controller.outcome import State, write_final
 from testbed.controller.report_log import ReportLog
 from testbed.controller.spec import ControllerSpec

@@ -9,12 +9,12 @@ from rich.markup import escape
 
 from testbed.emulation.errors import EmulationError
 from testbed.run.assignments import check_policy
-from testbed.run.conclude import conclude, failed
+from testbed.run.conclusion.conclude import conclude, failed
+from testbed.run.conclusion.words import in_words
 from testbed.run.directory import RunDirectory
-from testbed.run.display import Display
 from testbed.run.errors import CannotRun, RunFailed
 from testbed.run.execute import Executed, Publish
-from testbed.run.words import in_words
+from testbed.run.terminal.display import Display
 from testbed.simulation.able import check_able
 from testbed.simulation.training import train
 from testbed.spec.experiment import Experiment

@@ -10,8 +10,8 @@ from tempfile import TemporaryDirectory
 
 import torch
 
-from testbed.emulation import documentation
-from testbed.emulation.image import digits_folder
+from testbed.emulation.containers import documentation
+from testbed.emulation.containers.image import digits_folder
 from testbed.worker import learner
 from testbed.worker.device import chosen_device
 from testbed.worker.learner import Learner, Synthetic

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from testbed.controller.outcome import status
+from testbed.run.conclusion.verdict import SIMULATED
 from testbed.run.training import Outcome
-from testbed.run.verdict import SIMULATED
 from testbed.simulation.script import SimulatedScript
 from testbed.simulation.stage import Stage
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from testbed.emulation.difference import Difference
+from testbed.emulation.network.difference import Difference
 from testbed.run import view
 from testbed.run.script import words
 from testbed.simulation.stage import Stage

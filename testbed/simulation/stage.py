@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from testbed.emulation.routing import Routes
+from testbed.emulation.network.routing import Routes
 from testbed.run.jobs import Jobs
 from testbed.simulation.agenda import Agenda
 from testbed.simulation.clocks import SimulatedClocks

@@ -6,12 +6,12 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from testbed.emulation.history import link_record
+from testbed.emulation.links.history import link_record
 from testbed.link import LinkState
+from testbed.run.conclusion.verdict import SIMULATED
 from testbed.run.directory import RunDirectory
-from testbed.run.display import Display, Snapshot
 from testbed.run.manifest import Manifest
-from testbed.run.verdict import SIMULATED
+from testbed.run.terminal.display import Display, Snapshot
 from testbed.simulation.stage import Stage
 from testbed.spec.experiment import Experiment
 

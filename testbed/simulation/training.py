@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 
 from testbed.run.directory import RunDirectory
-from testbed.run.display import Display
+from testbed.run.terminal.display import Display
 from testbed.run.training import Outcome
 from testbed.simulation.gossip_training import gossiping
 from testbed.simulation.outcome import outcome_of

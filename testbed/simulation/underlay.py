@@ -18,8 +18,8 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.emulation.difference import Difference
-from testbed.emulation.routing import Routes
+from testbed.emulation.network.difference import Difference
+from testbed.emulation.network.routing import Routes
 from testbed.link import LinkState, link_name
 from testbed.planning.constraints import GOODPUT
 from testbed.spec.event import Event, LinkChange

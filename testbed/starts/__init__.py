@@ -42,20 +42,20 @@ def new_experiment(name: str, folder: Path) -> list[Path]:
 
 
 def new_policy(name: str, folder: Path = PACKAGE) -> list[Path]:
-    """`planning/NAME.py` in the package, and its lines in the list of policies."""
-    _check_module(name, folder / "planning")
+    """`planning/policies/NAME.py` in the package, and its lines in the list of policies."""
     registry = folder / "planning" / "__init__.py"
-    text = _with_line(registry, r"from testbed\.planning import \(\n((?:    \w+,\n)+)\)", f"    {name},\n")
+    _check_module(name, folder / "planning" / "policies", registry)
+    text = _with_line(registry, r"from testbed\.planning\.policies import \(\n((?:    \w+,\n)+)\)", f"    {name},\n")
     text = _with_line(
         registry, r"__all__ = \[\n(?:    \"[A-Z]\w*\",\n)*((?:    \"\w+\",\n)+)\]", f'    "{name}",\n', text
     )
-    return _write({folder / "planning" / f"{name}.py": _start("policy.template", name)}, {registry: text})
+    return _write({folder / "planning" / "policies" / f"{name}.py": _start("policy.template", name)}, {registry: text})
 
 
 def new_scheme(name: str, folder: Path = PACKAGE) -> list[Path]:
     """The folder `schemes/NAME` in the package, and its line in the list of schemes."""
-    _check_module(name, folder / "schemes")
     registry = folder / "schemes" / "__init__.py"
+    _check_module(name, folder / "schemes", registry)
     text = _with_line(registry, r"_FOLDERS = \(\n((?:    \"\w+\",\n)+)\)", f'    "{name}",\n', in_order=False)
     place = folder / "schemes" / name
     files = {
@@ -84,14 +84,14 @@ def _check(name: str, pattern: re.Pattern[str], remedy: str) -> None:
         raise StartError(f"{name!r} cannot be its name\n    write instead: {remedy}")
 
 
-def _check_module(name: str, room: Path) -> None:
+def _check_module(name: str, room: Path, registry: Path) -> None:
     _check(name, MODULE_NAME, "small letters, digits and underscores, a letter first, at most 31")
-    if not (room.parents[1] / "pyproject.toml").exists():
+    if not (registry.parents[2] / "pyproject.toml").exists():
         raise StartError(
             f"{room}: is of an installed package\n    write instead: call it by a checkout's .venv/bin/testbed"
         )
     taken = (room / name).exists() or (room / f"{name}.py").exists()
-    if taken or keyword.iskeyword(name) or f'"{name}"' in (room / "__init__.py").read_text(encoding="utf-8"):
+    if taken or keyword.iskeyword(name) or f'"{name}"' in registry.read_text(encoding="utf-8"):
         raise StartError(f"{name!r} means something else in {room}\n    write instead: another name")
 
 

@@ -10,12 +10,12 @@ from types import SimpleNamespace
 from typing import cast
 
 from testbed.api.server import ApiServer
-from testbed.emulation.desk import Desk
-from testbed.emulation.difference import Difference
-from testbed.emulation.history import History
-from testbed.emulation.links import Links
-from testbed.emulation.network import Network
-from testbed.emulation.replay import Replay
+from testbed.emulation.links.history import History
+from testbed.emulation.links.links import Links
+from testbed.emulation.links.replay import Replay
+from testbed.emulation.network.difference import Difference
+from testbed.emulation.network.network import Network
+from testbed.emulation.standing.desk import Desk
 from testbed.emulation.testbed import Swapped, Testbed
 from testbed.link import link_name
 from testbed.spec.topology import Topology

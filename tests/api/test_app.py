@@ -19,8 +19,8 @@ from websockets.sync.client import connect, unix_connect
 from testbed.api.client import ApiClient, RequestFailed, RequestRefused, UnixConnection
 from testbed.api.entry import write_entry
 from testbed.api.server import ApiServer, PortTaken
-from testbed.emulation.desk import Desk
 from testbed.emulation.shaping.base import LinkCounters
+from testbed.emulation.standing.desk import Desk
 from testbed.spec.topology import Topology
 from tests.api.network import answering
 from tests.spec.files import TOPOLOGY

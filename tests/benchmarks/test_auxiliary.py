@@ -7,7 +7,7 @@ import pytest
 from benchmarks.auxiliary import LEFT, at_rate, throttled, worst_link
 from testbed.plan import Plan
 from testbed.planning import simulate
-from testbed.planning.star import star
+from testbed.planning.policies.star import star
 from tests.planning.networks import sites, view_of
 
 pytestmark = pytest.mark.unit

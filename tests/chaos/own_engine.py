@@ -20,8 +20,8 @@ from pathlib import Path
 
 import docker
 
-from testbed.emulation import engine
-from testbed.emulation.image import ensure_worker_image, exists
+from testbed.emulation.containers import engine
+from testbed.emulation.containers.image import ensure_worker_image, exists
 from tests.run.running import REPOSITORY
 
 DATA = REPOSITORY / "build" / "chaos-engine"

@@ -108,7 +108,8 @@ def wrong_bit(number: int) -> None:
 
 def container_left(_: int) -> None:
     """A worker's container is not removed."""
-    from testbed.emulation import cleanup, containers
+    from testbed.emulation import cleanup
+    from testbed.emulation.containers import fleet as containers
 
     kept: list[str] = []
 
@@ -124,7 +125,7 @@ def container_left(_: int) -> None:
 
 def swallowed_error(_: int) -> None:
     """A run that the controller calls failed counts as one that has come to its end."""
-    from testbed.run.watchdog import Watchdog
+    from testbed.run.guards.watchdog import Watchdog
 
     def call_it_done(original: Callable[..., Any], watchdog: Watchdog) -> Any:
         status = original(watchdog)
@@ -137,7 +138,7 @@ def swallowed_error(_: int) -> None:
 
 def hang(number: int) -> None:
     """From a round on, the run waits for what never comes."""
-    from testbed.run.watchdog import Watchdog
+    from testbed.run.guards.watchdog import Watchdog
 
     def wait(original: Callable[..., Any], watchdog: Watchdog) -> Any:
         status = original(watchdog)

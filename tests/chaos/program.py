@@ -21,8 +21,8 @@ def main() -> None:
     arguments = parser.parse_args()
 
     from testbed import cli
-    from testbed.emulation import engine
-    from testbed.emulation.containers import Fleet
+    from testbed.emulation.containers import engine
+    from testbed.emulation.containers.fleet import Fleet
     from testbed.run.run import Run
     from tests.chaos.planted import Bug, wrap
     from tests.chaos.workers import ProcessFleet, RecordingFleet

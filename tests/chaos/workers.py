@@ -20,8 +20,8 @@ from typing import Any
 
 import docker
 
-from testbed.controller.member_server import SOCKET
-from testbed.emulation.containers import ContainerRequest, Fleet
+from testbed.controller.server.member_server import SOCKET
+from testbed.emulation.containers.fleet import ContainerRequest, Fleet
 from tests.chaos import planted
 
 _CLONE_NEWNET = 0x40000000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from testbed.cli import doctor
-from testbed.emulation.doctor import Finding
+from testbed.emulation.host.doctor import Finding
 
 pytestmark = pytest.mark.unit
 

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from testbed.cli import app
 from testbed.emulation import label
-from testbed.emulation.image import hash_of
+from testbed.emulation.containers.image import hash_of
 from tests.cli.standing import ROOT, Standing, command, environment, left_of, testbed, write
 from tests.waiting import until
 

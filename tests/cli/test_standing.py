@@ -20,7 +20,7 @@ from websockets.sync.client import unix_connect
 
 from testbed.emulation import label
 from testbed.emulation.label import owner
-from testbed.run.verdict import RATE_TOLERANCE, RTT_TOLERANCE_S
+from testbed.run.conclusion.verdict import RATE_TOLERANCE, RTT_TOLERANCE_S
 from tests.cli.standing import DEADLINE_S, LAN_S, Standing, command, environment, left_of, testbed, up, write
 
 pytestmark = pytest.mark.privileged

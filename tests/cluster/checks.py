@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 import yaml
 
-from testbed.emulation.namespace import inside
+from testbed.emulation.network.namespace import inside
 from testbed.scaleout.node import FIRST_PORT, FOLDER, HEAD_PORT, LAST_PORT, SCRATCH
 from tests.cluster.pretended import DELAY_S, PretendedHost, PretendedHosts
 from tests.waiting import until

@@ -24,10 +24,10 @@ from typing import Any
 
 import yaml
 
-from testbed.emulation import engine
-from testbed.emulation.budget import KEPT
-from testbed.emulation.image import ensure_worker_image
-from testbed.emulation.namespace import Namespace
+from testbed.emulation.containers import engine
+from testbed.emulation.containers.image import ensure_worker_image
+from testbed.emulation.host.budget import KEPT
+from testbed.emulation.network.namespace import Namespace
 from testbed.emulation.shaping import Port, open_shaper
 from testbed.link import LinkState
 from tests.waiting import until
@@ -212,7 +212,7 @@ class PretendedHosts:
         subprocess.run(["docker", "save", f"--output={archive}", ensure_worker_image(engine.connect())], check=True)
         for host in self.hosts.values():
             (host.state / "etc" / "daemon.json").write_text(f'{{"cgroup-parent": "/{cgroup(host.state)}"}}')
-            host.run(sys.executable, "-m", "testbed.emulation.engine")
+            host.run(sys.executable, "-m", "testbed.emulation.containers.engine")
         loads = [host.popen("docker", "load", "--quiet", "--input", str(archive), stdout=subprocess.DEVNULL)
                  for host in self.hosts.values()]  # fmt: skip
         assert [load.wait() for load in loads] == [0] * len(loads)

@@ -29,7 +29,7 @@ from testbed.emulation import label
 from testbed.emulation.errors import EmulationError
 from testbed.emulation.shaping import ShapingError
 from testbed.link import LinkState
-from testbed.run.verdict import RATE_TOLERANCE, RTT_TOLERANCE_S, STARVED
+from testbed.run.conclusion.verdict import RATE_TOLERANCE, RTT_TOLERANCE_S, STARVED
 from testbed.scaleout.placing import Capacity
 from testbed.scaleout.split import SplitHosts
 from testbed.scaleout.split_plan import plan_split

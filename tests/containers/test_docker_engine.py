@@ -13,8 +13,8 @@ from pathlib import Path
 import docker
 import pytest
 
-from testbed.emulation import engine
-from testbed.emulation.engine import EngineError
+from testbed.emulation.containers import engine
+from testbed.emulation.containers.engine import EngineError
 from testbed.emulation.process import ProcessIdentity, start_ticks
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from containers.lock import renewed, said
-from testbed.emulation.requirements import Locked
+from testbed.emulation.containers.requirements import Locked
 
 THERE, NEW, BUILT_ELSEWHERE = ("0" * 64, "1" * 64, "2" * 64)
 

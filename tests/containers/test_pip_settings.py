@@ -10,7 +10,7 @@ from zipfile import ZipFile
 import pytest
 
 from containers.pip_settings import options, parse, variables
-from testbed.emulation.requirements import ROOT
+from testbed.emulation.containers.requirements import ROOT
 
 pytestmark = pytest.mark.unit
 

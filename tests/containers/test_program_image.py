@@ -9,8 +9,8 @@ from pathlib import Path
 import docker
 import pytest
 
-from testbed.emulation import engine, image
-from testbed.emulation.program_image import program_image
+from testbed.emulation.containers import engine, image
+from testbed.emulation.containers.program_image import program_image
 
 pytestmark = pytest.mark.privileged
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from testbed.emulation import requirements
-from testbed.emulation.requirements import ROOT, pins
+from testbed.emulation.containers import requirements
+from testbed.emulation.containers.requirements import ROOT, pins
 
 SOMEBODY = 54321
 DEADLINE_S = 20.0
@@ -44,7 +44,8 @@ def test_without_root_it_says_to_use_sudo() -> None:
 @pytest.fixture
 def pinned(checkout: Path) -> Path:
     """A checkout with what the Python environment is made from, and no index for pip to ask."""
-    for name in ("pyproject.toml", "requirements.lock", "testbed/__init__.py", "testbed/emulation/requirements.py"):
+    locked = "testbed/emulation/containers/requirements.py"
+    for name in ("pyproject.toml", "requirements.lock", "testbed/__init__.py", locked):
         (checkout / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, checkout / name)
     return checkout

@@ -9,8 +9,8 @@ import docker
 import pytest
 
 from containers import smoke
-from testbed.emulation import engine
-from testbed.emulation.image import ensure_worker_image
+from testbed.emulation.containers import engine
+from testbed.emulation.containers.image import ensure_worker_image
 from testbed.emulation.label import LABEL
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import docker
 import pytest
 
-from testbed.emulation import engine, image
-from testbed.emulation.image import ImageError
-from testbed.emulation.requirements import canonical, pins, read
+from testbed.emulation.containers import engine, image
+from testbed.emulation.containers.image import ImageError
+from testbed.emulation.containers.requirements import canonical, pins, read
 
 #: As a run starts its workers.
 HARDENED = {

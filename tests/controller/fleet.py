@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.controller.member_server import SOCKET
+from testbed.controller.server.member_server import SOCKET
 from testbed.plan import Plan
 from testbed.planning import CostModel, Pair, View
 from testbed.planning.constraints import Constraints

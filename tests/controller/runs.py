@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from testbed.controller.allreduce import AllReduceCoordinator
-from testbed.controller.group_state import GroupState
-from testbed.controller.planner import Planner
+from testbed.controller.allreduce.coordinator import AllReduceCoordinator
+from testbed.controller.allreduce.group_state import GroupState
+from testbed.controller.allreduce.swaps import Swap
+from testbed.controller.replanning.planner import Planner
 from testbed.controller.service import ControllerService
 from testbed.controller.spec import ControllerSpec, PlanningSpec
-from testbed.controller.swaps import Swap
 from testbed.plan import Plan
 from testbed.planning import View
 from testbed.protocol import Job

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from testbed.emulation.namespace import Namespace
+from testbed.emulation.containers.program_image import _metadata
+from testbed.emulation.network.namespace import Namespace
 from testbed.emulation.process import ProcessIdentity
-from testbed.emulation.program_image import _metadata
 from tests.program import ForkedProgram, preload
 from tests.waiting import until
 

@@ -91,7 +91,7 @@ def test_stop_fails_a_run_that_is_not_done(tmp_path: Path, client: AdminClient) 
 
 
 def test_its_page_needs_nothing_from_elsewhere() -> None:
-    from testbed.controller.dashboard import PAGE
+    from testbed.controller.server.dashboard import PAGE
 
     assert "/live" in PAGE and "http://" not in PAGE and "https://" not in PAGE
 

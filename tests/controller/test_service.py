@@ -17,7 +17,7 @@ from typing import ClassVar
 import networkx as nx
 import pytest
 
-from testbed.controller import plan_swaps
+from testbed.controller.allreduce import plan_swaps
 from testbed.controller.spec import Elasticity
 from testbed.plan import Plan
 from testbed.planning import CostModel, PolicyError, View, make_policy

@@ -15,8 +15,10 @@ from pathlib import Path
 import docker
 import pytest
 
-from testbed.emulation import containers, engine, label
+from testbed.emulation import label
 from testbed.emulation.cleanup import Cleaned, clean, sweep
+from testbed.emulation.containers import engine
+from testbed.emulation.containers import fleet as containers
 from testbed.emulation.process import ProcessIdentity
 
 pytestmark = pytest.mark.privileged
@@ -32,7 +34,7 @@ OWNER = """
 import signal, sys, time
 from pathlib import Path
 from testbed.emulation import label
-from testbed.emulation.network import Network
+from testbed.emulation.network.network import Network
 from testbed.emulation.shaping import open_shaper
 from testbed.spec.topology import Topology
 

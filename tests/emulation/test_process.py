@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from testbed.emulation import namespace
+from testbed.emulation.network import namespace
 from testbed.emulation.process import ProcessIdentity, boot_id
 
 pytestmark = pytest.mark.unit

@@ -16,11 +16,11 @@ import pytest
 
 from testbed.emulation import label
 from testbed.emulation.errors import EmulationError
-from testbed.emulation.holders import Namespaces, idle
-from testbed.emulation.live import LiveLinks
+from testbed.emulation.links.live import LiveLinks
+from testbed.emulation.network.holders import Namespaces, idle
 from testbed.emulation.testbed import Testbed
 from testbed.link import LinkState
-from testbed.run.verdict import RTT_TOLERANCE_S
+from testbed.run.conclusion.verdict import RTT_TOLERANCE_S
 from testbed.spec.errors import SpecError
 from testbed.spec.topology import Topology
 from tests.cli.standing import LAN_S, left_of, write

@@ -11,9 +11,9 @@ from mininet.net import Mininet
 
 from testbed.emulation.shaping import available_backends
 from testbed.emulation.topo import WanTopo
-from testbed.run.verdict import RTT_TOLERANCE_S
+from testbed.run.conclusion.verdict import RTT_TOLERANCE_S
 from testbed.spec.errors import SpecError
-from tests.emulation.test_network import LAN_S, namespaces_in_use
+from tests.emulation.network.test_network import LAN_S, namespaces_in_use
 from tests.spec.files import TOPOLOGY, spoilt
 
 pytestmark = pytest.mark.privileged

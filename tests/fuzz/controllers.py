@@ -25,8 +25,8 @@ from typing import Any
 import httpx
 from msgspec.structs import replace
 
-from testbed.controller.admin import make_app
-from testbed.controller.member_server import SOCKET
+from testbed.controller.server.admin import make_app
+from testbed.controller.server.member_server import SOCKET
 from testbed.controller.service import ControllerService
 from testbed.controller.spec import ControllerSpec, Elasticity
 from testbed.protocol import (
@@ -49,8 +49,8 @@ from testbed.protocol import (
 )
 from testbed.telemetry.store import finite
 from tests.controller.fleet import Member, connect
+from tests.controller.gossip.test_coordinator import hop_spec
 from tests.controller.runs import running, spec_of
-from tests.controller.test_gossip import hop_spec
 from tests.fuzz.target import Feed, Target
 from tests.planning.networks import sites, view_of
 

@@ -9,12 +9,12 @@ from itertools import islice, pairwise
 from pathlib import Path
 from shutil import copytree, ignore_patterns
 
-from testbed.emulation.difference import Difference
-from testbed.emulation.routing import Routes
+from testbed.emulation.network.difference import Difference
+from testbed.emulation.network.routing import Routes
 from testbed.link import MTU_FRAME_BYTES
 from testbed.report.trace import facts, sketch, table
 from testbed.run.assignments import check_policy
-from testbed.run.sweep import planned_sweep
+from testbed.run.sweep.sweep import planned_sweep
 from testbed.spec.experiment import Experiment
 from testbed.spec.sweep import Sweep
 from testbed.spec.topology import Topology

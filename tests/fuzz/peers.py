@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 import torch
 
-from testbed.controller.recovery import disagreeing
+from testbed.controller.allreduce.recovery import disagreeing
 from testbed.plan import Plan, Route
 from testbed.protocol import Holding, MeanSlice, Reconfigure, decode, encode
 from testbed.schemes import SCHEMES

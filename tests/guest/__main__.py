@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from testbed.emulation.engine import EngineError
-from testbed.emulation.image import ImageError
+from testbed.emulation.containers.engine import EngineError
+from testbed.emulation.containers.image import ImageError
 from tests.guest.disk import engine_disk
 from tests.guest.kernel import GuestError, test_in_guest
 from tests.marked import marked

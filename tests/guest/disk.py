@@ -16,8 +16,8 @@ from pathlib import Path
 import docker
 from docker.errors import DockerException
 
-from testbed.emulation import engine
-from testbed.emulation.image import ensure_worker_image
+from testbed.emulation.containers import engine
+from testbed.emulation.containers.image import ensure_worker_image
 from tests.guest.kernel import REPOSITORY, GuestError
 
 DISK = REPOSITORY / "build" / "guest-engine.ext4"

@@ -14,9 +14,9 @@ from pathlib import Path
 import docker
 import pytest
 
-from testbed.emulation import budget
-from testbed.emulation.engine import ensure_engine
-from testbed.emulation.image import ensure_worker_image
+from testbed.emulation.containers.engine import ensure_engine
+from testbed.emulation.containers.image import ensure_worker_image
+from testbed.emulation.host import budget
 from testbed.telemetry.store import write_json
 from tests.run.running import NOTHING, Running
 

@@ -11,7 +11,7 @@ from testbed.plan import Plan, Tree
 from testbed.planning import Edge, View, make_policy, policy_names, predict
 from testbed.planning.constraints import GOODPUT
 from testbed.planning.cost import CostModel
-from testbed.planning.star import star
+from testbed.planning.policies.star import star
 from tests.planning.networks import sites, view_of, views
 
 pytestmark = pytest.mark.unit

@@ -15,7 +15,7 @@ from testbed.planning import BoundError, View, make_policy, policy_names, simula
 from testbed.planning.bound import bound
 from testbed.planning.constraints import GOODPUT
 from testbed.planning.period import greatest_cycle_mean, least_period
-from testbed.planning.star import star
+from testbed.planning.policies.star import star
 from tests.planning.networks import LAN, sites, view_of, views
 
 pytestmark = pytest.mark.unit

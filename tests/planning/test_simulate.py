@@ -14,7 +14,7 @@ from testbed.planning import SimulationError, View, make_policy, policy_names, p
 from testbed.planning.bound import bound
 from testbed.planning.constraints import GOODPUT
 from testbed.planning.fair import Fair
-from testbed.planning.star import star
+from testbed.planning.policies.star import star
 from tests.planning.networks import sites, view_of, views
 from tests.planning.test_cost import chain
 

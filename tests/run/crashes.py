@@ -31,7 +31,7 @@ from typing import Any
 from testbed.report.ending import ended_early
 from testbed.report.page import write_page, write_report
 from testbed.report.record import RunRecord
-from testbed.run.conclude import failed
+from testbed.run.conclusion.conclude import failed
 from testbed.run.directory import RunDirectory
 from tests.report.runs import build_run
 

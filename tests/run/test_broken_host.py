@@ -15,7 +15,7 @@ import pytest
 
 from testbed.emulation import cleanup
 from testbed.emulation.label import LABEL
-from testbed.run.disk import LEAST_FREE_BYTES
+from testbed.run.guards.disk import LEAST_FREE_BYTES
 from tests.run.pair import endless
 from tests.run.running import NOTHING, Running
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.run.conclude import failed
+from testbed.run.conclusion.conclude import failed
 from testbed.run.directory import RunDirectory, is_going_on
 
 pytestmark = pytest.mark.unit

@@ -11,7 +11,7 @@ import pytest
 
 from testbed.api.client import RequestRefused, UnixConnection
 from testbed.emulation import label
-from testbed.emulation.standing import client
+from testbed.emulation.standing.standing import client
 from tests.cli.standing import testbed
 from tests.run.running import NOTHING, Running, interfaces
 

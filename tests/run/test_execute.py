@@ -16,9 +16,9 @@ import yaml
 from testbed.emulation import label
 from testbed.report.page import write_report
 from testbed.run.directory import RunDirectory
-from testbed.run.display import Display
 from testbed.run.errors import CannotRun
 from testbed.run.execute import execute
+from testbed.run.terminal.display import Display
 
 pytestmark = [pytest.mark.privileged, pytest.mark.timeout(120)]
 

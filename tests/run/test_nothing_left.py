@@ -16,7 +16,7 @@ import pytest
 from docker.models.containers import Container
 
 from testbed.emulation import label
-from testbed.emulation.image import ensure_worker_image
+from testbed.emulation.containers.image import ensure_worker_image
 from testbed.report.ending import ended_early
 from testbed.report.page import write_page
 from testbed.report.record import RunRecord
@@ -121,7 +121,8 @@ def apart(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, ...]]:
 APART = """
 import sys
 from pathlib import Path
-from testbed.emulation import containers, label
+from testbed.emulation.containers import fleet as containers
+from testbed.emulation import label
 
 label.STATE_ROOT, label.ENVIRONMENT = Path(sys.argv.pop(1)), sys.argv.pop(1)
 label.LABEL = containers.LABEL = sys.argv.pop(1)

@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 import yaml
 
-from testbed.emulation import budget
-from testbed.emulation.replay import AHEAD_S
+from testbed.emulation.host import budget
+from testbed.emulation.links.replay import AHEAD_S
 from testbed.emulation.shaping import available_backends
-from testbed.run.verdict import REPLAY_LATE_P99_S
+from testbed.run.conclusion.verdict import REPLAY_LATE_P99_S
 from tests.run.running import NOTHING, Running
 
 pytestmark = [pytest.mark.privileged, pytest.mark.timeout(200)]

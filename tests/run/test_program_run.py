@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from testbed.report.page import write_report
-from testbed.run.display import Display
 from testbed.run.execute import execute
+from testbed.run.terminal.display import Display
 from tests.cli.standing import left_of, write
 
 pytestmark = pytest.mark.privileged

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.emulation.routing import Routes
+from testbed.emulation.network.routing import Routes
 from testbed.link import link_name
 from testbed.plan import Plan
 from testbed.planning import View, make_policy, simulate

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from testbed.emulation.routing import Routes
-from testbed.emulation.swap import NetworkSwap
+from testbed.emulation.network.routing import Routes
+from testbed.emulation.network.swap import NetworkSwap
 from testbed.link import LinkState
 from testbed.run.changes import Changes
 from testbed.run.errors import RunFailed

@@ -12,8 +12,8 @@ import pytest
 
 from testbed.link import LinkState
 from testbed.run.directory import RunDirectory
-from testbed.run.display import Display, Snapshot
 from testbed.run.story import Story
+from testbed.run.terminal.display import Display, Snapshot
 
 pytestmark = pytest.mark.unit
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.emulation.routing import Routes
+from testbed.emulation.network.routing import Routes
 from testbed.planning import make_policy, policy_names
 from testbed.run import view
 from testbed.spec.topology import Topology

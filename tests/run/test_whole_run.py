@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from testbed.controller.identity import Identities
+from testbed.controller.server.identity import Identities
 from testbed.emulation import label
-from testbed.emulation.routing import Routes
-from testbed.run.verdict import RTT_TOLERANCE_S
+from testbed.emulation.network.routing import Routes
+from testbed.run.conclusion.verdict import RTT_TOLERANCE_S
 from testbed.spec.topology import Topology
 from testbed.trace.csv import read_csv
 from tests.cli.standing import testbed, up

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.emulation.containers import ContainerRequest, Fleet
+from testbed.emulation.containers.fleet import ContainerRequest, Fleet
 from testbed.emulation.testbed import Testbed
 from testbed.run import restarts, workers
 from testbed.run.directory import RunDirectory

@@ -14,10 +14,10 @@ import yaml
 
 from benchmarks.support.cut_link import measured
 from benchmarks.support.pretended import PretendedHosts
-from testbed.emulation.namespace import inside
+from testbed.emulation.network.namespace import inside
+from testbed.emulation.network.share import Share
 from testbed.emulation.shaping import ShapingError
-from testbed.emulation.share import Share
-from testbed.run.verdict import RTT_TOLERANCE_S
+from testbed.run.conclusion.verdict import RTT_TOLERANCE_S
 from testbed.scaleout.split_part import HostPart, SwapStep
 from testbed.scaleout.split_testbed import PartRequest, PartSettings
 from testbed.spec.event import LinkChange

@@ -8,7 +8,7 @@ import struct
 import pytest
 
 from benchmarks.support.pretended import PretendedHosts
-from testbed.emulation.namespace import inside
+from testbed.emulation.network.namespace import inside
 from testbed.scaleout.clock import estimate
 from testbed.scaleout.underlay_probe import PROBE_PORT, Echo, measure, path_mtu
 

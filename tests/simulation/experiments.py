@@ -11,7 +11,7 @@ import yaml
 from rich.console import Console
 
 from testbed.report.record import RunRecord
-from testbed.run.display import Display
+from testbed.run.terminal.display import Display
 from testbed.simulation.execute import simulate
 from testbed.spec.experiment import Experiment
 

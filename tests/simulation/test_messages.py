@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.emulation.routing import Routes
+from testbed.emulation.network.routing import Routes
 from testbed.planning.constraints import GOODPUT
 from testbed.simulation.agenda import Agenda
 from testbed.simulation.clocks import SimulatedClocks

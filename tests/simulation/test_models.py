@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from testbed.emulation.routing import Routes
+from testbed.emulation.network.routing import Routes
 from testbed.planning import make_policy, predict
 from testbed.planning.bound import bound
 from testbed.run.errors import RunFailed

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.emulation import documentation
+from testbed.emulation.containers import documentation
 from testbed.report.record import RunRecord
 from testbed.run.errors import CannotRun
 from testbed.schemes import SCHEMES

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.emulation.routing import Routes
+from testbed.emulation.network.routing import Routes
 from testbed.simulation.underlay import Underlay, next_row_s
 from testbed.spec.event import Event, LinkChange
 from testbed.trace.trace import Row, Trace

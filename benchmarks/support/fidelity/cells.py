@@ -10,9 +10,9 @@ from scipy.stats import binom
 
 from benchmarks.support.fidelity.flows import Rate, ceiling_bps, round_trip_s, tcp_rate, udp_loss, udp_rate
 from benchmarks.support.fidelity.subjects import Subject
-from testbed.emulation.probe import round_trip_error
+from testbed.emulation.links.probe import round_trip_error
 from testbed.link import MTU_FRAME_BYTES, LinkState, Queue
-from testbed.run.verdict import CPU_BUSY, RATE_TOLERANCE, RTT_TOLERANCE_S
+from testbed.run.conclusion.verdict import CPU_BUSY, RATE_TOLERANCE, RTT_TOLERANCE_S
 
 #: TCP sends two or three frames at a time even on slow links, so these are counted for as long as 200 take.
 TCP_WINDOW_S = 3.0

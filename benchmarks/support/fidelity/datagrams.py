@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from testbed.emulation.namespace import inside
+from testbed.emulation.network.namespace import inside
 
 PORT = 7002
 STEP_S = 0.001

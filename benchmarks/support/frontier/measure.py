@@ -15,9 +15,9 @@ from benchmarks.support.campaign import is_late, load, run_of
 from benchmarks.support.forkserver import ForkServer
 from benchmarks.support.frontier.cells import STAR, Cell
 from benchmarks.support.netstorm import served
-from testbed.run.conclude import conclude
+from testbed.run.conclusion.conclude import conclude
 from testbed.run.directory import RunDirectory
-from testbed.run.display import Display
+from testbed.run.terminal.display import Display
 from testbed.run.view import declared_view
 from testbed.simulation.able import check_able
 from testbed.simulation.training import train

@@ -7,7 +7,7 @@ Unlike a WAN link's queue it may stand on the sending host: a real card of this 
 
 from __future__ import annotations
 
-from testbed.emulation.netlink import NetlinkRequest
+from testbed.emulation.network.netlink import NetlinkRequest
 from testbed.emulation.shaping import tc
 from testbed.emulation.shaping.base import SUPER_PACKET_BYTES
 

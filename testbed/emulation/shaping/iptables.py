@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from testbed.emulation.namespace import inside
+from testbed.emulation.network.namespace import inside
 from testbed.emulation.shaping.base import ShapingError
 
 CHAIN = "testbed-shaping"

@@ -31,7 +31,7 @@ from math import ceil
 from pathlib import Path
 from typing import ClassVar
 
-from testbed.emulation.netlink import NetlinkRequest
+from testbed.emulation.network.netlink import NetlinkRequest
 from testbed.emulation.shaping import tc
 from testbed.emulation.shaping.base import (
     SUPER_PACKET_BYTES,

@@ -7,10 +7,10 @@ import platform
 from contextlib import closing
 from typing import Literal
 
-from testbed.emulation import device
-from testbed.emulation.kernel import package_here
-from testbed.emulation.namespace import Namespace
-from testbed.emulation.netlink import Netlink
+from testbed.emulation.host.kernel import package_here
+from testbed.emulation.network import device
+from testbed.emulation.network.namespace import Namespace
+from testbed.emulation.network.netlink import Netlink
 from testbed.emulation.shaping.base import Port, Shaper, ShapingError
 from testbed.emulation.shaping.netem import NetemShaper
 from testbed.emulation.shaping.userspace import UserspaceShaper

@@ -9,7 +9,7 @@ import socket
 import struct
 from dataclasses import dataclass
 
-from testbed.emulation.netlink import CREATE, REPLACE, Netlink, NetlinkRequest, attribute, attributes
+from testbed.emulation.network.netlink import CREATE, REPLACE, Netlink, NetlinkRequest, attribute, attributes
 from testbed.link import MTU_FRAME_BYTES, GilbertElliott
 
 ROOT = 0xFFFFFFFF

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from testbed.emulation.netlink import NetlinkRequest
+from testbed.emulation.network.netlink import NetlinkRequest
 from testbed.emulation.process import await_end
 from testbed.emulation.shaping.base import Applied, ShapingError
 

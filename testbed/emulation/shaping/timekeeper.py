@@ -13,7 +13,7 @@ from collections import deque
 from contextlib import suppress
 from pathlib import Path
 
-from testbed.emulation.netlink import Netlink
+from testbed.emulation.network.netlink import Netlink
 from testbed.emulation.shaping.base import Applied
 from testbed.emulation.shaping.timed import ANSWER_TIMEOUT_S, Batch, Timed, TimerAnswer, receive, send
 

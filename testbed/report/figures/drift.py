@@ -21,7 +21,7 @@ from testbed.report.figures.canvas import (
 )
 from testbed.report.member import site_of
 from testbed.report.record import RunRecord
-from testbed.run.drift import MergeDrift, merges, summary
+from testbed.run.conclusion.drift import MergeDrift, merges, summary
 
 
 def draw_drift(record: RunRecord) -> Drawing | None:

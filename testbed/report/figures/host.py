@@ -20,7 +20,7 @@ from testbed.report.figures.canvas import (
 )
 from testbed.report.figures.marks import draw_marks
 from testbed.report.record import RunRecord
-from testbed.run.verdict import CPU_BUSY
+from testbed.run.conclusion.verdict import CPU_BUSY
 
 
 def draw_host(record: RunRecord) -> Drawing | None:

@@ -23,7 +23,7 @@ from testbed.report.figures.canvas import (
 )
 from testbed.report.figures.marks import draw_marks
 from testbed.report.record import RunRecord
-from testbed.run.summary import RoundFigures
+from testbed.run.conclusion.summary import RoundFigures
 
 #: Rounds so many times slower than the median would press all others flat on a linear scale.
 LOG_ABOVE = 12.0

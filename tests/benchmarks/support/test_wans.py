@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.replanning import Compared, claims
 from benchmarks.support.wans import FAMILY, LEAST_BYTES, MOST_BYTES, MOST_RTT_S, Kind, Wan
-from testbed.emulation.routing import Routes
+from testbed.emulation.network.routing import Routes
 from testbed.link import link_ends
 from testbed.spec.topology import Topology
 from testbed.trace.trace import LEAST_RATE_BPS

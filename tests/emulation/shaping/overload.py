@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path as FilePath
 
 from benchmarks.support import flood
-from testbed.emulation.namespace import inside
+from testbed.emulation.network.namespace import inside
 from testbed.emulation.shaping.base import LinkCounters
 from testbed.emulation.shaping.userspace import UserspaceShaper
 from testbed.link import MTU_FRAME_BYTES, LinkState

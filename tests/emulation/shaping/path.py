@@ -11,7 +11,7 @@ from itertools import pairwise
 from math import inf
 from pathlib import Path as FilePath
 
-from testbed.emulation.namespace import inside
+from testbed.emulation.network.namespace import inside
 from testbed.emulation.shaping.base import Port
 from testbed.link import MTU_FRAME_BYTES
 

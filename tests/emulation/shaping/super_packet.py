@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from contextlib import suppress
 
-from testbed.emulation.namespace import inside
+from testbed.emulation.network.namespace import inside
 from tests.emulation.shaping.path import PAYLOAD, TARGET, Path
 
 #: From linux/udp.h; the socket module has no name for it. Payload of each datagram that the packet is cut into.

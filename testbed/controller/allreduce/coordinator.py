@@ -1,0 +1,217 @@
+"""Members that reduce in rounds among all, by the trees of a plan.
+
+a round is over      the plan in force may be another since; links are measured, and another plan may be looked for
+a plan is adopted    the members prepare for it, and go by it from a round on (see PlanSwaps)
+a member is lost     what is under way is dropped; the others say what they hold, and go on under a plan without it
+a member comes       a plan with it is adopted as any other; it begins from a neighbour's state
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+from testbed.controller.actions import Actions, After, Announce, Fail, TellAll
+from testbed.controller.allreduce.group_state import GroupState
+from testbed.controller.allreduce.recovery import Recovery
+from testbed.controller.allreduce.round_log import ReportedRound
+from testbed.controller.clocks import SYSTEM, Clocks
+from testbed.controller.contradiction import Contradiction
+from testbed.controller.coordinator import Coordinator
+from testbed.controller.progress import GroupProgress
+from testbed.controller.replanning.planner import Planner
+from testbed.controller.spec import ControllerSpec, PlanningSpec
+from testbed.planning import Pair, PhysicalLink, Policy
+from testbed.protocol import Arrived, ControlMessage, Goodbye, Held, Hello, Holding, Lost, Rejoin, Renew, Report, Stop
+
+log = logging.getLogger(__name__)
+
+
+class AllReduceCoordinator(Coordinator):
+    """Follows the `group`'s rounds, has it go by better plans, and go on where members leave and come."""
+
+    def __init__(self, spec: ControllerSpec, planning: PlanningSpec, out: Path, clocks: Clocks = SYSTEM) -> None:
+        super().__init__(spec, clocks)
+        self.group = GroupState(spec, planning, self.identities, out, clocks)
+        self.progress = GroupProgress(self.group)
+        self.planner = Planner(self.group, out)
+        self._recovery = Recovery(self.group, self.planner, self._lose)
+
+    @property
+    def present(self) -> frozenset[str]:
+        return self.group.membership.present
+
+    def start(self) -> None:
+        self.planner.start()
+
+    def close(self) -> None:
+        self.planner.close()
+
+    # Members
+
+    def begin(self, hellos: Mapping[str, Hello]) -> Actions:
+        self.group.plans.epochs.begin()
+        membership = self.group.membership
+        membership.roster = {member: hello.address for member, hello in hellos.items()}
+        for member in self.spec.members:
+            yield membership.welcome(member, self.spec.jobs[member], self.group.plans.plan)
+        yield from self._run()
+
+    def came_back(self, hello: Hello, rejoin: Rejoin) -> Actions:
+        """What a member says may be anything: it counts as far as this controller, or the one before it, handed it out
+        itself."""
+        anew = not self.running
+        if self.spec.elastic is None or (anew and not self.group.plans.epochs.resumed):
+            raise Contradiction(f"{hello.member!r} says where it stands in a run that it can't have been in")
+        if rejoin.newest > (made := self.group.plans.epochs.newest):
+            raise Contradiction(f"{hello.member!r} knows of epoch {rejoin.newest}, and the newest is {made}")
+        plan = self.group.plans.said(rejoin, self.spec.members)
+        membership = self.group.membership
+        if anew or membership.away:
+            self.group.plans.recover(plan, begins=anew)
+        if anew:
+            membership.recover(plan, dict(rejoin.roster))
+            yield from self._run()
+        yield from membership.came_back(hello, rejoin, self.clocks.monotonic())
+        if membership.orphaned:
+            yield from self.group.abort("the controller was away when a member was lost")
+
+    def comes(self, hello: Hello) -> Actions:
+        if hello.member in self.present:
+            yield from self._lose({hello.member: "it was started anew"})
+        self.group.membership.roster[hello.member] = hello.address
+        self.planner.comes(hello.member)
+
+    def receive(self, message: ControlMessage) -> Actions:
+        membership, now = self.group.membership, self.clocks.monotonic()
+        match message:
+            case Report():
+                self.check_names(message)
+                yield from self._reported(message)
+            case Arrived():
+                self.check_names(message)
+                if self.planner.monitor.arrived(message, self.clocks.unix()):
+                    yield from self.planner.measured()
+            case Held():
+                yield from self.planner.swaps.held(message)
+            case Renew(member):
+                membership.renewed(member, now)
+            case Lost(member, peer, why) if self.running:
+                log.info("%s lost %s: %s", member, peer, why)
+                membership.lost(message, now)
+                yield from self._lose(membership.gone(now))
+            case Holding():
+                yield from self._recovery.holding(message)
+            case Goodbye():
+                yield from self._left(message)
+
+    def died(self, member: str, why: str, for_good: bool = False) -> Actions:
+        if not (self.spec.elastic and self.running):
+            yield Fail(f"{member}: {why}")
+            return
+        if for_good:
+            yield from self._lose({member: why})
+            return
+        self.group.membership.leases.hang_up(member)
+        yield from self._lose(self.group.membership.gone(self.clocks.monotonic()))
+        yield from self.planner.swaps.not_come(member, why)
+
+    def proceed(self) -> Actions:
+        yield from self.planner.proceed()
+
+    def finish(self) -> Actions:
+        if self.spec.elastic:
+            yield TellAll(Stop("done"))
+
+    def end(self) -> None:
+        super().end()
+        self.group.phase = "over"
+        self.group.membership.end()
+
+    def _run(self) -> Actions:
+        """From now on members train, and are looked after."""
+        self.running, self.group.phase = True, "running"
+        if self.spec.elastic:
+            self.group.membership.begin(self.clocks.monotonic())
+            yield After(self.group.membership.look_s, self._look)
+
+    def _look(self) -> Actions:
+        now = self.clocks.monotonic()
+        yield from self._lose(self.group.membership.gone(now))
+        if self.running and (why := self.group.membership.torn(now)):
+            log.warning("%s", why)
+            yield from self.group.abort(why)
+        yield After(self.group.membership.look_s, self._look)
+
+    def _left(self, goodbye: Goodbye) -> Actions:
+        member = goodbye.member
+        if goodbye.error and self.spec.elastic and self.running:
+            yield from self._lose({member: goodbye.error})
+        else:
+            self.goodbyes[member] = goodbye
+            self.group.membership.done(member)
+            if goodbye.error:
+                yield Fail(f"{member}: {goodbye.error}")
+        yield Announce()
+
+    # Rounds
+
+    def _reported(self, report: Report) -> Actions:
+        newest = self.group.plans.newest
+        if report.epoch > newest:
+            raise Contradiction(f"it went by the plan of epoch {report.epoch}, and the newest is {newest}")
+        self.group.membership.leases.advance(report.member, self.clocks.monotonic())
+        if (done := self.group.rounds.add(report)) is not None:
+            yield from self._round_over(done)
+
+    def _round_over(self, done: ReportedRound) -> Actions:
+        """Members may go by another plan since, and be one more. Links are measured, and may call for another."""
+        swap = self.planner.swaps.round_over()
+        if swap is not None and swap.joins:
+            self.group.membership.admit(swap.joins)
+            self.note("came", swap.joins, done.number, swap.plan.epoch)
+        if self.group.conducting is not None:
+            self.group.conducting.round_over(done, self.group.plans.plan)
+        fell = self.planner.monitor.round_over(done, self.clocks.unix())
+        yield from self.planner.round_over(done.summary().finished_s, fell)
+        yield Announce()
+
+    # Members that are lost
+
+    def _lose(self, gone: Mapping[str, str]) -> Actions:
+        """These members are gone; the others go on, if they are enough."""
+        group = self.group
+        for member in gone.keys() - self.present:
+            group.membership.done(member)
+            yield from self.planner.swaps.not_come(member, gone[member])
+        gone = {member: why for member, why in gone.items() if member in self.present}
+        if not gone:
+            return
+        for member, why in gone.items():
+            log.warning("%s is gone: %s", member, why)
+            self.goodbyes.pop(member, None)
+        group.rounds.forget(gone)
+        yield from group.membership.remove(gone)
+        yield from self.planner.swaps.lose(gone)
+        group.plans.lose(gone)
+        for done in group.rounds.recheck():
+            yield from self._round_over(done)
+        epoch = group.plans.next_epoch()
+        for member, why in gone.items():
+            self.note("left", member, group.last_round, epoch, why)
+        if self.over:
+            return
+        reason = "; ".join(f"{member} is gone: {why}" for member, why in gone.items())
+        if (left := len(self.present)) < group.membership.quorum:
+            yield Fail(f"{reason}; {left} members are left, and the quorum is {group.membership.quorum}")
+            return
+        yield from group.membership.abort(epoch, reason, self.clocks.monotonic())
+
+    # The run and people
+
+    def change_network(self, links: Mapping[str, PhysicalLink], routes: Mapping[Pair, tuple[str, ...]]) -> None:
+        self.planner.change_network(links, routes)
+
+    def force(self, policy: Policy) -> None:
+        self.planner.force(policy)

@@ -1,0 +1,182 @@
+"""The members of an all-reduce group, and how that changes while they train. No I/O: events in, messages out.
+
+    a member is gone   Abort to all others --all Holdings are in--> Reconfigure, under a plan without it
+    a connection broke the same among all, who get connections of their own with the plan
+    a member comes     prepare: a plan with it, agreed on as any other; admit: the first round under that plan
+
+Another member that goes meanwhile begins the first of these anew, under a newer epoch. Times are monotonic seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from testbed.controller.actions import Actions, Tell
+from testbed.controller.leases import Leases
+from testbed.controller.server.identity import Identities
+from testbed.controller.spec import Elasticity
+from testbed.plan import Plan
+from testbed.protocol import Abort, Hello, Holding, Job, Lost, Prepare, Reconfigure, Rejoin, Stop, Welcome
+from testbed.schema import brief
+
+#: A member and where it listens.
+Roster = dict[str, tuple[str, int]]
+
+
+@dataclass(slots=True)
+class Reconfiguration:
+    """A plan for those who are left is to come: what they hold, as far as they have said so by `due`."""
+
+    epoch: int
+    why: str
+    due: float
+    holdings: dict[str, Holding] = field(default_factory=dict)
+
+
+class AllReduceMembership:
+    """The members that are `present`, where they listen, and their leases, if the run is `elastic`.
+
+    `leases` hears who hangs up, and who finishes a round. `reconfiguration` is under way from an abort until those who
+    are left go on. Who is `away` has not found this controller yet, which was started anew, and may know of plans that
+    others do not.
+    """
+
+    def __init__(self, identities: Identities, elastic: Elasticity | None) -> None:
+        self.present = frozenset(identities.members)
+        self.roster: Roster = {}
+        self.quorum = elastic.quorum if elastic else len(self.present)
+        self.reconfiguration: Reconfiguration | None = None
+        self._identities = identities
+        self._lease_s = elastic.lease_s if elastic else 0.0
+        self.leases = Leases(self._lease_s)
+        self.away: set[str] = set()
+        self._aborted = False
+        self._generation = 0
+
+    @property
+    def look_s(self) -> float:
+        """How often to ask who is gone; 0 where nobody has a lease."""
+        return self.leases.look_s
+
+    @property
+    def orphaned(self) -> bool:
+        """Whether all are back at this controller, and some were told to abort by one before it."""
+        return self._aborted and not self.away and self.reconfiguration is None
+
+    def begin(self, now: float) -> None:
+        """All present are there: from now on they have leases."""
+        self.leases.begin(self.present, now)
+
+    def end(self) -> None:
+        """The run is over."""
+        self.reconfiguration = None
+
+    # What is heard of members
+
+    def renewed(self, member: str, now: float) -> None:
+        """A member is still there."""
+        self.leases.renew(member, now)
+
+    def done(self, member: str) -> None:
+        """A member said goodbye, or is not to come: its connections may end."""
+        self.leases.end(member)
+
+    def lost(self, lost: Lost, now: float) -> None:
+        """A member lost a peer. In a generation before the one that all were told to go on in, that says nothing: who
+        hears of it first closes its connections to who has yet to hear of it."""
+        if lost.generation >= self._generation:
+            self.leases.lose(lost.member, lost.peer, lost.why, lost.broken, now)
+
+    def gone(self, now: float) -> dict[str, str]:
+        """The members that are gone by now, and why; `remove` them."""
+        gone = self.leases.gone(now)
+        change = self.reconfiguration
+        if change is not None and now >= change.due:
+            gone |= dict.fromkeys(self.present - change.holdings.keys() - gone.keys(), "it did not say what it holds")
+        return gone
+
+    def torn(self, now: float) -> str:
+        """Why those who are present are to begin anew among themselves: see Leases. Empty where they are not."""
+        return "" if self.reconfiguration is not None else self.leases.torn(now)
+
+    def recover(self, plan: Plan, roster: Roster) -> None:
+        """The controller was started anew, and hears from a member which others there are."""
+        self.present = frozenset(plan.members)
+        self.away = set(self.present)
+        self.roster = dict(roster)
+
+    def came_back(self, hello: Hello, rejoin: Rejoin, now: float) -> Actions:
+        """A member that never left found the controller again. It goes if the others went on without it."""
+        if rejoin.member not in self.present:
+            yield Tell(rejoin.member, Stop("the others went on without this member", again=True))
+            return
+        self.away.discard(rejoin.member)
+        self.roster[hello.member] = hello.address  # another member may have said anything of it
+        self._aborted |= rejoin.aborted
+        self.renewed(rejoin.member, now)
+        if self.reconfiguration is not None:
+            yield Tell(rejoin.member, Abort(self.reconfiguration.epoch, self.reconfiguration.why))
+
+    # Members that go
+
+    def remove(self, gone: Mapping[str, str]) -> Actions:
+        """These members of those present take part no more."""
+        self.present -= gone.keys()
+        for member, why in gone.items():
+            self.leases.end(member)
+            self.away.discard(member)
+            yield Tell(member, Stop(brief(f"the others go on without this member: {why}"), again=True))
+
+    def abort(self, epoch: int, why: str, now: float) -> Actions:
+        """Nothing becomes final any more until all who are present have said what they hold."""
+        self.reconfiguration = Reconfiguration(epoch, brief(why), now + self._lease_s)
+        self._aborted = False
+        self.leases.begin(self.present, now)
+        for member in sorted(self.present):
+            yield Tell(member, Abort(epoch, brief(why)))
+
+    def holding(self, holding: Holding) -> bool:
+        """A member says what it holds; whether all have, so that they can be told how to go on."""
+        change = self.reconfiguration
+        if change is None or holding.epoch != change.epoch or holding.member not in self.present:
+            return False
+        change.holdings[holding.member] = holding
+        return change.holdings.keys() == self.present
+
+    def reconfigure(self, plan: Plan) -> Actions:
+        """Those who are present go on under `plan`. To be called once all have said what they hold."""
+        change, self.reconfiguration = self.reconfiguration, None
+        if change is None:
+            raise ValueError(f"nothing was aborted, so epoch {plan.epoch} is not to be resumed with")
+        self._generation = plan.epoch
+        holdings = tuple(change.holdings[member] for member in plan.members)
+        for member in plan.members:
+            yield Tell(member, Reconfigure(plan.to_json(), _part(self.roster, plan), holdings))
+
+    # Members that come
+
+    def welcome(self, member: str, job: Job, plan: Plan, source: str = "") -> Tell:
+        """Let a member in; one that comes while the others train has a `source` of the state."""
+        roster, keys = _part(self.roster, plan), self._identities.keys(member)
+        return Tell(member, Welcome(job, roster, plan.to_json(), keys, self._lease_s, source))
+
+    def prepare(self, plan: Plan, joins: str, job: Job, rates: Mapping[str, float], now: float) -> Actions:
+        """Have the members hold a plan with which one `joins`, and let it begin from a neighbour's state.
+
+        `rates` to the new member say who is its nearest.
+        """
+        source = max(sorted(self.present), key=lambda member: rates.get(member, 0.0))
+        self.leases.begin([joins], now)
+        yield self.welcome(joins, job, plan, source)
+        for member in sorted(self.present):
+            yield Tell(member, Prepare(plan.to_json(), _part(self.roster, plan), source))
+
+    def admit(self, member: str) -> None:
+        """A member takes part."""
+        self.present |= {member}
+
+
+def _part(roster: Roster, plan: Plan) -> Roster:
+    """Where a plan's members listen."""
+    return {member: roster[member] for member in plan.members}

@@ -1,0 +1,188 @@
+"""Members that gossip over a graph, each in an iteration of its own. They go by no plan, so none is made.
+
+a member dies     Died to the others, which settle its tokens and go on over the graph that is left
+a member comes    when no other change of the graph is under way, one that takes it in (see TopologyChanges)
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from math import inf
+
+from msgspec.structs import asdict, replace
+
+from testbed.controller.actions import Actions, Announce, Fail, Tell, TellAll
+from testbed.controller.clocks import SYSTEM, Clocks
+from testbed.controller.contradiction import Contradiction
+from testbed.controller.coordinator import Coordinator
+from testbed.controller.gossip.iteration_log import IterationLog
+from testbed.controller.gossip.topology_changes import TopologyChanges
+from testbed.controller.progress import GossipProgress
+from testbed.controller.spec import ControllerSpec, GossipGraph
+from testbed.planning import Pair, PhysicalLink
+from testbed.planning.graphs import GraphError, Violation
+from testbed.protocol import (
+    ControlMessage,
+    Died,
+    Goodbye,
+    Hello,
+    Job,
+    NodeConfiguration,
+    PromiseGraph,
+    Report,
+    Stop,
+    Welcome,
+)
+from testbed.schema import brief
+
+log = logging.getLogger(__name__)
+
+
+class GossipCoordinator(Coordinator):
+    """Follows the members' `iterations`, which fail the run when they break a bound, and has them change their graph.
+
+    `graph` is the one they begin in.
+    """
+
+    def __init__(self, spec: ControllerSpec, graph: GossipGraph, clocks: Clocks = SYSTEM) -> None:
+        super().__init__(spec, clocks)
+        self.iterations = IterationLog(spec.members, graph)
+        self._topology = TopologyChanges(graph, spec.jobs, self.iterations)
+        self.progress = GossipProgress(self.iterations, self._topology)
+        self._survives = graph.survives
+        self._roster: dict[str, tuple[str, int]] = {}
+        self._comers: dict[str, tuple[str, int]] = {}
+
+    @property
+    def present(self) -> frozenset[str]:
+        return frozenset(self.iterations.members)
+
+    def start(self) -> None:
+        """Members need nothing but each other."""
+
+    def close(self) -> None:
+        """What they report is on record already."""
+
+    # Members
+
+    def begin(self, hellos: Mapping[str, Hello]) -> Actions:
+        self.running = True
+        self._roster = {member: hellos[member].address for member in self.spec.members}
+        for member, job in self.spec.jobs.items():
+            yield self._welcome(member, job)
+
+    def comes(self, hello: Hello) -> Actions:
+        """A member that was there before knows nothing any more of what it learned."""
+        if hello.member in self.present:
+            yield from self._lose(hello.member, "it was started anew")
+        self._comers[hello.member] = hello.address
+
+    def receive(self, message: ControlMessage) -> Actions:
+        match message:
+            case Report():
+                self._check_report(message)
+                entered_s = self.moment(message.finished_s)
+                yield from self._check(self.iterations.add(message, entered_s))
+                yield Announce()
+            case PromiseGraph():
+                place = yield from self._topology.promised(message)
+                if place is not None:
+                    yield self._let_in(place)
+            case Goodbye():
+                yield from self._left(message)
+                yield Announce()
+
+    def died(self, member: str, why: str, for_good: bool = False) -> Actions:
+        if self._survives and self.running:
+            yield from self._lose(member, why)
+            yield Announce()
+        else:
+            yield Fail(f"{member}: {why}")
+
+    def proceed(self) -> Actions:
+        """Take in the first of the members that wait for it, if the graph is not being changed already."""
+        if not self.running:
+            return
+        if self._topology.late:
+            yield from self._turn_away(self._topology.late)
+        if self._comers and self._topology.idle:
+            member, address = next(iter(self._comers.items()))
+            try:
+                yield from self._topology.prepare_with(member, address)
+            except GraphError as error:
+                yield from self._turn_away(str(error))
+
+    def finish(self) -> Actions:
+        """All have come to their end: judge what they did until then."""
+        if broken := self.iterations.judge(inf):
+            yield from self._check(broken)
+        elif self.spec.elastic:
+            yield TellAll(Stop("done"))
+
+    def change_network(self, links: Mapping[str, PhysicalLink], routes: Mapping[Pair, tuple[str, ...]]) -> None:
+        """Members exchange over their graph, whatever the network is."""
+
+    def change_graph(self, kind: str) -> Actions:
+        if not self.running:
+            raise GraphError("no members train without a centre here now")
+        yield from self._topology.prepare(kind)
+
+    def _check_report(self, report: Report) -> None:
+        """Contradiction when no member can have entered that iteration."""
+        self.check_names(report)
+        if report.round > self.spec.rounds:
+            raise Contradiction(f"it reported iteration {report.round} of {self.spec.rounds}")
+
+    def _left(self, goodbye: Goodbye) -> Actions:
+        member = goodbye.member
+        if goodbye.error and self.spec.elastic and self.running:
+            yield from self._lose(member, goodbye.error)
+            return
+        self.goodbyes[member] = goodbye
+        yield from self._topology.close(f"{member} is at its end")
+        if goodbye.error:
+            yield Fail(f"{member}: {goodbye.error}")
+
+    def _lose(self, member: str, why: str) -> Actions:
+        """Have the others go on without a member, if they still make a graph."""
+        if self._comers.pop(member, None):
+            yield from self._topology.died(member)
+            return
+        try:
+            yield from self._check(self.iterations.remove(member, why))
+        except GraphError as error:
+            yield Fail(f"{member}: {why}; the others can't go on without it: {error}")
+            return
+        iteration = self.iterations.deaths[-1]["iteration"]
+        log.warning("%s died in iteration %d: %s", member, iteration, why)
+        self.note("left", member, iteration, why=why)
+        for other in self.iterations.members:
+            yield Tell(other, Died(member))
+        yield from self._topology.died(member)
+        left, quorum = len(self.present), self.spec.elastic.quorum if self.spec.elastic else 0
+        if left < quorum:
+            yield Fail(f"{member}: {why}; {left} members are left, and the quorum is {quorum}")
+
+    # Members that come
+
+    def _let_in(self, place: NodeConfiguration) -> Tell:
+        """The others have agreed on the graph with it: it begins where they go over to that."""
+        member = self._topology.swaps[-1].joins
+        log.info("%s comes in iteration %d", member, place.first)
+        self._roster[member] = self._comers.pop(member)
+        self.note("came", member, place.first)
+        return self._welcome(member, replace(self.spec.jobs[member], assignment=asdict(place)))
+
+    def _welcome(self, member: str, job: Job) -> Tell:
+        return Tell(member, Welcome(job, self._roster, plan={}, keys=self.identities.keys(member)))
+
+    def _turn_away(self, why: str) -> Actions:
+        for member in self._comers:
+            yield Tell(member, Stop(brief(f"could not be let in: {why}")))
+        self._comers.clear()
+
+    def _check(self, broken: list[Violation]) -> Actions:
+        """Members that get further apart than their rules allow do not do what the run is about."""
+        if broken:
+            yield Fail(f"the bound on the iteration gap is broken: {broken[0]}")

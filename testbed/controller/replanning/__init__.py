@@ -1,0 +1,1 @@
+"""Which plan is to follow: plans foreseen, judged, and adopted or not."""

@@ -1,0 +1,261 @@
+"""The members' side of the controller: a stream server that speaks the control protocol, a line a message."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from testbed.controller.contradiction import Contradiction, JoinRefused
+from testbed.controller.server.connection import HELLO_S, PIECE_BYTES, Connection, Strangers
+from testbed.controller.server.identity import Identities
+from testbed.protocol import (
+    PROTOCOL_VERSION,
+    Arrived,
+    ControlMessage,
+    Goodbye,
+    Held,
+    Hello,
+    Holding,
+    Lost,
+    PromiseGraph,
+    ProtocolError,
+    Rejoin,
+    Renew,
+    Report,
+    Stop,
+)
+from testbed.schema import brief
+from testbed.tls import Tls
+from testbed.unix_socket import address
+
+log = logging.getLogger(__name__)
+
+#: A member's socket, in its folder.
+SOCKET = "control.sock"
+
+#: What members say once they are let in.
+SAID = (Report, Arrived, Held, Renew, Lost, Holding, PromiseGraph, Goodbye)
+
+
+@dataclass(frozen=True, slots=True)
+class TcpEndpoint:
+    """Where members come from other machines; with `tls` they show certificates."""
+
+    host: str
+    port: int
+    tls: Tls | None = None
+
+
+class MemberListener(Protocol):
+    """Who hears of the members. Called from the event loop, one message at a time."""
+
+    def joined(self, hello: Hello, rejoin: Rejoin | None) -> None:
+        """A member is there. Contradiction when it comes too late, or says of itself what can't be."""
+
+    def heard(self, message: ControlMessage) -> None:
+        """A member that is there says something. Contradiction when that can't be."""
+
+    def died(self, member: str, why: str) -> None:
+        """A member's connection ended before its Goodbye."""
+
+    def excluded(self, member: str, why: str) -> None:
+        """A member said what can't be, or does not listen: it is no longer heard."""
+
+
+class MemberServer:
+    """Accepts the members and passes on what they say: each at a Unix socket of its own, and over TCP if asked to.
+
+    A member's socket is in a folder of its own, `folder`/NAME, that is mounted into its container and nobody else's:
+    who comes in there is that member. Over TCP it shows its token, or with TLS its certificate. Each is let in once,
+    or, where they are `elastic`, whenever it comes.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        identities: Identities,
+        listener: MemberListener,
+        tcp: TcpEndpoint | None = None,
+        elastic: bool = False,
+    ) -> None:
+        self._elastic = elastic
+        self._folder = folder
+        self._tcp = tcp
+        self._identities = identities
+        self._listener = listener
+        self._connections: dict[str, Connection] = {}
+        self._strangers = Strangers()
+        self._known: set[str] = set()
+        self._servers: list[asyncio.Server] = []
+
+    async def start(self) -> None:
+        """Listen."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._folder.chmod(0o700)
+        for member in self._identities.members:
+            at_socket, listening = partial(self._serve, member), _member_socket(self._folder / member)
+            self._servers.append(await asyncio.start_unix_server(at_socket, sock=listening, limit=PIECE_BYTES))
+        if self._tcp is not None:
+            over_tcp = partial(self._serve, None)
+            at = self._tcp.host, self._tcp.port
+            self._servers.append(await asyncio.start_server(over_tcp, *at, limit=PIECE_BYTES))
+
+    async def close(self) -> None:
+        """Stop listening and hang up."""
+        for server in self._servers:
+            server.close()
+        for connection in self._connections.values():
+            connection.close()
+        for member in self._identities.members:  # their folders stay: containers have them mounted
+            (self._folder / member / SOCKET).unlink(missing_ok=True)
+
+    def send(self, member: str, message: ControlMessage) -> None:
+        """Send to a member that is there; nothing happens when it is not."""
+        if connection := self._connections.get(member):
+            connection.send(message)
+
+    def send_all(self, message: ControlMessage) -> None:
+        """Send to every member that is there."""
+        for member in self._connections:
+            self.send(member, message)
+
+    def stop_all(self, reason: str) -> None:
+        """Tell every member that is there to leave, and why."""
+        self.send_all(Stop(brief(reason)))
+
+    def connected(self, member: str) -> bool:
+        """Whether it is there."""
+        return member in self._connections
+
+    async def flush(self, timeout_s: float) -> None:
+        """Wait until what was sent is with the kernel, at most `timeout_s`: a stuck member must not hold us."""
+        drains = [connection.drain() for connection in self._connections.values()]
+        try:
+            async with asyncio.timeout(timeout_s):
+                await asyncio.gather(*drains, return_exceptions=True)
+        except TimeoutError:
+            log.warning("a member did not take its messages within %s s", timeout_s)
+
+    async def _serve(self, owner: str | None, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """A connection at the socket of the member `owner`, or over TCP (None)."""
+        connection = Connection(reader, writer)
+        member = None
+        try:
+            member = await self._admit(owner, connection)
+            await self._attend(member, connection)
+        except Contradiction as refusal:
+            log.warning("refused a member: %s", refusal)
+            connection.send(Stop(reason=brief(str(refusal))))
+        except (ProtocolError, TimeoutError, OSError) as error:  # before it was let in: nobody's connection
+            why = connection.why or str(error) or f"nothing came within {HELLO_S:g} s"
+            log.warning("hung up on a stranger: %s", why)
+            connection.send(Stop(reason=brief(f"this was no hello: {why}")))
+        finally:
+            if member is not None and self._connections.get(member) is connection:
+                del self._connections[member]
+            connection.close()
+
+    async def _admit(self, owner: str | None, connection: Connection) -> str:
+        """Who it is that comes in. JoinRefused, ProtocolError or, when it takes long, TimeoutError when nobody may."""
+        with self._strangers.one_more(connection):
+            async with asyncio.timeout(HELLO_S):
+                if owner is None and self._tcp is not None and self._tcp.tls is not None:
+                    owner = await connection.secure(self._tcp.tls)
+                hello = self._check(await connection.receive(), owner)
+        connection.let_in()
+        self._let_in(hello, await self._rejoin(hello, connection) if hello.returns else None, connection)
+        return hello.member
+
+    async def _rejoin(self, hello: Hello, connection: Connection) -> Rejoin:
+        """Where a member stands that was there before."""
+        async with asyncio.timeout(HELLO_S):
+            rejoin = await connection.receive()
+        if not isinstance(rejoin, Rejoin) or rejoin.member != hello.member:
+            raise JoinRefused(f"{hello.member!r} returns, and does not say where it stands")
+        return rejoin
+
+    def _check(self, hello: ControlMessage | None, owner: str | None) -> Hello:
+        """The hello of who may come in."""
+        if not isinstance(hello, Hello):
+            raise ProtocolError(f"a connection must begin with hello, not {hello.kind if hello else 'its end'}")
+        if hello.version != PROTOCOL_VERSION:
+            raise JoinRefused(f"{hello.member!r} speaks protocol {hello.version}, the controller {PROTOCOL_VERSION}")
+        if refusal := self._identities.refusal(hello.member, hello.token, owner):
+            raise JoinRefused(refusal)
+        if hello.member in self._known and not self._elastic:
+            raise JoinRefused(f"{hello.member!r} is there already")
+        return hello
+
+    def _let_in(self, hello: Hello, rejoin: Rejoin | None, connection: Connection) -> None:
+        """It is there. One that was there before under its name is so no longer."""
+        before = self._connections.get(hello.member)
+        self._connections[hello.member] = connection
+        try:
+            self._listener.joined(hello, rejoin)
+        except Contradiction:
+            del self._connections[hello.member]
+            if before is not None:
+                self._connections[hello.member] = before
+            raise
+        self._known.add(hello.member)
+        if before is not None:
+            before.cut("it came anew")
+
+    async def _attend(self, member: str, connection: Connection) -> None:
+        """Hear a member to its end, and tell of that, unless it came anew meanwhile."""
+        tell = self._listener.excluded
+        try:
+            why = await self._listen(member, connection)
+            if not connection.why:
+                tell = self._listener.died
+        except (ProtocolError, Contradiction) as error:
+            why = str(error)
+        except Exception as error:
+            log.exception("what %s said", member)
+            why = f"what it said could not be read: {error!r}"
+        if why is not None and self._connections.get(member) is connection:
+            tell(member, brief(connection.why or why))
+
+    async def _listen(self, member: str, connection: Connection) -> str | None:
+        """Pass on a member's messages until its connection ends; None after its Goodbye, else how it did. ProtocolError
+        or Contradiction when it says what can't be.
+
+        Where they are elastic it stays after that: what it holds may still be asked for.
+        """
+        done = False
+        try:
+            while message := await connection.receive():
+                speaker = getattr(message, "member", None)
+                if speaker != member:
+                    raise Contradiction(f"a {message.kind} in the name of {speaker!r}")
+                if not isinstance(message, SAID):
+                    raise Contradiction(f"an unexpected {message.kind}")
+                self._listener.heard(message)
+                done = done or isinstance(message, Goodbye)
+                if done and not self._elastic:
+                    return None
+                await asyncio.sleep(0)  # others' turn: what one has ready must not come before what they said earlier
+        except OSError as error:
+            return None if done else str(error)
+        except (ProtocolError, Contradiction):
+            if not done:
+                raise
+        return None if done else "its connection ended before its goodbye"
+
+
+def _member_socket(folder: Path) -> socket.socket:
+    """The socket in a member's folder. Its container's program may be another user: the socket lets all users in, the
+    folder above those of the members lets in none but its owner."""
+    folder.mkdir(exist_ok=True)
+    folder.chmod(0o755)
+    (folder / SOCKET).unlink(missing_ok=True)
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    with address(folder / SOCKET) as short:
+        listening.bind(short)
+    (folder / SOCKET).chmod(0o666)
+    return listening

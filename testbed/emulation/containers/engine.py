@@ -1,0 +1,215 @@
+"""The Docker engine: use the one that answers, else start one, and remember which of the two it was.
+
+An engine that was there belongs to somebody: it is used and never touched. One that was started here is
+recorded with its process id and its start time, and only the process that matches both may be stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import docker
+from docker.errors import DockerException
+from requests.exceptions import RequestException
+
+from testbed.emulation.containers.tail import last_lines
+from testbed.emulation.errors import EmulationError
+from testbed.emulation.label import STATE_ROOT
+from testbed.emulation.process import ProcessIdentity
+from testbed.telemetry.store import write_json
+
+DEFAULT_ADDRESS = "unix:///var/run/docker.sock"
+RECORD = STATE_ROOT / "engine.json"
+LOG = Path("/var/log/testbed-engine.log")
+
+#: An engine with an empty data root answers after 2 s on 2 cores, one with hundreds of images after 10.
+START_TIMEOUT_S = 90.0
+#: An engine gives its containers 10 s to end, then ends itself.
+STOP_TIMEOUT_S = 60.0
+#: What of its log an engine that failed is quoted with.
+LOG_TAIL_LINES = 15
+
+log = logging.getLogger(__name__)
+
+
+#: What a client raises when the engine refuses, or is no longer there.
+ENGINE_ERRORS = (DockerException, RequestException)
+
+
+class EngineError(EmulationError):
+    """There is no engine to work with; the text says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnEngine:
+    """An engine that was started here. A process id alone may have been given to another process since."""
+
+    process: ProcessIdentity
+    address: str
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> OwnEngine:
+        """As `to_json` made it, or an earlier version, which knew no boots. KeyError, TypeError or ValueError for what
+        is no engine's record."""
+        process = ProcessIdentity(int(value["pid"]), int(value["start_ticks"]), str(value.get("boot", "")))
+        return cls(process, str(value["address"]))
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self.process), "address": self.address}
+
+
+def address() -> str:
+    """Where the engine is looked for: DOCKER_HOST, as every Docker client does."""
+    return os.environ.get("DOCKER_HOST") or DEFAULT_ADDRESS
+
+
+def connect() -> docker.DockerClient:
+    """A client of the engine that answers.
+
+    Raises EngineError when none does, or when the engine is on another machine, whose containers have no
+    network namespaces here.
+    """
+    where = address()
+    if not where.startswith("unix://"):
+        raise EngineError(
+            f"DOCKER_HOST is {where}, but containers must run on this machine: the emulated network is made "
+            "of their network namespaces. Unset DOCKER_HOST, or name a unix:// socket of a local engine."
+        )
+    try:
+        client = docker.DockerClient(base_url=where)
+        client.ping()
+    except ENGINE_ERRORS as error:
+        raise EngineError(f"No Docker engine answers at {where} ({error}). `make setup` starts one.") from error
+    return client
+
+
+def ensure_engine(progress: Callable[[str], None] = print) -> docker.DockerClient:
+    """A client of the engine that answers, or of one that is started for it.
+
+    Raises EngineError, with the end of the engine's log, when it does not come up.
+    """
+    try:
+        return connect()
+    except EngineError:
+        if not address().startswith("unix://"):
+            raise
+    progress(f"no Docker engine answers at {address()}: starting one, its log is {LOG}")
+    start_engine(address())
+    return connect()
+
+
+def start_engine(where: str, options: Sequence[str] = (), record: Path = RECORD, log: Path = LOG) -> OwnEngine:
+    """Start a `dockerd` that outlives this process, record it, and wait until it answers.
+
+    Raises EngineError when it ends early or does not answer in START_TIMEOUT_S.
+    """
+    program = shutil.which("dockerd")
+    if program is None:
+        raise EngineError(
+            f"No Docker engine answers at {where} and there is no `dockerd` to start. Install Docker "
+            "(Debian, Ubuntu: apt-get install docker.io) and try again."
+        )
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [program, "--host", where, *options],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # a Ctrl-C meant for a run must not end the engine
+        )
+    engine = OwnEngine(ProcessIdentity.of(process.pid) or ProcessIdentity(process.pid, -1), where)
+    write_json(record, engine.to_json())
+
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while not answers(where):
+        if process.poll() is not None:
+            record.unlink()
+            raise EngineError(_failed(f"dockerd ended with {process.returncode} before it answered", log))
+        if time.monotonic() > deadline:
+            stop_engine(record)
+            raise EngineError(_failed(f"dockerd did not answer at {where} in {START_TIMEOUT_S:.0f} s", log))
+        time.sleep(0.1)
+    return engine
+
+
+def own_engine(record: Path = RECORD) -> OwnEngine | None:
+    """The engine that was started here, if it still runs. A record that cannot be read names none, and the log says so:
+    an engine that nobody knows to be ours is never stopped."""
+    try:
+        engine = OwnEngine.from_json(json.loads(record.read_text()))
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError) as error:
+        log.warning("%s is no record of an engine (%r): an engine that runs counts as somebody else's", record, error)
+        return None
+    return engine if engine.process.is_running else None
+
+
+def stop_engine(record: Path = RECORD) -> bool:
+    """Stop the engine that was started here, and no other; says whether there was one.
+
+    Raises EngineError when it does not end in STOP_TIMEOUT_S.
+    """
+    engine = own_engine(record)
+    if engine is not None:
+        engine.process.send(signal.SIGTERM)
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        while engine.process.is_running:
+            if time.monotonic() > deadline:
+                raise EngineError(f"dockerd (process {engine.process.pid}) did not end in {STOP_TIMEOUT_S:.0f} s.")
+            time.sleep(0.1)
+    record.unlink(missing_ok=True)
+    return engine is not None
+
+
+def answers(where: str) -> bool:
+    """Whether an engine answers at this address."""
+    try:
+        client = docker.DockerClient(base_url=where)
+    except DockerException:
+        return False
+    try:
+        return bool(client.ping())
+    except ENGINE_ERRORS:
+        return False
+    finally:
+        client.close()
+
+
+def _failed(what: str, log: Path) -> str:
+    quoted = "\n".join(f"    {line}" for line in last_lines(log, LOG_TAIL_LINES))
+    return (
+        f"{what}. The end of {log}:\n{quoted}\n"
+        "Mend what it names, or start an engine yourself (systemctl start docker), and try again."
+    )
+
+
+def main() -> int:
+    """`python -m testbed.emulation.containers.engine [stop]`: see that one answers, or stop the one started here."""
+    try:
+        if sys.argv[1:] == ["stop"]:
+            print("stopped" if stop_engine() else "no engine of ours is running")
+        else:
+            version = ensure_engine().version()["Version"]
+            owner = "started here" if own_engine() else "was there"
+            print(f"Docker {version} at {address()} ({owner})")
+    except EngineError as error:
+        print(error, file=sys.stderr)
+        return 3
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,380 @@
+"""The workers' containers: started side by side, labelled, with no network but what is moved in.
+
+A container sees the emulated WAN and nothing else: network mode `none`, no capability, no new privileges, a user
+that is not root, a read-only root with small file systems in memory. Control goes through a Unix socket in a mounted
+folder that no other container sees. So nothing that it writes is on the host's disk but its log, which is bounded, as
+all that it takes (see `limits`). Whose image it is makes no difference.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import stat
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Self
+
+import docker
+from docker.errors import APIError, NotFound
+from docker.models.containers import Container
+from docker.types import DeviceRequest, Mount
+
+from testbed.emulation.containers import engine, idle
+from testbed.emulation.containers.image import ensure_worker_image, packages_in
+from testbed.emulation.containers.limits import LOG_BYTES, ContainerLimits
+from testbed.emulation.containers.program_image import program_image
+from testbed.emulation.label import LABEL
+from testbed.emulation.process import ProcessIdentity
+from testbed.spec.errors import Fault, SpecError
+from testbed.spec.scratch import OUT_BYTES, SHM_BYTES, TMP_BYTES
+from testbed.spec.topology import Worker
+
+#: Where a container finds its control socket's folder. (A mounted socket file would go stale with its server.)
+CONTROL_FOLDER = "/run/testbed"
+
+#: The engine handles this many starts at once; more only queue up in it.
+PARALLEL = 8
+
+#: Half of what a process gets by default (1024), so that the emulation itself is served first.
+CPU_SHARES = 512
+
+#: A thread whose start was interrupted is listed for good, though it never begins; one that does, begins sooner.
+BEGIN_S = 1.0
+
+
+#: So many of the last lines of a container's log are quoted where its program ended too early.
+QUOTED_LINES = 10
+
+
+#: A worker's programs are this user's, who is nobody on the host; images made here call it `worker`.
+USER_ID = 10001
+USER = f"{USER_ID}:{USER_ID}"
+
+#: What a folder's mode has for everybody who may look into it.
+OPEN = stat.S_IROTH | stat.S_IXOTH
+
+#: Where a program finds the files that it was given, and begins.
+FILES = "/work"
+#: Where a program's container has room for what it is to leave.
+OUT = "/out"
+#: Files in it; each takes some 1 KiB of the kernel's memory.
+MOST_FILES = 16_384
+
+
+class ContainerDied(RuntimeError):
+    """A container's program ended at once; the text says how, with the end of its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerRequest:
+    """What one worker's container runs: `command` are the arguments of `entrypoint`, or of the image's own; None is
+    nothing, until something is started in it. It sees the folder `files` as FILES, read-only."""
+
+    worker: Worker
+    command: Sequence[str] | None
+    entrypoint: Sequence[str] | None = None
+    files: Path | None = None
+
+    def settings(self, control: Path) -> dict[str, Any]:
+        """What it runs and sees, as the engine's client takes it, with its control folder. EmulationError."""
+        mounts = {CONTROL_FOLDER: control}
+        if self.files is not None:
+            mounts[FILES] = self.files.resolve()
+        entrypoint = self.entrypoint
+        if self.command is None:
+            mounts[idle.PROGRAM] = idle.idle_program()
+            entrypoint = (idle.PROGRAM,)
+        return {
+            "command": list(self.command or ()),
+            "entrypoint": list(entrypoint) if entrypoint else None,
+            "mounts": [Mount(where, str(path), type="bind", read_only=True) for where, path in mounts.items()],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ScratchSpace:
+    """Where a container can write, in bytes each: file systems in memory, which count as the container's own. Without
+    `out_bytes` it has no OUT. Each of the image's `volumes` is as large as /tmp: by itself the engine would put it on
+    the host's disk, as large as that is."""
+
+    tmp_bytes: int = TMP_BYTES
+    shm_bytes: int = SHM_BYTES
+    out_bytes: int = 0
+    volumes: tuple[str, ...] = ()
+
+    def settings(self) -> dict[str, Any]:
+        """As the engine's client takes them."""
+        own = f"uid={USER_ID},gid={USER_ID},mode=755,nr_inodes={MOST_FILES}"
+        tmpfs = dict.fromkeys(self.volumes, f"size={self.tmp_bytes},{own}")
+        tmpfs["/tmp"] = f"size={self.tmp_bytes}"
+        if self.out_bytes:
+            tmpfs[OUT] = f"size={self.out_bytes},{own}"
+        return {"tmpfs": tmpfs, "shm_size": self.shm_bytes}
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramContainers:
+    """Containers for programs that are not ours: they find `files` in FILES, read-only, and may write to `scratch`.
+
+    `image` is a name that the engine knows, or the path of a Dockerfile or a requirements file; None is the usual one.
+    """
+
+    files: Path | None = None
+    image: str | None = None
+    scratch: ScratchSpace = ScratchSpace(out_bytes=OUT_BYTES)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """As `to_json` made it."""
+        value = json.loads(text)
+        files = Path(value["files"]) if value["files"] is not None else None
+        return cls(files, value["image"], ScratchSpace(**value["scratch"]))
+
+    def to_json(self) -> str:
+        """For another process."""
+        files = str(self.files.resolve()) if self.files is not None else None
+        scratch = {**asdict(self.scratch), "volumes": list(self.scratch.volumes)}
+        return json.dumps({"files": files, "image": self.image, "scratch": scratch})
+
+    def check(self) -> None:
+        """Raise SpecError where their user may not read what they are to see."""
+        if self.files is not None and self.files.stat().st_mode & OPEN != OPEN:
+            rule = "the workers' user, who is nobody on this machine, may not read it"
+            raise SpecError(self.files, [Fault("files", rule, f"chmod o+rx {self.files.resolve()}, or another folder")])
+
+
+class Fleet:
+    """The containers of one network. A context manager: leaving it removes them all, by label.
+
+    Each sees a folder of its own in the folder `control`, read-only, as CONTROL_FOLDER: so the controller knows it.
+    """
+
+    def __init__(
+        self, client: docker.DockerClient, network: str, image: str, control: Path, scratch: ScratchSpace | None = None
+    ) -> None:
+        self.image = image
+        self._scratch = scratch or ScratchSpace()
+        self._client = client
+        self._network = network
+        self._control = control
+        self._containers: dict[str, Container] = {}
+        self._threads = f"start {network} "
+        self._limits: ContainerLimits | None = None
+        self._programs: dict[str, ProcessIdentity] = {}
+
+    @classmethod
+    def connected(cls, network: str, control: Path, programs: ProgramContainers | None = None) -> Self:
+        """Of the worker image, or as `programs` need them, on the engine that answers. EngineError or ImageError where
+        there is none, SpecError for an image that is not there."""
+        client = engine.connect()
+        if programs is None:
+            return cls(client, network, ensure_worker_image(client, lambda _: None), control)
+        image = program_image(client, programs.image, lambda _: None)
+        volumes = client.images.get(image).attrs["Config"].get("Volumes") or ()
+        return cls(client, network, image, control, replace(programs.scratch, volumes=tuple(volumes)))
+
+    def __enter__(self) -> Fleet:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+    @property
+    def client(self) -> docker.DockerClient:
+        """Of the engine that they are on."""
+        return self._client
+
+    @property
+    def packages(self) -> Mapping[str, Mapping[str, str]]:
+        """The versions of what the containers' image holds: of Debian's packages and of Python's, by name."""
+        return packages_in(self._client, self.image)
+
+    def start(self, requests: Iterable[ContainerRequest]) -> Mapping[str, int]:
+        """Start them all; worker name → pid of the container's first process. ContainerDied when one has ended.
+
+        The first that are started share the host out among themselves; those that come later get no more.
+        """
+        requests = list(requests)
+        if any(request.command is None for request in requests):
+            idle.idle_program()  # once, before several threads ask for it
+        limits = self._limits = self._limits or ContainerLimits.of([r.worker for r in requests], self._client.info())
+        with ThreadPoolExecutor(PARALLEL, thread_name_prefix=self._threads) as pool:
+            return dict(pool.map(partial(self._start, limits), requests))
+
+    def _start(self, limits: ContainerLimits, request: ContainerRequest) -> tuple[str, int]:
+        worker = request.worker
+        control = self._control / worker.name
+        control.mkdir(exist_ok=True)
+        container = self._client.containers.create(
+            self.image,
+            name=container_name(self._network, worker.name),
+            hostname=worker.name,
+            labels={LABEL: self._network},
+            network_mode="none",
+            cap_drop=["ALL"],
+            security_opt=["no-new-privileges"],
+            read_only=True,
+            user=USER,
+            healthcheck={"test": ["NONE"]},  # an image's own would take processor time that is nobody's
+            cpu_shares=CPU_SHARES,
+            nano_cpus=int(worker.cpus * 1e9) if worker.cpus else None,
+            device_requests=[DeviceRequest(count=worker.gpus, capabilities=[["gpu"]])] if worker.gpus else None,
+            **request.settings(control),
+            **self._scratch.settings(),
+            **limits.settings(worker),
+        )
+        self._containers[worker.name] = container
+        container.start()
+        container.reload()
+        if container.status != "running":
+            raise ContainerDied(f"{worker.name} ended as soon as it was started, {_how_it_ended(container)}")
+        pid = int(container.attrs["State"]["Pid"])
+        if (program := ProcessIdentity.of(pid)) is not None:
+            self._programs[worker.name] = program
+        return worker.name, pid
+
+    @contextmanager
+    def replacing(self, workers: Iterable[str]) -> Iterator[None]:
+        """While inside, other containers may be started, also for these workers, whose own wait aside.
+
+        Left in order, it removes those; left by an error, it removes what was started and puts them back.
+        """
+        before, aside = dict(self._containers), {worker: self._containers.pop(worker) for worker in workers}
+        for worker, container in aside.items():
+            container.rename(f"{container_name(self._network, worker)}.before")
+        try:
+            yield
+        except BaseException:
+            fresh = [worker for worker, container in self._containers.items() if before.get(worker) is not container]
+            self.drop(fresh)
+            self._containers = before
+            for worker, container in aside.items():
+                container.rename(container_name(self._network, worker))
+            raise
+        for container in aside.values():
+            _remove(container)
+
+    def kill(self, worker: str, sent: signal.Signals = signal.SIGKILL) -> None:
+        """Send a signal to a worker's program: that which ends it at once, or SIGUSR1, at which ours writes into its
+        log where its threads stand."""
+        self._containers[worker].kill(sent.name)
+
+    @property
+    def limits(self) -> ContainerLimits | None:
+        """What each container may take; None before the first start."""
+        return self._limits
+
+    def death(self, worker: str) -> str:
+        """How a worker's program ended, as the end of a sentence: its exit code, and the end of its log."""
+        container = self._containers[worker]
+        container.reload()
+        return _how_it_ended(container)
+
+    def deaths(self) -> dict[str, str]:
+        """The workers whose programs ended with an error, and how each did."""
+        dead = [worker for worker, runs in self.running().items() if not runs]
+        return {worker: self.death(worker) for worker in dead if self.exit_code(worker) != 0}
+
+    def exit_code(self, worker: str) -> int:
+        """That of a worker's program, which has ended."""
+        container = self._containers[worker]
+        container.reload()
+        return int(container.attrs["State"]["ExitCode"])
+
+    def restart(self, request: ContainerRequest) -> int:
+        """Another container in the place of a worker's own, which has ended; the pid of its first process."""
+        name = request.worker.name
+        _remove(self._containers.pop(name))
+        return self.start([request])[name]
+
+    def logs(self, worker: str) -> bytes:
+        """What the worker has printed, or its end: LOG_BYTES at most."""
+        return _end_of_log(self._containers[worker])
+
+    def running(self) -> dict[str, bool]:
+        """Worker → whether its container still runs."""
+        # Sparse: without a look at each, of which one may be gone by then.
+        found = self._client.containers.list(filters={"label": f"{LABEL}={self._network}"}, sparse=True)
+        alive = {container.id for container in found}
+        return {name: container.id in alive for name, container in self._containers.items()}
+
+    def drop(self, workers: Iterable[str]) -> None:
+        """Remove the containers of these workers."""
+        with ThreadPoolExecutor(PARALLEL) as pool:
+            list(pool.map(_remove, [self._containers.pop(worker) for worker in workers]))
+
+    def remove(self) -> None:
+        """Remove every container of this network, also one that a broken start left.
+
+        EngineError when no engine answers any more; then their programs are killed, so that nothing of theirs runs on.
+        """
+        # Interrupted as it starts a thread, a pool loses sight of it: it ends when its container is there.
+        begun_by = time.monotonic() + BEGIN_S
+        while lost := [thread for thread in threading.enumerate() if thread.name.startswith(self._threads)]:
+            if lost[0].ident is not None:
+                lost[0].join()
+            elif time.monotonic() < begun_by:
+                time.sleep(0.01)
+            else:
+                break
+        try:
+            remove_containers(self._client, self._network)
+        except engine.ENGINE_ERRORS as error:
+            self._kill_programs()
+            raise engine.EngineError(
+                f"the containers of {self._network} are killed, but the engine did not remove them: {error}"
+            ) from error
+
+    def _kill_programs(self) -> None:
+        for program in self._programs.values():
+            program.send(signal.SIGKILL)
+
+
+def container_name(network: str, worker: str) -> str:
+    """That of a worker's container. The dot is in no network's name: `a` with a worker `b-c-w0` and `a-b` with `c-w0`
+    are two."""
+    return f"testbed-{network}.{worker}"
+
+
+def remove_containers(client: docker.DockerClient, network: str | None = None) -> list[str]:
+    """Remove the containers that carry our label, of one network or of all; their names."""
+    label = LABEL if network is None else f"{LABEL}={network}"
+    found = client.containers.list(all=True, filters={"label": label}, ignore_removed=True)
+    with ThreadPoolExecutor(PARALLEL) as pool:
+        list(pool.map(_remove, found))
+    return sorted(str(container.name) for container in found)
+
+
+def _how_it_ended(container: Container) -> str:
+    state = container.attrs["State"]
+    memory = container.attrs["HostConfig"]["Memory"]
+    short = f", out of memory: its limit is {memory >> 20} MiB" if state["OOMKilled"] else ""
+    lines = _end_of_log(container).decode(errors="replace").splitlines()[-QUOTED_LINES:]
+    said = "\n".join(["its log ends with:", *lines]) if lines else "its log is empty"
+    return f"with exit code {state['ExitCode']}{short}; {said}"
+
+
+def _end_of_log(container: Container) -> bytes:
+    """The last LOG_BYTES of what it has printed, without ever holding more of it."""
+    kept = bytearray()
+    for piece in container.logs(stream=True, follow=False):
+        kept += piece
+        del kept[:-LOG_BYTES]
+    return bytes(kept)
+
+
+def _remove(container: Container) -> None:
+    try:
+        container.remove(force=True, v=True)
+    except NotFound:
+        return  # it went by itself
+    except APIError as error:
+        if error.status_code != 409:  # its removal is under way
+            raise

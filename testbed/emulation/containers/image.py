@@ -1,0 +1,447 @@
+"""The worker image, made on this machine without an image registry.
+
+Three images stand on one another, each tagged with a hash of what it holds:
+
+    testbed-base    Debian with Python, made by mmdebstrap           its packages and their versions
+    testbed-torch   + torch and msgspec, from wheels that pip got    + the wheels by their own hashes
+    testbed-worker  + data, user, code                               + both, file by file; rebuilt in 2 s
+
+What an image holds is known once it is made, since Debian's mirror and pip's index move on. It is found by a label with
+the hash of its recipe: the files of this checkout that say how it is made. So it is made once, stays as it is while
+they do, and `make update` makes it of what the mirror has by then. Its labels tell the packages that it holds.
+
+BASE_IMAGE in the environment names another base: any image with a `python3`. A torch that is in it (one with
+CUDA, say) is used instead of ours. It has to be named for a run as it was for set-up.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import IO
+
+import docker
+from docker.errors import APIError, BuildError, ImageNotFound
+
+from testbed.emulation.containers import documentation, engine, requirements
+from testbed.emulation.containers.requirements import Locked, LockError, canonical
+from testbed.emulation.errors import EmulationError
+
+ROOT = requirements.ROOT
+CONTAINERS = ROOT / "containers"
+BUILD = ROOT / "build"
+
+#: What of the package goes into a worker: the sync library, the worker's program and the values they share.
+WORKER_CODE = (
+    "__init__.py",
+    "atomic_file.py",
+    "link.py",
+    "plan.py",
+    "protocol.py",
+    "schema.py",
+    "scheme_autoload.py",
+    "tls.py",
+    "unix_socket.py",
+    "torch_backend.py",
+    "workload.py",
+    "schemes/**/*.py",
+    "sync/**/*.py",
+    "worker/**/*.py",
+)
+
+#: Which image it is, on every image made here; only what carries it is ever removed.
+KIND_LABEL = "testbed.image"
+#: The checkout an image was made from, so that two on one machine do not remove each other's.
+CHECKOUT_LABEL = "testbed.checkout"
+#: The hash of what an image is made from, by which it is found.
+RECIPE_LABEL = "testbed.recipe"
+#: What packages it holds, each `name=version`, by who packed them.
+PACKAGES_LABELS = {"debian": "testbed.packages.debian", "python": "testbed.packages.python"}
+
+#: What of a failed command's output is quoted.
+OUTPUT_TAIL_LINES = 15
+
+#: Asks a base which Python it has, and what of that which workers and programs need is there already.
+PROBE = (
+    "import importlib.util, json, sys; "
+    "there = [name for name in ('msgspec', 'numpy', 'torch') if importlib.util.find_spec(name)]; "
+    "print(json.dumps(['%d.%d' % sys.version_info[:2], there]))"
+)
+
+Progress = Callable[[str], None]
+
+
+class ImageError(EmulationError):
+    """The worker image cannot be made; the text says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipes:
+    """The hashes of what the three images are made from, as it is now. Of a foreign base it is the image's id."""
+
+    base: str
+    torch: str
+    worker: str
+
+
+def ensure_worker_image(client: docker.DockerClient, progress: Progress = print) -> str:
+    """The tag of the worker image for the code as it is now; made first, where it is not there yet.
+
+    Raises ImageError when a step fails.
+    """
+    foreign_base = os.environ.get("BASE_IMAGE")
+    recipes = _recipes(client, foreign_base, progress)
+    if worker := find(client, "worker", recipes.worker):
+        return worker
+    torch = find(client, "torch", recipes.torch)
+    if torch is None:
+        base = foreign_base or find(client, "base", recipes.base) or _make_base(client, recipes, progress)
+        torch = _make_torch(client, base, recipes, progress)
+    return _make_worker(client, torch, recipes, progress)
+
+
+def renew_worker_image(client: docker.DockerClient, progress: Progress = print) -> str:
+    """The tag of the worker image, made again if Debian's mirror has other versions by now of what its base holds.
+
+    A base that BASE_IMAGE names is not ours to renew. Raises ImageError when a step fails.
+    """
+    worker = ensure_worker_image(client, progress)
+    if os.environ.get("BASE_IMAGE"):
+        return worker
+    recipes = _recipes(client, None, progress)
+    base = _make_base(client, recipes, progress)
+    if packages_in(client, base)["debian"] == packages_in(client, worker)["debian"]:
+        return worker
+    return _make_worker(client, _make_torch(client, base, recipes, progress), recipes, progress)
+
+
+def _recipes(client: docker.DockerClient, foreign_base: str | None, progress: Progress) -> Recipes:
+    base = _foreign_id(client, foreign_base, progress) if foreign_base else base_recipe()
+    wheels = [package.requirement for package in requirements.closure(requirements.read(ROOT), locked("sync"))]
+    torch = hash_of([base, *wheels, hash_of_file(CONTAINERS / "torch.Dockerfile")])
+    worker_inputs = [torch, hash_of_file(CONTAINERS / "worker.Dockerfile"), hash_of_file(CONTAINERS / "digits.py")]
+    held = documentation.entries() | _worker_code()
+    return Recipes(base, torch, hash_of(worker_inputs + held_by(held)))
+
+
+def base_recipe(packages: Sequence[str] = ()) -> str:
+    """The hash of what an image of Debian with these packages more is made from."""
+    return hash_of([hash_of_file(CONTAINERS / "base.sh"), *packages])
+
+
+def find(client: docker.DockerClient, kind: str, recipe: str) -> str | None:
+    """The tag of an image of this recipe, the newest where a renewal made several; None where there is none."""
+    labels = [f"{label}={value}" for label, value in ((KIND_LABEL, kind), (RECIPE_LABEL, recipe))]
+    # In one request: an image that another process removes meanwhile is listed or not, and is no error.
+    listed = client.api.images(filters={"label": labels})
+    made = [(image["Created"], tag) for image in listed for tag in image["RepoTags"] or ()]
+    named = [(created, tag) for created, tag in made if tag.startswith(f"testbed-{kind}:")]
+    return max(named)[1] if named else None
+
+
+def packages_in(client: docker.DockerClient, tag: str) -> dict[str, dict[str, str]]:
+    """The versions of the packages that an image holds by name, by who packed them: `debian`, `python`.
+
+    Of a foreign base, what it brought is not known.
+    """
+    labels = client.images.get(tag).labels
+    return {
+        packer: dict(package.split("=", 1) for package in labels.get(label, "").split())
+        for packer, label in PACKAGES_LABELS.items()
+    }
+
+
+def _foreign_id(client: docker.DockerClient, name: str, progress: Progress) -> str:
+    try:
+        image = client.images.get(name)
+    except ImageNotFound:
+        try:
+            with told(progress, f"{name}, which BASE_IMAGE names, from its registry"):
+                image = client.images.pull(name)
+        except APIError as error:
+            raise ImageError(
+                f"BASE_IMAGE names {name}, which is neither on this machine nor to be had: "
+                f"{error.explanation}. Name another, or none, and a base is made with mmdebstrap."
+            ) from error
+    return str(image.id)
+
+
+def import_base(client: docker.DockerClient, kind: str, recipe: str, packages: Sequence[str] = ()) -> str:
+    """Make an image of Debian with Python and these packages more, unless there is one that holds the same; its tag.
+
+    Raises ImageError when mmdebstrap fails.
+    """
+    BUILD.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=BUILD) as scratch:
+        archive = Path(scratch) / "base.tar"
+        command(
+            [str(CONTAINERS / "base.sh"), str(archive), *packages],
+            "The base is made of Debian packages: see that this machine reaches a Debian mirror, or set "
+            "BASE_IMAGE to an image with Python that the Docker engine has or can pull.",
+        )
+        held = " ".join(sorted(archive.with_suffix(".packages").read_text().split()))
+        repository, version = f"testbed-{kind}", hash_of([recipe, held])
+        tag = f"{repository}:{version}"
+        if not exists(client, tag):
+            labels = _labels(kind, recipe) | {PACKAGES_LABELS["debian"]: held}
+            changes = ["LABEL " + " ".join(f'{label}="{value}"' for label, value in labels.items())]
+            client.api.import_image_from_file(str(archive), repository=repository, tag=version, changes=changes)
+    return tag
+
+
+def _make_base(client: docker.DockerClient, recipes: Recipes, progress: Progress) -> str:
+    with told(progress, "base image with mmdebstrap"):
+        return import_base(client, "base", recipes.base)
+
+
+def _make_torch(client: docker.DockerClient, base: str, recipes: Recipes, progress: Progress) -> str:
+    with told(progress, "torch image"):
+        python, there = probe_python(client, base)
+        wanted = [package for package in locked("sync") if package.name not in there]
+        wheels = wheelhouse(python, wanted)
+        arguments = {"BASE": base, "PACKAGES": pinned(wanted), "CHECKOUT": str(ROOT)}
+        return build_image(client, "torch", recipes.torch, [base], wheels, arguments, python_packages(wheels))
+
+
+def probe_python(client: docker.DockerClient, image: str) -> tuple[str, list[str]]:
+    """Which Python an image has (`3.11`), and which of the packages that workers and programs need."""
+    found = client.containers.run(image, entrypoint=["python3", "-c", PROBE], network_mode="none", remove=True)
+    python, there = json.loads(found)
+    return python, there
+
+
+def wheelhouse(python: str, packages: Sequence[Locked]) -> dict[str, Path | None]:
+    """A build's `wheelhouse/`: these packages for a Python such as `3.11`, all they need, and pip's own wheel.
+
+    Each file has a hash that requirements.lock has. Empty when no package is asked for.
+    Raises ImageError when pip on this machine cannot get one.
+    """
+    if not packages:
+        return {"wheelhouse": None}
+    lock = requirements.read(ROOT)
+    packages = [*packages, lock["pip"]]  # which an image is built with, out of its own wheel
+    target = ("--only-binary=:all:", f"--python-version={python}")
+    try:
+        wanted = "".join(package.requirement for package in requirements.chosen(packages, *target))
+    except LockError as error:
+        raise ImageError(str(error)) from error
+    # A directory for every set of inputs: one that is left over would bring two versions of a package.
+    needed = [package.requirement for package in requirements.closure(lock, packages)]
+    directory = BUILD / f"wheelhouse-{hash_of([python, wanted, *needed])}"
+    directory.mkdir(parents=True, exist_ok=True)
+    listed = directory / "requirements.txt"
+    listed.write_text(wanted)
+    command(
+        [
+            *(sys.executable, "-m", "pip", "download", "--quiet", "--require-hashes", "--dest", str(directory)),
+            *(*target, "--requirement", str(listed), "--constraint", str(ROOT / "requirements.lock")),
+        ],
+        f"pip on this machine must be able to get {pinned(packages)} for Python {python}, and all they need, as "
+        "requirements.lock has them: check its settings (`pip config list`) and the network. A file that does not "
+        "match the hashes is none of those that the lock was made from: do not use it unless you know whose it is.",
+    )
+    return {"wheelhouse": None} | {f"wheelhouse/{wheel.name}": wheel for wheel in sorted(directory.glob("*.whl"))}
+
+
+def locked(*extras: str) -> list[Locked]:
+    """What extras of pyproject.toml pin, as it is locked. Raises ImageError where the lock has no such version."""
+    try:
+        return requirements.locked(*extras, root=ROOT)
+    except LockError as error:
+        raise ImageError(str(error)) from error
+
+
+def pinned(packages: Iterable[Locked]) -> str:
+    """These packages for pip's command line."""
+    return " ".join(f"{package.name}=={package.version}" for package in packages)
+
+
+def python_packages(wheels: Iterable[str]) -> dict[str, str]:
+    """The label that tells which packages these wheels of a wheelhouse make of an image, pip aside."""
+    names = [wheel.rpartition("/")[2].split("-")[:2] for wheel in wheels if wheel.endswith(".whl")]
+    held = [f"{canonical(name)}={version}" for name, version in names if name != "pip"]
+    return {PACKAGES_LABELS["python"]: " ".join(held)}
+
+
+def _make_worker(client: docker.DockerClient, torch: str, recipes: Recipes, progress: Progress) -> str:
+    with told(progress, "worker image"):
+        digits = {f"digits/{path.name}": path for path in sorted(digits_folder().iterdir())}
+        entries = digits | documentation.entries() | _worker_code()
+        tag = build_image(client, "worker", recipes.worker, [torch], entries, {"RUNTIME": torch})
+    wanted = {kind: find(client, kind, recipe) for kind, recipe in dataclasses.asdict(recipes).items()}
+    remove_superseded(client, wanted | {"build": None})
+    return tag
+
+
+def digits_folder() -> Path:
+    """The digits as workers read them, made the first time."""
+    BUILD.mkdir(exist_ok=True)  # the engine may have the images below from another checkout
+    digits = BUILD / f"digits-{hash_of([hash_of_file(CONTAINERS / 'digits.py')])}"
+    if not digits.exists():
+        with tempfile.TemporaryDirectory(dir=BUILD) as scratch:
+            baked = Path(scratch) / "digits"
+            command(
+                [sys.executable, str(CONTAINERS / "digits.py"), str(baked)],
+                "The digits come with scikit-learn: `make setup` installs it.",
+            )
+            baked.rename(digits)
+    return digits
+
+
+def build_image(
+    client: docker.DockerClient,
+    kind: str,
+    recipe: str,
+    below: Sequence[str],
+    entries: Mapping[str, Path | None],
+    arguments: Mapping[str, str],
+    labels: Mapping[str, str] = MappingProxyType({}),
+    dockerfile: str | None = None,
+) -> str:
+    """Build `containers/KIND.Dockerfile`, or that of another kind, without a network, out of a context of these entries
+    alone; its tag.
+
+    The tag is of the recipe, of the images `below` it, and of what the entries hold.
+    Raises ImageError with the end of its output when it fails.
+    """
+    tag = f"testbed-{kind}:{hash_of([recipe, *below, *held_by(entries)])}"
+    with _context({**entries, "Dockerfile": CONTAINERS / f"{dockerfile or kind}.Dockerfile"}) as context:
+        try:
+            client.images.build(
+                fileobj=context,
+                custom_context=True,
+                tag=tag,
+                buildargs=dict(arguments),
+                labels={**_labels(kind, recipe), **labels},
+                network_mode="none",
+                rm=True,
+                forcerm=True,
+            )
+        except BuildError as error:
+            raise ImageError(f"Building {tag} failed: {error}\n{tail(said(error))}") from error
+        except APIError as error:
+            raise ImageError(f"Building {tag} failed: {error.explanation}") from error
+    return tag
+
+
+def said(error: BuildError) -> str:
+    """What a build had said when it failed."""
+    return "".join(line.get("stream", "") for line in error.build_log)
+
+
+@contextmanager
+def _context(entries: Mapping[str, Path | None]) -> Iterator[IO[bytes]]:
+    """A tar of files by their names in it; None stands for an empty directory.
+
+    Owners and times are left out, so that the same inputs find the same layers in the engine's cache.
+    """
+    with tempfile.TemporaryFile(dir=BUILD) as file:
+        with tarfile.open(fileobj=file, mode="w") as archive:
+            for name, path in entries.items():
+                entry = tarfile.TarInfo(name)
+                if path is None:
+                    entry.type, entry.mode = tarfile.DIRTYPE, 0o755
+                    archive.addfile(entry)
+                else:
+                    entry.size = path.stat().st_size
+                    with path.open("rb") as content:
+                        archive.addfile(entry, content)
+        file.seek(0)
+        yield file
+
+
+def remove_superseded(client: docker.DockerClient, wanted: Mapping[str, str | None]) -> None:
+    """Of each kind, remove what this checkout made before and no longer wants; what a container still uses stays."""
+    for image in client.images.list(filters={"label": f"{CHECKOUT_LABEL}={ROOT}"}):
+        kind = image.labels[KIND_LABEL]
+        if kind not in wanted or wanted[kind] in image.tags:
+            continue
+        for name in image.tags or [str(image.id)]:
+            try:
+                client.images.remove(name)
+            except APIError as error:
+                if error.status_code != 409:  # a container or another image stands on it
+                    raise
+
+
+def _labels(kind: str, recipe: str) -> dict[str, str]:
+    return {KIND_LABEL: kind, CHECKOUT_LABEL: str(ROOT), RECIPE_LABEL: recipe}
+
+
+def _worker_code() -> dict[str, Path]:
+    package = ROOT / "testbed"
+    return {str(path.relative_to(ROOT)): path for pattern in WORKER_CODE for path in sorted(package.glob(pattern))}
+
+
+def exists(client: docker.DockerClient, tag: str) -> bool:
+    """Whether the engine has an image of this name."""
+    try:
+        client.images.get(tag)
+    except ImageNotFound:
+        return False
+    return True
+
+
+def hash_of_file(path: Path) -> str:
+    """A digest of what a file holds."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def held_by(entries: Mapping[str, Path | None]) -> list[str]:
+    """The entries of a build by their names and what they hold, for a hash."""
+    return [part for name, path in sorted(entries.items()) for part in (name, hash_of_file(path) if path else "")]
+
+
+def hash_of(parts: Iterable[str]) -> str:
+    """A tag for what is made of these parts."""
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
+
+
+def command(arguments: list[str], remedy: str) -> None:
+    """Run it. Raises ImageError with the end of its output, and the remedy, when it fails."""
+    done = subprocess.run(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode != 0:
+        raise ImageError(f"{arguments[0]} ended with {done.returncode}:\n{tail(done.stdout)}\n{remedy}")
+
+
+def tail(output: str) -> str:
+    """The end of a command's output, to be quoted."""
+    # Where a file does not match, pip lists every hash that would: of torch 32, after which its name is out of sight.
+    output = re.sub(r"(?m)^ *Expected .* [0-9a-f]{64}\n", "", output)
+    return "\n".join(f"    {line}" for line in output.splitlines()[-OUTPUT_TAIL_LINES:])
+
+
+@contextmanager
+def told(progress: Progress, what: str) -> Iterator[None]:
+    """Say that something is being made, and how long it took."""
+    progress(f"making {what}")
+    started = time.monotonic()
+    yield
+    progress(f"made {what} in {time.monotonic() - started:.1f} s")
+
+
+def main() -> int:
+    """`python -m testbed.emulation.containers.image`: see that the worker image is there, and print its tag."""
+    try:
+        print(ensure_worker_image(engine.connect()))
+    except (engine.EngineError, ImageError) as error:
+        print(error, file=sys.stderr)
+        return 3
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,170 @@
+"""The images that programs which are not ours run in.
+
+testbed-program        the worker's, with python, torchrun, NumPy, the package's metadata    unless another is named
+testbed-requirements   the same, with what a requirements file asks for                      `requirements.txt`
+testbed-dockerfile     what a Dockerfile makes, with a network as any build has              `Dockerfile`
+any other              as the engine has it                                                  `iperf3:3`
+"""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import docker
+from docker.errors import APIError, BuildError, ImageNotFound
+
+from testbed.emulation.containers import image, requirements
+from testbed.emulation.containers.image import ImageError, Progress
+from testbed.emulation.containers.requirements import canonical
+from testbed.spec.errors import Fault, SpecError
+
+#: What PyTorch's own programs need beside it: `all_gather_object` does not work without NumPy.
+ADDED = ("numpy",)
+
+TORCHRUN = '#!/bin/sh\nexec python3 -m torch.distributed.run "$@"\n'
+
+
+def program_image(client: docker.DockerClient, wanted: str | None = None, progress: Progress = print) -> str:
+    """An image by what a user calls it: a requirements file (`*.txt`), a Dockerfile, or a name that the engine knows;
+    the usual one where none is named. Made first, where it must be.
+
+    Raises SpecError where there is no such image or file, ImageError when a step of making it fails.
+    """
+    if wanted is None:
+        return ensure_program_image(client, progress)
+    if (file := Path(wanted)).is_file():
+        if file.suffix == ".txt":
+            return _with_requirements(client, file, progress)
+        return _built(client, file.resolve(), progress)
+    try:
+        return str(client.images.get(wanted).id)
+    except (ImageNotFound, APIError):
+        remedy = f"a file that is there, or an image that is: `docker pull {wanted}`"
+        rule = "is neither a Dockerfile or requirements file nor an image that the engine has"
+        raise SpecError(wanted, [Fault("image", rule, remedy)]) from None
+
+
+def ensure_program_image(client: docker.DockerClient, progress: Progress = print) -> str:
+    """The tag of the usual image, for the code as it is now. Raises ImageError when a step fails."""
+    worker = image.ensure_worker_image(client, progress)
+    added, entries = _added(), _entries()
+    recipe = image.hash_of([*_below(worker, entries), *(package.requirement for package in added)])
+    if tag := image.find(client, "program", recipe):
+        return tag
+    with image.told(progress, "image for programs"):
+        python, there = image.probe_python(client, worker)
+        wanted = [package for package in added if package.name not in there]
+        wheels = image.wheelhouse(python, wanted)
+        arguments = {"WORKER": worker, "PACKAGES": image.pinned(wanted), "CHECKOUT": str(image.ROOT)}
+        tag = image.build_image(client, "program", recipe, [worker], {**wheels, **entries}, arguments)
+    image.remove_superseded(client, {"program": tag, "build": None})
+    return tag
+
+
+def _with_requirements(client: docker.DockerClient, file: Path, progress: Progress) -> str:
+    worker = image.ensure_worker_image(client, progress)
+    text, entries = file.read_text(encoding="utf-8"), _entries()
+    recipe = image.hash_of([*_below(worker, entries), text])
+    if tag := image.find(client, "requirements", recipe):
+        return tag
+    with image.told(progress, f"image with {file}"):
+        python, there = image.probe_python(client, worker)
+        held = image.packages_in(client, worker)["python"]
+        wheels = _downloaded(file, python, recipe, held)
+        added = [wheel for wheel in wheels if _package(wheel) not in {*held, *there, "pip"}]
+        context = {f"wheelhouse/{wheel.name}": wheel for wheel in wheels if wheel in added or _package(wheel) == "pip"}
+        names = " ".join("{}=={}".format(*wheel.name.split("-")[:2]) for wheel in added)
+        arguments = {"WORKER": worker, "PACKAGES": names, "CHECKOUT": str(image.ROOT)}
+        entries = {"wheelhouse": None, **context, **entries}
+        tag = image.build_image(
+            client, "requirements", recipe, [worker], entries, arguments, image.python_packages(context), "program"
+        )
+    image.remove_superseded(client, {"requirements": tag, "build": None})
+    return tag
+
+
+def _downloaded(file: Path, python: str, recipe: str, held: Mapping[str, str]) -> list[Path]:
+    """The wheels of what a file asks for and of all that it needs; of what is `held`, in that version."""
+    directory = image.BUILD / f"wheelhouse-{recipe}"
+    directory.mkdir(parents=True, exist_ok=True)
+    constraints = directory / "constraints.txt"
+    constraints.write_text("".join(f"{name}=={version.partition('+')[0]}\n" for name, version in held.items()))
+    usual = [f"{package.name}=={package.version}" for package in [*_added(), requirements.read(image.ROOT)["pip"]]]
+    image.command(
+        [
+            *(sys.executable, "-m", "pip", "download", "--quiet", "--dest", str(directory)),
+            *("--only-binary=:all:", f"--python-version={python}", "--constraint", str(constraints)),
+            *("--requirement", str(file), *usual),
+        ],
+        f"pip on this machine must be able to get all that {file} asks for as wheels for Python {python}, beside the "
+        "worker's own packages: see what it says above, and its settings (`pip config list`).",
+    )
+    return sorted(directory.glob("*.whl"))
+
+
+def _package(wheel: Path) -> str:
+    return canonical(wheel.name.split("-")[0])
+
+
+def _built(client: docker.DockerClient, file: Path, progress: Progress) -> str:
+    """What a Dockerfile makes of its folder. The engine finds again what has not changed; what it made before goes."""
+    tag = f"testbed-dockerfile:{image.hash_of([str(file)])}"
+    before = {str(found.id) for found in client.images.list(name=tag)}
+    labels = {image.KIND_LABEL: "dockerfile", image.CHECKOUT_LABEL: str(image.ROOT)}
+    with image.told(progress, f"image of {file}"):
+        try:
+            made, _ = client.images.build(
+                path=str(file.parent), dockerfile=file.name, tag=tag, labels=labels, rm=True, forcerm=True
+            )
+        except BuildError as error:
+            raise ImageError(f"Building {file} failed: {error}\n{image.tail(image.said(error))}") from error
+        except (APIError, TypeError) as error:
+            raise ImageError(f"Building {file} failed: {error}") from error
+    for superseded in before - {str(made.id)}:
+        try:
+            client.images.remove(superseded)
+        except APIError as error:
+            if error.status_code != 409:  # a container or another image stands on it
+                raise
+    return tag
+
+
+def _added() -> list[requirements.Locked]:
+    return [package for package in image.locked("emulate") if package.name in ADDED]
+
+
+def _below(worker: str, entries: Mapping[str, Path | None]) -> list[str]:
+    """What the images that stand on the worker's are made from, packages aside."""
+    return [worker, image.hash_of_file(image.CONTAINERS / "program.Dockerfile"), *image.held_by(entries)]
+
+
+def _entries() -> dict[str, Path | None]:
+    """What they hold beside packages, as files of a build."""
+    texts = {"torchrun": TORCHRUN, **_metadata()}
+    folder = image.BUILD / f"program-{image.hash_of(_flat(texts))}"
+    for name, text in texts.items():
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return {name: folder / name for name in texts}
+
+
+def _flat(texts: Mapping[str, str]) -> Iterable[str]:
+    return (part for item in sorted(texts.items()) for part in item)
+
+
+def _metadata() -> dict[str, str]:
+    """What tells a Python which package `testbed` is, by names in the build's context: no wheel was installed there."""
+    project = tomllib.loads((image.ROOT / "pyproject.toml").read_text())["project"]
+    folder = f"metadata/{project['name']}-{project['version']}.dist-info"
+    groups = [
+        f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in entries.items())
+        for group, entries in project.get("entry-points", {}).items()
+    ]
+    return {
+        f"{folder}/METADATA": f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n",
+        f"{folder}/entry_points.txt": "\n".join(groups),
+    }

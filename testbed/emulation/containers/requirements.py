@@ -1,0 +1,152 @@
+"""What pip installs: the pins of pyproject.toml, and requirements.lock, which has of each package that they need the
+version and the hashes of its files.
+
+pip is given the lock as constraints: it takes the packages that are asked for, and of the others those that they need
+in the build it finds. So what torch needs for CUDA, 2.5 GB, comes with a torch built for CUDA and not without.
+
+    python -m testbed.emulation.containers.requirements EXTRA...    prints what these extras pin, as locked
+
+It needs the standard library and pip alone, since what it prints is what makes the environment.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+
+#: What comes in builds for different machines (`2.13.0+cpu`), among which pip's settings choose: an index, a folder.
+BUILT = frozenset({"torch"})
+
+#: An entry as uv writes it: `name==1.2 ; marker \`, a line a hash, and in comments whose dependency it is.
+ENTRY = re.compile(r"^([\w.-]+)==([^\s;\\]+)(?: ; ([^\\\n]+?))?(?: \\)?\n((?:^ +.*\n)*)", re.MULTILINE)
+
+
+class LockError(Exception):
+    """pyproject.toml and requirements.lock do not agree; the text says where and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Locked:
+    """A package of the lock: `needed_by` are names of packages, or of the file that pins it."""
+
+    name: str
+    version: str
+    marker: str | None
+    hashes: tuple[str, ...]
+    needed_by: tuple[str, ...]
+
+    @property
+    def requirement(self) -> str:
+        """It as pip reads it in a file of requirements."""
+        marker = f" ; {self.marker}" if self.marker else ""
+        lines = [f"{self.name}=={self.version}{marker}", *(f"    --hash=sha256:{digest}" for digest in self.hashes)]
+        return " \\\n".join(lines) + "\n"
+
+    def __str__(self) -> str:
+        return f"{self.requirement}    # via {', '.join(self.needed_by)}\n"
+
+
+Lock = dict[str, Locked]
+
+
+def parse(text: str) -> Lock:
+    """The packages of a lock by their names."""
+    lock = {}
+    for name, version, marker, rest in ENTRY.findall(text):
+        hashes = tuple(re.findall(r"--hash=sha256:([0-9a-f]{64})", rest))
+        users = re.findall(r"(?:# via|,) ([\w.-]+)", rest)
+        lock[name] = Locked(name, version, marker or None, hashes, tuple(users))
+    return lock
+
+
+def read(root: Path = ROOT) -> Lock:
+    """The lock of a checkout."""
+    return parse((root / "requirements.lock").read_text())
+
+
+def pins(*extras: str, root: Path = ROOT) -> list[str]:
+    """What extras of pyproject.toml pin (`torch==2.13.0`): `sync` is what a worker needs, `emulate` the rest.
+
+    Of all extras where none is named.
+    """
+    optional = tomllib.loads((root / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    return [pin for extra in extras or optional for pin in optional[extra]]
+
+
+def locked(*extras: str, root: Path = ROOT) -> list[Locked]:
+    """What extras pin, as it is locked. Raises LockError where the lock has no such version."""
+    lock = read(root)
+    found = []
+    for pin in pins(*extras, root=root):
+        name, version = name_and_version(pin)
+        if name not in lock or lock[name].version != version:
+            has = f"has {lock[name].version}" if name in lock else "has none"
+            raise LockError(f"pyproject.toml pins {name}=={version}, and requirements.lock {has}. Run: make update")
+        found.append(lock[name])
+    return found
+
+
+def chosen(packages: Iterable[Locked], *options: str) -> Iterator[Locked]:
+    """The packages, each in the build that pip takes by its settings, here or for the machine that these options name.
+
+    Left to itself, pip prefers a file that an index lists with its hash: PyPI's torch, which is for CUDA, to a
+    build for the CPU in a folder, or to one whose hash the lock lacks. Raises LockError when pip finds no build.
+    """
+    for package in packages:
+        if package.name in BUILT:
+            command = [sys.executable, "-m", "pip", "index", "versions", package.name, "--json", *options]
+            done = subprocess.run(command, capture_output=True, text=True)
+            versions = json.loads(done.stdout)["versions"] if done.returncode == 0 else []
+            builds = [version for version in versions if version.partition("+")[0] == package.version]
+            if not builds:
+                raise LockError(f"pip finds no {package.name}=={package.version} for this Python:\n{done.stderr}")
+            package = replace(package, version=builds[0])
+        yield package
+
+
+def name_and_version(pin: str) -> tuple[str, str]:
+    """The parts of a pin such as `PyYAML==6.0.3; python_version < '4'`, the name as an index spells it."""
+    name, _, version = pin.partition(";")[0].strip().partition("==")
+    return canonical(name), version
+
+
+def canonical(name: str) -> str:
+    """A package's name as an index spells it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def closure(lock: Lock, wanted: Iterable[Locked]) -> list[Locked]:
+    """Some packages of the lock and all that they may need, in any build, by name."""
+    names = {package.name for package in wanted}
+    while more := {package.name for package in lock.values() if names & set(package.needed_by)} - names:
+        names |= more
+    return [lock[name] for name in sorted(names)]
+
+
+def changes(old: dict[str, str], new: dict[str, str]) -> Iterator[str]:
+    """From versions by name to others, a line each: `name old → new`, with `none` where there is none."""
+    for name in sorted({*old, *new}):
+        if old.get(name) != new.get(name):
+            yield f"{name} {old.get(name, 'none')} → {new.get(name, 'none')}"
+
+
+def main(extras: list[str]) -> int:
+    """Print what these extras pin, as it is locked; 3 where the lock or pip has not all of it."""
+    try:
+        print(*chosen(locked(*extras)), sep="", end="")
+    except LockError as error:
+        print(error, file=sys.stderr)
+        return 3
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""This machine: what it can do, how much, and what mends it."""

@@ -1,0 +1,253 @@
+"""What this host can carry, measured and kept: bits a second over all links, and steps of training.
+
+The trial is a star of eight sites whose 16 directed links of 40 Mbit/s are all kept full by TCP, as a busy experiment
+would. What arrives over all links together, over the share of the processors that it took, is what the host carries
+when it does nothing else; what else runs on it meanwhile counts against it. (Fewer, faster links would flatter it:
+TCP makes larger super-packets at higher rates. Four flows over gigabit links showed 2.5 Gbit/s on two cores.)
+
+Hosts change, and what is measured beside other work is not what the host can do. So a budget says when and beside what
+it was measured, and is measured again when it is old, or a run has shown that it is wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from decimal import ROUND_DOWN, ROUND_UP, Context, Decimal
+from pathlib import Path
+
+from testbed.emulation.errors import EmulationError
+from testbed.emulation.network.network import Network
+from testbed.emulation.shaping import open_shaper
+from testbed.emulation.testbed import Backend, Testbed
+from testbed.spec.event import LinkChange
+from testbed.spec.experiment import PARAMETERS, Experiment
+from testbed.spec.topology import Topology, Worker
+from testbed.telemetry.host import CpuMeter
+from testbed.telemetry.store import write_json
+
+KEPT = Path("/var/lib/testbed/budget.json")
+
+#: Of what the host carries when it does nothing else, this part is an experiment's: its workers compute, add and
+#: copy on the same cores.
+USABLE = 0.75
+
+PAIRS = 4
+LINK_RATE = "40mbit"
+#: What a budget is measured beside is seen over this time, before the trial begins.
+LOOK_S = 0.5
+#: A week: machines are moved, and share what they run on with others.
+OLD_S = 7 * 86400.0
+#: An hour. What a run lacked so soon after is what other work took: measured again, the budget would be the same.
+FRESH_S = 3600.0
+#: A host whose processors were busy for less than this part was a quiet one.
+QUIET = 0.1
+
+WARM_UP_S = 2.0
+WINDOW_S = 2.0
+#: The batch that a step's cost is measured with.
+BATCH = 32
+
+
+class BudgetError(EmulationError):
+    """The trial could not be made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """`bits_per_second` is a sum over links; `step_seconds` what a step of each model takes on one core.
+
+    `key` names the host it was measured on: kernel, cores, backend. Another host's is not used. It was measured at
+    `measured_s` (Unix time), when other work kept the part `beside` of all processors busy.
+    """
+
+    key: str
+    bits_per_second: float
+    step_seconds: Mapping[str, float]
+    cores: int
+    measured_s: float
+    beside: float
+
+    @property
+    def age_s(self) -> float:
+        """How long ago it was measured."""
+        return time.time() - self.measured_s
+
+    def __str__(self) -> str:
+        day = time.strftime("%d %B %Y, %H:%M", time.localtime(self.measured_s))
+        return f"measured on {day}" + (f" beside {self.beside:.0%} of other work" if self.beside > QUIET else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What an experiment may ask of the host at once: every link at its highest rate, every worker computing."""
+
+    bits_per_second: float
+    cores: float
+
+    def excess(self, budget: Budget, scale: float) -> str | None:
+        """Why the experiment does not fit and what would, everything it lacks; None when it fits."""
+        shortages = []
+        usable = budget.bits_per_second * USABLE
+        if self.bits_per_second > usable:
+            fits = scale * usable / self.bits_per_second
+            shortages.append(
+                f"its links carry up to {self.bits_per_second / 1e6:.0f} Mbit/s together, this host "
+                f"{usable / 1e6:.0f} Mbit/s; a scale of {_two_digits_down(fits):g} would fit (now {scale:g})"
+            )
+        if self.cores > budget.cores:
+            shortages.append(
+                f"its workers compute on {self.cores:.1f} cores, this host has {budget.cores}; declare a step time "
+                f"{_two_digits_up(self.cores / budget.cores):g} times as long, or fewer workers"
+            )
+        return "; and ".join(shortages) or None
+
+
+def _two_digits_down(value: float) -> float:
+    """Rounded down to two significant digits, so that what is named fits."""
+    return float(Decimal(value).normalize(Context(prec=2, rounding=ROUND_DOWN)))
+
+
+def _two_digits_up(value: float) -> float:
+    return float(Decimal(value).normalize(Context(prec=2, rounding=ROUND_UP)))
+
+
+def need(experiment: Experiment, budget: Budget) -> Need:
+    """The experiment's need, its networks to swap to and the rates that its links are to change to included."""
+    networks = (experiment.topology, *experiment.networks.values())
+    scale, events = experiment.spec.scale, experiment.spec.events
+    changes = [event.change.scaled(scale) for event in events if event.change is not None]
+    peak_bps = max(_peak(topology, changes) for topology in networks)
+    step_time = experiment.spec.compute.step_time
+    if experiment.spec.program is not None or not step_time:
+        return Need(peak_bps, cores=0.0)  # what a program computes, or a step that nobody declared, is not known
+    train = experiment.spec.own_train
+    cost = _step_cost(train.model, budget) * train.batch / BATCH
+    return Need(peak_bps, cores=sum(cost * w.speed / step_time for w in experiment.topology.workers))
+
+
+def _step_cost(model: str, budget: Budget) -> float:
+    """Seconds of a step of BATCH samples on one core: measured, or from the largest model that was, by size.
+
+    A step is multiplications with every parameter; the figure is a little high for larger models, whose matrices
+    use a core better (2.9 times as long for 3.3 times the parameters). `synthetic` computes next to nothing.
+    """
+    if model in budget.step_seconds or model not in PARAMETERS:
+        return budget.step_seconds.get(model, 0.0)
+    largest = max(budget.step_seconds, key=lambda name: PARAMETERS[name])
+    return budget.step_seconds[largest] * PARAMETERS[model] / PARAMETERS[largest]
+
+
+def _peak(topology: Topology, changes: Iterable[LinkChange]) -> float:
+    """Bit/s of all links, each at the highest rate that its file, its trace or a change to it asks for."""
+    peaks = {}
+    for name, link in topology.links.items():
+        rows = link.trace.rows if link.trace else ()
+        peaks[name] = max([row.rate_bps for row in rows if row.rate_bps is not None], default=link.state.rate_bps)
+    for change in changes:
+        if change.rate is not None and change.link in peaks:
+            peaks[change.link] = max(peaks[change.link], change.rate)
+    return sum(peaks.values())
+
+
+def host_budget(backend: str) -> Budget | None:
+    """The budget kept for this host and backend; None when none was measured, or too long ago."""
+    budget = _kept()
+    return budget if budget and budget.key == _key(backend) and budget.age_s <= OLD_S else None
+
+
+def contradict() -> None:
+    """A run has shown that the budget kept is wrong: the next one measures it anew, unless it is fresh."""
+    budget = _kept()
+    if budget is None or budget.age_s > FRESH_S:
+        KEPT.unlink(missing_ok=True)
+
+
+def _kept() -> Budget | None:
+    try:
+        return Budget(**json.loads(KEPT.read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def known_budget(choice: Backend) -> Budget:
+    """That of this host under what shapes here, by this choice: kept, or measured now. ShapingError, BudgetError."""
+    with open_shaper(choice) as shaper:
+        backend = shaper.name
+    return host_budget(backend) or measure_budget(backend)
+
+
+def measure_budget(backend: str) -> Budget:
+    """Measure this host, about five seconds, and keep the result. BudgetError when the trial fails."""
+    # Two first runs may measure at once, and then get less each; the last one's figure stays.
+    meter = CpuMeter()
+    time.sleep(LOOK_S)
+    beside = meter.read()
+    carried = _carry(f"budget-{os.getpid()}", backend)
+    budget = Budget(_key(backend), carried, _step_seconds(), os.cpu_count() or 1, time.time(), beside)
+    write_json(KEPT, asdict(budget))
+    return budget
+
+
+def _key(backend: str) -> str:
+    return f"{platform.release()} {platform.machine()}, {os.cpu_count()} cores, {backend}"
+
+
+def _carry(name: str, backend: str) -> float:
+    leaves = [f"leaf{i}" for i in range(2 * PAIRS)]
+    value = {
+        "name": "budget",
+        "switch": "bridge",  # the trial is of links, and this one takes no time to come up
+        "sites": {"hub": {"workers": 0}} | {leaf: {"workers": 1} for leaf in leaves},
+        "links": [{"between": ["hub", leaf], "rate": LINK_RATE, "delay": "5ms"} for leaf in leaves],
+    }
+    topology = Topology.from_value(value, Path("budget"))
+    with Testbed(topology, name=name, backend=backend, workers="namespaces") as testbed:  # type: ignore[arg-type]
+        carried = _fill(testbed.network)
+    if not carried:
+        raise BudgetError("nothing arrived over the trial's links; `testbed doctor` says what this machine lacks")
+    return carried
+
+
+def _fill(network: Network) -> float:
+    """Keep all links full for a while; bit/s that arrived, over the share of the processors that it took."""
+    workers = network.topology.workers
+    pairs = list(zip(workers[::2], workers[1::2], strict=True))
+    processes: list[subprocess.Popen[bytes]] = []
+    try:
+        for source, target in [*pairs, *((b, a) for a, b in pairs)]:
+            processes.append(_start(network, target, ["iperf3", "-s", "-1"]))
+            time.sleep(0.1)  # until it listens
+            seconds = str(int(WARM_UP_S + WINDOW_S + 4))
+            processes.append(_start(network, source, ["iperf3", "-c", network.address(target), "-t", seconds]))
+        time.sleep(WARM_UP_S)
+        before, began, busy = sum(network.arrived_bytes().values()), time.monotonic(), CpuMeter()
+        time.sleep(WINDOW_S)
+        arrived = sum(network.arrived_bytes().values()) - before
+        return arrived * 8 / (time.monotonic() - began) / busy.read()
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def _start(network: Network, worker: Worker, command: list[str]) -> subprocess.Popen[bytes]:
+    process: subprocess.Popen[bytes] = network.container(worker.name).popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    return process
+
+
+def _step_seconds() -> dict[str, float]:
+    """Each model's step, measured in a process of its own, which imports PyTorch and goes."""
+    command = [sys.executable, "-m", "testbed.worker.cost", str(BATCH)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise BudgetError(f"the cost of a training step could not be measured:\n{done.stderr.strip()}")
+    return dict(json.loads(done.stdout))

@@ -1,0 +1,279 @@
+"""What this machine can do: checks, each with what mends it.
+
+A check is a value: how a thing is looked at, and the fix, where a program can do it. `examine` looks and changes
+nothing; `mend` applies the fixes of what is not well, in order, since later ones need earlier ones, and looks again.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import TypeVar
+
+from docker.errors import DockerException
+
+from testbed import compiler
+from testbed.emulation.containers import engine
+from testbed.emulation.containers.limits import missing_limits
+from testbed.emulation.host import budget, fixes
+from testbed.emulation.host.fixes import CannotFix
+from testbed.emulation.network import switch
+from testbed.emulation.network.switch import available_switches
+from testbed.emulation.shaping import available_backends
+from testbed.spec.topology import SwitchName
+
+Name = TypeVar("Name", bound=str)
+
+#: Programs the emulation calls, and the Debian package each comes in.
+PROGRAMS = {
+    "ethtool": "ethtool",
+    "ip": "iproute2",
+    "iptables": "iptables",
+    "iperf3": "iperf3",
+    "mnexec": "mininet",
+    "modprobe": "kmod",
+    "nsenter": "util-linux",
+    "ping": "iputils-ping",
+    "setpriv": "util-linux",
+    "sysctl": "procps",
+    "tc": "iproute2",
+}
+
+#: What each backend needs of the kernel.
+MODULES = {
+    "netem": ("sch_netem", "sch_htb"),
+    "userspace": ("xt_NFQUEUE", "nfnetlink_queue", "br_netfilter", "sch_htb"),
+}
+
+#: The same for the switches that are no part of every kernel.
+SWITCH_MODULES: dict[SwitchName, tuple[str, ...]] = {"openvswitch": ("openvswitch",), "openvswitch-user": ("tun",)}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing looked at. `remedy` is empty when all is well; `blocks` when nothing runs without it.
+
+    `fixable` says whether `mend` would try; afterwards `fix` says what it did, or why it could not.
+    """
+
+    name: str
+    found: str
+    remedy: str = ""
+    blocks: bool = False
+    fixable: bool = False
+    fixed: bool = False
+    fix: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether all is well."""
+        return not self.remedy
+
+
+class Probes:
+    """What is found out by trying, once for all the checks that want to know."""
+
+    @cached_property
+    def backends(self) -> dict[str, str | None]:
+        """Each shaping backend, and why it does not work here."""
+        return available_backends()
+
+    @cached_property
+    def switches(self) -> dict[SwitchName, str | None]:
+        """Each switch, and why it does not work here."""
+        return available_switches()
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A thing to look at, and what mends it: says what it did, or raises CannotFix."""
+
+    look: Callable[[Probes], Finding]
+    fix: Callable[[], str] | None = None
+
+    def finding(self, probes: Probes) -> Finding:
+        """What is found now."""
+        found = self.look(probes)
+        return replace(found, fixable=self.fix is not None and not found.ok)
+
+
+def examine() -> list[Finding]:
+    """Look at everything; takes a second, changes nothing."""
+    probes = Probes()
+    return [check.finding(probes) for check in CHECKS]
+
+
+def mend() -> list[Finding]:
+    """Mend what can be, and look at everything again. Raises nothing: what could not be mended says why."""
+    attempts = [_attempt(check) for check in CHECKS]
+    return [
+        replace(found, fix=tried, fixed=bool(tried) and found.ok)
+        for found, tried in zip(examine(), attempts, strict=True)
+    ]
+
+
+def _attempt(check: Check) -> str:
+    """What a fix did, or why it could not; empty where there was nothing to mend, or nothing that could."""
+    if check.fix is None or check.look(Probes()).ok:  # what was mended before may have changed it
+        return ""
+    if os.geteuid() != 0:
+        return "this needs root; run it with sudo"
+    try:
+        return check.fix()
+    except CannotFix as error:
+        return str(error)
+
+
+# What is looked at -----------------------------------------------------------------------------------------------
+
+
+def _root(_: Probes) -> Finding:
+    if os.geteuid() == 0:
+        return Finding("root", "yes")
+    return Finding("root", "no", "run it with sudo: making networks and containers needs root", blocks=True)
+
+
+def _missing_programs() -> list[str]:
+    return [name for name in PROGRAMS if shutil.which(name) is None]
+
+
+def _packages_of(programs: Sequence[str]) -> list[str]:
+    return sorted({PROGRAMS[name] for name in programs})
+
+
+def _programs(_: Probes) -> Finding:
+    missing = _missing_programs()
+    if not missing:
+        return Finding("programs", ", ".join(PROGRAMS))
+    remedy = f"apt-get install {' '.join(_packages_of(missing))}"
+    return Finding("programs", f"no {', '.join(missing)}", remedy, blocks=True)
+
+
+def _mininet(_: Probes) -> Finding:
+    if importlib.util.find_spec("mininet") is not None:
+        return Finding("mininet", "importable")
+    remedy = "apt-get install mininet, and make the environment from Debian's Python: `make setup` does both"
+    return Finding("mininet", f"not in this Python ({platform.python_version()})", remedy, blocks=True)
+
+
+def _forwarding(_: Probes) -> Finding:
+    """Whether a router can be made, tried in a scratch namespace: where /proc/sys is read-only it cannot."""
+    command = ["unshare", "--net", "sysctl", "--quiet", "--write", "net.ipv4.ip_forward=1"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        complaint = done.stderr.strip() if done.returncode else None
+    except OSError as error:
+        complaint = str(error)
+    if complaint is None:
+        return Finding("forwarding", "a namespace can be a router")
+    return Finding("forwarding", complaint, "as root: mount -o remount,bind,rw /proc/sys", blocks=True)
+
+
+def _first_working(complaints: Mapping[Name, str | None]) -> Name | None:
+    """What `auto` takes."""
+    return next((name for name, complaint in complaints.items() if complaint is None), None)
+
+
+def _backend(probes: Probes, name: str) -> Finding:
+    complaint, chosen = probes.backends[name], _first_working(probes.backends)
+    if complaint is not None:
+        return Finding(f"shaping: {name}", "no", complaint, blocks=chosen is None)
+    return Finding(f"shaping: {name}", "works; this is what `auto` takes" if name == chosen else "works")
+
+
+def _switch(probes: Probes, name: SwitchName) -> Finding:
+    """None blocks: the bridge always works."""
+    complaint = probes.switches[name]
+    if complaint is not None:
+        return Finding(f"switch: {name}", "no", complaint)
+    chosen = _first_working(probes.switches)
+    return Finding(f"switch: {name}", "works; this is what `auto` takes" if name == chosen else "works")
+
+
+def _engine(_: Probes) -> Finding:
+    try:
+        client = engine.connect()
+        return Finding("Docker engine", f"{client.version()['Version']} at {engine.address()}")
+    except (engine.EngineError, DockerException) as error:
+        return Finding("Docker engine", "none answers", str(error), blocks=True)
+
+
+def _limits(_: Probes) -> Finding:
+    """None blocks: what can't be kept stands in a run's manifest, and a limit that a topology declares is refused."""
+    try:
+        missing = missing_limits(engine.connect().info())
+    except (engine.EngineError, DockerException):
+        return Finding("container limits", "not known without an engine")
+    if not missing:
+        return Finding("container limits", "memory without swap, processes and logs are bounded")
+    return Finding("container limits", f"none on {', '.join(missing)}", "; ".join(missing.values()))
+
+
+def _gpus(_: Probes) -> Finding:
+    try:
+        runtimes = engine.connect().info().get("Runtimes", {})
+    except (engine.EngineError, DockerException):
+        return Finding("GPUs", "not known without an engine")
+    if "nvidia" in runtimes:
+        return Finding("GPUs", "the engine offers them to containers")
+    return Finding("GPUs", "none offered; workers compute on processors")
+
+
+def _leftovers(_: Probes) -> Finding:
+    stale = fixes.stale_networks()
+    if not stale:
+        return Finding("leftovers", "none")
+    return Finding("leftovers", f"of {', '.join(stale)}, which ended without cleaning up", "testbed clean --name NAME")
+
+
+def _working_backend() -> str | None:
+    """The backend to measure with; None while something that blocks is to be mended first."""
+    probes = Probes()
+    if any(check.look(probes).blocks for check in CHECKS if check.look is not _budget):
+        return None
+    return _first_working(probes.backends)
+
+
+def _budget(probes: Probes) -> Finding:
+    for name, complaint in probes.backends.items():
+        if complaint is None and (kept := budget.host_budget(name)) is not None:
+            carries = f"{kept.bits_per_second / 1e6:.0f} Mbit/s over all links on {kept.cores} cores ({name})"
+            return Finding("budget", carries)
+    return Finding("budget", "not measured yet", "the first `testbed run` measures it, in about five seconds")
+
+
+# What mends it ---------------------------------------------------------------------------------------------------
+
+
+def _mend_backend(name: str) -> str:
+    if name == "userspace" and shutil.which("cc") is None:
+        return fixes.install(compiler.PACKAGES.split())
+    return fixes.load_modules(MODULES[name])
+
+
+def _mend_switch(name: SwitchName) -> str:
+    if switch.missing_programs():
+        return fixes.install([switch.PACKAGE])
+    return fixes.load_modules(SWITCH_MODULES[name])
+
+
+CHECKS = (
+    Check(_root),
+    Check(_programs, lambda: fixes.install(_packages_of(_missing_programs()))),
+    Check(_mininet, lambda: fixes.install(["mininet"])),
+    Check(_forwarding, fixes.let_settings_be_written),
+    *(Check(partial(_backend, name=name), partial(_mend_backend, name)) for name in MODULES),
+    Check(partial(_switch, name="bridge")),
+    *(Check(partial(_switch, name=name), partial(_mend_switch, name)) for name in SWITCH_MODULES),
+    Check(_engine, fixes.start_engine),
+    Check(_limits),
+    Check(_gpus),
+    Check(_leftovers, fixes.take_leftovers_away),
+    Check(_budget, lambda: fixes.measure_budget(_working_backend())),
+)

@@ -1,0 +1,113 @@
+"""What doctor mends. Each function does one thing and says what it did, or raises CannotFix with the reason."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterable, Sequence
+
+from testbed.emulation import cleanup, label
+from testbed.emulation.containers import engine
+from testbed.emulation.host import budget, kernel
+
+#: What of a failed command's output is quoted.
+OUTPUT_TAIL_LINES = 5
+
+
+class CannotFix(Exception):
+    """It could not be mended; the text says why."""
+
+
+def install(packages: Iterable[str]) -> str:
+    """Install packages of the distribution."""
+    command = ["apt-get", "install", "--yes", "--no-install-recommends", *packages]
+    if shutil.which(command[0]) is None:
+        raise CannotFix(f"there is no apt-get here; install {' '.join(packages)} by hand")
+    _run(["apt-get", "update"])
+    _run(command)
+    importlib.invalidate_caches()  # a Python package may have come
+    return f"ran {shlex.join(command)}"
+
+
+def load_modules(modules: Sequence[str]) -> str:
+    """Load kernel modules, from the package that carries them where they are not there."""
+    complaint = kernel.load(modules)
+    if complaint is None:
+        return f"loaded {', '.join(modules)}"
+    package = kernel.package_here()
+    if package is None:
+        raise CannotFix(f"{complaint}; and this kernel is none of the distribution's, so no package brings modules")
+    done = install([package.name])
+    if package.restart:
+        raise CannotFix(f"{done}: the modules come with that kernel; restart the machine with it")
+    complaint = kernel.load(modules)
+    if complaint is not None:
+        raise CannotFix(f"{done}, but {complaint}")
+    return f"{done}, and loaded {', '.join(modules)}"
+
+
+def let_settings_be_written() -> str:
+    """Make /proc/sys writable, which containers often mount read-only."""
+    command = ["mount", "-o", "remount,bind,rw", "/proc/sys"]
+    _run(command)
+    return f"ran {shlex.join(command)}"
+
+
+def start_engine() -> str:
+    """Start a Docker engine, which is installed first where there is none."""
+    done = "" if shutil.which("dockerd") else f"{install(['docker.io'])}; "
+    try:
+        engine.ensure_engine(lambda _: None)
+    except engine.EngineError as error:
+        raise CannotFix(f"{done}{error}") from error
+    return f"{done}started dockerd at {engine.address()}, its log is {engine.LOG}"
+
+
+def stale_networks() -> list[str]:
+    """Networks of which something is there, but no longer the process that ran them."""
+    names = set(label.networks())
+    try:
+        containers = engine.connect().containers.list(all=True, filters={"label": label.LABEL}, ignore_removed=True)
+        names |= {container.labels[label.LABEL] for container in containers}
+    except engine.EngineError:
+        pass  # no engine, no containers
+    return sorted(name for name in names if label.owner(name) is None)
+
+
+def take_leftovers_away() -> str:
+    """Take away what is left of networks whose process is gone."""
+    names = stale_networks()
+    try:
+        client = engine.connect()
+    except engine.EngineError:
+        client = None
+    for name in names:
+        cleanup.clean(client, name)
+    return f"took away what was left of {', '.join(names)}"
+
+
+def measure_budget(backend: str | None) -> str:
+    """Measure what this host carries, with a backend that works here."""
+    if backend is None:
+        raise CannotFix("something else must be mended first")
+    try:
+        measured = budget.measure_budget(backend)
+    except (budget.BudgetError, OSError) as error:
+        raise CannotFix(str(error)) from error
+    return f"measured {measured.bits_per_second / 1e6:.0f} Mbit/s over all links"
+
+
+def _run(command: Sequence[str]) -> None:
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    try:
+        done = subprocess.run(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+        )
+    except OSError as error:
+        raise CannotFix(f"{command[0]} cannot be run: {error.strerror}") from error
+    if done.returncode:
+        said = " / ".join(done.stdout.split("\n")[-OUTPUT_TAIL_LINES:]).strip(" /")
+        raise CannotFix(f"{shlex.join(command)} ended with {done.returncode}: {said}")

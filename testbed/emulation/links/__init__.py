@@ -1,0 +1,1 @@
+"""What each link's state is to be, when, and what it measures to be."""

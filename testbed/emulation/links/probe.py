@@ -1,0 +1,344 @@
+"""Measuring links from outside, while they carry nothing else: round trips by ping, rates by a flood of UDP.
+
+The flood is counted by the kernel where it arrives, so neither the shaper nor the sender vouches for itself.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import sqrt
+from pathlib import Path
+
+from testbed.emulation.network.namespace import inside
+from testbed.emulation.network.network import Network
+from testbed.emulation.shaping.base import passes
+from testbed.link import MTU_FRAME_BYTES, LinkState, link_ends, link_name
+
+PINGS = 8
+PING_INTERVAL_S = 0.1
+#: An echo request of ping's usual size: 56 bytes of data behind headers of 8 (ICMP), 20 (IP) and 14.
+PING_FRAME_BYTES = 98
+
+#: Standard deviations that hold 99 % of a mean's scatter.
+WITHIN_99 = 2.576
+#: Where no answer at all is likelier than this by the links' own loss, silence proves nothing.
+LIKELY_SILENCE = 0.01
+
+#: A flood must fill the queue before it is counted, so it runs faster than the link, and for a while beforehand. It
+#: opens with a few packets at once: a bucket left idle would let its burst (two frames at least) pass unshaped, which
+#: on a slow link is a good part of what is counted.
+FLOOD_EXCESS = 1.25
+FLOOD_HEAD_PACKETS = 8
+FLOOD_WARM_UP_S = 0.3
+FLOOD_PORT = 9
+#: What a frame has around what is sent: headers of Ethernet, and of IP and UDP.
+ETHERNET_BYTES, IP_UDP_BYTES = 14, 28
+
+#: Counted for as long as so many packets take, each being 0.3 % of them; within these limits. The upper one tells
+#: 1 % at 400 kbit/s; what is slower is told less exactly (`rate_resolution`).
+COUNTED_PACKETS = 300
+MIN_WINDOW_S = 0.75
+MAX_WINDOW_S = 3.0
+
+#: Where the flood let a link run dry for more than this part of the time, its rate is not known. One sender in Python
+#: offers some 100,000 packets a second, enough for about 1 Gbit/s; a busy host's pauses are longer than a short queue.
+DRY_AT_MOST = 0.05
+
+#: A busy host may pause who looks in the midst of it, and 45 ms of 0.75 s are 6 % of a rate: so each look is the
+#: quickest of so many, and how long it took counts as what it cannot tell.
+LOOKS = 4
+
+#: Links flooded at once carry no more than this together: 200 Mbit/s of full-size frames is 16,500 packets a second,
+#: which leaves a small host time to keep to the rates.
+FLOOD_TOTAL_BPS = 200e6
+
+#: A link's turn ends after so many packets, so that a fast one cannot keep the sender from the others.
+TURN_PACKETS = 64
+FLOOD_STEP_S = 0.001
+
+FLOOD_BUFFER_BYTES = 1 << 28
+#: setsockopt(7) past the system's limit, for root; the socket module has no name for it.
+SO_SNDBUFFORCE = 32
+
+
+@dataclass(frozen=True, slots=True)
+class LinkFidelity:
+    """One link as asked and as measured; an error is None where it could not be measured.
+
+    `rate_error` is relative. It is None where the link passes nothing, or more than the flood could offer.
+    `rate_resolution` is what error of the rate so short a look cannot tell from none.
+    `rtt_error_s`, in seconds, is of the round trip, thus of the way back too: how far it is outside of what both links
+    make of a ping. It is None where one of them passes nothing, or loses so much that silence proves nothing.
+    """
+
+    rate_error: float | None
+    rtt_error_s: float | None
+    rate_resolution: float = 0.0
+
+
+def measure_links(
+    network: Network, progress: Callable[[str], None], names: Iterable[str] | None = None
+) -> dict[str, LinkFidelity]:
+    """Measure every link that is up, or those named of them.
+
+    Takes about two seconds per 200 Mbit/s of links, and up to four where there are links below 5 Mbit/s.
+    """
+    in_force = {name: state for name, state in network.links_in_force.states().items() if state.up}
+    chosen = [name for name in in_force if names is None or name in set(names)]
+    progress(f"round trips of {len(chosen)} links")
+    round_trips = round_trip_errors(network, chosen, in_force)
+    found = {name: LinkFidelity(None, round_trips.get(name)) for name in chosen}
+    states = {name: in_force[name] for name in chosen if _lets_through(in_force[name])}
+    begun, idle_at = 0, 0.0
+    for batch in _batches(states):
+        progress(f"rates of {begun + 1} to {begun + len(batch)} of {len(states)} links")
+        begun += len(batch)
+        for name, rate in _flood(network, batch).items():
+            found[name] = LinkFidelity(rate.error, round_trips.get(name), rate.resolution)
+            idle_at = max(idle_at, rate.idle_at)
+    time.sleep(max(0.0, idle_at - time.monotonic()))
+    return found
+
+
+def _far_end(network: Network, link: str) -> str:
+    """The address that the link's source pings."""
+    return str(network.addressing.next_hop(*link_ends(link)))
+
+
+def _lets_through(state: LinkState) -> bool:
+    return passes(state) and state.loss < 1
+
+
+# Round trips ------------------------------------------------------------------------------------------------------
+
+
+def round_trip_errors(network: Network, names: Iterable[str], states: Mapping[str, LinkState]) -> dict[str, float]:
+    """Errors of the idle round trips of links that begin here, in seconds, of those that have any; `states` has those
+    of the ways back, too.
+
+    ping prints single times of 100 ms and more in whole milliseconds, its closing line in microseconds.
+    """
+    ways = {name: (states[name], states.get(_back(name))) for name in names}
+    running = {
+        name: network.router(link_ends(name)[0]).popen(
+            ["ping", "-nq", "-c", str(PINGS), "-i", str(PING_INTERVAL_S), "-W", "3", _far_end(network, name)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        for name, way in ways.items()
+        if all(state is not None and _lets_through(state) for state in way)
+    }
+    errors = {}
+    for name, process in running.items():
+        closing = re.search(r"= ([\d.]+)/([\d.]+)/", process.communicate()[0].decode())
+        there, back = ways[name]
+        assert back is not None
+        if closing is not None:
+            measured_ms = float(closing[2 if there.jitter_s or back.jitter_s else 1])
+            errors[name] = round_trip_error(measured_ms / 1e3, there, back)
+        elif (1 - (1 - there.loss) * (1 - back.loss)) ** PINGS < LIKELY_SILENCE:
+            errors[name] = float("inf")  # no answer at all: not the link that was asked for
+    return errors
+
+
+def _back(name: str) -> str:
+    source, target = link_ends(name)
+    return link_name(target, source)
+
+
+def round_trip_error(measured_s: float, there: LinkState, back: LinkState) -> float:
+    """How far a round trip (the least of some, with jitter their mean) is outside of what it may be.
+
+    It may take the links' own time for the frame, 0.8 ms each way at 1 Mbit/s, or not: a token bucket lets a lone
+    frame pass at once. The mean of a few uniform draws of ±jitter scatters by jitter/√3 over the root of their number.
+    """
+    delay = there.delay_s + back.delay_s
+    service = 8 * PING_FRAME_BYTES * (1 / there.rate_bps + 1 / back.rate_bps)
+    scatter = WITHIN_99 * sqrt((there.jitter_s**2 + back.jitter_s**2) / 3 / PINGS)
+    least, most = delay - scatter, delay + service + scatter
+    return min(measured_s - least, 0.0) + max(measured_s - most, 0.0)
+
+
+# Rates ------------------------------------------------------------------------------------------------------------
+
+
+def _batches(states: Mapping[str, LinkState]) -> Iterator[dict[str, LinkState]]:
+    """Links to flood side by side, the slow ones, which take longer, together."""
+    batch: dict[str, LinkState] = {}
+    for name, state in sorted(states.items(), key=lambda item: item[1].rate_bps):
+        if batch and sum(map(_needed_bps, batch.values())) + _needed_bps(state) > FLOOD_TOTAL_BPS:
+            yield batch
+            batch = {}
+        batch[name] = state
+    if batch:
+        yield batch
+
+
+def _needed_bps(state: LinkState) -> float:
+    """What must be sent to keep a link full: what is lost is lost before it takes any of the link's time."""
+    return state.rate_bps / (1 - state.loss)
+
+
+def window_s(state: LinkState) -> float:
+    return min(max(COUNTED_PACKETS * MTU_FRAME_BYTES * 8 / state.rate_bps, MIN_WINDOW_S), MAX_WINDOW_S)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rate:
+    """What a flood has told: as in LinkFidelity, and when the last of it will have left the link."""
+
+    error: float | None
+    resolution: float
+    idle_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class FloodLook:
+    """What had happened by the moment `at`, give or take half of `took_s`; `dry_s` as in _Flood."""
+
+    at: float
+    took_s: float
+    bytes_arrived: int
+    packets_sent: int
+    dry_s: float
+
+
+class _Flood:
+    """UDP over one link, a little more than it carries.
+
+    A queue as the link should have it is kept beside, so that it is known how long there was nothing to send on.
+    """
+
+    def __init__(self, network: Network, link: str, state: LinkState) -> None:
+        self.link, self.state = link, state
+        self._frame_bytes = network.share.mtu + ETHERNET_BYTES
+        self._payload = bytes(network.share.mtu - IP_UDP_BYTES)
+        source, target = link_ends(link)
+        address = (_far_end(network, link), FLOOD_PORT)
+        self._from, self._to = network.router(source), network.router(target)
+        self._sink = inside(self._to.netns, _udp_socket)
+        self._socket = flood_socket(self._from.netns)
+        self._sink.bind(address)
+        self._socket.connect(address)
+        self._interface = source
+        self._arrived = self._to.received_bytes()[source]
+        self._sent = 0
+        self._elapsed_s = self._dry_s = 0.0
+        self._queued_s = 0.0
+
+    def close(self) -> None:
+        self._socket.close()
+        self._sink.close()
+
+    def offer(self, elapsed_s: float) -> bool:
+        """Send what is due by now, some packets at most; whether more is due."""
+        due = FLOOD_HEAD_PACKETS + int(elapsed_s * _needed_bps(self.state) * FLOOD_EXCESS / 8 / self._frame_bytes)
+        before = self._sent
+        try:
+            for _ in range(min(due - self._sent, TURN_PACKETS)):
+                self._socket.send(self._payload)
+                self._sent += 1
+        except BlockingIOError:  # all of the buffer is on its way or in the queue, so nothing runs dry
+            due = self._sent
+            self._queue(elapsed_s, self._full_s)
+        self._queue(elapsed_s, (self._sent - before) * self._packet_s)
+        return self._sent < due
+
+    def _queue(self, elapsed_s: float, more_s: float) -> None:
+        """Bring the queue, in seconds of the link's time, up to date, and put more into it."""
+        passed = elapsed_s - self._elapsed_s
+        self._elapsed_s = elapsed_s
+        self._dry_s += max(passed - self._queued_s, 0.0)
+        self._queued_s = min(max(self._queued_s - passed, 0.0) + more_s, self._full_s)
+
+    @property
+    def _packet_s(self) -> float:
+        """What a packet takes of the link's time, on average: one that is lost takes none."""
+        return 8 * self._frame_bytes / _needed_bps(self.state)
+
+    @property
+    def _full_s(self) -> float:
+        """What a full queue takes, the packet that the link is busy with included."""
+        return 8 * max(self.state.queue_bytes, MTU_FRAME_BYTES) / self.state.rate_bps
+
+    def look(self) -> FloodLook:
+        """What has happened by now."""
+        return min((self._look() for _ in range(LOOKS)), key=lambda look: look.took_s)
+
+    def _look(self) -> FloodLook:
+        began = time.monotonic()
+        arrived = self._to.received_bytes()[self._interface]
+        took_s = time.monotonic() - began
+        return FloodLook(began + took_s / 2, took_s, arrived, self._sent, self._dry_s)
+
+    def judge(self, before: FloodLook, after: FloodLook, ended: FloodLook) -> _Rate:
+        """The rate between two looks, the last one taken when no more was sent."""
+        error, resolution = rate_error(self.state, before, after)
+        # What still waits: what was sent and not lost, less what has arrived, as far as the queue holds it.
+        unseen_s = ended.packets_sent * self._packet_s - (ended.bytes_arrived - self._arrived) * 8 / self.state.rate_bps
+        idle_at = ended.at + min(max(unseen_s, 0.0), self._full_s) + self.state.delay_s + self.state.jitter_s
+        return _Rate(error, resolution, idle_at)
+
+
+def rate_error(state: LinkState, before: FloodLook, after: FloodLook) -> tuple[float | None, float]:
+    """The relative error of a flooded link's rate between two looks, None where it ran dry, and the resolution."""
+    seconds = after.at - before.at
+    expected = state.rate_bps / 8 * seconds
+    error = (after.bytes_arrived - before.bytes_arrived) / expected - 1
+    dry = (after.dry_s - before.dry_s) / seconds
+    unsure_s = state.jitter_s + (before.took_s + after.took_s) / 2
+    return (error if dry <= DRY_AT_MOST else None), MTU_FRAME_BYTES / expected + unsure_s / seconds + dry
+
+
+def _flood(network: Network, states: Mapping[str, LinkState]) -> dict[str, _Rate]:
+    """The rates of links flooded side by side."""
+    floods: list[_Flood] = []
+    ended = threading.Event()
+    sender = threading.Thread(target=_send, args=(floods, ended))
+    try:
+        for name, state in states.items():
+            floods.append(_Flood(network, name, state))
+        sender.start()
+        time.sleep(FLOOD_WARM_UP_S + max(state.delay_s + state.jitter_s for state in states.values()))
+        before = [flood.look() for flood in floods]
+        time.sleep(max(map(window_s, states.values())))
+        after = [flood.look() for flood in floods]
+    finally:
+        ended.set()
+        if sender.ident is not None:
+            sender.join()
+        for flood in floods:
+            flood.close()
+    looks = zip(before, after, [flood.look() for flood in floods], strict=True)
+    return {flood.link: flood.judge(*each) for flood, each in zip(floods, looks, strict=True)}
+
+
+def _send(floods: Sequence[_Flood], ended: threading.Event) -> None:
+    """Keep every link a little more than full, in steps of a millisecond, until told to end."""
+    began = time.monotonic()
+    while not ended.is_set():
+        now = time.monotonic() - began
+        behind = [flood.offer(now) for flood in floods]
+        if not any(behind):
+            time.sleep(FLOOD_STEP_S)
+
+
+def flood_socket(netns: Path) -> socket.socket:
+    """What a flood is sent by, in a router's namespace; it never waits.
+
+    What is on its way over the link still counts as in the sender's buffer: it must hold rate × delay.
+    """
+    opened = inside(netns, _udp_socket)
+    opened.setblocking(False)
+    opened.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, FLOOD_BUFFER_BYTES)
+    return opened
+
+
+def _udp_socket() -> socket.socket:
+    return socket.socket(socket.AF_INET, socket.SOCK_DGRAM)

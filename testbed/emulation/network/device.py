@@ -1,0 +1,141 @@
+"""What is asked of the kernel about interfaces, their addresses and neighbours, and routes: netlink requests.
+
+Interfaces are named by index (`Netlink.index`), except the ones to be made.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network
+
+from testbed.emulation.network.netlink import CREATE, EXCLUSIVE, REPLACE, NetlinkRequest, attribute
+
+_NEW_LINK, _DELETE_LINK, _SET_LINK, _NEW_ADDRESS, _NEW_ROUTE, _DELETE_ROUTE, _NEW_NEIGHBOUR = 16, 17, 19, 20, 24, 25, 28
+_MAC, _NAME, _MTU, _MASTER, _PORT, _KIND_OF_LINK, _NAMESPACE_OF = 1, 3, 4, 10, 12, 18, 19
+_TUNNEL_ID, _REMOTE, _LOCAL_END, _LEARNING, _UDP_PORT, _DONT_FRAGMENT = 1, 2, 4, 7, 15, 29
+_KIND, _OF_KIND, _PEER, _ISOLATED, _NESTED = 1, 2, 1, 33, 0x8000
+_ADDRESS, _LOCAL = 1, 2
+_DESTINATION, _GATEWAY, _SOURCE = 1, 5, 7
+_NEIGHBOUR, _NEIGHBOUR_MAC = 1, 2
+_UP = 1
+_MAIN_TABLE, _STATIC, _EVERYWHERE, _NOWHERE, _UNICAST = 254, 4, 0, 255, 1
+_PERMANENT = 0x80
+
+_INTERFACE = struct.Struct("=BxHiII")
+_ADDRESS_OF = struct.Struct("=BBBBI")
+_ROUTE = struct.Struct("=BBBBBBBBI")
+_NEIGHBOUR_OF = struct.Struct("=BxxxiHBB")
+
+
+def _interface(index: int = 0, flags: int = 0, family: int = socket.AF_UNSPEC) -> bytes:
+    return _INTERFACE.pack(family, 0, index, flags, flags)
+
+
+def _text(value: str) -> bytes:
+    return value.encode() + b"\0"
+
+
+def _mac(address: str) -> bytes:
+    return bytes.fromhex(address.replace(":", ""))
+
+
+def _named(name: str, mac: str | None) -> bytes:
+    return attribute(_NAME, _text(name)) + (attribute(_MAC, _mac(mac)) if mac else b"")
+
+
+def _made(head: bytes, kind: str, of_kind: bytes = b"") -> NetlinkRequest:
+    what = attribute(_KIND, _text(kind)) + attribute(_OF_KIND | _NESTED, of_kind)
+    return NetlinkRequest(_NEW_LINK, CREATE | EXCLUSIVE, _interface() + head + attribute(_KIND_OF_LINK | _NESTED, what))
+
+
+def veth(name: str, mac: str | None, peer: str, peer_mac: str | None, peer_pid: int) -> NetlinkRequest:
+    """A pair of interfaces, one of them here and its peer in the namespace of a process; both are down.
+
+    Without a MAC address given, the kernel draws one.
+    """
+    there = _interface() + _named(peer, peer_mac) + attribute(_NAMESPACE_OF, struct.pack("=I", peer_pid))
+    return _made(_named(name, mac), "veth", attribute(_PEER | _NESTED, there))
+
+
+def vxlan(
+    name: str, mac: str, pid: int, number: int, local: IPv4Address, remote: IPv4Address, port: int
+) -> NetlinkRequest:
+    """An end of a tunnel to one other host, in the namespace of a process, down; its UDP socket is in this one.
+
+    It learns no addresses, since there is one other end, and lets no packet be fragmented on the way: one that is too
+    long is lost, and seen to be.
+    """
+    tunnel = attribute(_TUNNEL_ID, struct.pack("=I", number)) + attribute(_REMOTE, remote.packed)
+    tunnel += attribute(_LOCAL_END, local.packed) + attribute(_LEARNING, b"\0")
+    tunnel += attribute(_UDP_PORT, struct.pack("!H", port)) + attribute(_DONT_FRAGMENT, b"\1")
+    return _made(_named(name, mac) + attribute(_NAMESPACE_OF, struct.pack("=I", pid)), "vxlan", tunnel)
+
+
+def bridge(name: str, mac: str | None = None) -> NetlinkRequest:
+    """A bridge, down. Without a MAC address of its own it has the least of its ports'."""
+    return _made(_named(name, mac), "bridge")
+
+
+def up(index: int) -> NetlinkRequest:
+    """Bring an interface up."""
+    return NetlinkRequest(_SET_LINK, 0, _interface(index, _UP))
+
+
+def mac(index: int, address: str) -> NetlinkRequest:
+    """Give an interface another MAC address."""
+    return NetlinkRequest(_SET_LINK, 0, _interface(index) + attribute(_MAC, _mac(address)))
+
+
+def mtu(index: int, value: int) -> NetlinkRequest:
+    """Let an interface send packets of so many bytes at most."""
+    return NetlinkRequest(_SET_LINK, 0, _interface(index) + attribute(_MTU, struct.pack("=I", value)))
+
+
+def plugged(index: int, into: int) -> NetlinkRequest:
+    """Make an interface a port of a bridge."""
+    return NetlinkRequest(_SET_LINK, 0, _interface(index) + attribute(_MASTER, struct.pack("=I", into)))
+
+
+def isolated(index: int) -> NetlinkRequest:
+    """Have a bridge pass nothing between this port and another one that is isolated."""
+    port = attribute(_PORT | _NESTED, attribute(_ISOLATED, b"\1"))
+    return NetlinkRequest(_SET_LINK, 0, _interface(index, family=socket.AF_BRIDGE) + port)
+
+
+def gone(index: int) -> NetlinkRequest:
+    """Remove an interface, and with it its peer."""
+    return NetlinkRequest(_DELETE_LINK, 0, _interface(index))
+
+
+def address(index: int, value: IPv4Interface) -> NetlinkRequest:
+    """Give an interface an address."""
+    body = _ADDRESS_OF.pack(socket.AF_INET, value.network.prefixlen, 0, 0, index)
+    body += attribute(_LOCAL, value.packed) + attribute(_ADDRESS, value.packed)
+    return NetlinkRequest(_NEW_ADDRESS, CREATE | EXCLUSIVE, body)
+
+
+def neighbour(index: int, of: IPv4Address, at: str) -> NetlinkRequest:
+    """A permanent neighbour: this address is at that MAC address."""
+    body = _NEIGHBOUR_OF.pack(socket.AF_INET, index, _PERMANENT, 0, 0)
+    body += attribute(_NEIGHBOUR, of.packed) + attribute(_NEIGHBOUR_MAC, _mac(at))
+    return NetlinkRequest(_NEW_NEIGHBOUR, CREATE | REPLACE, body)
+
+
+def route(to: IPv4Network, via: IPv4Address, source: IPv4Address | None = None) -> NetlinkRequest:
+    """The way to a network, in place of the one there was; own packets bear the `source` where one is given."""
+    body = _ROUTE.pack(socket.AF_INET, to.prefixlen, 0, 0, _MAIN_TABLE, _STATIC, _EVERYWHERE, _UNICAST, 0)
+    body += _to(to) + attribute(_GATEWAY, via.packed)
+    if source is not None:
+        body += attribute(_SOURCE, source.packed)
+    return NetlinkRequest(_NEW_ROUTE, CREATE | REPLACE, body)
+
+
+def no_route(to: IPv4Network) -> NetlinkRequest:
+    """No way to a network any more."""
+    body = _ROUTE.pack(socket.AF_INET, to.prefixlen, 0, 0, _MAIN_TABLE, 0, _NOWHERE, 0, 0)
+    return NetlinkRequest(_DELETE_ROUTE, 0, body + _to(to))
+
+
+def _to(network: IPv4Network) -> bytes:
+    return attribute(_DESTINATION, network.network_address.packed) if network.prefixlen else b""

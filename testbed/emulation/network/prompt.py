@@ -1,0 +1,39 @@
+"""Mininet's prompt, for names as ours are: its own takes `paris-w0 ping tokyo-w0` for a command named `paris`."""
+
+from __future__ import annotations
+
+import signal
+
+from mininet.cli import CLI
+from mininet.log import setLogLevel
+
+from testbed.emulation.containers.fleet import ProgramContainers
+from testbed.emulation.network.network import Network
+from testbed.emulation.standing.answering import answering
+from testbed.emulation.testbed import Backend, Step
+from testbed.spec.topology import Topology
+
+
+class Prompt(CLI):
+    """Reads and runs commands until `exit` or the end of its input. What it prints is Mininet's to say."""
+
+    identchars = CLI.identchars + "-"
+
+    def __init__(self, network: Network) -> None:
+        setLogLevel("info")  # `nodes`, `net` and `dump` print by it
+        # Ctrl-C is for the command that runs at the prompt, not for the network.
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            super().__init__(network)
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+
+def prompt_on(name: str, topology: Topology, backend: Backend, containers: ProgramContainers, step: Step) -> None:
+    """Bring a network up, with such containers, and take it away at the prompt's end. Meanwhile it answers requests as
+    any network does.
+
+    Raises what a testbed does where it does not come up.
+    """
+    with answering(topology, name=name, backend=backend, workers=containers, step=step) as (testbed, _):
+        Prompt(testbed.network)

@@ -1,0 +1,133 @@
+"""A network swap: another network by difference, in an order in which no route ever leads to a link that is not there.
+
+what is new is built -> routes move over -> what is gone is removed
+          `----------------`--> what goes wrong up to here is undone
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from testbed.emulation.network.difference import Difference
+from testbed.emulation.network.routing import Routes
+from testbed.emulation.network.wiring import access_state
+from testbed.emulation.shaping.access import limit_rate
+from testbed.link import link_ends, link_name
+from testbed.spec.topology import Lan, Topology
+
+if TYPE_CHECKING:
+    from testbed.emulation.network.network import Network
+
+#: Called with the names of the new links when they are there and nothing passes them yet.
+BeforeRoutes = Callable[[set[str]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkSwap:
+    """What a swap did to the links. `seconds` from its begin until all of it was in force."""
+
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
+    changed: tuple[str, ...]
+    seconds: float
+
+
+def pairs_of(topology: Topology) -> set[frozenset[str]]:
+    """The two sites of each physical pair of links."""
+    return {frozenset(link_ends(name)) for name in topology.links}
+
+
+class SwapTransaction:
+    """One swap of a network to another topology. `pids` maps the workers that are new or get another container."""
+
+    def __init__(self, network: Network, topology: Topology, pids: Mapping[str, int]) -> None:
+        self._network = network
+        self._old = network.topology
+        self._new = topology
+        self._pids = pids
+        self._difference = Difference.between(self._old, topology)
+        network.addressing.know(topology.sites, pairs_of(topology))
+        changed = self._difference.workers.changed if pids else ()
+        self._pids_before = {name: network.container(name).pid for name in changed}
+
+    def make(self, before_routes: BeforeRoutes) -> NetworkSwap:
+        """Carry it out. Raises what went wrong; up to when the routes have moved, everything is as it was then."""
+        began = time.monotonic()
+        links = self._difference.links
+        try:
+            self.build()
+            before_routes(set(links.added))
+            self.move_routes()
+        except Exception:
+            self.undo()
+            raise
+        self.remove()
+        return NetworkSwap(links.added, links.removed, links.changed, seconds=time.monotonic() - began)
+
+    # Step by step: of a network that is split, every host is to have taken one before any takes the next. -----------
+
+    def build(self) -> None:
+        """Make what the new network has more; take workers over to other containers."""
+        network = self._network
+        for site in self._difference.sites.added:
+            network.add_site(site)
+        network.leave(name for name in self._difference.workers.changed if name in self._pids)
+        if self._difference.lan:
+            self._change_lan(self._new.lan)
+        network.add(self._new, self._missing(self._new, self._pids), pairs_of(self._new) - pairs_of(self._old))
+
+    def move_routes(self) -> None:
+        """Have the links that stay be as the new network has them, and packets take its ways."""
+        network, changed = self._network, self._network.share.own(self._difference.links.changed)
+        network.links_in_force.configure(self._new.links[name] for name in changed)
+        network.topology = self._new
+        network.set_routes(Routes.over(self._new, network.links_in_force.down))
+
+    def remove(self) -> None:
+        """Take away what the old network had more."""
+        network = self._network
+        for pair in pairs_of(self._old) - pairs_of(self._new):
+            network.remove_pair(pair)
+        network.leave(self._difference.workers.removed)
+        for site in filter(network.share.has, self._difference.sites.removed):
+            network.delHost(network.router(site))
+
+    def undo(self) -> None:
+        """Take back what was done before `remove`.
+
+        Changes that were asked of links that the swap changed are forgotten.
+        """
+        network, difference = self._network, self._difference
+        added = [name for name in difference.workers.added if name in network.nameToNode]
+        network.leave([*added, *(name for name in self._pids_before if name in network.nameToNode)])
+        network.topology = self._old
+        changed = network.share.own(difference.links.changed)
+        network.links_in_force.configure(self._old.links[name] for name in changed)
+        if difference.lan:
+            self._change_lan(self._old.lan)
+        network.add(self._old, self._missing(self._old, self._pids_before))
+        network.routes = Routes({})  # some may have moved: all are set again
+        network.set_routes(Routes.over(self._old, network.links_in_force.down))
+        for pair in pairs_of(self._new) - pairs_of(self._old):
+            network.remove_pair(pair)
+        for site in difference.sites.added:
+            if f"{site}-r" in network.nameToNode:
+                network.delHost(network.router(site))
+
+    def _missing(self, topology: Topology, pids: Mapping[str, int]) -> dict[str, int]:
+        """The topology's workers that are not on the network. KeyError for one that `pids` says nothing of."""
+        there, share = self._network.nameToNode, self._network.share
+        missing = (worker.name for worker in topology.workers if worker.name not in there and share.has(worker.site))
+        return {name: pids[name] for name in missing}
+
+    def _change_lan(self, lan: Lan) -> None:
+        """Another LAN under workers that are there."""
+        network = self._network
+        workers = [worker for worker in self._old.workers if worker.name in network.nameToNode]
+        network.shaper.apply({link_name(worker.site, worker.name): access_state(lan) for worker in workers})
+        for worker in workers:
+            host = network.container(worker.name)
+            host.netlink.apply(limit_rate(host.interface_index("eth0"), lan.rate))

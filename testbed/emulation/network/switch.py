@@ -1,0 +1,224 @@
+"""A site's switch: a device named `lan` in the router's namespace, and ports that reach nothing but it.
+
+    worker a --- w0 [ lan: the router's address ] w1 --- worker b
+
+A port does not pass anything to another port. What one worker sends another of its site goes to the router, which
+answers for all (a private VLAN), and comes back shaped like the rest.
+
+Three switches do this. `openvswitch` is Open vSwitch with the kernel's datapath, `openvswitch-user` with its own, for
+kernels without the module; `bridge` is Linux's. An Open vSwitch here has nothing to do with one that runs system-wide:
+each site has its own daemons, in the router's network namespace, whose kernel datapaths are apart from the host's, and
+in a mount namespace of their own, whose /run is theirs alone. So there is nothing of them in the file system, they
+carry the network's label, and they end with the process that started them.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import ClassVar
+
+from testbed.emulation.errors import EmulationError
+from testbed.emulation.network import device
+from testbed.emulation.network.namespace import Namespace, inside
+from testbed.emulation.network.netlink import Netlink
+from testbed.spec.topology import SwitchChoice, SwitchName
+
+#: The router's device.
+DEVICE = "lan"
+
+#: Debian's package of Open vSwitch, and the programs of it that are used.
+PACKAGE = "openvswitch-switch"
+PROGRAMS = ("ovs-dpctl", "ovs-vsctl", "ovs-vswitchd", "ovsdb-server", "ovsdb-tool")
+
+#: What one switch daemon may take to do as it is told: 0.2 s here, some seconds on a host that is busy.
+ANSWER_DEADLINE_S = 30
+
+#: A database of its own for a switch daemon. Whoever wants to talk to it enters the same two namespaces, where every
+#: tool finds it in its usual place: `nsenter -t PID --net --mount ovs-vsctl show`.
+_DATABASE = """
+set -e
+mount -t tmpfs tmpfs /run
+mount -t tmpfs tmpfs /tmp
+mkdir /run/openvswitch
+cd /run/openvswitch
+ovsdb-tool create conf.db /usr/share/openvswitch/vswitch.ovsschema
+echo ready
+exec ovsdb-server conf.db --remote=punix:db.sock --unixctl=database.ctl --no-chdir -vconsole:emer -vsyslog:off
+"""
+
+
+class SwitchError(EmulationError):
+    """A switch cannot be made here. The text says what to do about it."""
+
+
+class Switch(ABC):
+    """One site's switch, from its making to `close`. `offload`: workers' frames may leave checksums to the device."""
+
+    offload: ClassVar[bool] = True
+
+    @abstractmethod
+    def __init__(self, netns: Path, netlink: Netlink, mac: str) -> None:
+        """Make the router's device, with this MAC address, in a namespace. `netlink` is a socket in there."""
+
+    @abstractmethod
+    def plug(self, interface: str) -> None:
+        """Make an interface of the router's namespace a port. It is still to be shaped and brought up."""
+
+    @abstractmethod
+    def unplug(self, interface: str) -> None:
+        """Forget a port, whose interface may have gone."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of it. A second time does nothing."""
+
+
+class Bridge(Switch):
+    """A Linux bridge with isolated ports."""
+
+    def __init__(self, netns: Path, netlink: Netlink, mac: str) -> None:
+        self._netlink = netlink
+        netlink.apply(device.bridge(DEVICE, mac))
+        self._index = netlink.index(DEVICE)
+
+    def plug(self, interface: str) -> None:
+        port = self._netlink.index(interface)
+        self._netlink.apply(device.plugged(port, self._index), device.isolated(port))
+
+    def unplug(self, interface: str) -> None:
+        """A bridge forgets a port with its interface."""
+
+    def close(self) -> None:
+        """It goes with the namespace."""
+
+
+class OpenVSwitch(Switch):
+    """An Open vSwitch with its own two daemons, the kernel moving the packets."""
+
+    datapath: ClassVar[str] = "system"
+
+    def __init__(self, netns: Path, netlink: Netlink, mac: str) -> None:
+        """Raises SwitchError when the daemons do not come up."""
+        self._daemons: list[subprocess.Popen[bytes]] = []
+        try:
+            self._start(["nsenter", f"--net={netns}", "unshare", "--mount", "sh", "-c", _DATABASE])
+            self._wait_for_database()
+            self._tell("--retry", "--no-wait", "init")
+            self._start([*self._inside, "ovs-vswitchd", "--no-chdir", "-vconsole:emer", "-vsyslog:off"])
+            settings = ("datapath_type=" + self.datapath, "fail_mode=standalone", f'other_config:hwaddr="{mac}"')
+            self._tell("add-br", DEVICE, "--", "set", "bridge", DEVICE, *settings)
+            # A port's queueing disciplines the daemon would take for its own, and remove ours, but for this.
+            self._hands_off = self._tell("create", "qos", "type=linux-noop")
+        except BaseException:
+            self.close()
+            raise
+
+    def plug(self, interface: str) -> None:
+        # A protected port passes nothing to another one.
+        properties = ("protected=true", f"qos={self._hands_off}")
+        self._tell("add-port", DEVICE, interface, "--", "set", "port", interface, *properties)
+
+    def unplug(self, interface: str) -> None:
+        self._tell("--if-exists", "del-port", DEVICE, interface)
+
+    def close(self) -> None:
+        for daemon in reversed(self._daemons):
+            daemon.kill()
+            daemon.communicate()
+        self._daemons.clear()
+
+    @property
+    def _inside(self) -> list[str]:
+        """What brings a program to the daemons."""
+        return ["nsenter", f"--target={self._daemons[0].pid}", "--net", "--mount"]
+
+    def _start(self, command: Sequence[str]) -> None:
+        """A daemon that the kernel ends together with this process; it stays the child that it was started as."""
+        self._daemons.append(
+            subprocess.Popen(
+                ["setpriv", "--pdeathsig", "KILL", *command],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C in the terminal is for us alone
+            )
+        )
+
+    def _wait_for_database(self) -> None:
+        """Until it is in its own mount namespace: before, a tool sent there would find the host's Open vSwitch."""
+        said = self._daemons[0].stdout
+        assert said is not None
+        word = said.readline()
+        if word != b"ready\n":
+            raise SwitchError(f"Open vSwitch's database does not start: {(word + said.read()).decode().strip()}")
+
+    def _tell(self, *words: str) -> str:
+        """What `ovs-vsctl` answers when all is done as told."""
+        command = [*self._inside, "ovs-vsctl", f"--timeout={ANSWER_DEADLINE_S}", *words]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            raise SwitchError(
+                f"Open vSwitch: `ovs-vsctl {' '.join(words)}` failed: {done.stderr.strip()}. "
+                "Write `switch: bridge` in the topology to do without."
+            )
+        return done.stdout.strip()
+
+
+class UserspaceOpenVSwitch(OpenVSwitch):
+    """An Open vSwitch whose daemon moves the packets itself.
+
+    It passes on what a device left undone as it is, so a worker's frames must be whole when they leave it: with
+    checksums still to be filled in, every TCP connection hangs (while ping works).
+    """
+
+    datapath: ClassVar[str] = "netdev"
+    offload: ClassVar[bool] = False
+
+
+SWITCHES: dict[SwitchName, type[Switch]] = {
+    "openvswitch": OpenVSwitch,
+    "bridge": Bridge,
+    "openvswitch-user": UserspaceOpenVSwitch,
+}
+
+
+def available_switches() -> dict[SwitchName, str | None]:
+    """Each switch, and None if it works here, else why not and what to do. Order: what `auto` takes first, first."""
+    return {name: _complaint(name) for name in SWITCHES}
+
+
+def choose_switch(choice: SwitchChoice) -> SwitchName:
+    """The switch for a topology's choice. Raises SwitchError when what is named does not work here."""
+    if choice == "auto":
+        return next(name for name in SWITCHES if _complaint(name) is None)
+    complaint = _complaint(choice)
+    if complaint is not None:
+        raise SwitchError(f"`switch: {choice}` does not work here: {complaint}; or write `switch: bridge`.")
+    return choice
+
+
+def missing_programs() -> list[str]:
+    """The programs of Open vSwitch that are not on this machine."""
+    return [program for program in PROGRAMS if shutil.which(program) is None]
+
+
+def _complaint(name: SwitchName) -> str | None:
+    if name == "bridge":
+        return None
+    if missing := missing_programs():
+        return f"there is no {', '.join(missing)}; apt-get install {PACKAGE}"
+    if name == "openvswitch-user":
+        return None if Path("/dev/net/tun").exists() else "there is no /dev/net/tun; modprobe tun"
+    # In a scratch namespace, which takes the datapath along. The kernel loads the module for it.
+    with closing(Namespace()) as scratch:
+        command = ["ovs-dpctl", "add-dp", "trial"]
+        trial = inside(scratch.path, lambda: subprocess.run(command, capture_output=True, text=True))
+    if trial.returncode == 0:
+        return None
+    remedy = "modprobe openvswitch, or use a kernel with CONFIG_OPENVSWITCH"
+    return f"the kernel makes no datapath ({trial.stderr.strip().splitlines()[-1]}); {remedy}"

@@ -1,0 +1,79 @@
+"""Starting the process that keeps a network up, and following what it says until the network is up."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import IO, Any
+
+from testbed.api.entry import PAGE, Door, show_in_browser
+from testbed.emulation import label
+from testbed.emulation.containers.fleet import ProgramContainers
+from testbed.emulation.testbed import Backend, Step
+
+
+class NotUp(RuntimeError):
+    """The network is not up, and nothing of it is left; `code` is the exit code that says whose fault it was."""
+
+    def __init__(self, text: str, code: int) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+def bring_up(
+    name: str, topology: Path, backend: Backend, containers: ProgramContainers, step: Step, door: Door | None = None
+) -> str:
+    """Bring a network up in the background, with such containers, and its API on a port of this machine where there is
+    a `door`; returns when all of it is, with what to say of the page. NotUp when it does not come up.
+
+    Interrupted meanwhile, it has everything taken away first.
+    """
+    with tempfile.TemporaryFile("w+", errors="replace") as complaints:
+        owner = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "testbed.emulation.standing.owner"),
+                *("--name", name, "--backend", backend, "--containers", containers.to_json(), str(topology)),
+                *(() if door is None else ("--port", str(door.port))),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            # Not ours: what it starts keeps that open, and whoever waits for the end of our output would wait for it.
+            stderr=complaints,
+            # Started from within another network's host, it must not end together with that network.
+            env={name: value for name, value in os.environ.items() if name != label.ENVIRONMENT},
+            text=True,
+            start_new_session=True,  # it outlives this terminal, and Ctrl-C in it
+        )
+        assert owner.stdout is not None
+        try:
+            with owner.stdout as words:
+                _follow(words, step)
+        except EOFError:
+            complaints.seek(0)
+            text = f"the network's owner ended with status {owner.wait()} before it was up:\n{complaints.read()}"
+            raise NotUp(text.rstrip(), 1) from None
+        except BaseException:
+            owner.terminate()
+            owner.wait()
+            raise
+    return show_in_browser(label.state_folder(name) / PAGE, door) if door else ""
+
+
+def _follow(words: IO[str], step: Step) -> None:
+    while "up" not in (word := _next(words)):
+        with step(word["step"]):
+            _next(words)  # that it is done
+
+
+def _next(words: IO[str]) -> dict[str, Any]:
+    line = words.readline()
+    if not line:
+        raise EOFError
+    word: dict[str, Any] = json.loads(line)
+    if "failed" in word:
+        raise NotUp(word["failed"], word["code"])
+    return word

@@ -1,0 +1,75 @@
+"""What people ask of a testbed, checked before anything is done, and what goes wrong then, in words."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from docker.errors import DockerException
+
+from testbed.api.models import LinkPatch
+from testbed.api.problem import FAILED, MISSING, NOT_HERE, STALE, WRONG, ApiProblem
+from testbed.emulation.errors import EmulationError
+from testbed.emulation.links.links import Asked
+from testbed.emulation.standing.status import tag_of
+from testbed.emulation.testbed import Testbed
+from testbed.link import link_ends
+from testbed.spec.errors import SpecError
+from testbed.spec.event import LinkChange
+from testbed.spec.load import validate
+
+log = logging.getLogger(__name__)
+
+#: What of a patch is a value of the link's.
+VALUES = {"rate", "delay", "jitter", "loss"}
+
+
+def changes_of(patches: Mapping[str, LinkPatch], asked: Mapping[str, Asked]) -> list[LinkChange]:
+    """The changes of values that patches ask for, once everything is right with all of them. ApiProblem, SpecError."""
+    changes = []
+    for name, patch in patches.items():
+        if name not in asked:
+            raise ApiProblem(MISSING, f"no link {name} is up; there are {', '.join(sorted(asked))}")
+        if patch.tag is not None and patch.tag != (tag := tag_of(asked[name])):
+            raise ApiProblem(STALE, f"{name} was changed since: its tag is {tag}, {patch.tag} no more; read it again")
+        values = patch.model_dump(include=VALUES, exclude_unset=True)
+        change = validate(LinkChange, {"link": name, **values}, Path(name))
+        if values:
+            changes.append(change)
+    return changes
+
+
+def pairs_of(patches: Mapping[str, LinkPatch]) -> list[tuple[str, str, bool]]:
+    """The physical pairs that patches take down or up: the two sites, and whether it is up."""
+    return [(*link_ends(name), patch.up) for name, patch in patches.items() if patch.up is not None]
+
+
+def hold(testbed: Testbed, paused: bool) -> None:
+    """Hold the replay of traces, or let it go on. ApiProblem where a trace is one of single packets' moments."""
+    links = testbed.network.topology.links.values()
+    if any(link.trace is not None and link.trace.opportunities is not None for link in links):
+        raise ApiProblem(NOT_HERE, "a trace of packet deliveries can't be held: the shaping core goes by its own clock")
+    if paused:
+        testbed.replay.pause()
+    else:
+        testbed.replay.resume(links)
+
+
+@contextmanager
+def in_words() -> Iterator[None]:
+    """What goes wrong inside, as an ApiProblem: whoever asks for what fails must not take the network down for
+    others."""
+    try:
+        yield
+    except ApiProblem:
+        raise
+    except (SpecError, KeyError) as error:
+        raise ApiProblem(WRONG, str(error.args[0])) from error
+    except (EmulationError, DockerException) as error:
+        log.exception("a request failed")
+        raise ApiProblem(FAILED, str(error)) from error
+    except Exception as error:
+        log.exception("a request failed")
+        raise ApiProblem(FAILED, f"{type(error).__name__}: {error}; the network may be half changed") from error

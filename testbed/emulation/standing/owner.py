@@ -1,0 +1,117 @@
+"""The process that keeps a network up: `python -m testbed.emulation.standing.owner --name N … TOPOLOGY`.
+
+It belongs to no terminal. While it builds, it says on its standard output how far it is, a JSON object a line:
+`{"step": title}`, `{"done": title}`, and at last `{"up": name}`, or `{"failed": text, "code": exit code}` when nothing
+is left of what it had begun. If nobody reads that any more, it takes everything away. From then on it answers requests,
+until SIGTERM, over the API's socket; what it has to say goes to `owner.log` in the network's state folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, get_args
+
+from testbed.api.entry import write_entry
+from testbed.api.server import PortTaken
+from testbed.emulation.containers.fleet import ProgramContainers
+from testbed.emulation.errors import EmulationError
+from testbed.emulation.interrupt import Interrupted, interruptible
+from testbed.emulation.standing.answering import answering
+from testbed.emulation.testbed import Backend
+from testbed.spec.errors import SpecError
+
+DONE, FAILED, BAD_INPUT, CANNOT = 0, 1, 2, 3
+
+LOG = "owner.log"
+
+log = logging.getLogger(__name__)
+
+
+class Teller:
+    """Says how far it is on what was the standard output, which no child inherits: the shaping core would keep
+    whoever reads it waiting for the end.
+    """
+
+    def __init__(self) -> None:
+        self._words = os.fdopen(os.dup(1), "w")
+        os.dup2(2, 1)
+
+    def tell(self, word: dict[str, Any]) -> None:
+        """BrokenPipeError when nobody reads it any more."""
+        print(json.dumps(word), file=self._words, flush=True)
+
+    @contextmanager
+    def step(self, title: str) -> Iterator[None]:
+        """Tell of a step and of its end."""
+        self.tell({"step": title})
+        yield
+        self.tell({"done": title})
+
+    def fail(self, code: int, text: str) -> int:
+        """Tell of the failure, if anyone still listens; the exit code."""
+        log.error("%s", text)
+        with suppress(BrokenPipeError):
+            self.tell({"failed": text, "code": code})
+        return code
+
+    def close(self, path: Path) -> None:
+        """There is no more to tell: from here on it is the log's."""
+        self._words.close()
+        with path.open("ab") as file:
+            for number in (1, 2):
+                os.dup2(file.fileno(), number)
+
+
+def main() -> int:
+    """Keep a network up until a signal; the exit code."""
+    prog = "python -m testbed.emulation.standing.owner"
+    parser = argparse.ArgumentParser(prog=prog, description="Keeps a network up.")
+    parser.add_argument("--name", required=True)
+    parser.add_argument("--backend", choices=get_args(Backend), default="auto")
+    parser.add_argument("--containers", type=ProgramContainers.from_json, default=ProgramContainers())
+    parser.add_argument("--port", type=int, help="the API on this port of 127.0.0.1 as well; 0 is any")
+    parser.add_argument("topology", type=Path)
+    args = parser.parse_args()
+    teller = Teller()
+    try:
+        with interruptible():
+            _own(args, teller)
+    except (SpecError, FileExistsError) as error:
+        return teller.fail(BAD_INPUT, str(error))
+    except (EmulationError, PortTaken) as error:
+        return teller.fail(CANNOT, str(error))
+    except BrokenPipeError:
+        return FAILED  # whoever asked for the network has gone
+    except Exception:
+        return teller.fail(FAILED, traceback.format_exc())
+    except Interrupted:
+        return DONE
+    return DONE
+
+
+def _own(args: argparse.Namespace, teller: Teller) -> None:
+    with answering(
+        args.topology, name=args.name, backend=args.backend, workers=args.containers, step=teller.step, port=args.port
+    ) as (testbed, server):
+        logging.basicConfig(
+            filename=testbed.folder / LOG, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
+        )
+        log.info("%s is up as %s", args.topology, args.name)
+        if server.port is not None:
+            write_entry(testbed.folder, server.port, server.token)
+        teller.tell({"up": args.name})
+        teller.close(testbed.folder / LOG)
+        threading.Event().wait()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

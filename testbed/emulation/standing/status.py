@@ -1,0 +1,175 @@
+"""A testbed in figures, as the API has them: hosts with addresses, links with the state in force and their counters.
+
+Any thread may ask, also while the network is swapped: what is not there any more, or not yet, is left out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from testbed.api.models import NetworkStatus
+from testbed.emulation.links.links import Asked
+from testbed.emulation.network.network import Network
+from testbed.emulation.network.node import NamespaceNode
+from testbed.emulation.shaping import LinkCounters
+from testbed.emulation.testbed import Testbed
+from testbed.link import LinkState, link_ends
+from testbed.spec.topology import Topology
+
+#: How many of a link's last replay ticks the lateness is of: a minute at 100 ms. A network may stay up for weeks.
+LAST_TICKS = 600
+
+#: So many hexadecimal digits of a hash tell what was asked of a link apart from what was asked of it before.
+TAG_DIGITS = 16
+
+
+def overview(testbed: Testbed, kind: str) -> dict[str, Any]:
+    """What runs, in short. Times in seconds."""
+    network, replay, topology = testbed.network, testbed.replay, testbed.network.topology
+    return {
+        "kind": kind,
+        "name": testbed.name,
+        "topology": topology.name,
+        "file": str(topology.file),
+        "backend": network.shaper.name,
+        "switch": network.switch,
+        "transport": network.transport.record(),
+        "pid": os.getpid(),
+        "failure": network.shaper.failure() or (str(replay.failure) if replay.failure else None),
+        "replay": {
+            "elapsed_s": round(replay.elapsed_s, 3),
+            "links": sum(link.trace is not None for link in topology.links.values()),
+            "late_ms_p99": None,
+            "paused": replay.paused,
+        },
+    }
+
+
+def sections(testbed: Testbed, kind: str) -> dict[str, dict[str, Any]]:
+    """What it is now, section by section of the API's state."""
+    network, topology = testbed.network, testbed.network.topology
+    counters, states, asked = network.shaper.counters(), network.links_in_force.states(), network.links_in_force.asked()
+    return {
+        "network": overview(testbed, kind),
+        "sites": _sites(topology),
+        "hosts": _hosts(network, topology),
+        "links": {name: _link(name, states[name], asked[name]) for name in states if name in asked},
+        "traffic": {name: _counts(counters[name]) for name in states if name in counters},
+    }
+
+
+def status(testbed: Testbed, kind: str) -> NetworkStatus:
+    """What runs, its hosts and its links."""
+    found = sections(testbed, kind)
+    found["network"]["replay"]["late_ms_p99"] = _p99_ms(testbed.network.links_in_force.lateness(LAST_TICKS))
+    return NetworkStatus(
+        **found["network"],
+        hosts=found["hosts"],
+        links={
+            name: found["links"][name] | found["traffic"][name] for name in found["links"].keys() & found["traffic"]
+        },
+    )
+
+
+def metrics(network: NetworkStatus, run: Mapping[str, Any] | None = None) -> bytes:
+    """Both as Prometheus reads them; `run` is its controller's status, empty before it has any."""
+    from testbed.telemetry.prometheus import metrics  # loaded where somebody asks, as all that answers is
+
+    return metrics(run or None, network.model_dump())
+
+
+def state_values(state: LinkState) -> dict[str, Any]:
+    """A state as JSON has it, its queue as the bytes that may wait at this rate and delay."""
+    return {
+        "rate_bps": state.rate_bps,
+        "delay_s": state.delay_s,
+        "jitter_s": state.jitter_s,
+        "loss": state.loss,
+        "bursts": asdict(state.bursts) if state.bursts else None,
+        "reorder": state.reorder,
+        "up": state.up,
+        "queue_bytes": state.queue_bytes,
+    }
+
+
+def tag_of(asked: Asked) -> str:
+    """What tells what was asked of a link apart from all else that may be; what traces do does not change it."""
+    value = [_declared(asked), asked.link.trace is not None, _changed(asked), asked.up]
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:TAG_DIGITS]
+
+
+def _link(name: str, state: LinkState, asked: Asked) -> dict[str, Any]:
+    source, target = link_ends(name)
+    return {
+        "source": source,
+        "target": target,
+        **state_values(state),
+        "replayed": asked.link.trace is not None,
+        "declared": _declared(asked),
+        "changed": _changed(asked),
+        "tag": tag_of(asked),
+    }
+
+
+def _declared(asked: Asked) -> dict[str, float | None]:
+    state = asked.link.state
+    return {"rate_bps": state.rate_bps, "delay_s": state.delay_s, "jitter_s": state.jitter_s, "loss": state.loss}
+
+
+def _changed(asked: Asked) -> dict[str, float | None]:
+    change = asked.change
+    if change is None:
+        return dict.fromkeys(("rate_bps", "delay_s", "jitter_s", "loss"))
+    return {"rate_bps": change.rate, "delay_s": change.delay, "jitter_s": change.jitter, "loss": change.loss}
+
+
+def _sites(topology: Topology) -> dict[str, dict[str, Any]]:
+    workers: dict[str, list[str]] = {name: [] for name in topology.sites}
+    for worker in topology.workers:
+        workers[worker.site].append(worker.name)
+    return {
+        name: {"label": site.label, "position": site.position and list(site.position), "workers": workers[name]}
+        for name, site in topology.sites.items()
+    }
+
+
+def _hosts(network: Network, topology: Topology) -> dict[str, dict[str, Any]]:
+    there: Mapping[str, NamespaceNode] = dict(network.nameToNode)
+    workers = {
+        worker.name: _host("worker", worker.site, network.address(worker), there[worker.name])
+        for worker in topology.workers
+        if worker.name in there
+    }
+    routers = {
+        f"{site}-r": _host("router", site, str(network.addressing.router(site).ip), there[f"{site}-r"])
+        for site in topology.sites
+        if f"{site}-r" in there
+    }
+    return workers | routers
+
+
+def _host(kind: str, site: str, address: str, node: NamespaceNode) -> dict[str, Any]:
+    """`pid` is what holds its namespace: of a worker, its container's first process; of a router, a thread of ours."""
+    held = {"pid": node.pid, "start_ticks": node.start_ticks, "running": node.held}
+    return {"kind": kind, "site": site, "address": address, **held}
+
+
+def _counts(counters: LinkCounters) -> dict[str, int]:
+    return {
+        "packets": counters.packets,
+        "bytes": counters.bytes,
+        "dropped_queue": counters.dropped_queue,
+        "dropped_loss": counters.dropped_loss,
+        "backlog_bytes": counters.backlog_bytes,
+    }
+
+
+def _p99_ms(lateness: Mapping[str, Iterable[float]]) -> float | None:
+    """Over all ticks of all links that are remembered; None where nothing is replayed."""
+    late = sorted(seconds for ticks in lateness.values() for seconds in ticks)
+    return round(late[int(0.99 * (len(late) - 1))] * 1e3, 3) if late else None

@@ -1,0 +1,200 @@
+"""The policy: the view's best grouping as a plan, with the reasons for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Any, Literal, get_args
+
+from testbed.plan import Group, Plan
+from testbed.planning.policies.cpn.codecs import LADDER, thinning, with_codecs
+from testbed.planning.policies.cpn.plan_cost import PlanCost, exchange_s
+from testbed.planning.policies.cpn.problem import Problem
+from testbed.planning.policies.cpn.schedule import PERIODS, Prices, schedule
+from testbed.planning.policies.cpn.search import Grouping, search
+from testbed.planning.policies.cpn.terms import Costs, Ring, Spatial, Terms
+from testbed.planning.policies.cpn.tour import bettered, nearest
+from testbed.planning.policies.cpn.trees import ring_within, trees_among
+from testbed.planning.policy import Policy, PolicyError, check_choice, check_switch, check_whole, register
+from testbed.planning.view import View
+
+#: `search`: by the heuristic. `sites`: a group is a site. `random`: as many groups as sites, of equal size.
+Groups = Literal["search", "sites", "random"]
+
+USUAL = Prices()
+
+#: At 1 a plan has no groups, and the next planning would not know them.
+LEAST_PERIOD = 2
+
+
+@register("cpn")
+@dataclass(frozen=True)
+class Cpn(Policy):
+    """Groups that reduce around a ring every round and among all at times: the CPN framework's hybrid hierarchy.
+
+    Each member is told how many local steps it takes to a round, by its computing power.
+
+    Our reading of JICN 2025 (10.64509/jicn.12.39), whose abstract names the inputs (computing power and telemetry)
+    and the aims (communication moved in time and in space), not the heuristic. `groups` says how members form them.
+    With `temporal`, each has a period and a phase of its own; else all exchange in one round, every so many. `spatial`
+    `leader`: one member, to which the others send, exchanges for its group along a tree; `spread`: along trees packed
+    into all links between the leaders; `sharded`: each of m members exchanges 1/m.
+
+    `overlap`: rounds go on beside the next one's steps. `codecs`: exchanges go through the codec of least cost, the
+    stronger the slower the links are.
+
+    `every`: local steps of the fastest member in a round; `step_s`: seconds of one at speed 1; `labels`: each
+    member's samples by label. `skew`, `stale` and `drift` are the cost's λ1, λ2, λ3 (`schedule`). `seed` is that of
+    the search, which takes 0.7 s for a dozen members, 5 s for 500, and less from the plan in force.
+    """
+
+    every: int = 8
+    step_s: float = 0.1
+    labels: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    groups: Groups = "search"
+    temporal: bool = True
+    spatial: Spatial = "leader"
+    overlap: bool = False
+    codecs: bool = False
+    skew: float = USUAL.skew
+    stale: float = USUAL.stale
+    drift: float = USUAL.drift
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_whole(self, "every", self.every, least=1)
+        check_choice(self, "groups", self.groups, get_args(Groups))
+        check_choice(self, "spatial", self.spatial, get_args(Spatial))
+        for switch in ("temporal", "overlap", "codecs"):
+            check_switch(self, switch, getattr(self, switch))
+        for option in ("skew", "stale", "drift"):
+            if not getattr(self, option) >= 0:
+                raise PolicyError(f"cpn: {option} {getattr(self, option)!r} must be a number, at least 0")
+        if not self.step_s > 0:
+            raise PolicyError(f"cpn: step_s {self.step_s!r} must be the seconds of a step, above 0")
+        check_whole(self, "seed", self.seed, least=0)
+
+    def plan(self, view: View) -> Plan:
+        return self._best(view, ())
+
+    def replan(self, view: View, last: Plan) -> Plan:
+        """From the grouping in force, by what changes gain: the search from nothing would take its time again."""
+        if last.policy != self.name or last.members != view.names:
+            return self.plan(view)
+        number = {name: i for i, name in enumerate(view.names)}
+        groups = last.groups or (last.whole,)
+        return self._best(view, [tuple(number[name] for name in group.members) for group in groups])
+
+    def _best(self, view: View, begin: Sequence[Ring]) -> Plan:
+        """The plan of the groups that are asked for. The search goes by estimates of exchanges, since trees are not
+        known while groups still form: what it finds is compared with the sites, each a group, plan with plan."""
+        problem = self._problem(view)
+        if self.groups != "search":
+            return self._planned(view, problem, self._grouping(view, problem, self.groups))
+        found = search(problem, self._prices, self.temporal, self.spatial, self.seed, begin)
+        plans = [self._planned(view, problem, found)]
+        if len(view.sites()) > 1:
+            with suppress(PolicyError):  # a site's members may not reach each other
+                plans.append(self._planned(view, problem, self._grouping(view, problem, "sites")))
+        return min(plans, key=lambda plan: self._compared(view, problem, plan))
+
+    def _compared(self, view: View, problem: Problem, plan: Plan) -> float:
+        """J of a plan, or where groups have periods of their own, of its groups: no plan says how those exchange."""
+        if not self.temporal:
+            return self.cost(view, plan)
+        return schedule(self._terms(problem, plan), self._prices, self.temporal).cost
+
+    @property
+    def measure(self) -> Callable[[View, Plan], float]:
+        return self.cost
+
+    def cost(self, view: View, plan: Plan) -> float:
+        """J of a plan at its period, through its codec: seconds per local step (`plan_cost`)."""
+        through = thinning(plan)
+        costs = PlanCost(self._terms(self._problem(view, plan.steps), plan), self._prices)
+        return costs.per_step(plan.period, exchange_s(plan, view, through), through)
+
+    def explain(self, view: View, plan: Plan) -> dict[str, Any]:
+        """The cost J of the plan's groups, term by term, and that of the plan."""
+        problem = self._problem(view)
+        groups = self._terms(problem, plan)
+        when = schedule(groups, self._prices, self.temporal)
+        return {
+            "cost_s_per_step": when.cost,
+            "plan_s_per_step": self.cost(view, plan),
+            "slowest_s_per_step": max(when.step_s),
+            "factor": {"skew": when.skew, "stale": when.stale, "drift": when.drift},
+            "groups": [
+                {
+                    "members": [problem.names[i] for i in group.ring],
+                    "leaders": [problem.names[i] for i in group.leaders],
+                    "steps": {problem.names[i]: int(problem.steps[i]) for i in group.ring},
+                    "period": period,
+                    "phase": phase,
+                    "s_per_step": step_s,
+                    "compute_s": group.compute_s,
+                    "ring_s": group.ring_s,
+                    "rtt_s": group.rtt_s,
+                    "transfer_s": group.transfer_s,
+                    "skew_bits": group.skew,
+                    "stale_rounds": group.stale,
+                }
+                for group, period, phase, step_s in zip(groups, when.periods, when.phases, when.step_s, strict=True)
+            ],
+        }
+
+    @property
+    def _prices(self) -> Prices:
+        return Prices(self.skew, self.stale, self.drift, self.overlap)
+
+    def _terms(self, problem: Problem, plan: Plan) -> list[Terms]:
+        """What a plan's groups cost."""
+        number = {name: i for i, name in enumerate(problem.names)}
+        costs = Costs(problem, self.spatial)
+        groups = plan.groups or (plan.whole,)
+        return [costs.of(tuple(number[name] for name in group.members)) for group in groups]
+
+    def _problem(self, view: View, steps: Mapping[str, int] | None = None) -> Problem:
+        if self.labels and set(self.labels) != set(view.names):
+            odd = sorted(set(self.labels) ^ set(view.names))
+            raise PolicyError(f"cpn: labels must be those of every member and nobody else; it is about {odd}")
+        if len({len(counts) for counts in self.labels.values()}) > 1:
+            raise PolicyError("cpn: labels must have as many counts for each member, one a label")
+        return Problem.of(view, self.step_s, self.every, self.labels, steps)
+
+    def _grouping(self, view: View, problem: Problem, rule: Groups) -> Grouping:
+        """The groups of a rule that looks at no costs."""
+        costs = Costs(problem, self.spatial)
+        rings = [bettered(problem, nearest(problem, members)) for members in self._given(view, rule)]
+        terms = tuple(costs.of(ring) for ring in rings)
+        return Grouping(terms, schedule(terms, self._prices, self.temporal))
+
+    def _given(self, view: View, rule: Groups) -> list[Ring]:
+        number = {name: i for i, name in enumerate(view.names)}
+        sites = [tuple(number[name] for name in members) for members in view.sites().values()]
+        if rule == "sites":
+            return sites
+        order = Random(self.seed).sample(range(len(number)), len(number))
+        return [tuple(order[k :: len(sites)]) for k in range(len(sites))]
+
+    def _planned(self, view: View, problem: Problem, grouping: Grouping) -> Plan:
+        names = problem.names
+        rings = [tuple(names[i] for i in group.ring) for group in grouping.groups]
+        steps = {name: int(count) for name, count in zip(names, problem.steps, strict=True)}
+        if len(rings) == 1:
+            return replace(self._plan(view, ring_within(view, rings[0])), steps=steps)
+        trees = trees_among(view, self.spatial, rings, [names[group.leaders[0]] for group in grouping.groups])
+        groups = tuple(Group(ring, tuple(ring_within(view, ring))) for ring in rings)
+        plan = self._plan(view, trees, groups=groups, period=LEAST_PERIOD)
+        plan_cost = PlanCost(grouping.groups, self._prices)
+        costs = {
+            (period, rung): plan_cost.per_step(period, seconds, rung)
+            for rung in (LADDER if self.codecs else LADDER[:1])
+            for seconds in [exchange_s(plan, view, rung)]
+            for period in PERIODS.tolist()
+            if period >= LEAST_PERIOD
+        }
+        period, through = min(costs, key=lambda choice: costs[choice])
+        return with_codecs(replace(plan, period=period, steps=steps), view, through)

@@ -1,0 +1,161 @@
+"""What one group costs by itself: computing, reducing inside, exchanging with the rest, and how odd its labels are.
+
+    T = max h_i·step_i + 2(m − 1)·(max RTT/2 + M/(m·min c))          a round: local steps, then the ring
+    E = RTT + M/c_up + M/c_down                                     an exchange, over the leader or in shards
+
+The roots that hold the rest's model are not known while groups still form. So an exchange's rates are the harmonic
+means, and its round trip the longest, over all members outside at other sites (over all outside where there are none):
+what sending a slice to each of them would take. A group's costs thus depend on its own members alone, and a move
+changes those of two groups.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from testbed.planning.policies.cpn.problem import Floats, Ints, Problem
+
+#: `leader`: one member exchanges for its group. `spread`: it does so over the paths to all other sites at once, a part
+#: of the model over each. `sharded`: each of m members exchanges an m-th of the model.
+Spatial = Literal["leader", "spread", "sharded"]
+
+#: Members in the order of their ring.
+Ring = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """A group's costs in seconds. `steps` is the weighted mean h̄ of its members' local steps in a round.
+
+    `transfer_s` is both directions' bytes, without waiting for other groups; they leave over `sites`. `skew` is the
+    Jensen–Shannon divergence between its labels and all members', in bits: 0 where they are alike.
+    """
+
+    ring: Ring
+    leaders: tuple[int, ...]
+    sites: frozenset[int]
+    compute_s: float
+    ring_s: float
+    rtt_s: float
+    transfer_s: float
+    steps: float
+    skew: float
+
+    @property
+    def round_s(self) -> float:
+        """Seconds of a round inside the group: T."""
+        return self.compute_s + self.ring_s
+
+    @property
+    def exchange_s(self) -> float:
+        """Seconds of an exchange that meets no other: E."""
+        return self.rtt_s + self.transfer_s
+
+    @property
+    def stale(self) -> float:
+        """How many of its rounds pass while the group's exchange is under way."""
+        return self.exchange_s / self.round_s
+
+
+class Costs:
+    """The terms of any group of a problem; remembers what it was asked."""
+
+    def __init__(self, problem: Problem, spatial: Spatial = "leader") -> None:
+        self.problem = problem
+        self._spatial = spatial
+        self._known: dict[Ring, Terms] = {}
+        both = np.isfinite(problem.s_per_byte) & np.isfinite(problem.s_per_byte.T)
+        self._linked = both & ~np.eye(len(problem), dtype=bool)
+        self._away = self._linked & (problem.sites[:, None] != problem.sites)
+        self._compute_s = problem.steps * problem.step_s
+        self._mix = _shares(problem.labels.sum(axis=0))
+
+    def of(self, ring: Ring) -> Terms:
+        """The terms of the group with this ring. O(m² + n)."""
+        known = self._known.get(ring)
+        if known is None:
+            known = self._known[ring] = self._terms(ring)
+        return known
+
+    def _terms(self, ring: Ring) -> Terms:
+        problem = self.problem
+        group = np.array(ring)
+        weights = problem.weights[group]
+        leaders, rtt_s, transfer_s = self._exchange(group)
+        return Terms(
+            ring=ring,
+            leaders=leaders,
+            sites=frozenset(problem.sites[list(leaders)].tolist()),
+            compute_s=float(self._compute_s[group].max()),
+            ring_s=ring_seconds(problem, ring),
+            rtt_s=rtt_s,
+            transfer_s=transfer_s,
+            steps=float(weights @ problem.steps[group] / weights.sum()),
+            skew=_divergence(_shares(problem.labels[group].sum(axis=0)), self._mix),
+        )
+
+    def _exchange(self, group: Ints) -> tuple[tuple[int, ...], float, float]:
+        """The members that exchange for a group, the longest round trip, and the seconds of the bytes."""
+        if len(group) == len(self.problem):
+            return (int(group[0]),), 0.0, 0.0
+        linked = self._linked[group]
+        linked[:, group] = False
+        away = linked & self._away[group]
+        counted = away if away.any() else linked
+        up = _mean(self.problem.s_per_byte[group], counted)
+        down = _mean(self.problem.s_per_byte[:, group].T, counted)
+        if self._spatial != "sharded":
+            first = int(np.maximum(up, down).argmin())  # the largest min(c_up, c_down)
+            chosen = group[first : first + 1]
+            ways = len(np.unique(self.problem.sites[counted[first]])) if self._spatial == "spread" else 1
+            seconds = self.problem.model_bytes / max(ways, 1) * float(up[first] + down[first])
+        else:
+            chosen = group
+            # Members of one site share its links: what one gains in bytes the site loses.
+            sites = self.problem.sites[group]
+            together = (sites[:, None] == sites).sum(axis=1)
+            seconds = self.problem.model_bytes / len(group) * float(((up + down) * together).max())
+        speaks = np.isin(group, chosen)
+        rtt_s = self.problem.rtt_s[group][linked & speaks[:, None]]
+        return tuple(map(int, chosen)), float(rtt_s.max(initial=0.0)), seconds
+
+
+def ring_seconds(problem: Problem, ring: Ring) -> float:
+    """Seconds of an all-reduce of the model around a ring: 2(m − 1) steps of 1/m, each as slow as the slowest edge."""
+    if len(ring) == 1:
+        return 0.0
+    here, there = ring_edges(ring)
+    hop_s = problem.rtt_s[here, there].max() / 2
+    return 2 * (len(ring) - 1) * float(hop_s + problem.model_bytes / len(ring) * problem.s_per_byte[here, there].max())
+
+
+def ring_edges(ring: Ring) -> tuple[Ints, Ints]:
+    """The ring's edges: senders, receivers."""
+    return np.array(ring), np.array((*ring[1:], ring[0]))
+
+
+def _mean(costs: Floats, counted: NDArray[np.bool_]) -> Floats:
+    """Each row's mean over what is counted; infinite where nothing is."""
+    count = counted.sum(axis=1)
+    total = np.where(counted, costs, 0.0).sum(axis=1)
+    return np.where(count > 0, total / np.maximum(count, 1), np.inf)
+
+
+def _shares(counts: Floats) -> Floats:
+    total = counts.sum()
+    return counts / total if total else counts
+
+
+def _divergence(p: Floats, q: Floats) -> float:
+    """The Jensen–Shannon divergence of two distributions in bits: from 0, the same, to 1, nothing in common."""
+    middle = (p + q) / 2
+
+    def towards(one: Floats) -> float:
+        held = one > 0
+        return float((one[held] * np.log2(one[held] / middle[held])).sum())
+
+    return max((towards(p) + towards(q)) / 2, 0.0)

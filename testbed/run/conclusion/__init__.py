@@ -1,0 +1,1 @@
+"""What a run came to: its summary, bounds and verdict, made of its records."""

@@ -1,0 +1,206 @@
+"""From a run's records and outcome to its summary, with the bound and the verdict."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+from testbed.planning.bound import MOST_BOUNDED
+from testbed.run.conclusion import drift, iterations, summary
+from testbed.run.conclusion.bounds import bounds_of, lower_bound, provable
+from testbed.run.conclusion.passed import excess
+from testbed.run.conclusion.stretches import stretches
+from testbed.run.conclusion.summary import RoundFigures
+from testbed.run.conclusion.verdict import Evidence, LinkEvidence, Verdict, judge
+from testbed.run.directory import RunDirectory
+from testbed.run.training import Outcome
+from testbed.spec.experiment import Experiment
+
+log = logging.getLogger(__name__)
+
+#: What a verdict on a run says nothing of where a program of somebody else's trains.
+NOT_JUDGED = ("the workers' compute, since a command declares none", "what was trained, since it is not ours")
+
+
+def conclude(experiment: Experiment, directory: RunDirectory, outcome: Outcome) -> dict[str, Any]:
+    """Write `summary.json` and return it."""
+    reports = directory.read("rounds.jsonl")
+    traffic = directory.read("traffic.jsonl")
+    members = len(experiment.topology.workers)
+    rounds = summary.rounds_of(reports, summary.fewest(members, outcome.status["passages"]))
+    began = outcome.training_started_s
+    identical = _identical(directory)
+    states = directory.read("links.jsonl")
+    events = [{**event, "at_s": event["at_s"] - began} for event in directory.read("events.jsonl")]
+    evidence = replace(
+        _evidence(experiment, outcome, reports, traffic, states, rounds, identical), by_hand=_by_hand(events)
+    )
+    verdict = judge(evidence)
+    sync = experiment.spec.sync
+    centred = sync.scheme.exchange == "all-reduce"
+    bounded = members <= MOST_BOUNDED
+    bounds = bounds_of(experiment, states, outcome.network_swaps, rounds) if centred and bounded else {}
+    ratios = [r.seconds / bounds[r.number] for r in rounds if bounds.get(r.number)]
+    proven = bounded and provable(experiment, directory) and not outcome.status["passages"]
+    seconds = [r.seconds for r in rounds]
+    value: dict[str, Any] = {
+        **_verdict(verdict),
+        "training": {
+            "rounds": len(rounds),
+            "final_loss": summary.last_metric(reports, "loss"),
+            "final_accuracy": summary.last_metric(reports, "accuracy"),
+            "wall_seconds": outcome.training_ended_s - began,
+            "identical_parameters": identical if sync.scheme.alike else None,
+        },
+        "sync": {
+            "policy": sync.policy if sync.scheme.planned else None,
+            "strategy": sync.strategy,
+            "seconds_per_round": {"p50": summary.percentile(seconds, 50), "p95": summary.percentile(seconds, 95)},
+            "wan_bytes": summary.wan_bytes(traffic, began),
+            **lower_bound(experiment, states, outcome.network_swaps, stretches(rounds, reports) if proven else ()),
+            "bound_seconds": median(bounds.values()) if bounds else None,
+            "ratio_to_bound": median(ratios) if ratios else None,
+            "drift": drift.summary(drift.merges(reports, lambda _: _sites(experiment))),
+        },
+        "swaps": _swaps(outcome, rounds),
+        "events": [event for event in events if event["kind"] != "swap"],
+        "links": {name: _link(link) for name, link in evidence.links.items()},
+    }
+    if not centred:
+        final = directory.read_whole("final.json") or {}
+        value["training"] |= iterations.training(final, reports)
+        value["sync"] |= iterations.sync(final, reports, experiment.spec.own_train.batch)
+    if experiment.spec.program is not None:
+        value["training"]["identical_parameters"] = None
+        value["sync"] |= {"policy": None, "strategy": None}
+        value["not_judged"] = list(NOT_JUDGED)
+    directory.use_reserve()
+    directory.write("summary.json", value)
+    return value
+
+
+def _sites(experiment: Experiment) -> dict[str, list[str]]:
+    topology = experiment.topology
+    return {site: [its.name for its in topology.workers if its.site == site] for site in topology.sites}
+
+
+def failed(directory: RunDirectory, reason: str) -> None:
+    """Write the summary of a run that did not come to its end: the contract's fields, without figures.
+
+    One that came to its end keeps its own, whatever happened afterwards. Where nothing can be written, the log says so:
+    what ended the run is on its way to who called.
+    """
+    if (directory.path / "summary.json").exists():
+        return
+    value = {
+        **_verdict(Verdict("suspect", (reason,))),
+        "training": dict.fromkeys(("rounds", "final_loss", "final_accuracy", "wall_seconds")),
+        "sync": {
+            **dict.fromkeys(("policy", "strategy", "wan_bytes")),
+            **dict.fromkeys(("lower_bound_seconds", "ratio_to_lower_bound", "bound_seconds", "ratio_to_bound")),
+            "seconds_per_round": {"p50": None, "p95": None},
+        },
+        "swaps": [],
+        "events": [],
+        "links": {},
+    }
+    try:
+        directory.use_reserve()
+        directory.write("summary.json", value)
+    except OSError as error:
+        log.error("no summary: %s", error)
+
+
+def _verdict(verdict: Verdict) -> dict[str, Any]:
+    return {"verdict": verdict.verdict, "reasons": list(verdict.reasons)}
+
+
+def _identical(directory: RunDirectory) -> bool | None:
+    final = directory.read_whole("final.json")
+    return None if final is None or final["identical"] is None else bool(final["identical"])
+
+
+def _evidence(
+    experiment: Experiment,
+    outcome: Outcome,
+    reports: Sequence[Mapping[str, Any]],
+    traffic: Sequence[Mapping[str, Any]],
+    states: Sequence[Mapping[str, Any]],
+    rounds: Sequence[RoundFigures],
+    identical: bool | None,
+) -> Evidence:
+    traced = {
+        link.name
+        for topology in (experiment.topology, *experiment.networks.values())
+        for link in topology.links.values()
+        if link.trace
+    }
+    passed = excess(traffic, states)
+    links = {}
+    for name, measured in sorted(outcome.fidelity.items()):
+        rates = [] if measured.rate_error is None else [(measured.rate_error, measured.rate_resolution)]
+        rates += [(outcome.rate_errors[name], 0.0)] if name in outcome.rate_errors else []
+        rates += [(passed[name], 0.0)] if name in passed else []
+        worst = max(rates, key=lambda rate: abs(rate[0]) - rate[1], default=(None, 0.0))
+        late = outcome.lateness.get(name)
+        links[name] = LinkEvidence(
+            rate_error=worst[0],
+            rtt_error_s=measured.rtt_error_s,
+            replay_late_p99_s=summary.percentile(late, 99) if late else None,
+            traced=name in traced,
+            rate_resolution=worst[1],
+            unshaped_bytes=sum(sample["unshaped_bytes"].get(name, 0) for sample in traffic),
+        )
+    declared = {w.name: experiment.spec.compute.step_seconds(w) for w in experiment.topology.workers}
+    return Evidence(
+        backend=outcome.backend,
+        links=links,
+        cpu=[sample["cpu"] for sample in traffic],
+        overruns=[1 + r["late_s"] / declared[r["member"]] for r in reports if declared[r["member"]] > 0],
+        lost_updates=sum(r.lost for r in rounds),
+        duplicated_updates=sum(r.duplicated for r in rounds),
+        identical_parameters=identical,
+        missed_events=outcome.missed_events,
+        alike=experiment.spec.program is None and experiment.spec.sync.scheme.alike,
+        hosts=outcome.host_reasons,
+    )
+
+
+def _by_hand(events: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What people did, each in words."""
+    return [
+        f"{event['kind']} {event['target']} at {event['at_s']:.0f} s" for event in events if event.get("by") == "hand"
+    ]
+
+
+def _link(link: LinkEvidence) -> dict[str, float | None]:
+    def scaled(value: float | None, factor: float) -> float | None:
+        return None if value is None else value * factor
+
+    return {
+        "rate_error_pct": scaled(link.rate_error, 100),
+        "rtt_error_ms": scaled(link.rtt_error_s, 1e3),
+        "replay_late_ms_p99": scaled(link.replay_late_p99_s, 1e3),
+    }
+
+
+def _swaps(outcome: Outcome, rounds: Sequence[RoundFigures]) -> list[dict[str, Any]]:
+    """Plan swaps and network swaps in the order they were asked for; times from the begin of training."""
+    swaps = [
+        {**swap, "kind": "plan", "pause_ms": summary.pause_at(rounds, swap["active_round"])}
+        for swap in outcome.status["swaps"]
+        if swap["active_s"] is not None
+    ]
+    for swap in outcome.network_swaps:
+        lost, duplicated = summary.updates_around(rounds, swap["requested_s"], swap["active_s"])
+        pause = summary.pause_around(rounds, swap["requested_s"], swap["active_s"])
+        figures = {"pause_ms": pause, "lost_updates": lost, "duplicated_updates": duplicated, "epoch": None}
+        swaps.append({**swap, **figures})
+    for swap in swaps:
+        for moment in ("requested_s", "held_s", "active_s"):
+            if swap.get(moment) is not None:
+                swap[moment] -= outcome.training_started_s
+    return sorted(swaps, key=lambda swap: swap["requested_s"])

@@ -1,0 +1,1 @@
+"""What ends a run that can't go on, or would never end."""

@@ -1,0 +1,1 @@
+"""Experiments and launches whose training is a command of somebody else's."""

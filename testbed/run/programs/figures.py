@@ -1,0 +1,42 @@
+"""What the programs of an experiment leave: the figures that they say of themselves, and their files."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from testbed.emulation.network.node import ContainerHost
+from testbed.emulation.process import ProcessIdentity
+from testbed.launch.out import take_out
+from testbed.run.directory import RunDirectory
+from testbed.telemetry.curves import EVENTS, Figures, figures_in, figures_of
+
+#: The figures that programs gave of themselves.
+CURVES = "curves.jsonl"
+
+
+class ProgramFigures:
+    """Kept in a run's directory."""
+
+    def __init__(self, directory: RunDirectory) -> None:
+        self._directory = directory
+
+    def hear(self, program: str, line: str) -> None:
+        """A program has printed a line, which may have figures."""
+        if (figures := figures_in(line)) is not None:
+            self._keep(program, figures)
+
+    def take(self, worker: str, node: ContainerHost) -> None:
+        """What a worker's programs left in OUT, and the figures in it."""
+        target = self._directory.path / "out" / worker
+        if node.start_ticks is not None:
+            take_out(ProcessIdentity(node.pid, node.start_ticks), target)
+        for file in sorted(target.rglob(EVENTS)):
+            for figures in figures_of(file):
+                self._keep(worker, figures)
+
+    def _keep(self, name: str, figures: Figures) -> None:
+        at_s = time.time() if figures.at_s is None else figures.at_s
+        record: Mapping[str, Any] = {"at_s": at_s, "program": name, "step": figures.step, "values": figures.values}
+        self._directory.append(CURVES, record)

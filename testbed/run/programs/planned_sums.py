@@ -1,0 +1,117 @@
+"""The controller of programs that train by the backend `wan`, or by a scheme: their large sums go by its plans.
+
+It is a run's own, started beside them. What it writes is in the folder `wan` or `scheme` of their directory.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from testbed.controller.client import AdminError
+from testbed.controller.server.member_server import SOCKET
+from testbed.controller.spec import ControllerSpec, PlanningSpec
+from testbed.emulation.label import state_folder
+from testbed.emulation.network.routing import Routes
+from testbed.launch.errors import BadCommand
+from testbed.launch.ranks import Rank
+from testbed.link import LinkState
+from testbed.protocol import Job
+from testbed.run.service import ADDRESS, ControllerProcess
+from testbed.run.view import declared_states, view_of
+from testbed.spec.topology import Topology
+
+#: What DistributedDataParallel has in a bucket, unless it is told otherwise: plans are made for sums of such a size.
+BUCKET_BYTES = 25 * 1024 * 1024
+#: How many sums there will be is the programs' affair.
+ENDLESS = 1_000_000_000
+POLICY = "auto"
+
+#: What there was nothing to do for where no process came.
+IDLE = {"wan": "had a large sum", "scheme": "stepped a torch optimizer"}
+
+
+class PlannedSums:
+    """A context manager: the controller is there while inside. Its members are the workers of `ranks`, each with one
+    process, on a network whose links have these states (None: as declared); its sockets are in the network's `folder`.
+    `variables` say what processes do by it, TESTBED_BACKEND or TESTBED_SCHEME.
+
+    `outcome`, for a summary, says once it is over who joined, how many rounds there were, and the swaps of plans.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        states: Mapping[str, LinkState] | None,
+        ranks: Sequence[Rank],
+        folder: Path,
+        directory: Path,
+        variables: Mapping[str, str],
+    ) -> None:
+        members = tuple(rank.worker for rank in ranks)
+        states = declared_states(topology) if states is None else states
+        whole = view_of(topology, Routes.over(topology), states, BUCKET_BYTES, time.time(), "measured")
+        view = whole.among(members)
+        self._spec = ControllerSpec(
+            members=view.names,
+            secret=secrets.token_hex(32),
+            jobs={name: Job(ENDLESS) for name in view.names},
+            planning=PlanningSpec(view=view, policy=POLICY),
+        )
+        self._folder = folder
+        self.name = "wan" if "TESTBED_BACKEND" in variables else "scheme"
+        self._variables = variables
+        self._out = directory / self.name
+        self._stack = ExitStack()
+        self.outcome: dict[str, Any] = {"state": "not started", "joined": []}
+
+    @classmethod
+    def standing(
+        cls, status: Mapping[str, Any], ranks: Sequence[Rank], directory: Path, variables: Mapping[str, str]
+    ) -> PlannedSums:
+        """On a network with this status, as it is now."""
+        states = {name: LinkState(at["rate_bps"], at["delay_s"], up=at["up"]) for name, at in status["links"].items()}
+        topology, folder = Topology.load(Path(status["file"])), state_folder(status["name"])
+        return cls(topology, states, ranks, folder, directory, variables)
+
+    def __enter__(self) -> PlannedSums:
+        with ExitStack() as stack:
+            lock = stack.enter_context((self._folder / "wan.lock").open("wb"))
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise BadCommand(
+                    "another launch on this network has the controller's sockets\n"
+                    "    write instead: the same without --backend or --scheme, or wait for its end"
+                ) from None
+            (self._out / "logs").mkdir(parents=True)
+            stack.callback((self._folder / "controller.json").unlink, missing_ok=True)  # its secret is in there
+            self._controller = stack.enter_context(ControllerProcess(self._spec, self._folder, self._out))
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(AdminError):  # it may be what has ended
+            status = self._controller.admin.status()
+            self.outcome = {name: status[name] for name in ("state", "failure", "joined", "round", "epoch", "swaps")}
+        self._stack.close()
+
+    def told(self, rank: Rank, on_host: bool = False) -> Rank:
+        """A process that is told of the controller: where it is, in a container or on this machine, and its name."""
+        address = f"unix:{self._folder / 'control' / rank.worker / SOCKET}" if on_host else ADDRESS
+        own = {**self._variables, "TESTBED_CONTROLLER": address, "TESTBED_MEMBER": rank.worker}
+        return replace(rank, environment=rank.environment | own)
+
+    @property
+    def idle(self) -> str:
+        """What is to be said where the programs had nothing to do with it; empty where they had."""
+        if self.outcome["joined"]:
+            return ""
+        why = f"none {IDLE[self.name]}, or its image is without this package"
+        return f"{self.name}: no process came to the controller: {why}"

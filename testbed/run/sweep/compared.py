@@ -1,0 +1,76 @@
+"""Runs of one experiment at several points, and the figures of each point."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from testbed.run.execute import Executed
+from testbed.run.sweep.planned_run import PlannedRun, Point
+
+#: Where the figures of a comparison stand in a run's summary.
+FIGURES = {
+    "seconds_per_round_p50": ("sync", "seconds_per_round", "p50"),
+    "ratio_to_lower_bound": ("sync", "ratio_to_lower_bound"),
+    "ratio_to_bound": ("sync", "ratio_to_bound"),
+    "final_accuracy": ("training", "final_accuracy"),
+    "wall_seconds": ("training", "wall_seconds"),
+    "wan_bytes": ("sync", "wan_bytes"),
+}
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Those of the planned runs that were made, by their keys."""
+
+    planned: Sequence[PlannedRun]
+    made: Mapping[str, Executed]
+
+    @property
+    def finished(self) -> bool:
+        """Whether every planned run came to its end."""
+        return all(run.key in self.made and self.made[run.key].finished for run in self.planned)
+
+    @property
+    def trusted(self) -> bool:
+        """Whether the verdict of every run that was made is `trusted`."""
+        return all(run.verdict == "trusted" for run in self.made.values())
+
+    @property
+    def points(self) -> list[Point]:
+        """The points, each once, in their order."""
+        return list({id(run.point): run.point for run in self.planned}.values())
+
+    def at(self, point: Point) -> list[Executed]:
+        """The runs that were made at a point, in their order."""
+        return [self.made[run.key] for run in self.planned if run.point is point and run.key in self.made]
+
+    def figures(self, point: Point) -> dict[str, Any]:
+        """Medians over a point's finished runs, each with what it was in every run under `spread`."""
+        runs = self.at(point)
+        each = [figures_of(run) for run in runs if run.finished]
+        spread = {name: [figures[name] for figures in each] for name in FIGURES}
+        medians = {name: _median(values) for name, values in spread.items()}
+        verdicts = [run.verdict if run.finished else "failed" for run in runs]
+        return {**medians, "verdicts": verdicts, "spread": spread, "runs": [str(run.directory) for run in runs]}
+
+
+def figures_of(run: Executed) -> dict[str, float | None]:
+    """The figures of a run that came to its end."""
+    summary = json.loads((run.directory / "summary.json").read_text(encoding="utf-8"))
+    return {name: _at(summary, path) for name, path in FIGURES.items()}
+
+
+def _median(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
+
+
+def _at(summary: Mapping[str, Any], path: Sequence[str]) -> float | None:
+    value: Any = summary
+    for name in path:
+        value = value[name]
+    return None if value is None else float(value)

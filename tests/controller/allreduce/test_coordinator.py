@@ -1,0 +1,387 @@
+"""The coordinator of members that reduce in rounds, told events and asked for actions: nothing is sent or started."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from testbed.controller.actions import Action, Actions, After, Background, Fail, Tell, TellAll
+from testbed.controller.allreduce.coordinator import AllReduceCoordinator
+from testbed.controller.contradiction import Contradiction
+from testbed.controller.spec import Elasticity
+from testbed.plan import Plan
+from testbed.planning import make_policy
+from testbed.protocol import (
+    Abort,
+    Arrived,
+    Confirm,
+    ControlMessage,
+    Goodbye,
+    Held,
+    Hello,
+    Holding,
+    PeerSample,
+    Prepare,
+    Reconfigure,
+    Rejoin,
+    Report,
+    Stop,
+    Train,
+    Welcome,
+)
+from testbed.telemetry.store import finite, read_records
+from tests.controller.runs import mesh, spec_of
+
+pytestmark = pytest.mark.unit
+
+VIEW = mesh()
+NAMES = VIEW.names
+LOST = "b-w0"
+OTHERS = tuple(name for name in NAMES if name != LOST)
+ROSTER = dict.fromkeys(NAMES, ("10.0.0.1", 1))
+
+
+class Told:
+    """A coordinator, what it had sent, and what it asked to be called back for. Work is done at once, in order."""
+
+    def __init__(self, out: Path, elastic: bool = True, begins: bool = True) -> None:
+        spec = spec_of(VIEW, elastic=Elasticity(quorum=3) if elastic else None, period_s=3600.0)
+        assert spec.planning is not None
+        self.coordinator = AllReduceCoordinator(spec, spec.planning, out)
+        self.sent: list[tuple[str, ControlMessage]] = []
+        self.timers: list[Callable[[], Actions]] = []
+        self.failure = ""
+        self.coordinator.start()
+        if begins:
+            self.do(self.coordinator.begin({name: hello(name) for name in NAMES}))
+
+    @property
+    def plan(self) -> Plan:
+        return self.coordinator.group.plans.plan
+
+    def do(self, actions: Iterable[Action]) -> None:
+        waiting = deque([*actions, *self.coordinator.proceed()])
+        while waiting:
+            match action := waiting.popleft():
+                case Tell(member, message):
+                    self.sent.append((member, message))
+                case TellAll(message):
+                    self.sent += [(name, message) for name in NAMES]
+                case After():
+                    self.timers.append(action.then)
+                case Background():
+                    waiting += [*action.then(action.work()), *self.coordinator.proceed()]
+                case Fail(reason):
+                    self.failure = self.failure or reason
+
+    def hear(self, message: ControlMessage) -> None:
+        self.do(self.coordinator.receive(message))
+
+    def take(self, kind: type[ControlMessage]) -> dict[str, Any]:
+        """The messages of a kind since it was last asked for any, by member."""
+        sent, self.sent = self.sent, []
+        return {member: message for member, message in sent if isinstance(message, kind)}
+
+    def go_round(self, number: int, epoch: int, names: Iterable[str] = NAMES) -> None:
+        for name in names:
+            self.hear(Report(name, number, epoch, 10.0 * number, 10.0 * number + 1, 0.1, 0.0, 0, 0, 0, 0))
+
+    def force(self, server: str) -> None:
+        self.coordinator.force(make_policy("star", {"server": server}))
+        self.do(())
+
+    def lose(self, name: str) -> None:
+        self.do(self.coordinator.receive(Goodbye(name, 0, error="out of memory")))
+
+    def kinds(self) -> list[tuple[str, str]]:
+        return [(event.kind, event.member) for event in self.coordinator.events]
+
+
+@pytest.fixture
+def told(tmp_path: Path) -> Iterator[Told]:
+    made = Told(tmp_path)
+    yield made
+    made.coordinator.close()
+
+
+def hello(name: str) -> Hello:
+    return Hello(name, ("10.0.0.1", 4000))
+
+
+def holding(name: str, epoch: int) -> Holding:
+    return Holding(name, epoch, round=1, over=True)
+
+
+def test_members_begin_under_the_first_plan(told: Told) -> None:
+    welcomes = told.take(Welcome)
+    assert welcomes.keys() == set(NAMES)
+    assert all(welcome.plan == told.plan.to_json() for welcome in welcomes.values())
+    assert told.coordinator.running and not told.coordinator.over
+
+
+def test_a_plan_is_prepared_held_confirmed_and_in_force_with_the_first_round_under_it(told: Told) -> None:
+    told.go_round(1, epoch=0)
+    told.force("d-w0")
+    assert {Plan.from_json(its.plan).epoch for its in told.take(Prepare).values()} == {1}
+    for name in OTHERS:
+        told.hear(Held(name, 1))
+    assert told.take(Confirm) == {}
+    told.hear(Held(LOST, 1))
+    assert told.take(Confirm) == dict.fromkeys(NAMES, Confirm(1))
+    told.go_round(2, epoch=0)
+    assert told.plan.epoch == 0
+    told.go_round(3, epoch=1)
+    assert told.plan.epoch == 1 and told.plan.trees[0].root == "d-w0"
+
+
+def test_one_swap_at_a_time_and_a_refused_one_gives_way_to_the_next(told: Told, tmp_path: Path) -> None:
+    told.force("d-w0")
+    told.force("c-w0")
+    assert {Plan.from_json(its.plan).epoch for its in told.take(Prepare).values()} == {1}
+    told.hear(Held(LOST, 1, refusal="no connection"))
+    plans = [Plan.from_json(its.plan) for its in told.take(Prepare).values()]
+    assert {plan.epoch for plan in plans} == {2} and plans[0].trees[0].root == "c-w0"
+    reasons = [(its["reason"], its["epoch"]) for its in read_records(tmp_path / "decisions.jsonl")]
+    assert reasons == [("period", 0), ("forced", 1), ("dropped", None), ("forced", 2)]
+
+
+def test_what_nobody_says_to_hold_in_time_is_dropped(told: Told) -> None:
+    told.force("d-w0")
+    late = told.timers[-1]
+    told.do(late())
+    assert told.coordinator.group.plans.pending is None and told.coordinator.group.plans.swaps == []
+    told.do(late())  # of a swap that is over already
+
+
+def test_the_others_recover_from_a_loss_under_a_plan_without_the_member(told: Told, tmp_path: Path) -> None:
+    told.go_round(1, epoch=0)
+    told.force("d-w0")
+    told.sent.clear()
+    told.lose(LOST)
+    halts = {member: message for member, message in told.sent if isinstance(message, Abort)}
+    assert halts.keys() == set(OTHERS)
+    [epoch] = {halt.epoch for halt in halts.values()}
+    assert told.take(Stop)[LOST].again
+    assert told.coordinator.group.plans.pending is None  # the swap under way was dropped with it
+    for name in OTHERS:
+        assert told.take(Reconfigure) == {}
+        told.hear(holding(name, epoch))
+    resumes = told.take(Reconfigure)
+    assert resumes.keys() == set(OTHERS)
+    plan = Plan.from_json(resumes["a-w0"].plan)
+    assert plan.members == OTHERS and plan.epoch == epoch == told.plan.epoch
+    assert json.loads((tmp_path / f"plans/{epoch:04d}.json").read_text()) == plan.to_json()
+    assert told.kinds() == [("left", LOST)]
+    told.go_round(2, epoch, OTHERS)
+    assert [done.number for done in told.coordinator.group.rounds.complete] == [1, 2]
+
+
+def test_a_round_that_lacked_only_the_lost_member_is_over_with_the_loss(told: Told) -> None:
+    told.go_round(1, 0, OTHERS)
+    assert told.coordinator.group.rounds.complete == []
+    told.lose(LOST)
+    assert [done.number for done in told.coordinator.group.rounds.complete] == [1]
+    assert told.coordinator.events[0].round == 1
+
+
+def test_a_member_that_comes_takes_part_from_the_first_round_under_its_plan(told: Told) -> None:
+    told.lose(LOST)
+    [epoch] = {halt.epoch for halt in told.take(Abort).values()}
+    told.do(told.coordinator.comes(hello(LOST)))
+    assert told.take(Welcome) == {}  # the others are being reconfigured: it waits for that
+    for name in OTHERS:
+        told.hear(holding(name, epoch))
+    assert told.take(Welcome).keys() == {LOST}
+    [swap] = [swap for swap in told.coordinator.group.plans.swaps if swap.joins]
+    for name in OTHERS:
+        told.hear(Held(name, swap.plan.epoch))
+    assert told.coordinator.present == frozenset(OTHERS)
+    told.go_round(2, swap.plan.epoch)
+    assert told.coordinator.present == frozenset(NAMES) and told.plan == swap.plan
+    assert told.kinds() == [("left", LOST), ("came", LOST)]
+
+
+def test_a_comer_that_goes_before_it_was_admitted_leaves_others_that_may_have_agreed_on_it(told: Told) -> None:
+    told.lose(LOST)
+    for name in OTHERS:
+        told.hear(holding(name, told.coordinator.group.plans.newest))
+    told.do(told.coordinator.comes(hello(LOST)))
+    assert told.take(Prepare).keys() == set(OTHERS)
+    told.do(told.coordinator.died(LOST, "killed"))
+    halts = told.take(Abort)
+    assert halts.keys() == set(OTHERS) and LOST in halts["a-w0"].why
+
+
+def test_fewer_members_than_the_quorum_end_the_run(told: Told) -> None:
+    told.lose("a-w0")
+    told.lose("a-w1")
+    assert told.failure == ""
+    told.lose("b-w0")
+    assert told.failure == "b-w0 is gone: out of memory; 2 members are left, and the quorum is 3"
+
+
+def test_members_that_are_all_lost_at_once_end_the_run_as_failed(told: Told) -> None:
+    told.do(told.coordinator._lose(dict.fromkeys(NAMES, "it did not renew its lease for 5 s")))
+    assert told.failure.endswith("0 members are left, and the quorum is 3")
+    assert not told.coordinator.over
+
+
+def test_a_loss_among_members_that_are_done_but_for_that_one_needs_no_recovery(told: Told) -> None:
+    for name in OTHERS:
+        told.hear(Goodbye(name, 1, "d1635"))
+    told.take(Stop)
+    told.lose(LOST)
+    assert told.coordinator.over and told.take(Abort) == {} and told.kinds() == [("left", LOST)]
+    assert list(told.coordinator.finish()) == [TellAll(Stop("done"))]
+
+
+def test_where_members_may_not_go_a_death_ends_the_run(tmp_path: Path) -> None:
+    told = Told(tmp_path, elastic=False)
+    assert told.timers == []  # nobody has a lease
+    told.do(told.coordinator.died(LOST, "its connection ended"))
+    assert told.failure == f"{LOST}: its connection ended"
+    told.coordinator.close()
+
+
+MOMENTS = st.floats(0, 1e11)
+FIGURES = st.none() | st.floats(allow_nan=False, allow_infinity=False)
+TRAINS = st.builds(Train, st.floats(1e-3, 1e11), st.floats(1e-7, 1e6), *[st.integers(1, 2**53)] * 3)
+ARRIVALS = st.dictionaries(st.sampled_from(NAMES), st.lists(TRAINS, max_size=3).map(tuple), max_size=3)
+SAMPLES = st.builds(
+    PeerSample, st.sampled_from(NAMES), st.integers(0, 2**53), *[st.floats(0, 1e9)] * 2, st.integers(0, 2**53)
+)
+
+
+def reports_of(name: str, number: int) -> st.SearchStrategy[Report]:
+    return st.builds(
+        Report,
+        *(st.just(name), st.just(number), st.integers(0, 1), MOMENTS, MOMENTS, *[st.floats(0, 1e9)] * 2),
+        *[st.integers(0, 2**53)] * 4,
+        peers=st.lists(SAMPLES, max_size=2).map(tuple),
+        metrics=st.dictionaries(st.sampled_from(["loss", "samples_per_s"]), FIGURES),
+        arrivals=ARRIVALS,
+    )
+
+
+@settings(max_examples=25, derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.data())
+def test_whatever_members_report_within_bounds_breaks_nothing(tmp_path: Path, data: st.DataObject) -> None:
+    """Numbers that no network gives are taken or refused by the name of who said them: no other error comes of them."""
+    told = Told(tmp_path)
+    for number in (1, 2, 3):
+        for name in NAMES:
+            with suppress(Contradiction):
+                told.hear(Arrived(name, data.draw(ARRIVALS)))
+            with suppress(Contradiction):
+                told.hear(data.draw(reports_of(name, number)))
+    assert told.failure == ""
+    json.dumps(finite([told.coordinator.progress.status(), told.coordinator.progress.final()]), allow_nan=False)
+    told.coordinator.close()
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"epoch": 1}, "epoch 1, and the newest is 0"),
+        ({"waited": {"x": 1.0}}, "names 'x', which is no member"),
+        ({"arrivals": {"x": ()}}, "names 'x', which is no member"),
+        ({"peers": (PeerSample("x", 1, 1.0, 1.0, 0),)}, "names 'x', which is no member"),
+    ],
+)
+def test_a_report_that_contradicts_what_is_known_of_the_run(told: Told, changes: dict[str, Any], why: str) -> None:
+    with pytest.raises(Contradiction, match=why):
+        told.hear(replace(Report("a-w0", 1, 0, 10.0, 11.0, 0.1, 0.0, 0, 0, 0, 0), **changes))
+    told.go_round(1, 0)
+    assert told.coordinator.group.rounds.count == 1
+
+
+def test_who_returns_to_a_controller_that_never_left_knows_of_no_more_plans_than_that_has_made(told: Told) -> None:
+    told.force("d-w0")
+    plan, forged = told.plan, told.plan.with_epoch(1)
+    list(told.coordinator.came_back(hello("a-w0"), Rejoin("a-w0", forged.to_json(), ROSTER, 1, False, 1)))
+    assert told.plan is plan  # what is in force is known by the rounds that were reported
+    with pytest.raises(Contradiction, match="knows of epoch 2147483648, and the newest is 1"):
+        list(told.coordinator.came_back(hello("a-w0"), Rejoin("a-w0", forged.to_json(), ROSTER, 1, False, 2**31)))
+
+
+def test_who_says_that_it_is_in_a_round_that_is_long_over_is_contradicted(told: Told) -> None:
+    told.go_round(1, epoch=0)
+    told.go_round(2, epoch=0)
+    told.lose(LOST)
+    [epoch] = {halt.epoch for halt in told.take(Abort).values()}
+    with pytest.raises(Contradiction, match="in round 1, and round 2 was finished with its update"):
+        told.hear(Holding(OTHERS[0], epoch, 1, True))
+    for name in OTHERS:
+        told.hear(Holding(name, epoch, 2, True))
+    assert told.take(Reconfigure).keys() == set(OTHERS)
+
+
+def test_who_holds_a_part_of_another_tensor_than_the_others_is_lost(told: Told) -> None:
+    told.lose(LOST)
+    [epoch] = {halt.epoch for halt in told.take(Abort).values()}
+    odd, *others = OTHERS
+    for name in OTHERS:
+        told.hear(Holding(name, epoch, 1, False, 2**53 if name == odd else 100))
+    assert told.coordinator.present == set(others)
+    assert "round 1 of 9007199254740992 elements" in told.coordinator.events[-1].why
+    [epoch] = {halt.epoch for halt in told.take(Abort).values()}
+    for name in others:
+        told.hear(Holding(name, epoch, 1, False, 100))
+    assert told.take(Reconfigure).keys() == set(others)
+
+
+def test_one_that_does_not_say_where_it_stands_did_not_come_back(told: Told) -> None:
+    for rejoin, why in (
+        (Rejoin("a-w0", {}, {}, 1, False, 0), "plan version None"),
+        (Rejoin("a-w0", told.plan.to_json(), {}, 1, False, 0), "its roster has not"),
+        (Rejoin("a-w0", told.plan.to_json(), {"z": ("10.0.0.1", 1)}, 1, False, 0), "'z' is no member of this run"),
+        (Rejoin("a-w0", told.plan.with_epoch(9).to_json(), ROSTER, 1, False, 0), "epoch 9, and the newest is 0"),
+    ):
+        with pytest.raises(Contradiction, match=f"does not say where it stands: .*{why}"):
+            list(told.coordinator.came_back(hello("a-w0"), rejoin))
+
+
+def standing(name: str, plan: Plan, newest: int) -> tuple[Hello, Rejoin]:
+    """What a member says that was there before."""
+    return hello(name), Rejoin(name, plan.to_json(), ROSTER, 0, False, newest)
+
+
+def test_a_member_can_t_claim_an_epoch_that_was_never_handed_out(told: Told) -> None:
+    with pytest.raises(Contradiction, match="'a-w0' knows of epoch 2147483648, and the newest is 0"):
+        told.do(told.coordinator.came_back(*standing("a-w0", told.plan, 2**31)))
+    told.force("b-w0")
+    assert told.take(Prepare)["a-w0"].plan["epoch"] == 1
+
+
+def test_nobody_comes_back_to_a_run_that_has_not_begun_or_whose_members_do_not_come_back(tmp_path: Path) -> None:
+    for made in (Told(tmp_path / "new", begins=False), Told(tmp_path / "static", elastic=False)):
+        with pytest.raises(Contradiction, match="'a-w0' says where it stands in a run that it can't have been in"):
+            made.do(made.coordinator.came_back(*standing("a-w0", made.plan, 0)))
+        made.coordinator.close()
+
+
+def test_a_controller_that_is_started_anew_believes_no_epoch_but_those_before_it(tmp_path: Path) -> None:
+    first = Told(tmp_path)
+    first.lose(LOST)
+    first.coordinator.close()
+    again = Told(tmp_path, begins=False)
+    plan = first.plan
+    with pytest.raises(Contradiction, match="'a-w0' knows of epoch 2, and the newest is 1"):
+        again.do(again.coordinator.came_back(*standing("a-w0", plan, 2)))
+    stranger = Plan.from_json(json.loads(json.dumps(plan.to_json()).replace("c-w0", "x-w0")))
+    with pytest.raises(Contradiction, match="'x-w0' is no member of this run"):
+        again.do(again.coordinator.came_back(*standing("a-w0", stranger, 1)))
+    again.do(again.coordinator.came_back(*standing("a-w0", plan, 1)))
+    assert again.coordinator.running and again.plan == plan
+    again.lose("b-w0")
+    assert {abort.epoch for abort in again.take(Abort).values()} == {2}
+    again.coordinator.close()

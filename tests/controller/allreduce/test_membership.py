@@ -1,0 +1,174 @@
+"""Who takes part in an all-reduce group: what members are told when one is lost or comes. No sockets, no threads."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from testbed.controller.actions import Tell
+from testbed.controller.allreduce.membership import AllReduceMembership
+from testbed.controller.server.identity import Identities
+from testbed.controller.spec import Elasticity
+from testbed.plan import Plan, Tree
+from testbed.protocol import Abort, Hello, Holding, Job, Lost, Prepare, Reconfigure, Rejoin, Stop, Welcome
+
+pytestmark = pytest.mark.unit
+
+LEASE_S = 4.0
+ADDRESSES = {name: (f"10.0.0.{number}", 4000) for number, name in enumerate("abcd", 1)}
+
+
+def plan_of(members: str, epoch: int = 0) -> Plan:
+    """Everybody sends to the first."""
+    root, *others = members
+    ways = dict.fromkeys(others, root)
+    return Plan(epoch, tuple(members), (Tree(root, ways, ways),))
+
+
+def begun(members: str = "abc") -> AllReduceMembership:
+    membership = AllReduceMembership(Identities(members, "hush"), Elasticity(quorum=2, lease_s=LEASE_S))
+    membership.roster = dict(ADDRESSES)
+    membership.begin(0.0)
+    return membership
+
+
+def aborted(epoch: int = 5) -> AllReduceMembership:
+    """b is lost, and the others are to say what they hold."""
+    membership = begun()
+    list(membership.remove({"b": "killed"}))
+    list(membership.abort(epoch, "b is gone: killed", 10.0))
+    return membership
+
+
+def holding(member: str, epoch: int = 5) -> Holding:
+    return Holding(member, epoch, round=7, over=False, elements=10, final=((0, 5),))
+
+
+def test_a_member_whose_lease_ran_out_is_gone() -> None:
+    membership = begun()
+    for now in (2.0, 4.0):
+        membership.renewed("a", now)
+        membership.renewed("c", now)
+        assert membership.gone(now) == {}
+    assert membership.gone(4.5) == {"b": "it did not renew its lease for 4 s"}
+
+
+def test_a_member_that_hung_up_and_was_lost_by_a_peer_is_gone() -> None:
+    membership = begun()
+    membership.leases.hang_up("b")
+    assert membership.gone(0.1) == {}
+    membership.lost(Lost("a", "b", "connection reset", 0), 0.2)
+    assert membership.gone(0.3) == {"b": "a lost it: connection reset"}
+
+
+@pytest.mark.parametrize(("generation", "gone"), [(4, {}), (5, {"c": "a lost it: closed its connection"})])
+def test_who_went_on_before_a_peer_did_is_not_lost_by_it(generation: int, gone: dict[str, str]) -> None:
+    """c closes its connections of generation 4 when it is told to go on in 5, which a has yet to hear: of two, one that
+    has lost the other is enough to be believed."""
+    membership = aborted(epoch=5)
+    for member in "ac":
+        membership.holding(holding(member))
+    list(membership.reconfigure(plan_of("ac", epoch=5)))
+    membership.lost(Lost("a", "c", "closed its connection", generation), 10.1)
+    assert membership.gone(10.2) == gone
+
+
+def test_who_is_lost_is_told_so_and_the_others_are_to_let_nothing_become_final() -> None:
+    membership = begun()
+    assert list(membership.remove({"b": "killed"})) == [
+        Tell("b", Stop("the others go on without this member: killed", again=True))
+    ]
+    assert membership.present == frozenset("ac")
+    assert list(membership.abort(5, "b is gone: killed", 10.0)) == [
+        Tell("a", Abort(5, "b is gone: killed")),
+        Tell("c", Abort(5, "b is gone: killed")),
+    ]
+
+
+def test_once_all_have_said_what_they_hold_they_go_on_with_that_under_the_next_plan() -> None:
+    membership = aborted()
+    assert not membership.holding(holding("a"))
+    assert not membership.holding(holding("b"))  # takes part no more
+    assert not membership.holding(holding("c", epoch=4))  # the answer to an earlier Abort
+    assert membership.holding(holding("c"))
+    plan = plan_of("ac", epoch=5)
+    roster = {name: ADDRESSES[name] for name in "ac"}
+    resume = Reconfigure(plan.to_json(), roster, (holding("a"), holding("c")))
+    assert list(membership.reconfigure(plan)) == [Tell("a", resume), Tell("c", resume)]
+    assert membership.reconfiguration is None
+
+
+def test_a_member_that_does_not_say_what_it_holds_within_a_lease_is_gone() -> None:
+    membership = aborted()
+    membership.holding(holding("a"))
+    for now in (12.0, 13.9):
+        membership.renewed("a", now)
+        membership.renewed("c", now)
+        assert membership.gone(now) == {}
+    assert membership.gone(14.0) == {"c": "it did not say what it holds"}
+
+
+def test_another_loss_begins_a_reconfiguration_anew() -> None:
+    membership = begun("abcd")
+    list(membership.remove({"b": "killed"}))
+    list(membership.abort(5, "b is gone", 10.0))
+    membership.holding(holding("a"))
+    list(membership.remove({"c": "killed too"}))
+    assert [tell.member for tell in membership.abort(6, "c is gone", 11.0) if isinstance(tell, Tell)] == ["a", "d"]
+    assert not membership.holding(holding("d"))  # of the first
+    assert not membership.holding(holding("d", epoch=6))
+    assert membership.holding(holding("a", epoch=6))
+
+
+def test_a_comer_begins_from_its_nearest_and_takes_part_once_the_plan_is_in_force() -> None:
+    membership = begun()
+    plan, job = plan_of("abcd", epoch=3), Job(10)
+    rates = {"a": 5e6, "b": 20e6, "c": 10e6}
+    first, *others = membership.prepare(plan, "d", job, rates, 1.0)
+    assert isinstance(first, Tell) and isinstance(first.message, Welcome)
+    assert first.member == "d" and first.message.source == "b" and first.message.lease_s == LEASE_S
+    assert others == [Tell(name, Prepare(plan.to_json(), ADDRESSES, "b")) for name in "abc"]
+    assert membership.present == frozenset("abc")
+    membership.admit("d")
+    assert membership.present == frozenset("abcd")
+    for name in "abc":
+        membership.renewed(name, 4.9)
+    assert membership.gone(5.0) == {}
+    assert membership.gone(5.1).keys() == {"d"}  # it has a lease since it was let in
+
+
+def hello(member: str) -> Hello:
+    return Hello(member, ADDRESSES[member], returns=True)
+
+
+def rejoin(member: str, aborted: bool = False) -> Rejoin:
+    return Rejoin(member, {}, {}, 1, aborted, 2)
+
+
+def test_who_comes_back_when_the_others_went_on_without_it_is_sent_away() -> None:
+    membership = aborted()
+    away = rejoin("b")
+    assert list(membership.came_back(hello("b"), away, 11.0)) == [
+        Tell("b", Stop("the others went on without this member", again=True))
+    ]
+    back = replace(away, member="c")
+    assert list(membership.came_back(hello("c"), back, 11.0)) == [Tell("c", Abort(5, "b is gone: killed"))]
+
+
+@pytest.mark.parametrize("halted", [True, False])
+def test_a_controller_that_was_started_anew_knows_once_all_are_back_whether_one_before_it_aborted(halted: bool) -> None:
+    membership = AllReduceMembership(Identities("abc", "hush"), Elasticity(quorum=2))
+    membership.recover(plan_of("ac", epoch=2), ADDRESSES)
+    membership.begin(0.0)
+    assert membership.present == frozenset("ac") and membership.roster == ADDRESSES
+    list(membership.came_back(hello("a"), rejoin("a", halted), 0.1))
+    assert not membership.orphaned
+    list(membership.came_back(hello("c"), rejoin("c"), 0.2))
+    assert membership.orphaned == halted
+
+
+def test_without_leases_nobody_is_gone() -> None:
+    membership = AllReduceMembership(Identities("abc", "hush"), None)
+    membership.lost(Lost("a", "b", "connection reset", 0), 0.0)
+    membership.leases.hang_up("b")
+    assert membership.gone(1e6) == {} and membership.quorum == 3

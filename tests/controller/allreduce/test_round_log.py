@@ -1,0 +1,79 @@
+"""What the controller keeps of rounds, and which reports it takes."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from testbed.controller.allreduce.round_log import KEPT_REPORTS, KEPT_ROUNDS, KEPT_TRAINS, MOST_AHEAD, RoundLog
+from testbed.controller.contradiction import Contradiction
+from testbed.protocol import MeanSlice, Report, Train
+
+pytestmark = pytest.mark.unit
+
+TRAIN = Train(1.0, 0.1, 65536)
+
+
+def report(member: str, number: int, **changes: object) -> Report:
+    return replace(Report(member, number, 0, number, number + 0.5, 0.1, 0.0, 10, 10, 1, 0), **changes)
+
+
+def book(*members: str) -> RoundLog:
+    return RoundLog(lambda _: frozenset(members))
+
+
+def test_of_complete_rounds_the_newest_are_kept_in_short_and_all_are_counted() -> None:
+    rounds = book("a")
+    for number in range(1, KEPT_ROUNDS + 51):
+        assert rounds.add(report("a", number, arrivals={"b": (TRAIN,) * 9})) is not None
+    assert [done.number for done in rounds.complete] == list(range(51, KEPT_ROUNDS + 51))
+    assert rounds.count == rounds.lost == rounds.under(0) == KEPT_ROUNDS + 50
+    assert len(rounds.whole_s(0, 0)) == KEPT_ROUNDS - 1
+    assert rounds.whole_s(rounds.count - 3, 0) == [1.0, 1.0, 1.0]
+
+
+def test_reports_that_wait_for_others_are_the_newest_and_few() -> None:
+    rounds = book("a", "b")
+    for number in range(1, 2 * KEPT_REPORTS):
+        assert rounds.add(report("a", number, slices=(MeanSlice(0, 9, ("a",), 1.0),))) is None
+    waiting = rounds._pending["a"].reports
+    assert len(waiting) == KEPT_REPORTS and not any(its.slices for its in waiting.values())
+    assert rounds.add(report("b", 2)) is None  # whose other half is given up
+    done = rounds.add(report("b", 2 * KEPT_REPORTS - 5))
+    assert done is not None and done.number == 2 * KEPT_REPORTS - 5
+    assert sorted(waiting) == list(range(2 * KEPT_REPORTS - 4, 2 * KEPT_REPORTS))
+
+
+def test_trains_that_wait_are_the_newest_and_few() -> None:
+    rounds = book("a", "b")
+    for number in range(1, 100):
+        rounds.add(report("a", number, arrivals={"b": (TRAIN,) * (KEPT_TRAINS // 10)}))
+    assert len(rounds._pending["a"].reports) == 10
+
+
+@pytest.mark.parametrize(
+    ("number", "why"),
+    [(5, "round 5 twice"), (4, "round 4 after round 5"), (6 + MOST_AHEAD, "while the others are in round 5")],
+)
+def test_a_round_that_a_member_cannot_be_in_is_refused(number: int, why: str) -> None:
+    rounds = book("a", "b")
+    for member in "ab":
+        rounds.add(report(member, 5))
+    with pytest.raises(Contradiction, match=why):
+        rounds.add(report("a", number))
+    assert rounds.add(report("a", 6)) is None and rounds.add(report("b", 6)) is not None
+
+
+def test_who_comes_anew_may_be_anywhere() -> None:
+    rounds = book("a", "b")
+    rounds.add(report("a", 7))
+    rounds.forget({"a"})
+    assert rounds.add(report("a", 3)) is None
+
+
+def test_a_figure_that_one_member_s_training_lost_has_no_mean() -> None:
+    rounds = book("a", "b")
+    rounds.add(report("a", 1, metrics={"loss": None, "norm": 1.0}))
+    done = rounds.add(report("b", 1, metrics={"loss": 2.0, "norm": 3.0, "samples_per_s": None}))
+    assert done is not None and rounds.complete[-1].metrics == {"loss": None, "norm": 2.0, "samples_per_s": None}
+    assert done.rates() == {}

@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+from itertools import accumulate
+
+import pytest
+
+from testbed.controller.allreduce.swaps import COMPARED, pause_ms
+
+pytestmark = pytest.mark.unit
+
+
+def ends(*wholes: float) -> list[float]:
+    """When rounds finish that take so long, gaps included; the first one at 100 s."""
+    return list(accumulate(wholes, initial=100.0))
+
+
+def test_a_pause_is_the_excess_of_the_first_round_s_whole_time() -> None:
+    assert pause_ms(ends(1, 2, 1, 1, 4), 5) == 3000.0
+    assert pause_ms(ends(1, 2, 1, 1, 4, 9), 5) == 3000.0  # a later round's slowness is not its
+    assert pause_ms(ends(1, 2, 1, 1, 4, 9), 5, 6) == 8000.0
+    assert pause_ms(ends(1, 2, 1, 1, 0.5), 5) == 0.0
+    # What is slower for good is no pause, but for what the first round took beyond it.
+    assert pause_ms(ends(1, 1, 1, 1, 5, 4, 9, 4), 5) == 1000.0
+    assert pause_ms(ends(1, 1, 1, 1, 5, 6, 0.5, 0.5), 5) == 4000.0
+
+
+def test_a_swap_away_from_a_slow_network_is_compared_with_the_slow_rounds() -> None:
+    assert pause_ms(ends(*[1.0] * 20, 5, 5, 3), 23) == 0.0
+    assert pause_ms(ends(*[9.0] * 20, *[1.0] * COMPARED, 3), 20 + COMPARED + 1) == 2000.0
+
+
+def test_too_little_to_compare_with_is_no_pause() -> None:
+    assert pause_ms(ends(1, 1, 5), 3) is None
+    assert pause_ms(ends(1, 1, 1, 5), 4) == 4000.0
+    assert pause_ms([], 0) is None and pause_ms([5.0], 0) is None
+    assert pause_ms(ends(1, 1, 1, 1), 5) is None  # it has not come yet

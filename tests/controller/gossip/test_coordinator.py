@@ -1,0 +1,271 @@
+"""The controller with members of Hop, each in a thread, that exchange over loopback: one dies, and comes again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from msgspec.structs import asdict
+from torch import Tensor
+
+from testbed.controller.actions import Actions, Tell
+from testbed.controller.contradiction import Contradiction
+from testbed.controller.gossip.coordinator import GossipCoordinator
+from testbed.controller.service import ControllerService
+from testbed.controller.spec import ControllerSpec, Elasticity, GossipGraph
+from testbed.planning import PolicyError, View, make_policy
+from testbed.planning.graphs import ring, uniform
+from testbed.protocol import (
+    AbortGraph,
+    ControlMessage,
+    Died,
+    Goodbye,
+    Hello,
+    Job,
+    NodeConfiguration,
+    PrepareGraph,
+    PromiseGraph,
+    Rejoin,
+    Report,
+    Stop,
+    Welcome,
+)
+from testbed.sync.errors import Stopped
+from testbed.sync.gossip.account import StepFigures
+from testbed.sync.gossip.membership import Membership
+from testbed.sync.rendezvous import rendezvous
+from tests.controller.fleet import connect
+from tests.controller.runs import mesh, running, spec_of
+from tests.schemes.participants import participant
+
+pytestmark = [pytest.mark.unit, pytest.mark.timeout(60)]
+
+ROUNDS = 120
+MAX_IG = 3
+VIEW = mesh()
+DIES = VIEW.names[2]
+
+
+class Crash(Exception):
+    """What a member dies of."""
+
+
+def hop_spec(view: View = VIEW) -> ControllerSpec:
+    made = ring(view.names)
+    weights = uniform(made)
+    jobs = {}
+    for name in view.names:
+        around = made.sources(name)
+        place = asdict(NodeConfiguration("hop", around, around, weights[name], around, {"max_ig": MAX_IG, "backup": 1}))
+        jobs[name] = Job(ROUNDS, scheme="hop", assignment=place, round_timeout_s=20.0)
+    graph = GossipGraph(edges=tuple(sorted(made.edges)), survives=True, max_ig=MAX_IG, backup=1)
+    return spec_of(view, jobs=jobs, planning=None, graph=graph, elastic=Elasticity(quorum=3))
+
+
+class Runner(threading.Thread):
+    """A member's whole life. It begins at `value`; `crash` says in which iteration it dies, and `silent` that it does
+    not say so."""
+
+    def __init__(self, control: Path, name: str, value: float, crash: int | None = None, silent: bool = False) -> None:
+        super().__init__(name=name, daemon=True)
+        self.entered: list[int] = []
+        self.result: Tensor | None = None
+        self.error: BaseException | None = None
+        self._control = control
+        self._value = value
+        self._crash = crash
+        self._silent = silent
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self._take_part()
+        except (Crash, Stopped) as error:
+            self.error = error
+
+    def _take_part(self) -> None:
+        meeting = rendezvous(f"unix:{self._control}/{self.name}/control.sock", self.name, "127.0.0.1", "cpu", 30.0, "")
+
+        def step(parameters: Tensor, iteration: int) -> Tensor:
+            self.entered.append(iteration)
+            if iteration == self._crash:
+                if self._silent:
+                    meeting.channel.close()
+                raise Crash
+            time.sleep(0.01)
+            return torch.zeros(3)
+
+        place, start = NodeConfiguration.from_json(meeting.job.assignment), torch.full((3,), self._value)
+        member = participant("hop", self.name, tuple(meeting.welcome.roster), place, start, ROUNDS)
+        with Membership(meeting, member, StepFigures, survives=True) as membership:
+            self.result = membership.train(step)
+            membership.finish("", {})
+
+
+async def until(controller: ControllerService, condition: Callable[[], bool]) -> None:
+    seen = 0
+    async with asyncio.timeout(30):
+        while not condition():
+            assert controller.state != "failed", controller.failure
+            seen = await controller.changes.wait(seen)
+
+
+@pytest.mark.parametrize("silent", [True, False])
+def test_a_member_that_died_comes_again_at_its_neighbours_iteration(tmp_path: Path, silent: bool) -> None:
+    async def scene() -> list[Runner]:
+        async with running(hop_spec(), tmp_path) as controller:
+            members = [
+                Runner(tmp_path / "s", name, 1.0, crash=20 if name == DIES else None, silent=silent)
+                for name in VIEW.names
+            ]
+            await until(controller, lambda: bool(controller.status()["passages"]))
+            members.append(Runner(tmp_path / "s", DIES, 0.0))
+            await until(controller, lambda: controller.state == "done")
+            for member in members:
+                await asyncio.to_thread(member.join, 20)
+            return members
+
+    *_, again = members = asyncio.run(scene())
+    final = json.loads((tmp_path / "out" / "final.json").read_text())
+    assert [(its["kind"], its["member"]) for its in final["passages"]] == [("left", DIES), ("came", DIES)]
+    [swap] = final["graph_swaps"]
+    assert swap["joins"] == DIES and again.entered[0] == swap["first"] > 20
+    assert final["gaps"]["breaches"] == [] and final["rounds"] == ROUNDS
+    assert {pair["since"] for pair in final["gaps"]["pairs"]} == {0, swap["first"]}
+    # It begins with what its neighbours have, and what it brought counts nowhere.
+    assert all(torch.allclose(its.result, torch.ones(3)) for its in members if its.result is not None)
+    assert sum(its.result is not None for its in members) == len(VIEW.names)
+
+
+def test_who_comes_when_training_is_at_its_end_is_told_so(tmp_path: Path) -> None:
+    async def scene() -> Runner:
+        async with running(hop_spec(), tmp_path) as controller:
+            members = [
+                Runner(tmp_path / "s", name, 1.0, crash=ROUNDS - 3 if name == DIES else None) for name in VIEW.names
+            ]
+            await until(controller, lambda: bool(controller.status()["passages"]))
+            members.append(Runner(tmp_path / "s", DIES, 0.0))
+            await until(controller, lambda: controller.state == "done")
+            for member in members:
+                await asyncio.to_thread(member.join, 20)
+            return members[-1]
+
+    late = asyncio.run(scene())
+    assert isinstance(late.error, Stopped) and not late.error.again
+
+
+def test_no_plan_is_made_for_members_that_gossip(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with running(hop_spec(), tmp_path) as controller:
+            members = [await connect(tmp_path / "s", name) for name in VIEW.names]
+            for member in members:
+                welcome = await member.read()
+                assert isinstance(welcome, Welcome) and welcome.plan == {} and tuple(welcome.roster) == VIEW.names
+            controller.change_network(VIEW.links, VIEW.routes)
+            with pytest.raises(PolicyError, match="members gossip here, by no plan"):
+                controller.force(make_policy("star"))
+            status = controller.status()
+            assert status["plan"] is None and status["policy"] is None and status["swaps"] == []
+            for member in members:
+                member.send(Goodbye(member.name, ROUNDS))
+            await asyncio.wait_for(controller.finished.wait(), 10)
+            for member in members:
+                member.writer.close()
+
+    asyncio.run(scene())
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"rounds.jsonl", "arrivals.jsonl", "final.json"}
+
+
+def test_a_run_with_fewer_members_than_its_quorum_has_failed(tmp_path: Path) -> None:
+    async def scene() -> str:
+        async with running(hop_spec().model_copy(update={"elastic": Elasticity(quorum=5)}), tmp_path) as controller:
+            members = [Runner(tmp_path / "s", name, 1.0, crash=5 if name == DIES else None) for name in VIEW.names]
+            await asyncio.wait_for(controller.finished.wait(), 30)
+            for member in members:
+                await asyncio.to_thread(member.join, 20)
+            return controller.failure
+
+    assert "4 members are left, and the quorum is 5" in asyncio.run(scene())
+
+
+def hello(name: str) -> Hello:
+    return Hello(name, ("10.0.0.1", 4000))
+
+
+def begun() -> GossipCoordinator:
+    """A coordinator whose members have all come; it is told events and asked for actions, and nothing is sent."""
+    spec = hop_spec()
+    assert spec.graph is not None
+    coordinator = GossipCoordinator(spec, spec.graph)
+    list(coordinator.begin({name: hello(name) for name in VIEW.names}))
+    return coordinator
+
+
+def told(actions: Actions, kind: type[ControlMessage]) -> set[str]:
+    """The members that are sent a message of a kind."""
+    return {action.member for action in actions if isinstance(action, Tell) and isinstance(action.message, kind)}
+
+
+OTHERS = set(VIEW.names) - {DIES}
+
+
+def test_the_others_are_told_of_a_death_and_asked_for_a_graph_with_one_that_comes() -> None:
+    coordinator = begun()
+    assert told(coordinator.died(DIES, "killed"), Died) == OTHERS
+    assert coordinator.present == frozenset(OTHERS)
+    assert list(coordinator.proceed()) == []
+    assert list(coordinator.comes(hello(DIES))) == []
+    assert told(coordinator.proceed(), PrepareGraph) == OTHERS
+    assert list(coordinator.proceed()) == []  # one change at a time
+    welcomed = [told(coordinator.receive(PromiseGraph(name, 5)), Welcome) for name in sorted(OTHERS)]
+    assert welcomed == [set()] * (len(OTHERS) - 1) + [{DIES}]
+    assert coordinator.present == frozenset(VIEW.names)
+    assert [(event.kind, event.member, event.round) for event in coordinator.events] == [
+        ("left", DIES, 0),
+        ("came", DIES, 5),
+    ]
+
+
+def test_a_comer_that_dies_again_is_waited_for_no_more() -> None:
+    coordinator = begun()
+    list(coordinator.died(DIES, "killed"))
+    list(coordinator.comes(hello(DIES)))
+    list(coordinator.proceed())
+    assert told(coordinator.died(DIES, "killed"), AbortGraph) == OTHERS
+    assert list(coordinator.proceed()) == []
+
+
+def test_nobody_is_let_in_when_one_is_at_its_end() -> None:
+    coordinator = begun()
+    list(coordinator.died(DIES, "killed"))
+    list(coordinator.receive(Goodbye("a-w0", ROUNDS)))
+    list(coordinator.comes(hello(DIES)))
+    assert told(coordinator.proceed(), Stop) == {DIES}
+
+
+@pytest.mark.parametrize(
+    ("report", "why"),
+    [
+        (Report("a-w0", ROUNDS + 1, 0, 1.0, 2.0, 0.1, 0.0, 0, 0, 0, 0), f"iteration {ROUNDS + 1} of {ROUNDS}"),
+        (Report("a-w0", 1, 0, 1.0, 2.0, 0.1, 0.0, 0, 0, 0, 0, {"x": 1.0}), "names 'x', which is no member"),
+    ],
+)
+def test_an_iteration_that_no_member_can_have_entered_is_refused(report: Report, why: str) -> None:
+    with pytest.raises(Contradiction, match=why):
+        list(begun().receive(report))
+
+
+def test_who_was_not_asked_promises_nothing() -> None:
+    with pytest.raises(Contradiction, match="was not asked"):
+        list(begun().receive(PromiseGraph("a-w0", 5)))
+
+
+def test_members_that_gossip_do_not_come_back_to_a_controller_that_was_away() -> None:
+    with pytest.raises(ValueError, match="do not come back"):
+        begun().came_back(hello("a-w0"), Rejoin("a-w0", {}, {}, 1, False, 0))

@@ -1,0 +1,159 @@
+"""Decentralized training as the controller follows it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from testbed.controller.gossip.iteration_log import REORDERED_S, IterationLog
+from testbed.controller.spec import GossipGraph
+from testbed.planning.graphs import GraphError, ring
+from testbed.protocol import Goodbye, Report, Welcome
+from tests.controller.fleet import connect
+from tests.controller.runs import mesh, running, spec_of
+
+pytestmark = pytest.mark.unit
+
+MEMBERS = tuple("abcd")
+
+
+def entered(member: str, iteration: int, at_s: float, **metrics: float) -> tuple[Report, float]:
+    """A report, and when its iteration was entered."""
+    report = Report(member, iteration, 0, at_s - 0.5, at_s, 0.1, 0.0, 10, 10, 0, 0, metrics=metrics)
+    return report, at_s
+
+
+def graph(members: tuple[str, ...]) -> GossipGraph:
+    return GossipGraph(edges=tuple(sorted(ring(members).edges)), survives=True)
+
+
+def book() -> IterationLog:
+    return IterationLog(MEMBERS, graph(MEMBERS))
+
+
+def test_reports_that_are_read_in_another_order_break_no_bound() -> None:
+    """a goes two ahead of b only for who looks at reports as they come: b's is older than a's second one."""
+    iterations = book()
+    assert not iterations.add(*entered("a", 1, 10.0))
+    assert not iterations.add(*entered("a", 2, 10.4))
+    assert not iterations.add(*entered("b", 1, 10.2))
+    assert not iterations.add(*entered("d", 1, 10.3))
+    assert not iterations.add(*entered("c", 1, 10.1))
+    assert iterations.judge(float("inf")) == []
+    assert iterations.lowest == 1 and iterations.to_json()["widest"] == 1
+
+
+def test_a_broken_bound_is_known_when_nothing_older_can_come() -> None:
+    iterations = book()
+    assert not iterations.add(*entered("a", 1, 10.0))
+    assert not iterations.add(*entered("a", 2, 10.1))
+    (breach, *_) = iterations.add(*entered("a", 3, 10.1 + REORDERED_S))
+    assert str(breach) == "a is 2 iterations ahead of b, where the bound is 1"
+    assert iterations.to_json()["breaches"]
+
+
+def test_a_death_breaks_no_bound_whose_reports_are_still_to_be_read() -> None:
+    """b's were written before a's, and are read after the word of c's death."""
+    iterations = book()
+    for member in MEMBERS:
+        assert not iterations.add(*entered(member, 1, 10.0))
+    assert not iterations.add(*entered("a", 2, 10.2))
+    assert not iterations.add(*entered("a", 3, 10.4))
+    assert not iterations.remove("c", "killed")
+    for iteration, at_s in ((2, 10.1), (3, 10.3)):
+        for member in "bd":
+            assert not iterations.add(*entered(member, iteration, at_s))
+    assert iterations.judge(float("inf")) == []
+
+
+def test_metrics_are_means_of_the_newest() -> None:
+    iterations = book()
+    assert iterations.lowest is None
+    for iteration in (1, 2):
+        for member, loss in zip(MEMBERS, (1.0, 2.0, 3.0, 6.0), strict=True):
+            iterations.add(*entered(member, iteration, 10.0 + iteration, loss=loss * iteration))
+    assert iterations.metrics() == {"loss": 6.0} and iterations.lowest == 2
+    with pytest.raises(ValueError, match="reported iteration 2 after 2"):
+        iterations.add(*entered("a", 2, 14.0))
+
+
+def whole(reports: list[tuple[Report, float]], tmp_path: Path, dying: tuple[str, ...] = ()) -> dict[str, object]:
+    """What the controller writes at the end of a run with these reports."""
+
+    async def scenario() -> None:
+        view = mesh()
+        spec = spec_of(view, planning=None, graph=graph(view.names))
+        async with running(spec, tmp_path) as controller:
+            members = {name: await connect(tmp_path / "s", name) for name in view.names}
+            for member in members.values():
+                assert isinstance(await member.read(), Welcome)  # who dies before all are there ends the run
+            for report, _ in reports:
+                members[report.member].send(report)
+            for name in dying:
+                members[name].writer.close()
+            for name, member in members.items():
+                if name not in dying:
+                    member.send(Goodbye(name, 3, metrics={"accuracy": 0.9}))
+            async with asyncio.timeout(10):
+                await controller.finished.wait()
+            for member in members.values():
+                member.writer.close()
+
+    asyncio.run(scenario())
+    return dict(json.loads((tmp_path / "out" / "final.json").read_text()))
+
+
+def test_a_run_within_its_bounds_is_done(tmp_path: Path) -> None:
+    names = mesh().names
+    final = whole([entered(name, k, 10.0 + k / 10) for name in names for k in (1, 2, 3)], tmp_path)
+    assert final["state"] == "done" and final["rounds"] == 3
+    assert isinstance(final["gaps"], dict) and final["gaps"]["widest"] == 1 and final["gaps"]["breaches"] == []
+
+
+def test_a_run_that_breaks_a_bound_has_failed(tmp_path: Path) -> None:
+    names = mesh().names
+    reports = [entered(name, k, 10.0 + k / 10) for name in names for k in (1, 2, 3) if name != names[2] or k == 1]
+    reports[-1:] = [entered(names[-1], 3, 13.0)]
+    final = whole(reports, tmp_path)
+    assert final["state"] == "failed"
+    assert f"is 2 iterations ahead of {names[2]}, where the bound is 1" in str(final["failure"])
+
+
+def test_a_bound_that_turns_out_broken_only_when_all_have_left_fails_the_run_too(tmp_path: Path) -> None:
+    names = mesh().names
+    reports = [entered(name, k, 10.0 + k / 10) for name in names for k in (1, 2, 3) if name != names[2] or k == 1]
+    final = whole(reports, tmp_path)
+    assert final["state"] == "failed" and f"ahead of {names[2]}" in str(final["failure"])
+
+
+def test_a_member_that_dies_is_followed_no_more_and_the_others_have_longer_ways() -> None:
+    iterations = book()
+    for member in MEMBERS:
+        iterations.add(*entered(member, 1, 10.0))
+    assert not iterations.remove("b", "killed")
+    # a is two hops from c over d, where it was over b as well, and three from nobody: b is gone.
+    for number in (2, 3):
+        assert not iterations.add(*entered("a", number, 10.1 * number))
+    assert iterations.judge(float("inf")) != []
+    assert iterations.lowest == 1 and iterations.members == ("a", "c", "d")
+    assert iterations.to_json()["deaths"] == [{"member": "b", "iteration": 1, "why": "killed"}]
+    with pytest.raises(GraphError, match="not strongly connected"):
+        iterations.remove("d", "killed")
+
+
+def test_the_others_finish_when_one_dies(tmp_path: Path) -> None:
+    names = mesh().names
+    final = whole([entered(name, 1, 10.0) for name in names], tmp_path, dying=(names[1],))
+    assert final["state"] == "done"
+    assert isinstance(final["gaps"], dict)
+    assert [death["member"] for death in final["gaps"]["deaths"]] == [names[1]]
+
+
+def test_a_run_whose_graph_falls_apart_says_why_it_cannot_go_on(tmp_path: Path) -> None:
+    names = mesh().names
+    final = whole([entered(name, 1, 10.0) for name in names], tmp_path, dying=(names[1], names[3]))
+    assert final["state"] == "failed"
+    assert "the others can't go on without it: not strongly connected" in str(final["failure"])

@@ -1,0 +1,93 @@
+"""What rounds tell of training, and what is made of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from testbed.controller.allreduce.round_log import ReportedRound
+from testbed.controller.replanning.conducting import Conducting, TrainingAnswer, consider
+from testbed.controller.replanning.foresight import Foresight
+from testbed.plan import Plan, TrainingChoice
+from testbed.planning import View, make_policy
+from testbed.protocol import FragmentDrift, Job, Report
+from tests.controller.plans import triangle
+
+pytestmark = pytest.mark.unit
+
+JOB = Job(rounds=400, workload={"optimizer": "adam"}, round_timeout_s=120.0)
+LOCAL = TrainingChoice("local_sgd", {"every": 4})
+GRADIENTS = TrainingChoice("gradients")
+
+
+def reported(number: int, plan: Plan, steps: int, count: int, step_s: dict[str, float]) -> ReportedRound:
+    """A round that came after `count` steps; losses fall as 3, 3/2, 3/3, …"""
+    reports = {}
+    for member in plan.members:
+        began_s = 100.0 + 5 * number
+        reports[member] = Report(
+            member=member,
+            round=number,
+            epoch=plan.epoch,
+            started_s=began_s,
+            finished_s=began_s + 4,
+            compute_s=step_s[member] * count,
+            paced_s=0.0,
+            sent_bytes=1,
+            received_bytes=1,
+            lost=0,
+            duplicated=0,
+            metrics={"steps": float(steps), "agreed_loss": 3 / number, "loss": 2.9 / number},
+            drift=(FragmentDrift(0, 1.0, apart=2.0, moved=4.0),) if count > 1 else (),
+        )
+    return ReportedRound(number, reports)
+
+
+def answer(slowest_s: float) -> tuple[TrainingAnswer, View]:
+    """After eight rounds of gradients that took 4 s each, with members of whom one takes longer to compute."""
+    view, plan, _ = triangle(10)
+    plan = replace(plan, training=GRADIENTS)
+    conducting = Conducting(400, 0.1, JOB)
+    step_s = dict(zip(plan.members, (0.1, 0.1, slowest_s), strict=True))
+    for number in range(1, 9):
+        conducting.round_over(reported(number, plan, number, 1, step_s), plan)
+    found = consider(conducting.question([4.0], 8), make_policy("mst"), lambda made, _: made, plan, view, Foresight())
+    assert found is not None
+    return found, view
+
+
+def test_slow_rounds_have_members_take_local_steps_under_another_plan() -> None:
+    found, _ = answer(0.1)
+    assert found.plan is not None and found.plan.training is not None
+    assert found.plan.training.local_steps > 1 and found.verdict.change
+    assert found.plan.codec == found.verdict.candidate.codec
+    written = found.to_json()
+    assert written["why"] == found.verdict.why and len(written["terms"]) == len(found.verdict.terms)
+
+
+def test_nobody_waits_for_the_slowest_for_longer_than_a_rounds_timeout_leaves_time_for() -> None:
+    """It takes 5.1 s for a step, and the others 0.1 s: 30 s of the 120 are six such steps."""
+    found, _ = answer(5.1)
+    assert (
+        max(
+            int(its.candidate.split(" every ")[1].split()[0]) for its in found.verdict.terms if "every" in its.candidate
+        )
+        == 4
+    )
+
+
+def test_steps_are_of_what_was_in_force_when_they_were_taken() -> None:
+    """A plan that takes force by the next round finds the steps before it taken as they were before."""
+    _, plan, _ = triangle(10)
+    conducting = Conducting(400, 0.1, JOB)
+    first, then = replace(plan, training=GRADIENTS), replace(plan, epoch=1, training=LOCAL)
+    step_s = dict.fromkeys(plan.members, 0.1)
+    conducting.round_over(reported(1, first, 1, 1, step_s), first)
+    conducting.round_over(reported(2, then, 2, 1, step_s), then)
+    conducting.round_over(reported(3, then, 6, 4, step_s), then)
+    one, other = conducting.question([], 1).stretches
+    assert (one.candidate.scheme, one.began, one.ended, one.rounds) == ("gradients", 0, 2, 2)
+    assert (other.candidate.scheme, other.began, other.ended, other.apart) == ("local_sgd", 2, 6, 0.5)
+    assert conducting.steps_left == 394
+    assert conducting.compute_s(4) == pytest.approx(dict.fromkeys(plan.members, 0.4))

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+from math import exp, log
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from testbed.controller.replanning.foresight import CHOSEN, KEPT, SPREAD, STRANGE, Foresight
+from testbed.planning import make_policy, simulate
+from testbed.planning.simulate import SimulationError
+from tests.controller.plans import triangle
+from tests.planning.networks import sites, view_of
+
+pytestmark = pytest.mark.unit
+
+RATIOS = st.lists(st.floats(0.5, 2.0), min_size=1, max_size=12)
+
+
+@given(RATIOS, RATIOS)
+def test_a_plan_is_corrected_by_its_own_rounds_and_by_those_of_others_only_as_by_one_more(
+    own: list[float], others: list[float]
+) -> None:
+    _, plan, other = triangle(10)
+    foresight = Foresight()
+    for ratio in others:
+        foresight = foresight.learned(other, ratio)
+    unseen, unsure = foresight.correction(plan)
+    assert unseen == pytest.approx(foresight.correction(other)[0] + log(CHOSEN))
+    assert unsure == SPREAD
+    for ratio in own:
+        foresight = foresight.learned(plan, ratio)
+    expected, spread = foresight.correction(plan)
+    assert spread < unsure
+    assert min(own[-KEPT:] + others[-KEPT:]) <= exp(expected) * 1.000001
+    assert exp(expected) <= max(own[-KEPT:] + others[-KEPT:]) * 1.000001
+
+
+def test_a_plan_whose_rounds_stay_as_they_are_is_foreseen_ever_better() -> None:
+    view, plan, _ = triangle(10)
+    foresight, off = Foresight(), []
+    for _ in range(6):
+        off.append(abs(log(foresight.seconds(plan, view) / (1.5 * foresight.simulated(plan, view)))))
+        foresight = foresight.learned(plan, 1.5)
+    assert off == sorted(off, reverse=True)
+    assert off[-1] < 0.1 * off[0]
+
+
+def test_one_round_in_which_something_else_happened_counts_for_little() -> None:
+    _, plan, _ = triangle(10)
+    foresight = Foresight()
+    for ratio in (1.1, 1.1, 1000.0):
+        foresight = foresight.learned(plan, ratio)
+    assert exp(foresight.correction(plan)[0]) == pytest.approx(1.1)
+    assert exp(Foresight().learned(plan, 1000.0).correction(plan)[0]) == pytest.approx(STRANGE)
+
+
+def test_another_epoch_and_name_are_the_same_plan() -> None:
+    _, plan, _ = triangle(10)
+    foresight = Foresight().learned(plan, 1.4)
+    assert foresight.correction(plan.with_epoch(7)) == foresight.correction(plan)
+
+
+def test_a_whole_round_has_what_members_compute_in_it() -> None:
+    view, plan, _ = triangle(10)
+    bare = Foresight().simulated(plan, view)
+    assert Foresight(dict.fromkeys(view.names, 0.5)).simulated(plan, view) == pytest.approx(bare + 0.5, rel=0.2)
+
+
+def test_a_model_of_any_size_is_simulated_in_as_many_steps() -> None:
+    """Larger chunks make the round a little longer."""
+    view = view_of(sites(("a", "b", 400), ("b", "c", 400)), {"a": 3, "b": 2, "c": 3}, 1_000_000_000)
+    plan = make_policy("mst").plan(view)
+    exact = simulate(plan, view, rounds=2).seconds
+    assert Foresight().simulated(plan, view) == pytest.approx(exact, rel=0.05)
+
+
+def test_an_edge_that_is_not_there_is_an_error() -> None:
+    view, plan, _ = triangle(10)
+    with pytest.raises(SimulationError):
+        Foresight().seconds(plan, view.among({"a-w0", "b-w0"}))

@@ -1,0 +1,204 @@
+"""What members, and who only says that it is one, can do to a controller: each ends by name, and nobody else does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from testbed.controller.server import connection
+from testbed.controller.server.admin import make_app
+from testbed.controller.server.member_server import SOCKET
+from testbed.controller.service import ControllerService
+from testbed.controller.spec import Elasticity
+from testbed.protocol import MAX_LINE_BYTES, Goodbye, Hello, Prepare, Report, Stop, encode
+from tests.controller.fleet import Fleet, Member, connect
+from tests.controller.runs import group_of, mesh, running, spec_of, training
+
+pytestmark = [pytest.mark.unit, pytest.mark.timeout(60)]
+
+VIEW = mesh()
+BAD, *OTHERS = VIEW.names
+ELASTIC = spec_of(VIEW, elastic=Elasticity(quorum=3, lease_s=30.0), period_s=3600.0)
+
+
+def report(member: str, number: int, **fields: Any) -> bytes:
+    """A report's line with fields that may be anything, as JSON has them."""
+    whole = json.loads(encode(Report(member, number, 0, 1.0, 2.0, 0.1, 0.0, 10, 10, 0, 0, metrics={"loss": 1.0})))
+    values = {**{name: json.dumps(value) for name, value in whole.items()}, **fields}
+    return ("{" + ",".join(f'"{name}":{value}' for name, value in values.items()) + "}\n").encode()
+
+
+async def status_of(controller: ControllerService) -> httpx.Response:
+    transport = httpx.ASGITransport(make_app(controller), raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://controller") as client:
+        return await client.get("/status")
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.002)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("metrics", '{"loss": "x"}'),
+        ("metrics", "[]"),
+        ("slices", "[{}]"),
+        ("peers", '["x"]'),
+        ("arrivals", '{"b-w0": [[1e999, 1, 1]]}'),
+        ("waited", "[" * 100_000),
+        ("waited", '{"nobody": 1.0}'),
+        ("epoch", "7"),
+    ],
+)
+def test_a_report_that_cannot_be_ends_its_member_and_nothing_else(tmp_path: Path, field: str, value: str) -> None:
+    async def scene() -> None:
+        async with training(ELASTIC, tmp_path, VIEW) as (controller, fleet):
+            for name in VIEW.names:
+                fleet.members[name].writer.write(report(name, 1, **({field: value} if name == BAD else {})))
+            await until(lambda: not controller._server.connected(BAD))
+            [event] = controller.coordinator.events
+            assert (event.kind, event.member) == ("left", BAD) and ("report" in event.why or "epoch" in event.why)
+            answer = await status_of(controller)
+            assert answer.status_code == 200 and answer.json()["state"] == "running"
+            assert all(controller._server.connected(name) for name in OTHERS)
+            for name in OTHERS:
+                fleet.members[name].send(Goodbye(name, 1))
+            await asyncio.wait_for(controller.finished.wait(), 20)
+            assert controller.state == "done" and controller.coordinator.goodbyes.keys() == set(OTHERS)
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize(("field", "value"), [("metrics", '{"loss": "x"}'), ("metrics", "[]"), ("slices", "[{}]")])
+def test_where_members_may_not_go_the_run_ends_with_the_name_and_the_reason(
+    tmp_path: Path, field: str, value: str
+) -> None:
+    async def scene() -> None:
+        async with training(spec_of(VIEW), tmp_path, VIEW) as (controller, fleet):
+            for name in (BAD, *OTHERS):
+                fleet.members[name].writer.write(report(name, 1, **({field: value} if name == BAD else {})))
+            await asyncio.wait_for(controller.finished.wait(), 20)
+            assert controller.failure.startswith(f"{BAD}: report: ") and f"$.{field}" in controller.failure
+            assert (await status_of(controller)).json()["failure"] == controller.failure
+
+    asyncio.run(scene())
+
+
+def test_what_the_controller_itself_gets_wrong_is_blamed_on_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(report: Report) -> None:
+        raise KeyError("a mistake of ours")
+
+    async def scene() -> None:
+        async with training(spec_of(VIEW), tmp_path, VIEW) as (controller, fleet):
+            monkeypatch.setattr(group_of(controller).rounds, "add", broken)
+            fleet.members[BAD].writer.write(report(BAD, 1))
+            await asyncio.wait_for(controller.finished.wait(), 20)
+            assert controller.failure == f"the controller broke on a report of {BAD}: KeyError('a mistake of ours')"
+
+    asyncio.run(scene())
+
+
+async def silent(sockets: Path) -> Member:
+    """Connected, and says nothing."""
+    reader, writer = await asyncio.open_unix_connection(sockets / BAD / SOCKET, limit=MAX_LINE_BYTES)
+    return Member("nobody", reader, writer)
+
+
+async def last_words(member: Member) -> str:
+    """Why it was hung up on."""
+    async with asyncio.timeout(20):
+        with suppress(ConnectionError):
+            message = await member.read()
+            if message is not None:
+                assert isinstance(message, Stop) and await member.reader.read() == b""
+                return message.reason
+    return ""
+
+
+def test_who_says_no_hello_is_hung_up_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("testbed.controller.server.member_server.HELLO_S", 0.05)
+
+    async def scene() -> None:
+        async with running(spec_of(VIEW), tmp_path):
+            assert "nothing came within" in await last_words(await silent(tmp_path / "s"))
+
+    asyncio.run(scene())
+
+
+def test_those_who_say_nothing_keep_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "MOST_STRANGERS", 4)
+
+    async def scene() -> None:
+        async with running(spec_of(VIEW), tmp_path) as controller:
+            idle = [await silent(tmp_path / "s") for _ in range(6)]
+            for one in idle[:2]:  # the oldest go
+                assert await last_words(one) == ""
+            fleet = Fleet(tmp_path / "s", VIEW)
+            await fleet.join()
+            assert controller.state == "running"
+            await fleet.hang_up()
+            for one in idle:
+                one.writer.close()
+
+    asyncio.run(scene())
+
+
+def test_a_line_that_is_longer_than_a_hello_is_not_read_before_the_token(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with running(spec_of(VIEW), tmp_path):
+            stranger = await silent(tmp_path / "s")
+            stranger.writer.write(b'{"kind":"hello","member":"' + b"x" * 2 * connection.HELLO_BYTES)
+            assert f"a line of more than {connection.HELLO_BYTES} bytes" in await last_words(stranger)
+
+    asyncio.run(scene())
+
+
+def test_who_returns_and_does_not_say_where_it_stands_is_told_so(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with running(ELASTIC, tmp_path):
+            member = await silent(tmp_path / "s")
+            member.send(Hello(BAD, ("10.0.0.1", 4000), token="secret", returns=True))
+            member.send(Goodbye(BAD, 1))
+            assert await last_words(member) == f"{BAD!r} returns, and does not say where it stands"
+
+    asyncio.run(scene())
+
+
+def test_a_member_that_does_not_read_is_cut_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "MOST_UNREAD_BYTES", 2**20)
+
+    async def scene() -> None:
+        async with training(spec_of(VIEW), tmp_path, VIEW) as (controller, fleet):
+            fleet.members[BAD].writer.transport.pause_reading()
+            for _ in range(100):
+                controller._server.send_all(Prepare({"filler": "x" * 2**16}))
+                await asyncio.sleep(0)
+            await asyncio.wait_for(controller.finished.wait(), 20)
+            assert controller.failure.startswith(f"{BAD}: it does not read: ")
+
+    asyncio.run(scene())
+
+
+def test_a_member_that_comes_anew_takes_the_place_of_its_connection(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with running(ELASTIC, tmp_path) as controller:
+            first = await connect(tmp_path / "s", BAD)
+            await until(lambda: controller._server.connected(BAD))
+            second = await connect(tmp_path / "s", BAD)
+            assert await last_words(first) == ""
+            assert controller._server.connected(BAD) and controller.state == "waiting"
+            second.writer.close()
+
+    asyncio.run(scene())

@@ -1,0 +1,204 @@
+"""What containers may take of the host: who gets how much, and that an attack in one of them stays in it."""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from docker.models.containers import Container
+
+from testbed.emulation.containers import engine, limits
+from testbed.emulation.containers.fleet import ContainerRequest, Fleet
+from testbed.emulation.containers.limits import LOG_BYTES, RESERVE_BYTES, ContainerLimits
+from testbed.emulation.errors import EmulationError
+from testbed.emulation.host import doctor
+from testbed.emulation.label import LABEL
+from testbed.emulation.network.holders import idle
+from testbed.spec.topology import Worker
+
+MARK = f"t{os.getpid()}-limits"
+GIB = 1 << 30
+ABLE = {"MemoryLimit": True, "SwapLimit": True, "PidsLimit": True}
+
+
+def worker(number: int, memory: int | None = None) -> Worker:
+    return Worker(f"lima-w{number}", "lima", 1.0, None, 0, memory)
+
+
+# Who gets how much --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def eight_gib(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "available_bytes", lambda: 8 * GIB + RESERVE_BYTES)
+
+
+@pytest.mark.unit
+def test_what_is_left_is_shared_by_those_who_declare_nothing(eight_gib: None) -> None:
+    workers = [worker(0), worker(1), worker(2, memory=2 * GIB)]
+    shared = ContainerLimits.of(workers, ABLE)
+    assert [shared.memory_of(each) for each in workers] == [3 * GIB, 3 * GIB, 2 * GIB]
+    assert shared.settings(workers[0])["memswap_limit"] == 3 * GIB, "no swap beyond it"
+    record = shared.record(workers)
+    assert record["memory_bytes"] == {"lima-w0": 3 * GIB, "lima-w1": 3 * GIB, "lima-w2": 2 * GIB}
+    assert record["not_in_force"] == {}
+
+
+@pytest.mark.unit
+def test_a_host_with_nothing_left_for_them_says_so(eight_gib: None) -> None:
+    with pytest.raises(EmulationError, match="1 workers without a limit of their own would share 0 MiB; declare less"):
+        ContainerLimits.of([worker(0), worker(1, memory=9 * GIB)], ABLE)
+    ContainerLimits.of([worker(1, memory=9 * GIB)], ABLE)  # what is declared holds
+
+
+@pytest.mark.unit
+def test_what_a_kernel_cannot_keep_is_written_down_and_refused_where_it_was_declared(eight_gib: None) -> None:
+    missing = ContainerLimits.of([worker(0)], {**ABLE, "MemoryLimit": False, "PidsLimit": False})
+    assert sorted(missing.record([worker(0)])["not_in_force"]) == ["memory", "pids"]
+    missing.settings(worker(0))
+    with pytest.raises(EmulationError, match="lima-w0 has a limit on its memory, but the kernel has no memory"):
+        missing.settings(worker(0, memory=GIB))
+
+
+@pytest.mark.unit
+def test_doctor_says_what_a_kernel_cannot_keep(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Engine:
+        def info(self) -> dict[str, Any]:
+            return {**ABLE, "PidsLimit": False}
+
+    monkeypatch.setattr(engine, "connect", Engine)
+    found = doctor._limits(doctor.Probes())
+    assert found.found == "none on pids" and not found.blocks
+    assert found.remedy == "the kernel has no pids controller for the engine; use one built with CONFIG_CGROUP_PIDS"
+
+
+# Attacks ------------------------------------------------------------------------------------------------------------
+
+#: Four in one worker. Where nothing bounds them they end by themselves, at three times what is allowed.
+ATTACKS = """
+import os, signal, time
+
+def fork_bomb():
+    for _ in range(3 * PIDS):
+        try:
+            if os.fork() == 0:
+                time.sleep(600)
+        except OSError:
+            time.sleep(0.01)
+
+def endless_log():
+    for _ in range(3 * LOG_BYTES // 1000):
+        os.write(1, b"x" * 999 + b"\\n")
+
+def memory_hog():
+    kept = [b"x" * (1 << 20) for _ in range(3 * MEMORY >> 20)]
+    time.sleep(600)
+
+def disk_hog():
+    for folder in ("/tmp", "/dev/shm", "/var/tmp", "/run/testbed"):
+        try:
+            with open(folder + "/file", "wb") as file:
+                for _ in range(200):
+                    file.write(bytes(1 << 20))
+        except OSError as error:
+            pass
+
+for attack in (endless_log, memory_hog, disk_hog, fork_bomb):
+    if os.fork() == 0:
+        attack()
+        os._exit(0)
+signal.pause()
+"""
+MEMORY = 512 << 20
+#: An attack has done its worst by then: the log is three times as long as it may be after some 2 s.
+DEADLINE_S = 30.0
+
+
+@pytest.fixture
+def fleets(tmp_path: Path) -> Iterator[tuple[Fleet, Fleet]]:
+    """Those of two networks."""
+    with ExitStack() as stack:
+        yield (
+            stack.enter_context(Fleet.connected(f"{MARK}-one", tmp_path)),
+            stack.enter_context(Fleet.connected(f"{MARK}-two", tmp_path)),
+        )
+
+
+def container_of(fleet: str, worker: Worker) -> Container:
+    found = engine.connect().containers.list(filters={"label": f"{LABEL}={MARK}-{fleet}"})
+    return next(each for each in found if str(each.name).endswith(worker.name))
+
+
+def log_on_disk(container: Container) -> int:
+    """Bytes of its files; one that is renamed just now counts the next time."""
+    log, found = Path(container.attrs["LogPath"]), 0
+    for file in log.parent.glob(log.name + "*"):
+        with suppress(FileNotFoundError):
+            found += file.stat().st_size
+    return found
+
+
+def still_works(container: Container) -> bool:
+    """Whether a worker can start programs, and these get memory."""
+    done = container.exec_run(["python3", "-c", "print(len(b'x' * (50 << 20)))"])
+    return bool(done.output.strip() == b"52428800")
+
+
+@pytest.mark.privileged
+def test_a_fork_bomb_an_endless_log_and_hogs_in_one_worker_leave_all_others_alone(fleets: tuple[Fleet, Fleet]) -> None:
+    attacker, innocent, other = worker(0, memory=MEMORY), worker(1), worker(2)
+    one, two = fleets
+    two.start(idle([other]))
+    pids = limits.PIDS + 2 * limits.PIDS_A_MEMBER
+    figures = f"PIDS, MEMORY, LOG_BYTES = {pids}, {MEMORY}, {LOG_BYTES}\n"
+    attack = ContainerRequest(attacker, ["-c", figures + ATTACKS], entrypoint=["python3"])
+    before = limits.available_bytes()
+    one.start([attack, *idle([innocent])])
+    attacked = container_of("one", attacker)
+
+    deadline, most = time.monotonic() + DEADLINE_S, 0
+    while log_on_disk(attacked) < LOG_BYTES // 2 or most < pids // 2:
+        figures_now = attacked.stats(stream=False)
+        most = max(most, figures_now["pids_stats"]["current"])
+        assert most <= pids
+        assert figures_now["memory_stats"]["usage"] <= MEMORY
+        assert before - limits.available_bytes() < 2 * MEMORY, "the host has as much memory as before, but for that"
+        assert log_on_disk(attacked) <= 1.5 * LOG_BYTES
+        assert still_works(container_of("one", innocent)) and still_works(container_of("two", other))
+        assert time.monotonic() < deadline, f"{most} processes, {log_on_disk(attacked)} bytes of log"
+    assert len(one.logs(attacker.name)) <= LOG_BYTES
+    assert one.running() == {attacker.name: True, innocent.name: True} and two.running() == {other.name: True}
+    writable = {mount["Destination"] for mount in attacked.attrs["Mounts"] if mount["RW"]}
+    assert attacked.attrs["HostConfig"]["ReadonlyRootfs"] and not writable, "nothing is on the host's disk but the log"
+
+
+@pytest.mark.privileged
+def test_a_worker_that_wants_too_much_memory_is_said_to_have(fleets: tuple[Fleet, Fleet]) -> None:
+    hog = worker(0, memory=64 << 20)
+    greedy = "import time; print('begins', flush=True); time.sleep(0.5); b'x' * (1 << 28)"
+    (pid,) = fleets[0].start([ContainerRequest(hog, ["-c", greedy], entrypoint=["python3"])]).values()
+    process = os.pidfd_open(pid)
+    assert select.select([process], [], [], DEADLINE_S)[0], "it ends"
+    os.close(process)
+    while fleets[0].running()[hog.name]:  # the engine hears of it
+        time.sleep(0.01)
+    assert fleets[0].deaths() == {
+        hog.name: "with exit code 137, out of memory: its limit is 64 MiB; its log ends with:\nbegins"
+    }
+
+
+@pytest.mark.privileged
+def test_the_limits_are_what_the_engine_was_told(fleets: tuple[Fleet, Fleet]) -> None:
+    fleets[0].start(idle([worker(0)]))
+    shared = fleets[0].limits
+    assert shared is not None and not shared.missing
+    told: dict[str, Any] = container_of("one", worker(0)).attrs["HostConfig"]
+    assert told["Memory"] == told["MemorySwap"] == shared.memory_bytes < limits.available_bytes()
+    assert told["PidsLimit"] == limits.PIDS + limits.PIDS_A_MEMBER
+    assert told["LogConfig"]["Config"] == {"max-file": "2", "max-size": str(LOG_BYTES // 2)}

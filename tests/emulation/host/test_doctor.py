@@ -1,0 +1,191 @@
+"""What doctor says and mends: every finding that is not well comes with what to do, and with `--fix` is done.
+
+What `--fix` does is tried on faults made for it in a mount namespace, with an engine of its own: the networks and
+containers of others on this machine must not look like leftovers to it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from testbed.cli import CANNOT, app
+from testbed.emulation.host import budget, doctor
+from testbed.emulation.host.doctor import Finding
+
+
+@pytest.fixture(autouse=True)
+def unmeasured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budget, "KEPT", tmp_path / "budget.json")
+
+
+def named(findings: list[Finding]) -> dict[str, Finding]:
+    return {finding.name: finding for finding in findings}
+
+
+@pytest.mark.privileged
+def test_a_machine_that_is_set_up_lacks_nothing() -> None:
+    findings = doctor.examine()
+    assert not [finding for finding in findings if finding.blocks]
+    found = named(findings)
+    assert {"root", "programs", "mininet", "Docker engine", "budget"} <= found.keys()
+    taken = [finding.name.partition(":")[0] for finding in findings if "this is what `auto` takes" in finding.found]
+    assert taken == ["shaping", "switch"]
+    assert found["budget"].remedy
+
+
+@pytest.mark.privileged
+def test_json_holds_the_same_findings() -> None:
+    result = CliRunner().invoke(app, ["doctor", "--json"])
+    assert result.exit_code == 0, result.output
+    told = json.loads(result.stdout)
+    assert [each["name"] for each in told] == [finding.name for finding in doctor.examine()]
+    keys = {"name", "ok", "found", "remedy", "blocks", "fixable", "fixed", "fix"}
+    assert all(each.keys() == keys for each in told)
+    assert all(each["ok"] is not bool(each["remedy"]) for each in told)
+
+
+@pytest.mark.unit
+def test_without_root_it_says_to_use_sudo_and_ends_with_3(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    findings = named(doctor.examine())
+    assert findings["root"].blocks
+    assert "sudo" in findings["root"].remedy
+    assert all("needs root" in finding.remedy for name, finding in findings.items() if name.startswith("shaping"))
+    result = CliRunner().invoke(app, ["doctor", "--json"])
+    assert result.exit_code == CANNOT == 3
+    assert next(each for each in json.loads(result.stdout) if each["name"] == "root")["blocks"]
+
+
+@pytest.mark.unit
+def test_on_a_bare_machine_every_complaint_has_its_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No programs, no Mininet, no engine, no root."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    findings = doctor.examine()
+    blocking = [finding for finding in findings if finding.blocks]
+    assert {"root", "programs", "mininet", "Docker engine"} <= {finding.name for finding in blocking}
+    assert all(finding.remedy for finding in blocking)
+    packages = set(named(findings)["programs"].remedy.removeprefix("apt-get install ").split())
+    assert packages == set(doctor.PROGRAMS.values())
+
+
+@pytest.mark.unit
+def test_without_root_nothing_is_mended_and_each_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
+    findings = named(doctor.mend())
+    assert not findings["root"].fixable
+    assert findings["Docker engine"].fixable
+    assert not findings["Docker engine"].fixed
+    assert "sudo" in findings["Docker engine"].fix
+
+
+class Machine:
+    """A machine to break: this one, with programs, state and engine of its own for what runs in it.
+
+    Its `apt-get` writes down what it is asked for. Nothing that it starts sees this machine's networks and engine.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.programs = folder / "bin"
+        self.programs.mkdir()
+        for directory in reversed(os.environ["PATH"].split(":")):
+            for program in Path(directory).glob("*"):
+                link = self.programs / program.name
+                link.unlink(missing_ok=True)
+                link.symlink_to(program)
+        self.replace("apt-get", f'echo "$*" >> {folder}/asked')
+
+    def replace(self, program: str, script: str) -> None:
+        """Have a program do something else."""
+        (self.programs / program).unlink(missing_ok=True)
+        (self.programs / program).write_text(f"#!/bin/sh\n{script}\n")
+        (self.programs / program).chmod(0o755)
+
+    def doctor(self, before: str = "", after: str = "") -> tuple[int, dict[str, dict[str, Any]]]:
+        """Exit code and findings of `doctor --fix --json`, between two scripts."""
+        script = f"""
+            for each in /run/testbed /var/log /var/lib/testbed; do mkdir -p $each; mount -t tmpfs tmpfs $each; done
+            {before}
+            {sys.executable} -m testbed.cli doctor --fix --json
+            code=$?
+            {after}
+            exit $code
+        """
+        done = subprocess.run(
+            ["unshare", "--mount", "bash", "-c", script],
+            env={**os.environ, "PATH": str(self.programs), "DOCKER_HOST": f"unix://{self.folder}/sock"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.stdout.startswith("["), done.stderr
+        return done.returncode, {each["name"]: each for each in json.loads(done.stdout)}
+
+    def asked(self) -> list[str]:
+        """What its apt-get was called with."""
+        return (self.folder / "asked").read_text().splitlines()
+
+
+@pytest.fixture
+def machine() -> Iterator[Machine]:
+    """On a short path: an engine makes sockets below its own, whose names may not exceed 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix="tb") as folder:
+        yield Machine(Path(folder))
+
+
+@pytest.mark.privileged
+def test_a_broken_machine_is_mended(machine: Machine) -> None:
+    """No iperf3, a read-only /proc/sys, no engine, what a killed run left, no budget: afterwards all is well."""
+    iperf3 = machine.programs / "iperf3"
+    iperf3.unlink()
+    machine.replace(
+        "apt-get", f'echo "$*" >> {machine.folder}/asked; [ $1 = update ] || ln -s {shutil.which("iperf3")} {iperf3}'
+    )
+    options = " ".join(f"--{name}={machine.folder}/{name}" for name in ("data-root", "exec-root", "pidfile"))
+    machine.replace("dockerd", f'exec unshare --net {shutil.which("dockerd")} {options} "$@"')
+    code, findings = machine.doctor(
+        before="""
+            mount --bind /proc/sys /proc/sys && mount -o remount,bind,ro /proc/sys
+            mkdir -p /run/testbed/networks/killed
+        """,
+        after=f"{sys.executable} -m testbed.emulation.containers.engine stop >&2",
+    )
+    assert code == 0, findings
+    mended = ("programs", "forwarding", "Docker engine", "leftovers", "budget")
+    assert {name: (findings[name]["ok"], findings[name]["fixed"]) for name in mended} == dict.fromkeys(
+        mended, (True, True)
+    ), findings
+    assert machine.asked() == ["update", "install --yes --no-install-recommends iperf3"]
+    assert "killed" in findings["leftovers"]["fix"]
+    assert not findings["root"]["fix"], "nothing was wrong with it"
+
+
+@pytest.mark.privileged
+def test_what_cannot_be_mended_says_why_and_ends_with_3(machine: Machine) -> None:
+    (machine.programs / "iperf3").unlink()
+    (machine.programs / "dockerd").unlink()
+    machine.replace("apt-get", "echo no mirror answers; exit 100")
+    code, findings = machine.doctor()
+    assert code == CANNOT
+    for name in ("programs", "Docker engine"):
+        assert findings[name]["blocks"]
+        assert findings[name]["fixable"]
+        assert not findings[name]["fixed"]
+        assert "ended with 100: no mirror answers" in findings[name]["fix"]
+    assert "mended first" in findings["budget"]["fix"]

@@ -1,0 +1,74 @@
+"""What a measurement may conclude: the pure part. What it finds on real links is in test_network."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from testbed.emulation.links import probe
+from testbed.link import MTU_FRAME_BYTES, LinkState
+
+pytestmark = pytest.mark.unit
+
+FAST = LinkState(100e6, 0.010)
+SLOW = LinkState(64e3, 0.010)
+
+
+def test_a_slow_link_may_take_its_time_for_a_ping_or_not() -> None:
+    service_s = 2 * 98 * 8 / 64e3  # 24.5 ms
+    assert probe.round_trip_error(0.020, SLOW, SLOW) == 0
+    assert probe.round_trip_error(0.020 + service_s, SLOW, SLOW) == pytest.approx(0)
+    assert probe.round_trip_error(0.021 + service_s, SLOW, SLOW) == pytest.approx(0.001)
+    assert probe.round_trip_error(0.019, SLOW, SLOW) == pytest.approx(-0.001)
+
+
+def test_jitter_may_move_the_mean_of_a_few_but_not_far() -> None:
+    shaky = LinkState(100e6, 0.010, jitter_s=0.005)
+    assert probe.round_trip_error(0.0225, shaky, FAST) == 0
+    assert probe.round_trip_error(0.0175, FAST, shaky) == 0
+    assert probe.round_trip_error(0.025, shaky, shaky) > 0
+    assert probe.round_trip_error(0.0225, FAST, FAST) == pytest.approx(0.0025, abs=1e-4)
+
+
+@given(st.floats(1e4, 1e11))
+def test_what_is_counted_resolves_the_rate_or_takes_as_long_as_it_may(rate: float) -> None:
+    window = probe.window_s(LinkState(rate, 0.01))
+    assert probe.MIN_WINDOW_S <= window <= probe.MAX_WINDOW_S
+    packets = rate * window / 8 / MTU_FRAME_BYTES
+    assert packets >= probe.COUNTED_PACKETS * (1 - 1e-9) or window == probe.MAX_WINDOW_S
+
+
+@given(st.lists(st.tuples(st.floats(1e4, 1e9), st.floats(0, 0.99)), max_size=30))
+def test_each_link_is_flooded_once_and_no_more_at_a_time_than_a_small_host_carries(
+    links: list[tuple[float, float]],
+) -> None:
+    states = {f"a->b{i}": LinkState(rate, 0.01, loss=loss) for i, (rate, loss) in enumerate(links)}
+    batches = list(probe._batches(states))
+    assert sorted(name for batch in batches for name in batch) == sorted(states)
+    for batch in batches:
+        needed = sum(state.rate_bps / (1 - state.loss) for state in batch.values())
+        assert len(batch) == 1 or needed <= probe.FLOOD_TOTAL_BPS * (1 + 1e-9)
+
+
+@given(st.floats(0, 0.2), st.floats(0, 1), st.floats(0, 0.2), st.floats(0, 1))
+def test_who_is_paused_in_the_midst_of_a_look_takes_no_rate_for_wrong(
+    first_s: float, first: float, last_s: float, last: float
+) -> None:
+    """A link at its exact rate, counted at any moment of looks that took so long."""
+
+    def look(began: float, took_s: float, moment: float) -> probe.FloodLook:
+        arrived = round(FAST.rate_bps / 8 * (began + moment * took_s))
+        return probe.FloodLook(began + took_s / 2, took_s, arrived, packets_sent=0, dry_s=0.0)
+
+    error, resolution = probe.rate_error(FAST, look(1.0, first_s, first), look(1.75, last_s, last))
+    assert error is not None
+    assert abs(error) <= resolution
+
+
+def test_a_rate_that_is_off_shows_between_quick_looks() -> None:
+    before = probe.FloodLook(1.0, 1e-4, 0, packets_sent=0, dry_s=0.0)
+    after = probe.FloodLook(1.75, 1e-4, round(0.97 * 0.75 * FAST.rate_bps / 8), packets_sent=0, dry_s=0.0)
+    error, resolution = probe.rate_error(FAST, before, after)
+    assert error == pytest.approx(-0.03, abs=1e-6)
+    assert resolution < 0.001

@@ -1,0 +1,52 @@
+"""What is made in another namespace is there, and what goes wrong on the way is raised here."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from testbed.emulation.network.namespace import Namespace, inside
+
+pytestmark = pytest.mark.privileged
+
+
+def interfaces() -> list[str]:
+    return [name for _, name in socket.if_nameindex()]
+
+
+def test_it_happens_there_and_nothing_changes_here() -> None:
+    before = interfaces()
+    namespace = Namespace()
+    try:
+        assert inside(namespace.path, interfaces) == ["lo"]
+    finally:
+        namespace.close()
+    assert interfaces() == before
+
+
+def test_it_is_let_go_at_once() -> None:
+    namespace = Namespace()
+    before = namespace.path.readlink()
+    namespace.close()
+    namespace.close()
+    with pytest.raises(FileNotFoundError):
+        while namespace.path.readlink() != before:  # the kernel's thread has left it, and is about to end
+            pass
+
+
+def test_what_is_no_namespace_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        inside(tmp_path / "none", interfaces)
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="Invalid argument"):
+        inside(tmp_path / "file", interfaces)
+
+
+def test_an_error_inside_comes_out() -> None:
+    def fail() -> None:
+        raise KeyError("w0")
+
+    with pytest.raises(KeyError, match="w0"):
+        inside(Path("/proc/self/ns/net"), fail)

@@ -1,0 +1,490 @@
+"""A real network over the backend that this kernel has. Plain namespaces stand for the workers' containers."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import subprocess
+import threading
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from testbed.emulation.links.probe import LinkFidelity, measure_links
+from testbed.emulation.network.namespace import Namespace, inside
+from testbed.emulation.network.network import Network
+from testbed.emulation.network.wiring import needs_single_frames
+from testbed.emulation.shaping import open_shaper
+from testbed.link import LinkState, Opportunities, Queue
+from testbed.run.conclusion.verdict import RATE_TOLERANCE, RTT_TOLERANCE_S
+from testbed.spec.event import LinkChange
+from testbed.spec.topology import Lan, Topology
+from testbed.trace.trace import Row, Trace
+
+pytestmark = pytest.mark.privileged
+
+#: Round trip that the access links of two workers add: the LAN's delay up and down, there and back.
+LAN_S = 4 * 0.1e-3
+
+
+def topology(links: str, sites: str = "{quito: {workers: 2}, lima: {workers: 1}, cuzco: {workers: 1}}") -> Topology:
+    import yaml
+
+    value = yaml.safe_load(f"{{name: andes, sites: {sites}, links: [{links}]}}")
+    return Topology.from_value(value, Path("andes.yaml"))
+
+
+QUITO_LIMA = "{between: [quito, lima], rate: 20mbit, delay: 10ms}"
+LIMA_CUZCO = "{between: [lima, cuzco], rate: 20mbit, delay: 15ms}"
+#: Longer than by Lima, so idle until a link of those is down.
+QUITO_CUZCO = "{between: [quito, cuzco], rate: 10mbit, delay: 60ms}"
+TRIANGLE = topology(f"{QUITO_LIMA}, {LIMA_CUZCO}, {QUITO_CUZCO}")
+
+
+#: Of a series: enough that one of them is on time, as a rule.
+PINGS = 8
+
+
+class Wan:
+    """A network that is up, and what one asks of it."""
+
+    def __init__(self, network: Network, states: list[tuple[str, LinkState]]) -> None:
+        self.network = network
+        self.states = states
+
+    def run(self, worker: str, *words: str) -> str:
+        """A command in a worker's namespace; its output, whatever its exit code."""
+        process = self.network.container(worker).popen([*words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        return process.communicate()[0].decode()
+
+    def address(self, worker: str) -> str:
+        return self.network.address(next(w for w in self.network.topology.workers if w.name == worker))
+
+    def round_trip_s(self, source: str, target: str, count: int = PINGS) -> float | None:
+        """The least of some round trips, or None without any answer. The first carries address resolution."""
+        words = ("ping", "-nq", "-c", str(count), "-i", "0.02", "-W", "1", self.address(target))
+        closing = re.search(r"= ([\d.]+)/", self.run(source, *words))
+        return float(closing[1]) / 1e3 if closing else None
+
+    def assert_round_trip(self, source: str, target: str, expected_s: float) -> None:
+        """Within the verdict's tolerance: the least of 96 pings at most, for a host can only hold a ping up, and none
+        may be early."""
+        tolerance = RTT_TOLERANCE_S[self.network.shaper.name]
+        for _ in range(96 // PINGS):
+            found = self.round_trip_s(source, target)
+            assert found is not None, f"{target} does not answer {source}"
+            assert found >= expected_s - tolerance
+            if found <= expected_s + tolerance:
+                return
+        pytest.fail(f"{source} to {target}: {found * 1e3:.2f} ms where {expected_s * 1e3:g} ms was asked for")
+
+
+@contextmanager
+def up(what: Topology) -> Iterator[Wan]:
+    states: list[tuple[str, LinkState]] = []
+    with ExitStack() as stack:
+        shaper = stack.enter_context(open_shaper())
+        network = Network("andes", what, shaper, lambda _, link, state: states.append((link, state)))
+        stack.callback(network.stop)
+        network.build()
+        holders = {worker.name: Namespace() for worker in what.workers}
+        for holder in holders.values():
+            stack.callback(holder.close)
+        network.join({name: holder.pid for name, holder in holders.items()})
+        yield Wan(network, states)
+
+
+@pytest.fixture(scope="module")
+def still() -> Iterator[Wan]:
+    """For tests that change nothing."""
+    with up(TRIANGLE) as wan:
+        yield wan
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "links_s"),
+    [
+        ("quito-w0", "lima-w0", 2 * 0.010),
+        ("lima-w0", "quito-w1", 2 * 0.010),
+        ("quito-w0", "cuzco-w0", 2 * (0.010 + 0.015)),
+        ("quito-w0", "quito-w1", 0.0),
+    ],
+)
+def test_a_round_trip_is_the_sum_along_the_route(still: Wan, source: str, target: str, links_s: float) -> None:
+    still.assert_round_trip(source, target, links_s + LAN_S)
+
+
+def test_a_worker_has_one_interface_and_one_way_out(still: Wan) -> None:
+    for worker in ("quito-w0", "lima-w0"):
+        interfaces = json.loads(still.run(worker, "ip", "-j", "address"))
+        assert {interface["ifname"] for interface in interfaces} == {"lo", "eth0"}
+        addresses = [each["local"] for interface in interfaces for each in interface["addr_info"]]
+        assert sorted(addresses) == sorted([still.address(worker), "127.0.0.1"]), "an IPv6 address, perhaps"
+        routes = json.loads(still.run(worker, "ip", "-j", "route"))
+        router = still.network.addressing.router(worker.partition("-")[0])
+        assert {(route["dst"], route.get("gateway")) for route in routes} == {
+            ("default", str(router.ip)),
+            (str(router.network), None),
+        }
+        assert still.run(worker, "ip", "-6", "route") == ""
+
+
+def test_a_worker_forgets_the_least_round_trip_of_a_network_that_was(still: Wan) -> None:
+    assert still.run("quito-w0", "sysctl", "-n", "net.ipv4.tcp_min_rtt_wlen").strip() == "10"
+
+
+def test_nothing_but_the_wan_is_within_reach(still: Wan) -> None:
+    """Neither the host nor anything beyond it answers."""
+    assert "unreachable" in still.run("quito-w0", "ping", "-nc", "1", "-W", "1", "192.0.2.1").lower()
+
+
+def test_every_link_was_reported_as_it_was_made(still: Wan) -> None:
+    assert dict(still.states[: len(TRIANGLE.links)]) == {name: link.state for name, link in TRIANGLE.links.items()}
+    assert still.network.shaper.counters().keys() >= TRIANGLE.links.keys()
+
+
+def test_links_are_measured_as_they_were_asked_for(still: Wan) -> None:
+    """On a busy host a sender may pause for too long to tell, or a ping come late, so there are more tries."""
+    backend = still.network.shaper.name
+    for _ in range(4):
+        found = measure_links(still.network, lambda _: None)
+        assert found.keys() == TRIANGLE.links.keys()
+        if all(as_asked(link, backend) for link in found.values()):
+            return
+    pytest.fail(f"after {backend} shaping: {found}")
+
+
+def as_asked(link: LinkFidelity, backend: str) -> bool:
+    return (
+        link.rate_error is not None
+        and abs(link.rate_error) <= RATE_TOLERANCE[backend] + link.rate_resolution
+        and link.rtt_error_s is not None
+        and abs(link.rtt_error_s) <= RTT_TOLERANCE_S[backend]
+    )
+
+
+def measured(wan: Wan, names: Collection[str] | None = None) -> dict[str, LinkFidelity]:
+    """All rates told: while a busy host makes the sender pause for longer than a queue lasts, they are not."""
+    for _ in range(5):
+        found = measure_links(wan.network, lambda _: None, names)
+        if all(link.rate_error is not None for link in found.values()):
+            break
+    return found
+
+
+def test_a_link_that_is_not_as_asked_is_found_out() -> None:
+    with up(topology(f"{QUITO_LIMA}, {LIMA_CUZCO}")) as wan:
+        state = wan.network.topology.links["quito->lima"].state
+        wan.network.shaper.apply({"quito->lima": replace(state, rate_bps=10e6, delay_s=0.020)})
+        found = measured(wan)
+        assert found["quito->lima"].rate_error == pytest.approx(-0.5, abs=0.05)
+        assert found["quito->lima"].rtt_error_s == pytest.approx(0.010, abs=0.002)
+        assert found["lima->quito"].rtt_error_s == pytest.approx(0.010, abs=0.002)  # its way back
+        assert abs(found["lima->cuzco"].rate_error) < 0.2
+
+
+def test_a_dead_link_is_found_out() -> None:
+    with up(topology(f"{QUITO_LIMA}, {LIMA_CUZCO}")) as wan:
+        state = wan.network.topology.links["quito->lima"].state
+        wan.network.shaper.apply({"quito->lima": replace(state, up=False)})
+        found = measured(wan)
+        assert found["quito->lima"].rate_error == -1
+        assert found["quito->lima"].rtt_error_s == float("inf")
+
+
+#: What a plain look would get wrong: few packets in its time, none at all, fewer than sent, more than can be sent.
+ODD = topology(
+    "{between: [quito, lima], rate: 1mbit, delay: 10ms}, "
+    "{between: [lima, cuzco], rate: 20mbit, delay: 15ms, loss: 10%}, "
+    "{between: [cuzco, potosi], rate: 20gbit, delay: 5ms}, "
+    "{between: [potosi, sucre], rate: 20mbit, delay: 5ms, loss: 100%}, "
+    "{between: [sucre, quito], rate: 20mbit, delay: 5ms, backward: {loss: 100%}}",
+    "{quito: {workers: 1}, lima: {workers: 0}, cuzco: {workers: 0}, potosi: {workers: 0}, sucre: {workers: 0}}",
+)
+
+
+def test_links_that_are_hard_to_measure_are_not_mistaken_for_wrong_ones() -> None:
+    with up(ODD) as wan:
+        backend = wan.network.shaper.name
+        for _ in range(3):
+            found = measure_links(wan.network, lambda _: None)
+            assert found.keys() == ODD.links.keys()
+            assert found["quito->lima"].rate_resolution == pytest.approx(1514 * 8 / 1e6 / 3, rel=0.1)
+            for name in ("potosi->sucre", "sucre->potosi", "quito->sucre"):
+                assert (found[name].rate_error, found[name].rtt_error_s) == (None, None)
+            assert found["sucre->quito"].rtt_error_s is None
+            assert found["cuzco->potosi"].rate_error is None, "no sender fills that"
+            told = {name: found[name] for name in ("quito->lima", "lima->quito", "lima->cuzco", "cuzco->lima")}
+            # Its way back passes nothing, so there is no round trip to judge.
+            told["sucre->quito"] = replace(found["sucre->quito"], rtt_error_s=0.0)
+            if all(as_asked(link, backend) for link in told.values()):
+                return
+        pytest.fail(f"after {backend} shaping: {told}")
+
+
+def test_a_slow_link_that_is_not_as_asked_is_found_out_among_those_named() -> None:
+    with up(topology("{between: [quito, lima], rate: 1mbit, delay: 10ms}, " + LIMA_CUZCO)) as wan:
+        state = wan.network.topology.links["quito->lima"].state
+        wan.network.shaper.apply({"quito->lima": replace(state, rate_bps=0.95e6)})
+        found = measured(wan, ["quito->lima"])
+        assert found.keys() == {"quito->lima"}
+        assert found["quito->lima"].rate_error == pytest.approx(-0.05, abs=0.01)
+
+
+def test_traffic_goes_another_way_while_a_link_is_down_and_comes_back() -> None:
+    with up(TRIANGLE) as wan:
+        wan.network.take("quito", "lima", up=False)
+        wan.assert_round_trip("quito-w0", "lima-w0", 2 * (0.060 + 0.015) + LAN_S)
+        wan.network.take("cuzco", "quito", up=False)
+        assert wan.round_trip_s("quito-w0", "lima-w0", count=2) is None
+        assert wan.round_trip_s("lima-w0", "cuzco-w0") is not None
+        assert not wan.network.routes.reach("quito", "lima")
+        wan.network.take("quito", "lima", up=True)
+        wan.assert_round_trip("quito-w0", "lima-w0", 2 * 0.010 + LAN_S)
+        wan.assert_round_trip("quito-w0", "cuzco-w0", 2 * (0.010 + 0.015) + LAN_S)
+        assert not dict(wan.states)["cuzco->quito"].up
+        assert dict(wan.states)["lima->quito"].up
+
+
+@contextmanager
+def connection(wan: Wan, source: str, target: str) -> Iterator[Callable[[bytes], None]]:
+    """A TCP connection; what is yielded sends bytes over it and waits for all of them."""
+    address = (wan.address(target), 7000)
+    listener = inside(wan.network.container(target).netns, lambda: socket.create_server(address))
+    client = inside(wan.network.container(source).netns, lambda: socket.create_connection(address, timeout=10))
+    server, _ = listener.accept()
+    server.settimeout(10)
+
+    def send(content: bytes) -> None:
+        sender = threading.Thread(target=client.sendall, args=(content,))
+        sender.start()
+        got = b""
+        while len(got) < len(content):
+            got += server.recv(1 << 16)
+        sender.join()
+        assert got == content
+
+    with listener, client, server:
+        yield send
+
+
+def super_packets(wan: Wan, source: str, target: str) -> bool:
+    """Whether some of what a worker sends by TCP reaches its router as more than one frame."""
+    router = wan.network.router(source.partition("-")[0])
+    counters = Path(f"/proc/{router.pid}/net/dev")
+
+    def received() -> tuple[int, int]:
+        line = next(line for line in counters.read_text().splitlines() if line.strip().startswith("w0:"))
+        size, packets, *_ = line.split()[1:]
+        return int(size), int(packets)
+
+    server = wan.network.container(target).popen(["iperf3", "-s", "-1"], stdout=subprocess.DEVNULL)
+    while "5201" not in wan.run(target, "ss", "-Hltn"):
+        pass
+    before = received()
+    wan.run(source, "iperf3", "-c", wan.address(target), "-t", "1")
+    server.wait()
+    size, packets = (b - a for a, b in zip(before, received(), strict=True))
+    assert size > 100_000
+    features = wan.run(source, "ethtool", "-k", "eth0")
+    ways = "tcp-segmentation-offload|generic-segmentation-offload|tx-udp-segmentation"
+    states = set(re.findall(rf"(?:{ways}): (\w+)", features))
+    assert states == {"on" if wan.network.offload else "off"}
+    return size / packets > 1514
+
+
+LOSSY = "{between: [quito, lima], rate: 20mbit, delay: 10ms, loss: 1%}"
+
+
+def test_workers_send_super_packets_unless_a_link_would_lose_them_whole() -> None:
+    sites = "{quito: {workers: 1}, lima: {workers: 1}}"
+    with up(topology(QUITO_LIMA, sites)) as wan:
+        assert wan.network.offload
+        assert super_packets(wan, "quito-w0", "lima-w0")
+        wan.network.swap(topology(LOSSY, sites))
+        assert not wan.network.offload
+        assert not super_packets(wan, "quito-w0", "lima-w0")
+    with up(topology(LOSSY, sites)) as wan:
+        assert not wan.network.offload
+        assert not super_packets(wan, "quito-w0", "lima-w0")
+
+
+def test_a_link_that_comes_to_lose_ends_super_packets_too() -> None:
+    with up(topology(QUITO_LIMA, "{quito: {workers: 1}, lima: {workers: 1}}")) as wan:
+        wan.network.links_in_force.change(LinkChange.model_validate({"link": "lima->quito", "delay": "20ms"}))
+        assert wan.network.offload
+        wan.network.links_in_force.change(LinkChange.model_validate({"link": "lima->quito", "loss": "1%"}))
+        assert not wan.network.offload
+        assert not super_packets(wan, "quito-w0", "lima-w0")
+
+
+@pytest.mark.parametrize(
+    ("changed", "needed"),
+    [
+        ({}, False),
+        ({"state": LinkState(1e6, 0.01, loss=0.01)}, True),
+        ({"state": LinkState(1e6, 0.01, queue=Queue(40, "packets"))}, True),
+        ({"state": LinkState(1e6, 0.01, queue=Queue(40_000, "bytes"))}, False),
+        ({"trace": Trace((Row(0, 1e6), Row(1, 2e6)))}, False),
+        ({"trace": Trace((Row(0, 1e6), Row(1, 2e6, loss=0.01)))}, True),
+        ({"trace": Trace((Row(0, 1e6),), opportunities=Opportunities((1, 2)))}, True),
+    ],
+)
+def test_single_frames_are_for_loss_and_queues_of_packets(changed: dict[str, Any], needed: bool) -> None:
+    link = replace(TRIANGLE.links["quito->lima"], **changed)
+    assert needs_single_frames(link) == needed
+
+
+def interfaces(wan: Wan, site: str) -> set[str]:
+    return set(wan.network.router(site).received_bytes())
+
+
+def test_a_swap_touches_only_what_differs() -> None:
+    after = topology(
+        f"{QUITO_LIMA}, {LIMA_CUZCO.replace('15ms', '25ms')}, "
+        "{between: [quito, potosi], rate: 20mbit, delay: 5ms}, {between: [potosi, cuzco], rate: 20mbit, delay: 5ms}",
+        "{quito: {workers: 2}, lima: {workers: 1}, cuzco: {workers: 1}, potosi: {workers: 0}}",
+    )
+    with up(TRIANGLE) as wan, connection(wan, "quito-w0", "lima-w0") as send:
+        send(bytes(100_000))
+        before = wan.network.shaper.counters()
+        kept = wan.network.router("quito").interface_index("lima")
+
+        swap = wan.network.swap(after)
+
+        assert set(swap.removed) == {"quito->cuzco", "cuzco->quito"}
+        assert set(swap.added) == {"quito->potosi", "potosi->quito", "potosi->cuzco", "cuzco->potosi"}
+        assert set(swap.changed) == {"lima->cuzco", "cuzco->lima"}
+        send(bytes(100_000))  # over the connection that was there, by a link that stayed
+        now = wan.network.shaper.counters()
+        assert wan.network.router("quito").interface_index("lima") == kept
+        assert before["quito->lima"].bytes >= 100_000
+        assert now["quito->lima"].bytes >= before["quito->lima"].bytes + 100_000
+        assert now["lima->cuzco"].packets >= before["lima->cuzco"].packets
+
+        assert interfaces(wan, "quito") == {"lo", "lan", "w0", "w1", "lima", "potosi"}
+        assert interfaces(wan, "cuzco") == {"lo", "lan", "w0", "lima", "potosi"}
+        assert not {"quito->cuzco", "cuzco->quito"} & now.keys()
+        # By the new site that has no workers: its links are shaped, and it forwards.
+        wan.assert_round_trip("quito-w0", "cuzco-w0", 2 * (0.005 + 0.005) + LAN_S)
+        wan.network.take("quito", "potosi", up=False)
+        wan.assert_round_trip("quito-w0", "cuzco-w0", 2 * (0.010 + 0.025) + LAN_S)
+
+
+def test_a_swap_back_restores_what_was() -> None:
+    line = topology(f"{QUITO_LIMA}, {LIMA_CUZCO}")
+    with up(TRIANGLE) as wan:
+        wan.network.swap(line)
+        wan.network.take("lima", "cuzco", up=False)
+        assert wan.round_trip_s("quito-w0", "cuzco-w0", count=2) is None
+        wan.network.swap(TRIANGLE)
+        wan.assert_round_trip("quito-w0", "cuzco-w0", 2 * 0.060 + LAN_S)  # what was down is down still
+        wan.network.take("lima", "cuzco", up=True)
+        wan.assert_round_trip("quito-w0", "cuzco-w0", 2 * (0.010 + 0.015) + LAN_S)
+
+
+def test_a_site_without_workers_can_be_swapped_away() -> None:
+    sites = "{quito: {workers: 1}, lima: {workers: 1}, potosi: {workers: 0}}"
+    potosi = "{between: [quito, potosi], rate: 20mbit, delay: 5ms}, {between: [potosi, lima], rate: 20mbit, delay: 5ms}"
+    with up(topology(potosi, sites)) as wan:
+        wan.assert_round_trip("quito-w0", "lima-w0", 2 * 0.010 + LAN_S)
+        gone = wan.network.router("potosi").pid
+        wan.network.swap(topology(QUITO_LIMA, "{quito: {workers: 1}, lima: {workers: 1}}"))
+        wan.assert_round_trip("quito-w0", "lima-w0", 2 * 0.010 + LAN_S)
+        assert not Path(f"/proc/{gone}").exists()
+        assert interfaces(wan, "quito") == {"lo", "lan", "w0", "lima"}
+
+
+def test_a_swap_to_other_workers_is_refused_and_touches_nothing() -> None:
+    other = topology(f"{QUITO_LIMA}", "{quito: {workers: 1}, lima: {workers: 1}}")
+    with up(TRIANGLE) as wan:
+        with pytest.raises(ValueError, match="a swap keeps the workers"):
+            wan.network.swap(other)
+        wan.assert_round_trip("quito-w0", "lima-w0", 2 * 0.010 + LAN_S)
+
+
+def test_a_swap_that_fails_before_anything_is_removed_is_undone() -> None:
+    """When all is built and the links are about to change; a second time it goes through."""
+    after = topology(
+        f"{QUITO_LIMA}, {{between: [lima, cuzco], rate: 5mbit, delay: 30ms}}, "
+        "{between: [cuzco, potosi], rate: 20mbit, delay: 5ms}",
+        "{quito: {workers: 2}, lima: {workers: 1}, cuzco: {workers: 1}, potosi: {workers: 0}}",
+    )
+
+    def fail(_: set[str]) -> None:
+        raise RuntimeError("on purpose")
+
+    with up(TRIANGLE) as wan:
+        network = wan.network
+        hosts, states, routes = [host.name for host in network.hosts], network.links_in_force.states(), network.routes
+        with pytest.raises(RuntimeError, match="on purpose"):
+            network.swap(after, fail)
+        assert network.topology is TRIANGLE
+        assert [host.name for host in network.hosts] == hosts
+        assert network.links_in_force.states() == states
+        assert "potosi->cuzco" not in network.shaper.counters()
+        assert network.routes == routes
+        wan.assert_round_trip("quito-w0", "cuzco-w0", 2 * (0.010 + 0.015) + LAN_S)
+        network.swap(after)
+        wan.assert_round_trip("quito-w0", "cuzco-w0", 2 * (0.010 + 0.030) + LAN_S)
+
+
+def test_a_swap_brings_and_takes_workers_and_changes_the_lan() -> None:
+    sites = "{quito: {workers: 1}, lima: {workers: 2}, potosi: {workers: 1}}"
+    potosi = "{between: [lima, potosi], rate: 20mbit, delay: 5ms}"
+    other = replace(
+        topology(f"{QUITO_LIMA}, {potosi}", sites), lan=Lan.model_validate({"rate": "10mbit", "delay": "2ms"})
+    )
+    new = {name: Namespace() for name in ("lima-w1", "potosi-w0")}
+    with ExitStack() as stack:
+        for holder in new.values():
+            stack.callback(holder.close)
+        wan = stack.enter_context(up(TRIANGLE))
+        send = stack.enter_context(connection(wan, "quito-w0", "lima-w0"))
+        send(b"before")
+        wan.network.swap(other, pids={name: holder.pid for name, holder in new.items()})
+        send(b"after")
+        assert interfaces(wan, "quito") == {"lo", "lan", "w0", "lima"}
+        assert interfaces(wan, "lima") == {"lo", "lan", "w0", "w1", "quito", "potosi"}
+        assert {host.name for host in wan.network.hosts} == {
+            *("quito-r", "lima-r", "potosi-r"),
+            *("quito-w0", "lima-w0", "lima-w1", "potosi-w0"),
+        }
+        wan.assert_round_trip("quito-w0", "potosi-w0", 2 * (0.010 + 0.005) + 4 * 0.002)
+        wan.assert_round_trip("lima-w0", "lima-w1", 4 * 0.002)
+        card = json.loads(wan.run("quito-w0", "tc", "-j", "qdisc", "show", "dev", "eth0"))
+        assert card[0]["options"]["rate"] == 10e6 / 8
+
+
+def test_one_site_alone_is_a_network_too() -> None:
+    with up(topology("", "{quito: {workers: 2}}")) as wan:
+        wan.assert_round_trip("quito-w0", "quito-w1", LAN_S)
+        assert measure_links(wan.network, lambda _: None) == {}
+
+
+def namespaces_in_use() -> set[str]:
+    """The network namespace of every thread of every process."""
+    found = set()
+    for folder in Path("/proc").glob("[0-9]*/task/[0-9]*"):
+        try:
+            found.add(str((folder / "ns/net").readlink()))
+        except OSError:
+            continue  # it ended just now
+    return found
+
+
+def test_nothing_is_left() -> None:
+    with up(TRIANGLE) as wan:
+        nodes = [*map(wan.network.router, TRIANGLE.sites), *(wan.network.container(w.name) for w in TRIANGLE.workers)]
+        ours = {str(node.netns.readlink()) for node in nodes}
+        wan.network.router("quito").cmd("ip link")  # also Mininet's shell must go
+        assert ours <= namespaces_in_use()
+        here = {name for _, name in socket.if_nameindex()}
+        assert not here & {"quito", "lima", "cuzco", "lan", "w0"}, "an interface in the host's own namespace"
+    assert not ours & namespaces_in_use()
+    assert not {name for _, name in socket.if_nameindex()} & {"quito", "lima", "cuzco", "lan", "w0"}

@@ -1,0 +1,117 @@
+"""A site's switch, each kind of it: what one worker sends another passes the router, and is shaped there."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from testbed.emulation import label
+from testbed.emulation.network.namespace import Namespace, inside
+from testbed.emulation.network.network import Network
+from testbed.emulation.network.switch import SWITCHES, SwitchError, choose_switch
+from testbed.emulation.shaping import open_shaper
+from testbed.link import link_name
+from testbed.spec.topology import SwitchName, Topology
+from tests.emulation.network.test_network import Wan
+
+NETWORK = "test-switch"
+LAN_DELAY_S = 5e-3
+
+SWITCHED = Topology.from_value(
+    {
+        "name": "switched",
+        "sites": {"quito": {"workers": 2}, "lima": {"workers": 1}},
+        "lan": {"rate": "200mbit", "delay": "5ms"},
+        "links": [{"between": ["quito", "lima"], "rate": "50mbit", "delay": "10ms"}],
+    },
+    Path("switched.yaml"),
+)
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param("bridge", marks=pytest.mark.privileged),
+        pytest.param("openvswitch-user", marks=pytest.mark.privileged),
+        pytest.param("openvswitch", marks=pytest.mark.guest),
+    ],
+)
+def wan(request: pytest.FixtureRequest) -> Iterator[Wan]:
+    with ExitStack() as stack:
+        stack.enter_context(label.labelled(NETWORK))
+        shaper = stack.enter_context(open_shaper())
+        network = Network(NETWORK, replace(SWITCHED, switch=request.param), shaper, lambda *_: None)
+        stack.callback(network.stop)
+        network.build()
+        holders = {worker.name: Namespace() for worker in network.topology.workers}
+        for holder in holders.values():
+            stack.callback(holder.close)
+        network.join({name: holder.pid for name, holder in holders.items()})
+        yield Wan(network, [])
+    assert not list(label.processes(NETWORK))
+
+
+def test_it_is_the_one_asked_for(wan: Wan) -> None:
+    assert wan.network.switch == wan.network.topology.switch
+    assert isinstance(wan.network.router("quito").switch, SWITCHES[wan.network.switch])
+
+
+def test_workers_of_a_site_reach_each_other_over_the_router_alone(wan: Wan) -> None:
+    link = link_name("quito", "quito-w1")
+    before = wan.network.shaper.counters()[link].packets
+    wan.assert_round_trip("quito-w0", "quito-w1", 4 * LAN_DELAY_S)
+    assert wan.network.shaper.counters()[link].packets >= before + 8
+
+
+def test_workers_of_two_sites_reach_each_other(wan: Wan) -> None:
+    wan.assert_round_trip("lima-w0", "quito-w1", 4 * LAN_DELAY_S + 2 * 0.010)
+
+
+@pytest.mark.parametrize(("source", "target"), [("quito-w0", "quito-w1"), ("lima-w0", "quito-w0")])
+def test_tcp_passes_whole(wan: Wan, source: str, target: str) -> None:
+    """Checksums too: a switch that leaves them half done passes pings, and no byte of TCP."""
+    payload = bytes(range(256)) * 4096
+    listener = inside(wan.network.container(target).netns, socket.socket)
+    sender = inside(wan.network.container(source).netns, socket.socket)
+    with listener, sender:
+        listener.bind((wan.address(target), 7000))
+        listener.listen()
+        sender.settimeout(10)
+        sender.connect((wan.address(target), 7000))
+        receiver, _ = listener.accept()
+        with receiver:
+            receiver.settimeout(10)
+            arrived = bytearray()
+            for begin in range(0, len(payload), 65536):
+                sender.sendall(payload[begin : begin + 65536])
+                while len(arrived) < begin + 65536:
+                    arrived += receiver.recv(65536)
+    assert arrived == payload
+
+
+def test_a_worker_leaves_and_comes_back(wan: Wan) -> None:
+    """A port of the same name is a new one, shaped again before anything passes."""
+    worker = next(worker for worker in wan.network.topology.workers if worker.name == "quito-w1")
+    wan.network.leave([worker.name])
+    holder = Namespace()
+    try:
+        wan.network.swap(wan.network.topology, pids={worker.name: holder.pid})
+        wan.assert_round_trip("quito-w0", "quito-w1", 4 * LAN_DELAY_S)
+    finally:
+        wan.network.leave([worker.name])
+        holder.close()
+
+
+@pytest.mark.unit
+def test_a_switch_that_needs_missing_programs_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert choose_switch("auto") == "bridge"
+    kinds: tuple[SwitchName, ...] = ("openvswitch", "openvswitch-user")
+    for kind in kinds:
+        with pytest.raises(SwitchError, match=rf"switch: {kind}.*openvswitch-switch.*switch: bridge"):
+            choose_switch(kind)

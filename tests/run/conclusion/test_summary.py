@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from testbed.run.conclusion.summary import (
+    RoundFigures,
+    last_metric,
+    pause_around,
+    percentile,
+    rounds_of,
+    updates_around,
+    wan_bytes,
+)
+
+pytestmark = pytest.mark.unit
+
+
+def report(number: int, member: str, started: float, finished: float, **more: Any) -> dict[str, Any]:
+    base = {"epoch": 1, "lost": 0, "duplicated": 0, "metrics": {}}
+    return {"round": number, "member": member, "started_s": started, "finished_s": finished, **base, **more}
+
+
+def test_a_round_runs_from_the_last_to_enter_to_the_last_to_finish() -> None:
+    reports = [
+        report(2, "a", 3.0, 4.0),
+        report(1, "a", 1.0, 2.5, epoch=1, lost=1),
+        report(1, "b", 1.5, 2.0, epoch=2, duplicated=2),
+        report(2, "b", 3.5, 3.75),
+    ]
+    first, second = rounds_of(reports, 2)
+    assert first == RoundFigures(number=1, epoch=2, entered_s=1.5, finished_s=2.5, lost=1, duplicated=2)
+    assert first.seconds == 1.0
+    assert (second.number, second.seconds) == (2, 0.5)
+
+
+def test_a_round_that_not_all_have_reported_is_left_out() -> None:
+    reports = [report(1, "a", 0, 1), report(1, "b", 0, 1), report(2, "a", 1, 2)]
+    assert [figures.number for figures in rounds_of(reports, 2)] == [1]
+    assert rounds_of([], 2) == []
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=60))
+def test_percentiles_are_ordered_and_within_the_values(values: list[float]) -> None:
+    found = [percentile(values, percent) or 0.0 for percent in (1, 25, 50, 95, 99)]
+    assert found == sorted(found) or found == pytest.approx(sorted(found))
+    assert min(values) - 1e-6 <= found[0]
+    assert found[-1] <= max(values) + 1e-6
+    assert found[2] == pytest.approx(statistics.median(values), abs=1e-6)
+
+
+def test_percentiles_of_little() -> None:
+    assert percentile([], 50) is None
+    assert percentile([3.0], 95) == 3.0
+    assert percentile([0.0, 10.0], 95) == pytest.approx(9.5)
+
+
+def rounds(*seconds: float, lost: int = 0) -> list[RoundFigures]:
+    """Rounds one behind the other, from 0 on."""
+    found, now = [], 0.0
+    for number, each in enumerate(seconds):
+        found.append(RoundFigures(number, 1, now, now + each, lost, 0))
+        now += each
+    return found
+
+
+def test_a_pause_is_what_the_longest_round_that_felt_it_has_above_those_before() -> None:
+    figures = rounds(*[1.0] * 10, 3.0, 1.0)
+    assert pause_around(figures, 10.5, 10.6) == 2000.0
+    assert pause_around(figures, 9.5, 10.5) == 2000.0  # over two rounds
+    assert pause_around(figures, 5.5, 5.6) == 0.0
+
+
+def test_without_a_round_that_felt_it_there_is_no_pause() -> None:
+    assert pause_around([], 0, 1) is None
+    assert pause_around(rounds(*[1.0] * 10), 10.5, 10.6) is None
+    assert pause_around(rounds(1.0, 1.0, 3.0), 2.5, 2.6) is None  # nothing to compare with
+
+
+def test_updates_are_counted_in_the_touched_rounds_and_the_next() -> None:
+    figures = rounds(*[1.0] * 6, lost=1)
+    assert updates_around(figures, 2.5, 2.6) == (2, 0)
+    assert updates_around(figures, 2.5, 3.5) == (3, 0)
+    assert updates_around(figures, 9.0, 9.5) == (0, 0)
+
+
+def test_a_metric_is_the_mean_of_the_newest_round_that_has_it() -> None:
+    reports = [
+        report(1, "a", 0, 1, metrics={"loss": 9.0, "accuracy": 0.5}),
+        report(2, "a", 1, 2, metrics={"loss": 1.0}),
+        report(2, "b", 1, 2, metrics={"loss": 3.0}),
+        report(3, "b", 2, 3),
+    ]
+    assert last_metric(reports, "loss") == 2.0
+    assert last_metric(reports, "accuracy") == 0.5
+    assert last_metric(reports, "speed") is None
+
+
+def sample(at_s: float, **counts: int) -> dict[str, Any]:
+    return {"at_s": at_s, "bytes": counts}
+
+
+def test_bytes_are_summed_over_links_from_a_moment_on() -> None:
+    samples = [sample(1, ab=100, ba=10), sample(2, ab=150, ba=10), sample(3, ab=250, ba=30)]
+    assert wan_bytes(samples, 0) == 170
+    assert wan_bytes(samples, 1) == 170  # what came before the first sample is not this run's training
+    assert wan_bytes(samples, 2.5) == 120
+    assert wan_bytes(samples, 9) == 0
+    assert wan_bytes([], 0) == 0
+
+
+def test_a_link_that_comes_goes_and_comes_again_is_counted_whole() -> None:
+    samples = [sample(1, ab=100), sample(2, ab=150, bc=7), sample(3, ab=160), sample(4, ab=160, bc=3)]
+    assert wan_bytes(samples, 0) == 60 + 7 + 3
+
+
+def test_a_link_made_anew_between_two_samples_begins_at_nothing() -> None:
+    assert wan_bytes([sample(1, ab=100), sample(2, ab=30)], 0) == 30

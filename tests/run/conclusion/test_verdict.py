@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from testbed.run.conclusion import verdict
+from testbed.run.conclusion.verdict import Evidence, LinkEvidence, judge
+
+pytestmark = pytest.mark.unit
+
+FINE_LINK = LinkEvidence(rate_error=0.001, rtt_error_s=1e-4, replay_late_p99_s=1e-3)
+FINE = Evidence(
+    backend="userspace",
+    links={"a->b": FINE_LINK, "b->a": LinkEvidence(None, None, None)},
+    cpu=[0.5] * 100,
+    overruns=[1.0] * 100,
+    lost_updates=0,
+    duplicated_updates=0,
+    identical_parameters=True,
+    missed_events=[],
+)
+
+
+def with_link(backend: str = "userspace", **values: float | None) -> Evidence:
+    return replace(FINE, backend=backend, links={"a->b": replace(FINE_LINK, **values)})
+
+
+def test_nothing_wrong_is_trusted() -> None:
+    assert judge(FINE).verdict == "trusted"
+    assert judge(FINE).reasons == ()
+
+
+@pytest.mark.parametrize("backend", ["netem", "userspace"])
+@pytest.mark.parametrize(
+    ("field", "tolerance", "said"),
+    [
+        ("rate_error", verdict.RATE_TOLERANCE, "a->b: rate"),
+        ("rtt_error_s", verdict.RTT_TOLERANCE_S, "a->b: round trip"),
+    ],
+)
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_link_is_judged_by_its_backend_s_tolerance(
+    backend: str, field: str, tolerance: dict[str, float], said: str, sign: int
+) -> None:
+    assert judge(with_link(backend, **{field: sign * tolerance[backend] * 0.999})).verdict == "trusted"
+    found = judge(with_link(backend, **{field: sign * tolerance[backend] * 1.001}))
+    assert found.verdict == "suspect"
+    assert len(found.reasons) == 1
+    assert found.reasons[0].startswith(said)
+
+
+def test_what_goes_around_a_link_s_shaping_is_told() -> None:
+    found = judge(replace(FINE, links={"a->b": replace(FINE_LINK, unshaped_bytes=1_234_567)}))
+    assert found.verdict == "suspect"
+    assert found.reasons == ("a->b: 1.2 MB went around its shaping: something took it away",)
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+@pytest.mark.parametrize("field", ["rate_error", "rtt_error_s", "replay_late_p99_s"])
+def test_a_figure_that_is_no_number_is_not_trusted(field: str, value: float) -> None:
+    assert judge(with_link(**{field: value})).verdict == "suspect"
+
+
+@pytest.mark.parametrize(
+    ("fine", "wrong", "said"),
+    [
+        (
+            with_link(replay_late_p99_s=verdict.REPLAY_LATE_P99_S),
+            with_link(replay_late_p99_s=verdict.REPLAY_LATE_P99_S * 1.01),
+            "a->b: trace replayed 5.0 ms late",
+        ),
+        (
+            replace(FINE, cpu=[1.0] * 10 + [verdict.CPU_BUSY] * 90),
+            replace(FINE, cpu=[1.0] * 11 + [0.5] * 89),
+            "the host was starved of processor time in 11% of the seconds",
+        ),
+        (
+            replace(FINE, overruns=[2.0] * 5 + [1 + verdict.STEP_OVERRUN] * 95),
+            replace(FINE, overruns=[1.11] * 6 + [1.0] * 94),
+            "6% of the steps took longer than declared",
+        ),
+        (FINE, replace(FINE, lost_updates=1), "1 updates lost, 0 counted twice"),
+        (FINE, replace(FINE, duplicated_updates=2), "0 updates lost, 2 counted twice"),
+        (FINE, replace(FINE, identical_parameters=False), "the workers' parameters differ"),
+        (FINE, replace(FINE, identical_parameters=None), "the workers' parameters differ"),
+        (FINE, replace(FINE, missed_events=["down a-b at 900 s"]), "the event down a-b at 900 s never happened"),
+        (
+            with_link(traced=True),
+            with_link(traced=True, replay_late_p99_s=None),
+            "a->b: its trace was not replayed",
+        ),
+        (
+            with_link(rate_error=0.05, rate_resolution=0.04),
+            with_link(rate_error=0.05, rate_resolution=0.02),
+            "a->b: rate +5.0% off what was asked (tolerance 4.0%)",
+        ),
+    ],
+)
+def test_past_each_tolerance_the_run_is_suspect_with_its_reason(fine: Evidence, wrong: Evidence, said: str) -> None:
+    assert judge(fine).verdict == "trusted"
+    found = judge(wrong)
+    assert found.verdict == "suspect"
+    assert len(found.reasons) == 1
+    assert found.reasons[0].startswith(said)
+
+
+def test_every_reason_is_given() -> None:
+    bad = replace(FINE_LINK, rate_error=0.5, rtt_error_s=0.5, replay_late_p99_s=0.5)
+    evidence = Evidence("netem", {"a->b": bad, "b->a": bad}, [1.0], [2.0], 1, 1, False, [])
+    assert len(judge(evidence).reasons) == 2 * 2 + 1 + 2 + 1 + 1
+
+
+def test_traces_that_are_late_are_one_reason_since_one_process_replays_them() -> None:
+    late = replace(FINE_LINK, replay_late_p99_s=0.02)
+    links = {"a->b": late, "b->a": replace(late, replay_late_p99_s=0.03), "b->c": FINE_LINK, "c->b": late}
+    (reason,) = judge(replace(FINE, links=links)).reasons
+    assert reason.startswith("b->a: trace replayed 30.0 ms late at the 99th percentile, and those of 2 other links")
+
+
+def test_reasons_tell_whether_the_host_was_short_of_processor_time() -> None:
+    starved, slow = replace(FINE, cpu=[1.0]), replace(FINE, overruns=[2.0])
+    assert [verdict.host_was_short(judge(one).reasons) for one in (starved, slow)] == [True, True]
+    assert not verdict.host_was_short(judge(replace(FINE, lost_updates=1, missed_events=["x"])).reasons)
+
+
+def test_a_run_without_samples_is_not_held_against_it() -> None:
+    assert judge(replace(FINE, cpu=[], overruns=[], links={})).verdict == "trusted"

@@ -1,0 +1,180 @@
+"""What ends a run that nobody else would end, with its reason: each of the things that are watched, broken for real."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socketserver
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from testbed.controller.client import AdminClient
+from testbed.run.errors import RunFailed
+from testbed.run.guards import disk, watchdog
+from testbed.run.guards import engine as engine_watch
+from testbed.run.guards.engine import EngineWatch
+from testbed.run.guards.watchdog import LEAST_QUIET_S, Watchdog, longest_quiet_s
+from testbed.run.service import ControllerProcess
+from testbed.spec.experiment import Experiment
+from tests.controller.runs import mesh, spec_of
+
+pytestmark = pytest.mark.unit
+
+EXPERIMENTS = Path(__file__).resolve().parents[3] / "experiments"
+
+
+def smoke(**overrides: str) -> Experiment:
+    return Experiment.load(
+        EXPERIMENTS / "smoke.yaml", {name.replace("_", "."): text for name, text in overrides.items()}
+    )
+
+
+@pytest.fixture
+def controller(tmp_path: Path) -> Iterator[ControllerProcess]:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "s").mkdir()
+    with ControllerProcess(spec_of(mesh()), tmp_path / "s", tmp_path) as process:
+        yield process
+
+
+def failure_of(dog: Watchdog) -> str:
+    """Why it ends the run; it does within seconds."""
+    deadline = time.monotonic() + 20.0
+    with pytest.raises(RunFailed) as raised:
+        while time.monotonic() < deadline:
+            dog.status()
+            time.sleep(0.01)
+    return str(raised.value)
+
+
+# The controller -----------------------------------------------------------------------------------------------------
+
+
+class Broken(BaseHTTPRequestHandler):
+    """Whatever is asked is answered with an error, as where a status can't be put together."""
+
+    def do_GET(self) -> None:
+        self.send_error(500)
+
+    def address_string(self) -> str:
+        return "unix"
+
+    def log_message(self, *_: Any) -> None:
+        """Nothing."""
+
+
+@contextmanager
+def answering_500(path: Path) -> Iterator[None]:
+    path.unlink()
+    with socketserver.UnixStreamServer(str(path), Broken) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_a_controller_that_answers_with_errors_ends_the_run(
+    controller: ControllerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dog = Watchdog(smoke(), controller, tmp_path)
+    while (status := dog.status()) is None:  # it does not listen yet
+        time.sleep(0.01)
+    assert status["state"] == "waiting"
+    monkeypatch.setattr(watchdog, "UNANSWERED_S", 0.3)
+    with answering_500(tmp_path / "s" / "admin.sock"):
+        assert dog.status() is None, "it may be busy"
+        why = failure_of(dog)
+    assert why.startswith("the controller has said nothing of use for 0 s: GET /status: 500")
+
+
+def test_a_controller_that_stands_still_ends_the_run(
+    controller: ControllerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watchdog, "UNANSWERED_S", 0.3)
+    controller.admin = AdminClient(tmp_path / "s" / "admin.sock", timeout_s=0.1)
+    dog = Watchdog(smoke(), controller, tmp_path)
+    os.kill(controller.pid, signal.SIGSTOP)
+    try:
+        assert "no answer from the controller" in failure_of(dog)
+    finally:
+        os.kill(controller.pid, signal.SIGCONT)
+
+
+# Members ------------------------------------------------------------------------------------------------------------
+
+
+class Saying:
+    """A controller that says what it is given."""
+
+    def __init__(self, **status: Any) -> None:
+        self.said: dict[str, Any] = dict.fromkeys(watchdog.SIGNS) | {"rounds": 60} | status
+        self.admin = self
+
+    def status(self) -> dict[str, Any]:
+        return dict(self.said)
+
+    def check(self) -> None:
+        """All is well."""
+
+
+def test_members_that_report_nothing_new_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watchdog, "longest_quiet_s", lambda _: 0.0)
+    saying = Saying(state="running", round=7, joined=["a-w0", "b-w0"], left=["a-w0"])
+    dog = Watchdog(smoke(), saying, tmp_path)  # type: ignore[arg-type]
+    dog.status()
+    for name, value in (("round", 8), ("metrics", {"loss": 1.0}), ("passages", [{"kind": "left"}])):
+        saying.said[name] = value
+        dog.status()
+    assert failure_of(dog) == (
+        "training made no progress for 0 s: round 8 of 60 was the last, and these have not ended: b-w0"
+    )
+
+
+@pytest.mark.parametrize("state", ["waiting", "done", "failed"])
+def test_who_does_not_train_need_not_come_further(state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watchdog, "longest_quiet_s", lambda _: 0.0)
+    dog = Watchdog(smoke(), Saying(state=state), tmp_path)  # type: ignore[arg-type]
+    assert [dog.status() for _ in range(3)][-1] is not None
+
+
+def test_how_long_they_may_be_quiet_follows_from_the_experiment() -> None:
+    assert longest_quiet_s(smoke()) == 2 * 120 + 10, "the round timeout of members, and a step"
+    slow = smoke(compute_slowdown="{factor: 50, probability: 0.1}", compute_stragglers="{paris-w0: 2}")
+    assert longest_quiet_s(slow) == 2 * 120 + 4 * 0.1 * 2 * 50
+    local = smoke(sync="{strategy: local_sgd, every: 500, round_timeout: 5s}")
+    assert longest_quiet_s(local) == 2 * 5 + 500 * 10
+    assert longest_quiet_s(smoke(sync="{round_timeout: 1s}")) == LEAST_QUIET_S
+
+
+# The host -----------------------------------------------------------------------------------------------------------
+
+
+def test_an_engine_that_does_not_answer_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
+    monkeypatch.setattr(engine_watch, "ASK_S", 0.01)
+    monkeypatch.setattr(engine_watch, "SILENT_S", 0.3)
+    with Watchdog(smoke(), Saying(state="running"), tmp_path) as dog:  # type: ignore[arg-type]
+        why = failure_of(dog)
+    assert why.startswith(f"the Docker engine at unix://{tmp_path}/docker.sock has not answered for 0 s (")
+    assert "No such file or directory" in why
+
+
+def test_an_engine_may_be_silent_for_a_short_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
+    assert EngineWatch().failure is None
+
+
+def test_a_disk_without_room_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk, "LEAST_FREE_BYTES", 1 << 60)
+    dog = Watchdog(smoke(), Saying(state="running"), tmp_path)  # type: ignore[arg-type]
+    assert failure_of(dog).startswith(f"the disk of {tmp_path} is full: ")

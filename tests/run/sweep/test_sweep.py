@@ -1,0 +1,309 @@
+"""A sweep: what it makes and keeps, and what a later sitting still has to make."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from rich.console import Console
+from typer.testing import CliRunner
+
+from testbed.cli import app
+from testbed.cli.board import Board
+from testbed.run.errors import CannotRun, RunFailed
+from testbed.run.execute import Executed
+from testbed.run.sweep.compared import Compared
+from testbed.run.sweep.planned_run import PlannedRun
+from testbed.run.sweep.record import SweepRecord
+from testbed.run.sweep.sweep import Execute, Make, Watcher, make_sweep, one_after_another
+from testbed.run.terminal.display import Display
+from testbed.simulation.execute import simulate
+from testbed.spec.errors import SpecError
+from testbed.spec.sweep import Sweep
+from tests.run.running import NOTHING, REPOSITORY, Running
+from tests.run.sweep.test_compare import PAIR, TOPOLOGY
+from tests.simulation import experiments
+from tests.waiting import until
+
+SWEEP: dict[str, Any] = {
+    "name": "rates",
+    "experiment": "experiment.yaml",
+    "axes": {"scale": [1, 0.5]},
+    "seeds": [1, 2],
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, with an experiment that can be simulated and a sweep of it."""
+    monkeypatch.chdir(tmp_path)
+    experiments.write(tmp_path)
+    write(tmp_path)
+    return tmp_path
+
+
+def write(folder: Path, **changed: Any) -> Path:
+    (folder / "sweep.yaml").write_text(yaml.safe_dump(SWEEP | changed))
+    return folder / "sweep.yaml"
+
+
+class Simulated:
+    """Makes runs by simulating them. After `most` of them it is interrupted in the next one."""
+
+    def __init__(self, most: int = 1_000_000) -> None:
+        self.made: list[Mapping[str, str]] = []
+        self._most = most
+
+    def __call__(self, file: Path, overrides: Mapping[str, str]) -> Executed:
+        if len(self.made) == self._most:
+            raise KeyboardInterrupt
+        self.made.append(overrides)
+        display = Display(Console(file=io.StringIO()))
+        return simulate(file, overrides, False, lambda run: run, display)
+
+
+def sweep(folder: Path, execute: Execute, resume: bool = False) -> tuple[Compared, str]:
+    """All runs, and what was said meanwhile."""
+    return sweep_by(folder, partial(one_after_another, execute), resume)
+
+
+def sweep_by(folder: Path, make: Make, resume: bool = False) -> tuple[Compared, str]:
+    said = io.StringIO()
+
+    @contextmanager
+    def watch(compared: Compared) -> Iterator[Board]:
+        with Board(Console(file=said, width=200), compared) as board:
+            yield board
+
+    compared, _ = make_sweep(Sweep.load(folder / "sweep.yaml"), resume, make, watch)
+    return compared, said.getvalue()
+
+
+def rows(folder: Path, name: str) -> list[dict[str, str]]:
+    with (folder / "runs" / "sweeps" / "rates" / name).open() as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.unit
+def test_every_combination_is_run_with_every_seed(folder: Path) -> None:
+    execute = Simulated()
+    compared, said = sweep(folder, execute)
+    assert [(each["scale"], each["seed"]) for each in execute.made] == [
+        ("1", "1"), ("0.5", "1"), ("1", "2"), ("0.5", "2"),
+    ]  # fmt: skip
+    assert compared.finished
+    assert "1 of 4: 1, seed 1\n" in said
+    assert "4 of 4: 0.5, seed 2; about " in said
+
+
+@pytest.mark.unit
+def test_the_tables_have_each_run_and_each_point(folder: Path) -> None:
+    sweep(folder, Simulated())
+    runs, points = rows(folder, "runs.csv"), rows(folder, "points.csv")
+    assert [(row["scale"], row["seed"], row["repeat"], row["verdict"]) for row in runs] == [
+        ("1", "1", "1", "simulated"), ("0.5", "1", "1", "simulated"),
+        ("1", "2", "1", "simulated"), ("0.5", "2", "1", "simulated"),
+    ]  # fmt: skip
+    for row in runs:
+        manifest = json.loads((folder / "runs" / row["run"] / "manifest.json").read_text())
+        assert (str(manifest["seed"]), manifest["scale"]) == (row["seed"], float(row["scale"]))
+        summary = json.loads((folder / "runs" / row["run"] / "summary.json").read_text())
+        assert float(row["seconds_per_round_p50"]) == summary["sync"]["seconds_per_round"]["p50"]
+    whole, half = (float(point["seconds_per_round_p50"]) for point in points)
+    assert half > whole  # over links of half the rate
+    for point in points:
+        own = sorted(float(row["wan_bytes"]) for row in runs if row["scale"] == point["scale"])
+        assert point["runs"] == "2"
+        assert float(point["wan_bytes"]) == pytest.approx(sum(own) / 2)
+        assert [float(point["wan_bytes_least"]), float(point["wan_bytes_most"])] == own
+
+
+@pytest.mark.unit
+def test_a_run_that_is_lost_with_its_machine_is_made_again_and_counts_once(folder: Path) -> None:
+    def make(file: Path, runs: Sequence[PlannedRun], watcher: Watcher) -> Iterator[tuple[PlannedRun, Executed]]:
+        watcher.begin(runs[0])
+        watcher.lost(runs[0])
+        yield from one_after_another(Simulated(), file, runs, watcher)
+
+    compared, said = sweep_by(folder, make)
+    assert compared.finished
+    assert said.startswith("1 of 4: 1, seed 1\nits host is lost, so it is made again: 1, seed 1\n1 of 4: 1, seed 1\n")
+    assert len(rows(folder, "runs.csv")) == 4
+
+
+@pytest.mark.unit
+def test_a_later_sitting_makes_what_is_missing(folder: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        sweep(folder, Simulated(most=3))
+    assert len(rows(folder, "runs.csv")) == 3
+    execute = Simulated()
+    compared, said = sweep(folder, execute, resume=True)
+    assert [(each["scale"], each["seed"]) for each in execute.made] == [("0.5", "2")]
+    assert compared.finished
+    assert said.startswith("3 of 4 runs were made before\n4 of 4: 0.5, seed 2\n")
+    assert len({row["run"] for row in rows(folder, "runs.csv")}) == 4
+    sweep(folder, nothing := Simulated(), resume=True)
+    assert nothing.made == []
+
+
+@pytest.mark.unit
+def test_what_changed_or_was_taken_away_is_missing(folder: Path) -> None:
+    compared, _ = sweep(folder, Simulated())
+    gone = compared.made[compared.planned[1].key].directory
+    shutil.rmtree(gone)
+    sweep(folder, execute := Simulated(), resume=True)
+    assert [(each["scale"], each["seed"]) for each in execute.made] == [("0.5", "1")]
+    experiments.write(folder, train={"model": "synthetic", "parameters": 150_000, "rounds": 9})
+    sweep(folder, execute := Simulated(), resume=True)
+    assert len(execute.made) == 4
+    write(folder, seeds=[1, 2, 3])
+    sweep(folder, execute := Simulated(), resume=True)
+    assert {each["seed"] for each in execute.made} == {"3"}
+
+
+@pytest.mark.unit
+def test_the_first_complete_run_of_a_key_counts(folder: Path) -> None:
+    compared, _ = sweep(folder, Simulated())
+    run = compared.planned[0]
+    first = compared.made[run.key]
+    with SweepRecord("rates") as record:
+        record.add(run, Simulated()(folder / "experiment.yaml", run.overrides))
+        assert record.complete()[run.key].directory == first.directory
+
+
+@pytest.mark.unit
+def test_a_run_that_fails_is_counted_and_made_again_later(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    simulated = Simulated()
+
+    def failing(file: Path, overrides: Mapping[str, str]) -> Executed:
+        with monkeypatch.context() as patched:
+            if overrides == {"scale": "0.5", "seed": "1"}:
+                patched.setattr("testbed.simulation.execute.train", fails)
+            return simulated(file, overrides)
+
+    def fails(*_: object) -> None:
+        raise RunFailed("the members lost each other")
+
+    compared, _ = sweep(folder, failing)
+    assert not compared.finished
+    assert [row["verdict"] for row in rows(folder, "runs.csv")] == ["simulated", "failed", "simulated", "simulated"]
+    (half,) = (row for row in rows(folder, "points.csv") if row["scale"] == "0.5")
+    assert (half["runs"], half["failed"]) == ("2", "1")
+    sweep(folder, execute := Simulated(), resume=True)
+    assert [(each["scale"], each["seed"]) for each in execute.made] == [("0.5", "1")]
+    assert "failed" not in {row["verdict"] for row in rows(folder, "runs.csv")}
+
+
+@pytest.mark.unit
+def test_a_sweep_is_not_begun_twice_by_mistake(folder: Path) -> None:
+    sweep(folder, Simulated())
+    with pytest.raises(SpecError, match=r"(?s)name: rates has 4 complete runs already.*--resume"):
+        sweep(folder, Simulated())
+    with SweepRecord("rates"), pytest.raises(CannotRun, match="another sweep is at work"):
+        SweepRecord("rates")
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"axes": {"sync.policy": ["mst", "nosuch"]}}, "sweep.yaml: axes: at sync.policy nosuch: "),
+        ({"axes": {"scale": [1], "trane.rounds": [1, 2]}}, "trane: unknown field"),
+        ({"axes": {"topology": ["no.yaml"]}}, "no.yaml: file: does not exist"),
+        ({"experiment": "no.yaml"}, "no.yaml: file: does not exist"),
+        ({"seeds": ["one"]}, "sweep.yaml: seeds.0: "),
+    ],
+)
+def test_bad_input_is_refused_before_the_first_run(changed: dict[str, Any], said: str, folder: Path) -> None:
+    file = write(folder, **changed)
+    ended = CliRunner().invoke(app, ["sweep", str(file)])
+    assert ended.exit_code == 2
+    assert said in " ".join(ended.stderr.split())
+    assert "write instead: " in ended.stderr
+    assert not (folder / "runs").exists()
+
+
+@pytest.mark.unit
+def test_what_the_experiment_has_wrong_is_not_the_sweep_s_fault(folder: Path) -> None:
+    experiments.write(folder, train={"model": "synthetic", "rounds": 8})
+    ended = CliRunner().invoke(app, ["sweep", str(folder / "sweep.yaml")])
+    assert ended.exit_code == 2
+    assert f"{folder}/experiment.yaml: train.parameters: " in ended.stderr
+    assert "axes" not in ended.stderr
+
+
+@pytest.mark.unit
+def test_the_documented_sweep_is_one(folder: Path) -> None:
+    """The example of docs/sweep.md, word for word, of an experiment that is shorter than the one it names."""
+    (example,) = re.findall(r"```yaml\n(.*?)```", (REPOSITORY / "docs/sweep.md").read_text(), re.DOTALL)
+    (folder / "sweep.yaml").write_text(example)
+    experiment = yaml.safe_load((REPOSITORY / "experiments/smoke.yaml").read_text())
+    experiment["train"]["rounds"] = 4
+    (folder / "experiments").mkdir()
+    (folder / "experiments/smoke.yaml").write_text(yaml.safe_dump(experiment))
+    (folder / "topologies").symlink_to(REPOSITORY / "topologies")
+    compared, _ = sweep(folder, Simulated())
+    assert compared.finished
+    labels = [tuple(point.labels.values()) for point in compared.points]
+    assert labels == [("1", "mst"), ("1", "netstorm-1"), ("0.5", "mst"), ("0.5", "netstorm-1")]
+    for point in compared.points:
+        assert len(compared.figures(point)["spread"]["wan_bytes"]) == 2
+    told = (folder / "runs/sweeps/rates-and-policies/points.csv").read_text()
+    assert told.startswith("scale,plan,runs,trusted,")
+
+
+@pytest.mark.unit
+def test_a_terminal_shows_how_far_each_point_is(folder: Path) -> None:
+    said = io.StringIO()
+    console = Console(file=said, force_terminal=True, width=120)
+    make_sweep(
+        Sweep.load(folder / "sweep.yaml"),
+        False,
+        partial(one_after_another, Simulated()),
+        lambda compared: Board(console, compared),
+    )
+    assert "1 running" in said.getvalue()
+    assert "1 of 2" in said.getvalue()
+    assert "3 of 4 runs, about " in said.getvalue()
+
+
+@pytest.mark.privileged
+@pytest.mark.timeout(300)
+def test_a_sweep_is_interrupted_and_gone_on_with(tmp_path: Path) -> None:
+    """Two runs of six rounds each. The second is interrupted."""
+    for name, value in (("pair", PAIR), ("topology", TOPOLOGY)):
+        (tmp_path / f"{name}.yaml").write_text(json.dumps(value))
+    (tmp_path / "sweep.yaml").write_text(json.dumps(SWEEP | {"experiment": "pair.yaml", "seeds": [7]}))
+    with Running(tmp_path, str(tmp_path / "sweep.yaml"), verb="sweep") as first:
+        first.wait_for("2 of 2: 0.5, seed 7; about ")
+        until(lambda: first.containers != [])
+        os.kill(first.process.pid, signal.SIGINT)
+        assert first.end() == 130, first.output
+        assert first.left_behind == NOTHING
+    done = json.loads((tmp_path / "runs/sweeps/rates/runs.jsonl").read_text())
+    assert (done["axes"], done["finished"]) == ({"scale": "1"}, True)
+    command = [sys.executable, "-m", "testbed.cli", "sweep", "sweep.yaml", "--resume"]
+    ended = subprocess.run(command, cwd=tmp_path, text=True, capture_output=True, timeout=150, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "1 of 2 runs were made before\n2 of 2: 0.5, seed 7\n" in ended.stdout
+    runs, points = rows(tmp_path, "runs.csv"), rows(tmp_path, "points.csv")
+    assert runs[0]["run"] == done["run"]
+    assert [row["scale"] for row in runs] == [point["scale"] for point in points] == ["1", "0.5"]
+    for row in runs:
+        assert float(row["wan_bytes"]) > 6 * 4 * 151_306  # six rounds of the model cross the WAN at least once each
+        assert (tmp_path / "runs" / row["run"] / "report.html").exists()
+    assert float(points[1]["seconds_per_round_p50"]) > float(points[0]["seconds_per_round_p50"])

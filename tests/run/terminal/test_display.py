@@ -1,0 +1,66 @@
+"""What a run shows of itself where there is no terminal, and that it fits one where there is."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from testbed.link import LinkState
+from testbed.plan import Plan, Tree
+from testbed.run.terminal import display as module
+from testbed.run.terminal.display import Display, Snapshot
+
+pytestmark = pytest.mark.unit
+
+MEMBERS = tuple(f"site{i}-w0" for i in range(12))
+PLAN = Plan(
+    3, MEMBERS, (Tree(MEMBERS[0], parents := dict.fromkeys(MEMBERS[1:], MEMBERS[0]), parents),), policy="netstorm"
+)
+
+
+def snapshot(number: int, *events: str) -> Snapshot:
+    states = {"paris->tokyo": LinkState(50e6, 0.11)}
+    return Snapshot(number, 200, 0.4, 0.9, 0.5, PLAN, states, {"paris->tokyo": 1e6}, events)
+
+
+@pytest.fixture
+def lines(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    monkeypatch.setattr(module, "LINE_EVERY_S", 0.0)
+    return io.StringIO()
+
+
+def test_without_a_terminal_there_are_plain_lines_with_what_is_left(lines: io.StringIO) -> None:
+    display = Display(Console(file=lines))
+    with display.live(200):
+        display.show(snapshot(0))
+        display.show(snapshot(50, "toronto-tokyo down"))
+        display.show(snapshot(200, "toronto-tokyo down"))
+    first, event, second, last = lines.getvalue().splitlines()
+    assert "left" not in first
+    assert event == "  toronto-tokyo down"
+    assert second.startswith("  round   50 of 200  loss 0.400  accuracy 90.0%")
+    assert second.endswith(" left")
+    assert last.startswith("  round  200 of 200")
+    assert "\x1b" not in lines.getvalue()
+
+
+def test_each_run_s_events_are_told_also_of_a_second_run(lines: io.StringIO) -> None:
+    display = Display(Console(file=lines))
+    for _ in range(2):
+        with display.live(200):
+            display.show(snapshot(1, "toronto-tokyo down"))
+    assert lines.getvalue().count("toronto-tokyo down") == 2
+
+
+def test_a_terminal_of_80_columns_shows_everything(lines: io.StringIO) -> None:
+    display = Display(Console(file=lines, width=80, height=60, force_terminal=True, color_system=None))
+    with display.live(200):
+        display.show(
+            snapshot(50, "plan 1 in force from round 48: saves 38% of a round, more than 10% of a round wanted")
+        )
+    shown = lines.getvalue()
+    assert "more than 10% of a round wanted" in shown
+    assert "site11-w0→site0-w0" in shown
+    assert "…" not in shown
