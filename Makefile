@@ -95,8 +95,8 @@ check: setup ## style, types, sizes and the unit tests of what changed, in two m
 test-page: setup ## the page in a browser: Debian's chromium, which it installs
 	@$(GIVE_BACK); ./setup.sh browser && .venv/bin/python -m pytest tests/page/checks.py
 
-cluster-test: setup ## a sweep over three pretended hosts, one killed and one cut off meanwhile; ten minutes, and 4 GB of memory
-	@$(GIVE_BACK); ./setup.sh cluster && .venv/bin/python -m pytest tests/cluster/checks.py
+cluster-test: setup ## a sweep over three pretended hosts, one killed and one cut off; networks split over hosts; 4 GB of memory
+	@$(GIVE_BACK); ./setup.sh cluster && .venv/bin/python -m pytest tests/cluster/checks.py tests/cluster/split_checks.py
 
 smoke: setup ## a short run in a container with its own engine; fails unless its verdict is `trusted`
 	@$(GIVE_BACK); .venv/bin/python -m containers.smoke

@@ -22,8 +22,10 @@ from pathlib import Path
 
 from testbed.atomic_file import write_text
 from testbed.emulation.label import kill_processes, processes
+from testbed.emulation.network.share import TUNNEL_PORT
 from testbed.emulation.process import ProcessIdentity
 from testbed.run.errors import CannotRun
+from testbed.scaleout.underlay_probe import PROBE_PORT
 from testbed.tls import AUTHORITY, CERTIFICATE, KEY
 
 FOLDER = Path("/run/testbed-cluster")
@@ -208,20 +210,24 @@ def _end(log: Path) -> str:
 
 
 def _filter_ports(hosts: Sequence[str]) -> None:
-    """Ray listens on every address; what does not come from a host of the cluster is dropped before."""
+    """Ray listens on every address, and tunnels take what comes: what no host of the cluster sent is dropped before."""
     _unfilter_ports()
     _iptables("-N", CHAIN)
     for rule in (["-i", "lo"], *(["-s", host] for host in hosts)):
         _iptables("-A", CHAIN, *rule, "-j", "ACCEPT")
     _iptables("-A", CHAIN, "-j", "DROP")
-    _iptables("-I", "INPUT", *_JUMP)
+    for jump in _JUMPS:
+        _iptables("-I", "INPUT", *jump)
 
 
-_JUMP = ("-p", "tcp", "--dport", f"{FIRST_PORT}:{LAST_PORT}", "-j", CHAIN)
+_JUMPS = (
+    ("-p", "tcp", "--dport", f"{FIRST_PORT}:{LAST_PORT}", "-j", CHAIN),
+    ("-p", "udp", "--dport", f"{TUNNEL_PORT}:{PROBE_PORT}", "-j", CHAIN),
+)
 
 
 def _unfilter_ports() -> None:
-    for rule in (["-D", "INPUT", *_JUMP], ["-F", CHAIN], ["-X", CHAIN]):
+    for rule in (*(("-D", "INPUT", *jump) for jump in _JUMPS), ("-F", CHAIN), ("-X", CHAIN)):
         subprocess.run(["iptables", "-w", *rule], capture_output=True)
 
 
