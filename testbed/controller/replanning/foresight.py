@@ -52,7 +52,10 @@ class Foresight:
     ratios: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
     def learned(self, plan: Plan, ratio: float) -> Foresight:
-        """With one more ratio of a plan's measured to its simulated rounds."""
+        """With one more ratio of a plan's measured to its simulated rounds; none where a clock was set back in a round,
+        which then took no time or less."""
+        if ratio <= 0:
+            return self
         key = _key(plan)
         bounded = min(max(log(ratio), -log(STRANGE)), log(STRANGE))
         return replace(self, ratios={**self.ratios, key: (*self.ratios.get(key, ()), bounded)[-KEPT:]})

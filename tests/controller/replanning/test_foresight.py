@@ -79,3 +79,10 @@ def test_an_edge_that_is_not_there_is_an_error() -> None:
     view, plan, _ = triangle(10)
     with pytest.raises(SimulationError):
         Foresight().seconds(plan, view.among({"a-w0", "b-w0"}))
+
+
+@pytest.mark.parametrize("ratio", [0.0, -1e4])
+def test_rounds_in_which_a_clock_was_set_back_teach_nothing(ratio: float) -> None:
+    _, plan, _ = triangle(10)
+    foresight = Foresight().learned(plan, 1.5)
+    assert foresight.learned(plan, ratio) == foresight
