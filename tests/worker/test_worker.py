@@ -152,4 +152,5 @@ def test_a_worker_that_waits_for_others_says_where_it_stands_and_ends_at_sigterm
         worker.send_signal(signal.SIGUSR1)
         worker.terminate()
         assert worker.wait(10) == 143
-        assert "in await_welcome" in worker.stderr.read()
+        # It may not have come back from sending its hello yet.
+        assert '/testbed/sync/control.py", line' in worker.stderr.read()

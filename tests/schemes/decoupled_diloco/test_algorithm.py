@@ -104,12 +104,12 @@ def test_a_step_to_a_round_and_all_in_it_is_gradient_averaging() -> None:
 def test_four_bits_both_ways_leave_all_with_the_same_bits_near_the_optimum(
     seed: int, quorum: int, fragments: int
 ) -> None:
-    """Whoever was late for a merge, and whatever overtook what."""
+    """Whoever was late for a merge, and whatever overtook what. They begin 3 from it."""
     options = DecoupledOptions(every=4, fragments=fragments, quorum=quorum, outer=PLAIN, codec="bins4")
     world = World(options, 40, lambda m, n, p: (3.0 - p) / 20, rough(seed), elements=40)
     world.run()
     assert all(torch.equal(model, world.centre.parameters) for model in world.models)
-    assert float((world.centre.parameters - 3.0).abs().max()) < 0.3
+    assert float((world.centre.parameters - 3.0).abs().max()) < 0.6
     sent = [message for _, message in world.simulation.log]
     assert any(isinstance(message, MergedStep) for message in sent)
     assert not any(isinstance(message, MergedFragment) for message in sent)
