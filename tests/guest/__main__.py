@@ -13,9 +13,14 @@ from tests.marked import marked
 #: The whole lane takes some two minutes; the guest is switched off when it hangs.
 LIMIT_S = 480
 
+#: Not the first: where the guest has just booted, on a host whose processors are busy, Open vSwitch's kernel datapath
+#: loses each packet that it hands up, and goes on so (4 of 4 boots beside three busy processes, and none of 2 after other
+#: tests). Why is not known; its daemon's log shows nothing amiss.
+LAST = "tests/emulation/network/test_switch.py"
+
 if __name__ == "__main__":
     try:
-        words = sys.argv[1:] or marked(["guest"])
+        words = sys.argv[1:] or sorted(marked(["guest"]), key=LAST.__eq__)
         result = test_in_guest(["-m", "guest", *words], limit_s=LIMIT_S, disk=engine_disk())
     except (EngineError, GuestError, ImageError) as error:
         sys.exit(str(error))
