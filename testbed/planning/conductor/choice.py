@@ -38,8 +38,8 @@ SURELY = 0.84
 #: A trial has so many rounds at least, and steps: local steps begin to show when there were several merges.
 TRIAL_ROUNDS, TRIAL_STEPS = 4, 16
 
-#: Of how many times as many local steps as those in force a worth is believed: beyond, the curve has not been there. With
-#: no such limit a GPT went from 16 to 128 after 150 steps, and ended 20 % above all-reduce's loss.
+#: So many times the local steps in force are believed at most: where more of them lead, the curve has not been. Without
+#: such a limit a GPT went from 16 to 128 after 150 steps, and ended 20 % above all-reduce's loss.
 REACH = 4
 
 #: What a trial may cost at most in the mean, of all the time of the run.
