@@ -15,7 +15,7 @@ from tests.run.running import NOTHING, Running, interfaces
 
 pytestmark = [pytest.mark.privileged, pytest.mark.timeout(180)]
 
-ROUNDS = 60
+ROUNDS = 32
 ADDED = "lima-w1"
 
 
@@ -26,7 +26,7 @@ def experiment(folder: Path) -> Path:
         "name": "added",
         "topology": topology.name,
         "train": {"model": "cnn", "batch": 16, "rounds": ROUNDS, "evaluate_every": ROUNDS},
-        "compute": {"step_time": "200ms"},
+        "compute": {"step_time": "250ms"},
         "sync": {"policy": "mst"},
         "elastic": {"quorum": 1},
     }
