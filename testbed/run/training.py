@@ -106,6 +106,7 @@ class Training:
             **testbed.record(),
             by_hand=self._story.by_hand,
             added_workers=self._steering.changes.added,
+            limits=self._workers.limits(),
         )
         if self._status["state"] == "failed":
             self._watchdog.check_host()  # whoever came to feel it first

@@ -48,7 +48,7 @@ def test_a_worker_that_is_added_takes_part_in_rounds(tmp_path: Path) -> None:
     summary = json.loads((running.directory / "summary.json").read_text())
     manifest = json.loads((running.directory / "manifest.json").read_text())
     added = {"worker": ADDED, "site": "lima", "address": "10.0.1.3", "shard": 2, "shards": 3}
-    assert manifest["added_workers"] == [added]
+    assert manifest["added_workers"] == [added] and ADDED in manifest["limits"]["memory_bytes"]
     assert [(its["kind"], its["target"]) for its in manifest["by_hand"]] == [("add", ADDED)]
     assert any(f"changed by hand, which the files do not say: add {ADDED} at" in its for its in summary["reasons"])
     (came,) = manifest["passages"]

@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from testbed.api.problem import ApiProblem
+from testbed.cli.tables import print_swap
 from testbed.controller.client import AdminClient, AdminError
 from testbed.controller.spec import Newcomer
 from testbed.emulation.testbed import Testbed
@@ -87,11 +88,15 @@ def test_a_worker_that_the_controller_does_not_take_leaves_all_as_it_was(experim
     assert (growing.topology, growing.told, changes.added) == (experiment.topology, [], [])
 
 
-def test_another_network_keeps_the_workers_that_were_added(experiment: Experiment) -> None:
+def test_another_network_keeps_the_workers_that_were_added(
+    experiment: Experiment, capsys: pytest.CaptureFixture[str]
+) -> None:
     growing = Growing(experiment.topology)
     changes = changes_of(growing)
     changes.add_worker("tokyo", "hand")
-    changes.swap(Topology.from_value(spoilt(TOPOLOGY, "name", to="other"), experiment.file), "other.yaml", "file")
+    other = Topology.from_value(spoilt(TOPOLOGY, "name", to="other"), experiment.file)
+    print_swap("other", changes.swap(other, "other.yaml", "file"))
+    assert capsys.readouterr().out == "  links added: x->y\nother in force after 0.25 s\n"
     assert growing.topology.name == "other" and growing.topology.last_worker("tokyo").name == "tokyo-w1"
 
 
