@@ -153,8 +153,8 @@ class RunRecord:
     @cached_property
     def rounds(self) -> tuple[RoundFigures, ...]:
         """The rounds that all members reported that were there. Their times are Unix seconds; see `since`."""
-        first = self.plans[min(self.plans)].members if self.plans else self.members
-        members = fewest(len(first), self.manifest.get("passages") or [])
+        added = {its["worker"] for its in self.manifest.get("added_workers") or []}
+        members = fewest(len(set(self.members) - added), self.manifest.get("passages") or [])
         return tuple(rounds_of([asdict(report) for report in self.reports], members))
 
     def since(self, unix_s: float) -> float:
