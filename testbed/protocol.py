@@ -71,7 +71,7 @@ from testbed.schema import (
 )
 from testbed.schema import ProtocolError as ProtocolError  # what `decode` raises is this module's too
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 
 #: A line longer than this is refused: a plan of 1,000 members with 1,000 trees would not come this way.
 MAX_LINE_BYTES = 16 * 1024 * 1024
@@ -299,12 +299,17 @@ class Welcome(ControlMessage, frozen=True):
 class Prepare(ControlMessage, frozen=True):
     """Another plan, to be held beside the one in force, instead of any that was asked for and is not in force.
 
-    One with a member more comes with the whole `roster`, and names the `source` that hands it the state.
+    One with a member more comes with the whole `roster`, and names the `source` that hands it the state. `keys` has
+    what this member and that one know of each other: it may be none of those that the Welcome told of.
     """
 
     plan: Document
     roster: Roster = {}
     source: NameOrNone = ""
+    keys: Keys = {}
+
+    def __repr__(self) -> str:
+        return "Prepare()"  # without the keys: what is shown may end in a log
 
 
 class Held(ControlMessage, frozen=True):

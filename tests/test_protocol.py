@@ -113,7 +113,7 @@ MESSAGES: Mapping[type[ControlMessage], st.SearchStrategy[ControlMessage]] = {
     Hello: st.builds(Hello, NAMES, ADDRESSES, TEXTS, TEXTS, NUMBERS, st.booleans()),
     Rejoin: st.builds(Rejoin, NAMES, DOCUMENTS, ROSTERS, NUMBERS, st.booleans(), st.integers(0, 2**31)),
     Welcome: st.builds(Welcome, JOBS, ROSTERS, DOCUMENTS, KEYS, SECONDS, NAMES | st.just("")),
-    Prepare: st.builds(Prepare, DOCUMENTS, ROSTERS, NAMES | st.just("")),
+    Prepare: st.builds(Prepare, DOCUMENTS, ROSTERS, NAMES | st.just(""), KEYS),
     Held: st.builds(Held, NAMES, NUMBERS, TEXTS),
     Confirm: st.builds(Confirm, NUMBERS),
     Report: REPORTS,
@@ -253,6 +253,11 @@ def test_a_hello_s_token_is_not_quoted() -> None:
     with pytest.raises(ProtocolError) as caught:
         decode(b'{"kind": "hello", "token": "a secret", "member": "a"')
     assert "secret" not in str(caught.value)
+
+
+def test_keys_are_not_shown() -> None:
+    key = "ab" * 32
+    assert key not in repr(Prepare({}, keys={"b": key})) + repr(Welcome(Job(1), {}, {}, keys={"b": key}))
 
 
 def test_metrics_are_checked_where_they_are_made() -> None:

@@ -32,6 +32,7 @@ from testbed.api.models import (
     SwapOrder,
     TrafficResource,
     VerbResult,
+    WorkerOrder,
 )
 from testbed.api.problem import FAILED, MISSING, NOT_HERE, STALE, UNREADABLE, WRONG, ApiProblem
 from testbed.api.subject import Section, Subject
@@ -197,6 +198,10 @@ def _verbs_of(subject: Subject) -> APIRouter:
     async def pause(order: ReplayOrder) -> VerbResult:
         await called(subject, lambda: subject.pause(order.paused))
         return VerbResult()
+
+    @router.post("/workers")
+    async def add_worker(order: WorkerOrder) -> VerbResult:
+        return VerbResult(result=await called(subject, lambda: subject.add_worker(order.site)))
 
     @router.post("/workers/{name}/kill")
     async def kill(name: str) -> VerbResult:

@@ -78,6 +78,18 @@ class ApiClient:
         """Another network, by difference; what the swap did."""
         return dict(self._ask("PUT", "/network", {"file": str(file)})["result"])
 
+    def add_worker(self, site: str) -> dict[str, Any]:
+        """One more worker at a site: its name, `worker`, and its `address`."""
+        return dict(self._ask("POST", "/workers", {"site": site})["result"])
+
+    def kill(self, worker: str) -> None:
+        """End a worker's program at once, as a crash would."""
+        self._ask("POST", f"/workers/{quote(worker, safe='')}/kill")
+
+    def restart(self, worker: str) -> None:
+        """Have a worker's program run anew."""
+        self._ask("POST", f"/workers/{quote(worker, safe='')}/restart")
+
     def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         connection = UnixConnection(self._path, ANSWER_TIMEOUT_S)
         try:

@@ -171,6 +171,12 @@ class GraphOrder(ApiModel):
     kind: str = Field(min_length=1)
 
 
+class WorkerOrder(ApiModel):
+    """One more worker at a site, as the site declares its workers."""
+
+    site: str = Field(min_length=1)
+
+
 class ReplayOrder(ApiModel):
     """Hold the replay of traces, or let it go on from where it was held."""
 

@@ -61,6 +61,10 @@ class Subject(ABC):
     def stop(self, reason: str) -> None:
         """End, in a moment: this returns before."""
 
+    @abstractmethod
+    def add_worker(self, site: str) -> dict[str, Any]:
+        """One more worker at a site: its name, `worker`, and its `address`."""
+
     def force(self, policy: str, options: Mapping[str, Any]) -> None:
         """Go by a policy from now on, and put its plan in force."""
         raise ApiProblem(NOT_HERE, "nothing trains here: a policy plans for the members of an experiment")

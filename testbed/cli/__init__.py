@@ -29,6 +29,7 @@ from testbed.cli import (
     trace,
     up,
     view,
+    worker,
 )
 from testbed.cli.console import BAD_INPUT, CANNOT, FAILED, err, fail
 
@@ -38,6 +39,7 @@ compare.register(app)
 app.add_typer(trace.app, name="trace")
 app.add_typer(topology.app, name="topology")
 app.add_typer(cluster.app, name="cluster")
+app.add_typer(worker.app, name="worker")
 
 
 @app.command()

@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn, TypeVar
 
 import typer
 
@@ -16,6 +16,8 @@ from testbed.spec.errors import SpecError
 
 #: As for a topology's own name: it becomes part of the containers'.
 NEW_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,30}")
+
+T = TypeVar("T")
 
 if TYPE_CHECKING:
     from testbed.api.client import ApiClient
@@ -36,7 +38,7 @@ def exec_(
     from testbed.emulation.process import ProcessIdentity
 
     name = network_up(name)
-    hosts = _asked(name, lambda network: network.status())["hosts"]
+    hosts = asked(name, lambda network: network.status())["hosts"]
     if host not in hosts:
         raise fail(BAD_INPUT, f"no host {host} in {name}\n    write instead: one of {', '.join(hosts)}")
     try:
@@ -56,7 +58,7 @@ def status(name: Name = None, json_: Json = False) -> None:
 
     need_root()
     names = standing() if name is None else [network_up(name)]
-    found = [_asked(each, lambda network: network.status()) for each in names]
+    found = [asked(each, lambda network: network.status()) for each in names]
     # An experiment that runs has a network too; a killed testbed may have left one.
     left = [other for other in label.networks() if name is None and other not in names]
     others = {other: owner.pid if (owner := label.owner(other)) else None for other in left}
@@ -88,7 +90,7 @@ def link(
         raise fail(BAD_INPUT, f"{link}: nothing to change\n    write instead: --rate 50mbit, --delay 20ms, --down, …")
     if down or up:
         values["up"] = up
-    state = _asked(network_up(name), lambda network: network.change_link(link, values))
+    state = asked(network_up(name), lambda network: network.change_link(link, values))
     if json_:
         typer.echo(json.dumps(state))
     else:
@@ -105,7 +107,7 @@ def swap(topology: TopologyFile, name: Name = None, json_: Json = False) -> None
         wanted = Topology.load(file)
     except SpecError as error:
         raise fail(BAD_INPUT, error) from None
-    done = _asked(network_up(name), lambda network: network.swap(file))
+    done = asked(network_up(name), lambda network: network.swap(file))
     if json_:
         typer.echo(json.dumps(done))
     else:
@@ -166,7 +168,8 @@ def new_name(name: str) -> str:
     return name
 
 
-def _asked(name: str, ask: Callable[[ApiClient], dict[str, Any]]) -> dict[str, Any]:
+def asked(name: str, ask: Callable[[ApiClient], T]) -> T:
+    """What a network answers; exits where it refuses or fails."""
     from testbed.api.client import RequestFailed, RequestRefused
     from testbed.emulation.standing.standing import client
 

@@ -56,11 +56,15 @@ def print_link(name: str, state: Mapping[str, Any]) -> None:
 
 
 def print_swap(name: str, done: Mapping[str, Any]) -> None:
-    """What a swap did."""
-    for kind in ("sites", "workers", "links"):
+    """What a swap did. That of a run, whose workers and sites stay, says what became of its links."""
+    told = {kind: done[kind] for kind in ("sites", "workers", "links") if kind in done} or {"links": done}
+    for kind, changed in told.items():
         for change in ("added", "removed", "changed"):
-            if names := done[kind][change]:
+            if names := changed[change]:
                 console.print(f"  {kind} {change}: {', '.join(names)}", markup=False)
+    if "seconds" not in done:
+        console.print(f"{name} in force after {done['active_s'] - done['requested_s']:.2f} s")
+        return
     if done["lan"]:
         console.print("  LAN changed")
     console.print(

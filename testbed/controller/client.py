@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from testbed.api.client import UnixConnection
+from testbed.controller.spec import Newcomer
 from testbed.plan import Plan
-from testbed.planning.view import Pair, PhysicalLink, links_to_json, routes_to_json
+from testbed.planning.view import Member, Pair, PhysicalLink, links_to_json, routes_to_json
 
 
 class AdminError(RuntimeError):
@@ -38,6 +40,18 @@ class AdminClient:
     def change_network(self, links: Mapping[str, PhysicalLink], routes: Mapping[Pair, tuple[str, ...]]) -> None:
         """Tell of the whole underlay as it is now, after a swap or a link going down or up."""
         self._ask("POST", "/network", {"links": links_to_json(links), "routes": routes_to_json(routes)})
+
+    def add_member(
+        self,
+        newcomer: Newcomer,
+        members: Iterable[Member],
+        links: Mapping[str, PhysicalLink],
+        routes: Mapping[Pair, tuple[str, ...]],
+    ) -> None:
+        """Have one more member let in as soon as it comes: `members` are all of them, with it, in this network."""
+        network = {"links": links_to_json(links), "routes": routes_to_json(routes)}
+        everyone = [asdict(member) for member in members]
+        self._ask("POST", "/members", {"newcomer": newcomer.model_dump(), "members": everyone, **network})
 
     def force(self, policy: str, options: Mapping[str, Any] | None = None) -> None:
         """Put `policy` in force now, whatever it saves. AdminError when it has no plan for this run."""

@@ -32,7 +32,6 @@ class Coordinator(ABC):
         self.spec = spec
         self.clocks = clocks
         self._unix = UnixClock(clocks.unix(), clocks.monotonic())
-        self._members = frozenset(spec.members)
         self.running = False
         self.goodbyes: dict[str, Goodbye] = {}
         self.events: list[MembershipEvent] = []
@@ -70,7 +69,7 @@ class Coordinator(ABC):
 
     def check_names(self, report: Report | Arrived) -> None:
         """Contradiction when it says something of who is no member of the run."""
-        if strangers := sorted(report.named - self._members):
+        if strangers := sorted(report.named.difference(self.spec.members)):
             raise Contradiction(f"its {report.kind} names {strangers[0]!r}, which is no member of this run")
 
     @abstractmethod

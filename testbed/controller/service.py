@@ -46,7 +46,7 @@ class ControllerService:
     """One run's controller. Everything happens on one event loop; `out` is the run's directory.
 
     Members come to the Unix sockets in the folder `sockets`, a folder for each member in it, or over `tcp`
-    where that is given. `hellos` are what they said last as they came.
+    where that is given, all to `server`. `hellos` are what they said last as they came.
     """
 
     def __init__(self, spec: ControllerSpec, sockets: Path, out: Path, tcp: TcpEndpoint | None = None) -> None:
@@ -59,7 +59,7 @@ class ControllerService:
         self.finished = asyncio.Event()
         self.closed = False
         self._out = out
-        self._server = MemberServer(sockets, self.coordinator.identities, self, tcp, spec.elastic is not None)
+        self.server = MemberServer(sockets, self.coordinator.identities, self, tcp, spec.elastic is not None)
         self._reports = ReportLog(out, spec.rounds)
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -69,7 +69,7 @@ class ControllerService:
         How long to wait for members is for the controller's owner to say: it knows when they were started.
         """
         self.coordinator.start()
-        await self._server.start()
+        await self.server.start()
         log.info("waiting for %d members", len(self.spec.members))
 
     async def close(self) -> None:
@@ -79,8 +79,8 @@ class ControllerService:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._server.flush(FLUSH_S)
-        await self._server.close()
+        await self.server.flush(FLUSH_S)
+        await self.server.close()
         self.closed = True
         self.changes.announce()
         self.coordinator.close()
@@ -92,7 +92,7 @@ class ControllerService:
             return
         self.failure = reason
         log.error("failed: %s", reason)
-        self._server.stop_all(reason)
+        self.server.stop_all(reason)
         self._end("failed")
 
     # What members say
@@ -170,9 +170,9 @@ class ControllerService:
     def _do(self, action: Action) -> None:
         match action:
             case Tell(member, message):
-                self._server.send(member, message)
+                self.server.send(member, message)
             case TellAll(message):
-                self._server.send_all(message)
+                self.server.send_all(message)
             case After():
                 self._start(self._wait(action))
             case Background():

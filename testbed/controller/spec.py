@@ -142,6 +142,17 @@ class PlanningSpec(BaseModel):
         return plan if self.period == 1 or plan.groups else with_site_groups(plan, view, self.period)
 
 
+class Newcomer(BaseModel):
+    """A member that is to come while the others train: its job, and the codecs of overlay edges to and from it that
+    differ from what plans name."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    job: Annotated[Job, PlainValidator(_job), PlainSerializer(_job_json)]
+    link_codecs: dict[str, str] = {}
+
+
 class ControllerSpec(BaseModel):
     """Members and their jobs, and either the `planning` of the trees by which they reduce in rounds, or the `graph`
     over which they gossip: no plan is made for those.
@@ -195,6 +206,20 @@ class ControllerSpec(BaseModel):
                 "who has died comes again only where others go on without it, and none where members stand for sites"
             )
         graph.bounds(self.members)
+
+    def with_member(self, newcomer: Newcomer, view: View) -> ControllerSpec:
+        """With one member more, of those who go by plans, in a network that is this one by now; pydantic's
+        ValidationError where it can't be."""
+        if self.planning is None:
+            raise ValueError("members gossip over a graph that was made for them")
+        codecs = {**self.planning.link_codecs, **newcomer.link_codecs}
+        return ControllerSpec(
+            members=view.names,
+            secret=self.secret,
+            jobs={**self.jobs, newcomer.name: newcomer.job},
+            planning=self.planning.model_copy(update={"view": view, "link_codecs": codecs}),
+            elastic=self.elastic,
+        )
 
     @property
     def rounds(self) -> int:

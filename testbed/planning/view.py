@@ -195,7 +195,7 @@ class View:
             if value["version"] != VIEW_VERSION:
                 raise ViewError(f"view version {value['version']!r} is not {VIEW_VERSION}")
             return cls(
-                members=tuple(Member(**member) for member in value["members"]),
+                members=members_from_json(value["members"]),
                 links=links_from_json(value["links"]),
                 routes=routes_from_json(value["routes"]),
                 edges=dict(_edge_from_json(edge) for edge in value["edges"]),
@@ -224,6 +224,14 @@ def links_from_json(value: Mapping[str, Any]) -> dict[str, PhysicalLink]:
         ):
             raise ViewError(f"not links: {name} must have numbers for rate_bps and delay_s, and true or false for up")
     return links
+
+
+def members_from_json(value: Iterable[Mapping[str, Any]]) -> tuple[Member, ...]:
+    """Members from their fields; ViewError when the value has none."""
+    try:
+        return tuple(Member(**member) for member in value)
+    except TypeError as error:
+        raise ViewError(f"not members: {error}") from error
 
 
 def routes_to_json(routes: Mapping[Pair, tuple[str, ...]]) -> list[Any]:

@@ -43,6 +43,9 @@ class RecordedRun(Subject):
     def swap(self, file: Path) -> dict[str, Any]:
         raise self._over()
 
+    def add_worker(self, site: str) -> dict[str, Any]:
+        raise self._over()
+
     def pause(self, paused: bool) -> None:
         raise self._over()
 

@@ -145,15 +145,16 @@ class RunRecord:
 
     @cached_property
     def members(self) -> tuple[str, ...]:
-        """Every member, in the plan's order."""
+        """Every member, in the first plan's order, and those that were added since."""
         if self.plans:
-            return self.plans[min(self.plans)].members
+            return tuple({member: None for epoch in sorted(self.plans) for member in self.plans[epoch].members})
         return tuple(sorted({report.member for report in self.reports}))
 
     @cached_property
     def rounds(self) -> tuple[RoundFigures, ...]:
         """The rounds that all members reported that were there. Their times are Unix seconds; see `since`."""
-        members = fewest(len(self.members), self.manifest.get("passages") or [])
+        added = {its["worker"] for its in self.manifest.get("added_workers") or []}
+        members = fewest(len(set(self.members) - added), self.manifest.get("passages") or [])
         return tuple(rounds_of([asdict(report) for report in self.reports], members))
 
     def since(self, unix_s: float) -> float:

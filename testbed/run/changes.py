@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from testbed.api.models import By
 from testbed.controller.client import AdminClient
+from testbed.controller.spec import Newcomer
 from testbed.emulation.standing.orders import hold
 from testbed.emulation.testbed import Testbed
+from testbed.planning import Pair, PhysicalLink
 from testbed.run import view
 from testbed.spec.event import LinkChange
 from testbed.spec.topology import Topology
@@ -33,9 +36,14 @@ class WorkerPrograms(Protocol):
     def restart(self, worker: str) -> None:
         """Have one run again, ended first if it still does."""
 
+    def one_more(self, site: str) -> AbstractContextManager[Newcomer]:
+        """While inside, one more runs at a site, which the controller is to be told of. It stays, unless this is left
+        by an error."""
+
 
 class Changes:
-    """Makes them happen, at once; `swaps` records the network swaps as the summary has them.
+    """Makes them happen, at once; `swaps` records the network swaps as the summary has them, `added` the workers that
+    came to be more, each with its share of the data.
 
     KeyError for a link or a worker that is not there, AdminError when the controller does not take one.
     """
@@ -60,6 +68,7 @@ class Changes:
         self._before_routes = before_routes
         self._oracle = oracle
         self.swaps: list[dict[str, Any]] = []
+        self.added: list[dict[str, Any]] = []
 
     def change(self, change: LinkChange, by: By) -> None:
         """Other values for a link, which stay in force over its trace."""
@@ -84,6 +93,20 @@ class Changes:
             self._workers.restart(worker)
             self._tell("restart", worker, by)
 
+    def add_worker(self, site: str, by: By) -> dict[str, Any]:
+        """One more worker at a site, which takes part as soon as it has joined; its record. KeyError, ValueError where
+        the site has no room for one."""
+        if self._workers is None or self._controller is None:
+            raise ValueError("members are not ours here")
+        with self._workers.one_more(site) as newcomer:
+            members = view.members(self._network.topology)
+            self._controller.add_member(newcomer, members, *self._declared())
+        worker, work = self._network.topology.last_worker(site), newcomer.job.workload
+        share = {"shard": work["shard"], "shards": work["shards"]}
+        self.added.append({"worker": worker.name, "site": site, "address": self._network.address(worker), **share})
+        self._tell("add", worker.name, by)
+        return self.added[-1]
+
     def change_graph(self, kind: str, by: By) -> None:
         """Another communication graph."""
         if self._controller is not None:
@@ -105,6 +128,8 @@ class Changes:
     def swap(self, topology: Topology, name: str, by: By) -> dict[str, Any]:
         """Another network, which `name` is the file of; the swap's record."""
         requested = time.time()
+        for added in self.added:
+            topology = topology.with_worker(added["site"])
         done = self._network.swap(topology, self._before_routes)
         self._testbed.replay.follow(topology.links.values())
         self.inform()
@@ -122,11 +147,13 @@ class Changes:
     def inform(self) -> None:
         """Tell the controller of the underlay as it is declared to be now: it is to measure what traces do, unless it
         is an oracle."""
-        if self._controller is None:
-            return
+        if self._controller is not None:
+            self._controller.change_network(*self._declared())
+
+    def _declared(self) -> tuple[dict[str, PhysicalLink], dict[Pair, tuple[str, ...]]]:
+        """The underlay's links, and the routes between workers."""
         topology = self._network.topology
         down = self._network.links_in_force.down
         states = self._network.links_in_force.states() if self._oracle else view.declared_states(topology)
         states = {name: state for name, state in states.items() if name not in down}
-        links = view.physical_links(topology, states)
-        self._controller.change_network(links, view.member_routes(topology, self._network.routes))
+        return view.physical_links(topology, states), view.member_routes(topology, self._network.routes)

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from testbed.controller.spec import ControllerSpec, Elasticity, PlanningSpec
+from testbed.controller.spec import ControllerSpec, Elasticity, Newcomer, PlanningSpec
 from testbed.emulation.containers.fleet import ContainerRequest
 from testbed.emulation.network.routing import Routes
 from testbed.emulation.testbed import Testbed
@@ -18,8 +18,11 @@ from testbed.run.assignments import assignment_of, graph_of, policy_options, sit
 from testbed.run.service import ADDRESS, ControllerProcess
 from testbed.schemes.assignment import GossipAssignment
 from testbed.spec.experiment import Experiment
-from testbed.spec.topology import Worker
+from testbed.spec.topology import Topology, Worker
 from testbed.workload import Workload
+
+#: A worker's speeds from moments on, as a trace has them.
+Speeds = tuple[tuple[float, float], ...]
 
 #: Containers import PyTorch side by side on few cores: 16 of them took 14 s on two.
 JOIN_DEADLINE_S = 180.0
@@ -51,21 +54,40 @@ class Jobs:
 
     def requests(self, testbed: Testbed) -> list[ContainerRequest]:
         """What each worker's container is to run."""
-        found = []
-        for worker in self._experiment.topology.workers:
-            where = ("--control", ADDRESS, "--address", testbed.network.address(worker))
-            command = ("--name", worker.name, *where, "--patience", str(PATIENCE_S))
-            found.append(ContainerRequest(worker, command))
-        return found
+        workers = self._experiment.topology.workers
+        return [self._request(worker, testbed.network.address(worker)) for worker in workers]
+
+    def _request(self, worker: Worker, address: str) -> ContainerRequest:
+        where = ("--control", ADDRESS, "--address", address)
+        return ContainerRequest(worker, ("--name", worker.name, *where, "--patience", str(PATIENCE_S)))
+
+    def newcomer(self, topology: Topology, worker: Worker, address: str) -> tuple[ContainerRequest, Newcomer]:
+        """What the container of a worker is to run that comes while the others train, and what the controller is told
+        of it. `topology` has it.
+
+        The others keep their shares of the data. It learns from one that is drawn as for one worker more than there
+        were, so what is in that is in another's share too.
+        """
+        others = [other for other in topology.workers if other is not worker]
+        sites = (*(other.site for other in others), worker.site)
+        speeds = self._experiment.spec.compute.read_speeds(topology, self._experiment.file)
+        job = self._job(worker, len(others), sites, speeds.get(worker.name, ()))
+        codecs = self._experiment.link_codecs_among(topology)
+        own = {edge: codec for edge, codec in codecs.items() if worker.name in edge.split("->")}
+        return self._request(worker, address), Newcomer(name=worker.name, job=job, link_codecs=own)
 
     def controller_spec(self, routes: Routes, at_s: float) -> ControllerSpec:
         """What the controller is told, of a network with these routes at a time (Unix seconds)."""
         spec, workers, assigned = self._experiment.spec, self._experiment.topology.workers, self._assignment
         graph = graph_of(self._experiment, assigned) if isinstance(assigned, GossipAssignment) else None
+        sites, speeds = tuple(worker.site for worker in workers), self._experiment.speeds
         return ControllerSpec(
             members=tuple(worker.name for worker in workers),
             secret=self._secret,
-            jobs={worker.name: self._job(worker, index) for index, worker in enumerate(workers)},
+            jobs={
+                worker.name: self._job(worker, index, sites, speeds.get(worker.name, ()))
+                for index, worker in enumerate(workers)
+            },
             planning=self._planning_spec(routes, at_s) if graph is None else None,
             graph=graph,
             elastic=None
@@ -82,7 +104,7 @@ class Jobs:
             policy=spec.sync.policy,
             options=policy_options(spec),
             codec=spec.sync.codec,
-            link_codecs=self._experiment.link_codecs,
+            link_codecs=self._experiment.link_codecs_among(topology),
             period=site_period(spec),
             period_s=spec.controller.period,
             margin=spec.controller.margin,
@@ -91,9 +113,9 @@ class Jobs:
             conducted=spec.sync.scheme.conducted,
         )
 
-    def _job(self, worker: Worker, index: int) -> Job:
+    def _job(self, worker: Worker, shard: int, sites: tuple[str, ...], speeds: Speeds) -> Job:
         spec = self._experiment.spec
-        work = self._workload(worker, index)
+        work = self._workload(worker, shard, sites, speeds)
         return Job(
             rounds=spec.own_train.rounds,
             seed=spec.seed,
@@ -107,8 +129,9 @@ class Jobs:
             congestion=spec.sync.congestion,
         )
 
-    def _workload(self, worker: Worker, index: int) -> Workload:
-        spec, workers = self._experiment.spec, self._experiment.topology.workers
+    def _workload(self, worker: Worker, shard: int, sites: tuple[str, ...], speeds: Speeds) -> Workload:
+        """`sites` has that of each shard's worker."""
+        spec = self._experiment.spec
         slowdown = spec.compute.slowdown
         return Workload(
             model=spec.own_train.model,
@@ -116,11 +139,11 @@ class Jobs:
             optimizer=spec.own_train.optimizer.name,
             learning_rate=spec.own_train.optimizer.learning_rate,
             seed=spec.seed,
-            shard=index,
-            shards=len(workers),
+            shard=shard,
+            shards=len(sites),
             partition=spec.own_train.partition.kind,
             alpha=spec.own_train.partition.alpha,
-            sites=tuple(other.site for other in workers),
+            sites=sites,
             dataset=spec.own_train.data,
             rank=spec.own_train.rank or 0,
             parameters=spec.own_train.parameters or 0,
@@ -130,5 +153,5 @@ class Jobs:
             evaluate_every=spec.own_train.evaluate_every,
             slow_factor=slowdown.factor if slowdown else 1.0,
             slow_probability=slowdown.probability if slowdown else 0.0,
-            speeds=self._experiment.speeds.get(worker.name, ()),
+            speeds=speeds,
         )

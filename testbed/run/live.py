@@ -18,7 +18,7 @@ from testbed.api.problem import MISSING, NOT_HERE, WRONG, ApiProblem
 from testbed.api.subject import Subject
 from testbed.controller.client import AdminClient, AdminError
 from testbed.emulation.standing import status
-from testbed.emulation.standing.orders import changes_of, in_words, pairs_of
+from testbed.emulation.standing.orders import changes_of, check_site, in_words, pairs_of
 from testbed.emulation.testbed import Testbed
 from testbed.run.changes import Changes
 from testbed.run.loop_executor import LoopExecutor
@@ -116,6 +116,21 @@ class LiveRun(Subject):
         with _in_words():
             self._changes.restart(worker, "hand")
 
+    def add_worker(self, site: str) -> dict[str, Any]:
+        self._refuse_without_controller()
+        check_site(self._testbed, site)
+        spec = self._experiment.spec
+        instead = f"write `workers:` of {site} higher in the topology's file, and run it anew"
+        if spec.sync.scheme.exchange == "gossip":
+            why = f"members of {spec.sync.strategy} gossip over a graph that was made for them"
+            raise ApiProblem(NOT_HERE, f"{why}; {instead}")
+        if spec.elastic is None:
+            raise ApiProblem(NOT_HERE, "nobody joins this run as it goes on; write `elastic: {quorum: 2}` in its file")
+        if spec.hosts is not None:
+            raise ApiProblem(NOT_HERE, f"this network is split over several hosts; {instead}")
+        with _in_words():
+            return self._changes.add_worker(site, "hand")
+
     def stop(self, reason: str) -> None:
         with _in_words():
             if self._controller is not None:
@@ -126,7 +141,7 @@ class LiveRun(Subject):
 
     def _check_worker(self, worker: str) -> None:
         self._refuse_without_controller()
-        names = [one.name for one in self._experiment.topology.workers]
+        names = [one.name for one in self._testbed.network.topology.workers]
         if worker not in names:
             raise ApiProblem(MISSING, f"no worker {worker} is there; there are {', '.join(names)}")
 

@@ -68,7 +68,7 @@ class Run:
         self.fits, manifest = measured.fits, measured.manifest
         manifest.add(image_packages=fleet.packages, **jobs.groups)
         controller = guard.enter_context(jobs.controller(testbed, directory.path))
-        workers = Workers(testbed, fleet, jobs.requests(testbed), experiment.spec.elastic, directory)
+        workers = Workers(testbed, fleet, jobs, experiment.spec.elastic, directory)
         guard.callback(workers.end)
         guard.allow(START_S, "starting the workers")
         with display.step(f"{len(experiment.topology.workers)} workers in containers"):

@@ -41,6 +41,7 @@ class Outcome:
     status: dict[str, Any]
     network_swaps: list[dict[str, Any]]
     missed_events: list[str]
+    added_workers: list[dict[str, Any]] = field(default_factory=list)
     host_reasons: list[str] = field(default_factory=list)
 
 
@@ -104,6 +105,8 @@ class Training:
             passages=self._status.get("passages", []),
             **testbed.record(),
             by_hand=self._story.by_hand,
+            added_workers=self._steering.changes.added,
+            limits=self._workers.limits(),
         )
         if self._status["state"] == "failed":
             self._watchdog.check_host()  # whoever came to feel it first
@@ -119,6 +122,7 @@ class Training:
             status=self._status,
             network_swaps=self._steering.changes.swaps,
             missed_events=self._steering.missed,
+            added_workers=self._steering.changes.added,
             host_reasons=testbed.host_reasons(),
         )
 

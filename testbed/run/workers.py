@@ -5,21 +5,22 @@ from __future__ import annotations
 import signal
 import time
 from collections import defaultdict
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 from docker.errors import APIError
 
+from testbed.controller.spec import Newcomer
 from testbed.emulation.containers.engine import ENGINE_ERRORS, EngineError
-from testbed.emulation.containers.fleet import ContainerDied, ContainerRequest, Fleet
+from testbed.emulation.containers.fleet import ContainerDied, Fleet
 from testbed.emulation.process import ProcessIdentity
 from testbed.emulation.testbed import Testbed
 from testbed.emulation.undo import UndoStack
 from testbed.run.directory import RunDirectory
 from testbed.run.errors import CannotRun, RunFailed
 from testbed.run.guards.watchdog import Watchdog
-from testbed.run.jobs import JOIN_DEADLINE_S
+from testbed.run.jobs import JOIN_DEADLINE_S, Jobs
 from testbed.run.restarts import MOST_RESTARTS, Restarts
 from testbed.spec.experiment import ElasticSection
 
@@ -34,7 +35,7 @@ POLL_S = 0.1
 
 
 class Workers:
-    """Looks after the containers of `requests`, and keeps their logs in the run's directory.
+    """Looks after the containers of the workers that have `jobs`, and keeps their logs in the run's directory.
 
     Where the run is not elastic there is nothing to be done for one that dies: the controller ends the run then.
     """
@@ -43,13 +44,14 @@ class Workers:
         self,
         testbed: Testbed,
         fleet: Fleet,
-        requests: Iterable[ContainerRequest],
+        jobs: Jobs,
         elastic: ElasticSection | None,
         directory: RunDirectory,
     ) -> None:
         self._testbed = testbed
         self._fleet = fleet
-        self._requests = {request.worker.name: request for request in requests}
+        self._jobs = jobs
+        self._requests = {request.worker.name: request for request in jobs.requests(testbed)}
         self._elastic = elastic
         self._logs = directory.path / "logs"
         self._left_out: set[str] = set()
@@ -115,6 +117,28 @@ class Workers:
         """Start a container anew, in an elastic run; one that still runs is ended first."""
         self._left_out.discard(worker)
         self._replace(worker)
+
+    @contextmanager
+    def one_more(self, site: str) -> Iterator[Newcomer]:
+        """Start a worker more at a site, on the testbed's network; what the controller is to be told of it. Left by an
+        error, all is as it was.
+
+        KeyError or ValueError where the site has no room for one, EmulationError when it does not start.
+        """
+        network = self._testbed.network
+        before, topology = network.topology, network.topology.with_worker(site)
+        worker = topology.last_worker(site)
+        request, newcomer = self._jobs.newcomer(topology, worker, network.address(worker))
+        with self._fleet.replacing(()), ExitStack() as undo:
+            try:
+                pids = self._fleet.start([request])
+            except (ContainerDied, APIError) as error:
+                raise EngineError(f"{worker.name} does not start: {error}") from error
+            network.swap(topology, pids=pids)
+            undo.callback(network.swap, before, pids={})
+            yield newcomer
+            undo.pop_all()
+        self._requests[worker.name] = request
 
     def look(self) -> list[str]:
         """Whose container was started anew now, since it had died. RunFailed when one has died too often."""

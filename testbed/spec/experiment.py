@@ -254,14 +254,13 @@ class Experiment:
     def name(self) -> str:
         return self.spec.name
 
-    @property
-    def link_codecs(self) -> dict[str, str]:
-        """The codecs that differ from `sync.codec`, by overlay edge, `paris-w0->tokyo-w1`."""
+    def link_codecs_among(self, topology: Topology) -> dict[str, str]:
+        """The codecs that differ from `sync.codec`, by overlay edge of a topology's workers, `paris-w0->tokyo-w1`."""
         named = self.spec.sync.link_codecs
         return {
             f"{source.name}->{target.name}": named[sites]
-            for source in self.topology.workers
-            for target in self.topology.workers
+            for source in topology.workers
+            for target in topology.workers
             if (sites := f"{source.site}->{target.site}") in named
         }
 

@@ -278,6 +278,20 @@ class Topology:
             for i in range(site.workers)
         )
 
+    def with_worker(self, site: str) -> Topology:
+        """The same network with one worker more at a site, the next in number. KeyError where there is no such site,
+        ValueError where its LAN has no address left."""
+        if site not in self.sites:
+            raise KeyError(f"no site {site} is there; there are {', '.join(self.sites)}")
+        count = self.sites[site].workers + 1
+        if count > MAX_WORKERS:
+            raise ValueError(f"{site} has {MAX_WORKERS} workers, as many as its LAN has addresses; write another site")
+        return replace(self, sites={**self.sites, site: self.sites[site].model_copy(update={"workers": count})})
+
+    def last_worker(self, site: str) -> Worker:
+        """The one of a site that has the highest number. IndexError where the site has none."""
+        return [worker for worker in self.workers if worker.site == site][-1]
+
     def scaled(self, factor: float) -> Topology:
         """The same network with every WAN rate multiplied; LANs, delays and losses stay.
 

@@ -13,6 +13,7 @@ from testbed.schema import brief
 from testbed.sync.allreduce import AllReduceEngine, ElasticGroup
 from testbed.sync.errors import Stopped, SyncError
 from testbed.sync.line import Line
+from testbed.sync.rendezvous import keys_of
 from testbed.sync.threads import start
 from testbed.sync.transport import CLOSE_S
 
@@ -20,15 +21,16 @@ log = logging.getLogger(__name__)
 
 
 class ControlLoop:
-    """Of `member`, which `line` connects to the controller. `leaving` says that it has said goodbye; it is `released`
-    when the controller lets it go then, or is gone."""
+    """Of `member`, which `line` connects to the controller; to its `keys` those are added of who comes later. `leaving`
+    says that it has said goodbye; it is `released` when the controller lets it go then, or is gone."""
 
-    def __init__(self, member: str, line: Line, engine: AllReduceEngine) -> None:
+    def __init__(self, member: str, line: Line, engine: AllReduceEngine, keys: dict[str, bytes]) -> None:
         self.leaving = False
         self.released = threading.Event()
         self._member = member
         self._line = line
         self._engine = engine
+        self._keys = keys
         self._holding: list[threading.Thread] = []
         self._thread = threading.Thread(target=self._run, name="control", daemon=True)
         self._thread.start()
@@ -77,6 +79,7 @@ class ControlLoop:
 
     def _prepare(self, message: Prepare) -> None:
         """Keep the plan at once, so that epochs are kept in their order; connect without holding up the line."""
+        self._keys |= keys_of(message)
         try:
             plan = Plan.from_json(message.plan)
             hold = self._engine.prepare(plan, message.roster, message.source)

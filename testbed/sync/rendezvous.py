@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from testbed.protocol import Hello, Job, Rejoin, Welcome
+from testbed.protocol import Hello, Job, Prepare, Rejoin, Welcome
 from testbed.sync.control import ControlChannel
 from testbed.sync.line import Line
 from testbed.sync.transport import TransportSettings
@@ -20,7 +20,8 @@ from testbed.tls import Tls
 class Rendezvous:
     """All members are there. Peers may connect to `accepting` already; nobody takes them in yet.
 
-    `hello` is what this one said to the controller at `control`, over `channel`, and `welcome` the answer.
+    `hello` is what this one said to the controller at `control`, over `channel`, and `welcome` the answer. `keys` are
+    those that this member has in common with each other one, for all settings alike: who comes later is added to them.
     """
 
     control: str
@@ -28,6 +29,7 @@ class Rendezvous:
     channel: ControlChannel
     hello: Hello
     welcome: Welcome
+    keys: dict[str, bytes] = field(repr=False)
     tls: Tls | None = None
 
     @property
@@ -43,9 +45,8 @@ class Rendezvous:
     def settings(self, generation: int = 0) -> TransportSettings:
         """How this member connects to the others, as one of a `generation`."""
         job = self.job
-        keys = {peer: bytes.fromhex(key) for peer, key in self.welcome.keys.items()}
         return TransportSettings(
-            self.name, keys, job.round_timeout_s, job.streams, job.congestion, generation, self.tls
+            self.name, self.keys, job.round_timeout_s, job.streams, job.congestion, generation, self.tls
         )
 
     def line(self, rejoin: Callable[[], Rejoin] | None = None) -> Line:
@@ -65,4 +66,9 @@ def rendezvous(
     hello = Hello(name, accepting.getsockname(), device, token)
     channel.send(hello)
     welcome = channel.await_welcome(patience_s)
-    return Rendezvous(control, accepting, channel, hello, welcome, tls)
+    return Rendezvous(control, accepting, channel, hello, welcome, keys_of(welcome), tls)
+
+
+def keys_of(message: Welcome | Prepare) -> dict[str, bytes]:
+    """What a message says that this member and others know of each other."""
+    return {peer: bytes.fromhex(key) for peer, key in message.keys.items()}

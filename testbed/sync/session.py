@@ -50,7 +50,7 @@ class Session(Offers):
         self._listener = Listener(met.accepting, met.settings(), engine)
         self._staging = Staging()
         self._executor = AsyncExecutor(f"{self.name}: rounds")
-        self._control = ControlLoop(self.name, line, engine)
+        self._control = ControlLoop(self.name, line, engine, met.keys)
         self._reports = RoundReports(
             self.name, lambda: engine.current.outbox.samples(), self._listener.arrivals, line.tell
         )

@@ -40,14 +40,19 @@ class NetworkWithoutPackets:
                 switch="none",
                 transport=SimpleNamespace(record=dict),
                 nameToNode={},
+                address=lambda worker: f"an address of {worker.site}",
                 links_in_force=self.links_in_force,
                 take=self._take,
             ),
         )
 
-    def swap(self, file: Path) -> Swapped:
-        """As a testbed does, up to where it would build."""
-        return Swapped(Difference.between(self.network.topology, Topology.load(file)), 0, 0.0, 0, 0)
+    def swap(self, topology: Topology | Path) -> Swapped:
+        """As a testbed does, up to where it would build; of a file only what differs is told."""
+        before = self.network.topology
+        if isinstance(topology, Topology):
+            self.network.topology = topology
+        after = topology if isinstance(topology, Topology) else Topology.load(topology)
+        return Swapped(Difference.between(before, after), 0, 0.0, 0, 0)
 
     def _take(self, a: str, b: str, up: bool) -> None:
         self.links_in_force.take((link_name(a, b), link_name(b, a)), up)

@@ -123,6 +123,23 @@ def test_of_several_changes_all_are_made_or_none(site: Site) -> None:
     assert site.ask("GET", "/links")[1] == before
 
 
+def test_one_worker_more_is_a_site_s_next(site: Site) -> None:
+    before = site.ask("GET", "/sites")[1]
+    status, said, _ = site.ask("POST", "/workers", {"site": "tokyo"})
+    assert (status, said["result"]) == (
+        200,
+        {"worker": "tokyo-w1", "site": "tokyo", "address": "an address of tokyo"},
+    )
+    assert ApiClient(site.socket, "it").add_worker("tokyo")["worker"] == "tokyo-w2"
+    added = [*before["tokyo"]["workers"], "tokyo-w1", "tokyo-w2"]
+    assert site.ask("GET", "/sites")[1] == {**before, "tokyo": {**before["tokyo"], "workers": added}}
+    told = [(event["kind"], event["target"], event["by"]) for event in site.ask("GET", "/events")[1][-2:]]
+    assert told == [("add", "tokyo-w1", "hand"), ("add", "tokyo-w2", "hand")]
+    for client_verb in (ApiClient(site.socket, "it").kill, ApiClient(site.socket, "it").restart):
+        with pytest.raises(RequestRefused, match="nothing of ours runs in these workers"):
+            client_verb("tokyo-w1")
+
+
 def test_what_happened_was_done_by_hand(site: Site) -> None:
     count = len(site.ask("GET", "/events")[1])
     site.patch({"rate": "5mbit", "up": False})
@@ -151,6 +168,10 @@ def test_what_happened_was_done_by_hand(site: Site) -> None:
         ("PUT", "/plan", {"plan": {}}, 409),
         ("PUT", "/plan", {"plan": []}, 422),
         ("PUT", "/graph", {"kind": "ring"}, 409),
+        ("POST", "/workers", {"site": "rome"}, 404),
+        ("POST", "/workers", {"site": ""}, 422),
+        ("POST", "/workers", {"site": "paris", "speed": 2}, 422),
+        ("POST", "/workers", None, 422),
         ("POST", "/workers/paris-w0/kill", None, 409),
         ("POST", "/workers/paris-w0/restart", None, 409),
         ("GET", "/history?since=x", None, 422),

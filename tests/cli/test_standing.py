@@ -325,6 +325,19 @@ def test_two_networks_are_as_asked_and_know_nothing_of_each_other(folder: Path) 
         assert_round_trip(two, "quito-w0", "lima-w0", 2 * 0.030 + LAN_S)
 
 
+def test_a_worker_that_is_added_is_as_the_others_are_and_goes_with_them(line: Path) -> None:
+    name = f"{MARK}-add"
+    with up(line, name) as network:
+        said = json.loads(testbed("worker", "add", "lima", "--name", name, "--json"))
+        assert said == {"worker": "lima-w1", "site": "lima", "address": "10.0.1.3"}
+        assert_round_trip(network, "cuzco-w0", "lima-w1", 2 * 0.015 + LAN_S)
+        testbed("worker", "kill", "lima-w1", "--name", name, code=2)  # nothing of ours runs in it
+        network.verb("swap", line)
+        assert {host for host in network.status()["hosts"] if "-w" in host} == {"quito-w0", "lima-w0", "cuzco-w0"}
+        testbed("worker", "add", "cuzco", "--name", name)
+    assert left_of(name) == []
+
+
 def test_a_container_that_ended_is_shown(line: Path) -> None:
     with up(line, f"{MARK}-ended") as network:
         os.kill(network.status()["hosts"]["quito-w0"]["pid"], signal.SIGKILL)

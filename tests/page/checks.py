@@ -181,6 +181,19 @@ def test_nothing_keeps_people_out(network: Standing, browser: Browser, scheme: s
     check_quiet(tab)
 
 
+def test_a_worker_is_added_at_a_site(network: Standing, browser: Browser) -> None:
+    tab = page(browser, network)
+    tab.until("document.querySelectorAll('#site option').length === 3")
+    tab.value("document.getElementById('site').value = 'lima'")
+    tab.value("document.getElementById('add-form').requestSubmit()")
+    tab.until("document.getElementById('workers').textContent.includes('lima-w1')")
+    tab.until("[...document.querySelectorAll('.site text')].some(text => text.textContent === 'lima (2)')")
+    tab.until("document.getElementById('log').textContent.includes('add lima-w1, by hand')")
+    assert tab.value("document.getElementById('site').value") == "lima"
+    assert network.round_trip_s("quito-w0", network.address("lima-w1")) < 0.049
+    check_quiet(tab)
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_recording_is_played_and_moved_through(recording: Path, browser: Browser, scheme: str) -> None:
     tab = browser.tab()

@@ -6,6 +6,8 @@ import os
 import time
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -14,6 +16,7 @@ from testbed.emulation.testbed import Testbed
 from testbed.run import restarts, workers
 from testbed.run.directory import RunDirectory
 from testbed.run.errors import RunFailed
+from testbed.run.jobs import Jobs
 from testbed.run.workers import Workers
 from testbed.spec.experiment import ElasticSection
 from tests.cli.standing import write
@@ -41,7 +44,8 @@ def test_one_that_dies_at_its_start_is_named_with_its_exit_code_and_its_log(
         requests = [
             ContainerRequest(worker, program, entrypoint=["python3"]) for worker in testbed.network.topology.workers
         ]
-        crew = Workers(testbed, fleet, requests, ElasticSection(quorum=1), directory)
+        jobs = cast(Jobs, SimpleNamespace(requests=lambda _: requests))
+        crew = Workers(testbed, fleet, jobs, ElasticSection(quorum=1), directory)
         crew.start()
         assert crew.look() == []
         program[1] = "print('it has no use', flush=True); raise SystemExit(3)"

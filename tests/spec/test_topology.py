@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 
 from testbed.link import MTU_FRAME_BYTES, GilbertElliott, LinkState, Opportunities, Queue
 from testbed.spec.errors import SpecError
-from testbed.spec.topology import Topology
+from testbed.spec.topology import MAX_WORKERS, Topology
 from testbed.trace.trace import Row
 from tests.spec.files import TOPOLOGY, spoilt
 
@@ -40,6 +41,23 @@ def test_an_entry_is_two_directed_links() -> None:
 
 def test_workers_are_named_after_their_site_in_the_order_of_the_file() -> None:
     assert [worker.name for worker in load(TOPOLOGY).workers] == ["paris-w0", "paris-w1", "tokyo-w0", "dallas-w0"]
+
+
+def test_one_worker_more_is_the_next_of_its_site_and_all_else_stays() -> None:
+    before = load(spoilt(TOPOLOGY, "sites", "tokyo", to={"workers": 1, "speed": 0.5, "cpus": 2}))
+    after = before.with_worker("tokyo")
+    assert set(after.workers) - set(before.workers) == {after.last_worker("tokyo")}
+    assert after.last_worker("tokyo") == replace(before.last_worker("tokyo"), name="tokyo-w1")
+    assert (after.links, after.lan, after.name) == (before.links, before.lan, before.name)
+    assert load(TOPOLOGY).with_worker("paris").with_worker("paris").last_worker("paris").name == "paris-w3"
+
+
+def test_a_site_has_no_more_workers_than_its_lan_has_addresses() -> None:
+    full = load(spoilt(TOPOLOGY, "sites", "paris", "workers", to=MAX_WORKERS))
+    with pytest.raises(ValueError, match=f"paris has {MAX_WORKERS} workers"):
+        full.with_worker("paris")
+    with pytest.raises(KeyError, match="no site rome is there; there are paris, tokyo, dallas"):
+        full.with_worker("rome")
 
 
 def test_a_direction_says_itself_what_differs() -> None:

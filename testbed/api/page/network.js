@@ -51,7 +51,8 @@ export class NetworkView {
   show(state) {
     this.state = state;
     const names = Object.keys(state.sites ?? {}).sort();
-    const key = JSON.stringify([names, Object.keys(state.links ?? {}).length, this.#size]);
+    const counts = names.map(name => state.sites[name].workers.length);
+    const key = JSON.stringify([names, counts, Object.keys(state.links ?? {}).length, this.#size]);
     const moved = key !== this.#key;
     if (moved) {
       this.#key = key;

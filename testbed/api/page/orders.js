@@ -1,7 +1,7 @@
-// What can be asked of all that runs: hold its traces, another policy, a plan, its end.
+// What can be asked of all that runs: hold its traces, another policy, a plan, one more worker, its end.
 
 import { ask } from "./api.js";
-import { at } from "./dom.js";
+import { at, element } from "./dom.js";
 
 /** `say(text)` shows an error; `current()` is the state that is shown. */
 export function takeOrders(say, current) {
@@ -18,6 +18,10 @@ export function takeOrders(say, current) {
   at("policy-form").onsubmit = event => {
     event.preventDefault();
     order("PUT", "/policy", { policy: at("policy").value.trim() });
+  };
+  at("add-form").onsubmit = event => {
+    event.preventDefault();
+    order("POST", "/workers", { site: at("site").value });
   };
   at("plan-from-file").onclick = () => at("plan-file").click();
   at("plan-file").onchange = async () => {
@@ -38,9 +42,19 @@ function parsed(text) {
 }
 
 /** Show the orders that can be given now. */
-export function offerOrders({ network, training = {} }, recorded) {
+export function offerOrders({ network, sites = {}, training = {} }, recorded) {
   at("pause").hidden = recorded || !network.replay.links;
   at("pause").textContent = network.replay.paused ? "Let traces go on" : "Hold traces";
-  at("stop").hidden = at("undo").hidden = recorded;
+  at("stop").hidden = at("undo").hidden = at("add-form").hidden = recorded;
+  offerSites(Object.keys(sites).sort());
   at("policy-form").hidden = at("plan-from-file").hidden = recorded || !training.policy;
+}
+
+/** Where one more worker can be; the one that is chosen stays chosen. */
+function offerSites(names) {
+  const [key, chosen] = [names.join(), at("site").value];
+  if (at("site").dataset.names === key) return;
+  at("site").dataset.names = key;
+  at("site").replaceChildren(...names.map(name => element("option", name)));
+  if (names.includes(chosen)) at("site").value = chosen;
 }

@@ -92,6 +92,13 @@ class GroupState:
             member: rate / declared for member, rate in rates.items() if (declared := self.jobs[member].samples_per_s)
         }
 
+    def follow(self, spec: ControllerSpec, now: float) -> None:
+        """There is a member more, which is not present yet."""
+        assert spec.planning is not None
+        self.jobs, self.planning = spec.jobs, spec.planning
+        view = spec.planning.view
+        self.knowledge.redeclare(view.links, view.routes, now, view.members)
+
     def abort(self, why: str) -> Actions:
         """Have those who are present say what they hold, and go on under another plan."""
         yield from self.membership.abort(self.plans.next_epoch(), why, self.clocks.monotonic())

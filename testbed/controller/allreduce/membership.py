@@ -170,7 +170,8 @@ class AllReduceMembership:
         self.leases.begin([joins], now)
         yield self.welcome(joins, job, plan, source)
         for member in sorted(self.present):
-            yield Tell(member, Prepare(plan.to_json(), _part(self.roster, plan), source))
+            keys = {joins: self._identities.key(member, joins)}
+            yield Tell(member, Prepare(plan.to_json(), _part(self.roster, plan), source, keys))
 
     def admit(self, member: str) -> None:
         """A member takes part."""

@@ -16,7 +16,7 @@ from dataclasses import replace
 from math import hypot
 
 from testbed.controller.knowledge.round_trips import RoundTrips
-from testbed.planning import Edge, Pair, PhysicalLink, View
+from testbed.planning import Edge, Member, Pair, PhysicalLink, View
 from testbed.protocol import PeerSample, Train
 from testbed.telemetry.bottleneck import FELL, FELL_S
 from testbed.telemetry.bottleneck import samples as samples_of
@@ -38,7 +38,7 @@ class Knowledge:
 
     def __init__(self, declared: View) -> None:
         self._declared = declared
-        self._access = {name for member in declared.members for name in (member.uplink, member.downlink)}
+        self._access = _access_links(declared.members)
         self._rates: dict[str, RateEstimator] = {}
         self._at_end: dict[str, Estimate] = {}
         self._before: dict[str, Restless] = {}
@@ -49,12 +49,19 @@ class Knowledge:
         self._unmeasured: dict[Pair, list[Train]] = {}
 
     def redeclare(
-        self, links: Mapping[str, PhysicalLink], routes: Mapping[Pair, tuple[str, ...]], now_s: float
+        self,
+        links: Mapping[str, PhysicalLink],
+        routes: Mapping[Pair, tuple[str, ...]],
+        now_s: float,
+        members: tuple[Member, ...] | None = None,
     ) -> None:
-        """Another network is declared: forget what was measured over links or routes that changed."""
+        """Another network is declared, perhaps of other `members`: forget what was measured over links or routes that
+        changed."""
         old = self._declared
         changed = {name for name in {*links, *old.links} if links.get(name) != old.links.get(name)}
-        self._declared = View.of_network(old.members, links, routes, old.model_bytes, now_s, old.knowledge)
+        there = old.members if members is None else members
+        self._declared = View.of_network(there, links, routes, old.model_bytes, now_s, old.knowledge)
+        self._access = _access_links(there)
         for name in changed:
             self._rates.pop(name, None)
             self._at_end.pop(name, None)
@@ -252,6 +259,10 @@ class Knowledge:
     def _declared_bps(self, pair: Pair, name: str) -> float:
         link = self._declared.links.get(name)
         return link.rate_bps if link else self._declared.edges[pair].rate_bps
+
+
+def _access_links(members: Sequence[Member]) -> set[str]:
+    return {name for member in members for name in (member.uplink, member.downlink)}
 
 
 def _parted(

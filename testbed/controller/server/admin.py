@@ -10,11 +10,13 @@ from fastapi import Body, FastAPI, HTTPException, WebSocket, WebSocketDisconnect
 from fastapi.responses import HTMLResponse
 from pydantic import BaseModel, ConfigDict
 
+from testbed.controller.enrolment import NotEnrolled, enrol
 from testbed.controller.server.dashboard import PAGE
 from testbed.controller.service import ControllerService
+from testbed.controller.spec import Newcomer
 from testbed.planning import PolicyError, ViewError, make_policy
 from testbed.planning.graphs import GraphError
-from testbed.planning.view import links_from_json, routes_from_json
+from testbed.planning.view import links_from_json, members_from_json, routes_from_json
 from testbed.telemetry.store import finite
 
 
@@ -34,6 +36,13 @@ class PlanBody(BaseModel):
 
     policy: str
     options: dict[str, Any] = {}
+
+
+class MemberBody(NetworkBody):
+    """A member more, and the network with it; `members` are all of them, as a view has them."""
+
+    newcomer: Newcomer
+    members: list[dict[str, Any]]
 
 
 def make_app(controller: ControllerService) -> FastAPI:
@@ -69,6 +78,15 @@ def _add_orders(app: FastAPI, controller: ControllerService) -> None:
         try:
             controller.change_network(links_from_json(body.links), routes_from_json(body.routes))
         except ViewError as error:
+            raise HTTPException(400, str(error)) from error
+        return {}
+
+    @app.post("/members")
+    async def member(body: MemberBody) -> Any:
+        try:
+            members = members_from_json(body.members)
+            await enrol(controller, body.newcomer, members, links_from_json(body.links), routes_from_json(body.routes))
+        except (NotEnrolled, ViewError) as error:
             raise HTTPException(400, str(error)) from error
         return {}
 

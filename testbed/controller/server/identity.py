@@ -21,13 +21,21 @@ class Identities:
         self.members = tuple(members)
         self._secret = secret.encode()
 
+    def add(self, member: str) -> None:
+        """There is one more, which the others have yet to hear of."""
+        self.members = (*self.members, member)
+
     def token(self, member: str) -> str:
         """What the member shows to be let in where its connection does not say who it is."""
         return self._derive("a member's token", member)
 
     def keys(self, member: str) -> dict[str, str]:
         """What the member greets each other one with, and is greeted with by it: hexadecimal, 32 bytes each."""
-        return {other: self._derive("between members", *sorted((member, other))) for other in self._others(member)}
+        return {other: self.key(member, other) for other in self._others(member)}
+
+    def key(self, member: str, other: str) -> str:
+        """What these two know of each other."""
+        return self._derive("between members", *sorted((member, other)))
 
     def refusal(self, name: str, token: str, owner: str | None) -> str:
         """Why nobody is let in who says `name` where `owner` comes in, by its socket or its certificate, or over TCP

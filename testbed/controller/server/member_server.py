@@ -98,12 +98,16 @@ class MemberServer:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._folder.chmod(0o700)
         for member in self._identities.members:
-            at_socket, listening = partial(self._serve, member), _member_socket(self._folder / member)
-            self._servers.append(await asyncio.start_unix_server(at_socket, sock=listening, limit=PIECE_BYTES))
+            await self.listen_for(member)
         if self._tcp is not None:
             over_tcp = partial(self._serve, None)
             at = self._tcp.host, self._tcp.port
             self._servers.append(await asyncio.start_server(over_tcp, *at, limit=PIECE_BYTES))
+
+    async def listen_for(self, member: str) -> None:
+        """Listen at a member's own socket."""
+        at_socket, listening = partial(self._serve, member), _member_socket(self._folder / member)
+        self._servers.append(await asyncio.start_unix_server(at_socket, sock=listening, limit=PIECE_BYTES))
 
     async def close(self) -> None:
         """Stop listening and hang up."""
@@ -127,6 +131,11 @@ class MemberServer:
     def stop_all(self, reason: str) -> None:
         """Tell every member that is there to leave, and why."""
         self.send_all(Stop(brief(reason)))
+
+    @property
+    def local(self) -> bool:
+        """Whether members come at their sockets alone."""
+        return self._tcp is None
 
     def connected(self, member: str) -> bool:
         """Whether it is there."""

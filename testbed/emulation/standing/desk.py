@@ -18,7 +18,7 @@ from testbed.api.stream import State
 from testbed.api.subject import Subject
 from testbed.emulation.links.history import History
 from testbed.emulation.standing import status
-from testbed.emulation.standing.orders import changes_of, hold, in_words, pairs_of
+from testbed.emulation.standing.orders import changes_of, check_site, hold, in_words, pairs_of
 from testbed.emulation.testbed import Swapped, Testbed
 
 log = logging.getLogger(__name__)
@@ -68,6 +68,15 @@ class Desk(Subject):
             done = _record(self._testbed.swap(file))
         self._happened("swap", self._testbed.network.topology.name)
         return done
+
+    def add_worker(self, site: str) -> dict[str, Any]:
+        check_site(self._testbed, site)
+        with in_words():
+            self._testbed.swap(self._testbed.network.topology.with_worker(site))
+        network = self._testbed.network
+        worker = network.topology.last_worker(site)
+        self._happened("add", worker.name)
+        return {"worker": worker.name, "site": site, "address": network.address(worker)}
 
     def pause(self, paused: bool) -> None:
         with in_words():

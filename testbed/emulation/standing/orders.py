@@ -19,6 +19,7 @@ from testbed.link import link_ends
 from testbed.spec.errors import SpecError
 from testbed.spec.event import LinkChange
 from testbed.spec.load import validate
+from testbed.spec.topology import MAX_WORKERS
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +45,15 @@ def changes_of(patches: Mapping[str, LinkPatch], asked: Mapping[str, Asked]) -> 
 def pairs_of(patches: Mapping[str, LinkPatch]) -> list[tuple[str, str, bool]]:
     """The physical pairs that patches take down or up: the two sites, and whether it is up."""
     return [(*link_ends(name), patch.up) for name, patch in patches.items() if patch.up is not None]
+
+
+def check_site(testbed: Testbed, site: str) -> None:
+    """ApiProblem where a site that is to get a worker is not there, or is full."""
+    sites = testbed.network.topology.sites
+    if site not in sites:
+        raise ApiProblem(MISSING, f"no site {site} is there; there are {', '.join(sites)}")
+    if sites[site].workers >= MAX_WORKERS:
+        raise ApiProblem(NOT_HERE, f"{site} has {MAX_WORKERS} workers, as many as its LAN has addresses for")
 
 
 def hold(testbed: Testbed, paused: bool) -> None:

@@ -18,6 +18,7 @@ from testbed.run.conclusion.verdict import Evidence, LinkEvidence, Verdict, judg
 from testbed.run.directory import RunDirectory
 from testbed.run.training import Outcome
 from testbed.spec.experiment import Experiment
+from testbed.spec.topology import Topology
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +64,7 @@ def conclude(experiment: Experiment, directory: RunDirectory, outcome: Outcome) 
             **lower_bound(experiment, states, outcome.network_swaps, stretches(rounds, reports) if proven else ()),
             "bound_seconds": median(bounds.values()) if bounds else None,
             "ratio_to_bound": median(ratios) if ratios else None,
-            "drift": drift.summary(drift.merges(reports, lambda _: _sites(experiment))),
+            "drift": drift.summary(drift.merges(reports, lambda _: _sites(experiment, outcome))),
         },
         "swaps": _swaps(outcome, rounds),
         "events": [event for event in events if event["kind"] != "swap"],
@@ -82,8 +83,16 @@ def conclude(experiment: Experiment, directory: RunDirectory, outcome: Outcome) 
     return value
 
 
-def _sites(experiment: Experiment) -> dict[str, list[str]]:
+def _topology(experiment: Experiment, outcome: Outcome) -> Topology:
+    """The experiment's, with the workers that were added."""
     topology = experiment.topology
+    for added in outcome.added_workers:
+        topology = topology.with_worker(added["site"])
+    return topology
+
+
+def _sites(experiment: Experiment, outcome: Outcome) -> dict[str, list[str]]:
+    topology = _topology(experiment, outcome)
     return {site: [its.name for its in topology.workers if its.site == site] for site in topology.sites}
 
 
@@ -154,7 +163,7 @@ def _evidence(
             rate_resolution=worst[1],
             unshaped_bytes=sum(sample["unshaped_bytes"].get(name, 0) for sample in traffic),
         )
-    declared = {w.name: experiment.spec.compute.step_seconds(w) for w in experiment.topology.workers}
+    declared = {w.name: experiment.spec.compute.step_seconds(w) for w in _topology(experiment, outcome).workers}
     return Evidence(
         backend=outcome.backend,
         links=links,

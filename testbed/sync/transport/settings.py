@@ -15,7 +15,7 @@ CLOSE_S: Final = 5.0
 @dataclass(frozen=True, slots=True)
 class TransportSettings:
     """Connections of `member` are given up after `timeout_s`; `streams` lead to each peer. `keys` are those that it has
-    in common with each other member.
+    in common with each other member; of one that comes later, from when it is told of that.
 
     `congestion` names the congestion control; the kernel's default when it is empty. `generation`: see Greeting. With
     `tls` connections are encrypted, and who is at the other end shows a certificate with its name.

@@ -127,7 +127,8 @@ def test_a_comer_begins_from_its_nearest_and_takes_part_once_the_plan_is_in_forc
     first, *others = membership.prepare(plan, "d", job, rates, 1.0)
     assert isinstance(first, Tell) and isinstance(first.message, Welcome)
     assert first.member == "d" and first.message.source == "b" and first.message.lease_s == LEASE_S
-    assert others == [Tell(name, Prepare(plan.to_json(), ADDRESSES, "b")) for name in "abc"]
+    keys = {name: {"d": Identities("abcd", "hush").key(name, "d")} for name in "abc"}
+    assert others == [Tell(name, Prepare(plan.to_json(), ADDRESSES, "b", keys[name])) for name in "abc"]
     assert membership.present == frozenset("abc")
     membership.admit("d")
     assert membership.present == frozenset("abcd")

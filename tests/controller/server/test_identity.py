@@ -34,6 +34,14 @@ def test_names_can_t_be_run_together_to_another_pair_s_key() -> None:
     assert keys.keys("a")["bc"] != keys.keys("ab")["c"]
 
 
+def test_one_that_is_added_has_keys_that_it_would_have_had_from_the_begin() -> None:
+    identities, whole = Identities(MEMBERS[:2], "x"), Identities(MEMBERS, "x")
+    before = identities.keys("paris")
+    identities.add("dallas")
+    assert identities.keys("dallas") == whole.keys("dallas") and identities.token("dallas") == whole.token("dallas")
+    assert identities.keys("paris") == {**before, "dallas": identities.key("dallas", "paris")} == whole.keys("paris")
+
+
 def test_who_is_let_in_where() -> None:
     identities = Identities(MEMBERS, "x")
     assert identities.refusal("paris", "", "paris") == ""

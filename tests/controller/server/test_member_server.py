@@ -65,12 +65,12 @@ def test_a_report_that_cannot_be_ends_its_member_and_nothing_else(tmp_path: Path
         async with training(ELASTIC, tmp_path, VIEW) as (controller, fleet):
             for name in VIEW.names:
                 fleet.members[name].writer.write(report(name, 1, **({field: value} if name == BAD else {})))
-            await until(lambda: not controller._server.connected(BAD))
+            await until(lambda: not controller.server.connected(BAD))
             [event] = controller.coordinator.events
             assert (event.kind, event.member) == ("left", BAD) and ("report" in event.why or "epoch" in event.why)
             answer = await status_of(controller)
             assert answer.status_code == 200 and answer.json()["state"] == "running"
-            assert all(controller._server.connected(name) for name in OTHERS)
+            assert all(controller.server.connected(name) for name in OTHERS)
             for name in OTHERS:
                 fleet.members[name].send(Goodbye(name, 1))
             await asyncio.wait_for(controller.finished.wait(), 20)
@@ -183,7 +183,7 @@ def test_a_member_that_does_not_read_is_cut_by_name(tmp_path: Path, monkeypatch:
         async with training(spec_of(VIEW), tmp_path, VIEW) as (controller, fleet):
             fleet.members[BAD].writer.transport.pause_reading()
             for _ in range(100):
-                controller._server.send_all(Prepare({"filler": "x" * 2**16}))
+                controller.server.send_all(Prepare({"filler": "x" * 2**16}))
                 await asyncio.sleep(0)
             await asyncio.wait_for(controller.finished.wait(), 20)
             assert controller.failure.startswith(f"{BAD}: it does not read: ")
@@ -195,10 +195,10 @@ def test_a_member_that_comes_anew_takes_the_place_of_its_connection(tmp_path: Pa
     async def scene() -> None:
         async with running(ELASTIC, tmp_path) as controller:
             first = await connect(tmp_path / "s", BAD)
-            await until(lambda: controller._server.connected(BAD))
+            await until(lambda: controller.server.connected(BAD))
             second = await connect(tmp_path / "s", BAD)
             assert await last_words(first) == ""
-            assert controller._server.connected(BAD) and controller.state == "waiting"
+            assert controller.server.connected(BAD) and controller.state == "waiting"
             second.writer.close()
 
     asyncio.run(scene())

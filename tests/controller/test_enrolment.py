@@ -1,0 +1,126 @@
+"""One more member than a run began with: real sessions over loopback, and the runs that take none."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from testbed import sync
+from testbed.controller.enrolment import NotEnrolled, enrol
+from testbed.controller.server.member_server import TcpEndpoint
+from testbed.controller.service import ControllerService
+from testbed.controller.spec import Elasticity, Newcomer
+from testbed.planning import View
+from testbed.planning.graphs import make_graph
+from testbed.protocol import Job
+from tests.controller.runs import group_of, mesh, running, spec_of
+from tests.controller.test_sessions import until
+
+pytestmark = pytest.mark.unit
+
+ROUNDS = 60
+STEP_S = 0.04
+
+#: All that there will be, and those with whom a run begins.
+WHOLE = mesh()
+NEW = "d-w0"
+FIRST = WHOLE.among(set(WHOLE.names) - {NEW})
+GOSSIP = {"edges": list(make_graph("complete", FIRST.names).edges)}
+
+
+class Nothing:
+    """What a member begins from that has learnt nothing."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        assert state == {}
+
+
+def member(control: Path, name: str, value: float, means: dict[str, list[float]]) -> None:
+    with sync.join(f"unix:{control}/{name}/control.sock", name, "127.0.0.1") as session:
+        for _ in range(session.share(nothing=Nothing()), ROUNDS):
+            time.sleep(STEP_S)
+            tensor = torch.full((1000,), value)
+            session.allreduce(tensor)
+            session.step_done()
+            means.setdefault(name, []).append(tensor[0].item())
+            session.report({"loss": 1.0})
+        session.finish("same")
+
+
+async def enrolled(controller: ControllerService, name: str = NEW, view: View = WHOLE) -> None:
+    await enrol(controller, Newcomer(name=name, job=Job(ROUNDS)), view.members, view.links, view.routes)
+
+
+def test_a_member_more_is_known_to_all_others_by_a_key_of_its_own_and_counts(tmp_path: Path) -> None:
+    means: dict[str, list[float]] = {}
+    threads = {
+        name: threading.Thread(target=member, args=(tmp_path / "s", name, float(place), means), daemon=True)
+        for place, name in enumerate((*FIRST.names, NEW))
+    }
+
+    async def scene() -> None:
+        jobs = dict.fromkeys(FIRST.names, Job(ROUNDS))
+        async with running(spec_of(FIRST, jobs=jobs, elastic=Elasticity(quorum=2)), tmp_path) as controller:
+            for name in FIRST.names:
+                threads[name].start()
+            await until(controller, lambda: bool(group_of(controller).rounds.complete))
+            with pytest.raises(NotEnrolled, match="is a member of this run already"):
+                await enrolled(controller, "a-w0")
+            with pytest.raises(NotEnrolled, match="jobs must be those of the members"):
+                await enrolled(controller, "e-w0")
+            await enrolled(controller)
+            assert set(controller.status()["members"]) == set(WHOLE.names)
+            threads[NEW].start()
+            await asyncio.wait_for(controller.finished.wait(), 60)
+            assert controller.state == "done", controller.failure
+            assert [(event.kind, event.member) for event in controller.coordinator.events] == [("came", NEW)]
+            for thread in threads.values():
+                await asyncio.to_thread(thread.join, 20)
+
+    asyncio.run(scene())
+    own = means.pop(NEW)
+    assert own == [2.0] * len(own) and 0 < len(own) < ROUNDS  # the mean of 0, 1, 2, 3 and 4
+    for others in means.values():
+        assert others == [1.5] * (ROUNDS - len(own)) + own
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({}, "write `elastic: {quorum: 2}`"),
+        (
+            {"planning": None, "graph": GOSSIP},
+            "gossip over a graph",
+        ),
+        ({"elastic": Elasticity(quorum=2)}, "the run is waiting"),
+    ],
+)
+def test_runs_that_take_nobody_say_what_to_do_instead(tmp_path: Path, changes: dict[str, Any], why: str) -> None:
+    async def scene() -> None:
+        async with running(spec_of(FIRST, **changes), tmp_path) as controller:
+            with pytest.raises(NotEnrolled, match=why):
+                await enrolled(controller)
+            assert NEW not in controller.status()["members"] and not (tmp_path / "s" / NEW).exists()
+
+    asyncio.run(scene())
+
+
+def test_where_secrets_were_handed_out_nobody_is_added(tmp_path: Path) -> None:
+    async def scene() -> None:
+        spec = spec_of(FIRST, elastic=Elasticity(quorum=2))
+        controller = ControllerService(spec, tmp_path / "s", tmp_path / "out", TcpEndpoint("127.0.0.1", 0))
+        await controller.start()
+        with pytest.raises(NotEnrolled, match="secrets that were handed out"):
+            await enrolled(controller)
+        await controller.close()
+
+    asyncio.run(scene())
