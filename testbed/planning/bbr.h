@@ -1,16 +1,18 @@
-/* What a connection under BBR believes that its path carries, by the kernel's rules (net/ipv4/tcp_bbr.c; Cardwell et al.,
- * "BBR: Congestion-Based Congestion Control", ACM Queue 14:5, 2016). It never sends faster than its `pace`.
+/* What a connection under BBR believes that its path carries, by the kernel's rules (net/ipv4/tcp_bbr.c; Cardwell et
+ * al., "BBR: Congestion-Based Congestion Control", ACM Queue 14:5, 2016). It never sends faster than its `pace`.
  *
- *     STARTUP   doubles each round trip, until three brought less than a quarter more
- *     then      a round trip at 1.25 times the estimate; one at it to drain the queue where that brought nothing; six at it
- *     estimate  the most of the last ten round trips; those in which the program had nothing to send count only if they
- *               show more, and the first after a pause counts not at all
- *     policed   where two times four round trips lost a fifth, and brought the same, it believes in a policer, and keeps
- *               to what they brought for 48
+ *     STARTUP   2.89 times the estimate, until three round trips brought less than a quarter more
+ *     then      1.25 times the estimate for a round trip, and on while that brings more; one round trip at the
+ *               estimate, in which the queue drains; six more at it
+ *     estimate  the most of the last ten round trips. What comes back in one was sent half in it and half in the one
+ *               before, so STARTUP doubles the estimate each round trip, and probing adds 16 %. Round trips in which
+ *               the program had nothing to send count only if they show more; the first after a pause counts not at all
+ *     policed   where twice four round trips lost a fifth and brought the same, it takes the path for policed, and keeps
+ *               to what they brought for 48 (lt_bw in the kernel)
  *
- * A link that falls below the estimate has its queue full, which holds a round trip of what the link carries: round trips
- * are twice as long, and what is sent beyond the link's rate is lost. So a fall is learned after ten long round trips, and a
- * rise takes some seven for each quarter.
+ * A link that falls below the estimate has its queue full, which holds a round trip of what the link carries: round
+ * trips are twice as long then, and what is sent beyond the link's rate is lost. That losses are sent again is not in
+ * it: what is above the link's rate is simply not sent.
  */
 #ifndef BBR_H
 #define BBR_H
