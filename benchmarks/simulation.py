@@ -51,8 +51,8 @@ from testbed.spec.experiment import Experiment
 KEPT = RUNS / "benchmark-simulation.json"
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 
-#: Experiments, and rounds of each: long enough for the events of quickstart, and for a redraw of NetStorm's rates, which
-#: comes after 180 s. There a star's take five times as long as others.
+#: Experiments, and rounds of each: long enough for the events of quickstart, and for a redraw of NetStorm's rates after
+#: 180 s. There a star's take five times as long as others.
 ROUNDS: Mapping[str, int] = {"quickstart": 150, "netstorm9-dynamic": 120, "netstorm9-rtt": 120}
 STAR_ROUNDS = 30
 STRATEGIES: Mapping[str, Mapping[str, str]] = {
