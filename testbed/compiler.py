@@ -28,7 +28,7 @@ def library(room: str) -> ctypes.CDLL:
     """
     folder = PACKAGE / room
     binary = folder / "__pycache__" / f"{folder.name}.so"
-    return ctypes.CDLL(str(compile_c(sorted(folder.glob("*.c")), [*C_FLAGS, "-fPIC", "-shared"], binary)))
+    return ctypes.CDLL(str(compile_c(sorted(folder.glob("*.[ch]")), [*C_FLAGS, "-fPIC", "-shared"], binary)))
 
 
 def compile_c(sources: Sequence[Path], flags: Sequence[str], binary: Path) -> Path:

@@ -4,7 +4,7 @@ look into it."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 
@@ -47,7 +47,7 @@ class Workload:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        return asdict(self)
+        return {each.name: getattr(self, each.name) for each in fields(self)}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Workload:

@@ -31,9 +31,13 @@ class Options(argparse.ArgumentParser):
     def add_campaign(self, seeds: int, quick: int) -> None:
         """The options of a `Campaign` whose cells are compared seed by seed, and which may take several sittings."""
         self._add_shortened("seeds", seeds, quick, type=int, help="how many seeds")
+        self.add_sittings()
+        self.add_argument("--forks", action="store_true", help="processes in hosts, not containers: they start at once")
+
+    def add_sittings(self) -> None:
+        """`--cells` and `--seconds`: how much of a `Campaign` is measured in one sitting."""
         self.add_argument("--cells", type=int, help="measure this many of the missing cells at most")
         self.add_argument("--seconds", type=float, default=inf, help="begin no cell later than this")
-        self.add_argument("--forks", action="store_true", help="processes in hosts, not containers: they start at once")
 
     def _add_shortened(self, name: str, whole: Any, quick: Any, *, help: str, **how: Any) -> None:
         self._by_length[name] = whole, quick

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Literal
+from typing import ClassVar, Literal
 
 from testbed.controller.actions import Actions
 from testbed.controller.clocks import SYSTEM, Clocks
@@ -27,6 +27,8 @@ class Coordinator(ABC):
     """
 
     progress: Progress
+    #: What makes the identities of the members, of the secret.
+    identify: ClassVar[type[Identities]] = Identities
 
     def __init__(self, spec: ControllerSpec, clocks: Clocks = SYSTEM) -> None:
         self.spec = spec
@@ -35,7 +37,7 @@ class Coordinator(ABC):
         self.running = False
         self.goodbyes: dict[str, Goodbye] = {}
         self.events: list[MembershipEvent] = []
-        self.identities = Identities(spec.members, spec.secret)
+        self.identities = self.identify(spec.members, spec.secret)
 
     @property
     @abstractmethod

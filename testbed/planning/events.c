@@ -8,8 +8,11 @@
  *                 `--(at the root, the key whole)--> accept --> put: to the children
  *
  * Of several networks each is in force from a moment of its own on, whatever is on its way then: what is being sent goes
- * on at the new one's rates, and what was sent arrives as it would have.
+ * on at the new one's rates, and what was sent arrives as it would have. Flows may each be a connection under BBR, which
+ * sends no faster than it believes that it may (bbr.h).
  */
+#include "bbr.h"
+
 #include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -59,6 +62,7 @@ struct flow {
     int64_t ring_size, head, tail;
     int64_t route;          /* the auxiliary route that it carries a chunk of, */
     double acknowledged_s;  /* and when that is acknowledged */
+    struct bbr *connection; /* how fast it may be, or NULL */
 };
 struct arrival {
     double at_s;
@@ -133,6 +137,8 @@ static int64_t take(struct simulation *s, int64_t f)
 static void start(struct simulation *s, int64_t f, int64_t chunk)
 {
     struct flow *flow = &s->flows[f];
+    if (flow->connection && flow->left == INFINITY)
+        bbr_start(flow->connection, s->now);
     flow->sending = chunk;
     flow->left = s->items->size[chunk % s->n->items];
     flow->sent += flow->left;
@@ -264,6 +270,8 @@ static void end(struct simulation *s, int64_t f)
     }
     flow->left = INFINITY;
     s->changed = true;
+    if (flow->connection)
+        bbr_stop(flow->connection, s->now);
     if (!is_relay(s, f)) /* which is taken until an acknowledgement comes back */
         flow->sending = NONE;
 }
@@ -285,6 +293,13 @@ static void arrive(struct simulation *s)
             }
             s->found->came_s[chunk] = s->now;
             deliver(s, chunk, s->network->target[f]);
+        }
+    }
+    for (int64_t f = 0; f < s->n->flows; f++) {
+        struct bbr *connection = s->flows[f].connection;
+        if (connection && connection->ends_s <= s->now) {
+            bbr_trip(connection, s->now, s->flows[f].left < INFINITY);
+            s->changed = true;
         }
     }
     for (int64_t f = 0; f < s->n->flows; f++)
@@ -319,7 +334,23 @@ static double next_event(const struct simulation *s)
     return at_s;
 }
 
-/* Max-min fair rates of the first `count` flows in `busy`: progressive filling, O(levels * flows * route length). */
+/* When a connection's round trip is over next. */
+static double next_trip(const struct simulation *s)
+{
+    double at_s = INFINITY;
+    for (int64_t f = 0; f < s->n->flows; f++)
+        if (s->flows[f].connection)
+            at_s = fmin(at_s, s->flows[f].connection->ends_s);
+    return at_s;
+}
+
+static double pace(const struct flow *flow)
+{
+    return flow->connection ? bbr_pace(flow->connection) : INFINITY;
+}
+
+/* Max-min fair rates of the first `count` flows in `busy`, none above its pace: progressive filling, O(levels * flows * route
+ * length). */
 static void share(struct simulation *s, int64_t count)
 {
     const int64_t *draws = s->network->draws, *drawn = s->network->drawn;
@@ -341,6 +372,9 @@ static void share(struct simulation *s, int64_t count)
         for (int64_t c = 0; c < s->n->capacities; c++)
             if (s->users[c])
                 least = fmin(least, s->room[c] / (double)s->users[c]);
+        for (int64_t i = 0; i < count; i++)
+            if (s->flows[s->busy[i]].rate < 0)
+                least = fmin(least, pace(&s->flows[s->busy[i]]));
         for (int64_t c = 0; c < s->n->capacities; c++)
             s->full[c] = s->users[c] && s->room[c] <= least * (double)s->users[c] * (1 + SAME);
         for (int64_t i = 0; i < count; i++) {
@@ -350,6 +384,8 @@ static void share(struct simulation *s, int64_t count)
             for (int64_t at = draws[f]; at < draws[f + 1]; at++)
                 if (s->full[drawn[at]])
                     s->flows[f].rate = least;
+            if (pace(&s->flows[f]) <= least)
+                s->flows[f].rate = least;
             if (s->flows[f].rate < 0)
                 continue;
             left--;
@@ -378,6 +414,7 @@ static void run(struct simulation *s)
             step = fmin(step, s->flows[s->busy[i]].left / s->flows[s->busy[i]].rate);
         if (step == INFINITY && other_s == INFINITY)
             return;
+        other_s = fmin(other_s, next_trip(s));
         if (other_s <= s->now + step) {
             step = other_s - s->now;
             s->now = other_s;
@@ -388,6 +425,10 @@ static void run(struct simulation *s)
         for (int64_t i = 0; i < count; i++) {
             int64_t f = s->busy[i];
             struct flow *flow = &s->flows[f];
+            if (flow->connection) {
+                flow->connection->bytes += fmin(flow->rate * step, flow->left);
+                flow->connection->paused += step > 0 && flow->rate == 0;
+            }
             if (flow->left / flow->rate <= step * (1 + SAME)) {
                 s->busy[i] = s->busy[over];
                 s->busy[over++] = f;
@@ -403,7 +444,7 @@ static void run(struct simulation *s)
 }
 
 /* Nothing is on its way; members are about to begin. */
-static void begin(struct simulation *s)
+static void begin(struct simulation *s, struct bbr *connections)
 {
     const struct sizes *n = s->n;
     struct arrival *ring = s->arrivals;
@@ -411,6 +452,11 @@ static void begin(struct simulation *s)
         int64_t carried = n->rounds * (s->items->first[f + 1] - s->items->first[f]);
         s->flows[f] = (struct flow){.sending = NONE, .left = INFINITY, .ring = ring,
                                     .ring_size = carried > 2 ? carried : 2, .route = NONE, .acknowledged_s = INFINITY};
+        if (connections && connections[f].trip_s > 0) {
+            s->flows[f].connection = &connections[f];
+            if (connections[f].ends_s <= 0) /* since the last simulation */
+                bbr_trip(&connections[f], connections[f].ends_s, false);
+        }
         ring += s->flows[f].ring_size;
     }
     for (int64_t m = 0; m < n->members; m++)
@@ -436,10 +482,12 @@ static bool allocate(void *array, int64_t count, size_t size)
     return (*(void **)array = calloc((size_t)count + 1, size)) != NULL;
 }
 
-/* Of the `networks` the first is in force at the beginning, each other one from its moment in `from_s` on. False where
- * memory is out. */
+/* Of the `networks` the first is in force at the beginning, each other one from its moment in `from_s` on. `connections` are
+ * of flows, and go on from what they are; one without a round trip is none, and NULL stands for none at all. False where memory
+ * is out. */
 bool simulate(const struct sizes *n, const struct network *networks, const double *from_s, const struct items *items,
-              const struct work *work, const struct routes *routes, const struct found *found)
+              const struct work *work, const struct routes *routes, const struct found *found,
+              struct bbr *connections)
 {
     struct simulation s = {.n = n, .network = networks, .next_s = from_s, .coming = n->networks - 1, .items = items,
                            .work = work, .routes = routes, .found = found};
@@ -457,7 +505,7 @@ bool simulate(const struct sizes *n, const struct network *networks, const doubl
                 allocate(&s.full, n->capacities, sizeof *s.full) &&
                 allocate(&s.busy, n->flows, sizeof *s.busy);
     if (fits) {
-        begin(&s);
+        begin(&s, connections);
         run(&s);
         for (int64_t f = 0; f < n->flows; f++)
             found->sent[f] = s.flows[f].sent;

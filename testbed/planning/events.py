@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.compiler import library
+from testbed.planning.bbr import Connections
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -88,10 +89,12 @@ def run(
     auxiliary: AuxiliaryRoutes,
     rounds: int,
     later: Sequence[tuple[float, FlowNetwork]] = (),
+    connections: Connections | None = None,
 ) -> Found:
     """What came of the rounds. Other threads go on meanwhile.
 
     The network becomes each of the `later` ones, of the same flows and as many capacities, at its moment, in order.
+    Flows that are `connections` send no faster than these let them; what becomes of them is written there.
     """
     members, positions = work.awaited.shape
     flows, chunks = len(network.target), (rounds, len(items.flow))
@@ -101,7 +104,8 @@ def run(
     networks = _addresses(array for each in (network, *(each for _, each in later)) for array in each)
     from_s = np.array([at_s for at_s, _ in later], dtype=np.float64)
     given = (_addresses(record) for record in (items, work, auxiliary, found))
-    if not load()(sizes.ctypes.data, networks, from_s.ctypes.data, *given):
+    kept = None if connections is None else connections.ctypes.data
+    if not load()(sizes.ctypes.data, networks, from_s.ctypes.data, *given, kept):
         raise MemoryError(f"{rounds} rounds of {len(items.flow)} items cannot be simulated")
     return found
 
@@ -116,5 +120,5 @@ def _addresses(record: Iterable[Ints | Floats]) -> ctypes.Array[ctypes.c_void_p]
 def load() -> Callable[..., bool]:
     """The loop, which is compiled first where it must be. CompilerError."""
     loop = library("planning").simulate
-    loop.argtypes, loop.restype = [ctypes.c_void_p] * 7, ctypes.c_bool
+    loop.argtypes, loop.restype = [ctypes.c_void_p] * 8, ctypes.c_bool
     return loop

@@ -21,6 +21,7 @@ import numpy as np
 
 from testbed.plan import Plan, cut
 from testbed.planning import events
+from testbed.planning.bbr import Connections
 from testbed.planning.constraints import Constraints
 from testbed.planning.events import NONE, AuxiliaryRoutes, FlowNetwork, Items, MemberWork
 from testbed.planning.view import Pair, View
@@ -130,10 +131,11 @@ class PlanRounds:
         rounds: int = 1,
         compute_s: Mapping[str, float] | None = None,
         later: Sequence[tuple[float, FlowNetwork]] = (),
+        connections: Connections | None = None,
     ) -> events.Found:
         """Rounds on the network, and on those that it becomes later; see `simulate` and `events.run`."""
         work = self._make_work(ready_s, compute_s or {})
-        return events.run(network, self._items, work, self._auxiliary, rounds, later)
+        return events.run(network, self._items, work, self._auxiliary, rounds, later, connections)
 
     def edge_bytes(self, found: events.Found) -> dict[Pair, float]:
         """The bytes that each overlay edge carried."""

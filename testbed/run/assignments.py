@@ -8,6 +8,7 @@ from typing import Any
 
 from testbed.compiler import CompilerError
 from testbed.controller.spec import GossipGraph
+from testbed.emulation.network.routing import Routes
 from testbed.planning import PolicyError, make_policy
 from testbed.planning.events import load as load_simulator
 from testbed.planning.graphs import Graph, GraphError, make_graph
@@ -36,9 +37,10 @@ def site_period(spec: ExperimentFile) -> int:
     return 1 if spec.sync.policy == CPN else spec.sync.own.site_period
 
 
-def check_policy(experiment: Experiment) -> None:
+def check_policy(experiment: Experiment, routes: Routes | None = None) -> None:
     """Raise SpecError when the experiment's policy does not exist, refuses its options, or has no plan for the
-    network as the files declare it: found out by planning, before anything is built. CannotRun without a compiler.
+    network as the files declare it, with these `routes` where they are known already: found out by planning, before
+    anything is built. CannotRun without a compiler.
 
     Where training is not ours there is nothing to plan.
     """
@@ -49,7 +51,7 @@ def check_policy(experiment: Experiment) -> None:
     except CompilerError as error:
         raise CannotRun(str(error)) from None
     sync = experiment.spec.sync
-    known = declared_view(experiment.topology, experiment.spec.round_bytes)
+    known = declared_view(experiment.topology, experiment.spec.round_bytes, routes)
     try:
         make_policy(sync.policy, policy_options(experiment.spec)).plan(known)
     except (PolicyError, TypeError, ValueError) as error:

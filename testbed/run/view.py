@@ -80,6 +80,6 @@ def view_of(
     return View.of_network(members(topology), links, member_routes(topology, routes), model_bytes, at_s, knowledge)
 
 
-def declared_view(topology: Topology, model_bytes: int) -> View:
-    """The view of a network as its files declare it, at its start."""
-    return view_of(topology, Routes.over(topology), declared_states(topology), model_bytes, 0.0, "declared")
+def declared_view(topology: Topology, model_bytes: int, routes: Routes | None = None) -> View:
+    """The view of a network as its files declare it, at its start; with its `routes`, where they are known already."""
+    return view_of(topology, routes or Routes.over(topology), declared_states(topology), model_bytes, 0.0, "declared")

@@ -56,11 +56,14 @@ class ChunkModel(RoundModel):
             states = self._underlay.between(first_s, until_s)
             pauses = self._pauses(rounds, states[0], first_s, until_s)
             (_, network), *later = networks(rounds, states, pauses, first_s)
-            found = rounds.run(network, ready_s, later=[(at_s - first_s, its) for at_s, its in later])
+            rows = self._connections.rows(rounds.pairs, states[0], first_s) if self._connections else None
+            found = rounds.run(network, ready_s, later=[(at_s - first_s, its) for at_s, its in later], connections=rows)
             over = first_s + float(found.finished_s.max()) <= until_s
             if not over and ahead_s > self._timeout_s:
                 raise RunFailed(f"the round that began after {first_s:.1f} s is not over within {self._timeout_s:g} s")
             ahead_s *= FURTHER
+        if self._connections and rows is not None:
+            self._connections.keep(rounds.pairs, rows, first_s)
         finished = (found.finished_s[0] + first_s).tolist()
         return SimulatedRound(
             began_s, dict(zip(plan.members, finished, strict=True)), transfers(rounds, found, first_s), states[0]

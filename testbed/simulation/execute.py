@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.markup import escape
 
 from testbed.emulation.errors import EmulationError
+from testbed.emulation.network.routing import Routes
 from testbed.run.assignments import check_policy
 from testbed.run.conclusion.conclude import conclude, failed
 from testbed.run.conclusion.words import in_words
@@ -25,11 +26,12 @@ def simulate(file: Path, overrides: Mapping[str, str], gradients: bool, publish:
     what is not simulated, CannotRun where data is missing."""
     experiment = Experiment.load(file, overrides)
     check_able(experiment, gradients)
-    check_policy(experiment)
+    routes = Routes.over(experiment.topology)
+    check_policy(experiment, routes)
     directory = RunDirectory(experiment.name)
     display.say(f"[bold]{experiment.name}[/] in {directory.path}")
     try:
-        outcome = train(experiment, directory, display, gradients)
+        outcome = train(experiment, directory, display, gradients, routes)
         with display.step("summary and report"):
             summary = conclude(experiment, directory, outcome)
             page = publish(directory.path)

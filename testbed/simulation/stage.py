@@ -24,9 +24,9 @@ class Stage:
     controller: SimulatedController
 
     @classmethod
-    def of(cls, experiment: Experiment, out: Path) -> Stage:
-        """An experiment's, with the controller's records in `out`; it begins with the second that it is now."""
-        routes = Routes.over(experiment.topology)
+    def of(cls, experiment: Experiment, out: Path, routes: Routes) -> Stage:
+        """An experiment's, which begins with these routes, and with the second that it is now; the controller's records
+        come into `out`."""
         agenda = Agenda(SimulatedClocks(time.time()))
         spec = Jobs(experiment).controller_spec(routes, agenda.clocks.unix())
         return cls(Underlay(experiment, routes), agenda, SimulatedController(spec, out, agenda))

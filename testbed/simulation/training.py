@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing
 
+from testbed.emulation.network.routing import Routes
 from testbed.run.directory import RunDirectory
 from testbed.run.terminal.display import Display
 from testbed.run.training import Outcome
@@ -16,9 +17,12 @@ from testbed.simulation.story import SimulatedStory
 from testbed.spec.experiment import Experiment
 
 
-def train(experiment: Experiment, directory: RunDirectory, display: Display, gradients: bool) -> Outcome:
-    """The whole of it. RunFailed when a round can't come to its end."""
-    stage = Stage.of(experiment, directory.path)
+def train(
+    experiment: Experiment, directory: RunDirectory, display: Display, gradients: bool, routes: Routes | None = None
+) -> Outcome:
+    """The whole of it; `routes` are those of the network at the start, where they are known already. RunFailed when a
+    round can't come to its end."""
+    stage = Stage.of(experiment, directory.path, routes or Routes.over(experiment.topology))
     story = SimulatedStory(directory, display, stage)
     simulate = gossiping if experiment.spec.sync.scheme.exchange == "gossip" else in_rounds
     with closing(stage.controller), display.live(experiment.spec.own_train.rounds):

@@ -22,18 +22,15 @@ from testbed.emulation.network.difference import Difference
 from testbed.emulation.network.routing import Routes
 from testbed.link import LinkState, link_name
 from testbed.planning.constraints import GOODPUT
+from testbed.simulation.trace_table import SAME_S, TraceTable
 from testbed.spec.event import Event, LinkChange
 from testbed.spec.experiment import Experiment
 from testbed.spec.topology import Link, Topology
-from testbed.trace.trace import Trace
 
 Floats = NDArray[np.float64]
 
 #: States before the one that is asked for that are kept: whoever looks back looks back by a round.
 KEPT = 2048
-
-#: Rows nearer than this to each other are one moment's: sums of durations are off by less.
-SAME_S = 1e-9
 
 
 @dataclass(frozen=True)
@@ -42,6 +39,7 @@ class UnderlayState:
 
     at_s: float
     topology: Topology
+    table: TraceTable
     routes: Routes
     down: frozenset[str] = frozenset()
     changes: Mapping[str, LinkChange] = field(default_factory=dict)
@@ -64,11 +62,15 @@ class UnderlayState:
 
     def figures(self, names: Sequence[str]) -> tuple[Floats, Floats]:
         """Bytes of payload a second, and seconds one way, of links, members' access links among them."""
-        access = LinkState(self.topology.lan.rate, self.topology.lan.delay)
-        links = self.topology.links
-        states = [self._state(links[name]) if name in links else access for name in names]
-        rates = np.array([state.rate_bps * state.up * (1 - state.loss) * GOODPUT / 8 for state in states])
-        return rates, np.array([state.delay_s for state in states])
+        lan, place = self.topology.lan, self.table.place
+        rates, delays, losses = self.table.figures(self.at_s + SAME_S)
+        for name in self.down | self.changes.keys():
+            if name in place:
+                state, i = self._state(self.topology.links[name]), place[name]
+                rates[i], delays[i], losses[i] = state.rate_bps * state.up, state.delay_s, state.loss
+        links = np.array([place.get(name, len(place)) for name in names], dtype=np.int64)
+        payload = np.append(rates * (1 - losses), lan.rate) * GOODPUT / 8
+        return payload[links], np.append(delays, lan.delay)[links]
 
     def delay_s(self, source: str, target: str) -> float:
         """Seconds one way between two workers, queues empty; infinite where nothing gets through."""
@@ -84,8 +86,7 @@ class UnderlayState:
     @cached_property
     def next_row_s(self) -> float:
         """When a trace has another row in force; infinite where none ever has."""
-        traces = (link.trace for link in self.topology.links.values())
-        return min((next_row_s(trace, self.at_s) for trace in traces if trace is not None), default=inf)
+        return self.table.next_s(self.at_s)
 
     def after(self, event: Event, experiment: Experiment) -> UnderlayState:
         """The underlay that an event makes of it, at the same moment."""
@@ -109,7 +110,9 @@ class UnderlayState:
         forgotten = {*links.removed, *links.changed}
         down = self.down - set(links.removed)
         changes = {name: change for name, change in self.changes.items() if name not in forgotten}
-        return UnderlayState(self.at_s, topology, Routes.over(topology, down), down, changes)
+        return UnderlayState(
+            self.at_s, topology, TraceTable(topology.links), Routes.over(topology, down), down, changes
+        )
 
 
 class Underlay:
@@ -117,7 +120,7 @@ class Underlay:
 
     def __init__(self, experiment: Experiment, routes: Routes) -> None:
         self._experiment = experiment
-        self._start = UnderlayState(0.0, experiment.topology, routes)
+        self._start = UnderlayState(0.0, experiment.topology, TraceTable(experiment.topology.links), routes)
         timed = [(event.at, event) for event in experiment.spec.events if event.at is not None]
         self._events = sorted(timed, key=_moment)
         self._reckoned = [self._first()]
@@ -176,20 +179,3 @@ class Underlay:
 
 def _moment(entry: tuple[float, Event]) -> float:
     return entry[0]
-
-
-def next_row_s(trace: Trace, at_s: float) -> float:
-    """The first moment after `at_s` at which a trace has another row in force, or ends; infinite where it stays."""
-    time_s, lap_s = at_s + trace.offset_s, 0.0
-    if trace.end == "loop":
-        if len(trace.rows) == 1:
-            return inf
-        lap_s = (time_s + SAME_S) // trace.duration_s * trace.duration_s
-    following = bisect_right(trace.rows, time_s - lap_s + SAME_S, key=lambda row: row.time_s)
-    if following < len(trace.rows):
-        return lap_s + trace.rows[following].time_s - trace.offset_s
-    if trace.end == "loop":
-        return lap_s + trace.duration_s - trace.offset_s
-    if trace.end == "stop" and time_s + SAME_S < trace.duration_s:
-        return trace.duration_s - trace.offset_s
-    return inf

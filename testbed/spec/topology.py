@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -16,7 +16,7 @@ from testbed.link import GilbertElliott, LinkState, Queue, link_name
 from testbed.spec.errors import Fault, SpecError
 from testbed.spec.load import Pair, Strict, misfit, read_yaml, validate
 from testbed.spec.units import BurstyLoss, CardRate, Delay, Duration, QueueLimit, Rate, Size, Step
-from testbed.trace.read import read_trace
+from testbed.trace.read import TraceFile, read_trace
 from testbed.trace.trace import End, Trace, TraceError
 
 Routing = Literal["delay", "hops", "inverse-rate"]
@@ -56,6 +56,10 @@ def _site_name(name: object) -> str:
 SiteName = Annotated[str, BeforeValidator(_site_name)]
 
 
+#: Reads a file, to be replayed to this end, by this step (see `read_trace`).
+ReadTrace = Callable[[Path, End, float | None], TraceFile]
+
+
 class TraceRef(Strict):
     """A link's trace: a file, relative to the topology's folder, and how it is replayed.
 
@@ -75,10 +79,10 @@ class TraceRef(Strict):
             raise ValueError("has both `loop` and `end` | `end: loop`, `end: hold` or `end: stop`, without `loop`")
         return self
 
-    def read(self, folder: Path) -> Trace:
-        """The trace as it is replayed. TraceError names the file and what is wrong in it."""
+    def read(self, folder: Path, read: ReadTrace = read_trace) -> Trace:
+        """The trace as it is replayed; `read` reads its file. TraceError names the file and what is wrong in it."""
         end: End = self.end or ("hold" if self.loop is False else "loop")
-        trace = read_trace(folder / self.file, end, self.step).trace
+        trace = read(folder / self.file, end, self.step).trace
         try:
             return trace.scaled(self.scale).begun(self.offset)
         except TraceError as error:
@@ -252,11 +256,12 @@ class Topology:
         parsed = validate(TopologyFile, value, file)
         links: dict[str, Link] = {}
         faults: list[Fault] = []
+        read = cache(read_trace)  # many links may have the same file
         for number, entry in enumerate(parsed.links):
             a, b = entry.between
             for source, target, own in ((a, b, entry.forward), (b, a, entry.backward)):
                 try:
-                    link = _link(source, target, own.over(entry), file.parent)
+                    link = _link(source, target, own.over(entry), file.parent, read)
                     links[link.name] = link
                 except TraceError as error:
                     remedy = "a trace as docs/traces.md describes, its path relative to this file"
@@ -304,10 +309,10 @@ class Topology:
         return replace(self, links=links)
 
 
-def _link(source: str, target: str, properties: LinkProperties, folder: Path) -> Link:
+def _link(source: str, target: str, properties: LinkProperties, folder: Path, read: ReadTrace) -> Link:
     trace = None
     if ref := properties.trace:
-        trace = ref.read(folder)
+        trace = ref.read(folder, read)
     rate = properties.rate
     if rate is None:
         first = trace.at(0.0) if trace else None

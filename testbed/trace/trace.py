@@ -120,6 +120,8 @@ class Trace:
 
     def scaled(self, factor: float) -> Trace:
         """The same trace with its rates multiplied. TraceError when a link could not have one of them."""
+        if factor == 1:
+            return self
         rows = (row if row.rate_bps is None else replace(row, rate_bps=row.rate_bps * factor) for row in self.rows)
         opportunities = self.opportunities and self.opportunities.scaled(factor)
         return replace(self, rows=with_possible_rates(rows), opportunities=opportunities)
@@ -132,6 +134,8 @@ class Trace:
 
     def begun(self, offset_s: float) -> Trace:
         """The same trace, replayed from `offset_s` on; a loop takes one past its end. TraceError for others."""
+        if offset_s == self.offset_s:
+            return self
         return replace(self, offset_s=math.fmod(offset_s, self.duration_s) if self.end == "loop" else offset_s)
 
 

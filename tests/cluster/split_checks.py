@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -42,6 +43,7 @@ from testbed.spec.topology import Topology
 
 pytestmark = [pytest.mark.privileged, pytest.mark.alone]
 
+ROOT = Path(__file__).parents[2]
 ONE_WAY_S = 2e-3
 #: What would hold workers is a namespace each.
 SETTINGS = PartSettings(workers="namespaces")
@@ -284,3 +286,42 @@ def test_the_processes_end_when_their_holder_is_killed() -> None:
         assert up.process("south")._process.stdin is not None
         up.process("south")._process.stdin.close()
         until(lambda: not Path(f"/proc/{pid}").exists() or up.process("south")._process.poll() is not None, 30.0)
+
+
+SSH = """#!/bin/sh
+# As ssh is called: options, user@address, the command there. The address is that of a network namespace here.
+while [ "${1#*@}" = "$1" ]; do shift; done
+case "${1#*@}" in
+HOSTS
+esac
+shift
+exec nsenter --net="$netns" "$@"
+"""
+
+
+def test_by_the_command_line_a_delay_below_the_floor_is_refused_with_the_pair_and_the_floor(tmp_path: Path) -> None:
+    """In the place of SSH stands what enters the other host's namespace; all else is as `testbed run` does it."""
+    with PretendedHosts(("north", "south"), ONE_WAY_S) as pretended:
+        where = [f"{pretended.addresses[name]}) netns={one.path};;" for name, one in pretended.namespaces.items()]
+        (tmp_path / "bin").mkdir()
+        (tmp_path / "bin" / "ssh").write_text(SSH.replace("HOSTS", "\n".join(where)))
+        (tmp_path / "bin" / "ssh").chmod(0o755)
+        hosts = {name: {"address": str(address), "folder": str(ROOT)} for name, address in pretended.addresses.items()}
+        near = NETWORK.replace("delay: 10ms", "delay: 1ms").replace("delay: 5ms", "delay: 1ms")
+        experiment = {"name": "near", "topology": "andes.yaml", "train": {"model": "cnn", "rounds": 2}}
+        for name, text in (("hosts", {"hosts": hosts}), ("andes", yaml.safe_load(near)), ("near", experiment)):
+            (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(text))
+        enter = ["nsenter", f"--net={pretended.namespaces['north'].path}", sys.executable, "-m", "testbed"]
+        done = subprocess.run(
+            [*enter, "run", "near.yaml", "--hosts", "all", "--quiet"],
+            cwd=tmp_path,
+            env={**os.environ, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert done.returncode == 2, done.stdout + done.stderr
+        assert re.search(
+            r"near\.yaml: links\.\S+\.delay: .*declares 1 ms one way, but north and south are 2", done.stderr
+        )
+        assert "write instead: a longer delay" in done.stderr

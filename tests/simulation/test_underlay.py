@@ -5,14 +5,19 @@ from __future__ import annotations
 from itertools import islice
 from math import inf
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.emulation.network.routing import Routes
-from testbed.simulation.underlay import Underlay, next_row_s
+from testbed.link import LinkState, link_ends
+from testbed.simulation.trace_table import TraceTable
+from testbed.simulation.underlay import Underlay
 from testbed.spec.event import Event, LinkChange
+from testbed.spec.topology import Link
 from testbed.trace.trace import Row, Trace
 from tests.simulation.experiments import LINKS, load
 
@@ -28,12 +33,42 @@ def test_the_next_row_is_the_trace_s_next_change(steps: list[int], end: str, off
     trace = Trace(rows, end)  # type: ignore[arg-type]
     trace = trace.begun(min(offset / 10, trace.duration_s * 0.9))
     changes = [at_s for at_s, _ in islice(trace.changes(), 12)]
+    table = TraceTable({"a->b": Link("a", "b", LinkState(1e6, 0.0), trace)})
     at_s = 0.0
     for expected in changes[1:]:
-        at_s = next_row_s(trace, at_s)
+        at_s = table.next_s(at_s)
         assert at_s == pytest.approx(expected)
     if trace.end != "loop":
-        assert next_row_s(trace, at_s) == inf
+        assert table.next_s(at_s) == inf
+
+
+OWN = st.none() | st.floats(0.01, 0.9)
+ROWS = st.lists(st.tuples(st.integers(1, 40), OWN, OWN, OWN), min_size=1, max_size=5)
+
+
+@given(
+    st.lists(st.tuples(ROWS, st.sampled_from(["loop", "hold", "stop"]), st.integers(0, 30)), max_size=4),
+    st.integers(0, 500),
+)
+def test_a_table_of_traces_says_what_each_says_itself(traces: list[Any], tenths: int) -> None:
+    links = {"z->z": Link("z", "z", LinkState(7e6, 0.03, loss=0.1))}
+    for number, (given_rows, end, offset) in enumerate(traces):
+        ends = np.cumsum([steps for steps, *_ in given_rows])
+        times = [0.0, *(ends[:-1] / 10).tolist()]
+        rows = [
+            Row(at_s, rate and rate * 1e8, delay, None, loss)
+            for at_s, (_, rate, delay, loss) in zip(times, given_rows, strict=True)
+        ]
+        trace = Trace(tuple(rows), end)
+        trace = trace.begun(min(offset / 10, trace.duration_s * 0.9))
+        for name in (f"{number}->z", f"z->{number}"):  # which share the rows
+            links[name] = Link(*link_ends(name), LinkState(5e6, 0.01), trace)
+    at_s = tenths / 10 + 0.05
+    rates, delays, losses = TraceTable(links).figures(at_s)
+    states = [link.at(at_s) for link in links.values()]
+    assert rates.tolist() == [state.rate_bps * state.up for state in states]
+    assert delays.tolist() == [state.delay_s for state in states]
+    assert losses.tolist() == [state.loss for state in states]
 
 
 def test_events_change_links_over_traces_and_routes(tmp_path: Path) -> None:

@@ -75,6 +75,7 @@ def combinations(axes: Mapping[str, Axis]) -> Iterator[tuple[dict[str, str], dic
 def point_at(file: Path, labels: Mapping[str, str], overrides: Mapping[str, str]) -> Point:
     """The point, once its experiment was read and checked; SpecError for whatever is wrong with that."""
     experiment = Experiment.load(file, overrides)
+    experiment.check_one_host()
     check_policy(experiment)
     return Point(labels, overrides, hash_of(experiment))
 
