@@ -17,7 +17,7 @@ def pack(numbers: torch.Tensor, width: int) -> torch.Tensor:
     if width in WHOLE:
         share = 8 // width
         padded = torch.zeros(share * -(-len(numbers) // share), dtype=torch.uint8)
-        padded[: len(numbers)] = numbers
+        padded[: len(numbers)] = numbers & 2**width - 1  # higher bits are the caller's
         first, *others = padded.view(-1, share).unbind(1)
         packed = first.clone()
         for place, part in enumerate(others, 1):

@@ -20,3 +20,4 @@ def test_numbers_lie_in_bytes_the_lowest_bit_first(width: int, count: int, seed:
     packed = bits.pack(numbers, width)
     assert packed.tolist() == list(whole.to_bytes(bits.room(width, count), "little"))
     assert torch.equal(bits.unpack(packed, width, count), numbers)
+    assert torch.equal(bits.pack(numbers + (5 << width), width), packed)  # higher bits do not count
