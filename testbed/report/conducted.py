@@ -77,6 +77,7 @@ def _terms(line: Mapping[str, Any]) -> Table:
         ("for as much as a step of flat all-reduce", True),
         ("saves", True),
         ("loss at the last sample", True),
+        ("above all-reduce's, at most", True),
         ("", False),
     )
     return Table(f"At {line['at_s']:.1f} s: {its['why']}", columns, tuple(map(tuple, rows)))
@@ -100,5 +101,6 @@ def _row(one: Mapping[str, Any]) -> Words:
         Cell(text.milliseconds(one["effective_s"])),
         Cell(text.percent(one["saves"])),
         Cell(text.number(one["final_loss"])),
+        Cell(text.percent(one["above"], 1)),
         Cell(one["verdict"], "muted"),
     )

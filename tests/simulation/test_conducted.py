@@ -16,21 +16,38 @@ pytestmark = pytest.mark.unit
 DIGITS = {"model": "cnn", "batch": 16, "rounds": 60, "evaluate_every": 20}
 SLOW = [{**link, "rate": "1mbit"} for link in LINKS]
 FAST = [{**link, "rate": "1gbit", "rtt": "0.2ms"} for link in LINKS]
+#: Steps so small that samples teach next to nothing: none is lost by taking them apart.
+STANDING = {"name": "sgd", "learning_rate": 1e-5}
 AUTO = {"strategy": "auto", "policy": "auto"}
 CONTROLLER = {"period": "1s"}
 
 
-@pytest.fixture(scope="module")
-def slow(tmp_path_factory: pytest.TempPathFactory) -> RunRecord:
+def on_slow_links(folder: Path, **train: object) -> RunRecord:
     """A round of gradients takes 6 s beside steps of 0.1 s."""
-    folder = tmp_path_factory.mktemp("slow")
     with pytest.MonkeyPatch.context() as here:
         here.chdir(folder)
-        record = simulated(write(folder, SLOW, train=DIGITS, sync=AUTO, controller=CONTROLLER), gradients=True)
-        return RunRecord.read(record.path.resolve())
+        experiment = write(folder, SLOW, train={**DIGITS, **train}, sync=AUTO, controller=CONTROLLER)
+        return RunRecord.read(simulated(experiment, gradients=True).path.resolve())
 
 
-def test_on_a_slow_network_members_go_over_to_local_steps_and_end_alike(slow: RunRecord) -> None:
+@pytest.fixture(scope="module")
+def slow(tmp_path_factory: pytest.TempPathFactory) -> RunRecord:
+    return on_slow_links(tmp_path_factory.mktemp("slow"), optimizer=STANDING)
+
+
+def test_on_a_slow_network_members_that_learn_send_less_of_every_gradient(tmp_path: Path) -> None:
+    record = on_slow_links(tmp_path)
+    assert record.finished and record.summary["training"]["identical_parameters"] is True
+    plans = [record.plans[epoch] for epoch in sorted(record.epochs)]
+    assert plans[0].codec == "fp32" and {"int8", "bins4"} & {plan.codec for plan in plans}
+    judged = [line["training"] for line in record.decisions if "training" in line]
+    assert any(line["change"] for line in judged)
+    for line in judged:
+        if line["change"]:
+            assert next(its["above"] for its in line["terms"] if its["candidate"] == line["chosen"]) <= 0.01
+
+
+def test_where_a_step_is_worth_little_members_go_over_to_local_steps_and_end_alike(slow: RunRecord) -> None:
     assert slow.finished
     trainings = [slow.plans[epoch].training for epoch in sorted(slow.epochs)]
     assert trainings[0] is not None and trainings[0].scheme == "gradients"

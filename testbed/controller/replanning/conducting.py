@@ -182,7 +182,7 @@ def consider(
     foreseen, off = foresight.correction(plan)
     off_by = exp(foreseen) if asked.exchange_s is None else asked.exchange_s / simulated[current.codec]
     exchange_s = {codec: seconds * off_by for codec, seconds in simulated.items()}
-    progress = learn(asked.stretches)
+    progress = learn(asked.stretches, asked.optimizer)
     situation = Situation(
         compute_s=max(asked.step_s.values()),
         exchange_s=exchange_s,

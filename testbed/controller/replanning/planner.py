@@ -218,7 +218,7 @@ class Planner:
         """Put on record what was decided by a view while `last` was in force."""
         self._busy = True
         view, policy = proposal.view, request.policy or self.policy
-        changes = adopted is not None and adopted.training != last.training
+        changes = adopted is not None and (adopted.training, adopted.codec) != (last.training, last.codec)
         record = DecisionRecord(
             view=view,
             policy=policy,

@@ -12,9 +12,10 @@ mean e^(s²/2-d) Φ(s - d/s) - Φ(-d/s).
    than what the trial may cost. A trial that does not pay is taken back like any choice: by what was learned from it.
  - It is none where it takes more than REACH times the local steps of the one in force: it is come to step by step.
  - It is none where exchanges are less of flat all-reduce's step than the margin: there is nothing to save.
- - It is none where the run would end, at its last sample, at a loss that is more than half of SAMPLES above what flat
-   all-reduce alone would end at, and is left where that is more than SAMPLES: samples cost, too. Where so much is lost
-   already that this can't be held, what flat all-reduce from now on would end at is held, to LATE.
+ - It is none where the run may end, at its last sample, at a loss that is more than half of SAMPLES above what flat
+   all-reduce alone would end at, and is left where that may be more than SAMPLES: samples cost, too. It may where it is
+   so in one of twenty cases (KEPT_TO), by all that is not known of what steps were and will be worth. Where so much is
+   lost already that this can't be held, what flat all-reduce from now on would end at is held, to LATE.
  - Where the one in force does worse than flat all-reduce it is left, whatever the margin.
 """
 
@@ -31,6 +32,13 @@ from testbed.planning.conductor.progress import StepWorth
 #: At the end of equal samples the loss may be above flat all-reduce's by so much of it.
 SAMPLES = 0.02
 LATE = 0.005
+
+#: It is kept to that in nineteen of twenty cases: so many standard deviations.
+KEPT_TO = 1.64
+
+#: Of a loss below this part of the first one there is nothing left to learn that could be told from noise: a part of it
+#: counts as one of that.
+LEARNED = 0.1
 
 #: What is sure is so many standard deviations below the mean: in four of five cases it is more.
 SURELY = 0.84
@@ -90,6 +98,7 @@ class CandidateTerms:
     worth       η, of a step; its logarithm is off by `spread`
     effective_s τ
     final_loss  at the end of the run's samples
+    above       the part of flat all-reduce's final loss by which its own may be higher
     saves       the part of the time that it saves in the mean, against the one in force; less than 0 where it costs
     """
 
@@ -101,6 +110,7 @@ class CandidateTerms:
     spread: float
     effective_s: float
     final_loss: float
+    above: float
     saves: float
     verdict: str
 
@@ -132,15 +142,14 @@ class _Judged:
     terms: CandidateTerms
     ahead: float  # d
     off: float  # s
-    above: float  # the part of flat all-reduce's final loss by which its own is higher
 
     @property
-    def flat(self) -> bool:
-        return self.candidate.scheme == FIRST.scheme
+    def first(self) -> bool:
+        return self.candidate == FIRST
 
     def wasteful(self, allowed: float) -> bool:
         """Whether it needs too many samples."""
-        return not self.flat and self.above > allowed
+        return not self.first and self.terms.above > allowed
 
     @property
     def gain(self) -> float:
@@ -156,7 +165,7 @@ def choose(situation: Situation, progress: StepWorth, among: Iterable[Candidate]
     judged = [_judge(candidate, situation, progress) for candidate in among]
     by = {one.candidate: one for one in judged}
     current, flat = by[situation.current], by[FIRST]
-    able = [one for one in judged if one.flat or (situation.saves and one.ahead >= flat.ahead)]
+    able = [one for one in judged if one.first or (situation.saves and one.ahead >= flat.ahead)]
     able = [one for one in able if one is current or not one.wasteful(SAMPLES / 2)]
     able = [one for one in able if one.candidate.steps <= REACH * situation.current.steps]
     chosen, trial, why = _choice(situation, current, flat, able)
@@ -238,9 +247,14 @@ def _judge(candidate: Candidate, situation: Situation, progress: StepWorth) -> _
     exchange = _share(situation, candidate) - _share(situation, current)
     spread = progress.spread(candidate, current)
     off = (spread**2 + (exchange * situation.exchange_off) ** 2) ** 0.5
-    final = progress.loss(progress.worth + exp(log_worth) * situation.steps_left)
-    flat = progress.loss(situation.steps + situation.steps_left)
-    onward = progress.loss(progress.worth + situation.steps_left) * (1 + LATE)
+    whole, left = situation.steps + situation.steps_left, situation.steps_left
+    flat = progress.loss(whole)
+    spent, unsure = progress.spent(candidate, left)
+    final = flat + progress.above(spent, whole)
+    counts = max(flat, LEARNED * progress.scale[0])
+    alone = progress.above(spent - KEPT_TO * unsure, whole) / counts
+    now = progress.worth
+    onward = progress.above(now + left * exp(log_worth - KEPT_TO * progress.spread(candidate)), now + left) / counts
     terms = CandidateTerms(
         candidate=str(candidate),
         step_s=step_s,
@@ -250,10 +264,11 @@ def _judge(candidate: Candidate, situation: Situation, progress: StepWorth) -> _
         spread=progress.spread(candidate),
         effective_s=step_s / exp(log_worth),
         final_loss=final,
+        above=min(alone, onward - LATE + SAMPLES / 2),
         saves=1 - exp(-ahead),
         verdict="",
     )
-    return _Judged(candidate, terms, ahead, off, min(final / flat - 1, final / onward - 1 + SAMPLES / 2))
+    return _Judged(candidate, terms, ahead, off)
 
 
 def _share(situation: Situation, candidate: Candidate) -> float:

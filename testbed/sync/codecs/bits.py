@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
+
+#: Widths of which no number lies across two bytes: by shifts of whole tensors, and back by a table of all bytes, which
+#: takes a tenth of the time of single bits to pack, and a third to unpack.
+WHOLE = (1, 2, 4, 8)
 
 
 def pack(numbers: torch.Tensor, width: int) -> torch.Tensor:
     """Numbers (any integer type, flat) of `width` bits each, the lowest bit first, as uint8; the last byte may have
     room left. None at width 0."""
+    if width in WHOLE:
+        share = 8 // width
+        padded = torch.zeros(share * -(-len(numbers) // share), dtype=torch.uint8)
+        padded[: len(numbers)] = numbers & 2**width - 1  # higher bits are the caller's
+        first, *others = padded.view(-1, share).unbind(1)
+        packed = first.clone()
+        for place, part in enumerate(others, 1):
+            packed |= part << place * width
+        return packed
     at = torch.arange(width, dtype=numbers.dtype)
     return pack_bits((numbers.unsqueeze(1) >> at).bitwise_and_(1).to(torch.uint8).view(-1))
 
 
 def unpack(data: torch.Tensor, width: int, count: int) -> torch.Tensor:
     """The first `count` numbers of what `pack` made, as int64; `data` has room for as many."""
+    if width in WHOLE:
+        return _parts(width)[data[: room(width, count)].int()].view(-1)[:count].long()
     bits = unpack_bits(data[: room(width, count)])[: width * count]
     return (bits.view(count, width).long() << torch.arange(width)).sum(1)
 
@@ -33,3 +50,9 @@ def unpack_bits(data: torch.Tensor) -> torch.Tensor:
 def room(width: int, count: int) -> int:
     """The bytes that so many numbers take."""
     return -(-width * count // 8)
+
+
+@cache
+def _parts(width: int) -> torch.Tensor:
+    """The numbers in each of the 256 bytes (uint8)."""
+    return (torch.arange(256).unsqueeze(1) >> torch.arange(0, 8, width)).bitwise_and_(2**width - 1).to(torch.uint8)

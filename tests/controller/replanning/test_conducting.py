@@ -57,10 +57,11 @@ def answer(slowest_s: float) -> tuple[TrainingAnswer, View]:
     return found, view
 
 
-def test_slow_rounds_have_members_take_local_steps_under_another_plan() -> None:
+def test_slow_rounds_have_members_send_less_under_another_plan() -> None:
+    """The loss falls steeply, so by a codec, and not by local steps, which may cost too much of it."""
     found, _ = answer(0.1)
-    assert found.plan is not None and found.plan.training is not None
-    assert found.plan.training.local_steps > 1 and found.verdict.change
+    assert found.plan is not None and found.plan.training == GRADIENTS
+    assert found.plan.codec != "fp32" and found.verdict.change
     assert found.plan.codec == found.verdict.candidate.codec
     written = found.to_json()
     assert written["why"] == found.verdict.why and len(written["terms"]) == len(found.verdict.terms)

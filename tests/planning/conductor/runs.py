@@ -21,29 +21,32 @@ from testbed.planning.conductor import (
 MEMBERS = 8
 
 #: What codecs leave of a round's exchange.
-PARTS = {"fp32": 1.0, "fp16": 0.5, "int8": 0.26, "sparse": 0.025, "bins2": 0.06}
+PARTS = {"fp32": 1.0, "fp16": 0.5, "int8": 0.26, "bins4": 0.13, "bins2": 0.07, "sparse": 0.025}
 
 
 @dataclass(frozen=True)
 class Truth:
     """A step takes `compute_s`, an exchange of what is not encoded `exchange_s`; members that go on by themselves have
-    nothing more to learn after about `horizon` steps, and an outer optimizer makes `outer` of what they changed."""
+    nothing more to learn after about `horizon` steps, an outer optimizer makes `outer` of what they changed, and codecs
+    leave `coded` of it."""
 
     compute_s: float
     exchange_s: float
     horizon: float
     outer: Mapping[str, float] = field(default_factory=lambda: {"local_sgd": 1.0, "diloco": 1.0, "sparseloco": 0.7})
     noise: float = 0.02
+    coded: Mapping[str, float] = field(default_factory=lambda: {"int8": 0.998, "bins4": 0.93, "bins2": 0.7})
 
     def exchanges(self) -> dict[str, float]:
         return {codec: self.exchange_s * part for codec, part in PARTS.items()}
 
     def worth(self, candidate: Candidate) -> float:
         """What a step is worth beside one of flat all-reduce."""
+        coded = 1.0 if candidate.scheme == "sparseloco" else self.coded.get(candidate.codec, 1.0)
         if candidate.scheme == FIRST.scheme:
-            return 1.0
+            return coded
         x = (candidate.steps - 1) / self.horizon
-        return self.outer[candidate.scheme] * (1 - exp(-x)) / x
+        return coded * self.outer[candidate.scheme] * (1 - exp(-x)) / x
 
     def loss(self, worth: float) -> float:
         return 1.3 + 3.0 * (1 + worth / 30) ** -0.6

@@ -74,6 +74,49 @@ def test_what_merging_undoes_shortens_the_horizon() -> None:
     assert horizons[1] < horizons[0] / 2
 
 
+def test_optimizers_that_normalize_make_less_of_each_members_own_noise() -> None:
+    """However few the steps of a round; sums of plain gradients are the sum's."""
+    adam, sgd = learn((), "adam"), learn((), "sgd")
+    few = Candidate("local_sgd", 2)
+    assert adam.log_worth(few) < sgd.log_worth(few) - 0.3
+    assert adam.log_worth(FIRST) == sgd.log_worth(FIRST) == 0
+
+
+def test_codecs_of_fewer_bits_are_worth_less_and_less_surely() -> None:
+    worth = learn(())
+    of = [Candidate("gradients", 1, codec) for codec in ("fp32", "fp16", "int8", "bins4", "bins2")]
+    logs, spreads = [worth.log_worth(its) for its in of], [worth.spread(its) for its in of]
+    assert logs == sorted(logs, reverse=True) and spreads == sorted(spreads)
+    assert worth.log_worth(Candidate("sparseloco", 8, "sparse")) == worth.log_worth(Candidate("sparseloco", 8, "bins2"))
+
+
+def test_what_steps_were_worth_is_as_unsure_as_what_they_will_be() -> None:
+    coded = Candidate("gradients", 1, "bins4")
+    learned = learn(seen(Truth(0.1, 1.0, 60.0), [(FIRST, 40), (coded, 60)]).stretches)
+    worth, unsure = learned.spent(FIRST, 100)
+    assert worth == pytest.approx(learned.worth + 100)
+    assert unsure == pytest.approx(60 * exp(learned.log_worth(coded)) * learned.spread(coded), rel=1e-6)
+    assert learned.spent(coded, 100)[1] == pytest.approx(unsure * 160 / 60, rel=1e-6)
+    assert learn(seen(Truth(0.1, 1.0, 60.0), [(FIRST, 40)]).stretches).spent(FIRST, 10) == (50, 0)
+
+
+def test_a_loss_that_falls_anew_counts_as_it_falls() -> None:
+    """On a plateau, and then by 0.002 a step: a power law through all of it would have it flatten."""
+    history = TrainedHistory()
+    for number in range(1, 401):
+        history.add(FIRST, number, 8, 2.6 + 4 / number if number < 250 else 2.616 - 0.002 * (number - 250), None)
+    learned = learn(history.stretches)
+    assert learned.above(470, 480) > 0.8 * 10 * 0.002 * 333 / 480
+
+
+@given(st.floats(1, 1000), st.floats(1, 1000), st.floats(1, 1000))
+@settings(max_examples=30)
+def test_more_steps_lost_end_higher(one: float, other: float, third: float) -> None:
+    least, middle, most = sorted((one, other, third))
+    assert LEARNED.above(least, most) >= LEARNED.above(middle, most) >= LEARNED.above(most, most) == 0
+    assert LEARNED.above(most, least) == 0
+
+
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(list(candidates())), st.integers(1, 90)), min_size=1, max_size=4))
 def test_histories_lose_no_step_and_stay_short(plan: list[tuple[Candidate, int]]) -> None:
@@ -87,3 +130,6 @@ def test_histories_lose_no_step_and_stay_short(plan: list[tuple[Candidate, int]]
     assert all(np.isfinite(learned.log_worth(its)) for its in candidates())
     assert learned.loss(learned.worth) >= learned.loss(learned.worth + 100)
     assert 0 < exp(learned.log_worth(FIRST)) <= 1
+
+
+LEARNED = learn(seen(Truth(0.1, 1.0, 50.0), [(FIRST, 60)]).stretches)
