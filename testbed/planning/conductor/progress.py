@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import exp, log
+from math import exp, log, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -123,7 +123,8 @@ class StepWorth:
         return max(self.loss(worth) - self.loss(of), self.fall * log(of / max(worth, of * 1e-3)), 0.0)
 
     def _deviation(self, slope: Vector) -> float:
-        return float(max(slope @ self.covariance @ slope, 0.0) ** 0.5)
+        variance = float(slope @ self.covariance @ slope)
+        return sqrt(max(variance, 0.0))
 
     @property
     def horizon(self) -> float:
