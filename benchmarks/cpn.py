@@ -15,9 +15,8 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
-from functools import partial
 from math import inf
 from pathlib import Path
 from statistics import mean
@@ -26,11 +25,13 @@ from typing import Any
 
 from benchmarks.support.campaign import Campaign, Enough, is_late, load, run_of, without_curves
 from benchmarks.support.cpn.cells import SEEDS, TASKS, Cell, Goal, cells
-from benchmarks.support.cpn.protocols import PROTOCOLS
+from benchmarks.support.cpn.protocols import HYBRID, PROTOCOLS
 from benchmarks.support.cpn.tables import events_table, said, seconds_to, table
 from benchmarks.support.forkserver import ForkServer
 from benchmarks.support.options import Options
 from benchmarks.support.table import progress, show
+from testbed.controller.client import AdminClient
+from testbed.emulation.label import state_folder
 from testbed.run.conclusion.summary import wan_bytes
 from testbed.run.conclusion.verdict import STEP_OVERRUN_SHARE
 from testbed.run.directory import RUNS, RunDirectory
@@ -50,12 +51,29 @@ def enough(goal: Goal, directory: Path) -> bool:
     return bool(min(losses) <= goal.loss or time.time() - began > goal.limit_s)
 
 
+def follow(cell: Cell, experiment: Experiment, network: str) -> Callable[[Path], bool]:
+    """What looks at a run's records, and says when it is enough. Where the cell says so the controller is told of
+    CPN's plans once an event has happened."""
+    asked = not PROTOCOLS[cell.protocol].then_cpn
+
+    def look(directory: Path) -> bool:
+        nonlocal asked
+        if not asked and any(read_records(directory / "events.jsonl")):
+            asked = True
+            spec = experiment.spec
+            options = {**spec.sync.own.for_planning, "step_s": spec.compute.step_time, **HYBRID["options"]}
+            AdminClient(state_folder(network) / "admin.sock").force(HYBRID["policy"], options)
+        return enough(cell.goal, directory)
+
+    return look
+
+
 def measure(cell: Cell, server: ForkServer | None) -> dict[str, Any]:
     """Run a cell, in containers where there is no server of forks; its figures."""
     with TemporaryDirectory() as folder, closing(RunDirectory(f"benchmark-cpn-{cell.task}")) as directory:
         experiment = load(cell.experiment(), Path(folder))
         with suppress(Enough):
-            run_of(experiment, directory, server, partial(enough, cell.goal)).execute()
+            run_of(experiment, directory, server, follow(cell, experiment, directory.id)).execute()
     found = figures_of(directory.path, experiment)
     learned = seconds_to(cell.goal, found)
     when = "not reached" if learned is None else f"{learned:.1f} s"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
+import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,10 @@ from testbed.plan import Group, Plan
 from testbed.protocol import Held
 from testbed.schemes import SCHEMES
 from testbed.schemes.training import RoundTraining
+from testbed.sync.allreduce.group import AllReduceGroup
+from testbed.sync.allreduce.swap_commit import SwapConnection, SwapMessage, SwapStep
+from testbed.sync.errors import FrameError, SyncError
+from testbed.sync.transport import TransportSettings
 from tests.sync.controller import Controller, job
 from tests.sync.plans import names, random_groups, random_plan, star
 from tests.sync.swaps import Over
@@ -212,3 +217,83 @@ def test_each_step_of_a_scheme_counts_once_however_plans_are_swapped(tmp_path: P
     slope = sum(range(1, len(MEMBERS) + 1)) / len(MEMBERS)
     steps = rounds.pop() * sum(taken.values()) / len(MEMBERS)
     assert first.mean().item() == pytest.approx(-steps * slope / 64, rel=1e-5)
+
+
+class Root:
+    """What a plan's root says to a group, which says the rest; then it is gone."""
+
+    def __init__(self, *said: SwapMessage) -> None:
+        self.heard: list[SwapMessage] = []
+        self._said = list(said)
+
+    def send(self, message: SwapMessage) -> None:
+        self.heard.append(message)
+
+    def receive(self) -> SwapMessage:
+        if not self._said:
+            raise ConnectionError("closed by m3")
+        return self._said.pop(0)
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def alone() -> Iterator[AllReduceGroup]:
+    """A member's group that nobody answers, whose rounds inside its own group of one are over at once."""
+    plan = halves(0, ("m0",))
+    roster = dict.fromkeys(MEMBERS, ("127.0.0.1", 9))
+    group = AllReduceGroup(plan, TransportSettings("m0", {}, 0.5), roster)
+    group.plans.keep(halves(1, ("m0", "m1"), root="m3"))
+    group.begin(torch.ones(10), 1.0)()
+    yield group
+    group.close()
+
+
+def test_a_root_that_is_lost_before_its_last_word_ends_who_has_promised(alone: AllReduceGroup) -> None:
+    root = Root(SwapMessage(SwapStep.PREPARE, 1))
+    with pytest.raises(ConnectionError):
+        alone.swaps.serve(root)
+    assert root.heard == [SwapMessage(SwapStep.PROMISE, 1, 1)]
+    with pytest.raises(SyncError, match=r"round 2: whether it goes by epoch 1 was not said: closed by m3"):
+        alone.begin(torch.ones(10), 1.0)
+
+
+def test_a_root_that_says_nothing_more_is_waited_for_no_longer_than_for_a_round(alone: AllReduceGroup) -> None:
+    assert alone.swaps.promise(1) == 1
+    with pytest.raises(SyncError, match=r"round 2: out of time, waiting for a word on the plan of epoch 1"):
+        alone.begin(torch.ones(10), 1.0)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        [SwapMessage(SwapStep.COMMIT, 1, 2)],
+        [SwapMessage(SwapStep.PREPARE, 7)],
+        [SwapMessage(SwapStep.PREPARE, 1), SwapMessage(SwapStep.COMMIT, 2, 2)],
+        [SwapMessage(SwapStep.PREPARE, 1), SwapMessage(SwapStep.COMMIT, 1, 1)],
+        [SwapMessage(SwapStep.PREPARE, 1), SwapMessage(SwapStep.PREPARE, 1)],
+    ],
+    ids=["unasked", "a plan that nobody told of", "another plan", "a round that was begun", "again"],
+)
+def test_what_no_root_would_say_is_refused(alone: AllReduceGroup, said: list[SwapMessage]) -> None:
+    with pytest.raises(FrameError):
+        alone.swaps.serve(Root(*said))
+    assert alone.plan.epoch == 0
+
+
+def test_a_root_that_can_t_reach_a_member_leaves_the_plan_to_the_next_round_among_all(alone: AllReduceGroup) -> None:
+    alone.plans.keep(halves(2, ("m0", "m1")))
+    commit = alone.confirm(2)
+    assert commit is not None
+    commit()
+    alone.begin(torch.ones(10), 1.0)()
+    assert alone.plan.epoch == 0 and alone.plans.confirmed == 2
+
+
+def test_garbage_on_a_connection_between_members_is_refused() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(bytes(9))
+        with pytest.raises(FrameError, match="no step of a swap: 0"):
+            SwapConnection(ours, 1.0).receive()
