@@ -91,7 +91,7 @@ class ControlLoop:
 
     def _confirm(self, epoch: int) -> None:
         """Let rounds go by a plan that all hold."""
-        if (commit := self._engine.current.confirm(epoch)) is not None:
+        if (commit := self._engine.current.swaps.confirm(epoch)) is not None:
             self._go_on(f"commit {epoch}", commit)
 
     def _go_on(self, name: str, work: Callable[[], None]) -> None:

@@ -201,7 +201,7 @@ def by_post(seed: int, swaps: int, make: MakePlan) -> Ledger:
         for member in draw.sample(members, len(members)):
             groups[member].hold(plan)
         for member in draw.sample(members, len(members)):
-            if (commit := groups[member].confirm(plan.epoch)) is not None:
+            if (commit := groups[member].swaps.confirm(plan.epoch)) is not None:
                 commits.append(roots.submit(commit))
 
     commits: list[Future[None]] = []

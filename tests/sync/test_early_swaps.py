@@ -284,7 +284,7 @@ def test_what_no_root_would_say_is_refused(alone: AllReduceGroup, said: list[Swa
 
 def test_a_root_that_can_t_reach_a_member_leaves_the_plan_to_the_next_round_among_all(alone: AllReduceGroup) -> None:
     alone.plans.keep(halves(2, ("m0", "m1")))
-    commit = alone.confirm(2)
+    commit = alone.swaps.confirm(2)
     assert commit is not None
     commit()
     alone.begin(torch.ones(10), 1.0)()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -17,8 +17,9 @@ from testbed.sync.allreduce.held_plans import HeldPlans
 from testbed.sync.allreduce.round_progress import RoundProgress
 from testbed.sync.allreduce.rounds import Rounds
 from testbed.sync.allreduce.swap_agreement import SwapAgreement
-from testbed.sync.allreduce.swap_commit import SwapMessage, SwapPeer, SwapStep
+from testbed.sync.allreduce.swap_commit import SwapMessage, SwapPeer, SwapStep, connect
 from testbed.sync.errors import FrameError, SyncError
+from testbed.sync.transport import TransportSettings
 
 #: Connections that are opened at a time: of a thousand members some 30 at once, three round trips each.
 MOST_OPENING = 32
@@ -27,21 +28,23 @@ log = logging.getLogger(__name__)
 
 
 class EarlySwaps:
-    """Of a group's member, whose plans and rounds these are. `connect` reaches another member.
+    """Of a group's member, whose plans and rounds these are. `connect` reaches another one of the `roster`.
 
-    `begins` and `epoch` are for who holds the lock of `progress`; any thread may call the rest.
+    `begins`, `epoch`, `follow` and `awaited` are for who holds the lock of `progress`; any thread may call the rest.
     """
 
     def __init__(
         self,
-        member: str,
+        settings: TransportSettings,
+        roster: Mapping[str, tuple[str, int]],
         plans: HeldPlans,
         rounds: Rounds,
         progress: RoundProgress,
-        connect: Callable[[str, threading.Event], SwapPeer],
     ) -> None:
-        self.connect = connect
-        self._member = member
+        self.connect: Callable[[str, threading.Event], SwapPeer] = lambda peer, given_up: connect(
+            peer, roster[peer], settings, given_up
+        )
+        self._member = settings.member
         self._plans = plans
         self._rounds = rounds
         self._progress = progress
@@ -60,9 +63,10 @@ class EarlySwaps:
         return self._agreement.epoch(number, agreed)
 
     def follow(self) -> None:
-        """Let the plan in force be that of the next round, if none is on. For who holds the lock."""
+        """Let the plan in force be that of the next round, if none is on."""
         if self._rounds.number == self._rounds.finished:
             self._plans.advance(self.epoch(self._rounds.number + 1, self._plans.agreed))
+            self._agreement.forget(self._plans.agreed)
 
     def awaited(self) -> str:
         """What this member waits for before it begins its next round, in words; empty if for nothing."""
@@ -118,12 +122,13 @@ class EarlySwaps:
 
     # -- as the root of a plan -----------------------------------------------------------------------------------------
 
-    def confirmed(self, epoch: int) -> Callable[[], None] | None:
-        """All members hold the plan of an epoch: what commits it if this member is to, and it would wait else.
+    def confirm(self, epoch: int) -> Callable[[], None] | None:
+        """All members hold the plan of an epoch: what commits it if that is for this member to do; it waits for others.
 
-        Where all rounds are among all none waits. What members do between rounds, where plans say it, is agreed on in
-        those alone: a member may be on its way to the next round already.
+        Where all rounds are among all there is nothing to do. What members do between rounds, where plans say it, is
+        agreed on in those alone: a member may be on its way to the next round already.
         """
+        self._plans.confirm(epoch)
         plan, now = self._plans.get(epoch), self._plans.in_force
         if plan is None or epoch != self._plans.confirmed or epoch <= self._plans.agreed:
             return None
@@ -160,7 +165,7 @@ class EarlySwaps:
         """Connect to these members, before any of them promises something; into `peers`. The error where one can't be
         reached."""
 
-        def connect(member: str) -> None:
+        def reach(member: str) -> None:
             peer = self.connect(member, self._closed)
             with self._progress.changed:
                 peers.append(peer)
@@ -170,7 +175,7 @@ class EarlySwaps:
 
         if members:
             with ThreadPoolExecutor(min(len(members), MOST_OPENING), thread_name_prefix="swap") as pool:
-                list(pool.map(connect, members))
+                list(pool.map(reach, members))
 
     def _close(self, peers: Collection[SwapPeer]) -> None:
         for peer in peers:

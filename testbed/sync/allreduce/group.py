@@ -23,7 +23,6 @@ round to take force, see swap_agreement.py.
 from __future__ import annotations
 
 import socket
-import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -46,7 +45,7 @@ from testbed.sync.allreduce.role import route_table
 from testbed.sync.allreduce.round import Round
 from testbed.sync.allreduce.round_progress import RoundProgress
 from testbed.sync.allreduce.rounds import Rounds, Shape
-from testbed.sync.allreduce.swap_commit import SwapConnection, SwapPeer, connect
+from testbed.sync.allreduce.swap_commit import SwapConnection
 from testbed.sync.codecs import Residual
 from testbed.sync.errors import FrameError, SyncError
 from testbed.sync.transport import Greeting, Outbox, TransportSettings, sockets
@@ -92,8 +91,7 @@ class AllReduceGroup:
         self._progress = RoundProgress()
         self._presence = Presence(settings.streams)
         self._rounds = Rounds(self.plans, self.outbox, headers, after_round or 0, reproducible, self._progress.notify)
-        self.swaps = EarlySwaps(settings.member, self.plans, self._rounds, self._progress, self._connect)
-        self._roster = roster
+        self.swaps = EarlySwaps(settings, roster, self.plans, self._rounds, self._progress)
         self._receiver = ChunkReceiver(
             headers, self.plans, self._rounds, self._presence, self._progress, self.outbox, on_lost
         )
@@ -140,15 +138,6 @@ class AllReduceGroup:
             if not sender.await_connection(deadline - time.monotonic()):
                 raise SyncError(f"epoch {plan.epoch}: no connection to {sender.peer}: {sender.failure or 'too late'}")
         self.plans.hold(plan.epoch)
-
-    def confirm(self, epoch: int) -> Callable[[], None] | None:
-        """All members hold the plan of an epoch. What this returns has it take force before the next round among all;
-        None where that is not for this member to do. It waits for others."""
-        self.plans.confirm(epoch)
-        return self.swaps.confirmed(epoch)
-
-    def _connect(self, peer: str, given_up: threading.Event) -> SwapPeer:
-        return connect(peer, self._roster[peer], self.settings, given_up)
 
     # -- rounds --------------------------------------------------------------------------------------------------
 
@@ -238,21 +227,15 @@ class AllReduceGroup:
             if self.swaps.begins(number):
                 if rounds.number == rounds.finished:
                     return self.plans.agreed
-                if (beside := self._beside(number, shape)) is not None:
-                    return beside
+                plan = rounds.beside(shape)
+                if plan is not None and self.swaps.epoch(number, plan.epoch) == plan.epoch:
+                    return plan.epoch
             if (left := deadline - time.monotonic()) <= 0:
                 if awaited := self.swaps.awaited():
                     raise SyncError(f"round {number}: out of time, waiting for {awaited}")
                 assert rounds.current is not None
                 raise _out_of_time(rounds.current)
             self._progress.changed.wait(left)
-
-    def _beside(self, number: int, shape: Shape) -> int | None:
-        """The epoch of a round that may begin while the one before is on; None when it may not."""
-        rounds = self._rounds
-        if rounds.number != rounds.finished + 1 or not rounds.had(shape) or (plan := rounds.beside()) is None:
-            return None
-        return plan.epoch if self.swaps.epoch(number, plan.epoch) == plan.epoch else None
 
     def _await_end(self, current: Round, deadline: float) -> None:
         suspect_at = time.monotonic() + self.suspect_s

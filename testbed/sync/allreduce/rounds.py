@@ -82,8 +82,11 @@ class Rounds:
         """Whether there was a round for a tensor of this shape: then all members have had it."""
         return shape in self._shapes
 
-    def beside(self) -> Plan | None:
-        """The plan of the round that may begin while the current one is on; None when none may."""
+    def beside(self, shape: Shape) -> Plan | None:
+        """The plan of the round that may begin, for a tensor of this shape, while the current one is on; None when none
+        may."""
+        if self.number != self.finished + 1 or not self.had(shape):
+            return None
         if self.current is None or not self.current.reduction.contribution.fixed:
             return None
         agreed = self.current.reduction.outcome.agreed

@@ -72,7 +72,9 @@ class SwapAgreement:
         return not binding
 
     def epoch(self, number: int, agreed: int) -> int:
-        """What a round goes by, before which the rounds among all agreed on `agreed`; what is older is forgotten."""
-        found = max([agreed, *(epoch for epoch, first in self._commits.items() if first <= number)])
-        self._commits = {epoch: first for epoch, first in self._commits.items() if epoch > found}
-        return found
+        """What a round goes by. `agreed`: the newest that rounds among all agreed on, or that was gone by already."""
+        return max([agreed, *(epoch for epoch, first in self._commits.items() if first <= number)])
+
+    def forget(self, agreed: int) -> None:
+        """Rounds go by the plan of epoch `agreed` by now: nothing goes by an older one any more."""
+        self._commits = {epoch: first for epoch, first in self._commits.items() if epoch > agreed}
