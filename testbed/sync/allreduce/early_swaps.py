@@ -98,7 +98,12 @@ class EarlySwaps:
 
     def serve(self, root: SwapPeer) -> None:
         """Do what a plan's root asks, up to its last word. SyncError when that is nothing that was to come."""
-        step, epoch, _ = root.receive()
+        try:
+            step, epoch, _ = root.receive()
+        except ConnectionError:  # it could not reach somebody, or a round among all came first
+            return
+        if step is SwapStep.ABORT:
+            return
         if step is not SwapStep.PREPARE:
             raise FrameError(f"a swap that begins with {step.name.lower()}")
         begun = self.promise(epoch)
@@ -138,28 +143,29 @@ class EarlySwaps:
 
     def _commit_all(self, plan: Plan) -> None:
         """Commit a plan at all members; where one can't be had it waits for the next round among all."""
-        epoch, others = plan.epoch, [member for member in plan.members if member != self._member]
         peers: list[SwapPeer] = []
         try:
-            self._open(others, peers)
-            begun = [self.promise(epoch)]
+            self._open([member for member in plan.members if member != self._member], peers)
+            if plan.epoch > self._plans.agreed:  # no round among all came first
+                self._commit(plan.epoch, peers)
         except (OSError, SyncError) as error:
-            log.warning("epoch %d is left to the next round among all: %s", epoch, error)
+            log.warning("epoch %d is left to the next round among all: %s", plan.epoch, error)
+        finally:
             self._close(peers)
-            return
+
+    def _commit(self, epoch: int, peers: Collection[SwapPeer]) -> None:
+        begun = [self.promise(epoch)]
         try:
             for peer in peers:
                 peer.send(SwapMessage(SwapStep.PREPARE, epoch))
             begun += [_promised(peer, epoch) for peer in peers]
-        except (OSError, SyncError) as error:
-            log.warning("epoch %d is left to the next round among all: %s", epoch, error)
+        except (OSError, SyncError):
             _tell(peers, SwapMessage(SwapStep.ABORT, epoch))
             self.abort(epoch)
-        else:
-            first = 1 + max(begun)
-            _tell(peers, SwapMessage(SwapStep.COMMIT, epoch, first))
-            self.commit(epoch, first)
-        self._close(peers)
+            raise
+        first = 1 + max(begun)
+        _tell(peers, SwapMessage(SwapStep.COMMIT, epoch, first))
+        self.commit(epoch, first)
 
     def _open(self, members: Collection[str], peers: list[SwapPeer]) -> None:
         """Connect to these members, before any of them promises something; into `peers`. The error where one can't be

@@ -20,6 +20,10 @@ from testbed.sync.transport.frame import FETCH
 
 _MESSAGE = struct.Struct("<BII")
 
+#: A root waits no longer for a promise, which comes within a round trip of a connection that is there: others that have
+#: promised wait for it. A link that fell to a tenth has queued a second or two.
+PROMISE_S = 5.0
+
 
 class SwapStep(IntEnum):
     """What is said; the numbers are none of what is fetched (see fetch.py)."""
@@ -84,4 +88,4 @@ def connect(
         return handshake.greet(connection, greeting, peer, settings, deadline, given_up.is_set)
 
     connection = sockets.connect(address, settings.timeout_s, given_up, settings.congestion, greet)
-    return SwapConnection(connection, settings.timeout_s)
+    return SwapConnection(connection, min(PROMISE_S, settings.timeout_s))
