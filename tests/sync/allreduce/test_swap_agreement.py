@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from testbed.plan import Plan
+from testbed.sync.allreduce.held_plans import HeldPlans
 from testbed.sync.allreduce.swap_agreement import SwapAgreement
 from testbed.sync.errors import FrameError, SyncError
 from tests.sync.plans import names, plan_over_graph, random_groups
@@ -28,8 +29,8 @@ ABORTED, AGREED = 0.2, 0.5
 class Trainee:
     """A member by what the rule needs of it."""
 
+    plans: HeldPlans
     agreement: SwapAgreement = field(default_factory=SwapAgreement)
-    agreed: int = 0
     begun: int = 0
     over: int = 0
 
@@ -41,7 +42,7 @@ class World:
         self.draw = draw
         self.members = names(draw.randint(2, 6))
         self.plans = {epoch: self._plan(epoch) for epoch in range(SWAPS + 1)}
-        self.at = {member: Trainee() for member in self.members}
+        self.at = {member: Trainee(HeldPlans(member, self.plans[0])) for member in self.members}
         self.went: dict[int, dict[str, int]] = {}
         self.words: list[Callable[[], None]] = []
         self._agreed: dict[int, int] = {}
@@ -78,9 +79,14 @@ class World:
     def _begin(self, member: str) -> None:
         trainee = self.at[member]
         trainee.begun += 1
-        trainee.agreed = trainee.agreement.epoch(trainee.begun, trainee.agreed)
-        trainee.agreement.forget(trainee.agreed)
-        self.went.setdefault(trainee.begun, {})[member] = trainee.agreed
+        self._follow(trainee, trainee.begun)
+        self.went.setdefault(trainee.begun, {})[member] = trainee.plans.agreed
+        assert all(trainee.begun <= other.plans.last_before(other.begun) for other in self.at.values())
+
+    @staticmethod
+    def _follow(trainee: Trainee, number: int) -> None:
+        trainee.plans.advance(trainee.agreement.epoch(number, trainee.plans.agreed))
+        trainee.agreement.forget(trainee.plans.agreed)
 
     def _complete(self, member: str, number: int) -> bool:
         epoch = self.went[number][member]
@@ -92,12 +98,15 @@ class World:
         epoch = self.went[number][member]
         if self.plans[epoch].among_all(number):
             newer = self._prepared if self.draw.random() < AGREED else epoch
-            trainee.agreed = self._agreed.setdefault(number, max(epoch, newer))
+            trainee.plans.agree(epoch, self._agreed.setdefault(number, max(epoch, newer)))
+        self._follow(trainee, number + 1)
 
     def _prepare(self) -> None:
         """The root of another plan begins, and never waits for the one before it."""
         self._prepared += 1
         epoch, promises = self._prepared, dict[str, int]()
+        for trainee in self.at.values():
+            trainee.plans.keep(self.plans[epoch])
         aborts = self.draw.random() < ABORTED
 
         def promise(member: str) -> None:
