@@ -49,8 +49,8 @@ HYBRID: Mapping[str, Any] = {
 }
 #: The same with all rounds among all.
 WHOLE: Mapping[str, Any] = {**HYBRID, "policy": "packing", "options": {}, "period": 1}
-#: No plan is looked for after the first.
-HELD = {"period": "60min"}
+#: The first plan stays, whatever falls.
+HELD = {"hold": True}
 #: All links of one region fall to a tenth when training is on its way: of the one over which the first plan's trees
 #: exchange most.
 FALL = fall("r1", 5.0, 0.1)
@@ -102,7 +102,7 @@ BASELINES: Mapping[str, Protocol] = {
 EVENTS: Mapping[str, Protocol] = {
     "fall": Protocol(HYBRID, 2, events=FALL),
     "fall, held": Protocol(HYBRID, 2, HELD, FALL),
-    "fall from whole rounds": Protocol(WHOLE, 2, HELD, FALL, then_cpn=True),
+    "fall from whole rounds": Protocol(WHOLE, 2, events=FALL, then_cpn=True),
     "fall from whole rounds, held": Protocol(WHOLE, 2, HELD, FALL),
     "fall of auto": Protocol({"strategy": "auto"}, 2, events=FALL),
     "fall of auto, held": Protocol({"strategy": "auto"}, 2, HELD, FALL),
