@@ -15,23 +15,22 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
+from functools import partial
 from math import inf
 from pathlib import Path
 from statistics import mean
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.support.campaign import Campaign, Enough, is_late, load, run_of, without_curves
 from benchmarks.support.cpn.cells import SEEDS, TASKS, Cell, Goal, cells
-from benchmarks.support.cpn.protocols import HYBRID, PROTOCOLS
+from benchmarks.support.cpn.protocols import PROTOCOLS
 from benchmarks.support.cpn.tables import events_table, said, seconds_to, table
 from benchmarks.support.forkserver import ForkServer
 from benchmarks.support.options import Options
 from benchmarks.support.table import progress, show
-from testbed.controller.client import AdminClient
-from testbed.emulation.label import state_folder
 from testbed.run.conclusion.summary import wan_bytes
 from testbed.run.conclusion.verdict import STEP_OVERRUN_SHARE
 from testbed.run.directory import RUNS, RunDirectory
@@ -51,29 +50,12 @@ def enough(goal: Goal, directory: Path) -> bool:
     return bool(min(losses) <= goal.loss or time.time() - began > goal.limit_s)
 
 
-def follow(cell: Cell, experiment: Experiment, network: str) -> Callable[[Path], bool]:
-    """What looks at a run's records, and says when it is enough. Where the cell says so the controller is told of
-    CPN's plans once an event has happened."""
-    asked = not PROTOCOLS[cell.protocol].then_cpn
-
-    def look(directory: Path) -> bool:
-        nonlocal asked
-        if not asked and any(read_records(directory / "events.jsonl")):
-            asked = True
-            spec = experiment.spec
-            options = {**spec.sync.own.for_planning, "step_s": spec.compute.step_time, **HYBRID["options"]}
-            AdminClient(state_folder(network) / "admin.sock").force(HYBRID["policy"], options)
-        return enough(cell.goal, directory)
-
-    return look
-
-
 def measure(cell: Cell, server: ForkServer | None) -> dict[str, Any]:
     """Run a cell, in containers where there is no server of forks; its figures."""
     with TemporaryDirectory() as folder, closing(RunDirectory(f"benchmark-cpn-{cell.task}")) as directory:
         experiment = load(cell.experiment(), Path(folder))
         with suppress(Enough):
-            run_of(experiment, directory, server, follow(cell, experiment, directory.id)).execute()
+            run_of(experiment, directory, server, partial(enough, cell.goal)).execute()
     found = figures_of(directory.path, experiment)
     learned = seconds_to(cell.goal, found)
     when = "not reached" if learned is None else f"{learned:.1f} s"
@@ -97,6 +79,9 @@ def figures_of(directory: Path, experiment: Experiment) -> dict[str, Any]:
     declared = {worker.name: experiment.spec.compute.step_seconds(worker) for worker in experiment.topology.workers}
     busy_s = sum(report["compute_s"] + report["paced_s"] for report in reports)
     traffic = list(read_records(directory / "traffic.jsonl"))
+    plans = [plan_in_force(path) for path in sorted((directory / "plans").glob("*.json"))]
+    periods = {plan["epoch"]: plan["period"] for plan in plans}
+    under = rounds_to_swap(reports, list(read_records(directory / "events.jsonl")), periods)
     return {
         "seconds": ended - began,
         "rounds": reports[-1]["round"],
@@ -105,24 +90,37 @@ def figures_of(directory: Path, experiment: Experiment) -> dict[str, Any]:
         "wan_bytes": wan_bytes(traffic, began),
         "idle": 1 - busy_s / (len(declared) * (ended - began)),
         "cpu": mean(sample["cpu"] for sample in traffic),
-        "plans": [plan_in_force(path) for path in sorted((directory / "plans").glob("*.json"))],
+        "plans": plans,
         "epochs": sorted({report["epoch"] for report in reports}),
-        "rounds_to_swap": rounds_to_swap(reports, list(read_records(directory / "events.jsonl"))),
+        "rounds_to_swap": under.number if under else None,
+        "rounds_inside": under.inside if under else None,
         "late": mean(is_late(report, declared[report["member"]]) for report in reports),
         "curve": curve,
     }
 
 
-def rounds_to_swap(reports: Sequence[Mapping[str, Any]], events: Sequence[Mapping[str, Any]]) -> int | None:
-    """How many rounds ended under the old plan, after what happened first, until another was in force; None where
-    nothing happened, or none came into force."""
+class UnderOldPlan(NamedTuple):
+    """Rounds that ended under the plan that was in force as something happened; of those, the ones inside groups."""
+
+    number: int
+    inside: int
+
+
+def rounds_to_swap(
+    reports: Sequence[Mapping[str, Any]], events: Sequence[Mapping[str, Any]], periods: Mapping[int, int]
+) -> UnderOldPlan | None:
+    """The rounds that ended under the old plan, after what happened first, until another was in force; None where
+    nothing happened, or none came into force. `periods` are the plans', by epoch."""
     if not events:
         return None
     at_s = min(event["at_s"] for event in events)
     over = [report for report in reports if report["finished_s"] <= at_s]
     epoch, number = (max((report[name] for report in over), default=0) for name in ("epoch", "round"))
     after = [report["round"] for report in reports if report["epoch"] > epoch]
-    return min(after) - number - 1 if after else None
+    if not after:
+        return None
+    under = range(number + 1, min(after))
+    return UnderOldPlan(len(under), sum(its % periods.get(epoch, 1) != 0 for its in under))
 
 
 def plan_in_force(path: Path) -> dict[str, Any]:

@@ -18,14 +18,13 @@ class Protocol:
     """An experiment's `sync`, `controller` and `events`.
 
     What all agreed on is evaluated every so many rounds: about every two seconds, in the time that the slowest region's
-    steps leave. Once its events have begun the controller is told to go by CPN's plans where `then_cpn` says so.
+    steps leave.
     """
 
     sync: Mapping[str, Any]
     evaluate_every: int = 1
     controller: Mapping[str, Any] = field(default_factory=dict)
     events: Sequence[Mapping[str, Any]] = ()
-    then_cpn: bool = False
 
 
 def fall(site: str, at_s: float, part: float) -> list[dict[str, Any]]:
@@ -47,8 +46,8 @@ HYBRID: Mapping[str, Any] = {
     # An average: a momentum that builds up over ten exchanges is of no use to a run of as many.
     "outer": {"learning_rate": 1.0, "momentum": 0.0},
 }
-#: The same with all rounds among all.
-WHOLE: Mapping[str, Any] = {**HYBRID, "policy": "packing", "options": {}, "period": 1}
+#: The conductor, whose rounds are all among all.
+AUTO: Mapping[str, Any] = {"strategy": "auto"}
 #: The first plan stays, whatever falls.
 HELD = {"hold": True}
 #: All links of one region fall to a tenth when training is on its way: of the one over which the first plan's trees
@@ -72,7 +71,7 @@ ABLATIONS: Mapping[str, Protocol] = {
     "leader": Protocol({**HYBRID, "options": {"codecs": True, "spatial": "leader"}}, 2),
     "sharded": Protocol({**HYBRID, "options": {"codecs": True, "spatial": "sharded"}}, 2),
     "random groups": Protocol({**HYBRID, "options": {**HYBRID["options"], "groups": "random"}}, 2),
-    "no groups": Protocol(WHOLE, 2),
+    "no groups": Protocol({**HYBRID, "policy": "packing", "options": {}, "period": 1}, 2),
     "staggered": Protocol(STAGGERED, 2),
     "in step": Protocol({**STAGGERED, "staleness": 0, "options": {"temporal": False}}, 2),
     "no codecs": Protocol({**HYBRID, "options": {"spatial": "spread"}}, 2),
@@ -102,10 +101,8 @@ BASELINES: Mapping[str, Protocol] = {
 EVENTS: Mapping[str, Protocol] = {
     "fall": Protocol(HYBRID, 2, events=FALL),
     "fall, held": Protocol(HYBRID, 2, HELD, FALL),
-    "fall from whole rounds": Protocol(WHOLE, 2, events=FALL, then_cpn=True),
-    "fall from whole rounds, held": Protocol(WHOLE, 2, HELD, FALL),
-    "fall of auto": Protocol({"strategy": "auto"}, 2, events=FALL),
-    "fall of auto, held": Protocol({"strategy": "auto"}, 2, HELD, FALL),
+    "fall, auto": Protocol(AUTO, 2, events=FALL),
+    "fall, auto, held": Protocol(AUTO, 2, HELD, FALL),
 }
 
 PROTOCOLS: Mapping[str, Protocol] = {OURS: Protocol(HYBRID, 2), **BASELINES, **ABLATIONS, **EVENTS}
