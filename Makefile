@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := setup
 # Other shells leave by a signal without running what `trap … EXIT` asked for.
 SHELL := /bin/bash
-.PHONY: setup documentation emulate test types test-in-guest test-units test-action test-dashboard test-computing test-runs test-endings test-networks test-page cluster-test check smoke bench chaos fuzz soak docs doctor update clean
+.PHONY: setup documentation emulate test types test-in-guest test-units test-action test-dashboard test-computing test-runs test-endings test-commands test-networks test-page cluster-test check smoke bench chaos fuzz soak docs doctor update clean
 
 # Files that root makes in the checkout are handed back to the user who called sudo, however the recipe ends.
 GIVE_BACK = trap './setup.sh give-back' EXIT
@@ -20,17 +20,18 @@ emulate: setup ## train a model over an emulated wide-area network
 
 # Tests marked `guest` need netem and Open vSwitch in the kernel; where this one lacks either they run in a guest's. That
 # takes one processor for some minutes; types and the tests that need no root have what it leaves, part by part, and then
-# both. Then come those that need root, in three lanes: runs that train to their end; those that break, with some of the
-# runs and what stands without one; and all else, which takes as long. They wait for much, and have the processors first;
-# a fourth lane, which only computes, has what they leave. At last come those that would disturb any other, or that
-# another would disturb.
+# both. Then come those that need root, in four lanes that take about as long each: runs that train to their end; those
+# that break; commands and what stands without a run; and all else. They wait for much, and have the processors first; a
+# fifth lane, which only computes, has what they leave. At last come those that would disturb any other, or that another
+# would disturb.
 PARTS = sync schemes+worker controller
 COMPUTING = planning benchmarks report fuzz
 FOLDERS = $(addprefix tests/,$(subst +, ,$(1)))
 ROOTS = not guest and not unit
 PRIVILEGED = .venv/bin/python -m tests.marked privileged
 TRAINING = --extended-regexp '^tests/run/(sweep/)?test_(compare|elastic_run|execute|hop_run|sweep|whole_run)\.py'
-ENDINGS = --extended-regexp '^tests/run/|^tests/cli/test_standing\.py'
+ENDINGS = --extended-regexp '^tests/run/'
+COMMANDS = --extended-regexp '^tests/cli/'
 NETEM_AND_OVS = unshare --net sh -c 'tc qdisc add dev lo root netem && ovs-dpctl add-dp trial' 2>/dev/null
 test: setup ## style, types and every test
 	@$(GIVE_BACK); \
@@ -39,7 +40,7 @@ test: setup ## style, types and every test
 	    .venv/bin/mypy && .venv/bin/python -m pytest; \
 	else \
 	    $(MAKE) --no-print-directory --jobs=3 test-in-guest types $(PARTS:%=test-units-%) test-units && \
-	    $(MAKE) --no-print-directory --jobs=4 test-runs test-endings test-networks test-computing && \
+	    $(MAKE) --no-print-directory --jobs=5 test-runs test-endings test-commands test-networks test-computing && \
 	    .venv/bin/python -m pytest -m '$(ROOTS) and alone' $$(.venv/bin/python -m tests.marked alone); \
 	fi
 
@@ -82,8 +83,12 @@ test-endings:
 	@.venv/bin/python -m pytest -m '$(ROOTS) and not alone' \
 	    $$($(PRIVILEGED) | grep --invert-match $(TRAINING) | grep $(ENDINGS))
 
+test-commands:
+	@.venv/bin/python -m pytest -m '$(ROOTS) and not alone' $$($(PRIVILEGED) | grep $(COMMANDS))
+
 test-networks:
-	@.venv/bin/python -m pytest -m '$(ROOTS) and not alone' $$($(PRIVILEGED) | grep --invert-match $(ENDINGS))
+	@.venv/bin/python -m pytest -m '$(ROOTS) and not alone' \
+	    $$($(PRIVILEGED) | grep --invert-match $(ENDINGS) | grep --invert-match $(COMMANDS))
 
 # What changed since this commit.
 SINCE ?= HEAD

@@ -219,19 +219,25 @@ class Session(Offers):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Leave: `finish`, unless that was done. An error on the way out is told to the controller."""
-        if not self._control.leaving and kind is None:
-            self.finish()
-        elif not self._control.leaving:
-            said = f"{kind.__name__ if kind else ''}: {error}"
-            self._goodbye(Goodbye.with_error(self.name, self.rounds, said))
-        self._control.released.set()
-        self._meanwhile.close()
-        self._engine.close()
-        self._executor.close()
-        self._listener.close()
-        self._line.close()
-        self._control.close()
+        """Leave: `finish`, unless that was done. An error on the way out is told to the controller. SyncError where a
+        peer has not read all that was sent to it within a round's timeout."""
+        try:
+            if not self._control.leaving and kind is None:
+                self.finish()
+        except BaseException as undelivered:
+            error = undelivered
+            raise
+        finally:
+            if not self._control.leaving:
+                said = f"{type(error).__name__ if error else ''}: {error}"
+                self._goodbye(Goodbye.with_error(self.name, self.rounds, said))
+            self._control.released.set()
+            self._meanwhile.close()
+            self._engine.close()
+            self._executor.close()
+            self._listener.close()
+            self._line.close()
+            self._control.close()
 
     def _goodbye(self, message: Goodbye) -> None:
         self._control.leaving = True
@@ -262,8 +268,11 @@ def join(
     return session_of(rendezvous(control, name, listen, device, patience_s, token, secured), after_round)
 
 
-def session_of(met: Rendezvous, after_round: int = 0) -> Session:
-    """The session of a member that has met the others."""
+def session_of(
+    met: Rendezvous, after_round: int = 0, on_failure: Callable[[SyncError], None] = lambda error: None
+) -> Session:
+    """The session of a member that has met the others. In a run whose members never change `on_failure` is called, on
+    any thread, with the error that ends all rounds: a peer is gone, or the controller says that one is."""
     welcome, job = met.welcome, met.job
     plan = Plan.from_json(welcome.plan)
     if missing := set(plan.members) - set(welcome.roster):
@@ -271,6 +280,7 @@ def session_of(met: Rendezvous, after_round: int = 0) -> Session:
     settings = met.settings(plan.epoch)
     if not welcome.lease_s:
         group = AllReduceGroup(plan, settings, welcome.roster, after_round, job.reproducible)
+        group.on_failure(on_failure)
         return Session(met, met.line(), group)
     line = met.line(lambda: elastic.rejoin())
     elastic = ElasticGroup(plan, settings, welcome.roster, line.tell, after_round, job.reproducible, welcome.source)

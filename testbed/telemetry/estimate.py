@@ -34,8 +34,11 @@ AGREES = 0.06
 WINDOW = 25
 
 #: So many of the newest trains that did not fill a link, all above the estimate by AGREES, say that it carries more,
-#: and so does a single one that lasted so long: a stamp may be some milliseconds late.
+#: and so does a single one that lasted so long.
 CONTRADICT, LASTED_S = 3, 0.05
+#: Stamps may be so much late, which a short train looks faster by: three of 20 ms over a link of 200 Mbit/s came at 212
+#: to 214, and each time it was probed for that, in the midst of a round, which took 8 % longer.
+LATE_S = 0.003
 
 #: The interval lies at least this part to either side of the estimate: clocks, framing, and what is lost on the way.
 LEAST_SPREAD = 0.06
@@ -138,7 +141,7 @@ class RateEstimator:
         if lasted:
             return [max(lasted, key=lambda sample: sample.rate_bps)]
         newest = passed[-CONTRADICT:]
-        return newest if len(newest) == CONTRADICT and all(its.rate_bps > most_bps for its in newest) else []
+        return newest if len(newest) == CONTRADICT and all(_surely_bps(its) > most_bps for its in newest) else []
 
 
 def _agreeing(samples: Sequence[Sample]) -> list[Sample]:
@@ -165,6 +168,11 @@ def _fallen(samples: Sequence[Sample]) -> list[Sample]:
         if max(sample.rate_bps for sample in newest) < FALLS * min(sample.rate_bps for sample in before):
             return list(newest)
     return []
+
+
+def _surely_bps(sample: Sample) -> float:
+    """What a train came at if its stamps made it look as much faster as they can."""
+    return sample.rate_bps * sample.seconds / (sample.seconds + LATE_S)
 
 
 def _middle(samples: Sequence[Sample]) -> float:

@@ -8,8 +8,11 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Thread
 from typing import Any, ClassVar
 
 import docker
@@ -19,6 +22,7 @@ from typer.testing import CliRunner
 from testbed.cli import app
 from testbed.emulation import label
 from testbed.emulation.containers.image import hash_of
+from testbed.emulation.standing.standing import client
 from tests.cli.standing import ROOT, Standing, command, environment, left_of, testbed, write
 from tests.waiting import until
 
@@ -67,6 +71,13 @@ def fjords(pair: Path, folder: Path) -> Iterator[Standing]:
         testbed("clean", "--name", name)
 
 
+#: How long a link is away.
+AWAY_S = 1.0
+
+#: A launch that prints nothing for so long hangs: steps take 4 s at most beside other work.
+SILENT_S = 90
+
+
 class Launching:
     """A launch under way, with what it prints; its directory is made in `folder`. The test's end is its end."""
 
@@ -83,13 +94,13 @@ class Launching:
             stderr=subprocess.STDOUT,
             text=True,
         )
-        assert self.process.stdout is not None
-        self._output = self.process.stdout
+        self._printed: SimpleQueue[str] = SimpleQueue()  # lines, and "" at its end
+        Thread(target=self._read, daemon=True).start()
 
     def line(self, pattern: str) -> re.Match[str]:
         """The next line with this in it."""
         passed = ""
-        for line in self._output:
+        for line in self._lines():
             passed += line
             if found := re.search(pattern, line):
                 return found
@@ -97,8 +108,29 @@ class Launching:
 
     def end(self) -> tuple[int, str]:
         """Its exit code, and what it printed at last."""
-        said = self._output.read()
+        said = "".join(self._lines())
         return self.process.wait(60), said
+
+    def _lines(self) -> Iterator[str]:
+        """What it prints from now on. AssertionError, with that, where nothing came for long and it goes on."""
+        passed = ""
+        while True:
+            try:
+                line = self._printed.get(timeout=SILENT_S)
+            except Empty:
+                raise AssertionError(f"it goes on, {SILENT_S} s after\n{passed}") from None
+            if not line:
+                self._printed.put("")
+                return
+            passed += line
+            yield line
+
+    def _read(self) -> None:
+        """On a thread of its own, so that a test that waits in vain can say what was printed."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._printed.put(line)
+        self._printed.put("")
 
     def summary(self) -> dict[str, Any]:
         return dict(json.loads((self.folder / "runs/latest/summary.json").read_text()))
@@ -160,9 +192,13 @@ def test_an_unchanged_script_goes_by_plans_also_over_a_link_that_was_away(fjords
     launching = Launching(tmp_path, *words)
     launching.line(r"oslo-w0   \| .*init_process_group takes wan in the place of gloo")
     launching.line(r"oslo-w0   \| step=3 ")
-    fjords.verb("link", "oslo->bergen", "--down")
-    fjords.verb("link", "oslo->bergen", "--up")
-    launching.line(rf"oslo-w0   \| step={steps - 1} ")
+    # Without a command's start, in which a quick host would make all the steps.
+    network = client(fjords.name)
+    network.change_link("oslo->bergen", {"up": False})
+    time.sleep(AWAY_S)
+    network.change_link("oslo->bergen", {"up": True})
+    said = [launching.line(rf"oslo-w0   \| step={step} .* step_seconds=([\d.]+)") for step in range(4, steps)]
+    assert max(float(line[1]) for line in said) >= AWAY_S
     assert launching.end()[0] == 0
     kinds = [event["kind"] for event in launching.summary()["events"]]
     assert kinds == ["down", "up"]

@@ -133,6 +133,15 @@ def test_so_many_trains_that_carried_more_without_filling_it_raise_an_estimate()
     assert estimated(estimator, ended_s(30)).rate_bps == 45e6
 
 
+def test_short_trains_that_late_stamps_make_look_faster_raise_nothing() -> None:
+    estimator = RateEstimator(DECLARED)
+    estimator.add([train(i, 200e6) for i in range(8)])
+    estimator.add([train(8 + i, 1.14 * 200e6, full=False, seconds=0.02) for i in range(CONTRADICT)])
+    assert estimated(estimator, ended_s(10)).rate_bps == 200e6
+    estimator.add([train(11 + i, 1.3 * 200e6, full=False, seconds=0.02) for i in range(CONTRADICT)])
+    assert estimated(estimator, ended_s(13)).rate_bps == 1.3 * 200e6
+
+
 def test_a_single_train_that_lasted_says_so_too_whatever_slower_ones_come_after_it() -> None:
     """As a probe's does over a link that recovered, while the plan's own transfers are still slow."""
     estimator = RateEstimator(DECLARED)

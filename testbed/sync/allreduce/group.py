@@ -278,8 +278,13 @@ class AllReduceGroup:
         """End the round that is on, and every later one, with an error; the first one counts."""
         self._progress.fail(error)
 
+    def on_failure(self, call: Callable[[SyncError], None]) -> None:
+        """Have `call` called with the error that ends all rounds, on the thread that brings it."""
+        self._progress.on_failure(call)
+
     def drain(self) -> None:
-        """Wait until the peers have read all that was sent to them, then close the connections to them."""
+        """Wait until the peers have read all that was sent to them, then close the connections to them. SyncError that
+        names those who had not within the settings' time, unless others decide what becomes of who is lost."""
 
         def await_channel(channel: int, timeout_s: float) -> None:
             with self._progress.changed:
@@ -288,7 +293,12 @@ class AllReduceGroup:
                 )
                 self._presence.drain(channel)
 
-        self.outbox.drain(self.settings.timeout_s, await_channel)
+        late = self.outbox.drain(self.settings.timeout_s, await_channel)
+        if late and self._on_lost is None:
+            raise SyncError(
+                f"{self.settings.member} left after round {self.finished}, epoch {self.plans.agreed}: "
+                f"{', '.join(late)} had not read all that was sent there within {self.settings.timeout_s:g} s"
+            )
 
     def close(self) -> None:
         """Close the connections to peers at once, and let go of who waits."""

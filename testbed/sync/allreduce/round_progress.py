@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 from testbed.sync.errors import SyncError
 
@@ -15,6 +16,7 @@ class RoundProgress:
         self.changed = threading.Condition()
         self.started = threading.Event()
         self.failure: SyncError | None = None
+        self._told: list[Callable[[SyncError], None]] = []
 
     def check(self) -> None:
         """Raise the failure, if there is one."""
@@ -26,9 +28,20 @@ class RoundProgress:
         with self.changed:
             self.changed.notify_all()
 
+    def on_failure(self, call: Callable[[SyncError], None]) -> None:
+        """Have `call` called with the failure, at once where there is one; else on the thread that brings it."""
+        with self.changed:
+            if self.failure is None:
+                self._told.append(call)
+                return
+        call(self.failure)
+
     def fail(self, error: SyncError) -> None:
         """End the round that is on, and every later one, with an error; the first one counts."""
         with self.changed:
+            told, self._told = self._told, []
             if self.failure is None:
                 self.failure = error
             self.changed.notify_all()
+        for call in told:
+            call(error)

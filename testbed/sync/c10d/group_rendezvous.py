@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+from collections.abc import Callable
 from dataclasses import replace
 
 from msgspec import structs
@@ -43,14 +44,15 @@ class GroupRendezvous:
         if not self.planned and size > 1:
             log.warning("wan: a group of %d ranks goes by gloo: the controller's plans are for all ranks", size)
 
-    def join(self, timeout_s: float) -> Session:
-        """The session of this rank, once all are there; rounds fail after `timeout_s`. SyncError."""
+    def join(self, timeout_s: float, on_failure: Callable[[SyncError], None]) -> Session:
+        """The session of this rank, once all are there; rounds fail after `timeout_s`, and what ends them is told to
+        `on_failure`. SyncError."""
         place = self._place or self._own_place(timeout_s)
         tls = None if place.tls is None else Tls(place.tls)
         patience_s = min(PATIENCE_S, timeout_s)
         met = rendezvous(place.control, place.name, place.listen, "cpu", patience_s, place.token, tls)
         job = structs.replace(met.job, round_timeout_s=timeout_s)
-        session = session_of(replace(met, welcome=structs.replace(met.welcome, job=job)))
+        session = session_of(replace(met, welcome=structs.replace(met.welcome, job=job)), on_failure=on_failure)
         if (count := len(session.members)) != self._size:
             session.__exit__(SyncError, SyncError("the process group has other ranks"), None)
             raise SyncError(

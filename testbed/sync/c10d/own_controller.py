@@ -72,7 +72,11 @@ class OwnController:
             self._process.wait(END_S)
         except subprocess.TimeoutExpired:
             self._process.terminate()
-            self._process.wait()
+            try:
+                self._process.wait(END_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
         self._log.close()
         self._folder.cleanup()
 

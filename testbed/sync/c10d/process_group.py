@@ -20,6 +20,8 @@ from torch.distributed.distributed_c10d import (
 )
 
 from testbed.sync.allreduce import ELEMENT_TYPES
+from testbed.sync.c10d.gloo_work import GlooWork
+from testbed.sync.c10d.group_failure import GroupFailure
 from testbed.sync.c10d.group_rendezvous import GroupRendezvous
 from testbed.sync.c10d.work import RoundWork
 from testbed.sync.errors import SyncError
@@ -27,6 +29,9 @@ from testbed.sync.session import Session
 
 #: A round costs each member some 2 ms of Python, in which so much goes over 200 Mbit/s: what is smaller goes by gloo.
 LARGE_BYTES = 64 * 1024
+
+#: These wait for their one peer, whose end is an error of theirs at once.
+POINT_TO_POINT = ("send", "recv")
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +51,8 @@ def _as_gloo(name: str) -> Any:
     """
 
     def collective(self: WanGroup, *arguments: Any, **options: Any) -> Any:
-        return getattr(self._plain, name)(*arguments, **options)
+        work = getattr(self._plain, name)(*arguments, **options)
+        return work if name in POINT_TO_POINT else GlooWork(work, _device_of(arguments), self._failure)
 
     return collective
 
@@ -71,7 +77,7 @@ class WanGroup(dist.ProcessGroup):
             group._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
         self._guard = threading.Lock()
         self._session: Session | None = None
-        self._failure: Exception | None = None
+        self._failure = GroupFailure()
         atexit.register(self.shutdown)
 
     def getBackendName(self) -> str:
@@ -86,14 +92,14 @@ class WanGroup(dist.ProcessGroup):
             opts = _reducing_by(ReduceOp.SUM if opts is None else opts)
         if len(tensors) == 1 and self._goes_by_plans(tensors[0], opts.reduceOp):
             return self._sum(tensors[0], opts.reduceOp, lambda: [tensors[0]])
-        return self._plain.allreduce(tensors, opts)
+        return self._over_gloo(self._plain.allreduce(tensors, opts), tensors)
 
     def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> dist.Work:
         opts = opts or AllreduceCoalescedOptions()
         if not all(self._goes_by_plans(tensor, opts.reduceOp) for tensor in tensors):
-            return self._plain.allreduce_coalesced(tensors, opts)
+            return self._over_gloo(self._plain.allreduce_coalesced(tensors, opts), tensors)
         if len({(tensor.dtype, tensor.device) for tensor in tensors}) > 1:
-            return self._plain.allreduce_coalesced(tensors, opts)
+            return self._over_gloo(self._plain.allreduce_coalesced(tensors, opts), tensors)
         together = torch.cat([tensor.view(-1) for tensor in tensors])
 
         def part() -> list[torch.Tensor]:
@@ -126,6 +132,9 @@ class WanGroup(dist.ProcessGroup):
             and not tensor.is_inference()  # no other thread may write into those
         )
 
+    def _over_gloo(self, work: dist.Work, tensors: list[torch.Tensor]) -> GlooWork:
+        return GlooWork(work, _device_of((tensors,)), self._failure)
+
     def _sum(self, values: torch.Tensor, op: Any, finish: Callable[[], list[torch.Tensor]]) -> RoundWork:
         """Have values replaced by their sum or mean; `finish` then takes it to where it belongs."""
         flat = values.detach().view(-1)
@@ -138,44 +147,62 @@ class WanGroup(dist.ProcessGroup):
 
         with self._guard:
             asked = self._joined().allreduce_later(flat)
-        return RoundWork(asked, values.device, end, self._failed)
+        return RoundWork(asked, values.device, end, self._failure.set)
 
     # Life
 
     def _joined(self) -> Session:
-        if self._failure is not None:
-            raise dist.DistBackendError(str(self._failure))
+        if self._failure.error is not None:
+            raise dist.DistBackendError(str(self._failure.error))
         if self._session is None:
             try:
-                self._session = self._meeting.join(self._timeout_s)
+                self._session = self._meeting.join(self._timeout_s, self._failure.set)
             except SyncError as error:
                 raise dist.DistBackendError(str(error)) from error
+            self._failure.expected = True
         return self._session
-
-    def _failed(self, error: Exception) -> None:
-        self._failure = self._failure or error
 
     def abort(self) -> None:
         """End what is under way with an error, here and at the other ranks."""
-        self._failed(SyncError("the process group was aborted"))
+        self._failure.set(SyncError("the process group was aborted"))
         if self._session is not None:
             self._session.abort("the process group was aborted")
         self._leave()
         self._gloo.abort()
 
     def shutdown(self) -> None:
-        """Say goodbye, once the other ranks have what they were sent. A second time does nothing."""
-        self._leave()
-        self._gloo.shutdown()
+        """Say goodbye, once the other ranks have what they were sent. A second time does nothing.
+
+        DistBackendError where they don't within the timeout; it names them.
+        """
+        try:
+            self._leave()
+        except SyncError as error:
+            raise dist.DistBackendError(str(error)) from error
+        finally:
+            self._gloo.shutdown()
 
     def _leave(self) -> None:
         atexit.unregister(self.shutdown)
         with self._guard:
             session, self._session = self._session, None
-            failure, self._failure = self._failure, self._failure or SyncError("the process group was shut down")
-        if session is not None:
-            session.__exit__(type(failure) if failure else None, failure, None)
-        self._meeting.close()
+            failure = self._failure.error
+            self._failure.set(SyncError("the process group was shut down"))
+        try:
+            if session is not None:
+                session.__exit__(type(failure) if failure else None, failure, None)
+        finally:
+            self._meeting.close()
+
+
+def _device_of(arguments: Any) -> torch.device:
+    """That of the tensors among a collective's arguments, which are lists of them, or of such lists."""
+    for argument in arguments:
+        if isinstance(argument, torch.Tensor):
+            return argument.device
+        if isinstance(argument, list | tuple) and argument:
+            return _device_of(argument)
+    return torch.device("cpu")
 
 
 def _reducing_by(op: Any) -> AllreduceOptions:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from testbed.protocol import PeerSample
-from testbed.sync.errors import FrameError
+from testbed.sync.errors import FrameError, SyncError
 from testbed.sync.transport import tcpinfo
 from testbed.sync.transport.frame import DIRECT, PROBE, Frame, FrameFormat
 from testbed.sync.transport.probe import send_probe
@@ -58,6 +58,7 @@ class Outbox:
         self._senders: dict[Hop, Sender] = {}
         self._tables: dict[int, RouteTable] = {}
         self._dropped_s = 0.0
+        self._leaving = False
 
     @property
     def head_bytes(self) -> int:
@@ -67,9 +68,12 @@ class Outbox:
     def connect(self, table: RouteTable) -> list[Sender]:
         """The senders to all that this member sends to by a table, new ones among them already connecting.
 
-        From now on frames may come that it is to forward by the table.
+        From now on frames may come that it is to forward by the table. SyncError once this member leaves: whom it is
+        told of only then may have left before.
         """
         with self._guard:
+            if self._leaving:
+                raise SyncError(f"{self._settings.member} is leaving")
             self._tables[table.number] = table
         return [self._sender(hop) for hop in sorted(table.hops())]
 
@@ -144,7 +148,10 @@ class Outbox:
         return tuple(sample for sample in found if sample is not None)
 
     def probe(self, peer: str, most: int, seconds: float) -> None:
-        """Send `peer` what means nothing for `seconds`, at most `most` bytes; returns at once."""
+        """Send `peer` what means nothing for `seconds`, at most `most` bytes; returns at once. Nothing is sent by a
+        member that leaves."""
+        if self._leaving:
+            return
         sender = self._sender((peer, PROBE))
         send_probe(sender.queue, most, seconds, sender.queueing)
 
@@ -162,31 +169,35 @@ class Outbox:
             sender.abort()
             sender.join(0)
 
-    def drain(self, timeout_s: float, await_channel: Callable[[int, float], None]) -> None:
-        """Wait until the peers have read all that was sent to them, then close the connections to them.
+    def drain(self, timeout_s: float, await_channel: Callable[[int, float], None]) -> tuple[str, ...]:
+        """Wait until the peers have read all that was sent to them, then close the connections to them. Those of whom
+        `timeout_s` did not suffice.
 
         `await_channel(n, seconds)` waits until nobody sends here on channel n any more: what comes there is to go on
         on channel n - 1. Peers learn that this member is gone from channel 0, which closes last.
         """
         deadline = time.monotonic() + timeout_s
+        late: set[str] = set()
         with self._guard:
+            self._leaving = True
             probing = [self._senders.pop(hop) for hop in list(self._senders) if hop[1] == PROBE]
         for sender in probing:
             sender.abort()
             sender.join(0)
-        for channel in sorted({channel for _, channel in self._hops()}, reverse=True):
+        for channel in sorted({channel for _, channel in self._hops() if channel != PROBE}, reverse=True):
             if channel:
                 await_channel(channel + 1, deadline - time.monotonic())
             with self._guard:
                 senders = [sender for (_, its), sender in self._senders.items() if its == channel]
             for sender in senders:
                 sender.finish()
-            for sender in senders:
-                sender.join(deadline - time.monotonic())
+            late.update(sender.peer for sender in senders if not sender.join(deadline - time.monotonic()))
+        return tuple(sorted(late))
 
     def close(self) -> None:
         """Close the connections to peers at once."""
         with self._guard:
+            self._leaving = True
             senders = list(self._senders.values())
         for sender in senders:
             sender.abort()

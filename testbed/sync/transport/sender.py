@@ -117,17 +117,26 @@ class Sender:
             return self.connected
 
     def finish(self) -> None:
-        """Begin to end: what is queued is still sent. `join` waits for it."""
-        self.queue.close()
+        """Begin to end: what is queued is still sent. `join` waits for it.
 
-    def join(self, timeout_s: float) -> None:
-        """Wait until the peer has read everything and closed, or `timeout_s` have passed; then end."""
+        Where there is no connection yet, and nothing to send, there won't be one: the peer may have left already, and
+        would be knocked at until the timeout.
+        """
+        self.queue.close()
+        if not self._connections and not len(self.queue):
+            self.abort()
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait until the peer has read everything and closed, which it had not where this is False: not within
+        `timeout_s`; then end."""
         deadline = time.monotonic() + timeout_s
         for thread in self._threads:
             thread.join(max(deadline - time.monotonic(), 0))
+        ended = not any(thread.is_alive() for thread in self._threads)
         self.abort()
         for thread in self._threads:
             thread.join(CLOSE_S)
+        return ended
 
     def abort(self) -> None:
         """End at once; what is queued is not sent."""
@@ -201,5 +210,6 @@ class Sender:
         with suppress(OSError):
             socket.socket.shutdown(connection, socket.SHUT_WR)
             if not self._aborted.is_set():
+                sockets.ask_after(connection)
                 connection.recv(1)
         sockets.close_now(connection)

@@ -227,6 +227,18 @@ def acknowledge_at_once(connection: socket.socket) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
 
 
+def ask_after(connection: socket.socket) -> None:
+    """Have the kernel ask each second whether the peer is there still, while nothing else is said.
+
+    The kernel of a peer that has closed says so a few times, and forgets the connection; where the path was away
+    meanwhile, only a question brings an answer.
+    """
+    with suppress(OSError):
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 1)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+
 def stamp(connection: socket.socket) -> None:
     """Have the kernel say when what is received arrived and how much more there is, where it can."""
     with suppress(OSError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,8 @@ from tests.waiting import until
 pytestmark = pytest.mark.unit
 
 LARGE = 50_000
+#: Of a group that is to wait for a rank in vain.
+SHORT_S = 4
 
 
 def groups_one_after_the_other(rank: int) -> None:
@@ -77,6 +80,54 @@ def test_a_rank_that_is_killed_is_named_at_the_others() -> None:
     with Ranks(3) as ranks:
         ranks.begin(trains_until_it_fails)
         assert all("rank2" in said for said in ranks.end(0, 1))
+
+
+def killed_while_another_is_waited_for(rank: int) -> list[str]:
+    """Over gloo rank 0 waits for rank 1, which lives and does not come: nothing ends between these two."""
+    dist.all_reduce(torch.ones(LARGE))
+    dist.barrier()
+    if rank == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if rank == 1:
+        return []
+    said = []
+    for wait in (lambda work: work.wait(), lambda work: work.get_future().wait()):
+        with pytest.raises(RuntimeError) as failure:
+            wait(dist.broadcast(torch.ones(3), 1, async_op=True))
+        said.append(str(failure.value))
+    return said
+
+
+def test_what_goes_over_gloo_ends_with_a_rank_that_it_does_not_wait_for() -> None:
+    with Ranks(3) as ranks:
+        ranks.begin(killed_while_another_is_waited_for)
+        (said,) = ranks.end(0)
+        assert len(said) == 2 and all("rank2" in words for words in said), said
+
+
+def leaves_one_that_is_stopped(rank: int) -> str:
+    group = dist.new_group(timeout=timedelta(seconds=SHORT_S), backend="wan")
+    dist.all_reduce(torch.ones(LARGE), group=group)
+    pids = [0, 0]
+    dist.all_gather_object(pids, os.getpid())
+    dist.barrier()
+    if rank == 1:
+        dist.barrier()
+        return ""
+    os.kill(pids[1], signal.SIGSTOP)
+    try:
+        with pytest.raises(dist.DistBackendError) as failure:
+            dist.destroy_process_group(group)
+    finally:
+        os.kill(pids[1], signal.SIGCONT)
+    dist.barrier()
+    return str(failure.value)
+
+
+def test_who_leaves_waits_for_nobody_longer_than_the_timeout_and_names_it() -> None:
+    with Ranks(2) as ranks:
+        said, _ = ranks.do(leaves_one_that_is_stopped)
+    assert f"rank1 had not read all that was sent there within {SHORT_S} s" in said
 
 
 def test_the_controller_of_a_rank_that_is_killed_leaves_nothing(tmp_path: Path) -> None:

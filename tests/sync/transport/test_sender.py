@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import socket
 import struct
@@ -30,6 +31,8 @@ HEADER_BYTES = 8
 WIRE = FrameFormat(HEADER_BYTES)
 MEMBERS = ("a", "b")
 CHUNK = 256 * 1024
+#: linux/tcp.h: what is closed then is forgotten, and nothing is said of it.
+TCP_REPAIR = 19
 
 
 @pytest.fixture
@@ -103,6 +106,47 @@ def test_ending_waits_until_the_peer_has_read_everything(listener: socket.socket
         sockets.receive(connection, memoryview(bytearray(WIRE.size + 50 * CHUNK)))
         assert not sockets.receive_or_end(connection, memoryview(bytearray(1)))
     assert ended.wait(10)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the kernel lets root alone close a connection without a word")
+def test_ending_does_not_wait_for_a_peer_whose_close_was_lost(listener: socket.socket) -> None:
+    sending = sender(listener, queue.Queue(), timeout_s=600.0)
+    connection = accept(listener)
+    put(sending)
+    sending.finish()
+    with connection:
+        sockets.receive(connection, memoryview(bytearray(WIRE.size + CHUNK)))
+        assert not sockets.receive_or_end(connection, memoryview(bytearray(1)))
+        connection.setsockopt(socket.IPPROTO_TCP, TCP_REPAIR, 1)
+    assert sending.join(60)
+
+
+def test_who_leaves_waits_for_no_connection_to_a_peer_that_has_left() -> None:
+    """Of which it had a plan's or a probe's word at last."""
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        address = closed.getsockname()
+    outbox = Outbox(settings_of("a", 600.0), HEADER_BYTES, {"b": address}, lambda *what: None)
+    table = RouteTable(0, "a", frozenset({"b"}), ())
+    outbox.connect(table)
+    outbox.probe("b", CHUNK, 1.0)
+    began = time.monotonic()
+    assert outbox.drain(600.0, lambda channel, seconds: None) == ()
+    assert time.monotonic() - began < 60
+    with pytest.raises(SyncError, match="a is leaving"):
+        outbox.connect(table)
+    outbox.probe("b", CHUNK, 1.0)
+    assert outbox.drain(600.0, lambda channel, seconds: None) == ()
+    assert time.monotonic() - began < 60
+    outbox.close()
+
+
+def test_a_peer_that_does_not_read_is_named(listener: socket.socket) -> None:
+    outbox = Outbox(settings_of("a"), HEADER_BYTES, {"b": listener.getsockname()}, lambda *what: None)
+    outbox.connect(RouteTable(0, "a", frozenset({"b"}), ()))
+    size = 50 * CHUNK
+    with accept(listener):
+        outbox.put(["b"], (1,), frame(0, size=size), memoryview(bytearray(size)), lambda peer: None)
+        assert outbox.drain(0.3, lambda channel, seconds: None) == ("b",)
 
 
 def test_an_auxiliary_route_carries_one_frame_until_that_was_taken(listener: socket.socket) -> None:
