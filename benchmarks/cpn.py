@@ -22,7 +22,7 @@ from math import inf
 from pathlib import Path
 from statistics import mean
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.support.campaign import Campaign, Enough, is_late, load, run_of, without_curves
 from benchmarks.support.cpn.cells import SEEDS, TASKS, Cell, Goal, cells
@@ -79,6 +79,9 @@ def figures_of(directory: Path, experiment: Experiment) -> dict[str, Any]:
     declared = {worker.name: experiment.spec.compute.step_seconds(worker) for worker in experiment.topology.workers}
     busy_s = sum(report["compute_s"] + report["paced_s"] for report in reports)
     traffic = list(read_records(directory / "traffic.jsonl"))
+    plans = [plan_in_force(path) for path in sorted((directory / "plans").glob("*.json"))]
+    periods = {plan["epoch"]: plan["period"] for plan in plans}
+    under = rounds_to_swap(reports, list(read_records(directory / "events.jsonl")), periods)
     return {
         "seconds": ended - began,
         "rounds": reports[-1]["round"],
@@ -87,24 +90,37 @@ def figures_of(directory: Path, experiment: Experiment) -> dict[str, Any]:
         "wan_bytes": wan_bytes(traffic, began),
         "idle": 1 - busy_s / (len(declared) * (ended - began)),
         "cpu": mean(sample["cpu"] for sample in traffic),
-        "plans": [plan_in_force(path) for path in sorted((directory / "plans").glob("*.json"))],
+        "plans": plans,
         "epochs": sorted({report["epoch"] for report in reports}),
-        "rounds_to_swap": rounds_to_swap(reports, list(read_records(directory / "events.jsonl"))),
+        "rounds_to_swap": under.number if under else None,
+        "rounds_inside": under.inside if under else None,
         "late": mean(is_late(report, declared[report["member"]]) for report in reports),
         "curve": curve,
     }
 
 
-def rounds_to_swap(reports: Sequence[Mapping[str, Any]], events: Sequence[Mapping[str, Any]]) -> int | None:
-    """How many rounds ended under the old plan, after what happened first, until another was in force; None where
-    nothing happened, or none came into force."""
+class UnderOldPlan(NamedTuple):
+    """Rounds that ended under the plan that was in force as something happened; of those, the ones inside groups."""
+
+    number: int
+    inside: int
+
+
+def rounds_to_swap(
+    reports: Sequence[Mapping[str, Any]], events: Sequence[Mapping[str, Any]], periods: Mapping[int, int]
+) -> UnderOldPlan | None:
+    """The rounds that ended under the old plan, after what happened first, until another was in force; None where
+    nothing happened, or none came into force. `periods` are the plans', by epoch."""
     if not events:
         return None
     at_s = min(event["at_s"] for event in events)
     over = [report for report in reports if report["finished_s"] <= at_s]
     epoch, number = (max((report[name] for report in over), default=0) for name in ("epoch", "round"))
     after = [report["round"] for report in reports if report["epoch"] > epoch]
-    return min(after) - number - 1 if after else None
+    if not after:
+        return None
+    under = range(number + 1, min(after))
+    return UnderOldPlan(len(under), sum(its % periods.get(epoch, 1) != 0 for its in under))
 
 
 def plan_in_force(path: Path) -> dict[str, Any]:

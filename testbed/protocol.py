@@ -34,6 +34,10 @@ the round is anyway: nobody pauses for a swap, and a controller that dies in the
 undecided. Confirm only makes it sooner: a root that knows all to hold the plan says so with the means that it has
 still to make, whatever their contributors said when they sent theirs, which may be seconds ago on a slow path.
 
+Rounds inside groups agree on nothing. There the root of the confirmed plan's first tree, which Confirm reaches as it
+does all, has the members promise how far they are, and tells them the round from which on it holds (see
+sync/allreduce/swap_agreement.py): nobody waits for the next round among all, and again not for the controller.
+
 One plan at a time is asked for. Prepare takes back what an earlier Prepare asked for and is not in force yet, so a
 plan that a member could not hold, and the controller dropped, is no successor any more where it is held.
 

@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 
 from testbed.plan import Plan, PlanError
 from testbed.protocol import Abort, Confirm, ControlMessage, Held, Prepare, Probe, Reconfigure, Stop
@@ -31,13 +32,13 @@ class ControlLoop:
         self._line = line
         self._engine = engine
         self._keys = keys
-        self._holding: list[threading.Thread] = []
+        self._beside: list[threading.Thread] = []
         self._thread = threading.Thread(target=self._run, name="control", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
         """End, once the line is closed."""
-        for thread in (self._thread, *self._holding):
+        for thread in (self._thread, *self._beside):
             thread.join(CLOSE_S)
 
     def _run(self) -> None:
@@ -66,7 +67,7 @@ class ControlLoop:
             case Prepare():
                 self._prepare(message)
             case Confirm():
-                engine.current.plans.confirm(message.epoch)
+                self._confirm(message.epoch)
             case Probe() if message.peer in engine.current.members and message.peer != self._member:
                 engine.current.outbox.probe(message.peer, message.bytes, message.seconds)
             case Abort() if isinstance(engine, ElasticGroup):
@@ -89,10 +90,18 @@ class ControlLoop:
                 raise SyncError(f"a plan without an epoch: {error}") from error
             self._refuse(epoch, error)
             return
-        name = f"hold {plan.epoch}"
-        thread = threading.Thread(target=self._hold, args=(plan.epoch, hold), name=name, daemon=True)
+        self._go_on(f"hold {plan.epoch}", partial(self._hold, plan.epoch, hold))
+
+    def _confirm(self, epoch: int) -> None:
+        """Let rounds go by a plan that all hold."""
+        if (commit := self._engine.current.swaps.confirm(epoch)) is not None:
+            self._go_on(f"commit {epoch}", commit)
+
+    def _go_on(self, name: str, work: Callable[[], None]) -> None:
+        """Do what waits for other members, beside the line."""
+        thread = threading.Thread(target=work, name=name, daemon=True)
         start(thread)
-        self._holding = [holding for holding in self._holding if holding.is_alive()] + [thread]
+        self._beside = [other for other in self._beside if other.is_alive()] + [thread]
 
     def _hold(self, epoch: int, hold: Callable[[], None]) -> None:
         try:

@@ -69,9 +69,10 @@ def test_what_a_run_s_records_say(tmp_path: Path) -> None:
 def test_rounds_until_another_plan_is_in_force() -> None:
     reports = [{**report("a", number, 100.0 + number), "epoch": int(number > 5)} for number in range(1, 9)]
     event = {"at_s": 102.5, "kind": "change", "target": "r4->r1"}
-    assert rounds_to_swap(reports, [event]) == 3
-    assert rounds_to_swap(reports, []) is None
-    assert rounds_to_swap(reports[:5], [event]) is None
+    assert rounds_to_swap(reports, [event], {0: 1}) == (3, 0)
+    assert rounds_to_swap(reports, [event], {0: 4}) == (3, 2)
+    assert rounds_to_swap(reports, [], {}) is None
+    assert rounds_to_swap(reports[:5], [event], {}) is None
 
 
 def test_what_does_not_reach_the_target_counts_as_reaching_it_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,12 +99,12 @@ def test_what_does_not_reach_the_target_counts_as_reaching_it_at_the_limit(monke
 
 def test_events_are_held_against_the_plan_that_follows_them() -> None:
     beyond = TASKS["text"].beyond
-    run = {"wan_bytes": 5e6, "rounds_to_swap": 2}
+    run = {"wan_bytes": 5e6, "rounds_to_swap": 4, "rounds_inside": 3}
     found = {Cell("text", "fall", 1).key: {**run, "curve": [(20.0, beyond.loss, 9.0)]}}
     found[Cell("text", "fall, held", 1).key] = {**run, "curve": [(50.0, beyond.loss, 9.0)], "rounds_to_swap": None}
     shown, figures = events_table(found, "text")
     assert figures["fall, held"]["slower"]["ratio"] == pytest.approx(2.5)
-    assert [row[4] for row in shown.rows] == ["2", "-"]
+    assert [row[4] for row in shown.rows] == ["4 (3)", "-"]
 
 
 def test_a_run_in_which_nothing_was_evaluated_has_no_loss() -> None:

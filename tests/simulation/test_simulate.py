@@ -54,6 +54,17 @@ def test_a_plan_follows_the_network_two_rounds_after_and_no_round_is_lost(follow
     assert {report.round for report in followed.reports if report.epoch == 0} == set(range(1, swaps[0]["active_round"]))
 
 
+def test_a_plan_takes_force_between_rounds_among_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    sync = {"strategy": "hierarchical", "every": 1, "period": 8, "policy": "mst"}
+    train = {"model": "synthetic", "parameters": 150_000, "rounds": 16}
+    events = [{"round": 9, "down": ["a", "b"]}]
+    record = simulated(write(tmp_path, train=train, controller={"period": "1s"}, events=events, sync=sync))
+    (swap,) = [swap for swap in record.summary["swaps"] if swap["kind"] == "plan"]
+    assert 9 < swap["active_round"] < 16
+    assert {report.round for report in record.reports if report.epoch == 0} == set(range(1, swap["active_round"]))
+
+
 def test_events_stand_with_their_times_and_links_as_they_were(followed: RunRecord) -> None:
     told = [(event["kind"], event["target"]) for event in followed.summary["events"]]
     assert told == [("change", "a->b"), ("down", "b-c")]

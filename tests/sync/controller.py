@@ -27,6 +27,7 @@ from testbed.protocol import (
     decode,
     encode,
 )
+from testbed.sync.transport import sockets
 
 
 def job(rounds: int = 1, **changes: object) -> Job:
@@ -45,6 +46,7 @@ class Controller:
         self.misled: dict[str, dict[str, tuple[str, int]]] = {}  # member → addresses it is told instead
         self.messages: list[ControlMessage] = []
         self.in_force: set[int] = set()  # epochs that rounds went by
+        self.confirms_to: Iterable[str] | None = None  # whom it tells that all hold a plan, before it dies; None: all
         self.changed = threading.Condition()  # a reentrant lock, so conditions may ask what was said
         self._path = directory / "control.sock"
         self._connections: dict[str, socket.socket] = {}
@@ -90,15 +92,19 @@ class Controller:
         with self.changed:
             assert self.changed.wait_for(holds, timeout_s), "it did not come to hold in time"
 
+    def die(self) -> None:
+        """As a process does that is killed: nobody listens any more, and every member's line ends."""
+        sockets.close_now(self._listener)
+        for connection in self._connections.values():
+            sockets.close_now(connection)
+
     def __enter__(self) -> Controller:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._listener.close()
-        for connection in self._connections.values():
-            connection.close()
+        self.die()
 
     def _accept(self) -> None:
         while True:
@@ -128,8 +134,10 @@ class Controller:
             if isinstance(message, Held) and not message.refusal:
                 self._holders.setdefault(message.epoch, set()).add(message.member)
                 if self._holders[message.epoch] == set(self.plan.members):
-                    for each in self._connections.values():
-                        each.sendall(encode(Confirm(message.epoch)))
+                    for each in self._connections if self.confirms_to is None else self.confirms_to:
+                        self._connections[each].sendall(encode(Confirm(message.epoch)))
+                    if self.confirms_to is not None:
+                        self.die()
             self.changed.notify_all()
 
     def _welcome(self) -> None:

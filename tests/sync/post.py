@@ -6,10 +6,13 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
+from queue import SimpleQueue
 from typing import NamedTuple
 
 from testbed.sync.allreduce.group import AllReduceGroup
+from testbed.sync.allreduce.swap_commit import SwapMessage, SwapPeer
 from testbed.sync.errors import SyncError
 from testbed.sync.transport.frame import Frame, FrameFormat, Greeting
 from testbed.sync.transport.listener import Received, hand_on
@@ -23,6 +26,8 @@ from testbed.sync.transport.settings import TransportSettings
 CARRIERS = 2
 #: Most letters arrive at once; one of so many takes its time.
 SLOW_ONE_OF, SLOW_S = 40, 0.003
+#: A plan's root can't reach one of so many members, and does not hear from one.
+UNREACHED_ONE_OF = 40
 
 
 class Letter(NamedTuple):
@@ -90,6 +95,36 @@ class Carrier:
         hand_on(self._target.receiver(hello), hello, Received(self._source, head, payload, len(payload), 0.0))
 
 
+class Conversation:
+    """One end of a talk between a plan's root and another member: what either says takes its time.
+
+    With `deaf`, the first word of the other end is not heard in time.
+    """
+
+    def __init__(
+        self, said: SimpleQueue[SwapMessage | None], heard: SimpleQueue[SwapMessage | None], slow_s: float, deaf: bool
+    ) -> None:
+        self._said = said
+        self._heard = heard
+        self._slow_s = slow_s
+        self._deaf = deaf
+
+    def send(self, message: SwapMessage) -> None:
+        self._said.put(message)
+
+    def receive(self) -> SwapMessage:
+        time.sleep(self._slow_s)
+        if self._deaf:
+            self._deaf = False
+            raise TimeoutError("nothing came")
+        if (message := self._heard.get()) is None:
+            raise ConnectionError("closed")
+        return message
+
+    def close(self) -> None:
+        self._said.put(None)
+
+
 class Post:
     """All carriers among members. `outbox` is what a group's `make_outbox` takes."""
 
@@ -98,6 +133,7 @@ class Post:
         self._guard = threading.Lock()
         self._members: dict[str, AllReduceGroup] = {}
         self._carriers: dict[tuple[str, str], list[Carrier]] = {}
+        self._talks: list[threading.Thread] = []
 
     def admit(self, group: AllReduceGroup) -> None:
         """From now on it gets its letters."""
@@ -121,6 +157,26 @@ class Post:
             carrier = self._draw.choice(carriers)
         carrier.put(letter)
 
+    def connect(self, member: str, given_up: threading.Event) -> SwapPeer:
+        """What a group's `swaps` connect with: now and then a member can't be reached, or is not heard."""
+        with self._guard:
+            fails, deaf = (not self._draw.randrange(UNREACHED_ONE_OF) for _ in range(2))
+            slow_s = [self._draw.choice([0, self._draw.uniform(0, SLOW_S)]) for _ in range(2)]
+        if fails or given_up.is_set():
+            raise ConnectionRefusedError(f"{member} can't be reached")
+        there, back = SimpleQueue[SwapMessage | None](), SimpleQueue[SwapMessage | None]()
+        serving = Conversation(back, there, slow_s[0], False)
+        thread = threading.Thread(target=self._serve, args=(self._members[member], serving), daemon=True)
+        thread.start()
+        with self._guard:
+            self._talks = [talk for talk in self._talks if talk.is_alive()] + [thread]
+        return Conversation(there, back, slow_s[1], deaf)
+
+    @staticmethod
+    def _serve(group: AllReduceGroup, root: Conversation) -> None:
+        with suppress(OSError):  # a root that gives up before it asks for something
+            group.swaps.serve(root)
+
     def draw_crowded(self) -> bool:
         with self._guard:
             return not self._draw.randrange(2)
@@ -132,6 +188,8 @@ class Post:
             carrier.close()
         for carrier in carriers:
             carrier.join()
+        for talk in self._talks:
+            talk.join(CLOSE_S)
 
 
 class _Letterbox(Outbox):

@@ -6,14 +6,13 @@ import random
 import threading
 import time
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import torch
 
 from testbed import sync
-from testbed.plan import Group, Plan, Route
+from testbed.plan import Plan, Route
 from testbed.protocol import Held, PeerSample
 from tests.sync.controller import Controller, job
 from tests.sync.plans import chain, names, random_groups, random_plan, random_routes, star
@@ -57,32 +56,6 @@ def test_groups_reduce_among_themselves_but_for_every_period(tmp_path: Path, see
             assert whole == plan.among_all(k + 1)
             assert (tensor - expected).abs().max() <= 1e-6
             assert torch.equal(tensor, results[party[0]][k][0])  # type: ignore[index]
-
-
-def test_plans_are_swapped_in_rounds_among_all_alone(tmp_path: Path) -> None:
-    members = names(4)
-    halves = tuple(Group(part, (star(part, part[0]),)) for part in (members[:2], members[2:]))
-    grouped = Plan(0, members, (star(members, "m0"),), groups=halves, period=3)
-    rounds = 24
-
-    def work(session: sync.Session) -> list[int]:
-        return [session.allreduce(torch.ones(100)).epoch for _ in range(rounds)]
-
-    def swap(controller: Controller) -> None:
-        controller.await_condition(lambda: len(controller.roster) == len(members))
-        controller.prepare(replace(grouped, epoch=1, period=2))
-        controller.prepare(Plan(2, members, (chain(members),)))
-
-    with Controller(tmp_path, grouped, job()) as controller:
-        thread = threading.Thread(target=swap, args=(controller,))
-        thread.start()
-        results = run_with(controller, work)
-        thread.join()
-    epochs = results["m0"]
-    assert all(results[member] == epochs for member in members)
-    period = {0: 3, 1: 2, 2: 1}
-    for number, (before, after) in enumerate(pairwise(epochs), start=1):  # type: ignore[arg-type]
-        assert before == after or number % period[before] == 0
 
 
 def test_a_plan_that_all_hold_by_the_end_of_a_round_is_gone_by_in_the_next(tmp_path: Path) -> None:

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from tests.sync import swaps
+from tests.sync.plans import plan_over_graph
 
 pytestmark = pytest.mark.unit
 
 
 @pytest.mark.parametrize("transport", swaps.TRANSPORTS)
 def test_swaps_among_random_graphs_lose_and_double_nothing(transport: str) -> None:
-    assert swaps.campaign(transport, 40, seed=1000) >= 40
+    assert swaps.campaign(transport, "whole", 40, seed=1000).rounds >= 40
+
+
+@pytest.mark.parametrize("transport", swaps.TRANSPORTS)
+def test_swaps_between_rounds_among_all_lose_and_double_nothing(transport: str) -> None:
+    found = swaps.campaign(transport, "grouped", 40, seed=2000)
+    assert found.rounds >= 40 and found.early >= 10
 
 
 def test_a_ledger_notices_what_is_lost_doubled_or_late() -> None:
-    members = ("m0", "m1")
+    first = plan_over_graph(random.Random(1), ("m0", "m1"), 0)
     for number, wrong in ((1, "m0"), (2, "m1")):
-        ledger = swaps.Ledger(members, False)
+        ledger = swaps.Ledger(first, False)
         both = ledger.contribution("m0", 1) + ledger.contribution("m1", 1)
-        ledger.note(number, 0, (both + (ledger.contribution(wrong, 1) if number == 1 else 0)) / 2, 0, 0)
+        ledger.note("m0", number, 0, (both + (ledger.contribution(wrong, 1) if number == 1 else 0)) / 2, 0, 0)
         with pytest.raises(AssertionError):
             ledger.check(0)

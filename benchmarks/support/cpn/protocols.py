@@ -46,8 +46,10 @@ HYBRID: Mapping[str, Any] = {
     # An average: a momentum that builds up over ten exchanges is of no use to a run of as many.
     "outer": {"learning_rate": 1.0, "momentum": 0.0},
 }
-#: No plan is looked for after the first.
-HELD = {"period": "60min"}
+#: The conductor, whose rounds are all among all.
+AUTO: Mapping[str, Any] = {"strategy": "auto"}
+#: The first plan stays, whatever falls.
+HELD = {"hold": True}
 #: All links of one region fall to a tenth when training is on its way: of the one over which the first plan's trees
 #: exchange most.
 FALL = fall("r1", 5.0, 0.1)
@@ -95,9 +97,12 @@ BASELINES: Mapping[str, Protocol] = {
     "geography": Protocol({"strategy": "hierarchical", "every": EVERY, "policy": "hierarchical", "period": 4}),
 }
 
+#: What follows when links fall, each by what it is with the first plan held.
 EVENTS: Mapping[str, Protocol] = {
     "fall": Protocol(HYBRID, 2, events=FALL),
     "fall, held": Protocol(HYBRID, 2, HELD, FALL),
+    "fall, auto": Protocol(AUTO, 2, events=FALL),
+    "fall, auto, held": Protocol(AUTO, 2, HELD, FALL),
 }
 
 PROTOCOLS: Mapping[str, Protocol] = {OURS: Protocol(HYBRID, 2), **BASELINES, **ABLATIONS, **EVENTS}

@@ -3,7 +3,8 @@
     Prepare to all --all hold it--> Confirm --a round goes by it--> in force
         `---- one can't hold it, says nothing in time, or is gone --> dropped
 
-There is one at a time. What is in force is for the members to say: they agreed on it.
+There is one at a time. What is in force is for the members to say: they agreed on it, in a round among all, or where
+they are in groups between two of those, without another word from here.
 """
 
 from __future__ import annotations

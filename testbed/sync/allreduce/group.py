@@ -16,7 +16,8 @@ It is when a round begins only after the last one is over. Hence a round begins 
 had its shape, and take its frames at once: if an earlier round had it.
 
 Where members are in groups, one group may be further ahead of another, up to the next round among all, for which its
-connections to the other's members wait in the same way; there rounds do not overlap.
+connections to the other's members wait in the same way; there rounds do not overlap. A plan need not wait for that
+round to take force, see swap_agreement.py.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from torch.profiler import record_function
 
 from testbed.plan import Plan
 from testbed.protocol import MeanSlice
+from testbed.sync.allreduce.early_swaps import EarlySwaps
 from testbed.sync.allreduce.header import ChunkHeaderFormat
 from testbed.sync.allreduce.held_plans import HeldPlans
 from testbed.sync.allreduce.presence import Presence
@@ -43,6 +45,7 @@ from testbed.sync.allreduce.role import route_table
 from testbed.sync.allreduce.round import Round
 from testbed.sync.allreduce.round_progress import RoundProgress
 from testbed.sync.allreduce.rounds import Rounds, Shape
+from testbed.sync.allreduce.swap_commit import SwapConnection
 from testbed.sync.codecs import Residual
 from testbed.sync.errors import FrameError, SyncError
 from testbed.sync.transport import Greeting, Outbox, TransportSettings, sockets
@@ -88,6 +91,7 @@ class AllReduceGroup:
         self._progress = RoundProgress()
         self._presence = Presence(settings.streams)
         self._rounds = Rounds(self.plans, self.outbox, headers, after_round or 0, reproducible, self._progress.notify)
+        self.swaps = EarlySwaps(settings, roster, self.plans, self._rounds, self._progress)
         self._receiver = ChunkReceiver(
             headers, self.plans, self._rounds, self._presence, self._progress, self.outbox, on_lost
         )
@@ -199,6 +203,7 @@ class AllReduceGroup:
                 self.plans.agree(current.epoch, outcome.agreed)
             self._overlaps.known = self._overlaps.known or outcome.overlapped
             self._rounds.end(current)
+            self.swaps.follow()
             self._progress.changed.notify_all()
         return RoundResult(
             tensor=values,
@@ -218,14 +223,18 @@ class AllReduceGroup:
         rounds = self._rounds
         while True:
             self._progress.check()
-            if rounds.number == rounds.finished:
-                return self.plans.agreed
-            current = rounds.current
-            assert current is not None
-            if rounds.number == rounds.finished + 1 and rounds.had(shape) and (plan := rounds.beside()):
-                return plan.epoch
+            number = rounds.number + 1
+            if self.swaps.begins(number):
+                if rounds.number == rounds.finished:
+                    return self.plans.agreed
+                plan = rounds.beside(shape)
+                if plan is not None and self.swaps.epoch(number, plan.epoch) == plan.epoch:
+                    return plan.epoch
             if (left := deadline - time.monotonic()) <= 0:
-                raise _out_of_time(current)
+                if awaited := self.swaps.awaited():
+                    raise SyncError(f"round {number}: out of time, waiting for {awaited}")
+                assert rounds.current is not None
+                raise _out_of_time(rounds.current)
             self._progress.changed.wait(left)
 
     def _await_end(self, current: Round, deadline: float) -> None:
@@ -254,8 +263,8 @@ class AllReduceGroup:
         return self._receiver
 
     def serve(self, connection: socket.socket) -> None:
-        """Members of a static run have nothing to ask each other for: FrameError."""
-        raise FrameError("nothing can be fetched in a run whose members never change")
+        """Agree with a plan's root on when it takes force: members of a static run ask each other for nothing else."""
+        self.swaps.serve(SwapConnection(connection, self.settings.timeout_s))
 
     # -- ends ----------------------------------------------------------------------------------------------------
 
@@ -295,6 +304,7 @@ class AllReduceGroup:
         """Close the connections to peers at once, and let go of who waits."""
         self.fail(SyncError("the session is closed"))
         self._progress.started.set()
+        self.swaps.close()
         self.outbox.close()
 
     def _undelivered(self, peer: str, reason: str) -> None:

@@ -104,6 +104,20 @@ class HeldPlans:
             self.agreed = agreed
             self._oldest = used
 
+    def advance(self, epoch: int) -> None:
+        """The next round goes by `epoch`, if that is newer than what the rounds among all agreed on."""
+        with self._guard:
+            self.agreed = max(self.agreed, epoch)
+
+    def last_before(self, number: int) -> int:
+        """The last round that a peer can be in while this member has begun none after `number`: the next one among all
+        is its last, by the plan in force or one that took force meanwhile, of which this member may have yet to hear.
+        """
+        with self._guard:
+            period = self.in_force.period
+            newer = (plan.period - 1 for epoch, plan in self._plans.items() if epoch > self.agreed)
+            return (number // period + 1) * period + sum(newer)
+
     def forget(self) -> int:
         """Drop plans before that of the last round among all: no frame can go by them any more. The oldest epoch that
         is left."""

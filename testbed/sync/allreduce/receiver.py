@@ -64,10 +64,9 @@ class ChunkReceiver:
                     f"round {header.round}: {received.source} claims epoch {header.successor} for the next round; "
                     f"the controller has told of none after {self._plans.newest}"
                 )
-            plan = self._plans.get(header.epoch)
-            if plan is None:
+            if header.epoch not in self._plans:
                 raise FrameError(f"round {header.round}: epoch {header.epoch} is not held")
-            while self._rounds.waits(header, plan):
+            while self._rounds.waits(header):
                 self._progress.check()
                 self._progress.changed.wait()
             current = self._rounds.of(header)

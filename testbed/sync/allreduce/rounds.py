@@ -82,8 +82,11 @@ class Rounds:
         """Whether there was a round for a tensor of this shape: then all members have had it."""
         return shape in self._shapes
 
-    def beside(self) -> Plan | None:
-        """The plan of the round that may begin while the current one is on; None when none may."""
+    def beside(self, shape: Shape) -> Plan | None:
+        """The plan of the round that may begin, for a tensor of this shape, while the current one is on; None when none
+        may."""
+        if self.number != self.finished + 1 or not self.had(shape):
+            return None
         if self.current is None or not self.current.reduction.contribution.fixed:
             return None
         agreed = self.current.reduction.outcome.agreed
@@ -128,14 +131,14 @@ class Rounds:
             one.freeze()
         return self.number, self.current.freeze() if self.current is not None else []
 
-    def waits(self, header: ChunkHeader, plan: Plan) -> bool:
+    def waits(self, header: ChunkHeader) -> bool:
         """Whether a chunk of a round that is to come must wait until this member begins it; FrameError when the round
         is long over, or nobody can be in it yet.
 
         A peer's chunk may open the round after this one with a tensor of a shape that there was alone: so it makes
         nobody set aside more than what training needs anyway.
         """
-        latest = (self.number // plan.period + 1) * plan.period  # the next among all: nobody gets past that
+        latest = self._plans.last_before(self.number)
         if not max(min(self.number, self.finished + 1), 1) <= header.round <= latest:
             raise FrameError(f"round {header.round}: {self.number} is on, and {latest} the last to begin meanwhile")
         return header.round > self.number + (self.had(_shape(header)))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from testbed.plan import Plan, PlanError
+from testbed.plan import Group, Plan, PlanError
 from testbed.sync.allreduce.held_plans import HeldPlans
 from tests.sync.plans import chain, names, star
 
@@ -35,6 +37,19 @@ def test_a_generation_that_is_agreed_on_leaves_the_plan_before_it_in_sight() -> 
     plans.promise(7)
     plans.agree(0, 7)
     assert plans.agreed == 7 and plans.in_force.epoch == 0 and plans.newest == 7
+
+
+def test_a_peer_comes_no_further_than_to_the_next_round_among_all() -> None:
+    """By the plan in force, or by one that may have taken force since."""
+    halves = tuple(Group(part, (chain(part),)) for part in (MEMBERS[:1], MEMBERS[1:]))
+    plans = HeldPlans("m1", plan(0))
+    assert plans.last_before(4) == 5
+    plans.keep(replace(plan(1), groups=halves, period=4))
+    assert plans.last_before(4) == 8
+    plans.advance(1)
+    assert [plans.last_before(number) for number in (3, 4, 7)] == [4, 8, 8]
+    plans.advance(0)
+    assert plans.agreed == 1 and plans.in_force.epoch == 1
 
 
 def test_only_what_is_newer_and_for_the_same_members_is_kept() -> None:

@@ -1,0 +1,177 @@
+"""Members that go over to plans between rounds among all, in any order of rounds and words that there can be."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from testbed.plan import Plan
+from testbed.sync.allreduce.held_plans import HeldPlans
+from testbed.sync.allreduce.swap_agreement import SwapAgreement
+from testbed.sync.errors import FrameError, SyncError
+from tests.sync.plans import names, plan_over_graph, random_groups
+
+pytestmark = pytest.mark.unit
+
+ROUNDS = 25
+SWAPS = 6
+#: Of the plans, how many a root gives up after some have promised; of the rounds among all, how many agree on another.
+ABORTED, AGREED = 0.2, 0.5
+
+
+@dataclass
+class Trainee:
+    """A member by what the rule needs of it."""
+
+    plans: HeldPlans
+    agreement: SwapAgreement = field(default_factory=SwapAgreement)
+    begun: int = 0
+    over: int = 0
+
+
+class World:
+    """Members, what is under way between them, and which plan each of them went by in each round."""
+
+    def __init__(self, draw: random.Random) -> None:
+        self.draw = draw
+        self.members = names(draw.randint(2, 6))
+        self.plans = {epoch: self._plan(epoch) for epoch in range(SWAPS + 1)}
+        self.at = {member: Trainee(HeldPlans(member, self.plans[0])) for member in self.members}
+        self.went: dict[int, dict[str, int]] = {}
+        self.words: list[Callable[[], None]] = []
+        self._agreed: dict[int, int] = {}
+        self._prepared = 0
+
+    def _plan(self, epoch: int) -> Plan:
+        plan = plan_over_graph(self.draw, self.members, epoch)
+        if self.draw.randrange(4):
+            return replace(random_groups(self.draw, plan), period=self.draw.randint(2, 7))
+        return plan
+
+    def run(self) -> None:
+        """All rounds, whatever comes first. AssertionError when nothing can come any more before they are over."""
+        while any(trainee.over < ROUNDS for trainee in self.at.values()):
+            possible = list(self._possible())
+            assert possible, f"nobody gets on: {self.at}"
+            self.draw.choice(possible)()
+
+    def _possible(self) -> Iterator[Callable[[], None]]:
+        yield from (partial(self._deliver, word) for word in self.words)
+        if self._prepared < SWAPS:
+            yield self._prepare
+        for member, trainee in self.at.items():
+            if trainee.begun > trainee.over:
+                if self._complete(member, trainee.begun):
+                    yield partial(self._end, member)
+            elif trainee.begun < ROUNDS and trainee.agreement.may_begin(trainee.begun + 1):
+                yield partial(self._begin, member)
+
+    def _deliver(self, word: Callable[[], None]) -> None:
+        self.words.remove(word)
+        word()
+
+    def _begin(self, member: str) -> None:
+        trainee = self.at[member]
+        trainee.begun += 1
+        self._follow(trainee, trainee.begun)
+        self.went.setdefault(trainee.begun, {})[member] = trainee.plans.agreed
+        assert all(trainee.begun <= other.plans.last_before(other.begun) for other in self.at.values())
+
+    @staticmethod
+    def _follow(trainee: Trainee, number: int) -> None:
+        trainee.plans.advance(trainee.agreement.epoch(number, trainee.plans.agreed))
+        trainee.agreement.forget(trainee.plans.agreed)
+
+    def _complete(self, member: str, number: int) -> bool:
+        epoch = self.went[number][member]
+        return set(self.plans[epoch].group_of(member, number).members) <= self.went[number].keys()
+
+    def _end(self, member: str) -> None:
+        trainee = self.at[member]
+        trainee.over = number = trainee.begun
+        epoch = self.went[number][member]
+        if self.plans[epoch].among_all(number):
+            newer = self._prepared if self.draw.random() < AGREED else epoch
+            trainee.plans.agree(epoch, self._agreed.setdefault(number, max(epoch, newer)))
+        self._follow(trainee, number + 1)
+
+    def _prepare(self) -> None:
+        """The root of another plan begins, and never waits for the one before it."""
+        self._prepared += 1
+        epoch, promises = self._prepared, dict[str, int]()
+        for trainee in self.at.values():
+            trainee.plans.keep(self.plans[epoch])
+        aborts = self.draw.random() < ABORTED
+
+        def promise(member: str) -> None:
+            trainee = self.at[member]
+            promises[member] = trainee.agreement.promise(epoch, trainee.begun)
+            if len(promises) == len(self.members):
+                first = 1 + max(promises.values())
+                for one in self.members:
+                    its = self.at[one].agreement
+                    word = partial(its.abort, epoch) if aborts else partial(its.commit, epoch, first)
+                    self.words.append(word)
+
+        self.words += [partial(promise, member) for member in self.members]
+
+
+@given(st.integers(0, 2**32))
+@settings(max_examples=400, deadline=None)
+def test_all_members_go_by_one_plan_in_each_round_and_none_waits_for_ever(seed: int) -> None:
+    world = World(random.Random(seed))
+    world.run()
+    for number in range(1, ROUNDS + 1):
+        assert world.went[number].keys() == set(world.members)
+        assert len(set(world.went[number].values())) == 1, f"round {number} goes by {world.went[number]}"
+
+
+def test_a_plan_is_gone_by_from_the_round_after_the_newest_that_anybody_had_begun() -> None:
+    agreement = SwapAgreement()
+    assert agreement.promise(3, 5) == 5
+    assert agreement.may_begin(5) and not agreement.may_begin(6)
+    agreement.commit(3, 8)
+    assert agreement.may_begin(9)
+    assert [agreement.epoch(number, 2) for number in (6, 7, 8)] == [2, 2, 3]
+
+
+def test_a_newer_plan_that_a_round_among_all_agrees_on_makes_a_commit_void() -> None:
+    agreement = SwapAgreement()
+    agreement.promise(3, 5)
+    agreement.commit(3, 8)
+    assert agreement.epoch(7, 4) == 4 and agreement.epoch(8, 4) == 4
+
+
+def test_an_aborted_plan_binds_no_more() -> None:
+    agreement = SwapAgreement()
+    agreement.promise(3, 5)
+    agreement.abort(3)
+    assert agreement.may_begin(6) and agreement.epoch(6, 2) == 2
+
+
+def test_a_member_whose_promise_nobody_answers_any_more_ends_when_it_comes_to_it() -> None:
+    agreement = SwapAgreement()
+    agreement.promise(3, 5)
+    agreement.lose(3, "m0 is gone")
+    agreement.lose(4, "it promised nothing there")
+    assert agreement.may_begin(5)
+    with pytest.raises(SyncError, match=r"round 6.*epoch 3.*m0 is gone"):
+        agreement.may_begin(6)
+
+
+@pytest.mark.parametrize("first", [4, 5])
+def test_a_root_can_t_commit_what_was_not_promised(first: int) -> None:
+    agreement = SwapAgreement()
+    agreement.promise(3, 5)
+    with pytest.raises(FrameError, match="a second time"):
+        agreement.promise(3, 5)
+    with pytest.raises(FrameError, match=f"from round {first}"):
+        agreement.commit(3, first)
+    with pytest.raises(FrameError, match="promised None"):
+        agreement.commit(4, 9)

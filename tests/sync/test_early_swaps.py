@@ -1,0 +1,299 @@
+"""Plans that take force between rounds among all, over whole sessions: when, with what, and who may die meanwhile."""
+
+from __future__ import annotations
+
+import random
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from testbed import sync
+from testbed.plan import Group, Plan
+from testbed.protocol import Held
+from testbed.schemes import SCHEMES
+from testbed.schemes.training import RoundTraining
+from testbed.sync.allreduce.group import AllReduceGroup
+from testbed.sync.allreduce.swap_commit import SwapConnection, SwapMessage, SwapStep
+from testbed.sync.errors import FrameError, SyncError
+from testbed.sync.transport import TransportSettings
+from tests.sync.controller import Controller, job
+from tests.sync.plans import names, random_groups, random_plan, star
+from tests.sync.swaps import Over
+
+pytestmark = pytest.mark.unit
+
+MEMBERS = names(4)
+#: Rounds among all are out of reach.
+FAR = 1000
+PATIENCE_S = 20.0
+
+
+def halves(epoch: int, first: tuple[str, ...], period: int = FAR, root: str = "m0") -> Plan:
+    """Two groups, of which these members are the first."""
+    parts = (first, tuple(member for member in MEMBERS if member not in first))
+    groups = tuple(Group(part, (star(part, part[0]),)) for part in parts)
+    return Plan(epoch, MEMBERS, (star(MEMBERS, root),), groups=groups, period=period)
+
+
+def together(controller: Controller, work: Callable[[sync.Session], Any]) -> dict[str, Any]:
+    """What each member's work returned, whatever becomes of the controller meanwhile."""
+
+    def member(name: str) -> Any:
+        with sync.join(controller.address, name, "127.0.0.1", patience_s=PATIENCE_S) as session:
+            return work(session)
+
+    members = controller.plan.members
+    with ThreadPoolExecutor(len(members)) as pool:
+        return dict(zip(members, pool.map(member, members), strict=True))
+
+
+def awaited(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < deadline, "it did not come to hold in time"
+        time.sleep(0.005)
+
+
+def tried(controller: Controller, plan: Plan, before: Mapping[str, int], rounds: int) -> dict[str, list[int]]:
+    """The epochs that each member's rounds went by, where the plan is prepared when each has had its number of them,
+    and members go on once it is to be in force."""
+    ready = threading.Barrier(len(MEMBERS), action=lambda: controller.prepare(plan))
+    newest = max(before.values())
+
+    def work(session: sync.Session) -> list[int]:
+        epochs = [session.allreduce(torch.ones(100)).epoch for _ in range(before[session.name])]
+        ready.wait(PATIENCE_S)
+        epochs += [session.allreduce(torch.ones(100)).epoch for _ in range(newest - len(epochs))]
+        awaited(lambda: session.plan.epoch == plan.epoch)
+        return epochs + [session.allreduce(torch.ones(100)).epoch for _ in range(rounds - newest)]
+
+    return together(controller, work)
+
+
+@pytest.mark.parametrize("behind", [0, 1, 3])
+def test_a_plan_is_in_force_from_the_round_after_the_newest_begun(tmp_path: Path, behind: int) -> None:
+    """One group is behind the other, and comes to that round by the plan before, as the other did."""
+    old, new = halves(0, ("m0", "m1")), halves(1, ("m0", "m2"), root="m3")
+    before = {member: 4 - behind * (member in ("m2", "m3")) for member in MEMBERS}
+    with Controller(tmp_path, old, job()) as controller:
+        epochs = tried(controller, new, before, 7)
+    assert all(its == [0] * 4 + [1] * 3 for its in epochs.values())
+
+
+def test_training_goes_on_if_the_controller_dies_in_the_middle(tmp_path: Path) -> None:
+    """It has told the plan's root alone that all hold the plan: that is enough."""
+    old, new = halves(0, ("m0", "m1")), halves(1, ("m0", "m2"), root="m3")
+    with Controller(tmp_path, old, job()) as controller:
+        controller.confirms_to = ["m3"]
+        epochs = tried(controller, new, dict.fromkeys(MEMBERS, 3), 6)
+    assert all(its == [0] * 3 + [1] * 3 for its in epochs.values())
+
+
+def test_a_controller_that_dies_before_it_told_the_root_leaves_a_plan_to_the_next_round_among_all(
+    tmp_path: Path,
+) -> None:
+    old, new = halves(0, ("m0", "m1"), period=4), halves(1, ("m0", "m2"), period=4, root="m3")
+    ready = threading.Barrier(len(MEMBERS), action=lambda: controller.prepare(new))
+
+    def work(session: sync.Session) -> list[int]:
+        epochs = [session.allreduce(torch.ones(100)).epoch for _ in range(2)]
+        ready.wait(PATIENCE_S)
+        controller.await_messages(Held, len(MEMBERS))
+        return epochs + [session.allreduce(torch.ones(100)).epoch for _ in range(5)]
+
+    with Controller(tmp_path, old, job()) as controller:
+        controller.confirms_to = ["m0", "m1", "m2"]
+        epochs = together(controller, work)
+    assert all(its == [0] * 4 + [1] * 3 for its in epochs.values())
+
+
+def test_a_plan_that_is_overtaken_before_it_is_in_force_keeps_nobody_waiting(tmp_path: Path) -> None:
+    """Its root commits it all the same; the newer one follows."""
+    plans = [halves(epoch, ("m0", MEMBERS[1 + epoch % 3]), root=MEMBERS[epoch % 4]) for epoch in range(12)]
+
+    def prepare() -> None:
+        for plan in plans[1:]:
+            controller.prepare(plan)
+
+    ready = threading.Barrier(len(MEMBERS), action=prepare)
+
+    def work(session: sync.Session) -> list[int]:
+        epochs = [session.allreduce(torch.ones(100)).epoch for _ in range(2)]
+        ready.wait(PATIENCE_S)
+        while epochs[-1] < len(plans) - 1:
+            epochs.append(session.allreduce(torch.ones(100)).epoch)
+        return epochs
+
+    with Controller(tmp_path, plans[0], job()) as controller:
+        epochs = together(controller, work)
+    assert len({tuple(its) for its in epochs.values()}) == 1
+
+
+class Noted:
+    """A session's rounds, one at a time, with the epoch that the newest went by."""
+
+    def __init__(self, session: sync.Session) -> None:
+        self._session = session
+        self.epoch = 0
+
+    def allreduce(self, tensor: torch.Tensor, weight: float = 1.0, residual: Any = None) -> Any:
+        done = self._session.allreduce(tensor, weight, residual)
+        self.epoch = done.epoch
+        return done
+
+    def allreduce_later(self, tensor: torch.Tensor, weight: float = 1.0, residual: Any = None) -> Any:
+        return Over(self.allreduce(tensor, weight, residual))
+
+
+def linear(
+    session: sync.Session, name: str, options: Mapping[str, Any], taken: Mapping[str, int], last: int
+) -> tuple[torch.Tensor, int]:
+    """Steps of a scheme down a slope that is this member's own, until a round went by the last plan; the parameters
+    once all agree, and after how many rounds with steps."""
+    weights = torch.nn.Parameter(torch.zeros(300))
+    optimizer = torch.optim.SGD([weights], lr=1 / 64)
+    own = float(1 + MEMBERS.index(session.name))
+    rounds, scheme = Noted(session), SCHEMES[name]
+    steps = {"every": taken[session.name], "steps": tuple(taken.values())} if name == "hybrid" else {}
+    strategy = scheme.algorithm.build(scheme.read(options), RoundTraining(rounds, [weights], 1.0, steps))
+    while rounds.epoch < last:
+        for _ in range(taken[session.name]):
+            weights.grad = torch.full_like(weights, own)
+            strategy.before_step()
+            optimizer.step()
+            strategy.after_step()
+    counted = session.rounds
+    strategy.settle()
+    return weights.detach().clone(), counted
+
+
+SCHEMES_IN_GROUPS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, int]]] = {
+    "hierarchical": ({"every": 2, "period": 4}, dict.fromkeys(MEMBERS, 2)),
+    "hybrid": (
+        {"every": 4, "outer": {"learning_rate": 1.0, "momentum": 0.0}},
+        {"m0": 4, "m1": 2, "m2": 2, "m3": 1},
+    ),
+}
+
+
+@pytest.mark.parametrize("dies", [False, True], ids=["", "and the controller dies"])
+@pytest.mark.parametrize("name", SCHEMES_IN_GROUPS)
+def test_each_step_of_a_scheme_counts_once_however_plans_are_swapped(tmp_path: Path, name: str, dies: bool) -> None:
+    """All slopes are constant, so the parameters tell from how many steps of whom they are made."""
+    draw, swaps = random.Random(name), 10
+    options, taken = SCHEMES_IN_GROUPS[name]
+
+    def plan(epoch: int) -> Plan:
+        return replace(random_groups(draw, random_plan(draw, MEMBERS, epoch, 1024)), period=draw.randint(2, 9))
+
+    def swap() -> None:
+        controller.await_condition(lambda: len(controller.roster) == len(MEMBERS))
+        for epoch in range(1, swaps + 1):
+            following = plan(epoch)
+            if dies and epoch == swaps:
+                controller.confirms_to = [following.trees[0].root]
+            controller.prepare(following)
+            controller.await_condition(lambda: epoch == swaps or epoch in controller.in_force)  # noqa: B023
+
+    def work(session: sync.Session) -> tuple[torch.Tensor, int]:
+        return linear(session, name, options, taken, swaps)
+
+    with Controller(tmp_path, plan(0), job()) as controller:
+        thread = threading.Thread(target=swap)
+        thread.start()
+        found = together(controller, work)
+        thread.join()
+    rounds = {its for _, its in found.values()}
+    first = found["m0"][0]
+    assert len(rounds) == 1 and all(torch.equal(first, its) for its, _ in found.values())
+    slope = sum(range(1, len(MEMBERS) + 1)) / len(MEMBERS)
+    steps = rounds.pop() * sum(taken.values()) / len(MEMBERS)
+    assert first.mean().item() == pytest.approx(-steps * slope / 64, rel=1e-5)
+
+
+class Root:
+    """What a plan's root says to a group, which says the rest; then it is gone."""
+
+    def __init__(self, *said: SwapMessage) -> None:
+        self.heard: list[SwapMessage] = []
+        self._said = list(said)
+
+    def send(self, message: SwapMessage) -> None:
+        self.heard.append(message)
+
+    def receive(self) -> SwapMessage:
+        if not self._said:
+            raise ConnectionError("closed by m3")
+        return self._said.pop(0)
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def alone() -> Iterator[AllReduceGroup]:
+    """A member's group that nobody answers, whose rounds inside its own group of one are over at once."""
+    plan = halves(0, ("m0",))
+    roster = dict.fromkeys(MEMBERS, ("127.0.0.1", 9))
+    group = AllReduceGroup(plan, TransportSettings("m0", {}, 0.5), roster)
+    group.plans.keep(halves(1, ("m0", "m1"), root="m3"))
+    group.begin(torch.ones(10), 1.0)()
+    yield group
+    group.close()
+
+
+def test_a_root_that_is_lost_before_its_last_word_ends_who_has_promised(alone: AllReduceGroup) -> None:
+    root = Root(SwapMessage(SwapStep.PREPARE, 1))
+    with pytest.raises(ConnectionError):
+        alone.swaps.serve(root)
+    assert root.heard == [SwapMessage(SwapStep.PROMISE, 1, 1)]
+    with pytest.raises(SyncError, match=r"round 2: whether it goes by epoch 1 was not said: closed by m3"):
+        alone.begin(torch.ones(10), 1.0)
+
+
+def test_a_root_that_says_nothing_more_is_waited_for_no_longer_than_for_a_round(alone: AllReduceGroup) -> None:
+    assert alone.swaps.promise(1) == 1
+    with pytest.raises(SyncError, match=r"round 2: out of time, waiting for a word on the plan of epoch 1"):
+        alone.begin(torch.ones(10), 1.0)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        [SwapMessage(SwapStep.COMMIT, 1, 2)],
+        [SwapMessage(SwapStep.PREPARE, 7)],
+        [SwapMessage(SwapStep.PREPARE, 1), SwapMessage(SwapStep.COMMIT, 2, 2)],
+        [SwapMessage(SwapStep.PREPARE, 1), SwapMessage(SwapStep.COMMIT, 1, 1)],
+        [SwapMessage(SwapStep.PREPARE, 1), SwapMessage(SwapStep.PREPARE, 1)],
+    ],
+    ids=["unasked", "a plan that nobody told of", "another plan", "a round that was begun", "again"],
+)
+def test_what_no_root_would_say_is_refused(alone: AllReduceGroup, said: list[SwapMessage]) -> None:
+    with pytest.raises(FrameError):
+        alone.swaps.serve(Root(*said))
+    assert alone.plan.epoch == 0
+
+
+def test_a_root_that_can_t_reach_a_member_leaves_the_plan_to_the_next_round_among_all(alone: AllReduceGroup) -> None:
+    alone.plans.keep(halves(2, ("m0", "m1")))
+    commit = alone.swaps.confirm(2)
+    assert commit is not None
+    commit()
+    alone.begin(torch.ones(10), 1.0)()
+    assert alone.plan.epoch == 0 and alone.plans.confirmed == 2
+
+
+def test_garbage_on_a_connection_between_members_is_refused() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(bytes(9))
+        with pytest.raises(FrameError, match="no step of a swap: 0"):
+            SwapConnection(ours, 1.0).receive()
