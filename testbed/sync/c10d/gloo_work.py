@@ -38,11 +38,13 @@ class GlooWork(dist.Work):
         seconds = timeout.total_seconds()
         deadline = time.monotonic() + seconds if seconds > 0 else float("inf")
         while True:
-            look_s = min(max(deadline - time.monotonic(), 1e-3), LOOK_S)
+            now = time.monotonic()
+            look_s = min(max(deadline - now, 1e-3), LOOK_S)
             try:
                 self._work.wait(timedelta(seconds=look_s))
             except RuntimeError as error:
-                if self._work.is_completed():
+                # Not by `is_completed`: a reduce-scatter's work never says so, and raises its error each time.
+                if time.monotonic() < now + look_s:
                     raise self._failure.named(error) from None
                 if self._failure.error is not None:
                     raise dist.DistBackendError(str(self._failure.error)) from None
