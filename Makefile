@@ -19,8 +19,8 @@ emulate: setup ## train a model over an emulated wide-area network
 	@$(GIVE_BACK); .venv/bin/testbed run experiments/quickstart.yaml
 
 # Tests marked `guest` need netem and Open vSwitch in the kernel; where this one lacks either they run in a guest's. That
-# takes one processor for some minutes; types and the tests that need no root have what it leaves, part by part, and then
-# both. Then come those that need root, in four lanes that take about as long each: runs that train to their end; those
+# takes one processor for some minutes; types and the tests that need no root have what it leaves, three parts at a time,
+# and then both. Then come those that need root, in four lanes that take about as long each: runs that train to their end; those
 # that break; commands and what stands without a run; and all else. They wait for much, and have the processors first; a
 # fifth lane, which only computes, has what they leave. At last come those that would disturb any other, or that another
 # would disturb.
@@ -39,7 +39,7 @@ test: setup ## style, types and every test
 	if $(NETEM_AND_OVS); then \
 	    .venv/bin/mypy && .venv/bin/python -m pytest; \
 	else \
-	    $(MAKE) --no-print-directory --jobs=3 test-in-guest types $(PARTS:%=test-units-%) test-units && \
+	    $(MAKE) --no-print-directory --jobs=4 test-in-guest types $(PARTS:%=test-units-%) test-units && \
 	    $(MAKE) --no-print-directory --jobs=5 test-runs test-endings test-commands test-networks test-computing && \
 	    .venv/bin/python -m pytest -m '$(ROOTS) and alone' $$(.venv/bin/python -m tests.marked alone); \
 	fi
