@@ -19,11 +19,10 @@ emulate: setup ## train a model over an emulated wide-area network
 	@$(GIVE_BACK); .venv/bin/testbed run experiments/quickstart.yaml
 
 # Tests marked `guest` need netem and Open vSwitch in the kernel; where this one lacks either they run in a guest's. That
-# takes one processor for some minutes; types and the tests that need no root have what it leaves, three parts at a time,
-# and then both. Then come those that need root, in four lanes that take about as long each: runs that train to their end; those
-# that break; commands and what stands without a run; and all else. They wait for much, and have the processors first; a
-# fifth lane, which only computes, has what they leave. At last come those that would disturb any other, or that another
-# would disturb.
+# takes one processor for some minutes; types and the tests that need no root have what it leaves, and then both. Then
+# come those that need root, in four lanes that take about as long each: runs that train to their end; those that break;
+# commands and what stands without a run; and all else. They wait for much, and have the processors first; a fifth lane,
+# which only computes, has what they leave. At last come those that would disturb any other, or that another would disturb.
 PARTS = sync schemes+worker controller
 COMPUTING = planning benchmarks report fuzz
 FOLDERS = $(addprefix tests/,$(subst +, ,$(1)))
