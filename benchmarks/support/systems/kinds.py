@@ -33,13 +33,13 @@ class System:
 
 
 def _by(scheme: str) -> System:
-    return System(UNCHANGED, ("--scheme", scheme), entry_points=("testbed_scheme",))
+    return System(UNCHANGED, ("--scheme", scheme), ("testbed.sync",), ("testbed_scheme",))
 
 
 #: All systems by name: the script unchanged by DDP over gloo and over our backend, those that others made, and ours.
 SYSTEMS: Mapping[str, System] = {
     "gloo": System(UNCHANGED),
-    "wan": System(UNCHANGED, ("--backend", "wan"), entry_points=("testbed",)),
+    "wan": System(UNCHANGED, ("--backend", "wan"), ("testbed.sync",), ("testbed",)),
     "post_local_sgd": System(("-m", f"{CHANGED}.post_local_sgd")),
     "hivemind": System(("-m", f"{CHANGED}.hivemind_averaging"), modules=("hivemind",)),
     "torchft": System(("-m", f"{CHANGED}.torchft_local_sgd"), modules=("torchft",)),

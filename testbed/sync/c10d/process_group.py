@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import logging
 import threading
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -29,6 +30,9 @@ from testbed.sync.session import Session
 
 #: A round costs each member some 2 ms of Python, in which so much goes over 200 Mbit/s: what is smaller goes by gloo.
 LARGE_BYTES = 64 * 1024
+
+#: Long enough for a thread to drop a work that is over, also on a busy host.
+DROPPED_S = 0.1
 
 #: These wait for their one peer, whose end is an error of theirs at once.
 POINT_TO_POINT = ("send", "recv")
@@ -181,6 +185,9 @@ class WanGroup(dist.ProcessGroup):
             raise dist.DistBackendError(str(error)) from error
         finally:
             self._gloo.shutdown()
+            # Gloo's thread needs the interpreter's lock to drop its last work, and PyTorch (2.13) joins that thread
+            # with the lock held when nobody has the group any more: three of nine short trainings over gloo hung so.
+            time.sleep(DROPPED_S)
 
     def _leave(self) -> None:
         atexit.unregister(self.shutdown)
