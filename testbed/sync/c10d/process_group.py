@@ -56,7 +56,7 @@ def _as_gloo(name: str) -> Any:
 
     def collective(self: WanGroup, *arguments: Any, **options: Any) -> Any:
         work = getattr(self._plain, name)(*arguments, **options)
-        return work if name in POINT_TO_POINT else GlooWork(work, _device_of(arguments), self._failure)
+        return work if name in POINT_TO_POINT else self._over_gloo(work, arguments)
 
     return collective
 
@@ -136,8 +136,9 @@ class WanGroup(dist.ProcessGroup):
             and not tensor.is_inference()  # no other thread may write into those
         )
 
-    def _over_gloo(self, work: dist.Work, tensors: list[torch.Tensor]) -> GlooWork:
-        return GlooWork(work, _device_of((tensors,)), self._failure)
+    def _over_gloo(self, work: dist.Work, arguments: Any) -> GlooWork:
+        """What gloo does of a collective's arguments, tensors among them, which ends with the group's failure too."""
+        return GlooWork(work, _device_of(arguments), self._failure)
 
     def _sum(self, values: torch.Tensor, op: Any, finish: Callable[[], list[torch.Tensor]]) -> RoundWork:
         """Have values replaced by their sum or mean; `finish` then takes it to where it belongs."""
