@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -61,11 +62,13 @@ def rendezvous(
     control: str, name: str, listen: str, device: str, patience_s: float, token: str, tls: Tls | None = None
 ) -> Rendezvous:
     """Come to the run of the controller at `control`, and wait for the others; see `join`."""
-    accepting = open_listener(listen, patience_s)
-    channel = ControlChannel(control, patience_s, tls)
-    hello = Hello(name, accepting.getsockname(), device, token)
-    channel.send(hello)
-    welcome = channel.await_welcome(patience_s)
+    with ExitStack() as unless_met:
+        accepting = unless_met.enter_context(open_listener(listen, patience_s))
+        channel = unless_met.enter_context(closing(ControlChannel(control, patience_s, tls)))
+        hello = Hello(name, accepting.getsockname(), device, token)
+        channel.send(hello)
+        welcome = channel.await_welcome(patience_s)
+        unless_met.pop_all()
     return Rendezvous(control, accepting, channel, hello, welcome, keys_of(welcome), tls)
 
 

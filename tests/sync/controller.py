@@ -62,17 +62,18 @@ class Controller:
 
     def prepare(self, plan: Plan, only: Iterable[str] | None = None) -> None:
         for member in self.plan.members if only is None else only:
-            self._connections[member].sendall(encode(Prepare(plan.to_json())))
+            self.say(member, encode(Prepare(plan.to_json())))
 
     def probe(self, member: str, peer: str, most: int, seconds: float) -> None:
-        self._connections[member].sendall(encode(Probe(peer, most, seconds)))
+        self.say(member, encode(Probe(peer, most, seconds)))
 
     def stop(self, member: str, reason: str) -> None:
         self.say(member, encode(Stop(reason)))
 
     def say(self, member: str, line: bytes) -> None:
-        """Say what may be no message."""
-        self._connections[member].sendall(line)
+        """Say what may be no message. Whoever was welcomed first may have it said while others are being welcomed."""
+        with self.changed:
+            self._connections[member].sendall(line)
 
     def said(self, kind: type[ControlMessage]) -> list[ControlMessage]:
         with self.changed:

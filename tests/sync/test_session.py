@@ -295,6 +295,15 @@ class Unfinished(Exception):
     """What a member leaves with that could not go on."""
 
 
+def test_who_could_not_join_listens_no_more(tmp_path: Path) -> None:
+    with Controller(tmp_path, Plan(0, names(2), (star(names(2), "m0"),)), job()) as controller:
+        with pytest.raises(sync.SyncError, match="the other members were not there within 0 s") as failure:
+            sync.join(controller.address, "m0", "127.0.0.1", patience_s=0.3)
+        with pytest.raises(ConnectionRefusedError):  # though the error has not let go of what it came from
+            socket.create_connection(controller.roster["m0"])
+        assert failure.tb is not None
+
+
 def test_a_peer_that_leaves_is_named(tmp_path: Path) -> None:
     members = names(3)
 
