@@ -145,9 +145,10 @@ class GossipCoordinator(Coordinator):
             yield Fail(f"{member}: {goodbye.error}")
 
     def _lose(self, member: str, why: str) -> Actions:
-        """Have the others go on without a member, if they still make a graph."""
+        """Have the others go on without a member, if they still make a graph. One that was turned away just leaves."""
         if self._comers.pop(member, None):
             yield from self._topology.died(member)
+        if member not in self.present:
             return
         try:
             yield from self._check(self.iterations.remove(member, why))

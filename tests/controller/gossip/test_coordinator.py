@@ -14,7 +14,7 @@ import torch
 from msgspec.structs import asdict
 from torch import Tensor
 
-from testbed.controller.actions import Actions, Tell
+from testbed.controller.actions import Actions, Announce, Tell
 from testbed.controller.contradiction import Contradiction
 from testbed.controller.gossip.coordinator import GossipCoordinator
 from testbed.controller.service import ControllerService
@@ -247,6 +247,7 @@ def test_nobody_is_let_in_when_one_is_at_its_end() -> None:
     list(coordinator.receive(Goodbye("a-w0", ROUNDS)))
     list(coordinator.comes(hello(DIES)))
     assert told(coordinator.proceed(), Stop) == {DIES}
+    assert list(coordinator.died(DIES, "its connection ended")) == [Announce()]  # as of one that was told to stop
 
 
 @pytest.mark.parametrize(
