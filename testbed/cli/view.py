@@ -24,7 +24,7 @@ def view(
     with tempfile.TemporaryDirectory(prefix="testbed-view-") as folder:
         try:
             with (
-                ApiServer(RecordedRun(run), Path(folder) / "view.sock", port or 0) as server,
+                ApiServer(RecordedRun(run, forks=True), Path(folder) / "view.sock", port or 0) as server,
                 interruptible(),
             ):
                 assert server.port is not None

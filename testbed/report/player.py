@@ -17,11 +17,11 @@ from testbed.report.recording import recording_of
 
 
 class RecordedRun(Subject):
-    """Of the run in a directory. NotARun when there is none."""
+    """Of the run in a directory, which is read as by `recording_of`. NotARun when there is none."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, forks: bool = False) -> None:
         self.executor = ThreadPoolExecutor(1)
-        recording = recording_of(path)
+        recording = recording_of(path, forks)
         self._known = {name: recording[name] for name in ("network", "sites", "hosts")}
         self._recording = msgspec.json.encode(recording)
 

@@ -42,6 +42,10 @@ def test_a_recording_says_what_was_when(run: Path) -> None:
     assert recording["verdict"] == {"verdict": "trusted", "reasons": []}
 
 
+def test_it_is_the_same_when_another_process_reads_a_part(run: Path) -> None:
+    assert recording_of(run, forks=True) == recording_of(run)
+
+
 def test_a_line_cut_short_by_a_crash_is_left_out(tmp_path: Path) -> None:
     run = build_run(tmp_path / "run", rounds=12)
     before = recording_of(run)
