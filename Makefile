@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := setup
 # Other shells leave by a signal without running what `trap … EXIT` asked for.
 SHELL := /bin/bash
-.PHONY: setup documentation emulate test types test-in-guest test-units test-action test-dashboard test-computing test-runs test-endings test-commands test-networks test-page cluster-test check smoke bench chaos fuzz soak docs doctor update clean
+.PHONY: setup documentation emulate test types test-in-guest test-units test-action test-dashboard test-computing test-runs test-endings test-commands test-networks test-page test-api cluster-test check smoke bench chaos fuzz soak docs doctor update clean
 
 # Files that root makes in the checkout are handed back to the user who called sudo, however the recipe ends.
 GIVE_BACK = trap './setup.sh give-back' EXIT
@@ -98,6 +98,9 @@ check: setup ## style, types, sizes and the unit tests of what changed, in two m
 
 test-page: setup ## the page in a browser: Debian's chromium, which it installs
 	@$(GIVE_BACK); ./setup.sh browser && .venv/bin/python -m pytest tests/page/checks.py
+
+test-api: setup ## the API of a real network, held against its own description by Schemathesis
+	@$(GIVE_BACK); ./setup.sh api && .venv/bin/python -m tests.api.conformance
 
 cluster-test: setup ## a sweep over three pretended hosts, one killed and one cut off; networks split over hosts; 4 GB of memory
 	@$(GIVE_BACK); ./setup.sh cluster && .venv/bin/python -m pytest tests/cluster/checks.py tests/cluster/split_checks.py

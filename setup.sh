@@ -6,6 +6,7 @@
 #   ./setup.sh scaleout    what `testbed cluster` and `--on ray` need beside it: Ray
 #   ./setup.sh cluster     what `make cluster-test` needs beside that: an SSH server, unpacked in build/
 #   ./setup.sh docs        what `make docs` needs beside it: MkDocs
+#   ./setup.sh api         what `make test-api` needs beside it: Schemathesis, in build/, since it has pins of its own
 #   ./setup.sh lock        renew requirements.lock from the pins of pyproject.toml (`make update` does, and the images)
 #   ./setup.sh give-back   hand files that root made in this checkout to the user who called sudo
 #
@@ -141,6 +142,11 @@ unpack_sshd() {
         (cd build/sshd && apt-get download openssh-server && dpkg -x openssh-server_*.deb .)
 }
 
+install_schemathesis() {
+    rm -rf build/schemathesis && .venv/bin/python -m venv build/schemathesis &&
+        build/schemathesis/bin/python -m pip install --quiet schemathesis==4.32.5
+}
+
 has_libfuzzer() {
     echo 'int LLVMFuzzerTestOneInput(const char *data, unsigned long size) { return data[size]; }' |
         clang -fsanitize=fuzzer -xc - -o /dev/null 2>/dev/null
@@ -218,6 +224,11 @@ fi
 
 if [ "${1:-}" = docs ]; then
     .venv/bin/python -c 'import material' 2>/dev/null || step "MkDocs, which makes the site" "$PIP_REMEDY" install_extras docs
+    exit
+fi
+
+if [ "${1:-}" = api ]; then
+    [ -x build/schemathesis/bin/schemathesis ] || step "Schemathesis, which asks the API" "$PIP_REMEDY" install_schemathesis
     exit
 fi
 
