@@ -21,7 +21,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
 
 import torch
 from torch import Tensor
@@ -41,9 +40,9 @@ from testbed.schemes.decoupled_diloco.syncer import Syncer, rounded
 from testbed.schemes.staggered.rules import cut
 from testbed.schemes.training import GossipTraining
 from testbed.sync.codecs import by_name
-from testbed.sync.gossip.effects import Advance, LocalCompute, Participant, Send, Step, Steps, TrainingMember, Until
+from testbed.sync.gossip.effects import Advance, LocalCompute, Participant, Send, Step, Steps, Until
 from testbed.sync.gossip.message import Message
-from testbed.sync.gossip.neighbours import Neighbours
+from testbed.sync.gossip.served import ServedMember
 
 #: What a member that has just come holds of each fragment.
 NOTHING = -1
@@ -64,7 +63,7 @@ class _Held:
         return slice(self.start, self.stop)
 
 
-class DecoupledLearner(TrainingMember):
+class DecoupledLearner(ServedMember):
     """Trains until each fragment was merged `rounds` times; in the iteration that all fragments have come to.
 
     One that comes while others train, in the iteration `first`, begins with the syncer's model.
@@ -73,13 +72,10 @@ class DecoupledLearner(TrainingMember):
     def __init__(
         self, name: str, syncer: str, options: DecoupledOptions, parameters: Tensor, rounds: int, first: int = 0
     ) -> None:
-        super().__init__(name, parameters)
+        super().__init__(name, parameters, first)
         self._syncer = syncer
         self._options = options
         self._rounds = rounds
-        self._first = first
-        self._entered = first
-        self._end = inf  # of the iterations that it may say it has entered
         self._agreed = parameters.clone()
         self._codec = by_name(options.codec)
         self._keeps = options.in_changes and name != syncer
@@ -103,7 +99,7 @@ class DecoupledLearner(TrainingMember):
                     yield Send(self._syncer, FragmentDue())
                 yield from self._answers()
                 yield from self._advance(self._merges)
-        yield Until(lambda: self._end > self._rounds, "word of who comes")
+        yield Until(lambda: self.may_enter(self._rounds), "word of who comes")
         yield from self._advance(self._rounds)
         self.parameters = self._agreed
 
@@ -128,31 +124,14 @@ class DecoupledLearner(TrainingMember):
             isinstance(other, MergedFragment | MergedWhole) and other.fragment == message.fragment for other in later
         )
 
-    def forget(self, gone: str) -> Iterable[Send]:
-        """Another has died: whom the syncer asks is its business."""
-        return ()
-
-    def promise(self, ahead: int) -> int:
-        """It trains on; what it holds back until `turn` or `release` is to say that it has entered the iteration."""
-        self._end = self._entered + ahead
-        return self._entered + ahead
-
-    def turn(self, iteration: int, neighbours: Neighbours) -> Iterable[Send]:
-        self.release()
-        return ()
-
-    def release(self) -> None:
-        self._end = inf
-
     @property
     def _merges(self) -> int:
         """How often each fragment, of which it holds the result, was merged at least."""
         return min(held.round for held in self._fragments)
 
     def _advance(self, iteration: int) -> Steps[None]:
-        if self._entered < iteration < self._end:
-            self._entered = iteration
-            yield Advance(iteration)
+        if iteration > self._entered and self.may_enter(iteration):
+            yield from self.enter(iteration)
 
     def _done(self, step: Step) -> Steps[None]:
         """Waits for a step, or for the last merge, which makes it useless."""

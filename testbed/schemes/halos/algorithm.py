@@ -19,7 +19,6 @@ without a server on which others hang.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from math import inf
 
 from torch import Tensor
 
@@ -27,22 +26,19 @@ from testbed.schemes.halos import HalosOptions
 from testbed.schemes.halos.delayed_nesterov import DelayedNesterov
 from testbed.schemes.halos.messages import Came, GlobalModel, SiteModel, SitePush, WorkerPush
 from testbed.schemes.training import GossipTraining
-from testbed.sync.gossip.effects import Advance, LocalCompute, Participant, Send, Step, Steps, TrainingMember, Until
+from testbed.sync.gossip.effects import Advance, LocalCompute, Participant, Send, Step, Steps, Until
 from testbed.sync.gossip.message import Message
-from testbed.sync.gossip.neighbours import Neighbours
+from testbed.sync.gossip.served import ServedMember
 
 
-class HalosWorker(TrainingMember):
+class HalosWorker(ServedMember):
     """Makes pushes of `steps` local steps each to its site's `server`, one in each of `iterations`, from `first` on."""
 
     def __init__(self, name: str, server: str, parameters: Tensor, iterations: int, steps: int, first: int = 0) -> None:
-        super().__init__(name, parameters)
+        super().__init__(name, parameters, first)
         self._server = server
         self._iterations = iterations
         self._steps = steps
-        self._first = first
-        self._entered = first
-        self._end = inf  # of the iterations that it may enter
         self._pushed = 0
         self._answered = 0
 
@@ -69,24 +65,8 @@ class HalosWorker(TrainingMember):
 
     def _enter(self, iteration: int) -> Steps[None]:
         if iteration > self._entered:
-            yield Until(lambda: iteration < self._end, "word of who comes")
-            self._entered = iteration
-            yield Advance(iteration)
-
-    def forget(self, gone: str) -> Iterable[Send]:
-        """Who has died is no server on which others hang: nobody waits for it."""
-        return ()
-
-    def promise(self, ahead: int) -> int:
-        self._end = self._entered + ahead
-        return self._entered + ahead
-
-    def turn(self, iteration: int, neighbours: Neighbours) -> Iterable[Send]:
-        self.release()
-        return ()
-
-    def release(self) -> None:
-        self._end = inf
+            yield Until(lambda: self.may_enter(iteration), "word of who comes")
+            yield from self.enter(iteration)
 
     def receive(self, sender: str, message: Message) -> Iterable[Send]:
         if not isinstance(message, SiteModel) or sender != self._server or message.iteration != self._pushed:

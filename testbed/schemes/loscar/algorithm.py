@@ -17,11 +17,10 @@ from typing import Any, NamedTuple
 import torch
 
 from testbed.schemes.loscar import LoscarOptions
-from testbed.schemes.sparta.algorithm import drawn
+from testbed.schemes.random_share import RandomShare
 from testbed.schemes.training import RoundTraining
 from testbed.sync import flat
 from testbed.sync.executor import Work
-from testbed.sync.strategies import Strategy
 from testbed.sync.strategies.strategy import Steps
 
 
@@ -35,25 +34,20 @@ class Shared(NamedTuple):
     work: Work[Any]
 
 
-class Loscar(Strategy):
-    """Averages a share of the parameters beside the steps that follow. Twice the parameters in memory."""
+class Loscar(RandomShare):
+    """Averages a share of the parameters beside the steps that follow."""
 
     def __init__(self, training: RoundTraining, options: LoscarOptions, optimizer: Steps | None = None) -> None:
-        super().__init__(optimizer, training.weight)
-        self._reducer = training.reducer
-        self._parameters = training.parameters
-        self._room = flat.room(training.parameters)
-        self._count = max(1, round(options.share * self._room.numel()))
+        super().__init__(training, options, optimizer)
         self._delay = options.delay
         self._under_way: deque[Shared] = deque()
-        self._steps = 0
 
     def after_step(self) -> None:
         """Take in the share whose time is over, and send off another."""
         self._steps += 1
         self._finish(self._steps - self._delay)
-        values = flat.gather(self._parameters, self._room)
-        places = drawn(self._steps, self._count, values)
+        values = self._gather()
+        places = self._draw(values)
         sent = values[places]
         mean = sent.clone()
         work = self._reducer.allreduce_later(mean, self.weight)
@@ -62,13 +56,9 @@ class Loscar(Strategy):
             self._finish(self._steps)
 
     def settle(self) -> None:
-        """Take in what is under way, and average the whole model. Groups may need several rounds."""
+        """Take in what is under way, and average the whole model."""
         self._finish(self._steps)
-        whole = False
-        while not whole:
-            values = flat.gather(self._parameters, self._room)
-            whole = self._reducer.allreduce(values, self.weight).whole
-            flat.scatter(values, self._parameters)
+        super().settle()
 
     def over(self, rounds: int, taken: int) -> bool:
         """The last round is that of the whole model."""
@@ -88,7 +78,7 @@ class Loscar(Strategy):
         while self._under_way and self._under_way[0].step <= step:
             share = self._under_way.popleft()
             share.work.wait()
-            values = flat.gather(self._parameters, self._room)
+            values = self._gather()
             values[share.places] = share.mean + (values[share.places] - share.sent)
             flat.scatter(values, self._parameters)
 

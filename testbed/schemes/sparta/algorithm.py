@@ -12,30 +12,21 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
-import torch
-
 from testbed.protocol import FragmentDrift
+from testbed.schemes.random_share import RandomShare
 from testbed.schemes.sparta import SpartaOptions
 from testbed.schemes.training import RoundTraining
 from testbed.sync import Nesterov, flat
-from testbed.sync.strategies import DiLoCo, Strategy
+from testbed.sync.strategies import DiLoCo
 from testbed.sync.strategies.drift import Loss
 from testbed.sync.strategies.strategy import Steps
 
-#: All members draw the same elements.
-SEED = 1
 
-
-class Sparta(Strategy):
-    """Averages a share of the parameters after each step. Twice the parameters in memory, and DiLoCo's with that."""
+class Sparta(RandomShare):
+    """Averages a share of the parameters after each step. DiLoCo's memory comes with that."""
 
     def __init__(self, training: RoundTraining, options: SpartaOptions, optimizer: Steps | None = None) -> None:
-        super().__init__(optimizer, training.weight)
-        self._reducer = training.reducer
-        self._parameters = training.parameters
-        self._room = flat.room(training.parameters)
-        self._count = max(1, round(options.share * self._room.numel()))
-        self._steps = 0
+        super().__init__(training, options, optimizer)
         self._diloco = None
         self._every = options.every or 0
         if options.every is not None:
@@ -44,8 +35,8 @@ class Sparta(Strategy):
 
     def after_step(self) -> None:
         self._steps += 1
-        values = flat.gather(self._parameters, self._room)
-        places = drawn(self._steps, self._count, values)
+        values = self._gather()
+        places = self._draw(values)
         share = values[places]
         self._reducer.allreduce(share, self.weight)
         values[places] = share
@@ -55,15 +46,11 @@ class Sparta(Strategy):
             self._diloco.after_step()
 
     def settle(self) -> None:
-        """Average the whole model. Groups may need several rounds."""
+        """Average the whole model, as DiLoCo does it where there is one."""
         if self._diloco is not None:
             self._diloco.settle()
-            return
-        whole = False
-        while not whole:
-            values = flat.gather(self._parameters, self._room)
-            whole = self._reducer.allreduce(values, self.weight).whole
-            flat.scatter(values, self._parameters)
+        else:
+            super().settle()
 
     def over(self, rounds: int, taken: int) -> bool:
         """DiLoCo has a round each so many steps; one is kept for the end, unless that was just one of DiLoCo's. Where a
@@ -93,13 +80,6 @@ class Sparta(Strategy):
         self._steps = int(state["steps"])
         if self._diloco is not None:
             self._diloco.load_state_dict(state["diloco"])
-
-
-def drawn(step: int, count: int, values: torch.Tensor) -> torch.Tensor:
-    """So many elements of a flat tensor, the same for all that ask for the step. Some may come twice, which does no
-    harm, and drawing them takes no time that grows with the model."""
-    generator = torch.Generator().manual_seed(SEED * 2**32 + step)
-    return torch.randint(values.numel(), (count,), generator=generator).to(values.device)
 
 
 def build(options: SpartaOptions, training: RoundTraining) -> Sparta:

@@ -13,8 +13,9 @@ from testbed.plan import Plan
 from testbed.schemes.loscar import LoscarOptions
 from testbed.schemes.loscar.algorithm import Loscar
 from testbed.schemes.options import Misfit
+from testbed.schemes.random_share import drawn
 from testbed.schemes.sparta import SpartaOptions
-from testbed.schemes.sparta.algorithm import Sparta, drawn
+from testbed.schemes.sparta.algorithm import Sparta
 from testbed.schemes.training import RoundTraining
 from testbed.sync.strategies import Strategy
 from tests.sync.controller import job
