@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 #: Nothing is cut off, in a narrow terminal or a guest's console either.
-WIDTH = 160
+WIDTH = 300
 
 _console = Console(highlight=False, soft_wrap=True, width=WIDTH)
 
