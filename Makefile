@@ -19,10 +19,12 @@ emulate: setup ## train a model over an emulated wide-area network
 	@$(GIVE_BACK); .venv/bin/testbed run experiments/quickstart.yaml
 
 # Tests marked `guest` need netem and Open vSwitch in the kernel; where this one lacks either they run in a guest's. That
-# takes one processor for some minutes; types and the tests that need no root have what it leaves, and then both. Then
-# come those that need root, in four lanes that take about as long each: runs that train to their end; those that break;
-# commands and what stands without a run; and all else. They wait for much, and have the processors first; a fifth lane,
-# which only computes, has what they leave. At last come those that would disturb any other, or that another would disturb.
+# takes one processor for some minutes; types and the tests that need no root have what it leaves, and then both. They
+# begin all at once, since four at a time left the last one a processor of two for two minutes; those of sync, which take
+# the longest, go first. Then come those that need root, in four lanes that take about as long each: runs that train to
+# their end; those that break; commands and what stands without a run; and all else. They wait for much, and have the
+# processors first; a fifth lane, which only computes, has what they leave. At last come those that would disturb any
+# other, or that another would disturb.
 PARTS = sync schemes+worker controller
 COMPUTING = planning benchmarks report fuzz
 FOLDERS = $(addprefix tests/,$(subst +, ,$(1)))
@@ -38,7 +40,7 @@ test: setup ## style, types and every test
 	if $(NETEM_AND_OVS); then \
 	    .venv/bin/mypy && .venv/bin/python -m pytest; \
 	else \
-	    $(MAKE) --no-print-directory --jobs=4 test-in-guest types $(PARTS:%=test-units-%) test-units && \
+	    $(MAKE) --no-print-directory --jobs=6 test-in-guest types $(PARTS:%=test-units-%) test-units && \
 	    $(MAKE) --no-print-directory --jobs=5 test-runs test-endings test-commands test-networks test-computing && \
 	    .venv/bin/python -m pytest -m '$(ROOTS) and alone' $$(.venv/bin/python -m tests.marked alone); \
 	fi
@@ -66,7 +68,7 @@ test-in-guest:
 	@.venv/bin/python -m tests.guest
 
 test-units-%:
-	@nice -n 19 .venv/bin/python -m pytest -m 'unit and not guest' $(call FOLDERS,$*)
+	@nice -n $(if $(filter sync,$*),10,19) .venv/bin/python -m pytest -m 'unit and not guest' $(call FOLDERS,$*)
 
 test-units:
 	@nice -n 19 .venv/bin/python -m pytest -m 'unit and not guest' \

@@ -18,6 +18,9 @@ DEADLINE_S = 30.0
 
 AXE = Path(__file__).parent / "vendor/axe.min.js"
 
+#: A tab's messages that nobody reads any more are in the way of its answer, and the browser has been told to end.
+CLOSE_S = 0.1
+
 #: What a key that is no letter is called, and what it would write.
 KEYS = {"Enter": (13, "\r"), "Escape": (27, ""), "Tab": (9, ""), "Home": (36, "")}
 
@@ -137,7 +140,8 @@ class Browser:
         return Tab(self._connect(f"/devtools/page/{message['result']['targetId']}"))
 
     def _connect(self, path: str) -> ClientConnection:
-        return self._sockets.enter_context(connect(f"{self._host}{path}", max_size=None, ping_interval=None))
+        address = f"{self._host}{path}"
+        return self._sockets.enter_context(connect(address, max_size=None, ping_interval=None, close_timeout=CLOSE_S))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
