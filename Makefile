@@ -18,13 +18,13 @@ setup: ## packages, environment, Docker engine, worker image: what is missing of
 emulate: setup ## train a model over an emulated wide-area network
 	@$(GIVE_BACK); .venv/bin/testbed run experiments/quickstart.yaml
 
-# Tests marked `guest` need netem and Open vSwitch in the kernel; where this one lacks either they run in a guest's. That
-# takes one processor for some minutes; types and the tests that need no root have what it leaves, and then both. They
-# begin all at once, since four at a time left the last one a processor of two for two minutes; those of sync, which take
-# the longest, go first. Then come those that need root, in four lanes that take about as long each: runs that train to
-# their end; those that break; commands and what stands without a run; and all else. They wait for much, and have the
-# processors first; a fifth lane, which only computes, has what they leave. At last come those that would disturb any
-# other, or that another would disturb.
+# Tests marked `guest` need netem and Open vSwitch in the kernel; where this one lacks either they run in a guest's.
+# That takes one processor for some minutes; types and the tests that need no root have what it leaves, and then both.
+# They begin all at once, since four at a time left the last one a processor of two for two minutes; the two parts
+# that take the longest, sync and all that is no part of its own, go first. Then come those that need root, in four
+# lanes that take about as long each: runs that train to their end; those that break; commands and what stands without
+# a run; and all else. They wait for much, and have the processors first; a fifth lane, which only computes, has what
+# they leave. At last come those that would disturb any other, or that another would disturb.
 PARTS = sync schemes+worker controller
 COMPUTING = planning benchmarks report fuzz
 FOLDERS = $(addprefix tests/,$(subst +, ,$(1)))
@@ -71,7 +71,7 @@ test-units-%:
 	@nice -n $(if $(filter sync,$*),10,19) .venv/bin/python -m pytest -m 'unit and not guest' $(call FOLDERS,$*)
 
 test-units:
-	@nice -n 19 .venv/bin/python -m pytest -m 'unit and not guest' \
+	@nice -n 10 .venv/bin/python -m pytest -m 'unit and not guest' \
 	    $(addprefix --ignore=,$(call FOLDERS,$(PARTS) $(COMPUTING)))
 
 test-computing:
