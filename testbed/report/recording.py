@@ -62,12 +62,13 @@ def recording_of(path: Path, forks: bool = False) -> dict[str, Any]:
         raise NotARun(f"{path}: not a run of an experiment that came to train; give its directory, such as runs/latest")
     samples = _lines(path / "traffic.jsonl", TrafficLine)
     began = float(manifest.get("training_started_s") or _first_start(path))
-    steps = min(MOST, ceil((samples[-1].at_s - began) / STEP_S) + 1) if samples else MOST
+    sampled_s = max([0.0, *(one.at_s - began for one in samples[-1:])])
+    steps = min(MOST, ceil(sampled_s / STEP_S) + 1) if samples else MOST
     of_links = partial(link_columns, path / "links.jsonl", began, steps)
     await_links = ForkedCall(of_links).result if forks else of_links
     reports = _lines(path / "rounds.jsonl", ReportLine)
     rounds = _rounds(reports, began)
-    seconds = max([0.0, *(one["finished_s"] for one in rounds[-1:]), *(one.at_s - began for one in samples[-1:])])
+    seconds = max([sampled_s, *(one["finished_s"] for one in rounds[-1:])])
     samples = _one_a_step(samples, seconds / steps)
     workers = sorted({report.member for report in reports})
     links = await_links()

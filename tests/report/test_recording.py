@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,15 @@ def test_a_line_cut_short_by_a_crash_is_left_out(tmp_path: Path) -> None:
     after = recording_of(run)
     assert after["verdict"]["verdict"] == "unfinished"
     assert {**after, "verdict": None, "plans": None} == {**before, "verdict": None, "plans": None}
+
+
+def test_a_run_that_ended_before_it_trained_is_shown(tmp_path: Path) -> None:
+    run = build_run(tmp_path / "run", rounds=12)
+    manifest = json.loads((run / "manifest.json").read_text())
+    last = json.loads((run / "traffic.jsonl").read_text().splitlines()[-1])
+    (run / "manifest.json").write_text(json.dumps(manifest | {"training_started_s": last["at_s"] + 1.5}))
+    (run / "rounds.jsonl").write_text("")
+    assert recording_of(run)["seconds"] == 0.0
 
 
 def test_what_is_no_run_has_no_recording(tmp_path: Path) -> None:
