@@ -1,6 +1,6 @@
 """The API's server: in a thread of whoever has the subject, at a Unix socket and perhaps on a port of this machine.
 
-What it is made of is loaded when the first one asks: that takes 0.9 s of a core, which a run that nobody watches keeps
+What it is made of is loaded when the first one asks: that takes 0.2 s of a core, which a run that nobody watches keeps
 for itself.
 """
 
