@@ -52,7 +52,7 @@ def test_all_end_with_the_same_bits_whatever_the_codec(codec: str) -> None:
         node.join()
     assert not [node.error for node in nodes.values() if node.error]
     assert all(torch.equal(made["w0"].model, one.model) for one in made.values())
-    # How many steps are in a merge is the processor's to say: with one each, 0.18 of the 3.0 are left, and with four none.
+    # How many steps a merge has is the processor's to say: with one each, 0.18 of the 3.0 are left, with four none.
     assert float((made["w0"].model - 3.0).abs().max()) < 1.0
 
 
