@@ -30,23 +30,34 @@ with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as out:
         out.sendto(number.to_bytes(4, "big") + bytes(size - 4), (sys.argv[3], 7000))
 """
 #: Arrivals are timed by the kernel (SO_TIMESTAMPNS, 35) and all kept (SO_RCVBUFFORCE, 33): a receiver kept waiting by a
-#: busy host would distort them.
+#: busy host would distort them. It ends with the last of as many as are sent. Else, when nothing more came for so long
+#: after their sender ended, and with it this program's input.
 RECEIVE = """
-import socket, struct, sys
+import select, socket, struct, sys
+quiet_s, left = float(sys.argv[1]), int(sys.argv[2])
 with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as into:
     into.setsockopt(socket.SOL_SOCKET, 35, 1)
     into.setsockopt(socket.SOL_SOCKET, 33, 1 << 25)
     into.bind(("0.0.0.0", 7000))
     print("ready", flush=True)
-    try:
-        while True:
+    sending = [sys.stdin]
+    while left:
+        ready, _, _ = select.select([into, *sending], [], [], None if sending else quiet_s)
+        if into in ready:
             frame, ((_, _, stamp),), _, _ = into.recvmsg(2048, 64)
             seconds, nanoseconds = struct.unpack("qq", stamp)
             print(int.from_bytes(frame[:4], "big"), seconds + nanoseconds * 1e-9)
-            into.settimeout(float(sys.argv[1]))
-    except TimeoutError:
-        pass
+            left -= 1
+        elif ready:
+            sending = []
+        else:
+            break
 """
+#: How long a link may be quiet before what has not come is taken for lost, of frames that wait for no more than 50 ms
+#: at a time.
+QUIET_S = 2.0
+#: How long all of what is sent may take to be answered.
+ANSWERED_S = 60.0
 
 
 def run(*command: str, check: bool = True, given: str | None = None) -> str:
@@ -86,11 +97,13 @@ class Path:
     def ping(self, count: int, interval_s: float = 0.02, *, wait_s: float = 2.0) -> list[tuple[int, float]]:
         """Sequence number and round trip in ms of each answer, in the order of their arrival."""
         words = ["ping", "-n", "-c", str(count), "-i", str(interval_s), "-W", str(wait_s), TARGET]
-        lines = run(*self.command("source", *words), check=False).splitlines()
-        answers = [line for line in lines if "icmp_seq=" in line and "time=" in line]
-        return [
-            (int(line.split("icmp_seq=")[1].split()[0]), float(line.split("time=")[1].split()[0])) for line in answers
-        ]
+        return _answers(run(*self.command("source", *words), check=False))
+
+    def answered(self, count: int, interval_s: float = 0.02) -> list[tuple[int, float]]:
+        """As `ping`, until so many are answered, however late: without `-w` it waits for twice the longest round trip
+        alone. More are sent meanwhile, so one that is lost shows as a number that is missing."""
+        words = ["ping", "-n", "-c", str(count), "-i", str(interval_s), "-w", f"{ANSWERED_S:g}", TARGET]
+        return _answers(run(*self.command("source", *words), check=False))[:count]  # the last come together, perhaps
 
     def round_trip_ms(self, aim_ms: float) -> float:
         """The least of ten pings; again, up to ten times, while that is late: a busy host lets a packet wait, and lets
@@ -153,20 +166,26 @@ class Path:
             run("ip", "netns", "delete", f"{self.prefix}-{node}", check=False)
 
 
+def _answers(said: str) -> list[tuple[int, float]]:
+    answers = [line for line in said.splitlines() if "icmp_seq=" in line and "time=" in line]
+    return [(int(line.split("icmp_seq=")[1].split()[0]), float(line.split("time=")[1].split()[0])) for line in answers]
+
+
 def burst(
-    path: Path, count: int, *, size: int = PAYLOAD, quiet_s: float = 1.5, ready: Callable[[], None] = lambda: None
+    path: Path, count: int, *, size: int = PAYLOAD, quiet_s: float = QUIET_S, ready: Callable[[], None] = lambda: None
 ) -> list[tuple[int, float]]:
     """Send datagrams, full frames as a rule, as fast as can be, at once after `ready` returns; number and time of
-    arrival of each that came."""
-    receive = path.command("target", "python3", "-c", RECEIVE, str(quiet_s))
+    arrival of each that came. A link that is quiet for `quiet_s` once all are sent has lost the others."""
+    receive = path.command("target", "python3", "-c", RECEIVE, str(quiet_s), str(count))
     send = path.command("source", "python3", "-c", SEND, str(count), str(size), TARGET)
     with (
-        subprocess.Popen(receive, stdout=subprocess.PIPE, text=True) as receiver,
+        subprocess.Popen(receive, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as receiver,
         subprocess.Popen(send, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as sender,
     ):
         for process in (receiver, sender):
             assert process.stdout and process.stdout.readline() == "ready\n"
         ready()
         sender.communicate("go\n")
-        assert sender.returncode == 0 and receiver.stdout
+        assert sender.returncode == 0 and receiver.stdin and receiver.stdout
+        receiver.stdin.close()
         return [(int(n), float(at)) for n, at in (line.split() for line in receiver.stdout)]

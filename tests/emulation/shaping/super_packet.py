@@ -17,7 +17,7 @@ def super_packet(path: Path, frames: int) -> int:
     """Send so many full frames from the source as one packet; how many came to the target."""
     with inside(path.namespace("target"), _datagrams) as into, inside(path.namespace("source"), _datagrams) as out:
         into.bind(("0.0.0.0", PORT))
-        into.settimeout(1.0)
+        into.settimeout(10.0)
         out.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, PAYLOAD)
         out.sendto(bytes(frames * PAYLOAD), (TARGET, PORT))
         came = 0

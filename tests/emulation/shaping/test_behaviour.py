@@ -18,6 +18,7 @@ from testbed.emulation.shaping.base import Applied, LinkCounters, Port
 from testbed.link import MTU_FRAME_BYTES, GilbertElliott, LinkState, Queue
 from tests.emulation.shaping.path import TARGET, Path, burst, run
 from tests.emulation.shaping.super_packet import super_packet
+from tests.waiting import until
 
 STATE = LinkState(rate_bps=50e6, delay_s=0.02)
 THERE, BACK = "left->right", "right->left"
@@ -51,9 +52,14 @@ def shape(shaper: Shaper, path: Path, state: LinkState = STATE) -> None:
     shaper.attach({path.there: state, path.back: STATE})
 
 
+def numbers(answers: list[tuple[int, float]]) -> list[int]:
+    """Of pings, in the order in which they were answered."""
+    return [number for number, _ in answers]
+
+
 def test_a_round_trip_takes_the_delay_of_both_links(shaper: Shaper, path: Path) -> None:
     shape(shaper, path)
-    assert len(path.ping(30)) == 30
+    assert numbers(path.answered(30)) == list(range(1, 31))
     assert 40 - 2 * GRAIN_MS <= path.round_trip_ms(40) < 40 + 3
 
 
@@ -76,38 +82,43 @@ def test_a_burst_leaves_at_the_rate(shaper: Shaper, path: Path) -> None:
 
 def test_a_queue_holds_its_limit_and_no_more(shaper: Shaper, path: Path) -> None:
     shape(shaper, path, LinkState(rate_bps=0.25e6, delay_s=0.01, queue=Queue(20, "packets")))
-    arrivals = burst(path, 100)
-    # 20 wait, one is being sent, a bucket may let two pass at once and some leave while the rest arrive, one in 48 ms.
-    assert 20 <= len(arrivals) <= 26
-    assert shaper.counters()[THERE].dropped_queue == 100 - len(arrivals)
+    dropped = 0
+    for _ in range(TIMES):
+        arrivals = burst(path, 100)
+        assert len(arrivals) >= 20
+        before, dropped = dropped, shaper.counters()[THERE].dropped_queue
+        assert dropped - before == 100 - len(arrivals)
+        # 20 wait, one is being sent, a bucket may let two pass at once and some leave while the rest arrive, one in
+        # 48 ms: more than three only where the sender was held up for 150 ms.
+        if len(arrivals) <= 26:
+            break
+    assert len(arrivals) <= 26
 
 
 def test_jitter_spreads_but_does_not_reorder(shaper: Shaper, path: Path) -> None:
     shape(shaper, path, LinkState(rate_bps=50e6, delay_s=0.02, jitter_s=0.01))
-    answers = path.ping(150, 0.005)
-    order = [number for number, _ in answers]
-    assert order == sorted(order)
-    assert len(order) == 150
+    answers = path.answered(150, 0.005)
+    assert numbers(answers) == list(range(1, 151))
     round_trips = [ms for _, ms in answers]
     assert max(round_trips) - min(round_trips) > 5
     assert min(round_trips) >= 30 - 2 * GRAIN_MS
 
 
 def test_reordering_is_asked_for(shaper: Shaper, path: Path) -> None:
-    shape(shaper, path, LinkState(rate_bps=50e6, delay_s=0.02, jitter_s=0.01, reorder=True))
-    order = [number for number, _ in path.ping(150, 0.002)]
-    assert len(order) == 150
-    # Of neighbours 2 ms apart with ±10 ms of jitter, 40 % come the wrong way round; 18 % where they leave 8 ms apart.
+    shape(shaper, path, LinkState(50e6, 0.02, jitter_s=0.01, reorder=True, queue=Queue(400, "packets")))
+    order = [number for number, _ in burst(path, 150)]
+    assert sorted(order) == list(range(150))
+    # Frames that the link lets go 0.24 ms apart, with ±10 ms of jitter, come the wrong way round nearly half the time,
+    # and one of them by chance where their sender is held up.
     assert sum(after < before for before, after in pairwise(order)) > 15
     shaper.apply({THERE: LinkState(rate_bps=50e6, delay_s=0.02, jitter_s=0.01)})
-    order = [number for number, _ in path.ping(50, 0.005)]
-    assert order == list(range(1, 51))
+    assert numbers(path.answered(50, 0.005)) == list(range(1, 51))
 
 
 def test_loss_is_within_its_binomial_interval(shaper: Shaper, path: Path) -> None:
     count, loss = 400, 0.3
-    shape(shaper, path, LinkState(rate_bps=50e6, delay_s=0.001, loss=loss))
-    lost = count - len(path.ping(count, 0.002))
+    shape(shaper, path, LinkState(rate_bps=50e6, delay_s=0.001, loss=loss, queue=Queue(400, "packets")))
+    lost = count - len(burst(path, count))
     assert abs(lost - count * loss) < 3.3 * sqrt(count * loss * (1 - loss))
     assert shaper.counters()[THERE].dropped_loss == lost
 
@@ -133,7 +144,7 @@ def test_down_passes_nothing_and_up_passes_again(shaper: Shaper, path: Path) -> 
     shaper.apply({THERE: LinkState(rate_bps=0, delay_s=0.02)})
     assert path.ping(5, wait_s=0.3) == []
     shaper.apply({THERE: STATE})
-    assert len(path.ping(5)) == 5
+    assert numbers(path.answered(5)) == [1, 2, 3, 4, 5]
 
 
 def test_changes_lose_nothing_that_waits(shaper: Shaper, path: Path) -> None:
@@ -149,21 +160,27 @@ def test_changes_lose_nothing_that_waits(shaper: Shaper, path: Path) -> None:
     changing = threading.Thread(target=keep_changing)
     changing.start()
     try:
-        assert len(path.ping(200, 0.005)) == 200
+        assert numbers(path.answered(200, 0.005)) == list(range(1, 201))
     finally:
         stop.set()
         changing.join()
 
 
 def test_a_new_rate_holds_for_what_waits_already(shaper: Shaper, path: Path) -> None:
-    shape(shaper, path, LinkState(rate_bps=1e6, delay_s=0.001, queue=Queue(400, "packets")))
-    speed_up = threading.Timer(1.0, lambda: shaper.apply({THERE: LinkState(20e6, 0.001, queue=Queue(400, "packets"))}))
+    shape(shaper, path, LinkState(rate_bps=0.25e6, delay_s=0.001, queue=Queue(400, "packets")))
+
+    def change_under_way() -> None:
+        until(lambda: shaper.counters()[THERE].packets >= 10)
+        shaper.apply({THERE: LinkState(20e6, 0.001, queue=Queue(400, "packets"))})
+
+    speed_up = threading.Thread(target=change_under_way)
     speed_up.start()
     arrivals = burst(path, 300)
     speed_up.join()
     assert len(arrivals) == 300
-    # At 1 Mbit/s alone they would take 3.6 s; some 80 leave in the first second and the rest within 0.2 s.
-    assert arrivals[-1][1] - arrivals[0][1] < 2.5
+    # At 0.25 Mbit/s alone they would take 14.5 s; ten leave in half a second, and the rest within 0.2 s of the change,
+    # which a busy host may delay.
+    assert arrivals[-1][1] - arrivals[0][1] < 10
 
 
 def test_tcp_reaches_the_rate_and_no_more(shaper: Shaper, path: Path) -> None:
@@ -173,10 +190,11 @@ def test_tcp_reaches_the_rate_and_no_more(shaper: Shaper, path: Path) -> None:
             words = ["iperf3", "--client", TARGET, "--time", "4", "--omit", "1", "--json"]
             report = json.loads(run(*path.command("source", *words)))
         part = report["end"]["sum_received"]["bits_per_second"] / (20e6 * 1448 / 1514)
-        assert part < 1.03
-        if part > 0.85:
+        # Less where the host comes late, and more where the receiver slept before the second from which on it counts:
+        # what had waited for it is then counted as well.
+        if 0.85 < part < 1.03:
             break
-    assert part > 0.85
+    assert 0.85 < part < 1.03
     seen = shaper.counters()[THERE]
     # A super-packet counts as the frames it stands for.
     assert seen.bytes / seen.packets <= MTU_FRAME_BYTES
@@ -214,12 +232,12 @@ def test_a_busy_link_reports_the_error_of_its_rate(shaper: Shaper, path: Path) -
 
 def test_a_port_detached_is_dead_until_attached_again(shaper: Shaper, path: Path) -> None:
     shape(shaper, path)
-    assert len(path.ping(3)) == 3
+    assert len(path.answered(3)) == 3
     shaper.detach(THERE)
     assert THERE not in shaper.counters()
     assert path.ping(3, wait_s=0.3) == []
     shaper.attach({path.there: STATE})
-    assert len(path.ping(3)) == 3
+    assert len(path.answered(3)) == 3
 
 
 def test_what_was_not_attached_is_refused(shaper: Shaper, path: Path) -> None:
@@ -239,12 +257,16 @@ def slow(delay_s: float) -> LinkState:
 
 
 def await_applied(shaper: Shaper, count: int) -> list[Applied]:
+    """So many that come to be in force, none of them before its moment."""
     found: list[Applied] = []
-    deadline = time.monotonic() + 20
-    while len(found) < count:
-        assert time.monotonic() < deadline, found
-        time.sleep(0.02)
-        found += shaper.applied()
+
+    def all_are() -> bool:
+        new = shaper.applied()
+        assert [one for one in new if one.due_s > time.monotonic()] == []
+        found.extend(new)
+        return len(found) >= count
+
+    until(all_are)
     return found
 
 
@@ -254,7 +276,6 @@ def test_states_come_to_be_in_force_by_themselves_at_their_moments(shaper: Shape
     now = time.monotonic()
     shaper.expect({THERE: [(now + 0.3, slow(0.06)), (now + 0.6, slow(0.1))], BACK: [(now + 0.6, slow(0.03))]})
     shaper.expect({THERE: [(now + 0.9, slow(0.04))]})
-    assert [one for one in shaper.applied() if one.due_s > now + 0.5] == []
     found = await_applied(shaper, 4)
     due = {(one.link, round(one.due_s - now, 6)) for one in found}
     assert due == {(THERE, 0.3), (THERE, 0.6), (BACK, 0.6), (THERE, 0.9)}
@@ -267,11 +288,18 @@ def test_states_come_to_be_in_force_by_themselves_at_their_moments(shaper: Shape
 def test_what_was_to_come_gives_way_to_what_is_asked_for(shaper: Shaper, path: Path) -> None:
     shape(shaper, path)
     shaper.expect({})
-    now = time.monotonic()
-    shaper.expect({THERE: [(now + 0.5, slow(0.5)), (now + 600, slow(0.7))], BACK: [(now + 0.5, slow(0.03))]})
-    shaper.apply({THERE: slow(0.01)}, {THERE: [(now + 0.4, slow(0.05))]})
-    found = await_applied(shaper, 2)
-    assert {one.link for one in found} == {THERE, BACK}
+    for later_s in (0.5, 2.0, 8.0):
+        now = time.monotonic()
+        shaper.expect(
+            {THERE: [(now + later_s, slow(0.5)), (now + 600, slow(0.7))], BACK: [(now + later_s, slow(0.03))]}
+        )
+        shaper.apply({THERE: slow(0.01)}, {THERE: [(now + later_s - 0.1, slow(0.05))]})
+        if in_time := time.monotonic() < now + later_s:
+            break
+        shaper.apply({}, {THERE: [], BACK: []})  # what was there first may have been in force before there was another
+        shaper.applied()
+    assert in_time
+    assert {one.link for one in await_applied(shaper, 2)} == {THERE, BACK}
     assert path.round_trip_ms(80) == pytest.approx(80, abs=3)
     shaper.apply({}, {THERE: []})
     shaper.detach(THERE)

@@ -79,7 +79,7 @@ def ask(channel: socket.socket, message: bytes) -> str:
 def test_what_it_cannot_do_it_says_and_goes_on(core: FilePath) -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs, subprocess.Popen([core], stdin=theirs, stderr=subprocess.PIPE, text=True) as process:
-        ours.settimeout(20)
+        ours.settimeout(60)
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 18)
         for message, complaint in WRONG.items():
             number, _, reason = ask(ours, message).partition(" error ")
@@ -87,7 +87,7 @@ def test_what_it_cannot_do_it_says_and_goes_on(core: FilePath) -> None:
             assert number == ("0" if complaint == "begins with its number" else "1")
             assert ask(ours, b"7\ncounters 0") == "7 ok"
         ours.close()
-        assert process.communicate(timeout=20)[1] == ""
+        assert process.communicate(timeout=60)[1] == ""
         assert process.returncode == 0
 
 
@@ -122,18 +122,18 @@ def test_it_lives_through_commands_traffic_and_its_end(
         for (command, moments), complaint in WRONG_OF_A_LINK.items():
             with memfd(moments) as files, pytest.raises(ShapingError, match=complaint):
                 shaper._core.ask(command, *files)
-        assert len(burst(path, 300, quiet_s=0.2)) == 300
+        assert len(burst(path, 300)) == 300
         shaper.apply({there: jittered, back: jittered})
-        assert len(burst(path, 300, quiet_s=0.2)) == 300
+        assert len(burst(path, 300)) == 300
         shaper.apply({there: replace(fast, loss=bursts.mean, bursts=bursts)})
-        assert 0 < len(burst(path, 300, quiet_s=0.2)) < 300
+        assert 0 < len(burst(path, 300)) < 300
         shaper.apply({there: LinkState(64e3, 0.001), back: fast})
         assert len(burst(path, 3000, quiet_s=0.5)) < 100
         shaper.apply({there: replace(fast, delivery=Delivery(Opportunities((1, 1, 3)), time.monotonic()))})
         assert super_packet(path, 40) == 40
         now = time.monotonic()
         shaper.apply({there: fast}, {there: [(now + 0.05 + part * 1e-6, fast) for part in range(5000)]})
-        assert len(path.ping(10)) == 10
+        assert len(path.answered(10)) == 10
         assert shaper.applied() != []
         for _ in range(20):
             shaper.detach(there)

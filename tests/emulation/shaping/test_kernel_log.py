@@ -19,7 +19,7 @@ def test_no_rate_makes_the_kernel_complain(path: Path) -> None:
         before = complaints()
         for rate in RATES:
             shaper.attach({path.there: LinkState(rate, 0.001)})
-            assert len(path.ping(3)) == 3
+            assert len(path.answered(3)) == 3
             for other in RATES:
                 shaper.apply({path.there.link: LinkState(other, 0.001)})
             shaper.detach(path.there.link)
