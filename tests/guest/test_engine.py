@@ -20,7 +20,7 @@ from testbed.emulation.host import budget
 from testbed.telemetry.store import write_json
 from tests.run.running import NOTHING, Running
 
-pytestmark = [pytest.mark.guest, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.guest, pytest.mark.timeout(400)]
 
 TOPOLOGY = """
 name: two-sites
@@ -45,8 +45,8 @@ PATH = """
 set -e
 mount -t proc proc /proc
 ip link add left type veth peer name right
-unshare --net sleep 60 & other=$!
-sleep 1
+unshare --net sleep 600 & other=$!
+until [ "$(readlink /proc/$other/ns/net)" != "$(readlink /proc/self/ns/net)" ]; do sleep 0.1; done
 ip link set right netns $other
 ip addr add 10.9.0.1/24 dev left
 ip link set left up
@@ -54,7 +54,7 @@ nsenter --target $other --net ip addr add 10.9.0.2/24 dev right
 nsenter --target $other --net ip link set right up
 tc qdisc add dev left root netem delay 20ms
 nsenter --target $other --net tc qdisc add dev right root netem delay 20ms
-ping -nq -c 4 -i 0.2 10.9.0.2
+ping -nq -c 20 -i 0.05 10.9.0.2
 kill $other
 """
 
