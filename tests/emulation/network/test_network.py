@@ -25,6 +25,7 @@ from testbed.run.conclusion.verdict import RATE_TOLERANCE, RTT_TOLERANCE_S
 from testbed.spec.event import LinkChange
 from testbed.spec.topology import Lan, Topology
 from testbed.trace.trace import Row, Trace
+from tests.waiting import until
 
 pytestmark = pytest.mark.privileged
 
@@ -65,9 +66,9 @@ class Wan:
     def address(self, worker: str) -> str:
         return self.network.address(next(w for w in self.network.topology.workers if w.name == worker))
 
-    def round_trip_s(self, source: str, target: str, count: int = PINGS) -> float | None:
+    def round_trip_s(self, source: str, target: str, count: int = PINGS, wait_s: int = 20) -> float | None:
         """The least of some round trips, or None without any answer. The first carries address resolution."""
-        words = ("ping", "-nq", "-c", str(count), "-i", "0.02", "-W", "1", self.address(target))
+        words = ("ping", "-nq", "-c", str(count), "-i", "0.02", "-W", str(wait_s), self.address(target))
         closing = re.search(r"= ([\d.]+)/", self.run(source, *words))
         return float(closing[1]) / 1e3 if closing else None
 
@@ -140,7 +141,7 @@ def test_a_worker_forgets_the_least_round_trip_of_a_network_that_was(still: Wan)
 
 def test_nothing_but_the_wan_is_within_reach(still: Wan) -> None:
     """Neither the host nor anything beyond it answers."""
-    assert "unreachable" in still.run("quito-w0", "ping", "-nc", "1", "-W", "1", "192.0.2.1").lower()
+    assert "unreachable" in still.run("quito-w0", "ping", "-nc", "1", "-W", "20", "192.0.2.1").lower()
 
 
 def test_every_link_was_reported_as_it_was_made(still: Wan) -> None:
@@ -151,12 +152,7 @@ def test_every_link_was_reported_as_it_was_made(still: Wan) -> None:
 def test_links_are_measured_as_they_were_asked_for(still: Wan) -> None:
     """On a busy host a sender may pause for too long to tell, or a ping come late, so there are more tries."""
     backend = still.network.shaper.name
-    for _ in range(4):
-        found = measure_links(still.network, lambda _: None)
-        assert found.keys() == TRIANGLE.links.keys()
-        if all(as_asked(link, backend) for link in found.values()):
-            return
-    pytest.fail(f"after {backend} shaping: {found}")
+    assert_measured(still, lambda found: all(as_asked(link, backend) for link in found.values()), TRIANGLE.links)
 
 
 def as_asked(link: LinkFidelity, backend: str) -> bool:
@@ -168,33 +164,53 @@ def as_asked(link: LinkFidelity, backend: str) -> bool:
     )
 
 
-def measured(wan: Wan, names: Collection[str] | None = None) -> dict[str, LinkFidelity]:
-    """All rates told: while a busy host makes the sender pause for longer than a queue lasts, they are not."""
-    for _ in range(5):
+def assert_measured(
+    wan: Wan,
+    holds: Callable[[dict[str, LinkFidelity]], bool],
+    links: Collection[str],
+    names: Collection[str] | None = None,
+) -> None:
+    """It holds of what is measured, in one of eight measurements: a busy host makes a sender pause for longer than a
+    queue lasts, or a ping come late, but not always."""
+    for _ in range(8):
         found = measure_links(wan.network, lambda _: None, names)
-        if all(link.rate_error is not None for link in found.values()):
-            break
-    return found
+        assert found.keys() == set(links)
+        if holds(found):
+            return
+    pytest.fail(f"after {wan.network.shaper.name} shaping: {found}")
+
+
+def near(found: float | None, expected: float, by: float) -> bool:
+    return found is not None and abs(found - expected) <= by
 
 
 def test_a_link_that_is_not_as_asked_is_found_out() -> None:
     with up(topology(f"{QUITO_LIMA}, {LIMA_CUZCO}")) as wan:
         state = wan.network.topology.links["quito->lima"].state
         wan.network.shaper.apply({"quito->lima": replace(state, rate_bps=10e6, delay_s=0.020)})
-        found = measured(wan)
-        assert found["quito->lima"].rate_error == pytest.approx(-0.5, abs=0.05)
-        assert found["quito->lima"].rtt_error_s == pytest.approx(0.010, abs=0.002)
-        assert found["lima->quito"].rtt_error_s == pytest.approx(0.010, abs=0.002)  # its way back
-        assert abs(found["lima->cuzco"].rate_error) < 0.2
+
+        def found_out(found: dict[str, LinkFidelity]) -> bool:
+            there, back, other = (found[name] for name in ("quito->lima", "lima->quito", "lima->cuzco"))
+            return (
+                near(there.rate_error, -0.5, 0.05)
+                and near(there.rtt_error_s, 0.010, 0.002)
+                and near(back.rtt_error_s, 0.010, 0.002)  # its way back
+                and near(other.rate_error, 0.0, 0.2)
+            )
+
+        assert_measured(wan, found_out, wan.network.topology.links)
 
 
 def test_a_dead_link_is_found_out() -> None:
     with up(topology(f"{QUITO_LIMA}, {LIMA_CUZCO}")) as wan:
         state = wan.network.topology.links["quito->lima"].state
         wan.network.shaper.apply({"quito->lima": replace(state, up=False)})
-        found = measured(wan)
-        assert found["quito->lima"].rate_error == -1
-        assert found["quito->lima"].rtt_error_s == float("inf")
+        dead = (-1, float("inf"))
+        assert_measured(
+            wan,
+            lambda found: (found["quito->lima"].rate_error, found["quito->lima"].rtt_error_s) == dead,
+            wan.network.topology.links,
+        )
 
 
 #: What a plain look would get wrong: few packets in its time, none at all, fewer than sent, more than can be sent.
@@ -211,10 +227,8 @@ ODD = topology(
 def test_links_that_are_hard_to_measure_are_not_mistaken_for_wrong_ones() -> None:
     with up(ODD) as wan:
         backend = wan.network.shaper.name
-        for _ in range(3):
-            found = measure_links(wan.network, lambda _: None)
-            assert found.keys() == ODD.links.keys()
-            assert found["quito->lima"].rate_resolution == pytest.approx(1514 * 8 / 1e6 / 3, rel=0.1)
+
+        def as_far_as_can_be_told(found: dict[str, LinkFidelity]) -> bool:
             for name in ("potosi->sucre", "sucre->potosi", "quito->sucre"):
                 assert (found[name].rate_error, found[name].rtt_error_s) == (None, None)
             assert found["sucre->quito"].rtt_error_s is None
@@ -222,18 +236,20 @@ def test_links_that_are_hard_to_measure_are_not_mistaken_for_wrong_ones() -> Non
             told = {name: found[name] for name in ("quito->lima", "lima->quito", "lima->cuzco", "cuzco->lima")}
             # Its way back passes nothing, so there is no round trip to judge.
             told["sucre->quito"] = replace(found["sucre->quito"], rtt_error_s=0.0)
-            if all(as_asked(link, backend) for link in told.values()):
-                return
-        pytest.fail(f"after {backend} shaping: {told}")
+            resolution = found["quito->lima"].rate_resolution  # less fine where a look took long
+            return all(as_asked(link, backend) for link in told.values()) and resolution == pytest.approx(
+                1514 * 8 / 1e6 / 3, rel=0.1
+            )
+
+        assert_measured(wan, as_far_as_can_be_told, ODD.links)
 
 
 def test_a_slow_link_that_is_not_as_asked_is_found_out_among_those_named() -> None:
     with up(topology("{between: [quito, lima], rate: 1mbit, delay: 10ms}, " + LIMA_CUZCO)) as wan:
         state = wan.network.topology.links["quito->lima"].state
         wan.network.shaper.apply({"quito->lima": replace(state, rate_bps=0.95e6)})
-        found = measured(wan, ["quito->lima"])
-        assert found.keys() == {"quito->lima"}
-        assert found["quito->lima"].rate_error == pytest.approx(-0.05, abs=0.01)
+        names = ["quito->lima"]
+        assert_measured(wan, lambda found: near(found["quito->lima"].rate_error, -0.05, 0.01), names, names)
 
 
 def test_traffic_goes_another_way_while_a_link_is_down_and_comes_back() -> None:
@@ -241,7 +257,7 @@ def test_traffic_goes_another_way_while_a_link_is_down_and_comes_back() -> None:
         wan.network.take("quito", "lima", up=False)
         wan.assert_round_trip("quito-w0", "lima-w0", 2 * (0.060 + 0.015) + LAN_S)
         wan.network.take("cuzco", "quito", up=False)
-        assert wan.round_trip_s("quito-w0", "lima-w0", count=2) is None
+        assert wan.round_trip_s("quito-w0", "lima-w0", count=2, wait_s=1) is None
         assert wan.round_trip_s("lima-w0", "cuzco-w0") is not None
         assert not wan.network.routes.reach("quito", "lima")
         wan.network.take("quito", "lima", up=True)
@@ -256,9 +272,9 @@ def connection(wan: Wan, source: str, target: str) -> Iterator[Callable[[bytes],
     """A TCP connection; what is yielded sends bytes over it and waits for all of them."""
     address = (wan.address(target), 7000)
     listener = inside(wan.network.container(target).netns, lambda: socket.create_server(address))
-    client = inside(wan.network.container(source).netns, lambda: socket.create_connection(address, timeout=10))
+    client = inside(wan.network.container(source).netns, lambda: socket.create_connection(address, timeout=60))
     server, _ = listener.accept()
-    server.settimeout(10)
+    server.settimeout(60)
 
     def send(content: bytes) -> None:
         sender = threading.Thread(target=client.sendall, args=(content,))
@@ -287,7 +303,7 @@ def super_packets(wan: Wan, source: str, target: str) -> bool:
     while "5201" not in wan.run(target, "ss", "-Hltn"):
         pass
     before = received()
-    wan.run(source, "iperf3", "-c", wan.address(target), "-t", "1")
+    wan.run(source, "iperf3", "-c", wan.address(target), "-n", "2M")
     server.wait()
     size, packets = (b - a for a, b in zip(before, received(), strict=True))
     assert size > 100_000
@@ -381,7 +397,7 @@ def test_a_swap_back_restores_what_was() -> None:
     with up(TRIANGLE) as wan:
         wan.network.swap(line)
         wan.network.take("lima", "cuzco", up=False)
-        assert wan.round_trip_s("quito-w0", "cuzco-w0", count=2) is None
+        assert wan.round_trip_s("quito-w0", "cuzco-w0", count=2, wait_s=1) is None
         wan.network.swap(TRIANGLE)
         wan.assert_round_trip("quito-w0", "cuzco-w0", 2 * 0.060 + LAN_S)  # what was down is down still
         wan.network.take("lima", "cuzco", up=True)
@@ -396,7 +412,7 @@ def test_a_site_without_workers_can_be_swapped_away() -> None:
         gone = wan.network.router("potosi").pid
         wan.network.swap(topology(QUITO_LIMA, "{quito: {workers: 1}, lima: {workers: 1}}"))
         wan.assert_round_trip("quito-w0", "lima-w0", 2 * 0.010 + LAN_S)
-        assert not Path(f"/proc/{gone}").exists()
+        until(lambda: not Path(f"/proc/{gone}").exists())  # the kernel's thread ends a moment after Python's
         assert interfaces(wan, "quito") == {"lo", "lan", "w0", "lima"}
 
 
@@ -486,5 +502,5 @@ def test_nothing_is_left() -> None:
         assert ours <= namespaces_in_use()
         here = {name for _, name in socket.if_nameindex()}
         assert not here & {"quito", "lima", "cuzco", "lan", "w0"}, "an interface in the host's own namespace"
-    assert not ours & namespaces_in_use()
+    until(lambda: not ours & namespaces_in_use())  # the kernel's threads end a moment after Python's
     assert not {name for _, name in socket.if_nameindex()} & {"quito", "lima", "cuzco", "lan", "w0"}

@@ -81,11 +81,11 @@ def test_tcp_passes_whole(wan: Wan, source: str, target: str) -> None:
     with listener, sender:
         listener.bind((wan.address(target), 7000))
         listener.listen()
-        sender.settimeout(10)
+        sender.settimeout(60)
         sender.connect((wan.address(target), 7000))
         receiver, _ = listener.accept()
         with receiver:
-            receiver.settimeout(10)
+            receiver.settimeout(60)
             arrived = bytearray()
             for begin in range(0, len(payload), 65536):
                 sender.sendall(payload[begin : begin + 65536])
