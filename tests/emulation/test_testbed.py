@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from testbed.run.conclusion.verdict import RTT_TOLERANCE_S
 from testbed.spec.errors import SpecError
 from testbed.spec.topology import Topology
 from tests.cli.standing import LAN_S, left_of, write
+from tests.waiting import until
 
 #: One name for each network of this process, so that what else is up on the machine is not meant.
 MARK = f"t{os.getpid()}-in"
@@ -45,11 +45,11 @@ def andes(line: Path) -> Iterator[Testbed]:
         yield testbed
 
 
-def round_trip_s(testbed: Testbed, source: str, target: str) -> float | None:
+def round_trip_s(testbed: Testbed, source: str, target: str, wait_s: int = 20) -> float | None:
     """The least of some round trips, by ping; None without any answer."""
     address = testbed.network[target].IP()
     ping = testbed.network[source].popen(
-        ["ping", "-nq", "-c", "8", "-i", "0.02", "-W", "1", address], stdout=subprocess.PIPE
+        ["ping", "-nq", "-c", "8", "-i", "0.02", "-W", str(wait_s), address], stdout=subprocess.PIPE
     )
     closing = re.search(r"= ([\d.]+)/", ping.communicate()[0].decode())
     return float(closing[1]) / 1e3 if closing else None
@@ -58,7 +58,7 @@ def round_trip_s(testbed: Testbed, source: str, target: str) -> float | None:
 def assert_round_trip(testbed: Testbed, source: str, target: str, expected_s: float) -> None:
     """Within the verdict's tolerance. A busy host may hold up every one of a few pings, so there are more tries."""
     tolerance = RTT_TOLERANCE_S[testbed.network.shaper.name]
-    for _ in range(4):
+    for _ in range(20):
         found = round_trip_s(testbed, source, target)
         assert found is not None
         assert found >= expected_s - tolerance
@@ -136,7 +136,7 @@ def test_a_link_is_changed_in_place(andes: Testbed) -> None:
 def test_a_pair_is_cut_and_mended(andes: Testbed) -> None:
     assert not andes.links["quito->lima"].take_down().up
     assert not andes.links["lima->quito"].state.up
-    assert round_trip_s(andes, "quito-w0", "lima-w0") is None
+    assert round_trip_s(andes, "quito-w0", "lima-w0", wait_s=1) is None
     assert andes.links["lima->quito"].bring_up().up
     assert_round_trip(andes, "quito-w0", "lima-w0", 2 * 0.010 + LAN_S)
 
@@ -157,9 +157,8 @@ def test_traces_are_replayed_from_entry_on(tmp_path: Path) -> None:
     states: list[tuple[str, LinkState]] = []
     observer = lambda _, link, state: states.append((link, state))  # noqa: E731
     with Testbed(tmp_path / "traced.yaml", name=f"{MARK}-traced", workers="namespaces", observer=observer) as testbed:
-        while testbed.replay.elapsed_s < 1.5:
-            time.sleep(0.05)
-        assert testbed.links["quito->lima"].state.rate_bps == 30e6
+        until(lambda: testbed.links["quito->lima"].state.rate_bps == 30e6)
+        assert testbed.replay.elapsed_s >= 1.0
         assert testbed.replay.failure is None
     assert [state.rate_bps for link, state in states if link == "quito->lima"] == [10e6, 20e6, 30e6]
 
@@ -175,10 +174,7 @@ def test_a_swap_keeps_what_stays(line: Path) -> None:
         assert swapped.difference.workers.added == ("potosi-w0", "quito-w1")
         assert (swapped.unchanged_links, swapped.lost_packets, swapped.unroutable_packets) == (2, 0, 0)
         assert testbed.network["quito-w0"].pid == stays
-        gone_by = time.monotonic() + 5
-        while goes.exists():  # the kernel's thread ends a moment after Python's
-            assert time.monotonic() < gone_by
-            time.sleep(0.01)
+        until(lambda: not goes.exists())  # the kernel's thread ends a moment after Python's
         assert set(testbed.links) == {"quito->lima", "lima->quito", "lima->potosi", "potosi->lima"}
         assert_round_trip(testbed, "quito-w1", "potosi-w0", 2 * (0.010 + 0.005) + LAN_S)
 
@@ -209,7 +205,7 @@ def test_an_error_inside_leaves_nothing(line: Path) -> None:
     assert left_of(name) == []
     assert open_namespaces() == before
     assert dict(os.environ) == environment
-    assert asleep.wait(10) == helper.wait(10) == -signal.SIGKILL
+    assert asleep.wait(60) == helper.wait(60) == -signal.SIGKILL
 
 
 @pytest.mark.privileged
@@ -265,7 +261,8 @@ def test_workers_are_containers_that_see_this_network_alone(line: Path) -> None:
         client = docker.from_env()
         box = client.containers.get(f"testbed-{name}.quito-w0")
         assert box.labels[label.LABEL] == name
-        assert box.exec_run(["ls", "/sys/class/net"]).output.split() == [b"eth0", b"lo"]
+        # By its exit code: on a busy host the engine may lose what a short command prints.
+        assert box.exec_run(["sh", "-c", '[ "$(echo $(ls /sys/class/net))" = "eth0 lo" ]']).exit_code == 0
         assert_round_trip(testbed, "quito-w0", "cuzco-w0", 2 * (0.010 + 0.015) + LAN_S)
         pid = testbed.network["lima-w0"].pid
         limits = {"quito": 1, "lima": {"workers": 1, "cpus": 0.5}, "cuzco": 1}
