@@ -48,7 +48,7 @@ class Site:
         return {"Authorization": f"Bearer {self.token}"}
 
     def ask(self, method: str, path: str, headers: dict[str, str], body: str | None = None) -> http.client.HTTPResponse:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         connection.request(method, path, body, {"Content-Type": "application/json", **headers})
         reply = connection.getresponse()
         reply.text = reply.read().decode()  # type: ignore[attr-defined]
@@ -81,7 +81,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     token = (folder / "http.key").read_text().strip()
     assert stat.filemode((folder / "http.key").stat().st_mode) == "-rw-------"
     made = Site(port, token, shown.decode(), AdminClient(folder / "admin.sock"))
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while True:
         try:
             made.admin.status()
@@ -92,7 +92,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     yield made
     assert made.admin.status()["state"] == "waiting"
     process.send_signal(signal.SIGTERM)
-    assert process.wait(20) == 0
+    assert process.wait(60) == 0
     os.close(terminal)
 
 
@@ -144,12 +144,12 @@ def test_a_websocket_shows_the_token_in_its_first_message(site: Site) -> None:
     for origin in (own, None):
         with connect(address, origin=origin) as live:  # type: ignore[arg-type]
             live.send(json.dumps({"token": site.token}))
-            assert json.loads(live.recv(5))["state"] == "waiting"
+            assert json.loads(live.recv(60))["state"] == "waiting"
     for first in (json.dumps({"token": "guess"}), json.dumps([site.token]), site.token, b"\x00", "{"):
         with connect(address, origin=own) as live:  # type: ignore[arg-type]
             live.send(first)
             with pytest.raises(ConnectionClosed) as closed:
-                live.recv(5)
+                live.recv(60)
             assert closed.value.rcvd is not None and closed.value.rcvd.code == 1008
     with pytest.raises(InvalidStatus):
         connect(address, origin="http://evil.example")  # type: ignore[arg-type]
@@ -164,7 +164,7 @@ def test_the_link_does_not_go_into_a_log(tmp_path: Path) -> None:
     with ForkedProgram("-m", "testbed.controller", *words, "--http", str(port)) as process:
         until(lambda: "dashboard" in process.said[1])
         process.terminate()
-        _, said = process.communicate(20)
+        _, said = process.communicate(60)
         assert process.wait() == 0
     token = (tmp_path / "http.key").read_text().strip()
     assert str(tmp_path / "http.key") in said and token not in said

@@ -45,7 +45,7 @@ class Site:
         connection: http.client.HTTPConnection = UnixConnection(self.socket, 20)
         if port:
             assert self.server.port is not None
-            connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=20)
+            connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=60)
         text = None if body is None else json.dumps(body)
         connection.request(method, f"/api/v1{path}", text, {"Content-Type": "application/json", **(headers or {})})
         reply = connection.getresponse()
@@ -202,23 +202,23 @@ def test_verbs_come_one_after_the_other_in_one_thread(site: Site) -> None:
 def test_a_change_by_anybody_is_pushed_to_who_follows(site: Site) -> None:
     assert site.server.port is not None
     with unix_connect(str(site.socket), "ws://localhost/api/v1/stream") as one:
-        state = json.loads(one.recv(20))
+        state = json.loads(one.recv(60))
         assert state["kind"] == "snapshot" and state["state"]["links"][LINK] == site.link()
         with connect(f"ws://127.0.0.1:{site.server.port}/api/v1/stream") as other:
             other.send(json.dumps({"token": site.server.token}))
-            assert json.loads(other.recv(20))["kind"] == "snapshot"
+            assert json.loads(other.recv(60))["kind"] == "snapshot"
             ApiClient(site.socket, "it").change_link(LINK, {"rate": "3mbit"})
             for follower in (one, other):
                 number = state["number"]
                 while True:
-                    update = json.loads(follower.recv(20))
+                    update = json.loads(follower.recv(60))
                     if follower is one:
                         number += 1
                         assert (update["kind"], update["number"]) == ("update", number)
                     if (link := update["set"].get("links", {}).get(LINK)) and link["rate_bps"] == 3e6:
                         break
         one.send(json.dumps({"kind": "snapshot"}))
-        while (message := json.loads(one.recv(20)))["kind"] != "snapshot":
+        while (message := json.loads(one.recv(60)))["kind"] != "snapshot":
             pass
         assert message["state"]["links"][LINK]["rate_bps"] == 3e6
     site.patch({"rate": None})
@@ -258,7 +258,7 @@ def test_the_client_tells_refusals_from_failures(site: Site, tmp_path: Path) -> 
 def scraped(site: Site, headers: dict[str, str]) -> tuple[int, str, str]:
     """What Prometheus gets on the port: status, type, text."""
     assert site.server.port is not None
-    connection = http.client.HTTPConnection("127.0.0.1", site.server.port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", site.server.port, timeout=60)
     connection.request("GET", "/metrics", headers=headers)
     reply = connection.getresponse()
     text = reply.read().decode()

@@ -76,7 +76,7 @@ def test_followers_get_a_snapshot_then_each_update_and_ask_for_what_they_lack(mo
             told = await late.next()
             assert (told["number"], told["state"]) == (4, {"links": {"a": 7}}), "what came while nobody followed"
 
-    asyncio.run(asyncio.wait_for(follow(), 20))
+    asyncio.run(asyncio.wait_for(follow(), 60))
 
 
 def test_who_reads_slowly_sees_a_number_left_out() -> None:

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from websockets.sync.client import ClientConnection, connect
 
-DEADLINE_S = 30.0
+DEADLINE_S = 120.0
 
 AXE = Path(__file__).parent / "vendor/axe.min.js"
 
