@@ -59,12 +59,16 @@ class Split:
     def of(self, worker: str) -> HostPart:
         return self.parts[HOST_OF[worker.removesuffix("-w0")]]
 
-    def ping(self, source: str, target: str, *more: str) -> str:
+    def ping(self, source: str, target: str, *more: str, wait_s: int = 20) -> str:
         part, network = self.of(source), self.of(target).network
         address = network.address(next(one for one in network.topology.workers if one.name == target))
-        words = ["ping", "-nq", "-c", "8", "-i", "0.05", "-W", "1", *more, address]
+        words = ["ping", "-nq", "-c", "8", "-i", "0.05", "-W", str(wait_s), *more, address]
         process = part.network.container(source).popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         return str(process.communicate()[0].decode())
+
+    def passes(self, source: str, target: str, *more: str, wait_s: int = 20) -> bool:
+        """Whether any ping is answered: a busy host may let the last come after ping's end."""
+        return " 100% packet loss" not in self.ping(source, target, *more, wait_s=wait_s)
 
     def round_trip_s(self, source: str, target: str) -> float | None:
         found = re.search(r"= ([\d.]+)/", self.ping(source, target))
@@ -72,10 +76,14 @@ class Split:
 
     def assert_round_trip(self, source: str, target: str, expected_s: float) -> None:
         """The least of some pings: a busy host may hold one up, and none may be early."""
-        found = [self.round_trip_s(source, target) for _ in range(4)]
-        assert None not in found
-        error_s = min(one for one in found if one is not None) - expected_s
-        assert abs(error_s) <= RTT_TOLERANCE_S[self.backend]
+        for _ in range(20):
+            found_s = self.round_trip_s(source, target)
+            assert found_s is not None
+            error_s = found_s - expected_s
+            assert error_s >= -RTT_TOLERANCE_S[self.backend]
+            if error_s <= RTT_TOLERANCE_S[self.backend]:
+                break
+        assert error_s <= RTT_TOLERANCE_S[self.backend]
 
     def swap(self, to: Topology) -> None:
         steps: tuple[SwapStep, ...] = ("build", "move routes", "remove")
@@ -115,8 +123,8 @@ def test_a_cut_link_takes_what_it_declares_and_no_more(split: Split) -> None:
 
 def test_the_largest_packet_passes_whole_and_a_larger_one_never_leaves(split: Split) -> None:
     headers = 28
-    assert "0% packet loss" in split.ping("cuzco-w0", "quito-w0", "-M", "do", "-s", str(1450 - headers))
-    assert "100% packet loss" in split.ping("cuzco-w0", "quito-w0", "-M", "do", "-s", str(1451 - headers))
+    assert split.passes("cuzco-w0", "quito-w0", "-M", "do", "-s", str(1450 - headers))
+    assert not split.passes("cuzco-w0", "quito-w0", "-M", "do", "-s", str(1451 - headers), wait_s=1)
 
 
 def test_a_change_across_the_cut_is_in_force_and_one_below_the_floor_is_refused(split: Split) -> None:
@@ -135,7 +143,7 @@ def test_a_pair_that_is_taken_down_is_down_for_every_host(split: Split) -> None:
     for up in (False, True):
         for part in split.parts.values():
             part.take("lima", "quito", up)
-        assert ("0% packet loss" in split.ping("cuzco-w0", "quito-w0").replace("100% packet loss", "")) == up
+        assert split.passes("cuzco-w0", "quito-w0", wait_s=20 if up else 1) == up
 
 
 def test_a_network_swap_goes_across_the_cut_and_back(split: Split) -> None:
