@@ -103,7 +103,7 @@ def test_the_notebook_s_code_works(
 
 
 @pytest.mark.privileged
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_the_documentation_s_code_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
