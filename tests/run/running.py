@@ -13,9 +13,11 @@ import docker
 from docker.models.containers import Container
 
 from testbed.emulation.label import LABEL, networks, processes
+from testbed.telemetry.store import read_records
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-DEADLINE_S = 150.0
+#: Runs of tests take up to 50 s beside others.
+DEADLINE_S = 300.0
 PROGRAM = (sys.executable, "-m", "testbed.cli")
 
 
@@ -77,6 +79,11 @@ class Running:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
+
+    def happened(self, kind: str, target: str) -> bool:
+        """Whether that is among what the run tells of itself."""
+        events = read_records(self.directory / "events.jsonl")
+        return any((event["kind"], event["target"]) == (kind, target) for event in events)
 
     @property
     def containers(self) -> list[Container]:
