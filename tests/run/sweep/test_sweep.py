@@ -282,7 +282,7 @@ def test_a_terminal_shows_how_far_each_point_is(folder: Path) -> None:
 
 
 @pytest.mark.privileged
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_sweep_is_interrupted_and_gone_on_with(tmp_path: Path) -> None:
     """Two runs of six rounds each. The second is interrupted."""
     for name, value in (("pair", PAIR), ("topology", TOPOLOGY)):
@@ -297,7 +297,7 @@ def test_a_sweep_is_interrupted_and_gone_on_with(tmp_path: Path) -> None:
     done = json.loads((tmp_path / "runs/sweeps/rates/runs.jsonl").read_text())
     assert (done["axes"], done["finished"]) == ({"scale": "1"}, True)
     command = [sys.executable, "-m", "testbed.cli", "sweep", "sweep.yaml", "--resume"]
-    ended = subprocess.run(command, cwd=tmp_path, text=True, capture_output=True, timeout=150, check=False)
+    ended = subprocess.run(command, cwd=tmp_path, text=True, capture_output=True, timeout=300, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "1 of 2 runs were made before\n2 of 2: 0.5, seed 7\n" in ended.stdout
     runs, points = rows(tmp_path, "runs.csv"), rows(tmp_path, "points.csv")
@@ -306,4 +306,6 @@ def test_a_sweep_is_interrupted_and_gone_on_with(tmp_path: Path) -> None:
     for row in runs:
         assert float(row["wan_bytes"]) > 6 * 4 * 151_306  # six rounds of the model cross the WAN at least once each
         assert (tmp_path / "runs" / row["run"] / "report.html").exists()
-    assert float(points[1]["seconds_per_round_p50"]) > float(points[0]["seconds_per_round_p50"])
+        # Of either scale as much as the link needs for the model: half a second at 10 Mbit/s, where 20 take 0.35 with
+        # all the rest. Beside other programs the first run's rounds may be as long.
+        assert float(row["seconds_per_round_p50"]) > 0.95 * 4 * 151_306 * 8 / (20e6 * float(row["scale"]))
