@@ -21,11 +21,19 @@ SCRIPT = """
 import os, socket, sys, time
 peers = dict(pair.split("=") for pair in os.environ["TESTBED_PEERS"].split(","))
 rank = int(os.environ["RANK"])
+
+def connected():
+    while True:
+        try:
+            return socket.create_connection((peers["lima-w0"], 5000))
+        except OSError:  # the other has not begun to listen
+            time.sleep(0.1)
+
 listener = socket.create_server(("", 5000))
 time.sleep(1)
 if rank == 0:
     for step in range(3):
-        with socket.create_connection((peers["lima-w0"], 5000)) as connection:
+        with connected() as connection:
             connection.sendall(bytes(200_000))
             connection.shutdown(socket.SHUT_WR)
             connection.recv(1)
