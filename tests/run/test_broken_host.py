@@ -19,7 +19,7 @@ from testbed.run.guards.disk import LEAST_FREE_BYTES
 from tests.run.pair import endless
 from tests.run.running import NOTHING, Running
 
-pytestmark = [pytest.mark.privileged, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.privileged, pytest.mark.timeout(600)]
 
 
 def reason(running: Running) -> str:

@@ -20,7 +20,7 @@ from testbed.run.errors import CannotRun
 from testbed.run.execute import execute
 from testbed.run.terminal.display import Display
 
-pytestmark = [pytest.mark.privileged, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.privileged, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).parents[2]
 
@@ -58,7 +58,7 @@ import sys, time
 from testbed.emulation import label
 with label.labelled(sys.argv[1]):
     print("up", flush=True)
-    time.sleep(60)
+    time.sleep(600)
 """
 
 

@@ -24,7 +24,7 @@ from tests.run import running as running_module
 from tests.run.pair import endless
 from tests.run.running import NOTHING, PROGRAM, Running, interfaces
 
-pytestmark = [pytest.mark.privileged, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.privileged, pytest.mark.timeout(600)]
 
 #: A line of output → what the run does right after it.
 MOMENTS = {

@@ -23,7 +23,7 @@ from testbed.emulation.shaping import available_backends
 from testbed.run.conclusion.verdict import REPLAY_LATE_P99_S
 from tests.run.running import NOTHING, Running
 
-pytestmark = [pytest.mark.privileged, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.privileged, pytest.mark.timeout(600)]
 
 #: Rows are handed over ahead of their time; for so long none are. Twenty ticks are late then, of some hundred in the
 #: run.

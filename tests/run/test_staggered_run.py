@@ -12,7 +12,7 @@ import yaml
 from testbed.spec.experiment import PARAMETERS
 from tests.run.running import NOTHING, Running, interfaces
 
-pytestmark = [pytest.mark.privileged, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.privileged, pytest.mark.timeout(600)]
 
 TOPOLOGY = {
     "name": "three",
