@@ -61,4 +61,11 @@ def update_message(number: int, update: Update) -> dict[str, Any]:
 
 
 def _differs(old: Any, new: Any) -> bool:
-    return old is not new and (type(old) is not type(new) or old != new)
+    """Whether two values are not the same in JSON. To Python False is 0, and 1 is 1.0, also within lists."""
+    if old is new:
+        return False
+    if type(old) is not type(new) or old != new:
+        return True
+    if isinstance(new, Mapping):
+        return any(_differs(old[key], value) for key, value in new.items())
+    return isinstance(new, list | tuple) and any(map(_differs, old, new))

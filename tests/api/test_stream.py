@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from testbed.api import feed as module
@@ -33,6 +33,8 @@ def filled(state: State) -> dict[str, dict[str, Any]]:
 
 
 @given(st.lists(STATES, min_size=1, max_size=5))
+@example([{"sites": {"a": [0]}}, {"sites": {"a": [False]}}])
+@example([{"sites": {"a": {"x": 1}}}, {"sites": {"a": {"x": 1.0}}}])
 def test_updates_applied_to_a_snapshot_are_the_state(states: list[State]) -> None:
     known = states[0]
     for before, after in pairwise(states):
