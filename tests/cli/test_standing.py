@@ -22,6 +22,7 @@ from testbed.emulation import label
 from testbed.emulation.label import owner
 from testbed.run.conclusion.verdict import RATE_TOLERANCE, RTT_TOLERANCE_S
 from tests.cli.standing import DEADLINE_S, LAN_S, Standing, command, environment, left_of, testbed, up, write
+from tests.waiting import until
 
 pytestmark = pytest.mark.privileged
 
@@ -58,7 +59,7 @@ def assert_round_trip(network: Standing, source: str, target: str, expected_s: f
     """Within the verdict's tolerance. A busy host may hold up every one of a few pings, so there are more tries."""
     status = network.status()
     tolerance, address = RTT_TOLERANCE_S[status["backend"]], status["hosts"][target]["address"]
-    for _ in range(4):
+    for _ in range(20):
         found = network.round_trip_s(source, address)
         assert found >= expected_s - tolerance
         if found <= expected_s + tolerance:
@@ -190,7 +191,7 @@ if sys.argv[1] == "serve":
     while word := peer.recv(100):
         peer.sendall(word)
 else:
-    peer = socket.create_connection((sys.argv[2], 7000), timeout=10)
+    peer = socket.create_connection((sys.argv[2], 7000), timeout=60)
     for line in sys.stdin:
         peer.sendall(line.encode())
         print(peer.recv(100).decode(), end="", flush=True)
@@ -220,11 +221,17 @@ def test_a_swap_keeps_what_stays_and_replaces_the_rest(line: Path, folder: Path)
             return client.stdout.readline().strip()
 
         assert echo("before") == "before"
-        pings = network.start("quito-w0", "ping", "-nq", "-c", "250", "-i", "0.01", address)
+        answers = folder / "answers"
+        pings = network.start("quito-w0", "sh", "-c", f"exec ping -n -i 0.01 {address} > {answers}")
+        until(lambda: answers.exists() and "icmp_seq" in answers.read_text())
         said = network.verb("swap", other)
         assert echo("after") == "after"
-        assert pings.poll() is None, "there were pings under way all the time"
-        assert "250 received, 0% packet loss" in pings.communicate(timeout=DEADLINE_S)[0]
+        by_then = answers.read_text().count("icmp_seq")
+        until(lambda: answers.read_text().count("icmp_seq") > by_then)
+        pings.send_signal(signal.SIGINT)
+        assert pings.wait(DEADLINE_S) == 0
+        numbers = [int(number) for number in re.findall(r"icmp_seq=(\d+)", answers.read_text())]
+        assert numbers == list(range(1, len(numbers) + 1)), "none is lost, from before the swap until after it"
 
         assert "sites added: potosi" in said
         assert "sites removed: cuzco" in said
@@ -373,22 +380,28 @@ def test_an_owner_that_is_asked_to_end_takes_everything_away(line: Path) -> None
         pid = owner_pid(name)
         assert pid
         os.kill(pid, signal.SIGTERM)
-        gone_by = time.monotonic() + DEADLINE_S
-        while left_of(name) and time.monotonic() < gone_by:
-            time.sleep(0.05)
-        assert left_of(name) == []
+        until(lambda: left_of(name) == [])
         assert asleep.wait(DEADLINE_S) == -signal.SIGKILL
+
+
+#: How often one is interrupted that may be up, and done, before a busy host lets the interrupt be sent.
+TIMES = 5
 
 
 @pytest.mark.parametrize("line_said", ["Docker engine", "shaping backend", "directed links"])
 def test_an_interrupt_while_it_is_built_leaves_nothing(line: Path, line_said: str) -> None:
     name = f"{MARK}-int"
     words = command("up", line, "--name", name)
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment()) as process:
-        assert process.stdout
-        assert any(line_said in said for said in process.stdout)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(DEADLINE_S) == 130
+    for _ in range(TIMES):
+        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment()) as process:
+            assert process.stdout
+            assert any(line_said in said for said in process.stdout)
+            process.send_signal(signal.SIGINT)
+            code = process.wait(DEADLINE_S)
+        if code != 0:
+            break
+        testbed("down", "--name", name)
+    assert code == 130
     assert left_of(name) == []
 
 
@@ -396,19 +409,23 @@ def test_an_interrupt_while_it_is_built_leaves_nothing(line: Path, line_said: st
 def test_an_interrupt_at_the_very_beginning_ends_in_a_line(line: Path, later_s: float) -> None:
     """While modules are imported, and after: as soon as pydantic's library is there, the verbs are being imported."""
     name = f"{MARK}-early"
-    with subprocess.Popen(
-        command("up", line, "--name", name),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(),
-    ) as process:
-        maps = Path(f"/proc/{process.pid}/maps")
-        while "_pydantic_core" not in maps.read_text():
-            time.sleep(0.005)
-        time.sleep(later_s)
-        process.send_signal(signal.SIGINT)
-        _, complaints = process.communicate(timeout=DEADLINE_S)
+    for _ in range(TIMES):
+        with subprocess.Popen(
+            command("up", line, "--name", name),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment(),
+        ) as process:
+            maps = Path(f"/proc/{process.pid}/maps")
+            while process.poll() is None and "_pydantic_core" not in maps.read_text():
+                time.sleep(0.005)
+            time.sleep(later_s)
+            process.send_signal(signal.SIGINT)
+            _, complaints = process.communicate(timeout=DEADLINE_S)
+        if process.returncode != 0:
+            break
+        testbed("down", "--name", name)
     assert process.returncode == 130, complaints
     (said,) = complaints.splitlines()
     assert said.startswith("interrupted")
