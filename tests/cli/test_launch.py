@@ -26,7 +26,7 @@ from testbed.emulation.standing.standing import client
 from tests.cli.standing import ROOT, Standing, command, environment, left_of, testbed, write
 from tests.waiting import until
 
-pytestmark = pytest.mark.privileged
+pytestmark = [pytest.mark.privileged, pytest.mark.timeout(600)]
 
 MARK = f"t{os.getpid()}-launch"
 
@@ -75,7 +75,7 @@ def fjords(pair: Path, folder: Path) -> Iterator[Standing]:
 AWAY_S = 1.0
 
 #: A launch that prints nothing for so long hangs: steps take 4 s at most beside other work.
-SILENT_S = 90
+SILENT_S = 200
 
 
 class Launching:
@@ -109,7 +109,7 @@ class Launching:
     def end(self) -> tuple[int, str]:
         """Its exit code, and what it printed at last."""
         said = "".join(self._lines())
-        return self.process.wait(60), said
+        return self.process.wait(SILENT_S), said
 
     def _lines(self) -> Iterator[str]:
         """What it prints from now on. AssertionError, with that, where nothing came for long and it goes on."""

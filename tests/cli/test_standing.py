@@ -24,7 +24,7 @@ from testbed.run.conclusion.verdict import RATE_TOLERANCE, RTT_TOLERANCE_S
 from tests.cli.standing import DEADLINE_S, LAN_S, Standing, command, environment, left_of, testbed, up, write
 from tests.waiting import until
 
-pytestmark = pytest.mark.privileged
+pytestmark = [pytest.mark.privileged, pytest.mark.timeout(600)]
 
 #: One name for each network of this process, so that what else is up on the machine is not meant.
 MARK = f"t{os.getpid()}"
