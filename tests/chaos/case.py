@@ -73,7 +73,8 @@ class Case:
         topology = _topology(draw)
         experiment = _experiment(draw)
         members = _members(topology)
-        drawn = (_fault(draw, members, containers) for _ in range(draw.choice((1, 1, 1, 2))))
+        restarts = experiment.get("elastic", {}).get("lost") == "restart"
+        drawn = (_fault(draw, members, containers, restarts) for _ in range(draw.choice((1, 1, 1, 2))))
         return cls(seed, number, containers, topology, experiment, tuple(drawn))
 
     @classmethod
@@ -179,7 +180,7 @@ def _events(draw: random.Random) -> list[dict[str, Any]]:
     )
 
 
-def _fault(draw: random.Random, members: tuple[str, ...], containers: bool) -> Fault:
+def _fault(draw: random.Random, members: tuple[str, ...], containers: bool, restarts: bool) -> Fault:
     member, at = draw.choice(members), Moment(round=draw.choice(MOMENTS))
     process = draw.choice((member, member, "controller", "core", "replay", "owner"))
     phase = Moment(line=draw.choice(LINES))
@@ -197,6 +198,8 @@ def _fault(draw: random.Random, members: tuple[str, ...], containers: bool) -> F
         faults.Interrupt(phase),
         faults.Terminate(phase),
     ]
+    if restarts:
+        choices += 4 * [faults.KillAgain(at, member, draw.choice((0.0, 0.1, 0.5, 2.0)))]
     if containers:
         choices += 2 * [faults.ExhaustMemory(at, member), faults.ExhaustPids(at, member), faults.KillEngine(at)]
     else:

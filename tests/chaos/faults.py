@@ -16,6 +16,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -27,6 +28,8 @@ from tests.chaos.targets import NotThere, Targets
 from tests.run.running import Running
 
 FILL_BYTES = 1 << 20
+#: A member that is started anew has a process after 1 to 5 s; one that may not be has none.
+RESTARTED_S = 30.0
 
 #: What a target's kind is called by; any other is a member.
 PARTS = ("owner", "controller", "core", "replay", "control", "peer")
@@ -84,6 +87,21 @@ class Kill(Fault):
 
     def inject(self, targets: Targets) -> None:
         targets.process(self.target).send(signal.SIGKILL)
+
+
+@dataclass(frozen=True)
+class KillAgain(Kill):
+    """A member dies, and dies again so many seconds after it has been started anew: before it is welcomed, while others
+    hand it what it missed, or in a round."""
+
+    seconds: float = 0.0
+
+    def inject(self, targets: Targets) -> None:
+        first = targets.process(self.target)
+        first.send(signal.SIGKILL)
+        if (second := _restarted(targets, self.target, first)) is not None:
+            _wait(self.seconds, second)
+            second.send(signal.SIGKILL)
 
 
 @dataclass(frozen=True)
@@ -264,6 +282,17 @@ def _in_container(targets: Targets, member: str, program: str) -> None:
             container.exec_run(["python3", "-c", program])
             return
     raise NotThere(member)
+
+
+def _restarted(targets: Targets, member: str, dead: ProcessIdentity) -> ProcessIdentity | None:
+    """The process that takes a dead one's place; None where none does so in time, or the run ends."""
+    until = time.monotonic() + RESTARTED_S
+    while targets.running.process.poll() is None and time.monotonic() < until:
+        with suppress(NotThere):
+            if (found := targets.process(member)) != dead:
+                return found
+        time.sleep(0.02)
+    return None
 
 
 def _wait(seconds: float, process: ProcessIdentity) -> None:
