@@ -62,16 +62,16 @@ test-action: setup ## the steps of action.yml, run here as a runner would: the s
 
 # A clean clone's cache would be for nobody: to write it takes a tenth of the time.
 types:
-	@nice -n 19 .venv/bin/mypy $(if $(CI),--cache-dir=/dev/null)
+	@nice -n 10 .venv/bin/mypy $(if $(CI),--cache-dir=/dev/null)
 
 test-in-guest:
 	@.venv/bin/python -m tests.guest
 
 test-units-%:
-	@nice -n $(if $(filter sync,$*),10,19) .venv/bin/python -m pytest -m 'unit and not guest' $(call FOLDERS,$*)
+	@nice -n $(if $(filter sync,$*),5,10) .venv/bin/python -m pytest -m 'unit and not guest' $(call FOLDERS,$*)
 
 test-units:
-	@nice -n 10 .venv/bin/python -m pytest -m 'unit and not guest' \
+	@nice -n 5 .venv/bin/python -m pytest -m 'unit and not guest' \
 	    $(addprefix --ignore=,$(call FOLDERS,$(PARTS) $(COMPUTING)))
 
 test-computing:
