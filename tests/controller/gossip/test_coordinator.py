@@ -174,7 +174,7 @@ def test_no_plan_is_made_for_members_that_gossip(tmp_path: Path) -> None:
             assert status["plan"] is None and status["policy"] is None and status["swaps"] == []
             for member in members:
                 member.send(Goodbye(member.name, ROUNDS))
-            await asyncio.wait_for(controller.finished.wait(), 10)
+            await asyncio.wait_for(controller.finished.wait(), 60)
             for member in members:
                 member.writer.close()
 
