@@ -47,6 +47,8 @@ NOISE = 0.02
 #: Seconds between two rounds.
 PAUSE_S = 0.1
 
+#: Of the loop: a member's words take about five from when it writes them to when the controller has done with them.
+TURNS = 50
 #: What a probe is taken to send.
 PROBED_BYTES = 512 * 1024
 
@@ -154,9 +156,7 @@ class Fleet:
             member.send(Report(name, self.round, epoch, *timing, peers, {"loss": 1.0}, arrivals=came))
         self.round += 1
         self.clock_s = finished + PAUSE_S
-        await asyncio.sleep(0.01)  # the controller reads ...
-        await self.until(lambda: not self._thinks())  # ... decides, which real rounds leave time for ...
-        await asyncio.sleep(0.01)  # ... and prepares
+        await self._settle()
 
     async def linger(self, seconds: float, silent: Collection[str] = ()) -> None:
         """Be in a round for so long, and say what came in, but for those who are `silent`."""
@@ -170,8 +170,17 @@ class Fleet:
                 if target == name
             }
             member.send(Arrived(name, came))
-        await asyncio.sleep(0.01)
-        await self.until(lambda: not self._thinks())
+        await self._settle()
+
+    async def _settle(self) -> None:
+        """Let the controller read what was sent, decide, which real rounds leave time for, and prepare."""
+        for _ in range(2):
+            # What is sent over a local socket is read, taken and answered within some turns of the loop, however long
+            # these take: a process that stands still finds that any time has passed when it goes on.
+            for _ in range(TURNS):
+                await asyncio.sleep(0)
+            await asyncio.sleep(0.01)
+            await self.until(lambda: not self._thinks())
 
     @property
     def plan(self) -> Plan:

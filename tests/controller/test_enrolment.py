@@ -44,9 +44,16 @@ class Nothing:
         assert state == {}
 
 
-def member(control: Path, name: str, value: float, means: dict[str, list[float]]) -> None:
+def member(control: Path, name: str, value: float, means: dict[str, list[float]], is_in: threading.Event) -> None:
+    """`is_in` is set once the new one has begun. The others have half of their rounds until then, a second each: it
+    comes in between two of them."""
     with sync.join(f"unix:{control}/{name}/control.sock", name, "127.0.0.1") as session:
-        for _ in range(session.share(nothing=Nothing()), ROUNDS):
+        first = session.share(nothing=Nothing())
+        if name == NEW:
+            is_in.set()
+        for number in range(first, ROUNDS):
+            if number >= ROUNDS // 2:
+                is_in.wait(1.0)
             time.sleep(STEP_S)
             tensor = torch.full((1000,), value)
             session.allreduce(tensor)
@@ -62,8 +69,9 @@ async def enrolled(controller: ControllerService, name: str = NEW, view: View = 
 
 def test_a_member_more_is_known_to_all_others_by_a_key_of_its_own_and_counts(tmp_path: Path) -> None:
     means: dict[str, list[float]] = {}
+    is_in = threading.Event()
     threads = {
-        name: threading.Thread(target=member, args=(tmp_path / "s", name, float(place), means), daemon=True)
+        name: threading.Thread(target=member, args=(tmp_path / "s", name, float(place), means, is_in), daemon=True)
         for place, name in enumerate((*FIRST.names, NEW))
     }
 

@@ -37,7 +37,7 @@ def test_a_whole_run_is_followed_and_recorded(tmp_path: Path) -> None:
             assert controller.state == "running"
             await fleet.run(5)
             await fleet.leave()
-            await asyncio.wait_for(controller.finished.wait(), 5)
+            await asyncio.wait_for(controller.finished.wait(), 60)
             assert controller.state == "done"
 
     asyncio.run(scene())
@@ -341,7 +341,7 @@ class Slow:
 
     def proposals(self, view: View, last: Plan) -> list[Plan]:
         self.begun.append(view)
-        assert self.go_on.wait(10)
+        assert self.go_on.wait(60)
         return make_policy("mst").proposals(view, last)
 
 
@@ -419,9 +419,9 @@ def test_a_member_that_says_nothing_does_not_hold_up_plans_for_ever(
             silent = fleet.members["b-w0"]
             silent.answer = None
             controller.force(make_policy("star", {"server": "d-w0"}))
-            await fleet.until(lambda: swaps_of(controller))
             out = tmp_path / "out/decisions.jsonl"
             await fleet.until(lambda: "b-w0 did not say in time" in list(read_records(out))[-1]["why"])
+            assert all(1 in member.plans for member in fleet.members.values() if member is not silent)
             assert swaps_of(controller) == []
             # It does hold it in the end, and all go by it: the controller follows.
             silent.plans, silent.successor = fleet.members["a-w0"].plans, 1
@@ -450,7 +450,7 @@ def test_a_member_s_error_fails_the_run(tmp_path: Path) -> None:
         view = mesh()
         async with training(spec_of(view), tmp_path, view) as (controller, fleet):
             fleet.members["b-w0"].send(Goodbye("b-w0", 0, error="out of memory"))
-            await asyncio.wait_for(controller.finished.wait(), 5)
+            await asyncio.wait_for(controller.finished.wait(), 60)
             assert controller.failure == "b-w0: out of memory"
 
     asyncio.run(scene())
@@ -584,7 +584,7 @@ def test_garbage_from_a_member_fails_the_run(tmp_path: Path, line: bytes, says: 
         view = mesh()
         async with training(spec_of(view), tmp_path, view) as (controller, fleet):
             fleet.members["a-w0"].writer.write(line)
-            await asyncio.wait_for(controller.finished.wait(), 5)
+            await asyncio.wait_for(controller.finished.wait(), 60)
             assert controller.failure.startswith("a-w0: ") and says in controller.failure
 
     asyncio.run(scene())
@@ -596,7 +596,7 @@ def test_a_round_reported_twice_fails_the_run(tmp_path: Path) -> None:
         async with training(spec_of(view), tmp_path, view) as (controller, fleet):
             report = Report("a-w0", 0, 0, 0.0, 1.0, 0.0, 0.0, 0, 0, 0, 0)
             fleet.members["a-w0"].writer.write(encode(report) * 2)
-            await asyncio.wait_for(controller.finished.wait(), 5)
+            await asyncio.wait_for(controller.finished.wait(), 60)
             assert "twice" in controller.failure
 
     asyncio.run(scene())
@@ -609,9 +609,9 @@ def test_who_waits_for_the_others_is_told_why_it_ends(tmp_path: Path) -> None:
             await asyncio.sleep(0.1)
             assert controller.state == "waiting"
             controller.fail("b-w0 did not join")
-            await asyncio.wait_for(controller.finished.wait(), 5)
+            await asyncio.wait_for(controller.finished.wait(), 60)
             await controller.close()
-            await asyncio.wait_for(member.listen(), 5)
+            await asyncio.wait_for(member.listen(), 60)
             assert member.stopped == controller.failure == "b-w0 did not join"
             member.writer.close()
 
@@ -639,7 +639,7 @@ def test_a_disk_that_takes_no_more_ends_the_run_and_no_member_is_blamed(tmp_path
             resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
             try:
                 await fleet.one_round()
-                await asyncio.wait_for(controller.finished.wait(), 5)
+                await asyncio.wait_for(controller.finished.wait(), 60)
             finally:
                 resource.setrlimit(resource.RLIMIT_FSIZE, limits)
             assert controller.state == "failed"
@@ -657,7 +657,7 @@ def test_a_disk_that_takes_no_more_when_a_plan_is_judged_is_no_mistake_of_ours(
             shutil.rmtree(tmp_path / "out" / "views")
             (tmp_path / "out" / "views").touch()
             controller.force(make_policy("star"))
-            await asyncio.wait_for(controller.finished.wait(), 5)
+            await asyncio.wait_for(controller.finished.wait(), 60)
             assert controller.failure.startswith("the run can't be recorded: ")
 
     asyncio.run(scene())

@@ -194,7 +194,7 @@ class Kill:
 class Cluster:
     """Members and a controller, as processes; a context manager."""
 
-    def __init__(self, folder: Path, count: int, step_s: float, seed: int, quorum: int = 2, lease_s: float = 4.0):
+    def __init__(self, folder: Path, count: int, step_s: float, seed: int, quorum: int = 2, lease_s: float = 30.0):
         self.folder = folder
         self.names = tuple(f"m{i}" for i in range(count))
         self.admin = AdminClient(folder / "admin.sock")

@@ -17,6 +17,7 @@ from testbed.protocol import Held, PeerSample
 from tests.sync.controller import Controller, job
 from tests.sync.plans import chain, names, random_groups, random_plan, random_routes, star
 from tests.sync.test_session import check_exact, reducing, reducing_until, run, run_with, values
+from tests.waiting import until
 
 pytestmark = pytest.mark.unit
 
@@ -62,8 +63,10 @@ def test_a_plan_that_all_hold_by_the_end_of_a_round_is_gone_by_in_the_next(tmp_p
     """Others have contributed long before, and had only the old plan then."""
     members = names(3)
     begun, held = threading.Barrier(2), threading.Event()
+    there: dict[str, sync.Session] = {}
 
     def work(session: sync.Session) -> list[int]:
+        there[session.name] = session
         if session.name == "m2":
             begun.wait(20)
             held.wait(20)
@@ -75,7 +78,7 @@ def test_a_plan_that_all_hold_by_the_end_of_a_round_is_gone_by_in_the_next(tmp_p
         time.sleep(0.2)  # the others' values leave
         controller.prepare(Plan(1, members, (chain(members),)))
         controller.await_messages(Held, len(members))
-        time.sleep(0.2)  # they are told so
+        until(lambda: there["m0"]._engine.current.plans.confirmed == 1)  # the root is told so
         held.set()
 
     with Controller(tmp_path, Plan(0, members, (star(members, "m0"),)), job()) as controller:

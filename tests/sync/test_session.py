@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,17 @@ def run_with(controller: Controller, work: Work) -> dict[str, object]:
         results = dict(zip(members, pool.map(member, members), strict=True))
     controller.await_messages(Goodbye, len(members))
     return results
+
+
+@contextmanager
+def patience(session: sync.Session, seconds: float) -> Iterator[None]:
+    """Have a member wait for so little, which a busy machine may take for what comes before and after."""
+    group = session._engine.current
+    usual, group.settings = group.settings, replace(group.settings, timeout_s=seconds)
+    try:
+        yield
+    finally:
+        group.settings = usual
 
 
 def values(member: str, round_number: int, elements: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -168,8 +180,7 @@ def test_a_refused_plan_never_comes_into_force_where_it_is_held(tmp_path: Path) 
     members = names(3)
     with socket.create_server(("127.0.0.1", 0)) as closed:
         nowhere = closed.getsockname()
-    settings = job(round_timeout_s=2.0)
-    with Controller(tmp_path, Plan(0, members, (star(members, "m1"),)), settings) as controller:
+    with Controller(tmp_path, Plan(0, members, (star(members, "m1"),)), job()) as controller:
         controller.misled = {"m0": {"m2": nowhere}}
         unreachable = Plan(1, members, (star(members, "m0"),))
         other = Plan(2, members, (chain(("m2", "m1", "m0")),))
@@ -182,8 +193,9 @@ def test_a_refused_plan_never_comes_into_force_where_it_is_held(tmp_path: Path) 
 
             rounds()
             if session.name == "m0":
-                controller.prepare(unreachable)
-                controller.await_messages(Held, 3)
+                with patience(session, 1.0):
+                    controller.prepare(unreachable)
+                    controller.await_messages(Held, 3)
             in_step.wait(20)
             rounds()
             if session.name == "m0":
@@ -299,6 +311,7 @@ def test_who_could_not_join_listens_no_more(tmp_path: Path) -> None:
     with Controller(tmp_path, Plan(0, names(2), (star(names(2), "m0"),)), job()) as controller:
         with pytest.raises(sync.SyncError, match="the other members were not there within 0 s") as failure:
             sync.join(controller.address, "m0", "127.0.0.1", patience_s=0.3)
+        controller.await_messages(Hello, 1)
         with pytest.raises(ConnectionRefusedError):  # though the error has not let go of what it came from
             socket.create_connection(controller.roster["m0"])
         assert failure.tb is not None
@@ -325,12 +338,13 @@ def test_a_silent_peer_is_named_when_time_is_out(tmp_path: Path) -> None:
     def work(session: sync.Session) -> None:
         session.allreduce(torch.ones(10))
         if session.name != "m1":
-            with pytest.raises(sync.SyncError, match=r"round 2, epoch 0: out of time.*m1 \(its partial|the mean"):
+            out_of_time = r"round 2, epoch 0: out of time.*(m1 \(its partial|the mean)"
+            with patience(session, 0.5), pytest.raises(sync.SyncError, match=out_of_time):
                 session.allreduce(torch.ones(10))
         over.wait()
 
     plan = Plan(0, members, (star(members, "m0"),))
-    run(tmp_path, plan, work, job(round_timeout_s=1.0))
+    run(tmp_path, plan, work)
 
 
 @pytest.mark.parametrize(

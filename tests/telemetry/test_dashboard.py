@@ -83,7 +83,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def answers(address: str, expression: str) -> list[Any]:
     query = urllib.parse.urlencode({"query": expression})
     try:
-        with urllib.request.urlopen(f"http://{address}/api/v1/query?{query}", timeout=5) as reply:
+        with urllib.request.urlopen(f"http://{address}/api/v1/query?{query}", timeout=60) as reply:
             told = json.load(reply)
     except OSError:
         return []

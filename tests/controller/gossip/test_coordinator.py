@@ -44,7 +44,7 @@ from tests.controller.fleet import connect
 from tests.controller.runs import mesh, running, spec_of
 from tests.schemes.participants import participant
 
-pytestmark = [pytest.mark.unit, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.unit, pytest.mark.timeout(120)]
 
 ROUNDS = 120
 MAX_IG = 3
@@ -70,9 +70,17 @@ def hop_spec(view: View = VIEW) -> ControllerSpec:
 
 class Runner(threading.Thread):
     """A member's whole life. It begins at `value`; `crash` says in which iteration it dies, and `silent` that it does
-    not say so."""
+    not say so. Until somebody `came` its second half goes slowly, half a second an iteration: who comes has time."""
 
-    def __init__(self, control: Path, name: str, value: float, crash: int | None = None, silent: bool = False) -> None:
+    def __init__(
+        self,
+        control: Path,
+        name: str,
+        value: float,
+        crash: int | None = None,
+        silent: bool = False,
+        came: Callable[[], bool] = lambda: True,
+    ) -> None:
         super().__init__(name=name, daemon=True)
         self.entered: list[int] = []
         self.result: Tensor | None = None
@@ -81,6 +89,7 @@ class Runner(threading.Thread):
         self._value = value
         self._crash = crash
         self._silent = silent
+        self._came = came
         self.start()
 
     def run(self) -> None:
@@ -98,6 +107,9 @@ class Runner(threading.Thread):
                 if self._silent:
                     meeting.channel.close()
                 raise Crash
+            slow_until = time.monotonic() + 0.5
+            while iteration > ROUNDS // 2 and not self._came() and time.monotonic() < slow_until:
+                time.sleep(0.01)
             time.sleep(0.01)
             return torch.zeros(3)
 
@@ -110,7 +122,7 @@ class Runner(threading.Thread):
 
 async def until(controller: ControllerService, condition: Callable[[], bool]) -> None:
     seen = 0
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not condition():
             assert controller.state != "failed", controller.failure
             seen = await controller.changes.wait(seen)
@@ -120,12 +132,21 @@ async def until(controller: ControllerService, condition: Callable[[], bool]) ->
 def test_a_member_that_died_comes_again_at_its_neighbours_iteration(tmp_path: Path, silent: bool) -> None:
     async def scene() -> list[Runner]:
         async with running(hop_spec(), tmp_path) as controller:
+            came: list[Runner] = []
             members = [
-                Runner(tmp_path / "s", name, 1.0, crash=20 if name == DIES else None, silent=silent)
+                Runner(
+                    tmp_path / "s",
+                    name,
+                    1.0,
+                    crash=20 if name == DIES else None,
+                    silent=silent,
+                    came=lambda: any(its.entered for its in came),
+                )
                 for name in VIEW.names
             ]
             await until(controller, lambda: bool(controller.status()["passages"]))
-            members.append(Runner(tmp_path / "s", DIES, 0.0))
+            came.append(Runner(tmp_path / "s", DIES, 0.0))
+            members += came
             await until(controller, lambda: controller.state == "done")
             for member in members:
                 await asyncio.to_thread(member.join, 20)
@@ -174,7 +195,7 @@ def test_no_plan_is_made_for_members_that_gossip(tmp_path: Path) -> None:
             assert status["plan"] is None and status["policy"] is None and status["swaps"] == []
             for member in members:
                 member.send(Goodbye(member.name, ROUNDS))
-            await asyncio.wait_for(controller.finished.wait(), 10)
+            await asyncio.wait_for(controller.finished.wait(), 60)
             for member in members:
                 member.writer.close()
 

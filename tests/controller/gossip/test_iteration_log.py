@@ -97,7 +97,7 @@ def whole(reports: list[tuple[Report, float]], tmp_path: Path, dying: tuple[str,
             for name, member in members.items():
                 if name not in dying:
                     member.send(Goodbye(name, 3, metrics={"accuracy": 0.9}))
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 await controller.finished.wait()
             for member in members.values():
                 member.writer.close()

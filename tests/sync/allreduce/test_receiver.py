@@ -25,7 +25,7 @@ ELEMENTS = 16
 
 def test_a_root_can_t_lead_the_others_to_an_epoch_that_the_controller_has_not_told_of() -> None:
     plan, headers = Plan(3, MEMBERS, (star(MEMBERS, "m0"),)), ChunkHeaderFormat(len(MEMBERS))
-    settings = TransportSettings("m1", keys("m1", MEMBERS), 0.5, generation=plan.epoch)
+    settings = TransportSettings("m1", keys("m1", MEMBERS), 60.0, generation=plan.epoch)
     payload = memoryview(bytes(4 * ELEMENTS))
     with socket.create_server(("127.0.0.1", 0)) as nobody:
         group = AllReduceGroup(plan, settings, dict.fromkeys(MEMBERS, nobody.getsockname()))

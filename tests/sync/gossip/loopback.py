@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from math import inf
 
 from torch import Tensor
 
@@ -21,6 +22,24 @@ from testbed.sync.transport.sockets import listen
 from tests.sync.keys import keys
 
 PATIENCE_S = 20.0
+
+
+class Gate:
+    """Lets steps begin up to an iteration: a test that is slow finds its members where it left them. A member whose
+    step waits here still answers others, since a thread of its own makes its steps."""
+
+    def __init__(self, last: float) -> None:
+        self._last = last
+        self._changed = threading.Condition()
+
+    def open(self, last: float = inf) -> None:
+        with self._changed:
+            self._last = last
+            self._changed.notify_all()
+
+    def enter(self, iteration: int) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: iteration <= self._last, PATIENCE_S), f"{iteration} stays shut"
 
 
 @dataclass

@@ -23,6 +23,7 @@ from testbed.sync.transport.routes import RouteTable
 from testbed.sync.transport.sender import Sender
 from testbed.sync.transport.settings import TransportSettings
 from tests.sync.keys import keys
+from tests.waiting import until
 
 pytestmark = pytest.mark.unit
 
@@ -166,10 +167,10 @@ def test_an_auxiliary_route_carries_one_frame_until_that_was_taken(listener: soc
             connection.settimeout(0.05)
             with pytest.raises(TimeoutError):
                 connection.recv(1)
-            connection.settimeout(5)
+            connection.settimeout(60)
             assert left.empty()
             connection.sendall(TAKEN)
-            assert left.get(timeout=5) == index
+            assert left.get(timeout=60) == index
     sending.abort()
 
 
@@ -193,7 +194,7 @@ def test_a_peer_that_does_not_listen_is_told_only_when_something_is_to_be_sent()
     assert not sending.await_connection(10)
     assert "refused" in sending.failure and failures.empty()
     outbox.put(["b"], (1,), frame(0, size=0), memoryview(b""), lambda peer: None)
-    assert failures.get(timeout=5)[0] == "b"
+    assert failures.get(timeout=60)[0] == "b"
     outbox.close()
 
 
@@ -203,7 +204,7 @@ def test_connecting_ends_when_it_is_given_up() -> None:
     sending = Sender("b", address, settings_of("a", 600.0), WIRE, lambda *_: None)
     time.sleep(0.05)
     sending.abort()
-    sending.join(5)
+    assert sending.join(60)
     assert not sending.await_connection(0)
 
 
@@ -216,10 +217,8 @@ def test_an_attempt_to_connect_that_nobody_answers_ends_at_once_when_given_up(li
             filling.connect_ex(listener.getsockname())
         sending = sender(listener, queue.Queue(), timeout_s=600.0)
         assert not sending.await_connection(0.5)
-        began = time.monotonic()
         sending.abort()
-        sending.join(5)
-        assert time.monotonic() - began < 5 and not sending.connected
+        assert sending.join(60) and not sending.connected  # of the 150 s that an attempt lasts
 
 
 def test_the_path_is_measured(listener: socket.socket) -> None:
@@ -231,7 +230,7 @@ def test_the_path_is_measured(listener: socket.socket) -> None:
         sample = sending.sample()
         assert sample is not None and CHUNK <= sample.bytes_acked <= CHUNK + 200 and 0 < sample.min_rtt_s < 1
         waited_s, frames = sending.queue.queued()
-        assert frames == 1 and 0 <= waited_s < 5
+        assert frames == 1 and 0 <= waited_s < 60
         assert sending.sample() is None
         assert tcpinfo.read(connection).bytes_acked <= 1 + 48  # its part of the greeting
     sending.abort()
@@ -241,12 +240,9 @@ def test_what_the_path_did_not_take_is_seen(listener: socket.socket) -> None:
     sending = sender(listener, queue.Queue())
     connection = accept(listener)
     with connection:
-        for _ in range(100):  # until the buffers of a receiver that reads nothing are full
+        for _ in range(100):  # more than the buffers of a receiver that reads nothing have room for
             put(sending)
-            time.sleep(0.01)
-            if any(info.unsent_bytes for info in sending.look().values()):
-                break
-        assert sending.look()[0].unsent_bytes
+        until(lambda: any(info.unsent_bytes for info in sending.look().values()))
     sending.abort()
 
 
