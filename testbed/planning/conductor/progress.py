@@ -22,7 +22,6 @@ from math import exp, log, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import least_squares
 
 from testbed.planning.conductor.candidate import FIRST, Candidate
 from testbed.planning.conductor.history import SeenLoss, TrainedStretch
@@ -156,6 +155,9 @@ def learn(stretches: Sequence[TrainedStretch], optimizer: str = "") -> StepWorth
         own = (_curve(values, _worth(values, stretches, steps), scale) - seen) / off if losses else np.empty(0)
         hinted = [(values[_CURVE] - about) / sure for about, sure in hints]
         return np.concatenate([own, hinted, (values - priors[:, 0]) / priors[:, 1]])
+
+    # A sixth of what a controller takes to load, and none but the conductor's needs it.
+    from scipy.optimize import least_squares
 
     found = least_squares(residuals, priors[:, 0], max_nfev=60)
     covariance = np.linalg.inv(found.jac.T @ found.jac)
