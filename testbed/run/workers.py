@@ -14,7 +14,7 @@ from docker.errors import APIError
 from testbed.controller.spec import Newcomer
 from testbed.emulation.containers.engine import ENGINE_ERRORS, EngineError
 from testbed.emulation.containers.fleet import ContainerDied, Fleet
-from testbed.emulation.process import ProcessIdentity
+from testbed.emulation.network.namespace import held_by
 from testbed.emulation.testbed import Testbed
 from testbed.emulation.undo import UndoStack
 from testbed.run.directory import RunDirectory
@@ -190,7 +190,7 @@ class Workers:
             self._testbed.network.leave([worker])
             self._testbed.network.join({worker: pid})
         except (OSError, RuntimeError):
-            if ProcessIdentity.of(pid):
+            if held_by(pid):
                 raise
             return False  # its namespace ended with it; the engine may not know yet
         return True

@@ -66,6 +66,12 @@ def _hold(made: Future[int], over: threading.Event) -> None:
     _enter(Path(f"/proc/{os.getpid()}/ns/net"))
 
 
+def held_by(pid: int) -> bool:
+    """Whether a process holds a network namespace: one that ends lets it go while it still counts as running, and is a
+    zombie a moment later."""
+    return Path(f"/proc/{pid}/ns/net").exists()
+
+
 def inside(netns: Path, make: Callable[[], T]) -> T:
     """What `make` returns in a namespace, called in a thread of its own, the only one that enters.
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from testbed.emulation.network.namespace import Namespace, inside
+from testbed.emulation.network.namespace import Namespace, held_by, inside
 
 pytestmark = pytest.mark.privileged
 
@@ -34,6 +36,14 @@ def test_it_is_let_go_at_once() -> None:
     with pytest.raises(FileNotFoundError):
         while namespace.path.readlink() != before:  # the kernel's thread has left it, and is about to end
             pass
+
+
+def test_a_process_that_has_ended_holds_none() -> None:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        assert held_by(process.pid)
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert not held_by(process.pid), "a zombie does"
 
 
 def test_what_is_no_namespace_is_refused(tmp_path: Path) -> None:
