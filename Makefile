@@ -20,19 +20,26 @@ emulate: setup ## train a model over an emulated wide-area network
 
 # Tests marked `guest` need netem and Open vSwitch in the kernel; where this one lacks either they run in a guest's.
 # That takes one processor for some minutes; types and the tests that need no root have what it leaves, and then both.
-# They begin all at once, since four at a time left the last one a processor of two for two minutes; the two parts
-# that take the longest, sync and all that is no part of its own, go first. Then come those that need root, in four
-# lanes that take about as long each: runs that train to their end; those that break; commands and what stands without
-# a run; and all else. They wait for much, and have the processors first; a fifth lane, which only computes, has what
-# they leave. At last come those that would disturb any other, or that another would disturb.
-PARTS = sync schemes+worker controller
-COMPUTING = planning benchmarks report fuzz
-FOLDERS = $(addprefix tests/,$(subst +, ,$(1)))
+# They begin all at once, since four at a time left the last one a processor of two for two minutes. Each part stays on
+# one processor (tests/conftest.py says why): all that is no part of its own on the first, the others on the second,
+# which comes to about the same, and of those sockets before the others, since they wait for much; the guest and types
+# go where there is room. Then come those that need root, in four lanes that take about as long each: runs that train to
+# their end; those that break; commands, what stands without a run, and short runs; and all else. They wait for much,
+# and have the processors first; a fifth lane, which only computes, has what they leave until they have ended: no test
+# of it is held to a time, since beside other work that may be next to nothing. At last come those that would disturb
+# any other, or that another would disturb.
+PARTS = sockets schemes controller
+sockets = sync/c10d sync/gossip
+schemes = schemes worker report fuzz
+controller = controller run cli simulation
+COMPUTING = planning benchmarks
+FOLDERS = $(addprefix tests/,$(1))
 ROOTS = not guest and not unit
 PRIVILEGED = .venv/bin/python -m tests.marked privileged
 TRAINING = --extended-regexp '^tests/run/(sweep/)?test_(compare|elastic_run|execute|hop_run|sweep|whole_run)\.py'
 ENDINGS = --extended-regexp '^tests/run/'
-COMMANDS = --extended-regexp '^tests/cli/'
+COMMANDS = --extended-regexp '^tests/(cli/|test_result|run/test_(crashes|overload|program_run|workers))'
+LANE = flock --shared build/lanes
 NETEM_AND_OVS = unshare --net sh -c 'tc qdisc add dev lo root netem && ovs-dpctl add-dp trial' 2>/dev/null
 test: setup ## style, types and every test
 	@$(GIVE_BACK); \
@@ -68,27 +75,28 @@ test-in-guest:
 	@.venv/bin/python -m tests.guest
 
 test-units-%:
-	@nice -n $(if $(filter sync,$*),5,10) .venv/bin/python -m pytest -m 'unit and not guest' $(call FOLDERS,$*)
+	@nice -n $(if $(filter sockets,$*),0,10) \
+	    .venv/bin/python -m pytest -m 'unit and not guest' --processor=1 $(call FOLDERS,$($*))
 
 test-units:
-	@nice -n 5 .venv/bin/python -m pytest -m 'unit and not guest' \
-	    $(addprefix --ignore=,$(call FOLDERS,$(PARTS) $(COMPUTING)))
+	@nice -n 5 .venv/bin/python -m pytest -m 'unit and not guest' --processor=0 \
+	    $(addprefix --ignore=,$(call FOLDERS,$(foreach part,$(PARTS),$($(part))) $(COMPUTING)))
 
 test-computing:
-	@chrt --idle 0 .venv/bin/python -m pytest -m 'unit and not guest' $(call FOLDERS,$(COMPUTING))
+	@.venv/bin/python -m pytest -m 'unit and not guest' --give-way=build/lanes --timeout=3000 $(call FOLDERS,$(COMPUTING))
 
 test-runs:
-	@.venv/bin/python -m pytest -m '$(ROOTS) and not alone' $$($(PRIVILEGED) | grep $(TRAINING))
+	@$(LANE) .venv/bin/python -m pytest -m '$(ROOTS) and not alone' $$($(PRIVILEGED) | grep $(TRAINING))
 
 test-endings:
-	@.venv/bin/python -m pytest -m '$(ROOTS) and not alone' \
-	    $$($(PRIVILEGED) | grep --invert-match $(TRAINING) | grep $(ENDINGS))
+	@$(LANE) .venv/bin/python -m pytest -m '$(ROOTS) and not alone' \
+	    $$($(PRIVILEGED) | grep --invert-match $(TRAINING) | grep --invert-match $(COMMANDS) | grep $(ENDINGS))
 
 test-commands:
-	@.venv/bin/python -m pytest -m '$(ROOTS) and not alone' $$($(PRIVILEGED) | grep $(COMMANDS))
+	@$(LANE) .venv/bin/python -m pytest -m '$(ROOTS) and not alone' $$($(PRIVILEGED) | grep $(COMMANDS))
 
 test-networks:
-	@.venv/bin/python -m pytest -m '$(ROOTS) and not alone' \
+	@$(LANE) .venv/bin/python -m pytest -m '$(ROOTS) and not alone' \
 	    $$($(PRIVILEGED) | grep --invert-match $(ENDINGS) | grep --invert-match $(COMMANDS))
 
 # What changed since this commit.

@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import random
 import struct
-import subprocess
-import sys
 import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
@@ -27,6 +25,7 @@ from statistics import correlation, median
 from threading import Event, Thread
 
 from benchmarks.support import flood
+from benchmarks.support.burner import burner
 from benchmarks.support.options import Options
 from benchmarks.support.pairs import batch, namespaces, pairs
 from benchmarks.support.table import Table, progress, show
@@ -200,14 +199,13 @@ def burning() -> Iterator[None]:
     """A process that keeps a processor busy, and a thread that keeps this interpreter busy."""
     over = Event()
     thread = Thread(target=lambda: all(not over.is_set() for _ in count()))
-    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as burner:
+    with burner():
         thread.start()
         try:
             yield
         finally:
             over.set()
             thread.join()
-            burner.kill()
 
 
 @contextmanager

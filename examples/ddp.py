@@ -47,7 +47,7 @@ def main():
             print(f"step={step} loss={loss.item():.4f} step_seconds={time.monotonic() - began:.3f}")
     # Gloo's thread needs the interpreter's lock to drop the last sum, and the group's end waits for that thread with
     # the lock held (PyTorch 2.13): without a moment between them three of nine short trainings never ended.
-    time.sleep(0.1)
+    time.sleep(1)
     dist.destroy_process_group()
 
 

@@ -164,7 +164,8 @@ class Train(NamedTuple):
 
     `bytes` came in the `seconds` after its first packet, which arrived at `began_s` (Unix time). `allowed_bytes_s` is
     the most that the sender's TCP would have let go meanwhile, 0 where it held nothing back, and `burst_bytes_s` how
-    fast it would have let go at a time: a train between them says what the path carries at least.
+    fast it would have let go at a time: a train between them says what the path carries at least. A probe knows no
+    bursts: it left at `allowed_bytes_s`.
     """
 
     began_s: Annotated[float, Meta(gt=0, le=1e11)]
@@ -172,6 +173,11 @@ class Train(NamedTuple):
     bytes: Annotated[int, Meta(ge=1, le=2**53)]
     allowed_bytes_s: Count = 0
     burst_bytes_s: Count = 0
+
+    @property
+    def is_probe(self) -> bool:
+        """Whether it is a probe's, which leaves at a steady rate, whatever comes of it."""
+        return bool(self.allowed_bytes_s) and not self.burst_bytes_s
 
 
 #: What came from each peer, in its order.
@@ -454,8 +460,14 @@ class Goodbye(ControlMessage, frozen=True):
         return cls(member, rounds, error=brief(error))
 
 
+#: A probe is so many trains, with pauses between them: one alone may have met a round's packets, and three make an
+#: estimate.
+PROBE_TRAINS = 3
+
+
 class Probe(ControlMessage, frozen=True):
-    """Find out what the path to `peer` carries: send there for `seconds`, but at most `bytes`. They mean nothing."""
+    """Find out what the path to `peer` carries: send there `bytes` that mean nothing, in PROBE_TRAINS trains that take
+    `seconds` to leave, all together."""
 
     peer: Name
     bytes: Count

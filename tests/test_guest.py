@@ -20,13 +20,13 @@ DEADLINE_S = 60.0
 
 
 def test_the_status_and_report_of_a_run_come_back() -> None:
-    result = test_in_guest(["-m", "unit", "tests/emulation/shaping/test_iptables.py"], limit_s=200)
+    result = test_in_guest(["-m", "unit", "tests/emulation/shaping/test_iptables.py"], limit_s=280)
     assert result.status == 0, result.console
     assert result.junit.count("<testcase") == 3
 
 
 def test_a_run_that_fails_says_so() -> None:
-    assert test_in_guest(["-p", "no_such_plugin"], limit_s=200).status != 0
+    assert test_in_guest(["-p", "no_such_plugin"], limit_s=280).status != 0
 
 
 def test_the_guest_is_killed_when_its_time_is_up() -> None:

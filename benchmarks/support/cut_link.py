@@ -13,8 +13,8 @@ from benchmarks.support.pretended import PretendedHosts
 from testbed.emulation.network.share import Share
 from testbed.emulation.shaping import LinkCounters
 from testbed.link import LinkState
-from testbed.scaleout.split_part import HostPart
-from testbed.scaleout.split_testbed import PartRequest, PartSettings
+from testbed.scaleout.split.part import HostPart
+from testbed.scaleout.split.testbed import PartRequest, PartSettings
 from testbed.scaleout.underlay import TUNNEL_MTU, HostsNetwork
 from testbed.scaleout.underlay_probe import TOKEN_BYTES, Echo, measure, path_mtu
 from testbed.spec.topology import Topology

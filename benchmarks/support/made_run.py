@@ -16,6 +16,7 @@ import msgspec
 import networkx as nx
 import yaml
 
+from testbed.controller.allreduce.plan_record import PlanRecord
 from testbed.plan import Plan, Tree
 
 ZERO_S = 1_790_000_000.0
@@ -50,15 +51,15 @@ class MadeRun:
 
     def write(self, path: Path) -> None:
         """Write the directory, which is not there yet."""
-        (path / "plans").mkdir(parents=True)
+        path.mkdir(parents=True)
         _write_lines(path / "links.jsonl", self._states())
         _write_lines(path / "traffic.jsonl", self._traffic())
         _write_lines(path / "rounds.jsonl", self._reports())
         _write_lines(path / "decisions.jsonl", self._decisions())
         _write_lines(path / "events.jsonl", self._events())
-        swaps = []
+        swaps, record = [], PlanRecord(path / "plans")
         for epoch, at_s in enumerate(_every(PLAN_S, self.seconds)):
-            (path / f"plans/{epoch:04d}.json").write_text(json.dumps(self._plan(epoch).to_json()))
+            record.store(self._plan(epoch))
             swaps.append(_swap(epoch, at_s))
         summary = {"verdict": "trusted", "reasons": [], "swaps": swaps[1:]}
         (path / "summary.json").write_text(json.dumps(summary))

@@ -48,5 +48,8 @@ def show_in_browser(page: Path, door: Door) -> str:
     owner, group = (os.environ.get(name) for name in ("SUDO_UID", "SUDO_GID"))
     as_user = {"user": int(owner), "group": int(group or owner), "extra_groups": []} if owner else {}
     quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    subprocess.Popen([opener, str(page)], start_new_session=True, **quiet, **as_user)  # type: ignore[call-overload]
+    # Without our label: what carries it ends with its network, and a browser that starts now is the user's.
+    unlabelled = {name: value for name, value in os.environ.items() if not name.startswith("TESTBED_")}
+    apart = {"start_new_session": True, "env": unlabelled, **quiet, **as_user}
+    subprocess.Popen([opener, str(page)], **apart)  # type: ignore[call-overload]
     return f"  page: {page}"

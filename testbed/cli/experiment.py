@@ -64,7 +64,7 @@ def run(
 ) -> None:
     """Run an experiment: build the network, train, change it as the file says, and judge."""
     from testbed.run.execute import execute
-    from testbed.scaleout.split_choice import run_on
+    from testbed.scaleout.split.choice import run_on
 
     changes = overrides(set_)
     if hosts is not None:

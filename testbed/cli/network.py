@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from testbed.cli.console import BAD_INPUT, fail
+from testbed.cli.console import BAD_INPUT, CANNOT, fail
 from testbed.cli.standing import Name, need_root, standing_network
 
 if TYPE_CHECKING:
@@ -42,12 +42,11 @@ def register(app: typer.Typer) -> None:
 
 
 def _clean(name: str | None) -> Cleaned:
-    from testbed.emulation.cleanup import clean as take_away
-    from testbed.emulation.containers import engine
+    from testbed.emulation.cleanup import clean_with_engine
+    from testbed.emulation.containers.engine import EngineError
 
     need_root()
     try:
-        client = engine.connect()
-    except engine.EngineError:
-        client = None  # then there are no containers either
-    return take_away(client, name)
+        return clean_with_engine(name)
+    except EngineError as error:
+        raise fail(CANNOT, f"all else was taken away, but {error}") from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
@@ -13,7 +13,9 @@ from rich.text import Text
 
 from testbed.plan import Plan
 from testbed.report import text
-from testbed.run.sweep.compared import Compared
+
+if TYPE_CHECKING:
+    from testbed.run.sweep.compared import Compared
 
 #: In a file or a pipe nothing is cut off.
 PIPE_WIDTH = 160

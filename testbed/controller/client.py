@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
@@ -72,7 +73,7 @@ class AdminClient:
             connection.request(method, path, text, {"Content-Type": "application/json"})
             reply = connection.getresponse()
             answer = reply.read()
-        except OSError as error:
+        except (OSError, http.client.HTTPException) as error:
             raise AdminError(f"no answer from the controller at {self._path}: {error}") from error
         finally:
             connection.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-#: Looks within a lease. One that comes later than a whole lease was itself away, and can't say that others were.
+#: Looks within a lease. By what one comes late we were away ourselves, and can't say that others were.
 LOOKS = 8
 
 
@@ -33,10 +33,10 @@ class Leases:
 
     def begin(self, members: Iterable[str], now: float) -> None:
         """From now on these have a lease; what was said of them is forgotten."""
+        self.look(now)
         for member in members:
             self.end(member)
             self._seen[member] = now
-        self._looked = now
 
     def end(self, member: str) -> None:
         """It needs none any more."""
@@ -74,11 +74,19 @@ class Leases:
         for by in self._waited.values():
             by.pop(member, None)
 
+    def look(self, now: float) -> float:
+        """To be called before it is asked who is gone: for so many seconds nobody could renew with us, or tell that it
+        waits no more. All have so much longer."""
+        away_s = max(now - self._looked - self.look_s, 0.0)
+        self._looked = now
+        if away_s:
+            self._seen = {member: min(at + away_s, now) for member, at in self._seen.items()}
+            for by in self._waited.values():
+                by.update({member: (min(at + away_s, now), why) for member, (at, why) in by.items()})
+        return away_s
+
     def gone(self, now: float) -> dict[str, str]:
         """Who is gone, and why."""
-        if now - self._looked > self._lease_s:  # nobody could renew with us
-            self._seen = dict.fromkeys(self._seen, now)
-        self._looked = now
         return {member: why for member in self._seen if (why := self._why(member, now))}
 
     def torn(self, now: float) -> str:

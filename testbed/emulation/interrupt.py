@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
-import sys
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from types import FrameType
@@ -25,28 +26,49 @@ def interruptible() -> Iterator[None]:
     Once interrupted the program is to end, and stays deaf until it has: a signal between the clean-up and the exit
     would make its exit code that of a program that was killed. (Ignored by the kernel, not by a handler: those the
     interpreter takes away while it still has to end itself.)
+
+    A SIGHUP that is ignored stays so: `nohup` was to keep the program up when its terminal goes.
     """
-
-    def be_patient(*_: object) -> None:
-        with suppress(OSError):  # the terminal may have gone
-            print("taking everything away; a moment", file=sys.stderr)
-
-    def interrupt(number: int, _: object) -> None:
-        for each in NUMBERS:
-            signal.signal(each, be_patient)
-        raise Interrupted(signal.Signals(number).name)
-
-    before = {number: signal.signal(number, interrupt) for number in NUMBERS}
+    before = {number: signal.getsignal(number) for number in NUMBERS}
+    if before[signal.SIGHUP] is signal.SIG_IGN:
+        del before[signal.SIGHUP]
+    interrupt = _Interrupt()
+    _restore(dict.fromkeys(before, interrupt))
     try:
         yield
     except Interrupted:
-        _restore(dict.fromkeys(NUMBERS, signal.SIG_IGN))
+        _restore(dict.fromkeys(before, signal.SIG_IGN))
         raise
     except BaseException:
         _restore(before)
         raise
     else:
         _restore(before)
+
+
+class _Interrupt:
+    """The handler: it raises Interrupted, unless the one that it raised before is still under way.
+
+    The interpreter drops what is raised in a finalizer or a weak reference's callback. Then nothing is being taken
+    away, and the next signal is to be heard.
+    """
+
+    def __init__(self) -> None:
+        self._raised: weakref.ref[Interrupted] | None = None
+
+    def __call__(self, number: int, _: FrameType | None) -> None:
+        if self._raised is not None and self._raised() is not None:
+            with suppress(OSError):  # the terminal may have gone
+                # Not by `print`: a signal may come while that writes, and it can't be called again before it is done.
+                os.write(2, b"taking everything away; a moment\n")
+            return
+        raise self._made(number)
+
+    def _made(self, number: int) -> Interrupted:
+        # Not in the handler's own frame, which the error's traceback would keep, and so the frame the error.
+        interrupted = Interrupted(signal.Signals(number).name)
+        self._raised = weakref.ref(interrupted)
+        return interrupted
 
 
 def _restore(handlers: Mapping[signal.Signals, Handler]) -> None:

@@ -33,6 +33,9 @@ OWNER = "owner.json"
 #: A killed process is gone within milliseconds; one that waits for a broken device may never be.
 KILL_DEADLINE_S = 5.0
 
+#: Flags of a process in /proc/PID/stat (include/linux/sched.h): it is ending, it is a thread of the kernel's.
+PF_EXITING, PF_KTHREAD = 0x4, 0x200000
+
 
 @contextmanager
 def labelled(network: str) -> Iterator[Path]:
@@ -54,7 +57,7 @@ def labelled(network: str) -> Iterator[Path]:
             os.environ.pop(ENVIRONMENT, None)
         else:  # a trial inside a run
             os.environ[ENVIRONMENT] = outer
-        _give_back(network)
+        remove_state(network)
 
 
 def owner(network: str) -> ProcessIdentity | None:
@@ -74,13 +77,6 @@ def _claim(network: str) -> None:
         own = ProcessIdentity.of(os.getpid())
         assert own is not None
         write_json(state_folder(network) / OWNER, {"pid": own.pid, "started": own.start_ticks, "boot": own.boot})
-
-
-def _give_back(network: str) -> None:
-    """Remove the folder, unless it is another process's, which was quicker to claim the name."""
-    with _locked():
-        if owner(network) in (None, ProcessIdentity.of(os.getpid())):
-            shutil.rmtree(state_folder(network), ignore_errors=True)
 
 
 def _refuse_taken(network: str) -> None:
@@ -119,12 +115,16 @@ def state_folder(network: str) -> Path:
 def processes(wanted: str | None = None, label: str | None = None) -> Iterator[tuple[int, str]]:
     """(pid, what it carries) of each process with a label of ours in its environment; of one network or launch, or of
     all. Those in containers are among them."""
-    for folder in Path("/proc").iterdir():
-        if not folder.name.isdecimal() or int(folder.name) == os.getpid():
-            continue
-        carried = _carried(int(folder.name), label)
+    for pid in _others():
+        carried = _carried(pid, label)
         if carried is not None and wanted in (None, carried):
-            yield int(folder.name), carried
+            yield pid, carried
+
+
+def _others() -> list[int]:
+    """The processes that there are, without this one."""
+    named = (folder.name for folder in Path("/proc").iterdir())
+    return [int(name) for name in named if name.isdecimal() and int(name) != os.getpid()]
 
 
 def _carried(pid: int, label: str | None) -> str | None:
@@ -142,13 +142,29 @@ def kill_processes(wanted: str | None = None, label: str | None = None) -> list[
     """End every process that carries the label, by id, until none is left; the ids of those that were there."""
     ended: set[int] = set()
     deadline = time.monotonic() + KILL_DEADLINE_S
-    while (found := {pid for pid, _ in processes(wanted, label)}) and time.monotonic() < deadline:
+    while time.monotonic() < deadline:
+        found = {pid for pid, _ in processes(wanted, label)}
+        if not found and not any(map(is_loading, _others())):
+            break
         for pid in found - ended:
             with suppress(ProcessLookupError):
                 _kill(pid, wanted, label)
         ended |= found
         time.sleep(0.005)
     return sorted(ended)
+
+
+def is_loading(pid: int) -> bool:
+    """Whether the program of a process is being loaded: the kernel shows no environment of it yet, though who started
+    it has been told that it runs."""
+    try:
+        if Path(f"/proc/{pid}/environ").read_bytes():
+            return False
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return False  # it ended, or is none that may be looked into
+    state, flags, environment_ends = fields[0], int(fields[6]), int(fields[48])
+    return not environment_ends and state not in "ZX" and not flags & (PF_EXITING | PF_KTHREAD)
 
 
 def _kill(pid: int, wanted: str | None, label: str | None) -> None:
@@ -162,6 +178,9 @@ def _kill(pid: int, wanted: str | None, label: str | None) -> None:
 
 
 def remove_state(network: str | None = None) -> None:
-    """Remove the folders of one network, or of all."""
+    """Remove the folder of one network, or those of all, unless it is another process's, which was quicker to claim the
+    name."""
     with _locked():
-        shutil.rmtree(state_folder(network) if network else STATE_ROOT / "networks", ignore_errors=True)
+        for name in networks() if network is None else [network]:
+            if owner(name) in (None, ProcessIdentity.of(os.getpid())):
+                shutil.rmtree(state_folder(name), ignore_errors=True)

@@ -39,10 +39,12 @@ class UndoStack:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         first = error
+        failures = []  # kept until all is undone: an interrupt refuses the next one for as long as it is there
         while self._undo:
             try:
                 self._undo.pop()()
             except BaseException as failure:
+                failures.append(failure)
                 if first is None:
                     first = failure
                 else:

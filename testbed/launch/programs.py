@@ -24,8 +24,12 @@ LOOK_S = 0.2
 #: What programs that are asked to end may take for it; then they are killed.
 GRACE_S = 5.0
 
-#: What a program has said by its end is read within moments, unless something that it started still has its output.
-LAST_WORDS_S = 1.0
+#: What a program has said by its end is read within moments, on a busy machine within seconds, unless something that it
+#: started still has its output.
+LAST_WORDS_S = 5.0
+
+#: Once nothing is left that could have it, a busy engine may have yet to pass it on.
+PASSED_ON_S = 10.0
 
 KILLED = 128
 
@@ -60,18 +64,17 @@ class Programs:
         self._programs: dict[str, StartedProgram] = {}
         self._descriptors: dict[str, int | None] = {}
         self._outputs: dict[str, Output] = {}
-        self._lock = threading.Lock()
+        # Not in the caller's: an interrupt in the middle of a start would leave a program that nobody knows of.
+        self._starting = threading.Thread(target=self._start, name="start of programs", daemon=True)
+        self._failures: list[Exception] = []
         self._over = False
 
     def start(self) -> None:
         """Start them all. BadCommand or LaunchFailed when one can't be."""
-        failures: list[Exception] = []
-        # Not in this thread: an interrupt in the middle of a start would leave a program that nobody knows of.
-        thread = threading.Thread(target=self._start, args=(failures,), name="start of programs", daemon=True)
-        thread.start()
-        thread.join()
-        if failures:
-            raise failures[0]
+        self._starting.start()
+        self._starting.join()
+        if self._failures:
+            raise self._failures[0]
 
     def wait(self, look: Callable[[], None]) -> Failure | None:
         """Until all have ended well, or the first has not. `look` is called meanwhile, and may raise."""
@@ -91,7 +94,9 @@ class Programs:
     def end(self) -> None:
         """End those that still run, and all that they have started; then read what they said at last."""
         self._over = True
-        for name in list(self._programs):
+        if self._starting.ident is not None:
+            self._starting.join()  # a start that is under way at an engine can't be taken back, nor be found yet
+        for name in self._programs:
             with suppress(BadCommand, LaunchFailed, *ENGINE_ERRORS):
                 self._open(name)
         for descriptor in self._descriptors.values():
@@ -103,27 +108,25 @@ class Programs:
         label.kill_processes(self._launch, label.LAUNCH)
         self._ended(LAST_WORDS_S)
         for output in self._outputs.values():
-            output.join(LAST_WORDS_S)
+            output.join(PASSED_ON_S)
 
-    def _start(self, failures: list[Exception]) -> None:
+    def _start(self) -> None:
         try:
             for rank in self._ranks:
-                with self._lock:
-                    if self._over:
-                        return
-                    self._programs[rank.name] = self._starter.start(rank)
+                if self._over:
+                    return
+                self._programs[rank.name] = self._starter.start(rank)
             for name, program in self._programs.items():
                 self._open(name)
                 output = Output(name, self._logs / f"{name}.log", self._tell, program.output())
                 self._outputs[name] = output
                 output.start()
         except Exception as error:
-            failures.append(error)
+            self._failures.append(error)
 
     def _open(self, name: str) -> None:
-        with self._lock:
-            if name not in self._descriptors:
-                self._descriptors[name] = self._programs[name].opened()
+        if name not in self._descriptors:
+            self._descriptors[name] = self._programs[name].opened()
 
     def _ended(self, timeout_s: float) -> list[str]:
         """Which have ended, once one has, or after this time."""
@@ -142,4 +145,6 @@ class Programs:
     def _failure(self, name: str) -> Failure:
         output = self._outputs[name]
         output.join(LAST_WORDS_S)
+        if not output.last:
+            output.join(PASSED_ON_S)
         return Failure(name, self.codes[name], tuple(output.last))

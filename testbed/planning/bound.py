@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 
 from testbed.planning.constraints import Constraints
 from testbed.planning.overlay import DirectedTree, Overlay
-from testbed.planning.pack import Packed, PackingError, pack
+from testbed.planning.pack import Packed, pack
+from testbed.planning.program import PackingError
 from testbed.planning.view import View
 
 #: Members for whom the bound is solved each time that it is of use: 40 take seconds on a network whose rates change.
@@ -19,7 +20,8 @@ MOST_BOUNDED = 64
 
 
 class BoundError(ValueError):
-    """No plan exists under the view: its edges connect no member with all others in both directions."""
+    """No plan exists under the view, whose edges connect no member with all others in both directions; or none was
+    found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,8 @@ class Bound:
 
 
 def bound(view: View, last: Bound | None = None) -> Bound:
-    """The bound of a view. BoundError when it has no plan at all. 16 members on a dense network: about 0.3 s.
+    """The bound of a view. BoundError when it has no plan at all, or none is found. 16 members on a dense
+    network: about 0.3 s.
 
     The search begins with the trees of the `last` bound, if there is one: where capacities changed by some percent
     since, it takes a tenth of the time, and the bound is the same within what `pack` is exact to.

@@ -33,7 +33,7 @@ import numpy as np
 
 from testbed.planning.arborescence import Arborescences
 from testbed.planning.overlay import DirectedTree, Floats, Overlay
-from testbed.planning.program import Program
+from testbed.planning.program import PackingError, Program
 
 #: Upper and lower bound have met when they differ by less than this part.
 EXACT = 1e-4
@@ -54,10 +54,6 @@ STABILITY = 0.5
 
 #: Roots whose trees are added in a round, cheapest first: the rest differ little from these.
 ROOTS_A_ROUND = 4
-
-
-class PackingError(ValueError):
-    """Nothing to pack: the edges connect no member with all others in both directions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +79,7 @@ class Packed:
 def pack(overlay: Overlay, tolerance: float = EXACT, known: Iterable[DirectedTree] = ()) -> Packed:
     """Pack trees until no set of them can be better by more than `tolerance`, or the rounds are used up.
 
-    `known` are trees to begin with. At least two members. PackingError when there is no tree at all.
+    `known` are trees to begin with. At least two members. PackingError when there is no tree at all, or no solution.
     """
     return _PackingSearch(overlay, tolerance, known).run()
 

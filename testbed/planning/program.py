@@ -12,8 +12,9 @@ from testbed.planning.overlay import DirectedTree, Floats
 PRIMAL_SIMPLEX = 4
 
 
-class ProgramError(RuntimeError):
-    """The solver gave up."""
+class PackingError(ValueError):
+    """Nothing to pack: the edges connect no member with all others in both directions, or the solver gave up, as it
+    did of rates that no network has and a member had told of."""
 
 
 class Program:
@@ -59,7 +60,7 @@ class Program:
         self._highs.addCol(-1.0, 0.0, highspy.kHighsInf, 2, rows, [1.0, 1.0])
 
     def solve(self) -> tuple[float, Floats]:
-        """The most that the known trees carry, and the capacities' prices. ProgramError when HiGHS fails."""
+        """The most that the known trees carry, and the capacities' prices. PackingError when HiGHS fails."""
         _run(self._highs)
         duals = -np.array(self._highs.getSolution().row_dual[: self._rows])
         return -self._highs.getObjectiveValue(), np.maximum(duals, 0.0)
@@ -72,7 +73,7 @@ class Program:
 def greatest_rates(uses: csc_array, goodput: Floats) -> Floats:
     """The rates ≥ 0 of the greatest sum for which `uses` (capacities × what is rated) · rates ≤ goodput.
 
-    ProgramError when HiGHS fails. SciPy's `linprog` solves it alike, and takes three times as long around the solver.
+    PackingError when HiGHS fails. SciPy's `linprog` solves it alike, and takes three times as long around the solver.
     """
     rows, columns = uses.shape
     program = highspy.HighsLp()
@@ -98,4 +99,4 @@ def _run(highs: highspy.Highs) -> None:
     highs.run()
     if highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
         status = highs.modelStatusToString(highs.getModelStatus())
-        raise ProgramError(f"the linear program of tree packing was not solved: {status}")
+        raise PackingError(f"the linear program of tree packing was not solved: {status}")

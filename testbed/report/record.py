@@ -44,13 +44,16 @@ class LinkRecord:
 
 @dataclass(frozen=True, slots=True)
 class TrafficRecord:
-    """Counters at `at_s` (seconds since training began): bytes arrived and seconds backlogged by link, and the
-    busy share of the host's processors in the second before."""
+    """Counters at `at_s` (seconds since training began): bytes arrived and seconds backlogged by link, the busy share
+    of the host's processors in the second before, and the bytes and seconds of the stretches with a queue that were
+    long enough to tell a rate."""
 
     at_s: float
     bytes: Mapping[str, int]
     busy_s: Mapping[str, float]
     cpu: float | None
+    steady_bytes: Mapping[str, int]
+    steady_s: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,7 +352,10 @@ class _Reader:
 
     def _samples(self, zero: float) -> Iterator[TrafficRecord]:
         for line in self._lines("traffic.jsonl", "at_s", "bytes"):
-            yield TrafficRecord(line["at_s"] - zero, line["bytes"], line.get("busy_s") or {}, line.get("cpu"))
+            busy_s = line.get("busy_s") or {}
+            # Runs of before 26 November 2026 told no steady stretches: of those, all that arrived is the nearest.
+            steady_bytes, steady_s = line.get("steady_bytes") or line["bytes"], line.get("steady_s") or busy_s
+            yield TrafficRecord(line["at_s"] - zero, line["bytes"], busy_s, line.get("cpu"), steady_bytes, steady_s)
 
     def _unwritten(self) -> Iterator[str]:
         """Files that were being written as the run was cut off; what they were to hold lies beside, not whole."""

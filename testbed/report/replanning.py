@@ -56,7 +56,8 @@ class SwapScore:
 class Score:
     """Relative errors of estimates that were younger than SILENCE_S; whether those that came with an interval had the
     truth in it; of the links that plans used, each time, whether they were known; the seconds until steps were noticed,
-    infinite where they were not, and whether that was in time; predicted over measured rounds; swaps.
+    infinite where they were not, and whether that was in time; predicted over measured rounds, and the first of these
+    over all, which is what the best foresight of one round would say; swaps.
     """
 
     errors: tuple[float, ...] = ()
@@ -65,6 +66,7 @@ class Score:
     noticed_s: tuple[float, ...] = ()
     in_time: tuple[bool, ...] = ()
     calibration: tuple[float, ...] = ()
+    first_rounds: tuple[float, ...] = ()
     swaps: tuple[SwapScore, ...] = field(default=())
 
     #: Headings, and what they mean: of what was known, and of what was foreseen and done.
@@ -74,10 +76,11 @@ class Score:
         f"steps: by {STEP:g} and more on links in use, noticed within {NOTICED_S:g} s or {NOTICED_ROUNDS} rounds",
     )
     DONE: ClassVar[tuple[str, ...]] = (
-        *("predicted : measured", "within 20 %", "swaps", "promised", "brought", "right"),
+        *("predicted : measured", "within 20 %", "next round within", "swaps", "promised", "brought", "right"),
     )
     DONE_NOTES: ClassVar[tuple[str, ...]] = (
-        f"predicted: of the plan in force, against the median of its next {AHEAD} whole rounds; p10, median, p90",
+        f"predicted: of the plan in force, against the median of its next {AHEAD} whole rounds; p10, median, p90; next "
+        "round within 20 %: how often the very next one is as near to that median, so how steady the rounds were",
         "swaps no event forced; right: the new plan is no slower than the old one by the true rates afterwards",
     )
 
@@ -121,7 +124,10 @@ class Score:
         points = [percentile(self.calibration, share) for share in (0.1, 0.5, 0.9)]
         return [
             " ".join(text.UNKNOWN if point is None else f"{point:.2f}" for point in points),
-            text.percent(_share(abs(ratio - 1) <= WITHIN for ratio in self.calibration)),
+            *(
+                text.percent(_share(abs(ratio - 1) <= WITHIN for ratio in ratios))
+                for ratios in (self.calibration, self.first_rounds)
+            ),
             str(len(self.swaps)),
             text.percent(self.promised),
             text.percent(self.brought),
@@ -134,13 +140,15 @@ def score(record: RunRecord) -> Score:
     history = _RoundHistory(record)
     errors = estimate_errors(record).values()
     noticed = list(_steps_noticed(record, history))
+    foreseen = list(_foreseen(record, history))
     return Score(
         errors=tuple(error for one in errors for error in one.off),
         held=tuple(held for one in errors for held in one.held),
         known=tuple(_known(record, history)),
         noticed_s=tuple(seconds for seconds, _ in noticed),
         in_time=tuple(in_time for _, in_time in noticed),
-        calibration=tuple(_calibration(record, history)),
+        calibration=tuple(predicted_s / median(rounds) for predicted_s, rounds in foreseen),
+        first_rounds=tuple(rounds[0] / median(rounds) for _, rounds in foreseen),
         swaps=tuple(_swaps(record, history)),
     )
 
@@ -282,12 +290,12 @@ def _in_time_until(history: _RoundHistory, at_s: float) -> float:
     return max(at_s + NOTICED_S, ends[-1] if len(ends) == NOTICED_ROUNDS else at_s) + 0.5
 
 
-def _calibration(record: RunRecord, history: _RoundHistory) -> Iterable[float]:
-    """Predicted over measured, for each decision whose plan stayed for AHEAD more rounds, or half as many."""
+def _foreseen(record: RunRecord, history: _RoundHistory) -> Iterable[tuple[float, Sequence[float]]]:
+    """A prediction and the rounds that came, for each decision whose plan stayed for AHEAD more, or half as many."""
     for at_s, epoch, predicted_s in predictions(record):
         following = history.following(at_s, epoch)
         if len(following) >= AHEAD // 2:
-            yield predicted_s / median(following)
+            yield predicted_s, following
 
 
 def _swaps(record: RunRecord, history: _RoundHistory) -> Iterable[SwapScore]:

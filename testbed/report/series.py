@@ -143,6 +143,17 @@ def backlogged(samples: Sequence[TrafficRecord], link: str) -> StepFunction:
     return StepFunction(steps.edges, np.clip(steps.values, 0.0, 1.0))
 
 
+def steady_rate(samples: Sequence[TrafficRecord], link: str) -> tuple[StepFunction, StepFunction]:
+    """The share of the time between samples that a link's queue was backlogged in stretches long enough to tell a
+    rate, 0 to 1, and what passed over those seconds, in bit/s."""
+    steady = _per_second(samples, [sample.steady_s.get(link) for sample in samples], factor=1.0)
+    passed = _per_second(samples, [sample.steady_bytes.get(link) for sample in samples], factor=8.0)
+    # A packet that an outage held up counts all of that time where it passes, a second or more.
+    shares = np.clip(steady.values, 0.0, 1.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return StepFunction(steady.edges, shares), StepFunction(steady.edges, passed.values / shares)
+
+
 def _per_second(samples: Sequence[TrafficRecord], counts: Sequence[float | None], factor: float) -> StepFunction:
     """The growth of a counter per second. NaN where it is not there, or began anew with a link made anew."""
     values = []

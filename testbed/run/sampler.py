@@ -82,6 +82,8 @@ class Sampler:
                 # Where it is split, a link's ends are looked at by different hosts, and not at one moment.
                 "unshaped_bytes": around(self._last, look) if self._last and self._network.share is WHOLE else {},
                 "busy_s": {name: round(after[name].busy_s, 4) for name in wan},
+                "steady_s": {name: round(after[name].steady_s, 4) for name in wan},
+                "steady_bytes": {name: after[name].steady_bytes for name in wan},
                 "cpu": round(self._cpu.read(), 4),
                 **({"tcp": _tcp_figures(self._network)} if self._tcp else {}),
             }

@@ -16,7 +16,8 @@ from testbed.emulation.containers.tail import last_lines
 from testbed.emulation.process import await_end
 from testbed.run.errors import RunFailed
 
-START_DEADLINE_S = 30.0
+#: It takes 2.5 s of processor time to start. One that has ended is noticed at once: this is for one that hangs.
+START_DEADLINE_S = 120.0
 END_DEADLINE_S = 10.0
 
 

@@ -84,9 +84,14 @@ class Story:
     def _keep_plans(self, status: Mapping[str, Any]) -> None:
         """Each plan that was seen, by its epoch, with how it came into force; the first was there from the begin."""
         for swap in status["swaps"]:
-            self.plans.setdefault(swap["epoch"], {"plan": None})["swap"] = swap
+            self._keep_plan(swap["epoch"], swap=swap)
         if status["plan"]:
-            self.plans.setdefault(status["epoch"], {"swap": None})["plan"] = status["plan"]
+            self._keep_plan(status["epoch"], plan=status["plan"])
+
+    def _keep_plan(self, epoch: int, **known: Any) -> None:
+        before = self.plans.get(epoch, {"plan": None, "swap": None})
+        if (after := before | known) != before:
+            self.plans[epoch] = after  # a new value: who was shown the one of before is to see that it became different
 
     def _snapshot(self, status: Mapping[str, Any], states: Mapping[str, LinkState]) -> Snapshot:
         metrics = status["metrics"]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
-from docker.errors import APIError
+from docker.errors import APIError, NotFound
 
 from testbed.controller.spec import Newcomer
 from testbed.emulation.containers.engine import ENGINE_ERRORS, EngineError
@@ -55,6 +55,7 @@ class Workers:
         self._elastic = elastic
         self._logs = directory.path / "logs"
         self._left_out: set[str] = set()
+        self._half_replaced: set[str] = set()
         self._restarts: defaultdict[str, Restarts] = defaultdict(Restarts)
         self._looked = time.monotonic()
 
@@ -85,9 +86,10 @@ class Workers:
         """Until the controller says that training goes on. RunFailed when a worker ends, or does not join in time."""
         deadline = time.monotonic() + JOIN_DEADLINE_S
         while (status := watchdog.status()) is None or status["state"] == "waiting":
-            gone = [name for name, runs in self._fleet.running().items() if not runs]
-            if gone:
-                raise RunFailed(f"{gone[0]} ended before it joined, {self._fleet.death(gone[0])}")
+            with suppress(*ENGINE_ERRORS):  # how long the engine may be silent is for the watchdog to say
+                gone = [name for name, runs in self._fleet.running().items() if not runs]
+                if gone:
+                    raise RunFailed(f"{gone[0]} ended before it joined, {self._fleet.death(gone[0])}")
             if status is not None and time.monotonic() > deadline:
                 missing = sorted(set(status["members"]) - set(status["joined"]))
                 for name in missing:
@@ -110,8 +112,12 @@ class Workers:
                 stack.callback(self._save_log, worker)
 
     def kill(self, worker: str) -> None:
-        """End a container at once, as a crash would."""
-        self._fleet.kill(worker)
+        """End a container at once, as a crash would; nothing to do for one that has ended, or is gone."""
+        try:
+            self._fleet.kill(worker)
+        except APIError as error:
+            if error.status_code not in (404, 409):
+                raise
 
     def restart(self, worker: str) -> None:
         """Start a container anew, in an elastic run; one that still runs is ended first."""
@@ -146,15 +152,21 @@ class Workers:
             return []
         self._looked = time.monotonic()
         try:
-            dead = [name for name, runs in self._fleet.running().items() if not runs and name not in self._left_out]
-            crashed = [name for name in dead if self._fleet.exit_code(name) != 0]
+            ended = {name for name, runs in self._fleet.running().items() if not runs}
+            dead = sorted((ended | self._half_replaced) - self._left_out)
+            crashed = [name for name in dead if name in self._half_replaced or self._fleet.exit_code(name) != 0]
         except ENGINE_ERRORS:
             return []  # how long the engine may be silent is for the watchdog to say
         self._left_out |= set(dead) - set(crashed)  # done
         if self._elastic.lost == "leave":
             self._left_out |= set(crashed)
             return []
-        return [name for name in crashed if self._start_anew(name)]
+        anew = []
+        for name in crashed:
+            with suppress(*ENGINE_ERRORS):  # that was an attempt: another one follows
+                if self._start_anew(name):
+                    anew.append(name)
+        return anew
 
     def deaths(self) -> str:
         """Which workers ended with an error, and how: what follows a run's reason to end. Empty where none did, or the
@@ -180,12 +192,16 @@ class Workers:
 
     def _replace(self, worker: str) -> bool:
         """Whether its new container was there for long enough to be put on the network."""
-        self._save_log(worker)
         self._restarts[worker].started(time.monotonic())
+        self._half_replaced.discard(worker)
         try:
+            self._save_log(worker)
             pid = self._fleet.restart(self._requests[worker])
         except ContainerDied:
             return False  # the next look finds it dead
+        except ENGINE_ERRORS:
+            self._half_replaced.add(worker)  # it may run, and is not on the network
+            raise
         try:
             self._testbed.network.leave([worker])
             self._testbed.network.join({worker: pid})
@@ -202,6 +218,6 @@ class Workers:
             raise RunFailed(str(error)) from error
 
     def _save_log(self, worker: str) -> None:
-        """Those of a worker's earlier containers stand before it."""
-        with (self._logs / f"{worker}.log").open("ab") as file:
+        """Those of a worker's earlier containers stand before it; that of one that is gone went with it."""
+        with (self._logs / f"{worker}.log").open("ab") as file, suppress(NotFound):
             file.write(self._fleet.logs(worker))

@@ -134,22 +134,8 @@ def round_trip(said: str) -> tuple[float | None, float | None]:
 
 
 def _passes(address: str, mtu: int) -> bool:
-    command = [
-        "ping",
-        "-n",
-        "-q",
-        "-c",
-        "2",
-        "-W",
-        "2",
-        "-i",
-        "0.2",
-        "-M",
-        "do",
-        "-s",
-        str(mtu - PING_HEADERS),
-        address,
-    ]
+    whole = ["-M", "do", "-s", str(mtu - PING_HEADERS)]
+    command = ["ping", "-nq", "-c", "2", "-i", "0.2", "-W", "2", *whole, address]
     return subprocess.run(command, capture_output=True).returncode == 0
 
 

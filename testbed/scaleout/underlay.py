@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from testbed.link import LinkState, Queue
-from testbed.scaleout.placing import Pair
+from testbed.scaleout.split.placing import Pair
 from testbed.spec.topology import Link, Topology
 
 #: What VXLAN puts around a packet: its own header of 8 bytes, UDP's of 8, IP's of 20, and the inner frame's Ethernet.

@@ -57,8 +57,10 @@ class SchemeChoice:
         return f"{self.scheme.name} ({options})"
 
     def check_plan(self, codec: str, grouped: bool) -> None:
-        """Misfit where a plan is not for it: its codec, or that it has no groups, inside which rounds would be."""
+        """Misfit where a plan is not for it: its codec, that it has groups, or none, inside which rounds would be."""
         self.options.check_plan("", {}, codec)
+        if self.options.among_all and grouped:
+            raise Misfit("policy", "the plan has rounds inside groups, and here each must be among all", "another one")
         if self.options.site_period > 1 and not grouped:
             raise Misfit("period", "rounds inside groups need a plan with groups, and this one has none", "period=1")
 

@@ -91,6 +91,11 @@ class Options(Checked):
         return False
 
     @property
+    def among_all(self) -> bool:
+        """Whether every round must be among all members: what differs between groups would stay apart for good."""
+        return False
+
+    @property
     def local_steps(self) -> int:
         """Steps to a round at most, of the fastest member."""
         return 1
@@ -130,6 +135,10 @@ class Options(Checked):
 
     def check_plan(self, policy: str, policy_options: Mapping[str, Any], codec: str) -> None:
         """Misfit, with a field of `sync`, where the options do not go with how exchanges are planned."""
+        if self.among_all and policy == "cpn":
+            raise Misfit("policy", "cpn plans rounds inside groups, and here each must be among all", "`policy: auto`")
+        if self.among_all and policy == "hips" and policy_options.get("period", 1) != 1:
+            raise Misfit("options.period", "rounds inside sites, and here each must be among all", "leave it out")
         if policy == "cpn" and policy_options.get("temporal"):
             raise Misfit("options.temporal", "all groups have one period here", "`strategy: staggered`")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from testbed.protocol import Arrived, PeerSample, Report, Train
 from testbed.simulation.clocks import SimulatedClocks
@@ -23,7 +23,11 @@ class SimulatedMember:
 
     def receives(self, peer: str, sent: Sequence[Transfer]) -> None:
         """Chunks of a peer's come in."""
-        for over_s, train in trains(sent, self._clocks.zero_s) if self.measures else ():
+        self.hears(peer, trains(sent, self._clocks.zero_s))
+
+    def hears(self, peer: str, coming: Iterable[tuple[float, Train]]) -> None:
+        """Trains of a peer's come in: when each is over, and the train."""
+        for over_s, train in coming if self.measures else ():
             heapq.heappush(self._coming, (over_s, peer, train))
 
     def arrived(self) -> Arrived:

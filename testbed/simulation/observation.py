@@ -22,11 +22,11 @@ class Observation:
     def __init__(self, stage: Stage, names: Sequence[str], measure: bool) -> None:
         self._stage = stage
         self._members = {name: SimulatedMember(name, stage.agenda.clocks, measure) for name in names}
-        self._probes = SimulatedProbes(stage.underlay)
+        self._probes = SimulatedProbes(stage.underlay, stage.agenda.clocks)
 
     def probe(self, member: str, probe: Probe) -> None:
         """A member is told to find out what the path to another carries."""
-        self._members[probe.peer].receives(member, self._probes.sent(member, probe, self._stage.agenda.clocks.now_s))
+        self._members[probe.peer].hears(member, self._probes.trains(member, probe, self._stage.agenda.clocks.now_s))
 
     def add(self, done: SimulatedRound) -> None:
         """A round has been simulated: what came of it is seen as it comes."""

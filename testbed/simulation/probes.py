@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from math import ceil, log2
 
 from testbed.planning import Pair
 from testbed.planning.constraints import GOODPUT
-from testbed.protocol import Probe
+from testbed.protocol import PROBE_TRAINS, Probe, Train
+from testbed.simulation.clocks import SimulatedClocks
 from testbed.simulation.round import SimulatedRound, Transfer
 from testbed.simulation.underlay import Underlay, UnderlayState
-from testbed.sync.transport.probe import FRAME_BYTES
-
-#: TCP begins with ten packets a round trip, and doubles that.
-BEGIN_BYTES = 10 * 1448
+from testbed.sync.transport.probe import COUNTED_BYTES, PAUSE_S, paced
 
 #: Beside what rounds send a probe gets this part of a link at least.
 LEAST_PART = 0.25
@@ -26,32 +23,34 @@ KEPT = 2
 class SimulatedProbes:
     """Takes what rounds leave of a path. It takes nothing from them in turn: it is 2 % of what the path carries."""
 
-    def __init__(self, underlay: Underlay) -> None:
+    def __init__(self, underlay: Underlay, clocks: SimulatedClocks) -> None:
         self._underlay = underlay
+        self._clocks = clocks
         self._rounds: deque[SimulatedRound] = deque(maxlen=KEPT)
 
     def add(self, done: SimulatedRound) -> None:
         """A round of which probes from now on may meet something."""
         self._rounds.append(done)
 
-    def sent(self, member: str, probe: Probe, now_s: float) -> list[Transfer]:
-        """What comes of a probe that a member is told to send now; nothing where the path leads nowhere."""
+    def trains(self, member: str, probe: Probe, now_s: float) -> Iterator[tuple[float, Train]]:
+        """When each train of a probe that a member is told to send now is over (seconds after training began), and the
+        train, in Unix time; none where the path leads nowhere."""
         state = self._underlay.at(now_s)
         pair = member, probe.peer
         a, b = (state.sites[name] for name in pair)
-        delay_s = state.delay_s(*pair)
         if a == b or not state.routes.reach(a, b):
-            return []
-        links = [state.states[name] for name in state.routes.links(a, b)]
-        alone = min(link.rate_bps * link.up for link in links) * GOODPUT / 8
-        if not alone:
-            return []
-        rtt_s = delay_s + state.delay_s(*reversed(pair))
-        doublings = max(ceil(log2(max(alone * rtt_s / BEGIN_BYTES, 1.0))), 0)
-        began_s = now_s + doublings * rtt_s
-        size = min(probe.bytes, alone * probe.seconds)
-        rate = self._left(state, pair, began_s, size / alone)
-        return list(_frames(size, rate, began_s, delay_s))
+            return
+        links = (state.states[name] for name in state.routes.links(a, b))
+        if not all(link.up and link.rate_bps for link in links):
+            return
+        packets, pace = paced(probe)
+        rate = min(self._left(state, pair, now_s, PROBE_TRAINS * PAUSE_S), pace)
+        size = (packets - 1) * COUNTED_BYTES
+        seconds = max(round(size / rate, 6), 1e-6)
+        for number in range(PROBE_TRAINS):
+            first_s = now_s + number * (size / pace + PAUSE_S) + state.delay_s(*pair)
+            began_s = round(self._clocks.zero_s + first_s, 5)
+            yield first_s + seconds, Train(began_s, seconds, int(size), int(pace))
 
     def _left(self, state: UnderlayState, pair: Pair, began_s: float, seconds: float) -> float:
         """Bytes of payload a second that are left on the path of a pair, from a moment on for so many seconds."""
@@ -76,10 +75,3 @@ def _within(chunk: Transfer, began_s: float, ended_s: float) -> float:
     """The bytes of a chunk that were sent within a time."""
     both_s = min(chunk.ended_s, ended_s) - max(chunk.began_s, began_s)
     return chunk.bytes * both_s / (chunk.ended_s - chunk.began_s) if both_s > 0 else 0.0
-
-
-def _frames(size: float, rate: float, began_s: float, delay_s: float) -> Iterator[Transfer]:
-    for number in range(int(size // FRAME_BYTES)):
-        first_s = began_s + number * FRAME_BYTES / rate
-        ended_s = began_s + (number + 1) * FRAME_BYTES / rate
-        yield Transfer(first_s, ended_s, first_s + delay_s, ended_s + delay_s, FRAME_BYTES)

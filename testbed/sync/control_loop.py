@@ -69,7 +69,7 @@ class ControlLoop:
             case Confirm():
                 self._confirm(message.epoch)
             case Probe() if message.peer in engine.current.members and message.peer != self._member:
-                engine.current.outbox.probe(message.peer, message.bytes, message.seconds)
+                engine.current.outbox.probe(message)
             case Abort() if isinstance(engine, ElasticGroup):
                 engine.abort(message)
             case Reconfigure() if isinstance(engine, ElasticGroup):

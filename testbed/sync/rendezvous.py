@@ -16,6 +16,10 @@ from testbed.sync.transport import TransportSettings
 from testbed.sync.transport.sockets import listen as open_listener
 from testbed.tls import Tls
 
+#: Whoever starts a controller takes some seconds for it: where none answers for so long, none will, however long the
+#: others may be waited for.
+REACH_S = 120.0
+
 
 @dataclass(frozen=True, slots=True)
 class Rendezvous:
@@ -64,7 +68,7 @@ def rendezvous(
     """Come to the run of the controller at `control`, and wait for the others; see `join`."""
     with ExitStack() as unless_met:
         accepting = unless_met.enter_context(open_listener(listen, patience_s))
-        channel = unless_met.enter_context(closing(ControlChannel(control, patience_s, tls)))
+        channel = unless_met.enter_context(closing(ControlChannel(control, min(patience_s, REACH_S), tls)))
         hello = Hello(name, accepting.getsockname(), device, token)
         channel.send(hello)
         welcome = channel.await_welcome(patience_s)

@@ -9,7 +9,7 @@ carry.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from math import log
 
 import numpy as np
@@ -20,16 +20,16 @@ from testbed.telemetry.sample import Sample
 from testbed.telemetry.trains import NOTHING, Floats, Pair, passed_bps
 
 #: A train that came at this part of what TCP let go was held up by that. One that came so many times faster than TCP
-#: lets anything go, then or by the next train, had waited in a queue.
+#: lets anything go, then or by the next train, had waited in a queue. A probe that came so near to as it left met no
+#: full link, and that is all there is to say of one: what follows here is about what TCP does in time.
 HELD_BY_TCP, QUEUED = 0.85, 1.1
 
 #: But where the edge carried so much more within so many seconds before, the path made TCP slower: its pace only falls
 #: when less comes through, while one that is too low stays so or grows.
 FELL, FELL_S = 0.75, 20.0
 
-#: Unless TCP has only begun, as on a probe's connection, or begins again, as BBR does when it forgot a path in a loss
-#: (25 Mbit/s became 0.5, and 6 again after 6 s): it lets ten packets go in a round trip, and more and more without a
-#: pause.
+#: Unless TCP has only begun, or begins again, as BBR does when it forgot a path in a loss (25 Mbit/s became 0.5, and 6
+#: again after 6 s): it lets ten packets go in a round trip, and more and more without a pause.
 BEGIN_BYTES, DOUBLED = 10 * 1448, 1.9
 
 #: Nor does TCP hold up what was sent without a pause for so many round trips, in which it looked for more (BBR once in
@@ -69,14 +69,18 @@ def samples(
     for pair, its in trains.items():
         doubted = [link for link in routes[pair] if link not in trusted] or list(routes[pair])
         earlier = _Most.of([*before.get(pair, ()), *its])
-        looked = _looked([*before.get(pair, ()), *its], round_trip_s[pair])
-        beginning = _beginning([*before.get(pair, ()), *its, *later.get(pair, ())], round_trip_s[pair])
-        for number, (train, after) in enumerate(zip(its, [*its[1:], *its[-1:]], strict=True)):
+        looked = _looked(_by_tcp([*before.get(pair, ()), *its]), round_trip_s[pair])
+        beginning = _beginning(_by_tcp([*before.get(pair, ()), *its, *later.get(pair, ())]), round_trip_s[pair])
+        following = dict(pairwise(_by_tcp(its)))
+        for number, train in enumerate(its):
             rates = {link: float(passed[pair, link][number]) for link in routes[pair]}
             middle_s = train.began_s + train.seconds / 2
             full = None
-            held = _held_by_tcp(train, after) and train not in looked
-            if not held or (train not in beginning and _bits_s(train) < FELL * earlier.before(train.began_s)):
+            held = _held_back(train, following.get(train, train)) and train not in looked
+            fell = (
+                not train.is_probe and train not in beginning and _bits_s(train) < FELL * earlier.before(train.began_s)
+            )
+            if not held or fell:
                 left = [link for link in doubted if most[link].near(middle_s) <= CLEARLY * rates[link]] or [
                     link for link in doubted if most[link].beside(middle_s) <= CLEARLY * rates[link]
                 ]
@@ -87,8 +91,12 @@ def samples(
     return found
 
 
-def _held_by_tcp(train: Train, after: Train) -> bool:
-    """Whether a train that `after` follows came as fast as TCP let it, and no faster."""
+def _by_tcp(trains: Sequence[Train]) -> list[Train]:
+    return [train for train in trains if not train.is_probe]
+
+
+def _held_back(train: Train, after: Train) -> bool:
+    """Whether a train that `after` follows came as fast as TCP let it, or as a probe left, and no faster."""
     rate, allowed = train.bytes / train.seconds, train.allowed_bytes_s
     most = max(*train[3:], *after[3:])
     return bool(allowed) and HELD_BY_TCP * allowed <= rate <= QUEUED * most
@@ -110,11 +118,13 @@ def _beginning(trains: Sequence[Train], round_trip_s: float) -> set[Train]:
 def _unbroken(trains: Sequence[Train]) -> Iterator[list[Train]]:
     """The trains in order, by runs in which one followed the other."""
     run: list[Train] = []
+    ended_s = 0.0
     for train in sorted(trains):
-        if run and train.began_s - run[-1].began_s - run[-1].seconds > PAUSE_S:
+        if run and train.began_s - ended_s > PAUSE_S:
             yield run
             run = []
         run.append(train)
+        ended_s = max(ended_s, train.began_s + train.seconds)  # those of several connections overlap
     if run:
         yield run
 

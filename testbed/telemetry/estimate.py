@@ -40,13 +40,14 @@ CONTRADICT, LASTED_S = 3, 0.05
 #: to 214, and each time it was probed for that, in the midst of a round, which took 8 % longer.
 LATE_S = 0.003
 
-#: The interval lies at least this part to either side of the estimate: clocks, framing, and what is lost on the way.
-LEAST_SPREAD = 0.06
+#: The interval lies at least this part to either side of the estimate: clocks, framing, what is lost on the way, and a
+#: rate that goes on changing. Of 29,000 estimates of links that no LTE trace moved, 6 % held 93.5 %, 10 % hold 95.2 %.
+LEAST_SPREAD = 0.10
 #: A link that was never full may carry so many times as much as it did.
 OPEN = 4.0
 
-#: An interval that holds 90 % reaches over so many standard deviations to either side.
-TWO_SIDED = 1.645
+#: An interval that holds 95 % reaches over so many standard deviations to either side.
+TWO_SIDED = 1.96
 #: Rates wander: how far in a second (standard deviation of the logarithm), growing with the root of the time.
 DRIFT = 0.03
 #: What is not known at all is in no more doubt than this: about a third more or less.

@@ -7,7 +7,6 @@ import json
 import os
 import pty
 import signal
-import socket
 import stat
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from websockets.sync.client import connect
 
 from testbed.controller.client import AdminClient, AdminError
 from tests.controller.runs import mesh, spec_of
+from tests.ports import free_port
 from tests.program import ForkedProgram, preload
 from tests.waiting import until
 
@@ -61,8 +61,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """A controller started on a terminal; nobody has stopped it by the end."""
     folder = tmp_path_factory.mktemp("site")
     (folder / "spec.json").write_text(spec_of(mesh()).model_dump_json())
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     paths = {
         "sockets": folder / "s",
         "admin": folder / "admin.sock",
@@ -157,8 +156,7 @@ def test_a_websocket_shows_the_token_in_its_first_message(site: Site) -> None:
 
 def test_the_link_does_not_go_into_a_log(tmp_path: Path) -> None:
     (tmp_path / "spec.json").write_text(spec_of(mesh()).model_dump_json())
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     paths = {"sockets": "s", "admin": "admin.sock", "spec": "spec.json", "out": "out"}
     words = [word for name, path in paths.items() for word in (f"--{name}", str(tmp_path / path))]
     with ForkedProgram("-m", "testbed.controller", *words, "--http", str(port)) as process:

@@ -13,6 +13,7 @@ import yaml
 from testbed.schemes import SCHEMES
 from tests.chaos import faults
 from tests.chaos.faults import Fault, Moment
+from tests.run.running import TRAINS
 
 #: One of so many cases has its members in containers.
 CONTAINERS_ONE_OF = 5
@@ -51,7 +52,7 @@ POLICIES = ("mst", "netstorm", "packing", "ring", "star", "mlnet", "auto")
 POLICIES_OF_GROUPS = ("mst", "auto")
 
 #: What a run prints when it has done a step: the moments before and after training.
-LINES = ("shaping backend", "directed links", "links measured", "workers in", "workers loaded", "round    ", "summary")
+LINES = ("shaping backend", "directed links", "links measured", "workers in", "workers loaded", TRAINS, "summary")
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ def main() -> None:
     from testbed.emulation.containers.fleet import Fleet
     from testbed.run.run import Run
     from tests.chaos.planted import Bug, wrap
-    from tests.chaos.workers import ProcessFleet, RecordingFleet
+    from tests.chaos.workers import RECORDING, ProcessFleet, RecordingFleet
 
     bug = Bug(arguments.bug, arguments.seed) if arguments.bug else None
 
@@ -33,7 +33,8 @@ def main() -> None:
         """Where members keep records."""
         if arguments.containers:
             return RecordingFleet.connected(network, control)
-        return ProcessFleet(engine.connect(), network, control, run.directory.path / "logs", bug)
+        logs = run.directory.path / "logs"
+        return ProcessFleet(engine.connect(), network, control, logs, RECORDING, bug=bug)
 
     wrap(Run, "fleet", recording)
     if bug is not None:

@@ -20,8 +20,8 @@ def test_a_bug_that_shows_when_a_member_dies_is_found(tmp_path: Path) -> None:
     for number in range(3):  # its 30 rounds take 4 s: a busy host may let all pass before the nemesis looks
         (folder := tmp_path / str(number)).mkdir()
         history = execute(Case.plain(1, dies_in=bug.round), folder, bug)
-        if history.injected:
+        if cut_short := history.injected and (history.case.rounds, "c-w0") not in history.results:
             break
-    assert history.injected
+    assert cut_short
     assert {member for _, member in history.results} == set(history.case.members), "its members keep no records"
     assert BUGS[name] in check(history)

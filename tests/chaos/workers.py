@@ -1,6 +1,6 @@
 """Members as processes in the network's hosts, in place of containers; and members in containers that keep records.
 
-    run --forkserver, with PyTorch loaded--fork--> member: own network namespace, own log, then member.py's program
+    run --forkserver, with PyTorch loaded--fork--> member: own network namespace, own log, then its program's main
 
 A container takes 3 s of a processor to start, of which PyTorch is most; a fork next to nothing.
 """
@@ -8,11 +8,12 @@ A container takes 3 s of a processor to start, of which PyTorch is most; a fork 
 from __future__ import annotations
 
 import ctypes
+import importlib
 import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -26,6 +27,7 @@ from tests.chaos import planted
 
 _CLONE_NEWNET = 0x40000000
 MEMBER = Path(__file__).with_name("member.py")
+RECORDING = "tests.chaos.member"
 #: As member.py has it, which loads PyTorch.
 RECORD = "CHAOS "
 #: Of a dead member's log, as of a container's, so many lines are quoted; records are none of them.
@@ -43,14 +45,28 @@ class RecordingFleet(Fleet):
 
 
 class ProcessFleet(Fleet):
-    """Processes that stand in for containers: each ends, and is started anew, by itself."""
+    """Processes that stand in for containers: each ends, and is started anew, by itself.
 
-    def __init__(self, client: docker.DockerClient, network: str, control: Path, logs: Path, bug: planted.Bug | None):
+    They run the `main` of the module `program`, with `options` beside the arguments of a worker.
+    """
+
+    def __init__(
+        self,
+        client: docker.DockerClient,
+        network: str,
+        control: Path,
+        logs: Path,
+        program: str,
+        options: Sequence[str] = (),
+        bug: planted.Bug | None = None,
+    ) -> None:
         super().__init__(client, network, "", control)
         self._logs = logs
+        self._program = program
+        self._options = options
         self._bug = bug
         self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(["tests.chaos.member"])
+        self._context.set_forkserver_preload([program, "testbed.worker.loop"])
         self._processes: dict[str, Any] = {}
 
     @property
@@ -64,9 +80,11 @@ class ProcessFleet(Fleet):
         name = request.worker.name
         control = self._control / name
         control.mkdir(exist_ok=True)
-        arguments = [*request.command, "--control", f"unix:{control / SOCKET}"]
+        arguments = [*request.command, *self._options, "--control", f"unix:{control / SOCKET}"]
         heard, told = self._context.Pipe(duplex=False)
-        process = self._context.Process(target=live, args=(name, arguments, self._log(name), told, self._bug))
+        process = self._context.Process(
+            target=live, args=(name, self._program, arguments, self._log(name), told, self._bug)
+        )
         process.start()
         told.close()
         with heard:
@@ -106,10 +124,9 @@ class ProcessFleet(Fleet):
         return self._logs / f"{worker}.log"
 
 
-def live(name: str, arguments: list[str], log: Path, told: Connection, bug: planted.Bug | None) -> None:
+def live(name: str, program: str, arguments: list[str], log: Path, told: Connection, bug: planted.Bug | None) -> None:
     """A forked member's life."""
-    from tests.chaos import member
-
+    main = importlib.import_module(program).main
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.setsid()  # Ctrl-C in the terminal is not for containers either
     libc = ctypes.CDLL(None, use_errno=True)
@@ -123,4 +140,4 @@ def live(name: str, arguments: list[str], log: Path, told: Connection, bug: plan
         bug.plant_in_member()
     told.send(True)
     sys.argv = ["testbed.worker", *arguments]
-    sys.exit(member.main())
+    sys.exit(main())

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import docker
 import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
 from testbed.cli import app
 from testbed.emulation import label
+from testbed.emulation.containers import engine
+from testbed.emulation.host import fixes
 from testbed.emulation.process import start_ticks
 from tests.spec.files import TOPOLOGY, spoilt
 
@@ -127,6 +134,64 @@ def test_an_owner_that_does_not_answer() -> None:
     result = testbed("status")
     assert result.exit_code == 1
     assert "the network one does not answer" in result.stderr
+
+
+@pytest.fixture
+def broken_engine(apart: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What listens in the place of an engine, but closes each connection; and what `clean` looks for is this test's."""
+    monkeypatch.setattr(label, "ENVIRONMENT", f"TESTBED_TEST_{os.getpid()}")
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{apart / 'engine.sock'}")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(apart / "engine.sock"))
+        server.listen()
+
+        def refuse() -> None:
+            with suppress(OSError):
+                while True:
+                    server.accept()[0].close()
+
+        thread = threading.Thread(target=refuse)
+        thread.start()
+        yield
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+@pytest.mark.usefixtures("broken_engine")
+def test_an_engine_that_does_not_answer_may_have_containers() -> None:
+    label.state_folder("three").mkdir(parents=True)
+    result = testbed("clean", "--name", "three")
+    assert result.exit_code == 3, result.output
+    assert "all else was taken away, but containers were not looked for: No Docker engine answers" in result.stderr
+    assert result.stdout == ""
+    assert label.networks() == []
+
+
+@pytest.mark.usefixtures("broken_engine")
+def test_an_engine_that_fails_meanwhile_may_have_containers(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = docker.DockerClient(os.environ["DOCKER_HOST"], version="1.44")
+    monkeypatch.setattr(engine, "connect", lambda: client)
+    label.state_folder("three").mkdir(parents=True)
+    result = testbed("clean", "--name", "three")
+    assert result.exit_code == 3, result.output
+    assert "all else was taken away, but containers may be left: " in result.stderr
+    assert label.networks() == []
+
+
+@pytest.mark.usefixtures("broken_engine")
+def test_the_doctor_says_that_containers_may_be_left() -> None:
+    label.state_folder("three").mkdir(parents=True)
+    with pytest.raises(fixes.CannotFix, match="the rest of three, but containers were not looked for"):
+        fixes.take_leftovers_away()
+
+
+def test_no_engine_has_no_containers(apart: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DOCKER_HOST", raising=False)
+    monkeypatch.setattr(engine, "DEFAULT_ADDRESS", f"unix://{apart / 'none.sock'}")
+    monkeypatch.setattr(label, "ENVIRONMENT", f"TESTBED_TEST_{os.getpid()}")
+    result = testbed("clean")
+    assert result.exit_code == 0, result.output
+    assert result.stdout == "taken away: 0 networks, 0 containers, 0 processes\n"
 
 
 def test_without_root(apart: Path, monkeypatch: pytest.MonkeyPatch) -> None:

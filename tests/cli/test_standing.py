@@ -144,7 +144,7 @@ def test_the_api_and_the_commands_are_one(andes: Standing) -> None:
         return reply.status, json.loads(reply.read()), reply.headers["ETag"]
 
     assert patch({"rate": None, "delay": None})[0] == 200  # what tests before this one changed
-    with unix_connect(str(folder / "network.sock"), "ws://localhost/api/v1/stream") as stream:
+    with unix_connect(str(folder / "network.sock"), "ws://localhost/api/v1/stream", max_queue=None) as stream:
         snapshot = json.loads(stream.recv(DEADLINE_S))
         before = snapshot["state"]["links"][link]
         status, changed, tag = patch({"delay": "30ms"}, **{"If-Match": f'"{before["tag"]}"'})
@@ -316,7 +316,7 @@ def test_two_networks_are_as_asked_and_know_nothing_of_each_other(folder: Path) 
     first = write(folder, "first", {"quito": 1, "b-lima": 1}, ("quito", "b-lima", "20mbit", "10ms"))
     second = write(folder, "second", {"quito": 1, "lima": 1}, ("quito", "lima", "8mbit", "30ms"))
     with up(first, f"{MARK}-a") as one, up(second, f"{MARK}-a-b") as two:
-        for _ in range(3):
+        for _ in range(10):  # a pause of 30 ms of the flood or of who counts is 2 % already
             found = rates((one, "quito-w0", "b-lima-w0", 20e6), (two, "quito-w0", "lima-w0", 8e6))
             tolerance = RATE_TOLERANCE[one.status()["backend"]]
             errors = [found[0] / 20e6 - 1, found[1] / 8e6 - 1]
@@ -461,7 +461,7 @@ def test_a_swap_that_fails_leaves_the_network_as_it_was(line: Path, folder: Path
 
 def test_mininets_prompt_works_on_it_and_takes_it_down_at_its_end(line: Path) -> None:
     name = f"{MARK}-prompt"
-    asked = "nodes\nquito-w0 ping -nc 2 -i 0.1 lima-w0\npingall\nexit\n"
+    asked = "nodes\nquito-w0 ping -nc 2 -w 60 lima-w0\npingall\nexit\n"
     done = subprocess.run(
         command("up", line, "--name", name, "--cli"),
         input=asked,
@@ -472,6 +472,6 @@ def test_mininets_prompt_works_on_it_and_takes_it_down_at_its_end(line: Path) ->
         check=True,
     )
     assert "cuzco-w0" in done.stdout + done.stderr
-    assert "2 packets transmitted, 2 received" in done.stdout + done.stderr
+    assert re.search(r"\d packets transmitted, 2 received", done.stdout + done.stderr)
     assert "*** Results: 0% dropped" in done.stdout + done.stderr, "workers and routers reach each other"
     assert left_of(name) == []

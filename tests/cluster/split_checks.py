@@ -31,12 +31,12 @@ from testbed.emulation.errors import EmulationError
 from testbed.emulation.shaping import ShapingError
 from testbed.link import LinkState
 from testbed.run.conclusion.verdict import RATE_TOLERANCE, RTT_TOLERANCE_S, STARVED
-from testbed.scaleout.placing import Capacity
-from testbed.scaleout.split import SplitHosts
-from testbed.scaleout.split_plan import plan_split
-from testbed.scaleout.split_process import HostLost, HostProcess
-from testbed.scaleout.split_testbed import PartSettings
-from testbed.scaleout.split_whole import SplitTestbed
+from testbed.scaleout.split.placing import Capacity
+from testbed.scaleout.split.plan import plan_split
+from testbed.scaleout.split.process import HostLost, HostProcess
+from testbed.scaleout.split.split import SplitHosts
+from testbed.scaleout.split.testbed import PartSettings
+from testbed.scaleout.split.whole import SplitTestbed
 from testbed.spec.errors import SpecError
 from testbed.spec.event import LinkChange
 from testbed.spec.topology import Topology
@@ -106,7 +106,7 @@ def whole(
         started = {}
         for name in names:
             enter = ["nsenter", f"--net={pretended.namespaces[name].path}", *(before or {}).get(name, ())]
-            command = [*enter, sys.executable, "-m", "testbed.scaleout.split_process"]
+            command = [*enter, sys.executable, "-m", "testbed.scaleout.split.process"]
             started[name] = HostProcess(name, command, pretended.addresses[name], token)
             stack.callback(started[name].close)
         underlay = pretended.namespaces[names[0]].path
@@ -321,7 +321,7 @@ def test_by_the_command_line_a_delay_below_the_floor_is_refused_with_the_pair_an
             timeout=300,
         )
         assert done.returncode == 2, done.stdout + done.stderr
-        assert re.search(
-            r"near\.yaml: links\.\S+\.delay: .*declares 1 ms one way, but north and south are 2", done.stderr
-        )
+        says = r"near\.yaml: links\.\S+\.delay: .*declares 1 ms one way, but north and south are ([\d.]+) ms apart"
+        found = re.search(says, done.stderr)
+        assert found and 0.99e3 * ONE_WAY_S <= float(found[1]) <= 1.5e3 * ONE_WAY_S, done.stderr
         assert "write instead: a longer delay" in done.stderr

@@ -136,14 +136,21 @@ def test_files_go_back_also_after_an_interrupt(checkout: Path) -> None:
     ],
 )
 def test_ci_passes_only_if_a_test_did(checkout: Path, recipe: str, status: int, last_line: str) -> None:
-    (checkout / "Makefile").write_text(f"test:\n\t@{recipe}\ntest-page:\n\t@touch seen\n")
-    done = run([".ci/run"], checkout, MAKEFLAGS="")
+    done = continuous_integration(checkout, test=recipe)
     assert done.returncode == status
     assert done.stdout.splitlines()[-1] == last_line
-    assert (checkout / "seen").exists() == (status == 0)
 
 
 @pytest.mark.unit
-def test_ci_fails_where_the_page_does(checkout: Path) -> None:
-    (checkout / "Makefile").write_text("test:\n\t@echo '== 3 passed in 0.51s =='\ntest-page:\n\t@false\n")
-    assert run([".ci/run"], checkout, MAKEFLAGS="").returncode != 0
+@pytest.mark.parametrize("broken", ["setup", "test-page"])
+def test_ci_fails_where_the_page_or_what_it_needs_does(checkout: Path, broken: str) -> None:
+    recipes = {"test": "echo '== 3 passed in 0.51s =='"}
+    assert continuous_integration(checkout, **recipes).returncode == 0
+    assert continuous_integration(checkout, **recipes, **{broken: "echo it broke; false"}).returncode != 0
+
+
+def continuous_integration(checkout: Path, **recipes: str) -> subprocess.CompletedProcess[str]:
+    """What .ci/run comes to where these are the recipes of make's targets; others do nothing."""
+    rules = {"setup": "true", "test": "true", "test-page": "true", **recipes}
+    (checkout / "Makefile").write_text("".join(f"{target}:\n\t@{recipe}\n" for target, recipe in rules.items()))
+    return run([".ci/run"], checkout, MAKEFLAGS="")

@@ -7,11 +7,14 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import docker
 import pytest
+from docker.models.containers import Container
 
 from testbed.emulation.containers import engine, image
+from testbed.emulation.containers.fleet import remove_containers
 from testbed.emulation.containers.image import ImageError
 from testbed.emulation.containers.requirements import canonical, pins, read
 
@@ -200,6 +203,21 @@ def test_a_base_with_torch_needs_no_wheels(
     assert tag != image.find(client, "worker", ours.worker)
     assert not list((checkout / "build").glob("wheelhouse-*/torch-*"))
     assert client.containers.run(tag, ["-c", "import torch"], entrypoint="python3", remove=True, **HARDENED) == b""
+
+
+@pytest.mark.privileged
+def test_a_container_that_an_interrupted_probe_left_is_found_by_its_label(
+    client: docker.DockerClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(container: Container, **_: Any) -> None:
+        raise KeyboardInterrupt
+
+    tag = image.ensure_worker_image(client)
+    monkeypatch.setattr(Container, "wait", interrupted)
+    monkeypatch.setattr(image, "PROBE_NETWORK", network := f"t{os.getpid()}-probe")
+    with pytest.raises(KeyboardInterrupt):
+        image.probe_python(client, tag)
+    assert len(remove_containers(client, network)) == 1
 
 
 @pytest.mark.privileged

@@ -31,8 +31,40 @@ def test_who_does_not_renew_is_gone_after_a_lease() -> None:
 
 def test_a_look_that_comes_late_blames_nobody() -> None:
     made = leases()
-    assert not made.gone(30.0) and not made.gone(37.0)
-    assert made.gone(38.5).keys() == set(MEMBERS)
+    assert made.look(30.0) == 29.0
+    assert not made.gone(30.0) and not made.gone(36.5)
+    assert made.gone(37.5).keys() == set(MEMBERS)
+
+
+def test_who_could_not_renew_since_we_stood_still_within_a_lease_is_not_gone() -> None:
+    made = Leases(5.0)
+    made.begin(MEMBERS, 0.0)
+    looks = [0.625, 1.25, 5.2]
+    assert sum(map(made.look, looks)) == pytest.approx(3.325)
+    made.begin(["e"], 5.3)  # which is no look of its own
+    assert not made.gone(5.3)
+    for member in ("a", "b", "c"):
+        made.renew(member, 5.4)
+    while not (gone := made.gone(looks[-1])):
+        looks.append(looks[-1] + made.look_s)
+        made.look(looks[-1])
+    assert gone == {"d": "it did not renew its lease for 5 s"} and looks[-1] < 9.0
+
+
+def test_a_stall_before_one_comes_counts_for_the_others() -> None:
+    made = leases()
+    made.begin(["e"], 9.0)
+    made.look(9.1)
+    assert not made.gone(9.1)
+
+
+def test_who_is_waited_for_may_have_said_while_we_stood_still_that_it_went_on() -> None:
+    made = leases()
+    made.lose("a", "d", "the mean", False, 1.0)
+    made.look(9.5)
+    assert not renewed(made, 9.5, *MEMBERS)
+    made.look(10.5)
+    assert renewed(made, 17.6, *MEMBERS) == {"d": "a waits for it in vain: the mean"}
 
 
 def test_a_connection_that_broke_needs_two_witnesses() -> None:

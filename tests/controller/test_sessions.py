@@ -21,9 +21,12 @@ pytestmark = pytest.mark.unit
 ROUNDS = 50
 
 
-def member(control: Path, name: str, value: float, means: dict[str, set[float]]) -> None:
+def member(control: Path, name: str, value: float, means: dict[str, set[float]], swapped: threading.Event) -> None:
+    """Its second half takes longer until all `swapped`."""
     with sync.join(f"unix:{control}/{name}/control.sock", name, "127.0.0.1") as session:
-        for _ in range(ROUNDS):
+        for number in range(ROUNDS):
+            if number > ROUNDS // 2:
+                swapped.wait(1.0)
             tensor = torch.full((50_000,), value)
             session.allreduce(tensor)
             means.setdefault(name, set()).update(tensor.unique().tolist())
@@ -42,12 +45,13 @@ async def until(controller: ControllerService, condition: Callable[[], bool]) ->
 def test_sessions_go_through_forced_swaps_without_losing_an_update(tmp_path: Path) -> None:
     view = mesh()
     means: dict[str, set[float]] = {}
+    swapped = threading.Event()
 
     async def scene() -> None:
         jobs = dict.fromkeys(view.names, Job(ROUNDS))
         async with running(spec_of(view, jobs=jobs), tmp_path) as controller:
             threads = [
-                threading.Thread(target=member, args=(tmp_path / "s", name, float(i), means), daemon=True)
+                threading.Thread(target=member, args=(tmp_path / "s", name, float(i), means, swapped), daemon=True)
                 for i, name in enumerate(view.names)
             ]
             for thread in threads:
@@ -56,6 +60,7 @@ def test_sessions_go_through_forced_swaps_without_losing_an_update(tmp_path: Pat
             for epoch, server in enumerate(("d-w0", "b-w0"), start=1):
                 controller.force(make_policy("star", {"server": server}))
                 await until(controller, lambda epoch=epoch: plan_of(controller).epoch == epoch)
+            swapped.set()
             await asyncio.wait_for(controller.finished.wait(), 60)
             assert controller.state == "done", controller.failure
             assert all(swap.lost_updates == swap.duplicated_updates == 0 for swap in swaps_of(controller))

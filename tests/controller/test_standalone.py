@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import signal
-import socket
 import stat
 import time
 from collections.abc import Callable
@@ -17,6 +16,7 @@ import pytest
 from testbed import sync
 from testbed.certificates import make_certificates
 from testbed.controller.client import AdminClient, AdminError
+from tests.ports import free_port
 from tests.program import ForkedProgram, preload, spawn
 from tests.sync.proxy import Proxy
 from tests.waiting import until
@@ -26,11 +26,6 @@ pytestmark = pytest.mark.unit
 preload("testbed.controller.serve", "testbed.sync", "torch._dynamo")
 
 GUIDE = Path(__file__).parents[2] / "docs" / "sync.md"
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 def answers(admin: AdminClient) -> bool:
@@ -57,7 +52,7 @@ def of_member(folder: Path, name: str, address: str, identity: str) -> list[str]
 
 def trained(*members: Popen[str] | ForkedProgram) -> set[str]:
     """What they say at last, when all have ended."""
-    outputs = [member.communicate(timeout=90) for member in members]
+    outputs = [member.communicate(timeout=240) for member in members]
     assert not any(member.wait() for member in members), outputs
     return {out.splitlines()[-1] for out, _ in outputs}
 

@@ -155,10 +155,21 @@ def test_the_end_of_one_run_takes_nothing_of_another_s(owned: Start, client: doc
         containers._remove(container)
 
 
+def test_what_is_still_one_s_own_is_swept_away_too() -> None:
+    """As where the way back was cut short before the name was given back."""
+    with label.labelled("one"), subprocess.Popen(["sleep", "60"]) as ours:
+        try:
+            sweep(None, "one")
+            assert ours.wait(DEADLINE_S) == -signal.SIGKILL
+        finally:
+            ours.kill()
+        assert label.networks() == []
+
+
 def test_a_testbed_that_ends_just_now_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     with subprocess.Popen(["true"]) as ended:
         ended.wait()
-    seen = iter([ProcessIdentity(ended.pid, 1), None])
+    seen = iter([ProcessIdentity(ended.pid, 1), None, None])
     monkeypatch.setattr(label, "owner", lambda _: next(seen))
     (label.STATE_ROOT / "networks" / "one").mkdir(parents=True)
     assert clean(None, "one") == Cleaned(("one",), (), ())

@@ -70,6 +70,21 @@ def test_a_process_that_starts_others_meanwhile_is_ended_with_them() -> None:
     busy.wait(DEADLINE_S)
 
 
+def test_what_has_no_environment_is_not_waited_for() -> None:
+    """Clean-up waits for programs that are being loaded, whose environment the kernel doesn't show yet; these are none
+    of those, and what it waits for in vain takes it KILL_DEADLINE_S."""
+    bare = subprocess.Popen(["env", "-i", "sleep", "600"])
+    ended = subprocess.Popen(["true"])
+    try:
+        until(lambda: Path(f"/proc/{bare.pid}/cmdline").read_bytes().startswith(b"sleep"))
+        until(lambda: "Z" in Path(f"/proc/{ended.pid}/stat").read_text().rpartition(")")[2])
+        assert not any(map(label.is_loading, (1, 2, os.getpid(), bare.pid, ended.pid)))
+    finally:
+        for each in (bare, ended):
+            each.kill()
+            each.wait(DEADLINE_S)
+
+
 def test_the_label_and_the_folder_last_as_long_as_the_network() -> None:
     with label.labelled("one") as folder:
         assert os.environ[label.ENVIRONMENT] == "one"
@@ -200,6 +215,21 @@ def test_an_ended_owner_whom_nobody_reaped_is_dead() -> None:
 def test_a_record_that_is_none_names_no_owner(text: str) -> None:
     record("one", text)
     assert label.owner("one") is None
+
+
+def test_a_network_that_another_process_claimed_meanwhile_keeps_its_folder() -> None:
+    other = sleeper()
+    try:
+        identity = ProcessIdentity.of(other.pid)
+        assert identity
+        record("one", {"pid": identity.pid, "started": identity.start_ticks, "boot": identity.boot})
+        record("two", {})
+        label.remove_state("one")
+        label.remove_state()
+        assert label.networks() == ["one"]
+    finally:
+        other.kill()
+        other.wait()
 
 
 def test_state_goes_by_name_or_whole() -> None:

@@ -1,6 +1,7 @@
-"""What a member's peers send it: greetings, frames of rounds and of gossip, and what it asks them for.
+"""What a member's peers send it: greetings, frames of rounds and of gossip, probes, and what it asks them for.
 
-Frames come with the checksums that are theirs: those who have the key of a member can make them.
+Frames come with the checksums that are theirs, and probes with the proofs: those who have the key of a member can make
+them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import torch
 
 from testbed.controller.allreduce.recovery import disagreeing
 from testbed.plan import Plan, Route
-from testbed.protocol import Holding, MeanSlice, Reconfigure, decode, encode
+from testbed.protocol import Arrived, Holding, MeanSlice, Reconfigure, decode, encode
 from testbed.schemes import SCHEMES
 from testbed.sync.allreduce import fetch, spans
 from testbed.sync.allreduce.atomic_rounds import orders_for
@@ -32,7 +33,8 @@ from testbed.sync.errors import FrameError, ImpostorError, SyncError
 from testbed.sync.gossip.header import HEADER_BYTES, PartHeader
 from testbed.sync.gossip.inbox import Inbox, MessageArrived
 from testbed.sync.gossip.message_codec import MessageCodec
-from testbed.sync.transport import Greeting, Outbox, RouteTable, TransportSettings, handshake
+from testbed.sync.transport import Greeting, Outbox, RouteTable, TransportSettings, handshake, probe
+from testbed.sync.transport.arrivals import Arrivals
 from testbed.sync.transport.checksum import checksum
 from testbed.sync.transport.frame import Frame, FrameFormat
 from testbed.sync.transport.listener import Received, Receiver, hand_on
@@ -53,6 +55,8 @@ LENGTHS, MOST_MEANS = 12, 1 << 14
 
 #: Before each frame: who sends it, and on which channel.
 _FROM = struct.Struct("<BB")
+#: How many microseconds after the one before a probe's datagram came; its head and a name of two letters follow.
+_DATAGRAM = struct.Struct(f"<I{probe._HEAD.size}s2s")
 
 
 def frames_in(data: bytes, header_bytes: int, most_bytes: int) -> Iterator[tuple[str, int, Frame, memoryview]]:
@@ -163,6 +167,37 @@ def greeted(connection: socket.socket) -> None:
         handshake.answer(connection, SETTINGS, time.monotonic() + 10)
 
 
+@contextmanager
+def hearing_probes(_: Path) -> Iterator[Feed]:
+    """What a member hears of the datagrams, and what it tells its controller then."""
+    arrivals = Arrivals()
+    with socket.create_server(("127.0.0.1", 0)) as accepting:
+        listener = probe.ProbeListener(accepting, SETTINGS, arrivals)
+
+    def feed(data: bytes) -> None:
+        at_s = time.time()
+        listener._newest.clear()
+        for microseconds, head, name in _DATAGRAM.iter_unpack(data[: len(data) // _DATAGRAM.size * _DATAGRAM.size]):
+            at_s += microseconds / 1e6
+            if (packet := listener._known(proved(head, name))) is not None:
+                listener._take(packet, at_s)
+        for member in MEMBERS:
+            listener._end(member)
+        told = Arrived("m0", arrivals.take())
+        assert decode(encode(told)) == told
+
+    try:
+        yield feed
+    finally:
+        listener.close()
+
+
+def proved(head: bytes, name: bytes) -> bytes:
+    """A probe's datagram with the proof of the member of this name, if there is one."""
+    key = SETTINGS.keys.get(name.decode(errors="replace"), b"")
+    return (head + name + probe._proof(key, head + name)).ljust(probe.PACKET_BYTES, b"\0")
+
+
 def use_means(data: bytes) -> None:
     """What a peer answers that was asked for means: lengths, a note, data. Its hash is right."""
     lengths, rest = data[:LENGTHS], data[LENGTHS:]
@@ -230,6 +265,9 @@ HOLDINGS = (
     Holding("m2", 4, 7, True),
 )
 
+HEADS = (probe._HEAD.pack(probe._MAGIC, 2**60, 12, number, 300 * number, 2) for number in range(12))
+TRAIN = b"".join(_DATAGRAM.pack(500, head, b"m1") for head in HEADS)
+
 #: What ends a connection, and nothing else.
 REFUSALS = (*CLEAN, SyncError)
 
@@ -237,6 +275,7 @@ TARGETS = (
     Target("round", simply(use_frames), ROUND, REFUSALS),
     Target("gossip", gossiping, GOSSIP, REFUSALS),
     Target("greeting", simply(connected(greeted)), {"plain": Greeting("m1").pack(bytes(16)) + bytes(32)}, REFUSALS),
+    Target("probes", hearing_probes, {"train": TRAIN}, REFUSALS),
     Target("request", simply(connected(receive_request)), {"means": fetch._pack(ASKED)}, REFUSALS),
     Target("means", simply(use_means), {"plain": struct.pack("<IQ", len(NOTE), 36) + NOTE + bytes(36)}, REFUSALS),
     Target("state", simply(use_state), {"plain": bytes(packed(7, trained()).data)}, REFUSALS),

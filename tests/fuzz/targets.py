@@ -17,7 +17,7 @@ MODULES = {
     "imports": ("gml", "graphml", "matrix", "pensieve", "cellular", "rtt-csv", "ping", "capture"),
     "messages": ("message", "plan"),
     "controllers": ("controller", "gossip-controller"),
-    "peers": ("round", "gossip", "greeting", "request", "means", "state", "holdings"),
+    "peers": ("round", "gossip", "greeting", "probes", "request", "means", "state", "holdings"),
     "requests": ("owner", "access"),
 }
 NAMES = tuple(name for names in MODULES.values() for name in names)

@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from threading import Event, Thread
 
 import pytest
 
@@ -32,6 +33,21 @@ class Here:
         if not (script := self._scripts[rank.name]):
             raise BadCommand("no such program")
         return HostProgram([sys.executable, "-ISc", script], {**os.environ, label.LAUNCH: LAUNCH})
+
+
+class Slow(Here):
+    """A start that takes its time at an engine: it goes on while its caller is interrupted."""
+
+    def __init__(self, scripts: Sequence[str]) -> None:
+        super().__init__(scripts)
+        self.asked, self.answer = Event(), Event()
+        self.begun: list[str] = []
+
+    def start(self, rank: Rank) -> StartedProgram:
+        self.begun.append(rank.name)
+        self.asked.set()
+        assert self.answer.wait(60)
+        return super().start(rank)
 
 
 NAMES = ("a", "b", "c")
@@ -104,7 +120,7 @@ def test_what_programs_have_started_ends_with_them_however_far_it_went(start: St
     )
     programs = start(deaf, WAITS)
     until(lambda: {"a | deaf", "b | waits"} <= set(told))
-    assert len(list(label.processes(LAUNCH, label.LAUNCH))) == 2
+    until(lambda: len(list(label.processes(LAUNCH, label.LAUNCH))) == 2)  # the parent of the deaf one has ended
     programs.end()
     assert not list(label.processes(LAUNCH, label.LAUNCH))
 
@@ -116,6 +132,26 @@ def test_one_that_cannot_be_started_is_said_and_ends_the_others(tmp_path: Path, 
         programs.start()
     programs.end()
     assert not list(label.processes(LAUNCH, label.LAUNCH))
+
+
+def test_a_start_that_is_under_way_at_the_end_is_ended_too(tmp_path: Path) -> None:
+    """As after an interrupt, and no other is begun."""
+    slow = Slow([WAITS, WAITS])
+    programs = Programs(slow, [Rank(name, name, {}) for name in NAMES[:2]], LAUNCH, tmp_path, lambda *_: None)
+    starting = Thread(target=programs.start)
+    starting.start()
+    assert slow.asked.wait(60)
+    ending = Thread(target=programs.end)
+    ending.start()
+    until(lambda: programs._over)
+    ending.join(0.2)
+    assert ending.is_alive(), "a start that is under way can still come to be"
+    slow.answer.set()
+    for thread in (ending, starting):
+        thread.join(60)
+        assert not thread.is_alive()
+    assert not list(label.processes(LAUNCH, label.LAUNCH))
+    assert slow.begun == ["a"]
 
 
 def test_what_a_look_finds_ends_the_waiting(start: Start) -> None:

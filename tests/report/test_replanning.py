@@ -108,6 +108,7 @@ def test_a_prediction_is_held_against_the_rounds_that_came_under_the_same_plan()
     decisions = [FIRST, {"at_s": 2.5, "last": 0, "current_s": 1.1}, {"at_s": 9.0, "last": 0, "current_s": 5.0}]
     found = score(record(ends, decisions, []))
     assert found.calibration == pytest.approx((1.1,)), "after 9 s one round came under the plan"
+    assert found.first_rounds == (1.0,)
 
 
 def test_a_swap_is_held_against_rounds_before_and_after_and_against_the_true_rates() -> None:

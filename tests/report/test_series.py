@@ -14,7 +14,7 @@ A = "a->b"
 
 
 def _sample(at: float, count: int | None, busy: float = 0.0) -> TrafficRecord:
-    return TrafficRecord(at, {} if count is None else {A: count}, {} if count is None else {A: busy}, 0.5)
+    return TrafficRecord(at, {} if count is None else {A: count}, {} if count is None else {A: busy}, 0.5, {}, {})
 
 
 @given(st.lists(st.floats(0, 1e9), min_size=1, max_size=2000), st.integers(4, 200))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -18,7 +19,13 @@ from testbed.telemetry.store import read_records
 REPOSITORY = Path(__file__).resolve().parents[2]
 #: Runs of tests take up to 50 s beside others.
 DEADLINE_S = 300.0
+
+#: In each line that says how far training is, and in no other.
+TRAINS = "  round "
 PROGRAM = (sys.executable, "-m", "testbed.cli")
+#: The same with workers that are forked processes in the network's hosts: a container takes 3 s of a processor to
+#: start. For what a test asks of the members' protocol, where nothing in it is about containers.
+FORKED = (sys.executable, "-m", "tests.run.forked")
 
 
 class Running:
@@ -31,7 +38,13 @@ class Running:
         self.folder = folder
         command = [*program, verb, str(REPOSITORY / experiment), *arguments]
         self.process = subprocess.Popen(
-            command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+            command,
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
         )
         self.lines: list[str] = []
         self._more = threading.Condition()

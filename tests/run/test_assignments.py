@@ -175,8 +175,8 @@ def test_the_cpn_policy_knows_what_the_scheme_has_members_do(tmp_path: Path) -> 
     known = {"every": 4, "temporal": False, "overlap": False, "step_s": 0.05, "spatial": "sharded"}
     assert options(strategy="hybrid", policy="cpn", every=4, options={"spatial": "sharded"}) == known
     assert options(strategy="hybrid", policy="cpn", overlap=True)["overlap"]
-    assert options(policy="cpn", options={"step_s": 1.0})["step_s"] == 1.0
-    assert options(policy="cpn")["every"] == 1, "a step's gradients"
+    assert options(strategy="hybrid", policy="cpn", options={"step_s": 1.0})["step_s"] == 1.0
+    assert options(strategy="sparta", policy="cpn")["every"] == 1, "a round after each step"
     staggered = options(strategy="staggered", policy="cpn", options={"groups": "search"})
     assert staggered["temporal"] and staggered["groups"] == "search"
     assert options(strategy="staggered", policy="cpn")["groups"] == "sites"

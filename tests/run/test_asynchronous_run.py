@@ -1,4 +1,4 @@
-"""Runs in containers where nobody waits: one that dies comes back while the others train on."""
+"""Runs where nobody waits: one that dies comes back while the others train on."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.run.running import NOTHING, Running, interfaces
+from tests.run.running import FORKED, NOTHING, Running, interfaces
 
 pytestmark = [pytest.mark.privileged, pytest.mark.timeout(600)]
 
@@ -31,7 +31,7 @@ OF_EACH = {
 def test_who_dies_comes_back_and_nobody_waits(name: str, tmp_path: Path) -> None:
     before = interfaces()
     arguments = [word for key, value in {**SMALL, **OF_EACH[name]}.items() for word in ("--set", f"{key}={value}")]
-    with Running(tmp_path, f"experiments/{name}.yaml", *arguments) as running:
+    with Running(tmp_path, f"experiments/{name}.yaml", *arguments, program=FORKED) as running:
         assert running.end() == 0, running.output
     assert running.left_behind == NOTHING and interfaces() == before
     summary = json.loads((running.directory / "summary.json").read_text())

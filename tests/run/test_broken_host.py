@@ -17,7 +17,8 @@ from testbed.emulation import cleanup
 from testbed.emulation.label import LABEL
 from testbed.run.guards.disk import LEAST_FREE_BYTES
 from tests.run.pair import endless
-from tests.run.running import NOTHING, Running
+from tests.run.running import NOTHING, TRAINS, Running
+from tests.waiting import until
 
 pytestmark = [pytest.mark.privileged, pytest.mark.timeout(600)]
 
@@ -38,7 +39,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_full_disk_is_named_and_no_worker_is(small_disk: Path) -> None:
     with Running(small_disk, endless(small_disk)) as running:
-        running.wait_for("round    ")
+        running.wait_for(TRAINS)
         (small_disk / "others").write_bytes(bytes(LEAST_FREE_BYTES))
         assert running.end() == 1, running.output
     assert reason(running).startswith("the disk of runs/pair-") and " is full: " in reason(running)
@@ -107,14 +108,14 @@ def test_an_engine_that_goes_is_named_and_its_workers_end(tmp_path: Path, monkey
         environment.setenv("DOCKER_HOST", f"unix://{relay.path}")
         running = Running(tmp_path, endless(tmp_path))
     with running:
-        running.wait_for("round    ")
+        running.wait_for(TRAINS)
         relay.die()
         assert running.end() == 1, running.output
     assert reason(running).startswith(f"the Docker engine at unix://{relay.path} has not answered for ")
     client, name, said = docker.from_env(), running.directory.name, " ".join(running.output.split())
     assert f"the containers of {name} are killed, but the engine did not remove them" in said
     assert f"`testbed clean --name {name}` then takes the containers away" in said
-    left = client.containers.list(all=True, filters={"label": f"{LABEL}={name}"})
-    assert [container.status for container in left] == ["exited"] * 2
+    filters = {"label": f"{LABEL}={name}"}  # an engine hears of ends that are not its doing a moment after them
+    until(lambda: [each["State"] for each in client.api.containers(all=True, filters=filters)] == ["exited"] * 2)
     cleanup.clean(client, name)
     assert running.left_behind == NOTHING

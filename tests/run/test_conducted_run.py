@@ -1,4 +1,4 @@
-"""A run in containers whose controller chooses how members train."""
+"""A run whose controller chooses how members train."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.run.running import NOTHING, Running, interfaces
+from tests.run.running import FORKED, NOTHING, Running, interfaces
 
 pytestmark = [pytest.mark.privileged, pytest.mark.timeout(600)]
 
@@ -37,7 +37,7 @@ def test_members_go_over_to_local_steps_together_and_end_alike(tmp_path: Path) -
     (tmp_path / "three.yaml").write_text(yaml.safe_dump(TOPOLOGY))
     (tmp_path / "conducted.yaml").write_text(yaml.safe_dump(EXPERIMENT))
     before = interfaces()
-    with Running(tmp_path, str(tmp_path / "conducted.yaml")) as running:
+    with Running(tmp_path, str(tmp_path / "conducted.yaml"), program=FORKED) as running:
         assert running.end() == 0, running.output
     assert running.left_behind == NOTHING
     assert interfaces() == before

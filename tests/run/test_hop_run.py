@@ -1,4 +1,4 @@
-"""Runs without a centre in which containers die: the others go on over the graph that is left, and let one in again."""
+"""Runs without a centre in which workers die: the others go on over the graph that is left, and let one in again."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from testbed.emulation.standing.standing import client
-from tests.run.running import DEADLINE_S, NOTHING, Running, interfaces
+from tests.run.running import DEADLINE_S, FORKED, NOTHING, TRAINS, Running, interfaces
 from tests.waiting import until
 
 pytestmark = [pytest.mark.privileged, pytest.mark.timeout(600)]
@@ -25,10 +25,10 @@ EXPERIMENT = {
         "rounds": 40,
         "evaluate_every": 10,
     },
-    # Six seconds are left after the second event, for a busy host to come to kill in.
-    "compute": {"step_time": "200ms"},
+    # Eleven seconds are left after the second event, for a busy host to come to kill in.
+    "compute": {"step_time": "300ms"},
     "sync": {"strategy": "hop", "graph": "double-ring", "backup": 1, "max_ig": 4},
-    "events": [{"round": 2, "kill": "rack-w2"}, {"round": 6, "kill": "rack-w5"}],
+    "events": [{"round": 2, "kill": "rack-w2"}, {"round": 4, "kill": "rack-w5"}],
 }
 TOPOLOGY = {"name": "rack", "sites": {"rack": {"workers": 8}}, "lan": {"rate": "1gbit", "delay": "0.1ms"}}
 
@@ -37,7 +37,7 @@ def test_the_others_finish_when_two_die(tmp_path: Path) -> None:
     before = interfaces()
     (tmp_path / "rack.yaml").write_text(yaml.safe_dump(TOPOLOGY))
     (tmp_path / "two-die.yaml").write_text(yaml.safe_dump(EXPERIMENT))
-    with Running(tmp_path, str(tmp_path / "two-die.yaml"), "--quiet", "--json") as running:
+    with Running(tmp_path, str(tmp_path / "two-die.yaml"), "--quiet", "--json", program=FORKED) as running:
         assert running.end() == 0, running.output
     assert running.left_behind == NOTHING and interfaces() == before
     summary = json.loads((running.directory / "summary.json").read_text())
@@ -55,7 +55,7 @@ def test_the_others_finish_when_two_die(tmp_path: Path) -> None:
 def test_one_that_dies_comes_again_at_the_iteration_of_the_others(tmp_path: Path) -> None:
     sooner = ("--set", "train.rounds=80", "--set", "events=[{round: 8, kill: london-w0}]")
     with Running(tmp_path, "experiments/hop-elastic.yaml", *sooner) as running:
-        running.wait_for("round    ")
+        running.wait_for(TRAINS)
         until(lambda: running.happened("kill", "london-w0"), DEADLINE_S)
         # Iterations of a second, since nobody is more than four ahead, until it is back: else all of them may be over
         # on a host that starts it slowly.

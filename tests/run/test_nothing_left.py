@@ -22,7 +22,7 @@ from testbed.report.page import write_page
 from testbed.report.record import RunRecord
 from tests.run import running as running_module
 from tests.run.pair import endless
-from tests.run.running import NOTHING, PROGRAM, Running, interfaces
+from tests.run.running import NOTHING, PROGRAM, TRAINS, Running, interfaces
 
 pytestmark = [pytest.mark.privileged, pytest.mark.timeout(600)]
 
@@ -32,7 +32,7 @@ MOMENTS = {
     "directed links": "measures the links",
     "links measured": "starts containers",
     "workers in containers": "waits for the workers",
-    "round    ": "trains",
+    TRAINS: "trains",
 }
 FOREIGN = "someone-elses"
 
@@ -79,7 +79,7 @@ def test_an_interrupt_leaves_nothing(line: str, foreign: Container, tmp_path: Pa
 
 def test_a_request_to_end_leaves_nothing(tmp_path: Path) -> None:
     with Running(tmp_path, endless(tmp_path)) as running:
-        running.wait_for("round    ")
+        running.wait_for(TRAINS)
         running.process.terminate()
         assert running.end() == 130, running.output
     assert running.left_behind == NOTHING
@@ -138,7 +138,7 @@ def test_clean_finds_what_is_left_without_being_told_its_name(
     """Of a run that was killed as it trained."""
     before = interfaces()
     with Running(tmp_path, endless(tmp_path), program=apart) as running:
-        running.wait_for("round    ")
+        running.wait_for(TRAINS)
         running.process.kill()
         running.process.wait()
     assert running.left_behind != NOTHING

@@ -1,4 +1,4 @@
-"""A run in containers whose groups each exchange in rounds of their own."""
+"""A run whose groups each exchange in rounds of their own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from testbed.spec.experiment import PARAMETERS
-from tests.run.running import NOTHING, Running, interfaces
+from tests.run.running import FORKED, NOTHING, Running, interfaces
 
 pytestmark = [pytest.mark.privileged, pytest.mark.timeout(600)]
 
@@ -51,7 +51,7 @@ def test_all_end_with_the_same_parameters(tmp_path: Path) -> None:
     before = interfaces()
     (tmp_path / "three.yaml").write_text(yaml.safe_dump(TOPOLOGY))
     (tmp_path / "staggered.yaml").write_text(yaml.safe_dump(EXPERIMENT))
-    with Running(tmp_path, str(tmp_path / "staggered.yaml")) as running:
+    with Running(tmp_path, str(tmp_path / "staggered.yaml"), program=FORKED) as running:
         assert running.end() == 0, running.output
     assert running.left_behind == NOTHING and interfaces() == before
     summary = json.loads((running.directory / "summary.json").read_text())

@@ -10,12 +10,15 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
+from docker.errors import APIError, NotFound
+from requests import ConnectionError, Response
 
 from testbed.emulation.containers.fleet import ContainerRequest, Fleet
 from testbed.emulation.testbed import Testbed
 from testbed.run import restarts, workers
 from testbed.run.directory import RunDirectory
 from testbed.run.errors import RunFailed
+from testbed.run.guards.watchdog import Watchdog
 from testbed.run.jobs import Jobs
 from testbed.run.workers import Workers
 from testbed.spec.experiment import ElasticSection
@@ -23,6 +26,91 @@ from tests.cli.standing import write
 
 MARK = f"t{os.getpid()}-workers"
 DEADLINE_S = 300.0
+
+
+def refusal(status: int) -> APIError:
+    """As the engine's client raises it."""
+    response = Response()
+    response.status_code = status
+    return APIError("refused", response)
+
+
+class StandIn:
+    """In the place of a fleet with lima-w0, which has ended: methods raise what is to go wrong with them, in turn."""
+
+    def __init__(self, **wrong: list[Exception]) -> None:
+        self._wrong = wrong
+        self._runs = False
+
+    def kill(self, _: str) -> None:
+        self._go_wrong("kill")
+
+    def running(self) -> dict[str, bool]:
+        self._go_wrong("running")
+        return {"lima-w0": self._runs}
+
+    def exit_code(self, _: str) -> None:
+        return None
+
+    def death(self, _: str) -> str:
+        return "with exit code 3"
+
+    def logs(self, _: str) -> bytes:
+        raise NotFound("no such container")
+
+    def restart(self, _: ContainerRequest) -> int:
+        self._runs = True
+        self._go_wrong("restart")
+        return os.getpid()
+
+    def _go_wrong(self, method: str) -> None:
+        if self._wrong.get(method):
+            raise self._wrong[method].pop(0)
+
+
+def crew_of(fleet: StandIn, directory: Path) -> Workers:
+    """Those of a run with lima-w0 in it, in a fleet that stands in for one."""
+    (directory / "logs").mkdir()
+    request = SimpleNamespace(worker=SimpleNamespace(name="lima-w0"))
+    network = SimpleNamespace(leave=lambda _: None, join=lambda _: None)
+    return Workers(
+        cast(Testbed, SimpleNamespace(network=network)),
+        cast(Fleet, fleet),
+        cast(Jobs, SimpleNamespace(requests=lambda _: [request])),
+        ElasticSection(quorum=1),
+        cast(RunDirectory, SimpleNamespace(path=directory)),
+    )
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("status", [404, 409])
+def test_one_that_is_dead_already_can_be_killed(tmp_path: Path, status: int) -> None:
+    crew = crew_of(StandIn(kill=[refusal(status), refusal(500)]), tmp_path)
+    crew.kill("lima-w0")
+    with pytest.raises(APIError):
+        crew.kill("lima-w0")
+
+
+@pytest.mark.unit
+def test_one_whose_container_is_gone_is_started_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "LOOK_S", 0.0)
+    assert crew_of(StandIn(), tmp_path).look() == ["lima-w0"]
+
+
+@pytest.mark.unit
+def test_an_engine_that_is_away_for_a_moment_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "LOOK_S", 0.0)
+    monkeypatch.setattr(restarts, "FIRST_PAUSE_S", 0.0)
+    crew = crew_of(StandIn(restart=[ConnectionError(), refusal(500)]), tmp_path)
+    assert [crew.look() for _ in range(4)] == [[], [], ["lima-w0"], []]
+
+
+@pytest.mark.unit
+def test_an_engine_that_is_away_while_workers_join_is_asked_again(tmp_path: Path) -> None:
+    crew = crew_of(StandIn(running=[ConnectionError()]), tmp_path)
+    watchdog = SimpleNamespace(status=lambda: None)
+    with pytest.raises(RunFailed, match="lima-w0 ended before it joined, with exit code 3"):
+        crew.wait_until_joined(cast(Watchdog, watchdog))
 
 
 @pytest.mark.privileged

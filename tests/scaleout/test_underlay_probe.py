@@ -23,14 +23,16 @@ def test_who_has_the_token_learns_the_way_and_the_clock_and_nobody_else_is_answe
         with Echo(hosts.addresses["south"], TOKEN, south):
             for _ in range(10):  # a busy host may hold up every probe, and none is ever early
                 found = measure({"south": hosts.addresses["south"]}, TOKEN, north)["south"]
-                if found.least_round_trip_s is not None and found.least_round_trip_s < 5e-3:
+                quick = found.least_round_trip_s is not None and found.least_round_trip_s < 5e-3
+                if quick and len(found.samples) > 25:
                     break
             refused = measure({"south": hosts.addresses["south"]}, b"another token 16", north)["south"]
             silent = inside(north, lambda: _answers_to(str(hosts.addresses["south"]), b"short"))
         assert path_mtu(hosts.addresses["south"], north) == 1500
     assert found.least_round_trip_s is not None
-    # Shaped on both ends, and never early; the least of 250 is late by the shaping processes' own time.
-    assert 4e-3 <= found.least_round_trip_s < 5e-3
+    # Shaped on both ends, and never early but by what the clock is slewed, up to 500 of a million; the least of 250 is
+    # late by the shaping processes' own time.
+    assert 4e-3 * (1 - 500e-6) <= found.least_round_trip_s < 5e-3
     assert len(found.samples) > 25, "a tenth of what is sent where nothing holds the prober up"
     clock = estimate(found.samples)
     assert abs(clock.offset_s) <= clock.bound_s, "they have one clock, since they are one machine"

@@ -156,20 +156,33 @@ def test_members_that_do_not_begin_alike_are_told(tmp_path: Path) -> None:
         assert f"{member} begins with other parameters" in said and "torch.manual_seed" in said
 
 
-def test_rounds_inside_groups_need_a_plan_with_groups(tmp_path: Path) -> None:
+GROUPED = Plan(
+    0,
+    MEMBERS,
+    (chain(MEMBERS),),
+    groups=tuple(Group((member,), (chain((member,)),)) for member in MEMBERS),
+    period=2,
+)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "plan", "said"),
+    [
+        ("hierarchical", PLAN, r"period: .*need a plan with groups.*write instead: period=1"),
+        ("gradients", GROUPED, r"policy: the plan has rounds inside groups.*write instead: another one"),
+    ],
+)
+def test_a_plan_that_is_not_for_the_scheme_is_refused(scheme: str, plan: Plan, said: str, tmp_path: Path) -> None:
     def work(session: sync.Session) -> None:
         net = model()
-        with sync.wrap(net, sgd(net), "hierarchical", session=session):
+        with sync.wrap(net, sgd(net), scheme, session=session):
             pass
 
-    with pytest.raises(ValueError, match=r"period: .*need a plan with groups.*write instead: period=1"):
-        run(tmp_path, PLAN, work)
+    with pytest.raises(ValueError, match=said):
+        run(tmp_path, plan, work)
 
 
 def test_under_a_plan_with_groups_members_end_alike(tmp_path: Path) -> None:
-    groups = tuple(Group((member,), (chain((member,)),)) for member in MEMBERS)
-    plan = Plan(0, MEMBERS, (chain(MEMBERS),), groups=groups, period=2)
-
     def work(session: sync.Session) -> torch.Tensor:
         net = model()
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -177,7 +190,7 @@ def test_under_a_plan_with_groups_members_end_alike(tmp_path: Path) -> None:
             plain(net, optimizer, session.name)
         return flat(net)
 
-    one, other = run(tmp_path, plan, work).values()
+    one, other = run(tmp_path, GROUPED, work).values()
     assert torch.equal(one, other)
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import yaml
 
-from tests.run.running import NOTHING, REPOSITORY, Running
+from tests.run.running import NOTHING, REPOSITORY, TRAINS, Running
 from tests.soak.held import on_disk, sample
 from tests.soak.slope import slope
 
@@ -64,7 +64,7 @@ def piece(folder: Path, seconds: int) -> None:
     file = folder / "soak.yaml"
     file.write_text(yaml.safe_dump(experiment(seconds), sort_keys=False))
     with Running(folder, str(file)) as running, (folder / "samples.jsonl").open("w") as samples:
-        running.wait_for("round    ")
+        running.wait_for(TRAINS)
         begun = time.monotonic()
         rounds, on_disk_before = 0, 0
         while (at_s := time.monotonic() - begun) < seconds and running.process.poll() is None:

@@ -67,6 +67,13 @@ def test_strategies_without_a_centre(sync: dict[str, Any], tmp_path: Path) -> No
         ({"strategy": "staggered", "policy": "cpn", "options": {"overlap": True}}, "sync.options.overlap: exchanges"),
         ({"strategy": "hybrid", "policy": "cpn", "options": {"temporal": True}}, "sync.options.temporal: all groups"),
         ({"strategy": "staggered", "policy": "cpn", "overlap": True}, "sync.overlap: the strategy staggered has none"),
+        ({"strategy": "gradients", "policy": "cpn"}, "sync.policy: cpn plans rounds inside groups"),
+        ({"strategy": "auto", "policy": "cpn"}, "sync.policy: cpn plans rounds inside groups"),
+        ({"strategy": "sparseloco", "policy": "cpn"}, "sync.policy: cpn plans rounds inside groups"),
+        (
+            {"strategy": "gradients", "policy": "hips", "options": {"period": 4}},
+            "sync.options.period: rounds inside sites",
+        ),
     ],
 )
 def test_rules_that_disagree_are_named(sync: dict[str, Any], said: str, tmp_path: Path) -> None:

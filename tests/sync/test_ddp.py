@@ -28,7 +28,7 @@ def run(tmp_path: Path, plan: Plan, mode: str) -> list[tuple[int, str, str]]:
             stack.enter_context(ForkedProgram("-m", "tests.sync.ddp_member", controller.address, member, mode))
             for member in plan.members
         ]
-        controller.await_messages(Goodbye, len(processes), 90)
+        controller.await_messages(Goodbye, len(processes), 240)
         outputs = [process.communicate(timeout=60) for process in processes]
         return [(process.wait(), *output) for process, output in zip(processes, outputs, strict=True)]
 

@@ -17,8 +17,8 @@ from tests.sync.cluster import PHASES, cluster, reported
 pytestmark = pytest.mark.unit
 
 MEMBERS = 5
-#: Of a lease that is to run out. Renewed each third of it, it outlives a member that a busy machine stops for 3 s.
-LEASE_S = 5.0
+#: Of a lease that is to run out. Renewed each third of it, it outlives a member that a busy machine stops for 8 s.
+LEASE_S = 12.0
 
 
 def spoil(connection: socket.socket) -> bool:

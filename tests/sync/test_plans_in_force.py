@@ -128,7 +128,7 @@ def test_auxiliary_routes_take_over_what_waits_for_a_busy_edge(tmp_path: Path) -
 
 
 def test_swaps_between_plans_with_auxiliary_routes(tmp_path: Path) -> None:
-    members, elements, draw = names(5), 8_000, random.Random(3)
+    members, elements, draw = names(5), 3_000, random.Random(3)
     swaps = 30
 
     def plan(epoch: int) -> Plan:

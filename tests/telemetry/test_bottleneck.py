@@ -104,20 +104,22 @@ def test_a_trusted_link_is_full_only_where_a_route_has_no_other() -> None:
 
 @pytest.mark.parametrize(("allowed", "held_up"), [(0, False), (2_000_000, False), (1_100_000, True), (950_000, True)])
 def test_a_train_that_tcp_held_up_says_what_links_carry_at_least(allowed: int, held_up: bool) -> None:
-    its = samples({("a", "b"): [Train(1.0, 0.1, 100_000, allowed)]}, {("a", "b"): ("a->b",)}, {}, {"a->b": 40e6}, TRIPS)
+    its = samples(
+        {("a", "b"): [Train(1.0, 0.1, 100_000, allowed, allowed)]}, {("a", "b"): ("a->b",)}, {}, {"a->b": 40e6}, TRIPS
+    )
     assert its["a->b"] == [Sample(pytest.approx(1e6 * FRAME_BITS), 1.0, 0.1, 100_000, full=not held_up)]
 
 
 def test_a_train_that_came_faster_than_tcp_lets_go_had_waited_unless_tcp_let_go_more_by_the_next() -> None:
-    its = [Train(1.0, 0.1, 100_000, 800_000), Train(2.0, 0.1, 100_000, 500_000), Train(3.0, 0.1, 100_000, 1_000_000)]
+    its = [Train(at_s, 0.1, 100_000, let, let) for at_s, let in ((1.0, 800_000), (2.0, 500_000), (3.0, 1_000_000))]
     found = samples({("a", "b"): its}, {("a", "b"): ("a->b",)}, {}, {"a->b": 40e6}, TRIPS)["a->b"]
     assert [sample.full for sample in found] == [True, False, False]
 
 
 @pytest.mark.parametrize(("earlier_s", "full"), [(2.0, True), (2 * FELL_S, False)])
 def test_a_pace_below_what_the_edge_carried_shortly_before_is_the_path_s(earlier_s: float, full: bool) -> None:
-    before = {("a", "b"): [Train(100.0 - earlier_s, 0.1, 400_000, 4_000_000)]}
-    trains = {("a", "b"): [Train(100.0, 0.1, 100_000, 1_000_000)]}
+    before = {("a", "b"): [Train(100.0 - earlier_s, 0.1, 400_000, 4_000_000, 4_000_000)]}
+    trains = {("a", "b"): [Train(100.0, 0.1, 100_000, 1_000_000, 1_000_000)]}
     found = samples(trains, {("a", "b"): ("a->b",)}, {}, {"a->b": 40e6}, TRIPS, before=before)["a->b"]
     assert [sample.full for sample in found] == [full]
 
@@ -155,7 +157,38 @@ def test_at_tcp_s_pace_a_link_is_full_once_tcp_has_looked_for_more_in_vain(
     """It takes ten round trips without a pause, in which what TCP lets go does not grow."""
     count = round(12 * RTT_S / TRAIN_S)
     sizes = [round(100_000 * grew ** (number / count)) for number in range(count)]
-    its = [Train(1 + number * (TRAIN_S + pause_s), TRAIN_S, size, size * 10) for number, size in enumerate(sizes)]
+    its = [by_tcp(1 + number * (TRAIN_S + pause_s), size) for number, size in enumerate(sizes)]
     found = samples({("a", "b"): its}, {("a", "b"): ("a->b",)}, {}, {"a->b": 40e6}, TRIPS)["a->b"]
     assert not any(sample.full for sample in found[: count // 2])
     assert found[-1].full == full
+
+
+def by_tcp(began_s: float, size: int) -> Train:
+    """One that came as fast as TCP let it."""
+    return Train(began_s, TRAIN_S, size, round(size / TRAIN_S), round(size / TRAIN_S))
+
+
+def test_what_comes_on_another_connection_meanwhile_is_no_pause() -> None:
+    """Nor is a probe, which changes nothing of what TCP has looked for."""
+    count = round(12 * RTT_S / TRAIN_S)
+    its = [by_tcp(1 + number * TRAIN_S, 100_000) for number in range(count)]
+    others = [
+        by_tcp(1.2 * TRAIN_S + its[0].began_s, 10_000)._replace(seconds=TRAIN_S / 20),
+        Train(its[count // 2].began_s + TRAIN_S / 3, TRAIN_S / 50, 30_000, round(1_500_000 / TRAIN_S)),
+    ]
+    assert [each.is_probe for each in others] == [False, True]
+    trains = {("a", "b"): sorted([*its, *others])}
+    found = samples(trains, {("a", "b"): ("a->b",)}, {}, {"a->b": 40e6}, TRIPS)["a->b"]
+    assert found[-1].full
+
+
+@pytest.mark.parametrize(("part", "full"), [(0.5, True), (0.95, False), (1.0, False), (1.3, True)])
+def test_a_probe_meets_a_full_link_unless_it_comes_as_it_left(part: float, full: bool) -> None:
+    """However long it was, and whatever the edge carried before."""
+    pace = 375_000
+    before = {("a", "b"): [by_tcp(95.0, 20 * pace)]}
+    seconds = 0.0437
+    trains = {("a", "b"): [Train(100.0, seconds, round(part * pace * seconds), pace)]}
+    trips = {("a", "b"): 0.001}
+    found = samples(trains, {("a", "b"): ("a->b",)}, {}, {"a->b": 1e6}, trips, before=before)["a->b"]
+    assert [sample.full for sample in found] == [full]

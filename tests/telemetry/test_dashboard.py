@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import subprocess
 import threading
 import time
@@ -20,6 +19,7 @@ from typing import Any
 import pytest
 
 from testbed.telemetry.prometheus import CONTENT_TYPE, metrics
+from tests.ports import free_port
 from tests.telemetry.test_prometheus import DASHBOARD, NETWORK, RUN
 from tests.waiting import until
 
@@ -63,11 +63,9 @@ def served() -> Iterator[int]:
 def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of one that has read the metrics a few times."""
     folder = tmp_path_factory.mktemp("prometheus")
-    with served() as port, socket.create_server(("127.0.0.1", 0)) as free:
-        own = free.getsockname()[1]
-        free.close()
+    with served() as port:
         (folder / "prometheus.yml").write_text(CONFIGURATION.format(port=port))
-        address = f"127.0.0.1:{own}"
+        address = f"127.0.0.1:{free_port()}"
         command = [
             *("prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data"),
             f"--web.listen-address={address}",

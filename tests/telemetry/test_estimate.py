@@ -4,7 +4,7 @@ import random
 from statistics import mean, median
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from testbed.telemetry.estimate import (
@@ -95,8 +95,10 @@ def test_after_a_step_the_newest_group_is_enough(seed: int, rate: float, factor:
     before = rate * factor if down else rate / factor
     for i in range(20):
         estimator.add([train(i, noisy(before, chance))])
-    for i in range(20, 20 + GROUP):
-        estimator.add([train(i, noisy(rate, chance))])
+    newest = [noisy(rate, chance) for _ in range(GROUP)]
+    assume(sum(abs(each / rate - 1) > 0.1 for each in newest) < 3)  # more is seldom, and too much for a median of five
+    for i, each in enumerate(newest, 20):
+        estimator.add([train(i, each)])
     estimate = estimated(estimator, ended_s(20 + GROUP))
     assert estimate.rate_bps == pytest.approx(rate, rel=0.15)
     assert estimate.over_s <= GROUP * EVERY_S  # and nothing from before

@@ -61,7 +61,7 @@ def train(tmp_path: Path, work: Job, plan: Plan, start: Start = ForkedProgram) -
     write_digits(tmp_path)
     with Controller(tmp_path, plan, work) as controller, ExitStack() as processes:
         workers = [processes.enter_context(start(*command(controller, member, tmp_path))) for member in plan.members]
-        controller.await_messages(Goodbye, len(workers), 90)
+        controller.await_messages(Goodbye, len(workers), 240)
         for worker in workers:
             assert worker.wait(60) == 0, worker.communicate()[1]
     return controller

@@ -23,7 +23,7 @@ from testbed.controller.progress import GroupProgress
 from testbed.controller.replanning.planner import Planner
 from testbed.controller.spec import ControllerSpec, PlanningSpec
 from testbed.planning import Pair, PhysicalLink, Policy
-from testbed.protocol import Arrived, ControlMessage, Goodbye, Held, Hello, Holding, Lost, Rejoin, Renew, Report, Stop
+from testbed.protocol import Arrived, ControlMessage, Goodbye, Held, Hello, Holding, Lost, Rejoin, Report, Stop
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +74,8 @@ class AllReduceCoordinator(Coordinator):
             membership.recover(plan, dict(rejoin.roster))
             yield from self._run()
         yield from membership.came_back(hello, rejoin, self.clocks.monotonic())
+        if rejoin.member in self.present:
+            yield from self.planner.swaps.came_back(rejoin.member)
         if membership.orphaned:
             yield from self.group.abort("the controller was away when a member was lost")
 
@@ -85,6 +87,7 @@ class AllReduceCoordinator(Coordinator):
 
     def receive(self, message: ControlMessage) -> Actions:
         membership, now = self.group.membership, self.clocks.monotonic()
+        membership.renewed(getattr(message, "member", ""), now)  # whatever it says, it is there
         match message:
             case Report():
                 self.check_names(message)
@@ -95,8 +98,6 @@ class AllReduceCoordinator(Coordinator):
                     yield from self.planner.measured()
             case Held():
                 yield from self.planner.swaps.held(message)
-            case Renew(member):
-                membership.renewed(member, now)
             case Lost(member, peer, why) if self.running:
                 log.info("%s lost %s: %s", member, peer, why)
                 membership.lost(message, now)

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Literal
 
 from testbed.controller.actions import Actions
-from testbed.controller.allreduce.epochs import Epochs
 from testbed.controller.allreduce.membership import AllReduceMembership
 from testbed.controller.allreduce.plan_history import PlanHistory
 from testbed.controller.allreduce.round_log import RoundLog
@@ -36,7 +35,7 @@ class GroupState:
         self.jobs = spec.jobs
         self.planning = planning
         self.membership = AllReduceMembership(identities, spec.elastic)
-        self.plans = PlanHistory(Epochs(out / "epochs.json"), clocks)
+        self.plans = PlanHistory(out, clocks)
         self.rounds = RoundLog(self._expected)
         self.knowledge = Knowledge(planning.view)
         job = next(iter(spec.jobs.values()))

@@ -90,9 +90,13 @@ class AllReduceMembership:
 
     def gone(self, now: float) -> dict[str, str]:
         """The members that are gone by now, and why; `remove` them."""
+        away_s = self.leases.look(now)
         gone = self.leases.gone(now)
         change = self.reconfiguration
-        if change is not None and now >= change.due:
+        if change is None:
+            return gone
+        change.due += away_s
+        if now >= change.due:
             gone |= dict.fromkeys(self.present - change.holdings.keys() - gone.keys(), "it did not say what it holds")
         return gone
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Sequence
+from pathlib import Path
 
 from testbed.controller.allreduce.epochs import Epochs
+from testbed.controller.allreduce.plan_record import PlanRecord
 from testbed.controller.allreduce.round_log import RoundSummary
 from testbed.controller.allreduce.swaps import Swap
 from testbed.controller.clocks import Clocks
@@ -19,11 +21,14 @@ log = logging.getLogger(__name__)
 class PlanHistory:
     """`plan` is in force, `pending` the swap that is under way, `swaps` all that came into force or still may.
 
-    Times are Unix seconds. A plan that was dropped may come into force all the same, where members had agreed on it.
+    Times are Unix seconds. A plan that was dropped may come into force all the same, where members had agreed on it,
+    and so may one that a controller before this one had them prepare for. Epochs and plans that were handed out are on
+    record in the run's directory `out`.
     """
 
-    def __init__(self, epochs: Epochs, clocks: Clocks) -> None:
-        self.epochs = epochs
+    def __init__(self, out: Path, clocks: Clocks) -> None:
+        self.epochs = Epochs(out / "epochs.json")
+        self.record = PlanRecord(out / "plans")
         self._clocks = clocks
         self.plan: Plan
         self.pending: Swap | None = None
@@ -73,7 +78,7 @@ class PlanHistory:
         Perhaps of a plan that was dropped when it was too late to take it back.
         """
         done = rounds[-1]
-        swap = self._prepared.get(done.epoch)
+        swap = self._prepared.get(done.epoch) or self._of_the_controller_before(done)
         if swap is None:
             return None
         self.plan = swap.plan
@@ -131,6 +136,16 @@ class PlanHistory:
     def lose(self, gone: Collection[str]) -> None:
         """Rounds under any plan are complete without them."""
         self._members = {epoch: members.difference(gone) for epoch, members in self._members.items()}
+
+    def _of_the_controller_before(self, done: RoundSummary) -> Swap | None:
+        """The swap to the plan that a round went by, where that is newer than the one in force and not from here."""
+        if not self.epochs.resumed or done.epoch <= self.plan.epoch:
+            return None
+        plan = self.record.find(done.epoch)
+        if plan is None or set(plan.members) != set(self.plan.members):
+            return None  # of one with a member more, that one tells when it comes back
+        self._know(plan)
+        return Swap(plan, "prepared under the controller before", done.began_s, done.number, set(plan.members))
 
     def _know(self, plan: Plan) -> None:
         self._members[plan.epoch] = frozenset(plan.members)

@@ -1,7 +1,7 @@
 """Plans on their way into force: members prepare for one, say that they hold it, and go by it from a round on.
 
     Prepare to all --all hold it--> Confirm --a round goes by it--> in force
-        `---- one can't hold it, says nothing in time, or is gone --> dropped
+        `---- one can't hold it, says nothing in time, was away, or is gone --> dropped
 
 There is one at a time. What is in force is for the members to say: they agreed on it, in a round among all, or where
 they are in groups between two of those, without another word from here.
@@ -69,6 +69,13 @@ class PlanSwaps:
         if swap is not None and swap is before:
             self._requests.ask_deferred()
         return swap
+
+    def came_back(self, member: str) -> Actions:
+        """A member's line to us broke and was made anew. What was on it is lost: it may never have heard of a plan, or
+        we never that it holds it."""
+        swap = self._group.plans.pending
+        if swap is not None and member not in swap.holders:
+            yield from self._give_up(swap, f"{member}'s line broke before it said whether it holds it")
 
     def lose(self, gone: Collection[str]) -> Actions:
         """Members are gone, and with them what is under way."""

@@ -2,10 +2,10 @@
 
     trains over each edge --bottleneck--> what each link carried meanwhile --estimate--> a rate and an age for each link
 
-A link is known while trains that filled it are recent. After that it is unknown: the last estimate stands in for it,
-and after FORGOTTEN_S what was declared. Links that no train filled carry what was estimated or declared, or what they
-were seen to carry if that is more; members' access links are such where a route has others too. Where routes are not
-known, each edge is a capacity of its own.
+A link is known while trains that filled it are recent: those of rounds, and of probes, which go where no plan does.
+After that it is unknown: the last estimate stands in for it, and after FORGOTTEN_S what was declared. Links that no
+train filled carry what was estimated or declared, or what they were seen to carry if that is more; members' access
+links are such where a route has others too. Where routes are not known, each edge is a capacity of its own.
 """
 
 from __future__ import annotations
@@ -31,6 +31,9 @@ KEPT_TRAINS = 10_000
 
 #: Evidence is the same if it is of the same time, but for rounding.
 SAME_S = 1e-3
+
+#: What was measured so long ago is worth a probe, and so is what may carry so many times as much as it may also carry.
+FRESH_S, SURE = 3.0, 2.0
 
 
 class Knowledge:
@@ -156,16 +159,16 @@ class Knowledge:
             found[name] = hypot(below, restless), hypot(above, restless)
         return found
 
-    def unknown(self, now_s: float) -> dict[str, list[Pair]]:
-        """Each capacity that is not known now, with the edges that use it: nothing where nothing is measured.
+    def unknown(self, now_s: float, fresh_s: float = FRESH_S) -> dict[str, list[Pair]]:
+        """Each capacity that was not measured well in the last `fresh_s`, with the edges that use it: nothing where
+        nothing is measured.
 
         Members' own access links are none of them: it is what lies between sites that is in doubt.
         """
         if self._declared.knowledge != "measured":
             return {}
-        known = {name for name, estimate in self.estimates(now_s).items() if estimate.known} - self._suspects(
-            now_s
-        ).keys()
+        sure = {name for name, its in self.estimates(now_s).items() if its.age_s <= fresh_s and _is_sure(its)}
+        known = sure - self._suspects(now_s).keys()
         users: dict[str, list[Pair]] = {}
         for pair in self._declared.edges:
             for name in self.route(pair):
@@ -274,6 +277,11 @@ def _parted(
         for train in its:
             found[not chosen(train)].setdefault(pair, []).append(train)
     return found
+
+
+def _is_sure(estimate: Estimate) -> bool:
+    """Whether it was measured well."""
+    return estimate.high_bps <= SURE * estimate.low_bps
 
 
 def _rate(estimate: Estimate | None, declared_bps: float) -> float:

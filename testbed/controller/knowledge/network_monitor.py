@@ -6,11 +6,15 @@ from testbed.controller.actions import Actions, Tell
 from testbed.controller.allreduce.group_state import GroupState
 from testbed.controller.allreduce.round_log import ReportedRound
 from testbed.controller.knowledge.explore import Explorer
+from testbed.controller.knowledge.knowledge import FRESH_S
 from testbed.controller.replanning.decision_log import DecisionLog
 from testbed.protocol import Arrived
 
 #: A train is told when it is over, and what it is held against came to others up to so much later.
 STRAGGLES_S = 0.3
+
+#: Seconds after which what was measured is probed again where there is a hurry.
+HURRY_S = 1.0
 
 
 class NetworkMonitor:
@@ -24,6 +28,10 @@ class NetworkMonitor:
         self._group = group
         self._log = log
         self._explorer = Explorer()
+
+    def redeclare(self) -> None:
+        """Another network is declared."""
+        self._explorer.redeclare()
 
     def round_over(self, done: ReportedRound, now: float) -> bool:
         """Measure links by a round that is over; whether one fell in it."""
@@ -49,17 +57,17 @@ class NetworkMonitor:
         self._log.estimated(now, group.knowledge.estimates(now))
         return True
 
-    def probes(self, now: float) -> Actions:
-        """Have members probe what is unknown, if there will be another plan to profit from it."""
+    def probes(self, now: float, hurry: bool = False) -> Actions:
+        """Have members probe what is not known well, if there will be another plan to profit from it. There is a
+        `hurry` where something is wrong, and it is not known what."""
         group = self._group
         if group.planning.hold or group.rounds_left < group.planning.dwell_rounds:
             return
         present = group.membership.present
         unknown = {
             name: [pair for pair in pairs if present.issuperset(pair)]
-            for name, pairs in group.knowledge.unknown(now).items()
+            for name, pairs in group.knowledge.unknown(now, HURRY_S if hurry else FRESH_S).items()
         }
-        for member, probe in self._explorer.probes(
-            unknown, group.knowledge.view(now), self._group.clocks.monotonic()
-        ).items():
+        probes = self._explorer.probes(unknown, group.knowledge.view(now), group.clocks.monotonic())
+        for member, probe in probes.items():
             yield Tell(member, probe)

@@ -87,8 +87,8 @@ class Standing:
         return max(*self.newest_s, self.on_s) if self.fell else min(self.newest_s)
 
     def settled(self, dwell_rounds: int) -> bool:
-        """Whether the plan may be judged: it has stood for so long, or breaks what it promised."""
-        return self.rounds >= dwell_rounds or self.broken
+        """Whether the plan may be judged: it has stood for so long, breaks what it promised, or a link fell."""
+        return self.rounds >= dwell_rounds or self.broken or self.fell
 
     def cost_s(self, round_s: float) -> float:
         """Seconds that another swap is expected to cost."""
@@ -105,13 +105,13 @@ def decide(
 ) -> tuple[Decision, Plan]:
     """Choose among the `proposed` (at least one), and judge the choice against `current`.
 
-    The dwell keeps a plan from being judged by the noise of its first rounds, unless they break what it promised. When
-    the network itself was changed (`network_changed`) there is nothing to wait for. A saving must be larger than the
-    margin, and in all but a few of the cases that may be, given what is known of links and plans, it must make up for
-    the swap while it lasts. What is to save something must be quicker than rounds really are, not only than they are
-    foreseen to be: a link believed too slow makes the plan in force look bad, and the rounds don't. And of what is
-    foreseen to be saved, only the part counts that earlier swaps brought of theirs: on rates that go up and down all
-    the while the best plan of now is no better than another by the time that it is in force.
+    The dwell keeps a plan from being judged by the noise of its first rounds, unless they break what it promised or a
+    link fell since. When the network itself was changed (`network_changed`) there is nothing to wait for. A saving must
+    be larger than the margin, and in all but a few of the cases that may be, given what is known of links and plans, it
+    must make up for the swap while it lasts. What is to save something must be quicker than rounds really are, not only
+    than they are foreseen to be: a link believed too slow makes the plan in force look bad, and the rounds don't. And
+    of what is foreseen to be saved, only the part counts that earlier swaps brought of theirs: on rates that go up and
+    down all the while the best plan of now is no better than another by the time that it is in force.
     """
     current_s = judge.seconds(current) if network_changed else min(judge.seconds(current), standing.longest_s)
     seconds = [current_s if plan.shape() == current.shape() else judge.seconds(plan) for plan in proposed]

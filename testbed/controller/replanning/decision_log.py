@@ -1,4 +1,4 @@
-"""What the controller leaves of its decisions: every view and plan, and what was decided by them."""
+"""What the controller leaves of its decisions: every view, and what was decided by it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class DecisionRecord:
 
 
 class DecisionLog:
-    """Writes into a run's directory `out`: `decisions.jsonl`, `estimates.jsonl`, `views/` and `plans/`.
+    """Writes into a run's directory `out`: `decisions.jsonl`, `estimates.jsonl`, `views/`.
 
     A decision can be made again from it: `policy` with `options` on the `view`, when the plan of epoch `last` was in
     force (none was at first), made its proposals; the adopted plan is the `choice`th of them, or, where that is null,
@@ -52,10 +52,6 @@ class DecisionLog:
         self._bound: Bound | None = None
         self._file = Records(out / "decisions.jsonl")
         self._estimates = Records(out / "estimates.jsonl")
-
-    def store(self, plan: Plan) -> None:
-        """Keep a plan that was adopted."""
-        write_json(self._out / f"plans/{plan.epoch:04d}.json", plan.to_json())
 
     def bound(self, view: View) -> float | None:
         """The bound's seconds; solved again only when a capacity changed. None when the view has no plan, or too many

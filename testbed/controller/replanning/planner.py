@@ -62,7 +62,7 @@ class Planner:
         view = self._group.view(self._group.clocks.unix())
         plan = self._group.plan(self.policy, view)
         self._group.plans.begin(plan)
-        self._log.store(plan)
+        self._group.plans.record.store(plan)
         decision = Decision(True, "the first plan", None, predict(plan, view).seconds)
         first = DecisionRecord(view, self.policy, decision, "period", adopted=plan)
         self._log.record(first, self._log.bound(view))
@@ -76,6 +76,7 @@ class Planner:
     def change_network(self, links: Mapping[str, PhysicalLink], routes: Mapping[Pair, tuple[str, ...]]) -> None:
         """The underlay is another one now: look at it at once. ViewError when it contradicts itself."""
         self._group.knowledge.redeclare(links, routes, self._group.clocks.unix())
+        self.monitor.redeclare()
         self._declarations += 1
         self._requests.ask(PlanRequest("network"))
 
@@ -104,9 +105,10 @@ class Planner:
         """Links were measured in the midst of a round. Where one fell another plan is looked for at once: what members
         come to hold in the midst of a round they may go by in the next."""
         now = self._group.clocks.unix()
-        yield from self.monitor.probes(now)
+        slow = self._track.standing(now, self.monitor.measured_s).slow
+        yield from self.monitor.probes(now, hurry=slow)
         fell = self._group.knowledge.fell(now)
-        if fell and (min(fell.values()) < HALVED or self._track.standing(now, self.monitor.measured_s).slow):
+        if fell and (min(fell.values()) < HALVED or slow):
             self._track.link_fell()
             self._ask_if_affordable(now, urgent=True)
 
@@ -206,7 +208,7 @@ class Planner:
     def _adopt(self, plan: Plan, request: PlanRequest, decision: Decision) -> Actions:
         """Have the members go over to a plan; until they are there it is simply the first one."""
         reason = request.reason if request.policy else f"{request.reason}: {decision.why}"
-        self._log.store(plan)
+        self._group.plans.record.store(plan)
         log.info("epoch %d: %s (%s)", plan.epoch, plan.policy, reason)
         if self._group.phase == "running":
             yield from self.swaps.prepare(plan, reason, request.joins)
@@ -240,6 +242,6 @@ class Planner:
 
     def recovered(self, plan: Plan, why: str) -> None:
         """The plan is in force: those who are left had nothing to agree on."""
-        self._log.store(plan)
+        self._group.plans.record.store(plan)
         self._group.plans.resume(plan, why, self._group.last_round or 0)
         self._requests.ask_deferred()

@@ -94,6 +94,12 @@ def connect() -> docker.DockerClient:
     return client
 
 
+def is_expected() -> bool:
+    """Whether there is to be an engine, also where none answers: DOCKER_HOST names one, or there is the socket of the
+    usual one."""
+    return bool(os.environ.get("DOCKER_HOST")) or Path(DEFAULT_ADDRESS.removeprefix("unix://")).exists()
+
+
 def ensure_engine(progress: Callable[[str], None] = print) -> docker.DockerClient:
     """A client of the engine that answers, or of one that is started for it.
 

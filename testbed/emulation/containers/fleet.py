@@ -12,9 +12,8 @@ import json
 import signal
 import stat
 import threading
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -44,10 +43,6 @@ PARALLEL = 8
 
 #: Half of what a process gets by default (1024), so that the emulation itself is served first.
 CPU_SHARES = 512
-
-#: A thread whose start was interrupted is listed for good, though it never begins; one that does, begins sooner.
-BEGIN_S = 1.0
-
 
 #: So many of the last lines of a container's log are quoted where its program ended too early.
 QUOTED_LINES = 10
@@ -166,6 +161,7 @@ class Fleet:
         self._control = control
         self._containers: dict[str, Container] = {}
         self._threads = f"start {network} "
+        self._removing = threading.Event()  # of what was started so far; set, nothing more of it begins
         self._limits: ContainerLimits | None = None
         self._programs: dict[str, ProcessIdentity] = {}
 
@@ -206,9 +202,11 @@ class Fleet:
             idle.idle_program()  # once, before several threads ask for it
         limits = self._limits = self._limits or ContainerLimits.of([r.worker for r in requests], self._client.info())
         with ThreadPoolExecutor(PARALLEL, thread_name_prefix=self._threads) as pool:
-            return dict(pool.map(partial(self._start, limits), requests))
+            return dict(pool.map(partial(self._start, self._removing, limits), requests))
 
-    def _start(self, limits: ContainerLimits, request: ContainerRequest) -> tuple[str, int]:
+    def _start(self, removing: threading.Event, limits: ContainerLimits, request: ContainerRequest) -> tuple[str, int]:
+        if removing.is_set():
+            raise CancelledError
         worker = request.worker
         control = self._control / worker.name
         control.mkdir(exist_ok=True)
@@ -274,24 +272,30 @@ class Fleet:
     def death(self, worker: str) -> str:
         """How a worker's program ended, as the end of a sentence: its exit code, and the end of its log."""
         container = self._containers[worker]
-        container.reload()
-        return _how_it_ended(container)
+        try:
+            container.reload()
+            return _how_it_ended(container)
+        except NotFound:
+            return "with its container, which is gone"
 
     def deaths(self) -> dict[str, str]:
         """The workers whose programs ended with an error, and how each did."""
         dead = [worker for worker, runs in self.running().items() if not runs]
         return {worker: self.death(worker) for worker in dead if self.exit_code(worker) != 0}
 
-    def exit_code(self, worker: str) -> int:
-        """That of a worker's program, which has ended."""
+    def exit_code(self, worker: str) -> int | None:
+        """That of a worker's program, which has ended; None when its container is gone."""
         container = self._containers[worker]
-        container.reload()
+        try:
+            container.reload()
+        except NotFound:
+            return None
         return int(container.attrs["State"]["ExitCode"])
 
     def restart(self, request: ContainerRequest) -> int:
         """Another container in the place of a worker's own, which has ended; the pid of its first process."""
         name = request.worker.name
-        _remove(self._containers.pop(name))
+        _remove(self._containers[name])  # it stays known: where the engine then starts none, it is to be tried again
         return self.start([request])[name]
 
     def logs(self, worker: str) -> bytes:
@@ -315,15 +319,13 @@ class Fleet:
 
         EngineError when no engine answers any more; then their programs are killed, so that nothing of theirs runs on.
         """
-        # Interrupted as it starts a thread, a pool loses sight of it: it ends when its container is there.
-        begun_by = time.monotonic() + BEGIN_S
-        while lost := [thread for thread in threading.enumerate() if thread.name.startswith(self._threads)]:
-            if lost[0].ident is not None:
-                lost[0].join()
-            elif time.monotonic() < begun_by:
-                time.sleep(0.01)
-            else:
-                break
+        # Interrupted as it starts a thread, a pool loses sight of it: it ends when its container is there. One that is
+        # not yet alive may begin at any time, or never, and then finds that it is to start nothing any more.
+        self._removing.set()
+        self._removing = threading.Event()
+        for thread in threading.enumerate():
+            if thread.name.startswith(self._threads) and thread.is_alive():
+                thread.join()
         try:
             remove_containers(self._client, self._network)
         except engine.ENGINE_ERRORS as error:

@@ -39,6 +39,7 @@ from docker.errors import APIError, BuildError, ImageNotFound
 from testbed.emulation.containers import documentation, engine, requirements
 from testbed.emulation.containers.requirements import Locked, LockError, canonical
 from testbed.emulation.errors import EmulationError
+from testbed.emulation.label import LABEL
 
 ROOT = requirements.ROOT
 CONTAINERS = ROOT / "containers"
@@ -64,6 +65,8 @@ WORKER_CODE = (
 
 #: Which image it is, on every image made here; only what carries it is ever removed.
 KIND_LABEL = "testbed.image"
+#: What an engine may list in the place of tags.
+NO_TAG = "<none>:<none>"
 #: The checkout an image was made from, so that two on one machine do not remove each other's.
 CHECKOUT_LABEL = "testbed.checkout"
 #: The hash of what an image is made from, by which it is found.
@@ -80,6 +83,9 @@ PROBE = (
     "there = [name for name in ('msgspec', 'numpy', 'torch') if importlib.util.find_spec(name)]; "
     "print(json.dumps(['%d.%d' % sys.version_info[:2], there]))"
 )
+
+#: In the place of a network's name, so that `testbed clean` finds a container that an interrupted probe left.
+PROBE_NETWORK = "image-probe"
 
 Progress = Callable[[str], None]
 
@@ -218,7 +224,10 @@ def _make_torch(client: docker.DockerClient, base: str, recipes: Recipes, progre
 
 def probe_python(client: docker.DockerClient, image: str) -> tuple[str, list[str]]:
     """Which Python an image has (`3.11`), and which of the packages that workers and programs need."""
-    found = client.containers.run(image, entrypoint=["python3", "-c", PROBE], network_mode="none", remove=True)
+    labels = {LABEL: PROBE_NETWORK}
+    found = client.containers.run(
+        image, entrypoint=["python3", "-c", PROBE], labels=labels, network_mode="none", remove=True
+    )
     python, there = json.loads(found)
     return python, there
 
@@ -365,16 +374,21 @@ def _context(entries: Mapping[str, Path | None]) -> Iterator[IO[bytes]]:
 
 def remove_superseded(client: docker.DockerClient, wanted: Mapping[str, str | None]) -> None:
     """Of each kind, remove what this checkout made before and no longer wants; what a container still uses stays."""
-    for image in client.images.list(filters={"label": f"{CHECKOUT_LABEL}={ROOT}"}):
-        kind = image.labels[KIND_LABEL]
-        if kind not in wanted or wanted[kind] in image.tags:
+    for image in client.api.images(filters={"label": f"{CHECKOUT_LABEL}={ROOT}"}):  # in one request, as in `find`
+        kind, tags = image["Labels"][KIND_LABEL], [tag for tag in image["RepoTags"] or () if tag != NO_TAG]
+        if kind not in wanted or wanted[kind] in tags:
             continue
-        for name in image.tags or [str(image.id)]:
-            try:
-                client.images.remove(name)
-            except APIError as error:
-                if error.status_code != 409:  # a container or another image stands on it
-                    raise
+        for name in tags or [image["Id"]]:
+            remove_unused(client, name)
+
+
+def remove_unused(client: docker.DockerClient, name: str) -> None:
+    """Remove an image, unless a container or another image stands on it, or it has gone meanwhile."""
+    try:
+        client.images.remove(name)
+    except APIError as error:
+        if error.status_code not in (404, 409):
+            raise
 
 
 def _labels(kind: str, recipe: str) -> dict[str, str]:

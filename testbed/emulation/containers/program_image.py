@@ -112,7 +112,7 @@ def _package(wheel: Path) -> str:
 def _built(client: docker.DockerClient, file: Path, progress: Progress) -> str:
     """What a Dockerfile makes of its folder. The engine finds again what has not changed; what it made before goes."""
     tag = f"testbed-dockerfile:{image.hash_of([str(file)])}"
-    before = {str(found.id) for found in client.images.list(name=tag)}
+    before = {str(found["Id"]) for found in client.api.images(name=tag)}
     labels = {image.KIND_LABEL: "dockerfile", image.CHECKOUT_LABEL: str(image.ROOT)}
     with image.told(progress, f"image of {file}"):
         try:
@@ -124,11 +124,7 @@ def _built(client: docker.DockerClient, file: Path, progress: Progress) -> str:
         except (APIError, TypeError) as error:
             raise ImageError(f"Building {file} failed: {error}") from error
     for superseded in before - {str(made.id)}:
-        try:
-            client.images.remove(superseded)
-        except APIError as error:
-            if error.status_code != 409:  # a container or another image stands on it
-                raise
+        image.remove_unused(client, superseded)
     return tag
 
 

@@ -221,9 +221,12 @@ def _fill(network: Network) -> float:
     pairs = list(zip(workers[::2], workers[1::2], strict=True))
     processes: list[subprocess.Popen[bytes]] = []
     try:
-        for source, target in [*pairs, *((b, a) for a, b in pairs)]:
-            processes.append(_start(network, target, ["iperf3", "-s", "-1"]))
-            time.sleep(0.1)  # until it listens
+        flows = [*pairs, *((b, a) for a, b in pairs)]
+        for _, target in flows:
+            processes.append(_start(network, target, ["iperf3", "-s", "-1", "--forceflush"]))
+        for server in processes:
+            _await_listening(server)
+        for source, target in flows:
             seconds = str(int(WARM_UP_S + WINDOW_S + 4))
             processes.append(_start(network, source, ["iperf3", "-c", network.address(target), "-t", seconds]))
         time.sleep(WARM_UP_S)
@@ -234,12 +237,19 @@ def _fill(network: Network) -> float:
     finally:
         for process in processes:
             process.kill()
-            process.wait()
+            process.communicate()
+
+
+def _await_listening(server: subprocess.Popen[bytes]) -> None:
+    """Until an iperf3 says that it listens: one that is asked before refuses, and its flow would carry nothing."""
+    assert server.stdout is not None
+    if not any(b"listening" in line for line in server.stdout):
+        raise BudgetError("iperf3 ended before it listened; `testbed doctor` says what this machine lacks")
 
 
 def _start(network: Network, worker: Worker, command: list[str]) -> subprocess.Popen[bytes]:
     process: subprocess.Popen[bytes] = network.container(worker.name).popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )
     return process
 

@@ -16,8 +16,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TypeVar
 
-from docker.errors import DockerException
-
 from testbed import compiler
 from testbed.emulation.containers import engine
 from testbed.emulation.containers.limits import missing_limits
@@ -200,7 +198,7 @@ def _engine(_: Probes) -> Finding:
     try:
         client = engine.connect()
         return Finding("Docker engine", f"{client.version()['Version']} at {engine.address()}")
-    except (engine.EngineError, DockerException) as error:
+    except (engine.EngineError, *engine.ENGINE_ERRORS) as error:
         return Finding("Docker engine", "none answers", str(error), blocks=True)
 
 
@@ -208,7 +206,7 @@ def _limits(_: Probes) -> Finding:
     """None blocks: what can't be kept stands in a run's manifest, and a limit that a topology declares is refused."""
     try:
         missing = missing_limits(engine.connect().info())
-    except (engine.EngineError, DockerException):
+    except (engine.EngineError, *engine.ENGINE_ERRORS):
         return Finding("container limits", "not known without an engine")
     if not missing:
         return Finding("container limits", "memory without swap, processes and logs are bounded")
@@ -218,7 +216,7 @@ def _limits(_: Probes) -> Finding:
 def _gpus(_: Probes) -> Finding:
     try:
         runtimes = engine.connect().info().get("Runtimes", {})
-    except (engine.EngineError, DockerException):
+    except (engine.EngineError, *engine.ENGINE_ERRORS):
         return Finding("GPUs", "not known without an engine")
     if "nvidia" in runtimes:
         return Finding("GPUs", "the engine offers them to containers")

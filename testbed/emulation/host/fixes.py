@@ -72,20 +72,22 @@ def stale_networks() -> list[str]:
     try:
         containers = engine.connect().containers.list(all=True, filters={"label": label.LABEL}, ignore_removed=True)
         names |= {container.labels[label.LABEL] for container in containers}
-    except engine.EngineError:
-        pass  # no engine, no containers
+    except (engine.EngineError, *engine.ENGINE_ERRORS):
+        pass  # no engine, no containers that could be seen
     return sorted(name for name in names if label.owner(name) is None)
 
 
 def take_leftovers_away() -> str:
     """Take away what is left of networks whose process is gone."""
     names = stale_networks()
-    try:
-        client = engine.connect()
-    except engine.EngineError:
-        client = None
+    failed = []
     for name in names:
-        cleanup.clean(client, name)
+        try:
+            cleanup.clean_with_engine(name)
+        except engine.EngineError as error:
+            failed.append(str(error))
+    if failed:
+        raise CannotFix(f"took away the rest of {', '.join(names)}, but {failed[0]}")
     return f"took away what was left of {', '.join(names)}"
 
 

@@ -231,10 +231,15 @@ class Network(Mininet):
         if self.offload:
             self.offload = False
             for host in self._workers_there():
-                send_single_frames(host)
+                try:
+                    send_single_frames(host)
+                except (OSError, RuntimeError):
+                    if host.held:  # else the worker has ended meanwhile
+                        raise
 
     def _workers_there(self) -> list[ContainerHost]:
-        return [host for host in list(self.hosts) if isinstance(host, ContainerHost)]
+        """Without those that have ended: they are on the network until another container takes their place."""
+        return [host for host in list(self.hosts) if isinstance(host, ContainerHost) and host.held]
 
     def set_routes(self, routes: Routes) -> None:
         """Every router's way to every other site's LAN: replaced in place, removed where there is none any more."""

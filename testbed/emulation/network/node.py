@@ -9,20 +9,22 @@ from __future__ import annotations
 
 import errno
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from ipaddress import IPv4Address, IPv4Interface
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from mininet.link import Intf, Link
 from mininet.node import Node
 
 from testbed.emulation.network import device
-from testbed.emulation.network.namespace import Namespace, inside
+from testbed.emulation.network.namespace import Namespace, held_by, inside_of
 from testbed.emulation.network.netlink import Netlink
 from testbed.emulation.network.switch import Switch
-from testbed.emulation.process import start_ticks
+from testbed.emulation.process import ProcessIdentity, start_ticks
+
+T = TypeVar("T")
 
 
 def received_bytes(pid: int) -> dict[str, int]:
@@ -54,7 +56,14 @@ class NamespaceNode(Node):
     @property
     def held(self) -> bool:
         """Whether what holds the namespace is still there, and not another process that was given its number."""
-        return self.start_ticks is not None and start_ticks(self._namespace_pid) == self.start_ticks
+        ticks, pid = self.start_ticks, self._namespace_pid
+        return ticks is not None and start_ticks(pid) == ticks and held_by(pid)
+
+    def inside(self, make: Callable[[], T]) -> T:
+        """What `make` returns in the namespace; ProcessLookupError when what holds it has ended."""
+        if self.start_ticks is None:
+            raise ProcessLookupError
+        return inside_of(ProcessIdentity(self._namespace_pid, self.start_ticks), make)
 
     @property
     def netlink(self) -> Netlink:
@@ -72,7 +81,7 @@ class NamespaceNode(Node):
 
         OSError when there is no such setting or its value is none.
         """
-        inside(self.netns, lambda: _write_settings(settings))
+        self.inside(lambda: _write_settings(settings))
 
     def received_bytes(self) -> dict[str, int]:
         """Interface → bytes the kernel has received on it. A super-packet counts once, without the headers that

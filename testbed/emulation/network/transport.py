@@ -137,7 +137,7 @@ class Transport:
             try:
                 host.configure([f"{name}={value}"])
             except OSError as error:
-                if host.netns.exists():  # else the worker has ended
+                if host.held:  # else the worker has ended
                     self.refused[f"{host.name}: {name}"] = error.strerror or str(error)
 
     def record(self) -> dict[str, Any]:

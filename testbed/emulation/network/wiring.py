@@ -206,7 +206,6 @@ def _is_there(*_: object) -> None:
 
 
 def _run(node: NamespaceNode, command: Sequence[str]) -> None:
-    process = node.popen([*command], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    _, complaint = process.communicate()
-    if process.returncode:
-        raise RuntimeError(f"{node.name}: `{' '.join(command)}` failed: {complaint.decode().strip()}")
+    done = node.inside(lambda: subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE))
+    if done.returncode:
+        raise RuntimeError(f"{node.name}: `{' '.join(command)}` failed: {done.stderr.decode().strip()}")

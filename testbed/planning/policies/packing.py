@@ -10,8 +10,9 @@ from testbed.plan import Plan, Tree
 from testbed.planning.choice import FEWER, Choice
 from testbed.planning.constraints import Constraints
 from testbed.planning.overlay import DirectedTree, Overlay
-from testbed.planning.pack import PackingError, pack
+from testbed.planning.pack import pack
 from testbed.planning.policy import Policy, PolicyError, register
+from testbed.planning.program import PackingError
 from testbed.planning.trial import affordable, tried_s
 from testbed.planning.view import View
 
@@ -59,9 +60,10 @@ class Packing(Policy):
         overlay = Overlay(view.names, limits)
         try:
             packed = pack(overlay, TOLERANCE, _known(overlay, last))
+            choice = _affordable(view, Choice(seen, limits, packed))
         except PackingError as error:
             raise PolicyError(f"packing: {error}") from error
-        return self._tried(seen, [self._plan(seen, trees) for trees in _affordable(view, Choice(seen, limits, packed))])
+        return self._tried(seen, [self._plan(seen, trees) for trees in choice])
 
     def _tried(self, view: View, plans: Sequence[Plan]) -> Plan:
         """The quickest of the plans when they are tried, of nearly equal ones the first."""

@@ -22,6 +22,10 @@ class AutoOptions(Options):
     """None: what there is to choose, the controller chooses. An experiment's `rounds` count steps here."""
 
     @property
+    def among_all(self) -> bool:
+        return True  # some of what is chosen
+
+    @property
     def local_steps(self) -> int:
         return MOST_STEPS
 
@@ -29,8 +33,6 @@ class AutoOptions(Options):
         super().check_plan(policy, policy_options, codec)
         if codec != "fp32":
             raise Misfit("codec", "the controller chooses it", "leave it out, or the `strategy` that is to have it")
-        if policy == "cpn":
-            raise Misfit("policy", "its plans have local steps and groups of their own", "`policy: auto`")
 
 
 SCHEME = Scheme(

@@ -20,6 +20,10 @@ class GradientsOptions(Options):
     def exact(self) -> bool:
         return self.powersgd_rank is None
 
+    @property
+    def among_all(self) -> bool:
+        return True
+
     def check_plan(self, policy: str, policy_options: Mapping[str, Any], codec: str) -> None:
         super().check_plan(policy, policy_options, codec)
         if codec != "fp32" and self.powersgd_rank is not None:

@@ -10,7 +10,7 @@ have given by now, and i has taken one an iteration. So no swap of the graph mak
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 
 class Credits:
@@ -27,10 +27,9 @@ class Credits:
         self._given: Counter[str] = Counter()
         self._taken = taken
 
-    @property
-    def held(self) -> Mapping[str, int]:
-        """Tokens by the out-neighbour that gave them."""
-        return {giver: self._held(giver) for giver in self._givers}
+    def held(self, giver: str) -> int:
+        """How many tokens of an out-neighbour are here."""
+        return self._max_ig - 1 + self._given[giver] - self._taken
 
     def put(self, giver: str, count: int) -> None:
         """Tokens have come from `giver`, which may become an out-neighbour only afterwards."""
@@ -46,7 +45,7 @@ class Credits:
 
     def least(self, givers: Iterable[str]) -> int:
         """How many iterations could be entered at once: the tokens of the neighbour that gave fewest."""
-        return min(map(self._held, givers))
+        return min(map(self.held, givers))
 
     def take(self, count: int) -> None:
         """Spends `count` tokens of each out-neighbour; ValueError when one has given fewer."""
@@ -56,7 +55,7 @@ class Credits:
 
     def lead(self, giver: str) -> int:
         """At least how many iterations `giver` is ahead of this member; negative when it may be behind."""
-        return self._held(giver) - self._max_ig
+        return self.held(giver) - self._max_ig
 
     def lag(self, quantile: float) -> int:
         """How far this member is behind: the lead that a share `quantile` of the out-neighbours may fall short of.
@@ -70,6 +69,3 @@ class Credits:
         """Iterations to advance by: more than 1 when the lag is 2 or more, and never more than there are tokens for."""
         lag = self.lag(quantile)
         return min(lag, max_jump, self.least(self._givers)) if lag >= 2 else 1
-
-    def _held(self, giver: str) -> int:
-        return self._max_ig - 1 + self._given[giver] - self._taken

@@ -24,12 +24,14 @@ class SparseLoCoOptions(LocalSteps):
     decay: float = limited(0.999, ge=0, le=1)
     learning_rate: float = limited(1.0, gt=0)
 
+    @property
+    def among_all(self) -> bool:
+        return True
+
     def check_plan(self, policy: str, policy_options: Mapping[str, Any], codec: str) -> None:
         super().check_plan(policy, policy_options, codec)
         if codec not in ("sparse", "fp32"):
             raise Misfit("codec", f"{codec} leaves something out a second time", "`codec: sparse`")
-        if policy_options.get("codecs"):
-            raise Misfit("options.codecs", "changes are thinned out before", "leave it out")
 
 
 SCHEME = Scheme(

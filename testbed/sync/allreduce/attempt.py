@@ -28,18 +28,20 @@ class Attempt:
 
     A member that is lost in the middle leaves some elements final. Those that nobody holds are reduced again, packed
     into a tensor of their own.
+
+    What a try owes is its own until it has ended: a thread that is still encoding for one that was aborted must not
+    write into what the next one pays.
     """
 
     def __init__(self, number: int, values: torch.Tensor, weight: float, residual: Residual | None) -> None:
         self.number = number
         self.values = values
         self.weight = weight
-        self.residual = residual
         self.slices: tuple[MeanSlice, ...] = ()
-        self._owed = None if residual is None else residual.state()
+        self._residual = residual
         self._left: Spans = ()
         self._packed: torch.Tensor | None = None
-        self._packed_residual: Residual | None = None
+        self._owing: Residual | None = None
 
     @property
     def elements(self) -> int:
@@ -74,21 +76,35 @@ class Attempt:
             if max(part.start, start) < min(part.stop, stop):
                 self._add(replace(part, start=max(part.start, start), stop=min(part.stop, stop)))
 
+    def begin(self) -> Residual | None:
+        """All values are tried: what this member owes of them."""
+        self._left = ((0, self.elements),)
+        if self._residual is not None:
+            self._owing = Residual(self._residual.decay)
+            self._owing.restore(self._residual.values)
+        return self._owing
+
+    def done(self) -> None:
+        """The round of all values is over: owe what that left to owe."""
+        if self._residual is not None and self._owing is not None:
+            self._residual.values = self._owing.values
+
     def again(self) -> None:
         """Begin anew with what is not final: owe what was owed of that before the round. For the thread that
         began the group's round, once that has ended."""
-        if self.residual is not None and self.residual.values is not None:
-            self._settle(self.residual.values)
-        self._packed = self._packed_residual = None
+        if self._residual is not None and self._owing is not None and self._owing.values is not None:
+            self._settle(self._residual, self._owing.values)
+        self._packed = self._owing = None
 
     def pack(self, left: Spans) -> tuple[torch.Tensor, Residual | None]:
         """What this member contributes of the elements `left`, one after the other, and what it owes of them."""
         self._left = left
         self._packed = torch.cat([self.values[start:stop] for start, stop in left])
-        self._packed_residual = None if self.residual is None else Residual(self.residual.decay)
-        if self._packed_residual is not None and self._owed is not None:
-            self._packed_residual.values = torch.cat([self._owed[start:stop] for start, stop in left])
-        return self._packed, self._packed_residual
+        if self._residual is not None:
+            self._owing = Residual(self._residual.decay)
+            if (owed := self._residual.values) is not None:
+                self._owing.values = torch.cat([owed[start:stop] for start, stop in left])
+        return self._packed, self._owing
 
     def means(self, start: int, stop: int) -> torch.Tensor | None:
         """A copy of the means of the elements [start, stop); None while not all of them are final."""
@@ -99,13 +115,15 @@ class Attempt:
         """The round as others may ask for it, once it is over: a copy, since its values are their owner's again."""
         return Past(self.number, slices, self.values.clone())
 
-    def _settle(self, kept: torch.Tensor) -> None:
-        """Owe what is still to be owed, in `kept`."""
-        if self._packed_residual is not None and self._packed_residual.values is not None:
-            for (low, high), (start, stop) in spans.unpack(self._left, [(0, spans.count(self._left))]):
-                kept[start:stop] = self._packed_residual.values[low:high]
-        for start, stop in spans.minus([(0, self.elements)], self.final):
-            kept[start:stop] = 0 if self._owed is None else self._owed[start:stop]
+    def _settle(self, residual: Residual, owing: torch.Tensor) -> None:
+        """Owe what a try left to owe of the elements that it was given, where they are final."""
+        before = residual.values
+        kept = torch.zeros(self.elements) if before is None else before.clone()
+        for (low, high), (start, stop) in spans.unpack(self._left, [(0, len(owing))]):
+            kept[start:stop] = owing[low:high]
+        for start, stop in spans.minus(self._left, self.final):
+            kept[start:stop] = 0 if before is None else before[start:stop]
+        residual.values = kept
 
     def _add(self, part: MeanSlice) -> None:
         fresh = spans.minus([(part.start, part.stop)], self.final)

@@ -175,7 +175,9 @@ class ElasticGroup:
     def _try(self, group: AllReduceGroup, orders: RecoveryOrders | None, attempt: Attempt) -> RoundResult:
         if attempt.whole or (orders is not None and orders.round == attempt.number and not orders.anew):
             return recover(group, self._generations.roster, orders, attempt, self._changed)
-        return group.begin(attempt.values, attempt.weight, attempt.residual)()
+        result = group.begin(attempt.values, attempt.weight, attempt.begin())()
+        attempt.done()
+        return result
 
     def _await_group(self, attempt: Attempt, barred: int) -> tuple[AllReduceGroup, RecoveryOrders | None]:
         """The group in force, of another generation than `barred`, and what is to be done about a round in it."""

@@ -79,8 +79,8 @@ class GlooWork(dist.Work):
             self._over = over
             # Only an error that a callback raises is one for C++.
             self._future = future = over.then(self._outcome)
+        self._failure.tell(self._failed)  # first: where gloo is done already, this is taken back at once
         self._work.get_future().then(self._ended)
-        self._failure.tell(self._failed)
         return future
 
     def _ended(self, future: torch.futures.Future[Any]) -> None:

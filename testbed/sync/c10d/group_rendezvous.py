@@ -18,9 +18,6 @@ from testbed.sync.rendezvous import rendezvous
 from testbed.sync.session import Session, session_of
 from testbed.tls import Tls
 
-#: The ranks come to their first sum within moments of each other; who starts a controller takes some seconds for it.
-PATIENCE_S = 120.0
-
 #: Where rank 0 tells the others of the controller that it has started.
 KEY = "controller"
 
@@ -45,12 +42,12 @@ class GroupRendezvous:
             log.warning("wan: a group of %d ranks goes by gloo: the controller's plans are for all ranks", size)
 
     def join(self, timeout_s: float, on_failure: Callable[[SyncError], None]) -> Session:
-        """The session of this rank, once all are there; rounds fail after `timeout_s`, and what ends them is told to
-        `on_failure`. SyncError."""
+        """The session of this rank, once all are there; that and rounds fail after `timeout_s`. What ends rounds is
+        told to `on_failure`. SyncError."""
         place = self._place or self._own_place(timeout_s)
         tls = None if place.tls is None else Tls(place.tls)
-        patience_s = min(PATIENCE_S, timeout_s)
-        met = rendezvous(place.control, place.name, place.listen, "cpu", patience_s, place.token, tls)
+        # Ranks may come to their first sum far apart, and gloo would wait as long.
+        met = rendezvous(place.control, place.name, place.listen, "cpu", timeout_s, place.token, tls)
         job = structs.replace(met.job, round_timeout_s=timeout_s)
         session = session_of(replace(met, welcome=structs.replace(met.welcome, job=job)), on_failure=on_failure)
         if (count := len(session.members)) != self._size:

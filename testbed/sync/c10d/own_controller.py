@@ -20,8 +20,9 @@ from testbed.sync.errors import SyncError
 #: What DistributedDataParallel has in a bucket, unless it is told otherwise: plans are made for sums of such a size.
 BUCKET_BYTES = 25 * 1024 * 1024
 
-#: It imports planning, and may have to compile the simulator's inner loop, on a machine that is busy.
-START_S = 60.0
+#: It imports planning, and may have to compile the simulator's inner loop, on a machine that is busy. One that has
+#: ended is noticed at once: this is for one that hangs.
+START_S = 120.0
 #: Members that have said goodbye are gone within moments.
 END_S = 10.0
 _POLL_S = 0.05
@@ -71,12 +72,9 @@ class OwnController:
         try:
             self._process.wait(END_S)
         except subprocess.TimeoutExpired:
-            self._process.terminate()
-            try:
-                self._process.wait(END_S)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+            # At SIGTERM it would stop members that may still be in their last sum, which they end without it.
+            self._process.kill()
+            self._process.wait()
         self._log.close()
         self._folder.cleanup()
 

@@ -32,7 +32,7 @@ from testbed.sync.session import Session
 LARGE_BYTES = 64 * 1024
 
 #: Long enough for a thread to drop a work that is over, also on a busy host.
-DROPPED_S = 0.1
+DROPPED_S = 1.0
 
 #: These wait for their one peer, whose end is an error of theirs at once.
 POINT_TO_POINT = ("send", "recv")

@@ -24,19 +24,17 @@ class Done(Message):
 
 
 class WireMessage(NamedTuple):
-    """A message's code, whole numbers and weight, and the bytes of its body; `kept` is whatever those belong to."""
+    """A message's code, whole numbers and weight, and the bytes of its body.
+
+    It is `large` where that is a tensor: what is small overtakes it.
+    """
 
     code: int
     number: int = 0
     amount: int = 0
     weight: float = 0.0
     body: memoryview = memoryview(b"")
-    kept: object = None
-
-    @property
-    def large(self) -> bool:
-        """Whether it is a tensor: what is small overtakes it."""
-        return self.kept is not None
+    large: bool = False
 
 
 class MessageCodec:
@@ -63,8 +61,8 @@ class MessageCodec:
         if not form.tensor:
             return head._replace(body=memoryview(message.to_body(self.members)))
         values = getattr(message, form.tensor).detach().to("cpu", torch.float32)
-        kept = self._encoded(values) if form.coded else values.contiguous()
-        return head._replace(body=bytes_of(kept), kept=kept)
+        values = self._encoded(values) if form.coded else values.contiguous()
+        return head._replace(body=bytes_of(values), large=True)
 
     def unpack(self, packed: WireMessage) -> Message:
         """The message that arrived; FrameError when it is none."""

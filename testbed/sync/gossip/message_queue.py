@@ -119,10 +119,10 @@ class MessageQueue:
             part = packed.body[start : start + PART_BYTES]
             priority: Priority = (1 if packed.large else 0, sequence, start)
             last = packed.large and start + PART_BYTES >= size
-            sent = partial(self._gone_out, packed.kept, last)
+            sent = partial(self._gone_out, last)
             self._outbox.put((to,), priority, Frame(header._replace(offset=start).pack(), len(part)), part, sent)
 
-    def _gone_out(self, kept: object, last: bool, to: str) -> None:
-        """A part has left; until it is called, the call itself holds on to the memory that is being sent."""
+    def _gone_out(self, last: bool, to: str) -> None:
+        """A part has left: the `last` one of something large, or another."""
         if last:
             self._on_sent(to)

@@ -57,7 +57,7 @@ KEPT = 256
 
 
 class Arrivals:
-    """The trains that came in over all connections, by peer. Any thread may call."""
+    """The trains that came in over all connections and by probes, by peer. Any thread may call."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()

@@ -36,10 +36,9 @@ TAKEN: Final = b"."
 
 #: The channel of frames to the peer itself. Channel n brings frames that n - 1 more members forward after the peer.
 DIRECT: Final = 0
-#: Channels that auxiliary routes leave free: none has so many hops. A connection on the first asks for something
-#: instead of bringing frames; the other brings probes.
+#: A channel that auxiliary routes leave free: none has so many hops. A connection on it asks for something instead of
+#: bringing frames.
 FETCH: Final = 255
-PROBE: Final = 254
 
 #: A member's name is a host's name, and those end at 64 characters.
 MAX_NAME_BYTES: Final = 64

@@ -15,10 +15,10 @@ from testbed.sync.errors import FrameError, ImpostorError, SyncError
 from testbed.sync.threads import start
 from testbed.sync.transport import frame, handshake, sockets, tcpinfo
 from testbed.sync.transport.arrivals import Arrivals
-from testbed.sync.transport.frame import DIRECT, FETCH, PROBE, Frame, FrameFormat, Greeting
+from testbed.sync.transport.frame import DIRECT, FETCH, Frame, FrameFormat, Greeting
 from testbed.sync.transport.memory import Scratch
 from testbed.sync.transport.outbox import Outbox
-from testbed.sync.transport.probe import FRAME_BYTES
+from testbed.sync.transport.probe import ProbeListener
 from testbed.sync.transport.settings import CLOSE_S, TransportSettings
 
 #: Connections at once that have not shown yet who they are. Each costs a thread; garbage must not cost more.
@@ -93,6 +93,7 @@ class Listener:
         self._settings = settings
         self._endpoint = endpoint
         self._arrivals = Arrivals()
+        self._probes = ProbeListener(accepting, settings, self._arrivals)
         self._guard = threading.Lock()
         self._strangers: dict[socket.socket, str] = {}  # in the order in which they came, with where from
         self._known: dict[socket.socket, Greeting] = {}
@@ -110,6 +111,7 @@ class Listener:
 
         An interpreter with PyTorch that ends while another thread wakes up aborts, so none may be left.
         """
+        self._probes.close()
         sockets.close_now(self._accepting)
         self._acceptor.join(CLOSE_S)
         with self._guard:
@@ -227,10 +229,8 @@ class Listener:
             self._known[connection] = hello
 
     def _read(self, receiver: Receiver, hello: Greeting, connection: socket.socket) -> None:
-        """Hand on frames until the peer closes between two of them. What a probe brings was measured, and is of no
-        further use."""
-        probing = hello.channel == PROBE
-        wire = FrameFormat(0 if probing else receiver.header_bytes)
+        """Hand on frames until the peer closes between two of them."""
+        wire = FrameFormat(receiver.header_bytes)
         raw = memoryview(bytearray(wire.size))
         scratch = Scratch()
         sockets.stamp(connection)
@@ -238,18 +238,16 @@ class Listener:
         with self._arrivals.timing(hello.member, lambda: tcpinfo.out_of_order(connection)) as timing:
             while sockets.receive_or_end(connection, raw):
                 head = wire.unpack(raw)
-                most = FRAME_BYTES if probing else receiver.most_bytes
-                if head.length > most:
-                    raise FrameError(f"a frame of {head.length} bytes; those here have {most} at most")
+                if head.length > receiver.most_bytes:
+                    raise FrameError(f"a frame of {head.length} bytes; those here have {receiver.most_bytes} at most")
                 began = time.monotonic()
                 payload = scratch.room(head.length)
                 timing.begin(head, wire.size)
                 sockets.receive_timed(connection, payload, timing.note)
                 head.verify(payload)
-                if not probing:
-                    seconds = time.monotonic() - began
-                    hand_on(receiver, hello, Received(hello.member, head, payload, wire.size + head.length, seconds))
-                if DIRECT < hello.channel < PROBE:
+                seconds = time.monotonic() - began
+                hand_on(receiver, hello, Received(hello.member, head, payload, wire.size + head.length, seconds))
+                if hello.channel != DIRECT:
                     connection.sendall(frame.TAKEN)
 
 

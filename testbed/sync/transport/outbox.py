@@ -20,11 +20,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from testbed.protocol import PeerSample
+from testbed.protocol import PeerSample, Probe
 from testbed.sync.errors import FrameError, SyncError
 from testbed.sync.transport import tcpinfo
-from testbed.sync.transport.frame import DIRECT, PROBE, Frame, FrameFormat
-from testbed.sync.transport.probe import send_probe
+from testbed.sync.transport.frame import DIRECT, Frame, FrameFormat
+from testbed.sync.transport.probe import ProbeSender
 from testbed.sync.transport.routes import Hop, RouteTable, next_hop
 from testbed.sync.transport.send_queue import Feed, Priority, SendQueue
 from testbed.sync.transport.sender import Sender
@@ -59,6 +59,7 @@ class Outbox:
         self._tables: dict[int, RouteTable] = {}
         self._dropped_s = 0.0
         self._leaving = False
+        self._prober = ProbeSender(settings, roster)
 
     @property
     def head_bytes(self) -> int:
@@ -119,7 +120,7 @@ class Outbox:
         Not where an auxiliary route would take it over.
         """
         sender = self._sender((peer, DIRECT))
-        if sender.queue.watched:
+        if sender.queue.relieved:
             return False
         return len(sender.queue) >= AT_HAND or sender.queueing()
 
@@ -147,13 +148,9 @@ class Outbox:
         found = (_sample(peer, its) for peer, its in channels.items())
         return tuple(sample for sample in found if sample is not None)
 
-    def probe(self, peer: str, most: int, seconds: float) -> None:
-        """Send `peer` what means nothing for `seconds`, at most `most` bytes; returns at once. Nothing is sent by a
-        member that leaves."""
-        if self._leaving:
-            return
-        sender = self._sender((peer, PROBE))
-        send_probe(sender.queue, most, seconds, sender.queueing)
+    def probe(self, probe: Probe) -> None:
+        """Find out what the path to a peer carries; returns at once."""
+        self._prober.probe(probe)
 
     def sending_s(self) -> float:
         """Seconds that all connections together have spent in sending since they began."""
@@ -180,11 +177,8 @@ class Outbox:
         late: set[str] = set()
         with self._guard:
             self._leaving = True
-            probing = [self._senders.pop(hop) for hop in list(self._senders) if hop[1] == PROBE]
-        for sender in probing:
-            sender.abort()
-            sender.join(0)
-        for channel in sorted({channel for _, channel in self._hops() if channel != PROBE}, reverse=True):
+        self._prober.close()
+        for channel in sorted({channel for _, channel in self._hops()}, reverse=True):
             if channel:
                 await_channel(channel + 1, deadline - time.monotonic())
             with self._guard:
@@ -199,6 +193,7 @@ class Outbox:
         with self._guard:
             self._leaving = True
             senders = list(self._senders.values())
+        self._prober.close()
         for sender in senders:
             sender.abort()
         for sender in senders:
@@ -221,16 +216,9 @@ class Outbox:
             if sender is None or (sender.failure and not sender.connected):
                 direct = self._senders.get((peer, DIRECT))
                 queue = SendQueue(direct.queue if channel and direct else None)
-                wire, on_failure = self._wire, self._on_failure
-                if channel == PROBE:
-                    wire, on_failure = FrameFormat(0), _unmissed
-                sender = Sender(peer, self._roster[peer], self._settings, wire, on_failure, channel, queue)
+                sender = Sender(peer, self._roster[peer], self._settings, self._wire, self._on_failure, channel, queue)
                 self._senders[hop] = sender
             return sender
-
-
-def _unmissed(_peer: str, _reason: str) -> None:
-    """A probe that can't be sent has found out enough."""
 
 
 def _sample(peer: str, channels: Mapping[int, Sender]) -> PeerSample | None:
@@ -248,5 +236,5 @@ def _sample(peer: str, channels: Mapping[int, Sender]) -> PeerSample | None:
         retransmits=path.retransmits,
         delivery_bytes_s=path.delivery_bytes_s,
         queued_s=sum(waited for waited, _ in waits) / frames if frames else 0.0,
-        auxiliary_bytes=sum(info.bytes_acked for channel, info in grown.items() if DIRECT < channel < PROBE),
+        auxiliary_bytes=sum(info.bytes_acked for channel, info in grown.items() if channel != DIRECT),
     )

@@ -66,31 +66,39 @@ class SendQueue:
         self._closed = False
         self._beside = beside
         self._feeds: tuple[Feed, ...] = ()
-        self._watchers: frozenset[SendQueue] = frozenset()
+        self._besides: frozenset[SendQueue] = frozenset()
+        self._takers: frozenset[SendQueue] = frozenset()
         self._waited_s = 0.0
         self._taken = 0
         if beside is not None:
-            beside.watch(self)
+            beside.tell_empty(self)
 
     def __len__(self) -> int:
         return len(self._heap)
 
     @property
-    def watched(self) -> bool:
+    def relieved(self) -> bool:
         """Whether others take over what is too much here."""
-        return bool(self._watchers)
+        return bool(self._takers)
 
     def feed(self, feeds: Sequence[Feed]) -> None:
         """From now on take over from these, instead of those named before."""
         with self._filled:
-            self._feeds = tuple(feeds)
+            before, self._feeds = self._feeds, tuple(feeds)
+        for feed in before:
+            feed.queue.relieve(self, False)
         for feed in feeds:
-            feed.queue.watch(self)
+            feed.queue.relieve(self, True)
 
-    def watch(self, watcher: SendQueue) -> None:
-        """Wake `watcher` when there is much here, and when there is nothing."""
+    def relieve(self, taker: SendQueue, takes: bool) -> None:
+        """From now on wake `taker` when there is much here, or no more."""
         with self._filled:
-            self._watchers |= {watcher}
+            self._takers = self._takers | {taker} if takes else self._takers - {taker}
+
+    def tell_empty(self, other: SendQueue) -> None:
+        """From now on wake `other` when there is nothing here."""
+        with self._filled:
+            self._besides |= {other}
 
     def put(
         self,
@@ -106,9 +114,9 @@ class SendQueue:
             item = Item(priority, next(self._order), frame, payload, sent, table, time.monotonic())
             heapq.heappush(self._heap, item)
             self._filled.notify()
-            watchers = self._watchers if table is not None and len(self._heap) > 2 * SPILL_CHUNKS else ()
-        for watcher in watchers:
-            watcher.wake()
+            takers = self._takers if table is not None and len(self._heap) > 2 * SPILL_CHUNKS else ()
+        for taker in takers:
+            taker.wake()
 
     def wake(self) -> None:
         """Have who waits in `take` look again."""
@@ -123,9 +131,9 @@ class SendQueue:
                     return taken
                 self._filled.wait()
             item = self._pop() if self._heap else None
-            watchers = () if self._heap else self._watchers
-        for watcher in watchers:
-            watcher.wake()
+            besides = () if self._heap else self._besides
+        for other in besides:
+            other.wake()
         return item
 
     def spill(self, table: int) -> Item | None:
@@ -150,9 +158,9 @@ class SendQueue:
 
     def close(self, drop: bool = False) -> None:
         """Let `take` end once all is taken, or, with `drop`, at once."""
+        self.feed(())
         with self._filled:
             self._closed = True
-            self._feeds = ()
             if drop:
                 self._heap.clear()
             self._filled.notify_all()

@@ -11,7 +11,7 @@ from contextlib import suppress
 from testbed.sync.errors import SyncError
 from testbed.sync.threads import start
 from testbed.sync.transport import handshake, sockets, tcpinfo
-from testbed.sync.transport.frame import DIRECT, PROBE, TAKEN, WELCOME, FrameFormat, Greeting
+from testbed.sync.transport.frame import DIRECT, FETCH, TAKEN, WELCOME, FrameFormat, Greeting
 from testbed.sync.transport.send_queue import SendQueue
 from testbed.sync.transport.settings import CLOSE_S, TransportSettings
 from testbed.sync.transport.tcpinfo import TcpInfo
@@ -151,7 +151,7 @@ class Sender:
     def _run(self, address: tuple[str, int], hello: Greeting) -> None:
         try:
             connection = self._open(address, hello)
-            self._send_all(connection, answered=DIRECT < hello.channel < PROBE)
+            self._send_all(connection, answered=DIRECT < hello.channel < FETCH)
         except (OSError, SyncError) as error:
             self._fail(error)
             return

@@ -246,6 +246,13 @@ def stamp(connection: socket.socket) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, _TCP_INQ, 1)
 
 
+def receive_datagram(receiving: socket.socket, most_bytes: int) -> tuple[float, bytes]:
+    """When a datagram arrived (Unix time), and what it brought, up to one byte more than that."""
+    datagram, ancillary, _, _ = receiving.recvmsg(most_bytes + 1, _STAMP_ROOM)
+    at_s, _ = _stamped(ancillary)
+    return at_s, datagram
+
+
 def _stamped(ancillary: list[tuple[int, int, bytes]]) -> tuple[float, int]:
     at_s, waiting = 0.0, 0
     for level, kind, data in ancillary:

@@ -162,6 +162,29 @@ def test_what_nobody_says_to_hold_in_time_is_dropped(told: Told) -> None:
     told.do(late())  # of a swap that is over already
 
 
+def test_a_plan_is_dropped_at_once_when_who_has_yet_to_say_that_it_holds_it_was_away(told: Told) -> None:
+    told.force("d-w0")
+    for name in OTHERS:
+        told.hear(Held(name, 1))
+    told.force("c-w0")
+    told.take(Prepare)
+    told.do(told.coordinator.came_back(*standing("a-w0", told.plan, 1)))
+    assert told.take(Prepare) == {}, "this one has said so"
+    told.do(told.coordinator.came_back(*standing(LOST, told.plan, 1)))
+    prepared = told.take(Prepare)
+    assert {Plan.from_json(its.plan).epoch for its in prepared.values()} == {2} and prepared.keys() == set(NAMES)
+
+
+def test_whatever_a_member_says_it_is_there(told: Told) -> None:
+    leases = told.coordinator.group.membership.leases
+    for message in (Arrived(LOST), Held(LOST, 7), holding(LOST, 7)):
+        leases.hang_up(LOST)
+        leases.lose("a-w0", LOST, "reset", True, 0.0)
+        assert LOST in leases.gone(0.0)
+        told.hear(message)
+        assert LOST not in leases.gone(0.0)
+
+
 def test_the_others_recover_from_a_loss_under_a_plan_without_the_member(told: Told, tmp_path: Path) -> None:
     told.go_round(1, epoch=0)
     told.force("d-w0")
@@ -384,4 +407,23 @@ def test_a_controller_that_is_started_anew_believes_no_epoch_but_those_before_it
     assert again.coordinator.running and again.plan == plan
     again.lose("b-w0")
     assert {abort.epoch for abort in again.take(Abort).values()} == {2}
+    again.coordinator.close()
+
+
+def test_a_plan_that_members_agreed_on_while_the_controller_was_away_is_in_force(tmp_path: Path) -> None:
+    """They had prepared for it under the one before, and go by the old one yet as they come back."""
+    first = Told(tmp_path)
+    first.go_round(1, epoch=0)
+    first.force("d-w0")
+    prepared = Plan.from_json(first.take(Prepare)["a-w0"].plan)
+    first.coordinator.close()
+    again = Told(tmp_path, begins=False)
+    for name in NAMES:
+        again.do(again.coordinator.came_back(*standing(name, first.plan, 1)))
+    again.go_round(2, epoch=0)
+    assert again.plan.epoch == 0
+    again.go_round(3, epoch=1)
+    assert again.plan == prepared
+    [swap] = again.coordinator.group.plans.swaps
+    assert (swap.plan.epoch, swap.active_round) == (1, 3)
     again.coordinator.close()

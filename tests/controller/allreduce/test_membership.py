@@ -44,12 +44,18 @@ def holding(member: str, epoch: int = 5) -> Holding:
     return Holding(member, epoch, round=7, over=False, elements=10, final=((0, 5),))
 
 
+def all_there(membership: AllReduceMembership, since: float, until: float, renewing: str) -> None:
+    """Nobody is gone in this time, in which these renew; it is looked as often as the controller does."""
+    for number in range(1, round((until - since) / membership.look_s) + 1):
+        now = since + number * membership.look_s
+        for member in renewing:
+            membership.renewed(member, now)
+        assert membership.gone(now) == {}
+
+
 def test_a_member_whose_lease_ran_out_is_gone() -> None:
     membership = begun()
-    for now in (2.0, 4.0):
-        membership.renewed("a", now)
-        membership.renewed("c", now)
-        assert membership.gone(now) == {}
+    all_there(membership, 0.0, 4.0, "ac")
     assert membership.gone(4.5) == {"b": "it did not renew its lease for 4 s"}
 
 
@@ -101,11 +107,16 @@ def test_once_all_have_said_what_they_hold_they_go_on_with_that_under_the_next_p
 def test_a_member_that_does_not_say_what_it_holds_within_a_lease_is_gone() -> None:
     membership = aborted()
     membership.holding(holding("a"))
-    for now in (12.0, 13.9):
-        membership.renewed("a", now)
-        membership.renewed("c", now)
-        assert membership.gone(now) == {}
+    all_there(membership, 10.0, 13.5, "ac")
     assert membership.gone(14.0) == {"c": "it did not say what it holds"}
+
+
+def test_while_the_controller_stood_still_nobody_could_say_what_it_holds() -> None:
+    membership = aborted()
+    membership.holding(holding("a"))
+    assert membership.gone(14.0) == {}
+    all_there(membership, 14.0, 17.0, "ac")
+    assert membership.gone(17.5) == {"c": "it did not say what it holds"}
 
 
 def test_another_loss_begins_a_reconfiguration_anew() -> None:
@@ -132,9 +143,7 @@ def test_a_comer_begins_from_its_nearest_and_takes_part_once_the_plan_is_in_forc
     assert membership.present == frozenset("abc")
     membership.admit("d")
     assert membership.present == frozenset("abcd")
-    for name in "abc":
-        membership.renewed(name, 4.9)
-    assert membership.gone(5.0) == {}
+    all_there(membership, 1.0, 5.0, "abc")
     assert membership.gone(5.1).keys() == {"d"}  # it has a lease since it was let in
 
 

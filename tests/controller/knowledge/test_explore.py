@@ -1,19 +1,26 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from testbed.controller.knowledge.explore import (
-    AGAIN_MOST_S,
+    AGAIN_S,
+    FASTER,
     LEAST_BYTES,
-    ROUND_TRIPS,
+    MOST_BYTES,
     SHARE,
     SPACING_S,
+    TRAIN_S,
     Explorer,
-    again_s,
+    probe_of,
 )
+from testbed.controller.knowledge.knowledge import FORGOTTEN_S
 from testbed.planning import Pair, View
+from testbed.protocol import PROBE_TRAINS
 from tests.planning.networks import sites, view_of
 
 pytestmark = pytest.mark.unit
@@ -50,22 +57,48 @@ def test_all_edges_have_their_turn_and_none_twice_within_a_while() -> None:
     assert asked.keys() == {(A, B), (A, C), (C, D)}
     assert all(times[0] < 30 for times in asked.values())
     gaps = [after - before for times in asked.values() for before, after in pairwise(times)]
-    assert gaps and min(gaps) >= min(again_s(edge.rtt_s) for edge in declared.edges.values())
+    assert gaps and min(gaps) >= AGAIN_S
 
 
-@pytest.mark.parametrize("mbps", [5, 20, 40, 400])
-def test_probes_take_a_small_part_of_what_their_path_could_carry_and_last_some_round_trips(mbps: float) -> None:
+@pytest.mark.parametrize("mbps", [2, 5, 20, 40, 400])
+def test_probes_take_a_small_part_of_what_their_path_could_carry(mbps: float) -> None:
     explorer, declared = Explorer(), network(mbps)
-    seconds, total = 120, 0
+    seconds, found = 120, []
     for i in range(seconds):
-        for source, probe in explorer.probes(UNKNOWN, declared, float(i)).items():
-            total += probe.bytes if (source, probe.peer) == (A, B) else 0
-            assert ROUND_TRIPS * 0.1 <= probe.seconds <= ROUND_TRIPS * 0.1 + 1
-    assert 0 < 8 * total <= SHARE * mbps * 1e6 * (seconds + AGAIN_MOST_S)
+        probe = explorer.probes(UNKNOWN, declared, float(i)).get(A)
+        found += [probe] if probe and probe.peer == B else []
+    assert 0 < 8 * sum(probe.bytes for probe in found) <= SHARE * mbps * 1e6 * seconds + 8 * found[0].bytes
 
 
-def test_a_path_that_fell_is_probed_with_enough_to_see_it_recover() -> None:
-    assert Explorer().probes(UNKNOWN, network(0.5), 0.0)[A].bytes == LEAST_BYTES
+@given(st.floats(1e4, 1e11))
+def test_a_train_is_faster_than_its_path_and_neither_short_nor_long(most_bps: float) -> None:
+    probe = probe_of("b", most_bps)
+    assert 8 * probe.bytes / probe.seconds == pytest.approx(FASTER * most_bps, rel=1e-3)
+    train = probe.bytes / PROBE_TRAINS
+    assert train + 1 >= LEAST_BYTES and train <= MOST_BYTES
+    assert 8 * train / most_bps <= TRAIN_S or train <= LEAST_BYTES
+
+
+def measured(mbps: float) -> View:
+    """The same network, of which all is known."""
+    view = network(mbps)
+    return replace(view, edges={pair: replace(edge, source="measured") for pair, edge in view.edges.items()})
+
+
+def test_a_path_that_fell_is_probed_at_the_pace_of_before_until_that_is_long_ago() -> None:
+    explorer = Explorer()
+    before = explorer.probes(UNKNOWN, measured(20), 0.0)[A]
+    assert explorer.probes({"a->b": [(A, B)]}, measured(0.5), FORGOTTEN_S)[A] == before
+    explorer.probes({}, measured(0.5), FORGOTTEN_S + 1)
+    assert explorer.probes({"a->b": [(A, B)]}, measured(0.5), 10 * FORGOTTEN_S)[A] == probe_of(B, 0.5e6)
+
+
+def test_what_was_declared_counts_until_it_is_measured_and_another_network_begins_anew() -> None:
+    explorer = Explorer()
+    assert explorer.probes(UNKNOWN, network(100), 0.0)[A] == probe_of(B, 100e6)
+    assert explorer.probes({"a->b": [(A, B)]}, measured(5), 30.0)[A] == probe_of(B, 5e6)
+    explorer.redeclare()
+    assert explorer.probes({"a->b": [(A, B)]}, network(1), 59.0)[A] == probe_of(B, 1e6)
 
 
 def test_what_is_known_is_not_probed() -> None:

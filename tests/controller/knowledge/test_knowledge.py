@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from testbed.controller.knowledge import round_trips
-from testbed.controller.knowledge.knowledge import FORGOTTEN_S, Knowledge
+from testbed.controller.knowledge.knowledge import FORGOTTEN_S, FRESH_S, Knowledge
 from testbed.plan import Plan
 from testbed.planning import Edge, Pair, View, make_policy, policy_names, predict
 from testbed.planning.policies.star import star
@@ -128,6 +128,19 @@ def test_a_link_that_two_members_share_is_measured_by_both() -> None:
     assert corrected(known, view, 32.0) == {"a->b": pytest.approx(0.3, rel=0.1)}
 
 
+def test_what_may_carry_much_more_or_less_is_worth_a_probe() -> None:
+    """Trains one after the other that lie far apart, as of a link on which others send too."""
+    view = measured(sites(("a", "b", 40), ("b", "c", 40)))
+    plan = Plan(0, view.names, (star(view.names, "b-w0"),))
+    known = Knowledge(view)
+    observe(known, plan, view, 0, 3)
+    train = max(transfers(view, plan, random.Random(1), 2.5)[1]["a-w0", "b-w0"])
+    later = [train._replace(began_s=4.0 + 1.5 * i, seconds=(1.0, 2.5, 1.5)[i] * train.seconds) for i in range(3)]
+    known.take({("a-w0", "b-w0"): later})
+    known.measure()
+    assert known.unknown(8.0, SILENCE_S).keys() == {"a->b"}
+
+
 def test_what_is_not_used_is_unknown_and_so_is_what_was_not_used_for_long() -> None:
     view = measured(sites(("a", "b", 40), ("b", "c", 40)))
     plan = Plan(0, view.names, (star(view.names, "b-w0"),))
@@ -136,6 +149,8 @@ def test_what_is_not_used_is_unknown_and_so_is_what_was_not_used_for_long() -> N
     assert set(known.unknown(0.0)["a->b"]) == {("a-w0", "b-w0"), ("a-w0", "c-w0")}
     observe(known, plan, view, 0, 3)
     assert known.unknown(3.0) == {}
+    assert known.unknown(3.0 + FRESH_S).keys() == {"a->b", "b->a", "b->c", "c->b"}
+    assert known.unknown(3.0 + FRESH_S, SILENCE_S) == {}
     edges = known.view(7.0).edges
     assert edges["a-w0", "b-w0"].source == "measured" and 4.0 < edges["a-w0", "b-w0"].age_s < 5.0
     assert known.unknown(3.0 + SILENCE_S).keys() == {"a->b", "b->a", "b->c", "c->b"}
@@ -268,7 +283,7 @@ def test_a_link_that_falls_in_the_midst_of_a_round_is_taken_to_fall_both_ways_un
     later.measure()
     later.round_over(30.0)
     assert later.fell(31.0) == {} and corrected(later, view, 31.0) == fallen, "also when that round is over"
-    assert "b->a" in later.unknown(31.0) and "a->b" not in later.unknown(31.0)
+    assert "b->a" in later.unknown(31.0, 10.0) and "a->b" not in later.unknown(31.0, 10.0)
     slow = came[2]._replace(began_s=came[2].began_s + 1.5, seconds=4 * came[2].seconds)
     known.take({("b-w0", "a-w0"): [*came[:2], slow]})
     known.measure()

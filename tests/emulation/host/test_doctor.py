@@ -17,10 +17,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import docker
 import pytest
 from typer.testing import CliRunner
 
 from testbed.cli import CANNOT, app
+from testbed.emulation import label
+from testbed.emulation.containers import engine
 from testbed.emulation.host import budget, doctor
 from testbed.emulation.host.doctor import Finding
 
@@ -32,6 +35,16 @@ def unmeasured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def named(findings: list[Finding]) -> dict[str, Finding]:
     return {finding.name: finding for finding in findings}
+
+
+@pytest.mark.unit
+def test_an_engine_that_goes_as_it_is_looked_at_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = docker.DockerClient(f"unix://{tmp_path / 'gone.sock'}", version="1.44")
+    monkeypatch.setattr(engine, "connect", lambda: gone)
+    monkeypatch.setattr(label, "STATE_ROOT", tmp_path)
+    looks = (doctor._engine, doctor._limits, doctor._gpus, doctor._leftovers)
+    found = [look(doctor.Probes()).found for look in looks]
+    assert found == ["none answers", *["not known without an engine"] * 2, "none"]
 
 
 @pytest.mark.privileged

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import threading
 from collections.abc import Callable, Collection, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import pytest
 from testbed.emulation.links.probe import LinkFidelity, measure_links
 from testbed.emulation.network.namespace import Namespace, inside
 from testbed.emulation.network.network import Network
-from testbed.emulation.network.wiring import needs_single_frames
+from testbed.emulation.network.wiring import needs_single_frames, send_single_frames
 from testbed.emulation.shaping import open_shaper
 from testbed.link import LinkState, Opportunities, Queue
 from testbed.run.conclusion.verdict import RATE_TOLERANCE, RTT_TOLERANCE_S
@@ -339,6 +339,46 @@ def test_a_link_that_comes_to_lose_ends_super_packets_too() -> None:
         assert not super_packets(wan, "quito-w0", "lima-w0")
 
 
+@contextmanager
+def replaceable(wan: Wan, worker: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A worker's place on the network, given to a process that may end."""
+    namespace = Namespace()
+    process = inside(namespace.path, lambda: subprocess.Popen(["sleep", "600"]))
+    namespace.close()
+    try:
+        wan.network.leave([worker])
+        wan.network.join({worker: process.pid})
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize("noticed", [True, False])
+def test_a_worker_that_has_ended_keeps_no_other_from_single_frames(
+    noticed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with up(topology(QUITO_LIMA, "{quito: {workers: 1}, lima: {workers: 1}}")) as wan:
+        with replaceable(wan, "quito-w0"):
+            there = wan.network._workers_there()
+        if not noticed:  # as where it ends just then
+            monkeypatch.setattr(wan.network, "_workers_there", lambda: there)
+        wan.network.links_in_force.change(LinkChange.model_validate({"link": "lima->quito", "loss": "1%"}))
+        assert "tcp-segmentation-offload: off" in wan.run("lima-w0", "ethtool", "-k", "eth0")
+
+
+def test_a_process_that_was_given_a_worker_s_number_is_left_alone() -> None:
+    with up(topology(QUITO_LIMA, "{quito: {workers: 1}, lima: {workers: 1}}")) as wan, replaceable(wan, "quito-w0"):
+        host = wan.network.container("quito-w0")
+        host.start_ticks -= 1  # it was another's, that started earlier
+        assert host not in wan.network._workers_there()
+        for ask in (send_single_frames, wan.network.transport.fit):
+            with suppress(ProcessLookupError):
+                ask(host)
+        assert "tcp-segmentation-offload: on" in wan.run("quito-w0", "ethtool", "-k", "eth0")
+        assert wan.network.transport.refused == {}
+
+
 @pytest.mark.parametrize(
     ("changed", "needed"),
     [
@@ -486,11 +526,12 @@ def test_one_site_alone_is_a_network_too() -> None:
 def namespaces_in_use() -> set[str]:
     """The network namespace of every thread of every process."""
     found = set()
-    for folder in Path("/proc").glob("[0-9]*/task/[0-9]*"):
-        try:
-            found.add(str((folder / "ns/net").readlink()))
-        except OSError:
-            continue  # it ended just now
+    for process in Path("/proc").iterdir():
+        if process.name.isdecimal():
+            with suppress(OSError):  # it ended just now
+                for thread in (process / "task").iterdir():
+                    with suppress(OSError):
+                        found.add(str((thread / "ns/net").readlink()))
     return found
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from itertools import pairwise
-from math import sqrt
 
 import pytest
 
@@ -42,6 +42,9 @@ def shaper(request: pytest.FixtureRequest) -> Iterator[Shaper]:
 #: How often a link may be looked at for what a host that comes late makes it do less than it should, and never more.
 TIMES = 5
 
+#: A kernel's random numbers have no seed: what is right is further off than this once in two million.
+DEVIATIONS = 5
+
 
 def since(before: LinkCounters, now: LinkCounters) -> LinkCounters:
     """What a link has done meanwhile."""
@@ -72,12 +75,19 @@ def test_a_super_packet_longer_than_the_queue_passes(shaper: Shaper, path: Path)
 
 def test_a_burst_leaves_at_the_rate(shaper: Shaper, path: Path) -> None:
     shape(shaper, path, LinkState(rate_bps=8e6, delay_s=0.01, queue=Queue(400, "packets")))
-    arrivals = burst(path, 300)
-    assert [number for number, _ in arrivals] == list(range(300))
-    # The first 50 frames may hold what a token bucket had saved, and a pause of the host longer than a bucket (two
-    # frames, 3 ms) lengthens the stretch that it falls into.
-    took = [arrivals[at + 50][1] - arrivals[at][1] for at in range(49, 299, 50)]
-    assert statistics.median(took) == pytest.approx(50 * MTU_FRAME_BYTES * 8 / 8e6, rel=0.02)
+    frame_s = MTU_FRAME_BYTES * 8 / 8e6
+    quickest_s = math.inf
+    for _ in range(TIMES):
+        arrivals = burst(path, 300)
+        assert [number for number, _ in arrivals] == list(range(300))
+        times = [at for _, at in arrivals[50:]]  # the first may hold what a token bucket had saved
+        # A pause of the host may let a bucket save two frames, never more; one that is longer than those take, 3 ms,
+        # lengthens the stretch that it falls into, and on a busy host most stretches have one.
+        assert times[-1] - times[0] >= (len(times) - 3) * frame_s
+        quickest_s = min(quickest_s, *(times[at + 49] - times[at] for at in range(0, 250, 50)))
+        if quickest_s <= 49 * frame_s * 1.02:
+            break
+    assert 47 * frame_s <= quickest_s <= 49 * frame_s * 1.02
 
 
 def test_a_queue_holds_its_limit_and_no_more(shaper: Shaper, path: Path) -> None:
@@ -116,24 +126,24 @@ def test_reordering_is_asked_for(shaper: Shaper, path: Path) -> None:
 
 
 def test_loss_is_within_its_binomial_interval(shaper: Shaper, path: Path) -> None:
-    count, loss = 400, 0.3
-    shape(shaper, path, LinkState(rate_bps=50e6, delay_s=0.001, loss=loss, queue=Queue(400, "packets")))
+    count, loss = 1000, 0.3
+    shape(shaper, path, LinkState(rate_bps=50e6, delay_s=0.001, loss=loss, queue=Queue(count, "packets")))
     lost = count - len(burst(path, count))
-    assert abs(lost - count * loss) < 3.3 * sqrt(count * loss * (1 - loss))
+    assert abs(lost - count * loss) < DEVIATIONS * math.sqrt(count * loss * (1 - loss))
     assert shaper.counters()[THERE].dropped_loss == lost
 
 
 def test_bursts_of_loss_have_their_mean_and_their_length(shaper: Shaper, path: Path) -> None:
     """Random loss of the same mean would come in runs of 1.2."""
-    count, bursts = 3000, GilbertElliott(p=0.05, r=0.25)
-    shape(shaper, path, LinkState(50e6, 0.001, loss=bursts.mean, bursts=bursts, queue=Queue(4000, "packets")))
+    count, bursts = 7000, GilbertElliott(p=0.05, r=0.25)
+    shape(shaper, path, LinkState(50e6, 0.001, loss=bursts.mean, bursts=bursts, queue=Queue(count, "packets")))
     came = [number for number, _ in burst(path, count)]
     runs = [after - before - 1 for before, after in pairwise([-1, *came]) if after - before > 1]
     # Neighbours' states go together with 1 - p - r = 0.7, which makes the scatter √(1.7/0.3) times the binomial's.
-    scatter = sqrt(count * bursts.mean * (1 - bursts.mean) * 1.7 / 0.3)
-    assert abs(sum(runs) - count * bursts.mean) < 3.3 * scatter
+    scatter = math.sqrt(count * bursts.mean * (1 - bursts.mean) * 1.7 / 0.3)
+    assert abs(sum(runs) - count * bursts.mean) < DEVIATIONS * scatter
     assert statistics.mean(runs) == pytest.approx(
-        1 / bursts.r, abs=3.3 * sqrt(1 - bursts.r) / bursts.r / sqrt(len(runs))
+        1 / bursts.r, abs=DEVIATIONS * math.sqrt(1 - bursts.r) / bursts.r / math.sqrt(len(runs))
     )
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import signal
-
 import pytest
 
 from testbed.emulation.shaping import ShapingError
 from testbed.emulation.shaping.timed import Batch, Timer, TimerAnswer
+from tests.waiting import stop
 
 pytestmark = pytest.mark.unit
 
@@ -19,7 +17,7 @@ def test_one_that_does_not_answer_is_ended() -> None:
         assert timer.ask(Batch()) == TimerAnswer([], None)
         assert timer.failure() is None
         timer._channel.settimeout(0.3)
-        os.kill(timer._process.pid, signal.SIGSTOP)
+        stop(timer._process.pid)
         with pytest.raises(ShapingError, match="did not answer"):
             timer.ask(Batch())
         assert timer.failure() is not None

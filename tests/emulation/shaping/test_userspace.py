@@ -21,7 +21,7 @@ from testbed.emulation.shaping.userspace import LINKS_AT_MOST, UserspaceShaper, 
 from testbed.link import MTU_FRAME_BYTES, Delivery, GilbertElliott, LinkState, Opportunities, Queue
 from tests.emulation.shaping.overload import MOST_GROWTH_BYTES, overload, sink
 from tests.emulation.shaping.path import PAYLOAD, TARGET, Path, burst, run
-from tests.waiting import until
+from tests.waiting import stop, until
 
 STATE = LinkState(rate_bps=50e6, delay_s=0.005)
 DAWDLER = """
@@ -174,7 +174,7 @@ def test_an_answer_that_comes_late_is_taken_for_no_other(path: Path, monkeypatch
         shaper.attach({path.there: STATE})
         with monkeypatch.context() as patch:
             patch.setattr(process, "ANSWER_TIMEOUT_S", 0.3)
-            os.kill(shaper.pid, signal.SIGSTOP)
+            stop(shaper.pid)
             with pytest.raises(ShapingError, match=r"did not answer within 0\.3 s"):
                 shaper.apply({"left->right": STATE})
             with pytest.raises(ShapingError, match=r"did not answer within 0\.3 s"):

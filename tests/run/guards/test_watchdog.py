@@ -25,6 +25,7 @@ from testbed.run.guards.watchdog import LEAST_QUIET_S, Watchdog, longest_quiet_s
 from testbed.run.service import ControllerProcess
 from testbed.spec.experiment import Experiment
 from tests.controller.runs import mesh, spec_of
+from tests.waiting import stop
 
 pytestmark = pytest.mark.unit
 
@@ -104,7 +105,7 @@ def test_a_controller_that_stands_still_ends_the_run(
     monkeypatch.setattr(watchdog, "UNANSWERED_S", 0.3)
     controller.admin = AdminClient(tmp_path / "s" / "admin.sock", timeout_s=0.1)
     dog = Watchdog(smoke(), controller, tmp_path)
-    os.kill(controller.pid, signal.SIGSTOP)
+    stop(controller.pid)
     try:
         assert "no answer from the controller" in failure_of(dog)
     finally:

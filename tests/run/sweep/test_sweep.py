@@ -34,7 +34,7 @@ from testbed.run.terminal.display import Display
 from testbed.simulation.execute import simulate
 from testbed.spec.errors import SpecError
 from testbed.spec.sweep import Sweep
-from tests.run.running import NOTHING, REPOSITORY, Running
+from tests.run.running import DEADLINE_S, NOTHING, REPOSITORY, Running
 from tests.run.sweep.test_compare import PAIR, TOPOLOGY
 from tests.simulation import experiments
 from tests.waiting import until
@@ -290,7 +290,7 @@ def test_a_sweep_is_interrupted_and_gone_on_with(tmp_path: Path) -> None:
     (tmp_path / "sweep.yaml").write_text(json.dumps(SWEEP | {"experiment": "pair.yaml", "seeds": [7]}))
     with Running(tmp_path, str(tmp_path / "sweep.yaml"), verb="sweep") as first:
         first.wait_for("2 of 2: 0.5, seed 7; about ")
-        until(lambda: first.containers != [])
+        until(lambda: first.containers != [], DEADLINE_S)
         os.kill(first.process.pid, signal.SIGINT)
         assert first.end() == 130, first.output
         assert first.left_behind == NOTHING

@@ -78,7 +78,7 @@ class Invariants(Watcher):
         one, other = self._simulation.members[taker], self._simulation.members[giver]
         assert isinstance(one, HopMember) and isinstance(other, HopMember) and one.credits
         flying = self._simulation.flying[giver, taker]
-        tokens = one.credits.held[giver] + sum(m.count for m in flying if isinstance(m, Tokens))
+        tokens = one.credits.held(giver) + sum(m.count for m in flying if isinstance(m, Tokens))
         # The first iteration takes no token: a taker that has not begun it has what it will have then.
         ahead = other.iteration - max(one.iteration, 0)
         assert tokens == self._max_ig + ahead, f"TokenQ({giver} -> {taker}): {tokens}, giver {ahead} ahead"

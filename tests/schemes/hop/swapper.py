@@ -180,7 +180,7 @@ class Swapper(Watcher):
         dropped = its is not mine and its.first == mine.end and (taker, giver) not in its.graph.edges
         entered = its.first if dropped else other.iteration
         flying = self._simulation.flying[giver, taker]
-        tokens = one.credits.held[giver] + sum(m.count for m in flying if isinstance(m, Tokens))
+        tokens = one.credits.held(giver) + sum(m.count for m in flying if isinstance(m, Tokens))
         expected = self._rules.max_ig + entered - max(one.iteration, 0)
         assert tokens == expected, f"TokenQ({giver} -> {taker}): {tokens}, not {expected}"
 

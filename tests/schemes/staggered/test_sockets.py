@@ -20,8 +20,9 @@ from testbed.sync.gossip.driver import LocalStep
 from testbed.sync.gossip.message_codec import MessageCodec
 from tests.sync.gossip.loopback import Node, no_change, start
 from tests.sync.gossip.quadratic import Quadratics
+from tests.waiting import until
 
-pytestmark = [pytest.mark.unit, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.unit
 
 MEMBERS = tuple(f"w{index}" for index in range(6))
 LEADERS = (Team(MEMBERS[:3], MEMBERS[:1]), Team(MEMBERS[3:5], MEMBERS[4:5], 4, 1), Team(MEMBERS[5:], MEMBERS[5:], 2, 1))
@@ -71,7 +72,7 @@ def test_a_death_ends_all_and_names_who_is_gone() -> None:
     members = {name: StaggeredMember(name, rules, torch.zeros(3)) for name in MEMBERS}
     partners = partners_of(rules)
     nodes = start(members, partners, 3, no_change)
-    time.sleep(0.2)
+    until(lambda: all(len(node.follow.entered) >= 5 for node in nodes.values()))
     nodes["w3"].kill()
     for node in nodes.values():
         node.join()

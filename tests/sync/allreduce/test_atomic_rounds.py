@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
@@ -14,7 +15,14 @@ from testbed.protocol import Holding, MeanSlice
 from testbed.sync.allreduce import spans
 from testbed.sync.allreduce.atomic_rounds import orders_for
 from testbed.sync.allreduce.attempt import Attempt, joined
+from testbed.sync.allreduce.chunk import Part
+from testbed.sync.allreduce.header import Kind
+from testbed.sync.allreduce.layout import Chunk
+from testbed.sync.allreduce.payload import Encoder
+from testbed.sync.allreduce.sums import Sums
 from testbed.sync.codecs import Residual
+from testbed.sync.codecs.half import Half
+from testbed.sync.transport import Scratch
 from tests.sync.plans import names
 
 pytestmark = pytest.mark.unit
@@ -137,13 +145,58 @@ def test_what_is_owed_is_paid_once_when_a_round_is_mended() -> None:
     residual = Residual()
     residual.values = torch.arange(6.0)
     attempt = Attempt(3, torch.zeros(6), 1.0, residual)
-    residual.values[:] = torch.tensor([9.0, 9, 0, 0, 0, 0])  # paid, and owed anew where chunks were encoded
+    owed = attempt.begin()
+    assert owed is not None and owed.values is not None and owed.values.tolist() == [0, 1, 2, 3, 4, 5]
+    owed.values[:] = torch.tensor([9.0, 9, 0, 0, 0, 0])  # paid, and owed anew where chunks were encoded
     attempt.absorb(slices((0, 2, "abc")))
     attempt.again()
     assert residual.values.tolist() == [9, 9, 2, 3, 4, 5]
     _, owed = attempt.pack(((2, 6),))
     assert owed is not None and owed.values is not None and owed.values.tolist() == [2, 3, 4, 5]
     owed.values[:] = 7
-    attempt.absorb(slices((0, 4, "ab")))
+    attempt.absorb(slices((0, 2, "ab")))
     attempt.again()
-    assert residual.values.tolist() == [9, 9, 7, 7, 7, 7]
+    assert residual.values.tolist() == [9, 9, 7, 7, 4, 5]
+    _, owed = attempt.pack(((4, 6),))
+    assert owed is not None and owed.values is not None
+    owed.values[:] = 8
+    attempt.absorb(slices((0, 2, "a")))
+    attempt.again()
+    assert residual.values.tolist() == [9, 9, 7, 7, 8, 8]
+
+
+def test_a_round_that_goes_through_leaves_owed_what_it_left_out() -> None:
+    residual = Residual()
+    attempt = Attempt(3, torch.zeros(6), 1.0, residual)
+    owed = attempt.begin()
+    assert owed is not None
+    owed.values = torch.ones(6)
+    assert residual.values is None
+    attempt.done()
+    assert residual.values is not None and residual.values.tolist() == [1] * 6
+
+
+class LateCodec(Half):
+    """Has something happen while a thread encodes."""
+
+    def __init__(self, meanwhile: Callable[[], None]) -> None:
+        super().__init__("fp16", 3, torch.float16)
+        self._meanwhile = meanwhile
+
+    def encode(self, values: torch.Tensor) -> torch.Tensor:
+        self._meanwhile()
+        return super().encode(values)
+
+
+def test_what_a_thread_encodes_for_a_try_that_was_aborted_is_owed_in_no_other() -> None:
+    residual = Residual()
+    residual.values = torch.arange(6.0)
+    attempt = Attempt(3, torch.zeros(6), 1.0, residual)
+    sums = Sums(6, torch.float32, Scratch())
+    sums.view(0, 6).fill_(1 / 3)
+    encoder = Encoder(sums, attempt.begin())
+    encoder.encode(Chunk(0, 0.0, 0, 6), Kind.MEAN, Part(1, 1.0, 0), LateCodec(attempt.again), None)
+    assert residual.values.tolist() == [0, 1, 2, 3, 4, 5]
+    following = attempt.begin()
+    assert following is not None and following.values is not None
+    assert following.values.tolist() == [0, 1, 2, 3, 4, 5]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import socket
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from typing import Any
 
+from tests.ports import free_port
 from tests.program import FORKS, preload
 
 preload("testbed.sync.c10d", "torch._dynamo", "torch.distributed.fsdp", "torch.distributed.optim")
@@ -25,8 +25,7 @@ class Ranks:
     """
 
     def __init__(self, count: int, controller: str = "") -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
+        port = free_port()
         self._stuck = ""
         self._pipes: list[Connection[Any, Any]] = []
         self.processes = []

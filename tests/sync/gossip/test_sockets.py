@@ -33,7 +33,7 @@ from tests.sync.gossip.loopback import PATIENCE_S, Gate, Node, no_change, start
 from tests.sync.gossip.quadratic import Quadratics
 from tests.waiting import until
 
-pytestmark = [pytest.mark.unit, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.unit
 
 MEMBERS = tuple(f"w{index}" for index in range(6))
 
@@ -130,7 +130,7 @@ def test_the_monitor_tells_a_member_that_takes_tokens_it_was_not_given() -> None
     members = hop_members(graph, rules, 20)
     credits = members["w0"].credits
     assert credits
-    for giver in credits.held:
+    for giver in graph.targets("w0"):
         credits.put(giver, 100)
     for member in members.values():
         member.parameters = torch.zeros(3)
@@ -319,9 +319,9 @@ def test_a_member_that_died_comes_again_where_the_others_are(rules: HopRules) ->
     )
     run(nodes)
     assert comer.follow.entered[0] == first
-    for member in members.values():
+    for name, member in members.items():
         assert torch.allclose(member.parameters, torch.ones(3)) and member.iteration == 80
-        assert member.credits and set(member.credits.held.values()) == {rules.max_ig}
+        assert member.credits and {member.credits.held(giver) for giver in graph.targets(name)} == {rules.max_ig}
 
 
 def test_what_a_dead_member_left_on_its_way_is_not_taken_for_what_it_sends_when_it_comes_again() -> None:
@@ -372,9 +372,9 @@ def test_waits_are_counted_for_whom_they_ended_with() -> None:
         return answers
 
     def seconds(name: str, k: int) -> float:
-        """w0 sends its next update after w1 has had the one of w2."""
+        """w0 sends its next update after w1 has had the one of w2 that follows it: w1 finds that one there."""
         if name == "w0":
-            came.enter(min(k + 1, 19))
+            came.enter(min(k + 2, 19))
         return 0.03 if name == "w0" else 0.0
 
     with pytest.MonkeyPatch.context() as patch:
@@ -383,8 +383,8 @@ def test_waits_are_counted_for_whom_they_ended_with() -> None:
         run(nodes)
     waits = nodes["w1"].follow.waits
     assert sum(waited for waited, by in waits if by == "w0") > 0.2
-    # Those of the first iteration, whose updates all send at once, and for all to end.
-    assert sum(by == "w2" for _, by in waits) <= 2
+    # Those of the first two iterations, since all send their first update at once, and for all to end.
+    assert sum(by == "w2" for _, by in waits) <= 3
 
 
 def test_an_update_that_waits_for_a_slow_path_is_left_out_when_a_newer_one_makes_it_useless() -> None:

@@ -1,31 +1,211 @@
+"""Probes over the loopback, and trains of made-up times: what a path carries shows whatever is lost."""
+
 from __future__ import annotations
 
+import socket
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from contextlib import closing
+from dataclasses import dataclass, replace
 from pathlib import Path
+from random import Random
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from testbed import sync
 from testbed.plan import Plan
-from testbed.sync.transport.probe import FRAME_BYTES
+from testbed.protocol import PROBE_TRAINS, Probe, Train
+from testbed.sync.transport import probe, sockets
+from testbed.sync.transport.arrivals import Arrivals
+from testbed.sync.transport.probe import (
+    COUNTED_BYTES,
+    LEAST_PACKETS,
+    PACKET_BYTES,
+    ProbeListener,
+    ProbeSender,
+    ProbeTrain,
+)
+from testbed.sync.transport.settings import TransportSettings
 from tests.sync.controller import Controller, job
 from tests.sync.plans import chain, names
+from tests.waiting import until
 
 pytestmark = pytest.mark.unit
 
 MEMBERS = names(3)
 PLAN = Plan(0, MEMBERS, (chain(MEMBERS),))
-MOST = 10 * FRAME_BYTES
 #: Between rounds: who asks all reports about each one that comes must be done before the next.
 PAUSE_S = 0.01
 
+KEY = b"k" * 32
+PACKETS = 40
+PACE = 2_000_000
+BYTES = int(PROBE_TRAINS * PACKETS * COUNTED_BYTES) + PROBE_TRAINS
+PROBE = Probe("b", BYTES, BYTES / PACE)
 
-def probed_bytes(controller: Controller, source: str, target: str) -> int:
-    reports = [report for report in controller.reports() if report.member == source]
-    return sum(sample.bytes for report in reports for sample in report.peers if sample.peer == target)
+
+@dataclass
+class Hearing:
+    """A member `b` that hears probes."""
+
+    address: tuple[str, int]
+    arrivals: Arrivals
+    listener: ProbeListener
+    trains: list[Train]
+
+    def heard(self, count: int) -> bool:
+        """Whether so many trains of `a` came by now."""
+        self.trains += self.arrivals.take().get("a", ())
+        return len(self.trains) >= count
+
+    def prober(self, key: bytes = KEY, member: str = "a") -> ProbeSender:
+        return ProbeSender(TransportSettings(member, {"b": key}, 5.0), {"b": self.address})
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sender on a busy host may pause in the midst of a train."""
+    monkeypatch.setattr(probe, "SILENCE_S", 3.0)
+
+
+@pytest.fixture
+def hearing() -> Iterator[Hearing]:
+    arrivals = Arrivals()
+    with sockets.listen("127.0.0.1", 5) as accepting:
+        listener = ProbeListener(accepting, TransportSettings("b", {"a": KEY}, 5.0), arrivals)
+        with closing(listener):
+            yield Hearing(accepting.getsockname(), arrivals, listener, [])
+
+
+def left_us(number: int, pace: float = PACE) -> int:
+    """When a packet left."""
+    return int(1e6 * number * COUNTED_BYTES / pace)
+
+
+@given(st.floats(1e5, 1e8), st.integers(LEAST_PACKETS, 200), st.integers(1, 3))
+def test_a_train_goes_at_the_link_s_rate_whatever_is_lost_before_it(rate: float, came: int, step: int) -> None:
+    """A queue that runs over loses packets, and the link sends what is left without a pause."""
+    coming = ProbeTrain(0, 0, 1000.0)
+    for number in range(1, came):
+        coming.add(step * number, left_us(step * number), 1000.0 + number * COUNTED_BYTES / rate)
+    assert coming.train is not None
+    assert coming.train.bytes / coming.train.seconds == pytest.approx(rate, rel=0.02)
+    assert coming.train.allowed_bytes_s == pytest.approx(PACE, rel=0.001)
+
+
+@given(st.integers(0, LEAST_PACKETS - 2), st.floats(0.001, 10.0))
+def test_a_sender_that_had_no_processor_says_so(number: int, paused_s: float) -> None:
+    """What comes as slowly as it left says what the path carries at least, however fast it should have left."""
+    coming = ProbeTrain(0, 0, 1000.0)
+    for after in range(1, LEAST_PACKETS):
+        at_s = left_us(after) / 1e6 + paused_s * (after > number)
+        coming.add(after, int(1e6 * at_s), 1000.0 + at_s)
+    assert coming.train is not None
+    assert coming.train.bytes / coming.train.seconds == pytest.approx(coming.train.allowed_bytes_s, rel=0.01)
+
+
+def test_few_packets_say_nothing_however_often_they_come() -> None:
+    coming = ProbeTrain(0, 0, 1000.0)
+    for number in range(1, LEAST_PACKETS - 1):
+        for copy in range(3):
+            coming.add(number, left_us(number), 1000.0 + number + copy / 10)
+    assert coming.train is None
+
+
+def test_a_probe_is_trains_that_came_no_faster_than_they_left(hearing: Hearing) -> None:
+    with closing(hearing.prober()) as prober:
+        prober.probe(PROBE)
+        until(lambda: hearing.heard(PROBE_TRAINS))
+    assert [train.bytes for train in hearing.trains] == [int((PACKETS - 1) * COUNTED_BYTES)] * PROBE_TRAINS
+    # They leave in time, or later; a late first one makes the others look faster.
+    assert sorted(train.allowed_bytes_s for train in hearing.trains)[0] <= 1.5 * PACE
+    assert sorted(train.bytes / train.seconds for train in hearing.trains)[0] <= 1.5 * PACE
+
+
+def test_who_has_not_the_key_is_not_heard(hearing: Hearing) -> None:
+    with closing(hearing.prober(key=b"x" * 32)) as stranger, closing(hearing.prober(member="c")) as unknown:
+        stranger.probe(PROBE)
+        unknown.probe(PROBE)
+        with closing(hearing.prober()) as prober:
+            prober.probe(PROBE)
+            until(lambda: hearing.heard(PROBE_TRAINS))
+    assert not hearing.heard(PROBE_TRAINS + 1)
+
+
+def test_garbage_is_passed_over(hearing: Hearing) -> None:
+    random = Random(1)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sending:
+        sending.connect(hearing.address)
+        for garbage in (b"", b"tbp2", bytes(PACKET_BYTES), b"\xff" * PACKET_BYTES, bytes(2 * PACKET_BYTES)):
+            sending.send(garbage)
+        for _ in range(100):
+            sending.send((b"tbp2" + random.randbytes(random.randrange(64))).ljust(PACKET_BYTES, random.randbytes(1)))
+    with closing(hearing.prober()) as prober:
+        prober.probe(PROBE)
+        until(lambda: hearing.heard(PROBE_TRAINS))
+
+
+def packets(train: int, upto: int = PACKETS) -> list[bytes]:
+    """Those of a train of `a`'s."""
+    sender = ProbeSender(TransportSettings("a", {}, 5.0), {})
+    return [sender._packet(KEY, probe._Packet("a", train, PACKETS, number, left_us(number))) for number in range(upto)]
+
+
+def test_nothing_counts_that_was_heard_before(hearing: Hearing) -> None:
+    """Sent again as they are, all of them or one amidst others, or out of turn."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sending:
+        sending.connect(hearing.address)
+        old, new, last = packets(1), packets(2), packets(3)
+        for packet in [*old, *old, *new[:20], old[3], *new[20:], *new, *last]:
+            sending.send(packet)
+            time.sleep(0.0001)
+    until(lambda: hearing.heard(3))
+    assert [train.bytes for train in hearing.trains] == [int((PACKETS - 1) * COUNTED_BYTES)] * 3
+
+
+def test_a_train_whose_end_is_lost_is_over_in_time_whatever_strangers_send(hearing: Hearing) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sending:
+        sending.connect(hearing.address)
+        for packet in packets(1, PACKETS - 1):
+            sending.send(packet)
+            time.sleep(0.0001)
+
+        def heard_beside_garbage() -> bool:
+            sending.send(b"garbage")
+            return hearing.heard(1)
+
+        until(heard_beside_garbage)
+    assert [train.bytes for train in hearing.trains] == [int((PACKETS - 2) * COUNTED_BYTES)]
+
+
+def test_what_can_not_be_sent_ends_nothing(hearing: Hearing) -> None:
+    with closing(hearing.prober()) as prober:
+        prober.probe(Probe("nobody", PROBE.bytes, PROBE.seconds))
+        prober.probe(Probe("b", 0, 0.0))
+        prober.probe(Probe("b", 2**53, 0.0))
+        prober.probe(PROBE)
+        until(lambda: hearing.heard(PROBE_TRAINS))
+
+
+def test_closing_ends_a_probe_that_would_take_long(hearing: Hearing) -> None:
+    prober = hearing.prober()
+    prober.probe(Probe("b", PROBE.bytes, 3600.0))
+    began = time.monotonic()
+    prober.close()
+    assert time.monotonic() - began < 60
+    prober.probe(PROBE)
+    assert not hearing.heard(1)
+
+
+def test_a_member_whose_port_another_program_has_says_that_it_hears_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    with sockets.listen("127.0.0.1", 5) as accepting, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
+        other.bind(accepting.getsockname())
+        with closing(ProbeListener(accepting, TransportSettings("c", {}, 5.0), Arrivals())):
+            assert "c hears no probes" in caplog.text
 
 
 def reduce_until_swapped(controller: Controller, member: str) -> torch.Tensor:
@@ -42,17 +222,18 @@ def reduce_until_swapped(controller: Controller, member: str) -> torch.Tensor:
 def test_a_probe_reaches_a_peer_that_no_plan_sends_to_and_disturbs_no_round(tmp_path: Path) -> None:
     source, target = MEMBERS[0], MEMBERS[2]  # both ends of the chain
     with ThreadPoolExecutor(len(MEMBERS)) as pool, Controller(tmp_path, PLAN, job()) as controller:
+
+        def came() -> list[Train]:
+            reports = [report for report in controller.reports() if report.member == target]
+            return [train for report in reports for train in report.arrivals.get(source, ())]
+
         results = [pool.submit(reduce_until_swapped, controller, member) for member in MEMBERS]
         try:
             controller.await_condition(lambda: bool(controller.reports()))
-            controller.probe(source, target, MOST, 20.0)
-            controller.probe(source, "nobody", MOST, 20.0)
-            # A busy machine's queue ends it early.
-            controller.await_condition(lambda: probed_bytes(controller, source, target) >= 2 * FRAME_BYTES)
+            controller.probe(source, target, PROBE.bytes, PROBE.seconds)
+            controller.probe(source, "nobody", PROBE.bytes, PROBE.seconds)
+            controller.await_condition(lambda: len(came()) >= PROBE_TRAINS)
         finally:
             controller.prepare(replace(PLAN, epoch=1))  # else the rounds would never end
         assert all(torch.equal(result.result(20), torch.ones(5)) for result in results)
-        sent = probed_bytes(controller, source, target)
-        assert sent <= MOST + 20 * 200  # heads and a greeting
-        assert not any(sample.auxiliary_bytes for report in controller.reports() for sample in report.peers)
         assert not any(goodbye.error for goodbye in controller.goodbyes())

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from testbed.protocol import Probe
 from testbed.sync.errors import SyncError
 from testbed.sync.transport import handshake, sockets, tcpinfo
 from testbed.sync.transport.frame import TAKEN, WELCOME, Frame, FrameFormat
@@ -129,13 +130,13 @@ def test_who_leaves_waits_for_no_connection_to_a_peer_that_has_left() -> None:
     outbox = Outbox(settings_of("a", 600.0), HEADER_BYTES, {"b": address}, lambda *what: None)
     table = RouteTable(0, "a", frozenset({"b"}), ())
     outbox.connect(table)
-    outbox.probe("b", CHUNK, 1.0)
+    outbox.probe(Probe("b", CHUNK, 1.0))
     began = time.monotonic()
     assert outbox.drain(600.0, lambda channel, seconds: None) == ()
     assert time.monotonic() - began < 60
     with pytest.raises(SyncError, match="a is leaving"):
         outbox.connect(table)
-    outbox.probe("b", CHUNK, 1.0)
+    outbox.probe(Probe("b", CHUNK, 1.0))
     assert outbox.drain(600.0, lambda channel, seconds: None) == ()
     assert time.monotonic() - began < 60
     outbox.close()

@@ -1,0 +1,119 @@
+"""What a fleet knows of containers that others removed or the engine does not start, and that it starts none any more
+once they are removed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import CancelledError
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import docker
+import pytest
+from docker.errors import NotFound
+from docker.models.containers import Container
+from requests import ConnectionError
+
+from testbed.emulation.containers import fleet as fleet_module
+from testbed.emulation.containers.fleet import ContainerRequest, Fleet
+from testbed.emulation.interrupt import Interrupted
+from testbed.spec.topology import Worker
+
+pytestmark = pytest.mark.unit
+
+
+class Gone:
+    """In the place of a container that the engine no longer has."""
+
+    id = "gone"
+
+    def reload(self) -> None:
+        raise NotFound("no such container")
+
+    def remove(self, **_: object) -> None:
+        raise NotFound("no such container")
+
+
+class Away(Fleet):
+    """Its engine starts nothing at the moment."""
+
+    def start(self, requests: Iterable[ContainerRequest]) -> Mapping[str, int]:
+        raise ConnectionError
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Fleet:
+    """With lima-w0 in it, whose container is gone."""
+    client = SimpleNamespace(containers=SimpleNamespace(list=lambda **_: []))
+    fleet = Away(cast(docker.DockerClient, client), "andes", "image", tmp_path)
+    fleet._containers["lima-w0"] = cast(Container, Gone())
+    return fleet
+
+
+def test_one_that_is_not_started_anew_stays_known(fleet: Fleet) -> None:
+    lima = Worker("lima-w0", "lima", 1.0, None, 0, None)
+    with pytest.raises(ConnectionError):
+        fleet.restart(ContainerRequest(lima, None))
+    assert fleet.running() == {"lima-w0": False}
+
+
+def test_one_that_somebody_removed_has_crashed(fleet: Fleet) -> None:
+    assert fleet.exit_code("lima-w0") is None
+    assert fleet.deaths() == {"lima-w0": "with its container, which is gone"}
+
+
+GIB = 1 << 30
+
+
+class Engine:
+    """The client of an engine that has no containers; `created` counts those that it was asked for."""
+
+    def __init__(self) -> None:
+        self.created = 0
+        self.containers = SimpleNamespace(list=lambda **_: [], create=self._create)
+
+    def info(self) -> dict[str, Any]:
+        return {"MemoryLimit": True, "SwapLimit": True, "PidsLimit": True}
+
+    def _create(self, *_: Any, **__: Any) -> Any:
+        self.created += 1
+        attrs = {"State": {"Pid": 1 << 30}}
+        return SimpleNamespace(start=lambda: None, reload=lambda: None, status="running", attrs=attrs)
+
+
+class InterruptedPool:
+    """A pool that is interrupted as it starts a thread, which begins when it is told to."""
+
+    begin: Callable[[], tuple[str, int]]
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def __enter__(self) -> InterruptedPool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def map(self, start: Callable[[Any], tuple[str, int]], requests: Iterable[Any]) -> None:
+        (request,) = requests
+        InterruptedPool.begin = lambda: start(request)
+        raise Interrupted("SIGINT")
+
+
+def test_a_thread_that_begins_when_all_were_removed_starts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client: Any = Engine()
+    request = ContainerRequest(Worker("lima-w0", "lima", 1.0, None, 0, GIB), ["worker"])
+    workers = Fleet(client, "one", "image", tmp_path)
+    with monkeypatch.context() as patched, pytest.raises(Interrupted):
+        patched.setattr(fleet_module, "ThreadPoolExecutor", InterruptedPool)
+        workers.start([request])
+    workers.remove()
+    with pytest.raises(CancelledError):
+        InterruptedPool.begin()
+    assert client.created == 0
+    workers.start([request])
+    assert client.created == 1, "as others are, which are started after that"

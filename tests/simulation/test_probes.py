@@ -1,0 +1,45 @@
+"""Simulated probes of paths that nothing else uses, against what real ones find of such paths."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from testbed.controller.knowledge.explore import probe_of
+from testbed.emulation.network.routing import Routes
+from testbed.planning.constraints import GOODPUT
+from testbed.protocol import PROBE_TRAINS, Train
+from testbed.simulation.clocks import SimulatedClocks
+from testbed.simulation.probes import SimulatedProbes
+from testbed.simulation.underlay import Underlay
+from tests.simulation.experiments import load
+
+pytestmark = pytest.mark.unit
+
+ZERO_S = 1000
+
+
+def trains(folder: Path, mbps: float, believed_mbps: float) -> list[tuple[float, Train]]:
+    """What comes of a probe that leaves after 2 s, over a path of 40 ms one way that carries so much."""
+    links = [{"between": pair, "rate": f"{mbps}mbit", "rtt": "80ms"} for pair in (["a", "b"], ["b", "c"])]
+    experiment = load(folder, links)
+    underlay = Underlay(experiment, Routes.over(experiment.topology))
+    probes = SimulatedProbes(underlay, SimulatedClocks(ZERO_S))
+    return list(probes.trains("a-w0", probe_of("b-w0", believed_mbps * 1e6), 2.0))
+
+
+@pytest.mark.parametrize("mbps", [1, 5, 20, 40])
+def test_trains_come_at_the_path_s_rate(mbps: float, tmp_path: Path) -> None:
+    found = trains(tmp_path, mbps, mbps)
+    assert len(found) == PROBE_TRAINS
+    for over_s, train in found:
+        assert 8 * train.bytes / train.seconds == pytest.approx(mbps * 1e6 * GOODPUT, rel=0.01)
+        assert train.allowed_bytes_s * 8 == pytest.approx(3e6 * mbps, rel=0.01)
+        assert over_s == pytest.approx(train.began_s + train.seconds - ZERO_S, abs=1e-4)
+    assert found[0][1].began_s == pytest.approx(ZERO_S + 2.04, abs=1e-4)
+
+
+def test_where_the_path_carries_more_they_come_as_fast_as_they_left(tmp_path: Path) -> None:
+    for _, train in trains(tmp_path, 40, 2):
+        assert train.bytes / train.seconds == pytest.approx(train.allowed_bytes_s, rel=0.01)

@@ -1,0 +1,29 @@
+"""A group keeps nothing of works that are over."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from testbed.sync.c10d.gloo_work import GlooWork
+from testbed.sync.c10d.group_failure import GroupFailure
+
+pytestmark = pytest.mark.unit
+
+
+class Done(dist.Work):
+    """Gloo was done before anybody asked."""
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        future: torch.futures.Future[Any] = torch.futures.Future()
+        future.set_result([])
+        return future
+
+
+def test_a_work_that_is_over_is_told_of_no_failure() -> None:
+    failure = GroupFailure()
+    future = GlooWork(Done(), torch.device("cpu"), failure).get_future()
+    assert future.value() == [] and not failure._told
