@@ -59,7 +59,10 @@ class ControllerService:
         self.finished = asyncio.Event()
         self.closed = False
         self._out = out
-        self.server = MemberServer(sockets, self.coordinator.identities, self, tcp, spec.elastic is not None)
+        elastic = spec.elastic is not None
+        # Members of an elastic all-reduce may be asked for means after their Goodbye; members that gossip are not.
+        stays = elastic and spec.graph is None
+        self.server = MemberServer(sockets, self.coordinator.identities, self, tcp, elastic, stays)
         self._reports = ReportLog(out, spec.rounds)
         self._tasks: set[asyncio.Task[None]] = set()
 

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 class ControlLoop:
     """Of `member`, which `line` connects to the controller; to its `keys` those are added of who comes later. `leaving`
-    says that it has said goodbye; it is `released` when the controller lets it go then, or is gone."""
+    says that it has said goodbye; it is `released` when the controller lets it go then, or closed the line."""
 
     def __init__(self, member: str, line: Line, engine: AllReduceEngine, keys: dict[str, bytes]) -> None:
         self.leaving = False
@@ -49,8 +49,7 @@ class ControlLoop:
             if not isinstance(error, SyncError):  # of ours: where it comes from is to be seen
                 log.exception("%s: can't do what the controller says", self._member)
             self._engine.fail(SyncError(f"can't do what the controller says: {error}"))
-        if self.leaving:
-            self.released.set()
+        self.released.set()
 
     def _messages(self) -> Iterator[ControlMessage]:
         with suppress(OSError):  # closed under us: the session is being left

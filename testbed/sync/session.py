@@ -26,7 +26,7 @@ from testbed.sync.rendezvous import Rendezvous, rendezvous
 from testbed.sync.reports import RoundReports, StepReport
 from testbed.sync.staging import Staging
 from testbed.sync.strategies.offer import Offers
-from testbed.sync.transport import Listener
+from testbed.sync.transport import CLOSE_S, Listener
 from testbed.tls import Tls
 
 if TYPE_CHECKING:
@@ -231,6 +231,10 @@ class Session(Offers):
             if not self._control.leaving:
                 said = f"{type(error).__name__ if error else ''}: {error}"
                 self._goodbye(Goodbye.with_error(self.name, self.rounds, said))
+            # The controller closes the line once it has read the Goodbye. Closed here before that, the line would fail
+            # a message that the controller is sending, and the unread Goodbye would be lost with the connection.
+            if not isinstance(self._engine, ElasticGroup):
+                self._control.released.wait(CLOSE_S)
             self._control.released.set()
             self._meanwhile.close()
             self._engine.close()

@@ -47,6 +47,7 @@ class Controller:
         self.messages: list[ControlMessage] = []
         self.in_force: set[int] = set()  # epochs that rounds went by
         self.confirms_to: Iterable[str] | None = None  # whom it tells that all hold a plan, before it dies; None: all
+        self.at_goodbye: Callable[[str], None] = lambda member: None  # called before a member's connection is closed
         self.changed = threading.Condition()  # a reentrant lock, so conditions may ask what was said
         self._path = directory / "control.sock"
         self._connections: dict[str, socket.socket] = {}
@@ -118,7 +119,11 @@ class Controller:
     def _serve(self, connection: socket.socket) -> None:
         try:
             for line in connection.makefile("rb"):
-                self._take(connection, decode(line))
+                message = decode(line)
+                self._take(connection, message)
+                if isinstance(message, Goodbye):
+                    self.at_goodbye(message.member)
+                    sockets.close_now(connection)
         except (OSError, ValueError):
             return
 

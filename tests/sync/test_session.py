@@ -331,6 +331,23 @@ def test_a_peer_that_leaves_is_named(tmp_path: Path) -> None:
     run(tmp_path, Plan(4, members, (star(members, "m2"),)), work)
 
 
+@pytest.mark.parametrize("error", [False, True])
+def test_a_member_closes_its_line_after_the_controller_did(tmp_path: Path, error: bool) -> None:
+    """A line closed before that fails what the controller is sending, and the unread goodbye is lost with it."""
+    plan = Plan(0, names(1), (chain(names(1)),))
+    closed: list[str] = []
+    early = threading.Event()  # a member that does not wait has this long to be the first
+    with Controller(tmp_path, plan, job()) as controller:
+        controller.at_goodbye = lambda member: closed.append("member" if early.wait(0.3) else "controller")
+        with suppress(KeyError), sync.join(controller.address, "m0", "127.0.0.1", patience_s=20) as session:
+            close = session._line.close
+            session._line.close = lambda: (early.set(), close())
+            if error:
+                raise KeyError("a mistake")
+        assert closed == ["controller"] and early.is_set()
+        assert [bool(goodbye.error) for goodbye in controller.goodbyes()] == [error]
+
+
 def test_a_silent_peer_is_named_when_time_is_out(tmp_path: Path) -> None:
     members = names(3)
     over = threading.Barrier(3)

@@ -73,6 +73,9 @@ class MemberServer:
     A member's socket is in a folder of its own, `folder`/NAME, that is mounted into its container and nobody else's:
     who comes in there is that member. Over TCP it shows its token, or with TLS its certificate. Each is let in once,
     or, where they are `elastic`, whenever it comes.
+
+    A member's connection is closed at its Goodbye, which tells the member that the Goodbye was read. With
+    `stays_after_goodbye` the connection stays open until the member closes it.
     """
 
     def __init__(
@@ -82,8 +85,10 @@ class MemberServer:
         listener: MemberListener,
         tcp: TcpEndpoint | None = None,
         elastic: bool = False,
+        stays_after_goodbye: bool = False,
     ) -> None:
         self._elastic = elastic
+        self._stays_after_goodbye = stays_after_goodbye
         self._folder = folder
         self._tcp = tcp
         self._identities = identities
@@ -233,8 +238,6 @@ class MemberServer:
     async def _listen(self, member: str, connection: Connection) -> str | None:
         """Pass on a member's messages until its connection ends; None after its Goodbye, else how it did. ProtocolError
         or Contradiction when it says what can't be.
-
-        Where they are elastic it stays after that: what it holds may still be asked for.
         """
         done = False
         try:
@@ -246,7 +249,7 @@ class MemberServer:
                     raise Contradiction(f"an unexpected {message.kind}")
                 self._listener.heard(message)
                 done = done or isinstance(message, Goodbye)
-                if done and not self._elastic:
+                if done and not self._stays_after_goodbye:
                     return None
                 await asyncio.sleep(0)  # others' turn: what one has ready must not come before what they said earlier
         except OSError as error:

@@ -99,6 +99,9 @@ class Membership:
         self._mailbox.queue.close()
         self._mailbox.inbox.close()
         self._listener.close()
+        # The controller closes the channel once it has read the Goodbye. Closed here before that, the channel would
+        # fail a message that the controller is sending, and the unread Goodbye would be lost with the connection.
+        self._control.join(CLOSE_S)
         self._channel.close()
         self._control.join(CLOSE_S)
 

@@ -183,6 +183,30 @@ def test_who_comes_when_training_is_at_its_end_is_told_so(tmp_path: Path) -> Non
     assert isinstance(late.error, Stopped) and not late.error.again
 
 
+def test_a_member_that_said_goodbye_keeps_the_channel_until_the_controller_closes_it(tmp_path: Path) -> None:
+    """Else a message on its way to the member fails, and the goodbye is lost unread with the connection."""
+
+    async def scene() -> None:
+        async with running(hop_spec(), tmp_path) as controller:
+            members = [Runner(tmp_path / "s", name, 1.0) for name in VIEW.names]
+            heard, failed = controller.heard, []
+
+            def send_first(message: ControlMessage) -> None:
+                if isinstance(message, Goodbye):
+                    connection = controller.server._connections[message.member]
+                    connection.send(AbortGraph())
+                    failed.append(connection._writer.transport.is_closing())
+                heard(message)
+
+            controller.heard = send_first  # type: ignore[method-assign]
+            await until(controller, lambda: controller.state == "done")
+            for member in members:
+                await asyncio.to_thread(member.join, 20)
+            assert failed == [False] * len(members)
+
+    asyncio.run(scene())
+
+
 def test_no_plan_is_made_for_members_that_gossip(tmp_path: Path) -> None:
     async def scene() -> None:
         async with running(hop_spec(), tmp_path) as controller:
