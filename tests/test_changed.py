@@ -6,7 +6,7 @@ import pytest
 
 from tests.changed import ALWAYS, mirrored
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.unit
         ("benchmarks/support/fidelity/cells.py", "tests/benchmarks/support/fidelity/test_cells.py"),
         ("tests/spec/test_load.py", "tests/spec/test_load.py"),
         ("tests/spec/files.py", "tests/spec"),
-        ("tests/sizes.py", "tests/test_sizes.py"),
+        ("tests/changed.py", "tests/test_changed.py"),
     ],
 )
 def test_a_file_s_tests_are_those_that_mirror_it(changed: str, tests: str) -> None:
