@@ -2,12 +2,12 @@
 .DEFAULT_GOAL := setup
 # Other shells leave by a signal without running what `trap … EXIT` asked for.
 SHELL := /bin/bash
-.PHONY: setup documentation emulate test types test-in-guest test-units test-action test-dashboard test-computing test-runs test-endings test-commands test-networks test-page test-api cluster-test check smoke bench chaos fuzz soak docs doctor update clean
+.PHONY: setup documentation emulate test verify stress test-action test-dashboard test-page test-api cluster-test check smoke bench chaos fuzz soak docs doctor update clean
 
 # Files that root makes in the checkout are handed back to the user who called sudo, however the recipe ends.
 GIVE_BACK = trap './setup.sh give-back' EXIT
-# Wherever the caller's Python writes no bytecode: eleven processes of pytest import the same tests, with assertions that
-# pytest compiles, and their programs the same modules.
+# Wherever the caller's Python writes no bytecode: several processes of pytest import the same tests, with assertions
+# that pytest compiles, and their programs the same modules.
 unexport PYTHONDONTWRITEBYTECODE
 HAS_NETEM = unshare --net tc qdisc add dev lo root netem 2>/dev/null
 BENCHMARKS = $(foreach name,fidelity startup shaping replay swap transport allreduce tls packing simulated policies hop cpn systems,$(wildcard benchmarks/$(name).py))
@@ -18,39 +18,14 @@ setup: ## packages, environment, Docker engine, worker image: what is missing of
 emulate: setup ## train a model over an emulated wide-area network
 	@$(GIVE_BACK); .venv/bin/testbed run experiments/quickstart.yaml
 
-# Tests marked `guest` need netem and Open vSwitch in the kernel; where this one lacks either they run in a guest's.
-# That takes one processor for some minutes; types and the tests that need no root have what it leaves, and then both.
-# They begin all at once, since four at a time left the last one a processor of two for two minutes. Each part stays on
-# one processor (tests/conftest.py says why): all that is no part of its own on the first, the others on the second,
-# which comes to about the same, and of those sockets before the others, since they wait for much; the guest and types
-# go where there is room. Then come those that need root, in four lanes that take about as long each: runs that train to
-# their end; those that break; commands, what stands without a run, and short runs; and all else. They wait for much,
-# and have the processors first; a fifth lane, which only computes, has what they leave until they have ended: no test
-# of it is held to a time, since beside other work that may be next to nothing. At last come those that would disturb
-# any other, or that another would disturb.
-PARTS = sockets schemes controller
-sockets = sync/c10d sync/gossip
-schemes = schemes worker report fuzz
-controller = controller run cli simulation
-COMPUTING = planning benchmarks
-FOLDERS = $(addprefix tests/,$(1))
-ROOTS = not guest and not unit
-PRIVILEGED = .venv/bin/python -m tests.marked privileged
-TRAINING = --extended-regexp '^tests/run/(sweep/)?test_(compare|elastic_run|execute|hop_run|sweep|whole_run)\.py'
-ENDINGS = --extended-regexp '^tests/run/'
-COMMANDS = --extended-regexp '^tests/(cli/|test_result|run/test_(crashes|overload|program_run|workers))'
-LANE = flock --shared build/lanes
-NETEM_AND_OVS = unshare --net sh -c 'tc qdisc add dev lo root netem && ovs-dpctl add-dp trial' 2>/dev/null
-test: setup ## style, types and every test
-	@$(GIVE_BACK); \
-	.venv/bin/ruff check . && \
-	if $(NETEM_AND_OVS); then \
-	    .venv/bin/mypy && .venv/bin/python -m pytest; \
-	else \
-	    $(MAKE) --no-print-directory --jobs=6 test-in-guest types $(PARTS:%=test-units-%) test-units && \
-	    $(MAKE) --no-print-directory --jobs=5 test-runs test-endings test-commands test-networks test-computing && \
-	    .venv/bin/python -m pytest -m '$(ROOTS) and alone' $$(.venv/bin/python -m tests.marked alone); \
-	fi
+# Which tests run beside which is decided by tests/__main__.py, from the marks that say what a test needs.
+test: setup ## style, types, the tests that need no root, and a tour through the real system
+	@$(GIVE_BACK); .venv/bin/python -m tests gate
+
+verify: setup ## the other system tests, the guest kernel, and physics: rates and times, alone on the machine
+	@$(GIVE_BACK); .venv/bin/python -m tests verify
+
+stress: chaos fuzz soak ## what tries to break it for hours: faults by a seed, inputs by coverage, churn
 
 # Debian's package, unpacked: installed, it would start a service. It is 110 MB.
 test-dashboard: setup ## each query of examples/grafana-dashboard.json, asked of a real Prometheus
@@ -67,44 +42,12 @@ documentation: setup ## the text that `dataset: documentation` learns from
 test-action: setup ## the steps of action.yml, run here as a runner would: the smoke experiment, then beside itself
 	@$(GIVE_BACK); .venv/bin/python -m tests.action
 
-# A clean clone's cache would be for nobody: to write it takes a tenth of the time.
-types:
-	@nice -n 10 .venv/bin/mypy $(if $(CI),--cache-dir=/dev/null)
-
-test-in-guest:
-	@.venv/bin/python -m tests.guest
-
-test-units-%:
-	@nice -n $(if $(filter sockets,$*),0,10) \
-	    .venv/bin/python -m pytest -m 'unit and not guest' --processor=1 $(call FOLDERS,$($*))
-
-test-units:
-	@nice -n 5 .venv/bin/python -m pytest -m 'unit and not guest' --processor=0 \
-	    $(addprefix --ignore=,$(call FOLDERS,$(foreach part,$(PARTS),$($(part))) $(COMPUTING)))
-
-test-computing:
-	@.venv/bin/python -m pytest -m 'unit and not guest' --give-way=build/lanes --timeout=3000 $(call FOLDERS,$(COMPUTING))
-
-test-runs:
-	@$(LANE) .venv/bin/python -m pytest -m '$(ROOTS) and not alone' $$($(PRIVILEGED) | grep $(TRAINING))
-
-test-endings:
-	@$(LANE) .venv/bin/python -m pytest -m '$(ROOTS) and not alone' \
-	    $$($(PRIVILEGED) | grep --invert-match $(TRAINING) | grep --invert-match $(COMMANDS) | grep $(ENDINGS))
-
-test-commands:
-	@$(LANE) .venv/bin/python -m pytest -m '$(ROOTS) and not alone' $$($(PRIVILEGED) | grep $(COMMANDS))
-
-test-networks:
-	@$(LANE) .venv/bin/python -m pytest -m '$(ROOTS) and not alone' \
-	    $$($(PRIVILEGED) | grep --invert-match $(ENDINGS) | grep --invert-match $(COMMANDS))
-
 # What changed since this commit.
 SINCE ?= HEAD
-check: setup ## style, types, sizes and the unit tests of what changed, in two minutes
+check: setup ## style, types and the tests that mirror what changed, in a minute
 	@$(GIVE_BACK); \
-	.venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy && .venv/bin/python -m tests.sizes && \
-	.venv/bin/python -m pytest -m unit $$(.venv/bin/python -m tests.changed $(SINCE))
+	.venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy && \
+	.venv/bin/python -m pytest -q -m 'pure or local' --numprocesses=auto $$(.venv/bin/python -m tests.changed $(SINCE))
 
 test-page: setup ## the page in a browser: Debian's chromium, which it installs
 	@$(GIVE_BACK); ./setup.sh browser && .venv/bin/python -m pytest tests/page/checks.py

@@ -1,16 +1,17 @@
-"""What holds for every test: it says what it needs, and is skipped only where there is no root for what needs it."""
+"""What holds for every test: one mark says what the test needs, and a pure test is held to its mark."""
 
 from __future__ import annotations
 
-import fcntl
 import gc
 import os
-import threading
-from contextlib import suppress
-from pathlib import Path
+import sys
+from collections.abc import Iterator
+from typing import NoReturn
 
 import pytest
 from hypothesis import settings
+
+from tests.purity import PurityGuard
 
 # Tests compute on one thread, as workers do: others run beside them, and a second one of PyTorch's waits by spinning.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -19,56 +20,67 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # seventh of the unit tests' processor time.
 gc.disable()
 
-# No example is held to a time: a busy host takes ten times as long as an idle one.
-settings.register_profile("testbed", deadline=None)
-settings.load_profile("testbed")
+# What lets a change through draws the same examples at every run, and few. `make verify` draws others, and more. No
+# example is held to a time: a busy host takes ten times as long as an idle one.
+settings.register_profile("gate", deadline=None, derandomize=True, database=None, max_examples=30)
+settings.register_profile("search", deadline=None, max_examples=200)
+settings.load_profile("gate")
 
+#: What a test may need (pyproject.toml says what each mark means). A test bears exactly one of these.
+NEEDS = ("pure", "local", "system", "physics", "guest")
+ROOTS = ("system", "physics", "guest")
 
-MARKS = ("unit", "privileged", "guest")
+GUARD = PurityGuard()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--processor", type=int, metavar="N", help="stay on the Nth of the processors that there are")
-    parser.addoption("--give-way", metavar="FILE", help="compute on what others leave while they lock the file, shared")
+    parser.addoption("--one-processor-each", action="store_true", help="keep each xdist process on one processor")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Threads of one interpreter run one at a time anyway. Where another processor is free, each that sends or receives
-    wakes one there to wait for the interpreter's lock: tests of sockets took 74 s of processor time, and 24 on one."""
-    number = config.getoption("--processor")
-    if number is not None:
+    """Install the guard of pure tests, and keep an xdist process on its processor.
+
+    Threads of one interpreter run one at a time anyway. Where another processor is free, each thread that sends or
+    receives wakes one there to wait for the interpreter's lock: tests of sockets took 74 s of processor time, and 24
+    on one processor.
+    """
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "")
+    if worker and config.getoption("--one-processor-each"):
         processors = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, {processors[number % len(processors)]})
+        os.sched_setaffinity(0, {processors[int(worker.removeprefix("gw")) % len(processors)]})
+    GUARD.install()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if not any(item.get_closest_marker(mark) for mark in MARKS):
-            raise pytest.UsageError(f"{item.nodeid} runs in no lane: it bears none of the marks {', '.join(MARKS)}")
+        needs = {need for need in NEEDS if item.get_closest_marker(need)}
+        if len(needs) != 1:
+            _refuse(f"{item.nodeid} bears {sorted(needs)}: mark it with one of {', '.join(NEEDS)}")
+        if item.get_closest_marker("tour") and needs != {"system"}:
+            _refuse(f"{item.nodeid} is in the tour, and so must be marked `system`, not {needs.pop()}")
     if os.geteuid() == 0:
         return
     for item in items:
-        for mark in ("privileged", "guest"):
+        for mark in ROOTS:
             if item.get_closest_marker(mark):
                 item.add_marker(pytest.mark.skip(reason=f"{mark}: needs root; run it with sudo"))
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
+def _refuse(why: str) -> NoReturn:
+    """End the session. Of an error in one of its processes xdist says only that the process ended."""
+    print(why, file=sys.__stderr__)
+    raise pytest.UsageError(why)
+
+
+def pytest_collection_finish() -> None:
     gc.freeze()
     gc.enable()
-    if (file := session.config.getoption("--give-way")) is not None:
-        threading.Thread(target=_until_unlocked, args=(file,), daemon=True).start()
-        _schedule(os.SCHED_IDLE, threading.get_native_id())
 
 
-def _until_unlocked(file: str) -> None:
-    """Once nobody holds the lock, compute as all do: beside two busy processes what is idle gets next to nothing."""
-    with Path(file).open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-    for thread in Path("/proc/self/task").iterdir():
-        with suppress(ProcessLookupError):
-            _schedule(os.SCHED_OTHER, int(thread.name))
-
-
-def _schedule(policy: int, thread: int) -> None:
-    os.sched_setscheduler(thread, policy, os.sched_param(0))
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    GUARD.on = item.get_closest_marker("pure") is not None
+    try:
+        return (yield)
+    finally:
+        GUARD.on = False

@@ -11,7 +11,7 @@ import pytest
 from tests.action import ACTION, EXPRESSION, Runner
 from tests.report.runs import build_run
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.local
 
 
 def test_its_steps_are_bash_and_what_a_user_says_comes_to_them_in_the_environment() -> None:

@@ -12,9 +12,8 @@ import pytest
 
 from testbed.atomic_file import UNFINISHED, replacing, write_text
 
-pytestmark = pytest.mark.unit
 
-
+@pytest.mark.pure
 def test_a_file_is_the_old_one_until_it_is_the_new_one(tmp_path: Path) -> None:
     path = tmp_path / "f"
     write_text(path, "old")
@@ -27,6 +26,7 @@ def test_a_file_is_the_old_one_until_it_is_the_new_one(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["f"]
 
 
+@pytest.mark.pure
 def test_what_fails_midway_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "f"
     write_text(path, "old")
@@ -37,6 +37,7 @@ def test_what_fails_midway_leaves_the_old_file_and_nothing_else(tmp_path: Path) 
     assert [each.name for each in tmp_path.iterdir()] == ["f"]
 
 
+@pytest.mark.local
 def test_a_kill_leaves_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "f"
     write_text(path, "old")
@@ -54,6 +55,7 @@ def test_a_kill_leaves_the_old_file(tmp_path: Path) -> None:
     assert path.read_text() == "new"
 
 
+@pytest.mark.pure
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
 def test_an_error_names_the_file(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No space left on device: '/dev/full'"):
@@ -62,6 +64,7 @@ def test_an_error_names_the_file(tmp_path: Path) -> None:
         write_text(tmp_path / "none/f", "x")
 
 
+@pytest.mark.local
 def test_many_writers_of_one_file_leave_one_of_their_contents(tmp_path: Path) -> None:
     path = tmp_path / "f"
     threads = [
@@ -76,12 +79,14 @@ def test_many_writers_of_one_file_leave_one_of_their_contents(tmp_path: Path) ->
     assert [each.name for each in tmp_path.iterdir()] == ["f"]
 
 
+@pytest.mark.pure
 def test_a_secret_is_never_readable_by_others(tmp_path: Path) -> None:
     with replacing(tmp_path / "f", 0o600) as file:
         assert stat.S_IMODE(os.fstat(file.fileno()).st_mode) == 0o600
     assert stat.S_IMODE((tmp_path / "f").stat().st_mode) == 0o600
 
 
+@pytest.mark.pure
 def test_links_and_pipes_stay_what_they_are(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("target")
     write_text(tmp_path / "link", "x")

@@ -18,8 +18,6 @@ from testbed.certificates import CertificateError, make_certificates, make_host_
 from testbed.cli import app
 from testbed.tls import AUTHORITY, CERTIFICATE, KEY, Tls, TlsError, shown
 
-pytestmark = pytest.mark.unit
-
 
 def made(folder: Path, *members: str) -> list[str]:
     return [path.name for path in make_certificates(folder, members)]
@@ -52,12 +50,14 @@ def met(calls: Tls, answers: Tls) -> tuple[str, str]:
             return shown(calling), caller.result()
 
 
+@pytest.mark.local
 def test_each_end_knows_the_other_by_name(tmp_path: Path) -> None:
     made(tmp_path, "Paris", "paris_2")
     assert met(Tls(tmp_path / "Paris"), Tls(tmp_path / "paris_2")) == ("paris_2", "Paris")
     assert met(Tls(tmp_path / "paris_2"), Tls(tmp_path / "controller")) == ("controller", "paris_2")
 
 
+@pytest.mark.local
 def test_who_has_a_certificate_of_another_authority_is_not_let_in_and_lets_nobody_in(tmp_path: Path) -> None:
     for authority in ("one", "other"):
         made(tmp_path / authority, "paris")
@@ -67,6 +67,7 @@ def test_who_has_a_certificate_of_another_authority_is_not_let_in_and_lets_nobod
             met(calls, answers)
 
 
+@pytest.mark.local
 def test_who_has_none_is_not_let_in(tmp_path: Path) -> None:
     made(tmp_path, "paris")
     nobody = Tls(tmp_path / "paris")
@@ -77,6 +78,7 @@ def test_who_has_none_is_not_let_in(tmp_path: Path) -> None:
         met(nobody, Tls(tmp_path / "paris"))
 
 
+@pytest.mark.local
 def test_an_authority_makes_those_that_are_missing_and_changes_none(tmp_path: Path) -> None:
     assert made(tmp_path, "paris") == ["controller", "paris"]
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
@@ -85,6 +87,7 @@ def test_an_authority_makes_those_that_are_missing_and_changes_none(tmp_path: Pa
     assert met(Tls(tmp_path / "paris"), Tls(tmp_path / "tokyo")) == ("tokyo", "paris")
 
 
+@pytest.mark.pure
 def test_nobody_else_can_read_a_key(tmp_path: Path) -> None:
     made(tmp_path, "paris")
     keys = [tmp_path / "authority.key", tmp_path / "paris" / KEY, tmp_path / "controller" / KEY]
@@ -95,6 +98,7 @@ def test_nobody_else_can_read_a_key(tmp_path: Path) -> None:
         Tls(tmp_path / "paris")
 
 
+@pytest.mark.pure
 @pytest.mark.parametrize("missing", [AUTHORITY, CERTIFICATE, KEY])
 def test_a_folder_that_is_none_says_what_belongs_in_it(tmp_path: Path, missing: str) -> None:
     made(tmp_path, "paris")
@@ -105,6 +109,7 @@ def test_a_folder_that_is_none_says_what_belongs_in_it(tmp_path: Path, missing: 
         Tls(tmp_path / "paris")
 
 
+@pytest.mark.pure
 @pytest.mark.parametrize("name", ["", "..", "a/b", "-a", "a" * 65])
 def test_a_name_that_is_none_is_refused_before_anything_is_made(tmp_path: Path, name: str) -> None:
     with pytest.raises(ValueError, match="is no member's name"):
@@ -112,11 +117,13 @@ def test_a_name_that_is_none_is_refused_before_anything_is_made(tmp_path: Path, 
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.pure
 def test_no_member_goes_by_the_controllers_name(tmp_path: Path) -> None:
     with pytest.raises(CertificateError, match="call the member otherwise"):
         made(tmp_path, "controller")
 
 
+@pytest.mark.pure
 def test_an_authority_that_cannot_be_used_is_said(tmp_path: Path) -> None:
     for authority in ("one", "other"):
         made(tmp_path / authority, "paris")
@@ -129,6 +136,7 @@ def test_an_authority_that_cannot_be_used_is_said(tmp_path: Path) -> None:
         made(tmp_path / "one", "tokyo")
 
 
+@pytest.mark.pure
 def test_the_verb_says_what_it_made_and_where_it_goes(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["certificates", str(tmp_path / "tls"), "paris", "tokyo"])
     assert done.exit_code == 0, done.output
@@ -138,6 +146,7 @@ def test_the_verb_says_what_it_made_and_where_it_goes(tmp_path: Path) -> None:
     assert again.exit_code == 2 and "call the member otherwise" in again.stderr
 
 
+@pytest.mark.pure
 def test_a_host_s_certificate_is_for_its_address_and_of_the_hosts_authority_alone() -> None:
     one, other = make_host_certificates({"a": "10.0.0.1", "b": "10.0.0.2"}), make_host_certificates({"a": "10.0.0.1"})
     certificate = x509.load_pem_x509_certificate(one["a"][CERTIFICATE].encode())

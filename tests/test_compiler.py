@@ -10,7 +10,7 @@ import pytest
 from testbed import compiler
 from testbed.compiler import CompilerError, compile_c, library
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.local
 
 
 def test_a_library_is_made_anew_when_its_source_is_another_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,8 +27,6 @@ from testbed.spec.experiment import ExperimentFile
 from testbed.spec.load import validate
 from testbed.spec.topology import TopologyFile
 
-pytestmark = pytest.mark.unit
-
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 
@@ -75,6 +73,7 @@ def command_of(words: list[str]) -> tuple[Any, list[str]]:
     return command, words
 
 
+@pytest.mark.pure
 @pytest.mark.parametrize(("page", "line"), sorted({*typed(), *named()}))
 def test_verbs_and_options_are_ones_that_there_are(page: str, line: str) -> None:
     command, words = command_of(shlex.split(line))
@@ -84,6 +83,7 @@ def test_verbs_and_options_are_ones_that_there_are(page: str, line: str) -> None
     assert asked <= {*known, "--help"} or hasattr(command, "commands")  # of a group whose verb is left out
 
 
+@pytest.mark.pure
 @pytest.mark.parametrize(("page", "line"), sorted(set(typed())))
 def test_commands_can_be_typed_as_they_are(page: str, line: str) -> None:
     command, words = command_of(shlex.split(line))
@@ -100,6 +100,7 @@ def sections() -> Iterator[tuple[str, dict[str, Any]]]:
                 yield page.name, value
 
 
+@pytest.mark.pure
 @pytest.mark.parametrize(("page", "value"), list(sections()), ids=lambda value: value if isinstance(value, str) else "")
 def test_sections_of_files_are_read_as_files_are(page: str, value: dict[str, Any]) -> None:
     if value.keys() <= TopologyFile.model_fields.keys():
@@ -112,6 +113,7 @@ def test_sections_of_files_are_read_as_files_are(page: str, value: dict[str, Any
         validate(ExperimentFile, {"name": "example", "topology": "x.yaml", **value, "train": train}, Path(page))
 
 
+@pytest.mark.local
 @pytest.mark.parametrize("page", ALONE)
 def test_programs_that_stand_by_themselves_run(page: str) -> None:
     blocks = dict(BLOCK.findall((ROOT / "docs" / page).read_text()))
@@ -120,6 +122,7 @@ def test_programs_that_stand_by_themselves_run(page: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.pure
 @pytest.mark.parametrize("name", sorted({*policy_names(), *SCHEMES} - {"auto"}))
 def test_each_algorithm_is_explained_with_its_source(name: str) -> None:
     """In a row that begins with its name and goes on with the source, or on a page of its own."""

@@ -14,7 +14,7 @@ import pytest
 from tests.guest.kernel import REPOSITORY, GuestError, test_in_guest
 from tests.waiting import until
 
-pytestmark = pytest.mark.privileged
+pytestmark = pytest.mark.system
 
 DEADLINE_S = 60.0
 

@@ -6,7 +6,7 @@ import pytest
 
 from testbed.link import Delivery, GilbertElliott, LinkState, Opportunities, link_ends, link_name
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 
 def test_a_name_tells_its_ends() -> None:

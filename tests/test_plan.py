@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from testbed.plan import Group, Plan, PlanError, Route, TrainingChoice, Tree, codec_bytes
 from tests.sync.plans import chain, names, random_groups, random_plan, random_routes, star
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 ABC = ("a", "b", "c")
 

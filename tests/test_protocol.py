@@ -48,7 +48,7 @@ from testbed.protocol import (
 )
 from testbed.schema import MOST_TEXT, brief, check_name
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 REPORT = Report(
     member="a",

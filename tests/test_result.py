@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 CODE = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
-@pytest.mark.unit
+@pytest.mark.pure
 def test_every_public_name_is_there() -> None:
     assert [getattr(testbed, name).__name__ for name in testbed.__all__] == testbed.__all__
     assert {*testbed.__all__} <= {*dir(testbed)}
@@ -31,7 +31,7 @@ def test_every_public_name_is_there() -> None:
         testbed.Tested  # type: ignore[attr-defined]  # noqa: B018
 
 
-@pytest.mark.unit
+@pytest.mark.local
 def test_to_import_it_loads_none_of_its_modules_and_nothing_from_outside() -> None:
     program = (
         "import json, sys; before = set(sys.modules); import testbed; print(json.dumps([*{*sys.modules} - before]))"
@@ -43,13 +43,13 @@ def test_to_import_it_loads_none_of_its_modules_and_nothing_from_outside() -> No
     assert {name.partition(".")[0] for name in loaded} - sys.stdlib_module_names == {"testbed"}
 
 
-@pytest.mark.unit
+@pytest.mark.pure
 def test_what_this_machine_cannot_do_is_one_kind_of_error() -> None:
     assert issubclass(CannotRun, EmulationError)
     assert issubclass(TooMuch, EmulationError)
 
 
-@pytest.mark.unit
+@pytest.mark.pure
 def test_a_file_that_is_wrong_is_said_before_there_is_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "wrong.yaml").write_text("name: wrong\n")
@@ -58,7 +58,7 @@ def test_a_file_that_is_wrong_is_said_before_there_is_a_run(tmp_path: Path, monk
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.unit
+@pytest.mark.pure
 def test_a_result_is_what_the_directory_recorded(tmp_path: Path) -> None:
     result = Result(build_run(tmp_path / "made-up", rounds=160))
     assert result.finished
@@ -69,7 +69,7 @@ def test_a_result_is_what_the_directory_recorded(tmp_path: Path) -> None:
     assert not result.events.empty
 
 
-@pytest.mark.unit
+@pytest.mark.pure
 def test_a_run_that_broke_off_has_a_result_too(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text("{}")
     result = Result(tmp_path)
@@ -79,7 +79,8 @@ def test_a_run_that_broke_off_has_a_result_too(tmp_path: Path) -> None:
         Result(tmp_path / "none").rounds  # noqa: B018
 
 
-@pytest.mark.unit
+@pytest.mark.long
+@pytest.mark.pure
 def test_the_notebook_s_code_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -102,7 +103,7 @@ def test_the_notebook_s_code_works(
     assert {"rounds.csv", "traffic.csv"} <= {file.name for file in written}
 
 
-@pytest.mark.privileged
+@pytest.mark.system
 @pytest.mark.timeout(600)
 def test_the_documentation_s_code_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]

@@ -10,7 +10,7 @@ import pytest
 from testbed import scheme_autoload
 from testbed.emulation.containers.image import WORKER_CODE
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 PROJECT = Path(scheme_autoload.__file__).parents[1] / "pyproject.toml"
 

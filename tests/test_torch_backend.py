@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from testbed import torch_backend
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 PROJECT = Path(torch_backend.__file__).parents[1] / "pyproject.toml"
 

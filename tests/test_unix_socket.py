@@ -9,7 +9,7 @@ import pytest
 
 from testbed.unix_socket import address
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.local
 
 #: What the kernel takes of a path.
 ADDRESS_BYTES = 107

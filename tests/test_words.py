@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 ROOT = Path(__file__).resolve().parents[1]
 

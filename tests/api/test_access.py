@@ -25,7 +25,7 @@ from tests.ports import free_port
 from tests.program import ForkedProgram, preload
 from tests.waiting import until
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.local
 
 preload("testbed.controller.serve")
 

@@ -25,7 +25,7 @@ from testbed.spec.topology import Topology
 from tests.api.network import answering
 from tests.spec.files import TOPOLOGY
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.local
 
 LINK = "paris->tokyo"
 

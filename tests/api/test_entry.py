@@ -10,7 +10,7 @@ import pytest
 from testbed.api.entry import Door, show_in_browser
 from tests.waiting import until
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.local
 
 
 def test_a_browser_does_not_carry_our_label(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

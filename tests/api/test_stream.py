@@ -15,7 +15,7 @@ from testbed.api import feed as module
 from testbed.api.feed import MOST_WAITING, Follower, StateFeed
 from testbed.api.stream import State, Update, update_between, updated
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.local
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(0, 3) | st.floats(0, 1) | st.sampled_from(["", "a", "b"]),

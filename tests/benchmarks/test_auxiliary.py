@@ -10,7 +10,7 @@ from testbed.planning import simulate
 from testbed.planning.policies.star import star
 from tests.planning.networks import sites, view_of
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 
 def test_a_change_is_of_the_rate_alone() -> None:

@@ -16,7 +16,7 @@ from benchmarks.support.cpn.protocols import FALL, OURS, PROTOCOLS
 from benchmarks.support.cpn.tables import events_table, seconds_to, table
 from testbed.spec.experiment import Experiment
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 
 def experiment_of(cell: Cell, folder: Path) -> Experiment:

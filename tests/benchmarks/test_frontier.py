@@ -15,7 +15,7 @@ from benchmarks.support.frontier.measure import experiment_of
 from benchmarks.support.frontier.tables import compared, draw, seconds_to, table
 from testbed.schemes import SCHEMES as REGISTRY
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 TASK = EMULATED_TASKS[0]
 KNOWN = [name for name, scheme in SCHEMES.items() if scheme.sync["strategy"] in REGISTRY]

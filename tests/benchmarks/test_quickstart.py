@@ -7,7 +7,7 @@ import pytest
 from benchmarks.quickstart import EXPERIMENT, HELD, Cell
 from testbed.spec.experiment import Experiment
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 
 @pytest.mark.parametrize("policy", HELD)

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.replay import Delivered, fastest, generated, windows
 from testbed.link import Opportunities
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 
 def test_opportunities_are_counted_by_second_lap_after_lap() -> None:

@@ -11,7 +11,7 @@ from benchmarks.support.systems.networks import NETSTORM_SCALE, NETWORKS
 from benchmarks.systems import LOSS, Cell, curve_in, figures_of, table
 from testbed.spec.topology import Topology
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 SAID = f"""launch in runs/x
 west-w0 | {{"step": 0, "at": 100.0, "loss": 4.6}}

@@ -11,7 +11,7 @@ from testbed.run.jobs import Jobs
 from testbed.spec.experiment import Experiment
 from tests.chaos.case import CONTAINERS_ONE_OF, Case
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 NUMBERS = range(60)
 

@@ -14,7 +14,7 @@ from tests.chaos.checker import RULES, check
 from tests.chaos.faults import Kill, Moment, RunBeside
 from tests.chaos.history import Contribution, Execution, History, Injection, Result
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 CASE = Case.plain(1)
 WEIGHT = 16.0

@@ -17,8 +17,6 @@ from testbed.emulation import label
 from tests.report.runs import build_run
 from tests.spec.files import EXPERIMENT, TOPOLOGY, spoilt, write
 
-pytestmark = pytest.mark.unit
-
 ROOT = Path(__file__).parents[2]
 TOPOLOGY_TEXT = yaml.safe_dump(TOPOLOGY, sort_keys=False)
 TRACED = spoilt(TOPOLOGY, "links", 0, "trace", to={"file": "trace.csv"})
@@ -175,6 +173,7 @@ BAD = {
 }
 
 
+@pytest.mark.pure
 @pytest.mark.parametrize("name", BAD)
 def test_bad_input_is_named_with_its_remedy(name: str, folder: Path) -> None:
     topology, experiment, trace, file, field, rule, remedy = BAD[name]
@@ -185,10 +184,12 @@ def test_bad_input_is_named_with_its_remedy(name: str, folder: Path) -> None:
     assert remedy in remedied
 
 
+@pytest.mark.pure
 def test_an_experiment_that_is_not_there(folder: Path) -> None:
     assert "nowhere.yaml: file: does not exist" in refused(folder, folder / "nowhere.yaml")
 
 
+@pytest.mark.pure
 @pytest.mark.parametrize(
     ("pair", "said"),
     [
@@ -205,10 +206,12 @@ def test_a_bad_override(pair: str, said: str, folder: Path) -> None:
     assert said in refused(folder, write(folder), "--set", pair)
 
 
+@pytest.mark.pure
 def test_a_run_needs_an_experiment(folder: Path) -> None:
     assert run().exit_code == BAD_INPUT
 
 
+@pytest.mark.pure
 def test_a_report_says_of_a_run_that_was_cut_off_where(folder: Path) -> None:
     run = build_run(folder / "run", rounds=20)
     (run / "summary.json").rename(run / "summary.json.17.new")
@@ -227,6 +230,7 @@ def test_a_report_says_of_a_run_that_was_cut_off_where(folder: Path) -> None:
         assert words in result.stderr
 
 
+@pytest.mark.local
 def test_a_report_for_which_there_is_no_room_says_so_and_why_the_run_ended(folder: Path) -> None:
     """A process may write files of 1,000 bytes, as on a disk that is full."""
     run = build_run(folder / "run", rounds=20)
@@ -247,6 +251,7 @@ def test_a_report_for_which_there_is_no_room_says_so_and_why_the_run_ended(folde
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.pure
 def test_reports_are_made_of_runs(folder: Path) -> None:
     (folder / "empty").mkdir()
     result = CliRunner().invoke(app, ["report", str(folder / "empty")])
@@ -255,6 +260,7 @@ def test_reports_are_made_of_runs(folder: Path) -> None:
     assert "empty" in result.stderr
 
 
+@pytest.mark.local
 def test_the_program_itself_ends_with_the_code(folder: Path) -> None:
     experiment = write(folder, experiment=EXPERIMENT | {"seed": -1})
     done = subprocess.run(
@@ -271,6 +277,7 @@ def test_the_program_itself_ends_with_the_code(folder: Path) -> None:
     assert not (folder / "runs").exists()
 
 
+@pytest.mark.local
 @pytest.mark.parametrize(
     ("shell", "line"),
     [
@@ -288,6 +295,7 @@ def test_shells_complete_verbs(shell: str, line: dict[str, str]) -> None:
     assert "_TESTBED_COMPLETE" in given.stdout
 
 
+@pytest.mark.local
 def test_a_verb_loads_what_it_needs_when_it_is_called() -> None:
     """`testbed status` took 1.4 s with the solvers that only planning needs, and takes 0.4 without."""
     loaded = "import sys, testbed.cli, testbed.cli.tables, testbed.emulation.standing.standing, testbed.api.client"

@@ -7,9 +7,8 @@ import pytest
 from testbed.cli import doctor
 from testbed.emulation.host.doctor import Finding
 
-pytestmark = pytest.mark.unit
 
-
+@pytest.mark.local
 @pytest.mark.parametrize(
     ("finding", "mark"),
     [
@@ -33,6 +32,7 @@ def first_line(capsys: pytest.CaptureFixture[str], *findings: Finding) -> str:
     return capsys.readouterr().out.splitlines()[0]
 
 
+@pytest.mark.pure
 def test_the_first_line_says_whether_the_quickstart_runs_here(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -44,5 +44,6 @@ def test_the_first_line_says_whether_the_quickstart_runs_here(
     assert "a scale of 0.5 would fit" in first_line(capsys, fine, odd)
 
 
+@pytest.mark.pure
 def test_the_quickstart_is_one_that_loads() -> None:
     assert doctor.QUICKSTART.exists()

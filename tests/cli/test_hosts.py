@@ -13,7 +13,7 @@ from testbed.cli import BAD_INPUT, CANNOT, app
 from testbed.emulation import label
 from tests.spec.files import EXPERIMENT, TOPOLOGY, write
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.local
 
 #: Addresses for examples (RFC 5737): no machine's.
 HOSTS = {"hosts": {"a": {"address": "203.0.113.71"}, "b": {"address": "203.0.113.72"}}}

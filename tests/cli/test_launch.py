@@ -26,7 +26,7 @@ from testbed.emulation.standing.standing import client
 from tests.cli.standing import ROOT, Standing, command, environment, left_of, testbed, write
 from tests.waiting import until
 
-pytestmark = [pytest.mark.privileged, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 MARK = f"t{os.getpid()}-launch"
 
@@ -161,6 +161,7 @@ def step_s(launching: Launching) -> float:
     return float(launching.line(r"oslo-w0   \| .* step_seconds=([\d.]+)")[1])
 
 
+@pytest.mark.physics
 def test_a_ddp_script_trains_over_the_network_and_its_steps_follow_a_link(fjords: Standing, tmp_path: Path) -> None:
     launching = Launching(tmp_path, "--name", fjords.name, "--", "python", "ddp.py", "--steps", "1000")
     least_s = GRADIENT_BYTES * 8 / 4e6
@@ -190,6 +191,7 @@ def test_a_ddp_script_trains_over_the_network_and_its_steps_follow_a_link(fjords
     assert [(event["kind"], event["target"]) for event in by_hand] == changes
 
 
+@pytest.mark.system
 def test_an_unchanged_script_goes_by_plans_also_over_a_link_that_was_away(fjords: Standing, tmp_path: Path) -> None:
     """Of a network that is up; the controller goes with the launch, and another may follow."""
     steps = 30
@@ -222,6 +224,7 @@ def test_an_unchanged_script_goes_by_plans_also_over_a_link_that_was_away(fjords
     network.change_link("oslo->bergen", {"rate": "50mbit"})
 
 
+@pytest.mark.system
 def test_torchrun_is_an_agent_on_each_worker_and_objects_are_gathered(
     fjords: Standing, folder: Path, tmp_path: Path
 ) -> None:
@@ -239,6 +242,8 @@ def test_torchrun_is_an_agent_on_each_worker_and_objects_are_gathered(
     assert launching.summary()["exit_codes"] == {"oslo-w0": 0, "bergen-w0": 0}
 
 
+@pytest.mark.tour
+@pytest.mark.system
 def test_what_goes_wrong_is_named_and_nothing_stays(fjords: Standing, folder: Path, tmp_path: Path) -> None:
     failing = Launching(tmp_path, "--name", fjords.name, "--", "python", "imports.py")
     failing.line("Traceback")
@@ -272,6 +277,7 @@ with open("z", "wb") as file:
 """
 
 
+@pytest.mark.system
 def test_what_is_left_in_out_is_taken_and_no_more(fjords: Standing, folder: Path, tmp_path: Path) -> None:
     (folder / "leaves.py").write_text(LEAVES)
     for _ in range(2):  # what the first left is not in the way of the second
@@ -302,6 +308,7 @@ int main(void) {
 """
 
 
+@pytest.mark.system
 def test_an_image_of_somebody_else_has_the_same_restrictions(pair: Path, tmp_path: Path) -> None:
     (tmp_path / "stranger.c").write_text(STRANGER)
     subprocess.run(["cc", "-static", "-o", tmp_path / "stranger", tmp_path / "stranger.c"], check=True)
@@ -317,6 +324,8 @@ def test_an_image_of_somebody_else_has_the_same_restrictions(pair: Path, tmp_pat
     assert left_of((tmp_path / "runs/latest").resolve().name) == []
 
 
+@pytest.mark.tour
+@pytest.mark.system
 def test_ctrl_c_ends_programs_in_containers(fjords: Standing, tmp_path: Path) -> None:
     for word in ("launch", "SAYS 0"):
         launching = Launching(
@@ -328,6 +337,8 @@ def test_ctrl_c_ends_programs_in_containers(fjords: Standing, tmp_path: Path) ->
         assert launching.programs == []
 
 
+@pytest.mark.tour
+@pytest.mark.system
 def test_a_network_of_its_own_goes_with_it(pair: Path, folder: Path) -> None:
     launching = Launching(folder, pair, "--on-host", "--nproc", "2", "--", sys.executable, "waits.py")
     launching.line(r"bergen-w0\.1 \| SAYS 3")
@@ -338,6 +349,7 @@ def test_a_network_of_its_own_goes_with_it(pair: Path, folder: Path) -> None:
     assert left_of((folder / "runs/latest").resolve().name) == []
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("words", "remedy"),
     [
@@ -352,6 +364,7 @@ def test_a_line_that_cannot_be_is_refused(words: list[str], remedy: str) -> None
     assert remedy in done.output
 
 
+@pytest.mark.system
 def test_what_cannot_be_is_refused(fjords: Standing, pair: Path, tmp_path: Path) -> None:
     launching = Launching(tmp_path, pair, "--", "python", "waits.py")
     assert "chmod o+rx" in launching.end()[1]

@@ -22,8 +22,6 @@ from testbed.emulation.host import fixes
 from testbed.emulation.process import start_ticks
 from tests.spec.files import TOPOLOGY, spoilt
 
-pytestmark = pytest.mark.unit
-
 
 @pytest.fixture(autouse=True)
 def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -33,6 +31,7 @@ def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.pure
 def testbed(*words: str | Path) -> Result:
     return CliRunner().invoke(app, [*map(str, words)])
 
@@ -62,6 +61,7 @@ def stand(*names: str) -> None:
         (label.state_folder(name) / "network.sock").touch()
 
 
+@pytest.mark.pure
 @pytest.mark.parametrize("verb", ["up", "swap"])
 def test_a_bad_topology(verb: str, apart: Path) -> None:
     file = write(apart, spoilt(TOPOLOGY, "links", 0, "rate", to="fast"))
@@ -71,6 +71,7 @@ def test_a_bad_topology(verb: str, apart: Path) -> None:
     assert "does not exist" in refused(verb, apart / "none.yaml")
 
 
+@pytest.mark.pure
 @pytest.mark.parametrize("name", ["", "Andes", "../andes", "a" * 32, "an_des"])
 def test_a_bad_name(name: str, apart: Path) -> None:
     file = write(apart, TOPOLOGY)
@@ -82,6 +83,7 @@ def test_a_bad_name(name: str, apart: Path) -> None:
     assert not label.networks()
 
 
+@pytest.mark.pure
 def test_a_name_that_is_up(apart: Path) -> None:
     stand("three")
     said = refused("up", write(apart, TOPOLOGY))
@@ -89,6 +91,7 @@ def test_a_name_that_is_up(apart: Path) -> None:
     assert "write instead: --name with another, or `testbed down --name three` first" in said
 
 
+@pytest.mark.pure
 def test_an_unknown_backend(apart: Path) -> None:
     assert "magic" in refused("up", write(apart, TOPOLOGY), "--backend", "magic")
 
@@ -101,6 +104,7 @@ VERBS = {
 }
 
 
+@pytest.mark.pure
 @pytest.mark.parametrize("verb", VERBS)
 def test_which_network(verb: str, apart: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(apart)
@@ -113,22 +117,26 @@ def test_which_network(verb: str, apart: Path, monkeypatch: pytest.MonkeyPatch) 
     assert "no network named three is up; up: one, two" in refused(*named)
 
 
+@pytest.mark.pure
 def test_a_change_that_is_none() -> None:
     stand("one")
     assert "nothing to change" in refused("link", "paris->tokyo")
     assert "write instead: one of them" in refused("link", "paris->tokyo", "--up", "--down")
 
 
+@pytest.mark.pure
 def test_no_network_is_a_state_too() -> None:
     assert testbed("status").stdout == "no network is up\n"
     assert json.loads(testbed("status", "--json").stdout) == {"networks": [], "runs": []}
 
 
+@pytest.mark.pure
 def test_what_a_crash_left_is_shown() -> None:
     label.state_folder("three").mkdir(parents=True)
     assert "left by a crash; `testbed clean` takes it away" in testbed("status").stdout
 
 
+@pytest.mark.local
 def test_an_owner_that_does_not_answer() -> None:
     stand("one")
     result = testbed("status")
@@ -157,6 +165,7 @@ def broken_engine(apart: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
         thread.join()
 
 
+@pytest.mark.local
 @pytest.mark.usefixtures("broken_engine")
 def test_an_engine_that_does_not_answer_may_have_containers() -> None:
     label.state_folder("three").mkdir(parents=True)
@@ -167,6 +176,7 @@ def test_an_engine_that_does_not_answer_may_have_containers() -> None:
     assert label.networks() == []
 
 
+@pytest.mark.local
 @pytest.mark.usefixtures("broken_engine")
 def test_an_engine_that_fails_meanwhile_may_have_containers(monkeypatch: pytest.MonkeyPatch) -> None:
     client = docker.DockerClient(os.environ["DOCKER_HOST"], version="1.44")
@@ -178,6 +188,7 @@ def test_an_engine_that_fails_meanwhile_may_have_containers(monkeypatch: pytest.
     assert label.networks() == []
 
 
+@pytest.mark.local
 @pytest.mark.usefixtures("broken_engine")
 def test_the_doctor_says_that_containers_may_be_left() -> None:
     label.state_folder("three").mkdir(parents=True)
@@ -185,6 +196,7 @@ def test_the_doctor_says_that_containers_may_be_left() -> None:
         fixes.take_leftovers_away()
 
 
+@pytest.mark.local
 def test_no_engine_has_no_containers(apart: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DOCKER_HOST", raising=False)
     monkeypatch.setattr(engine, "DEFAULT_ADDRESS", f"unix://{apart / 'none.sock'}")
@@ -194,6 +206,7 @@ def test_no_engine_has_no_containers(apart: Path, monkeypatch: pytest.MonkeyPatc
     assert result.stdout == "taken away: 0 networks, 0 containers, 0 processes\n"
 
 
+@pytest.mark.pure
 def test_without_root(apart: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     for words in (("up", str(write(apart, TOPOLOGY))), *VERBS.values(), ("status",), ("clean",)):

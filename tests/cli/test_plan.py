@@ -13,7 +13,7 @@ from testbed.plan import Plan
 from testbed.planning import make_policy
 from tests.planning.networks import sites, view_of
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 TOPOLOGIES = Path(__file__).parents[2] / "topologies"
 

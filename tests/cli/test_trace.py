@@ -13,7 +13,7 @@ from testbed.trace.generate import Markov, OrnsteinUhlenbeck
 from testbed.trace.read import read_trace
 from tests.report.runs import build_run
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 CSV = "time_s,rate_mbps,delay_ms\n0,12.112,50\n1,6.056,20\n"
 

@@ -26,7 +26,7 @@ from testbed.scaleout.node import FIRST_PORT, FOLDER, HEAD_PORT, LAST_PORT, SCRA
 from tests.cluster.pretended import DELAY_S, PretendedHost, PretendedHosts
 from tests.waiting import until
 
-pytestmark = [pytest.mark.privileged, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(1200)]
 
 TESTBED = (sys.executable, "-m", "testbed")
 OWNER = 12345

@@ -41,7 +41,7 @@ from testbed.spec.errors import SpecError
 from testbed.spec.event import LinkChange
 from testbed.spec.topology import Topology
 
-pytestmark = [pytest.mark.privileged, pytest.mark.alone]
+pytestmark = pytest.mark.system
 
 ROOT = Path(__file__).parents[2]
 ONE_WAY_S = 2e-3

@@ -48,7 +48,7 @@ def options(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     ]
 
 
-@pytest.mark.privileged
+@pytest.mark.system
 def test_an_engine_is_started_recorded_and_stopped(scratch: Path, options: list[str]) -> None:
     where, record = f"unix://{scratch}/sock", scratch / "record" / "engine.json"
     started = engine.start_engine(where, options, record, scratch / "log")
@@ -67,7 +67,7 @@ def test_an_engine_is_started_recorded_and_stopped(scratch: Path, options: list[
     assert not engine.stop_engine(record)
 
 
-@pytest.mark.privileged
+@pytest.mark.system
 def test_an_engine_that_fails_is_quoted(scratch: Path, options: list[str]) -> None:
     record = scratch / "engine.json"
     with pytest.raises(EngineError, match=r"(?s)ended with 1.*no-such-driver.*try again"):
@@ -80,7 +80,7 @@ def test_an_engine_that_fails_is_quoted(scratch: Path, options: list[str]) -> No
     assert not record.exists()
 
 
-@pytest.mark.privileged
+@pytest.mark.system
 def test_an_engine_that_answers_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
     before = engine.RECORD.read_text() if engine.RECORD.exists() else None
@@ -89,7 +89,7 @@ def test_an_engine_that_answers_is_used(monkeypatch: pytest.MonkeyPatch) -> None
     assert before == (engine.RECORD.read_text() if engine.RECORD.exists() else None)
 
 
-@pytest.mark.unit
+@pytest.mark.local
 def test_a_process_that_got_the_recorded_id_later_is_not_stopped(tmp_path: Path) -> None:
     record = tmp_path / "engine.json"
     with subprocess.Popen(["sleep", "60"]) as other:
@@ -100,7 +100,7 @@ def test_a_process_that_got_the_recorded_id_later_is_not_stopped(tmp_path: Path)
         other.kill()
 
 
-@pytest.mark.unit
+@pytest.mark.pure
 @pytest.mark.parametrize("text", ["", '{"pid": 1, "sta', "[]", '{"pid": 1}', '{"pid": null, "start_ticks": 1}'])
 def test_a_torn_record_names_no_engine_and_that_is_said(
     tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture
@@ -112,7 +112,7 @@ def test_a_torn_record_names_no_engine_and_that_is_said(
     assert not engine.stop_engine(record)
 
 
-@pytest.mark.unit
+@pytest.mark.pure
 def test_an_engine_of_before_a_restart_is_none_of_ours(tmp_path: Path) -> None:
     record, own = tmp_path / "engine.json", ProcessIdentity.of(os.getpid())
     assert own
@@ -121,7 +121,7 @@ def test_an_engine_of_before_a_restart_is_none_of_ours(tmp_path: Path) -> None:
         assert (engine.own_engine(record) is not None) is ours
 
 
-@pytest.mark.unit
+@pytest.mark.local
 def test_a_process_that_ended_is_not_running() -> None:
     with subprocess.Popen(["sleep", "60"]) as child:
         ticks = start_ticks(child.pid)
@@ -134,14 +134,14 @@ def test_a_process_that_ended_is_not_running() -> None:
     assert not ours.is_running
 
 
-@pytest.mark.unit
+@pytest.mark.pure
 def test_an_engine_elsewhere_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:1")
     with pytest.raises(EngineError, match="Unset DOCKER_HOST"):
         engine.ensure_engine()
 
 
-@pytest.mark.unit
+@pytest.mark.local
 def test_without_dockerd_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/sock")
     monkeypatch.setenv("PATH", str(tmp_path))

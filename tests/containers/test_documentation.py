@@ -12,7 +12,7 @@ import pytest
 from containers import documentation
 from containers.documentation import Package
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.local
 
 
 def package(folder: Path, name: str, pages: dict[str, str]) -> Path:

@@ -12,7 +12,7 @@ import pytest
 from containers.pip_settings import options, parse, variables
 from testbed.emulation.containers.requirements import ROOT
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.local
 
 LISTED = """\
 :env:.cert='/etc/ours.pem'

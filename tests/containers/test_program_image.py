@@ -12,7 +12,7 @@ import pytest
 from testbed.emulation.containers import engine, image
 from testbed.emulation.containers.program_image import program_image
 
-pytestmark = pytest.mark.privileged
+pytestmark = pytest.mark.system
 
 APART = {"network_mode": "none", "remove": True}
 

@@ -33,7 +33,7 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.privileged
+@pytest.mark.system
 def test_without_root_it_says_to_use_sudo() -> None:
     script = (ROOT / "setup.sh").read_text()  # the checkout need not be readable to that user
     done = run(["setpriv", "--reuid", str(SOMEBODY), "bash", "-c", script, "/setup.sh"], Path("/"))
@@ -51,7 +51,7 @@ def pinned(checkout: Path) -> Path:
     return checkout
 
 
-@pytest.mark.privileged
+@pytest.mark.system
 def test_a_step_that_fails_is_quoted_with_its_remedy_and_done_again(pinned: Path) -> None:
     done = run(["./setup.sh"], pinned, PIP_NO_INDEX="1", PIP_FIND_LINKS=str(pinned))
     assert done.returncode == 3
@@ -61,7 +61,7 @@ def test_a_step_that_fails_is_quoted_with_its_remedy_and_done_again(pinned: Path
     assert not (pinned / ".venv" / "inputs").exists(), "the next run would take it for made"
 
 
-@pytest.mark.privileged
+@pytest.mark.system
 def test_a_file_of_another_hash_is_refused_by_name_with_what_to_do(pinned: Path) -> None:
     [pip] = [pin for pin in pins("tools") if pin.startswith("pip==")]
     forged = pinned / f"{pip.replace('==', '-')}-py3-none-any.whl"
@@ -76,7 +76,7 @@ def test_a_file_of_another_hash_is_refused_by_name_with_what_to_do(pinned: Path)
     assert not (pinned / ".venv" / "inputs").exists()
 
 
-@pytest.mark.privileged
+@pytest.mark.system
 def test_files_go_back_to_the_user_behind_sudo(checkout: Path) -> None:
     (checkout / "build").mkdir()
     (checkout / "build" / "file").touch()
@@ -94,13 +94,13 @@ def test_files_go_back_to_the_user_behind_sudo(checkout: Path) -> None:
     assert Path("/etc/hostname").stat().st_uid == 0
 
 
-@pytest.mark.privileged
+@pytest.mark.system
 def test_a_checkout_of_somebody_else_keeps_its_owner(checkout: Path) -> None:
     assert run(["./setup.sh", "give-back"], checkout, SUDO_UID=str(SOMEBODY), SUDO_GID=str(SOMEBODY)).returncode == 0
     assert {path.stat().st_uid for path in checkout.rglob("*")} == {0}
 
 
-@pytest.mark.unit
+@pytest.mark.local
 def test_files_go_back_also_after_an_interrupt(checkout: Path) -> None:
     """Ctrl-C reaches make, its shell and what that runs, all at once."""
     shutil.copy(ROOT / "Makefile", checkout)
@@ -119,7 +119,7 @@ def test_files_go_back_also_after_an_interrupt(checkout: Path) -> None:
     assert (checkout / "given-back").exists()
 
 
-@pytest.mark.unit
+@pytest.mark.local
 @pytest.mark.parametrize(
     ("recipe", "status", "last_line"),
     [
@@ -141,7 +141,7 @@ def test_ci_passes_only_if_a_test_did(checkout: Path, recipe: str, status: int, 
     assert done.stdout.splitlines()[-1] == last_line
 
 
-@pytest.mark.unit
+@pytest.mark.local
 @pytest.mark.parametrize("broken", ["setup", "test-page"])
 def test_ci_fails_where_the_page_or_what_it_needs_does(checkout: Path, broken: str) -> None:
     recipes = {"test": "echo '== 3 passed in 0.51s =='"}

@@ -14,7 +14,7 @@ from testbed.emulation.containers.image import ensure_worker_image
 from testbed.emulation.label import LABEL
 
 
-@pytest.mark.unit
+@pytest.mark.local
 @pytest.mark.parametrize(
     ("bounding", "lacking"),
     [
@@ -37,7 +37,7 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[docker.DockerClient]:
     client.volumes.get(smoke.VOLUME).remove()
 
 
-@pytest.mark.privileged
+@pytest.mark.system
 def test_the_container_may_do_what_an_engine_needs_and_goes_with_an_interrupt(
     client: docker.DockerClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -80,7 +80,8 @@ def checkout(client: docker.DockerClient, tmp_path: Path, monkeypatch: pytest.Mo
         client.images.remove(made.tags[0] if made.tags else str(made.id), force=True)
 
 
-@pytest.mark.privileged
+@pytest.mark.tour
+@pytest.mark.system
 def test_a_worker_finds_what_it_needs_and_may_do_nothing_else(client: docker.DockerClient) -> None:
     from sklearn.datasets import load_digits
 
@@ -107,7 +108,7 @@ def test_a_worker_finds_what_it_needs_and_may_do_nothing_else(client: docker.Doc
     assert seen["compiled"] == len(seen["code"])
 
 
-@pytest.mark.privileged
+@pytest.mark.system
 def test_the_image_starts_the_worker_as_nobody(client: docker.DockerClient) -> None:
     config = client.images.get(image.ensure_worker_image(client)).attrs["Config"]
     assert config["Entrypoint"] == ["python3", "-m", "testbed.worker"]
@@ -115,7 +116,7 @@ def test_the_image_starts_the_worker_as_nobody(client: docker.DockerClient) -> N
     assert config["Labels"][image.KIND_LABEL] == "worker"
 
 
-@pytest.mark.privileged
+@pytest.mark.system
 def test_only_a_change_makes_it_anew_and_the_old_one_goes(client: docker.DockerClient, checkout: Path) -> None:
     told: list[str] = []
     (checkout / "testbed" / "link.py").write_text("ANSWER = 1\n")
@@ -138,7 +139,7 @@ def test_only_a_change_makes_it_anew_and_the_old_one_goes(client: docker.DockerC
     assert [name for one in made for name in one.tags] == [second]
 
 
-@pytest.mark.privileged
+@pytest.mark.system
 def test_the_image_tells_what_it_holds_and_its_tags_are_the_hash_of_that(client: docker.DockerClient) -> None:
     tag = image.ensure_worker_image(client)
     held = image.packages_in(client, tag)
@@ -152,7 +153,7 @@ def test_the_image_tells_what_it_holds_and_its_tags_are_the_hash_of_that(client:
     assert image.find(client, "base", base) == f"testbed-base:{image.hash_of([base, ' '.join(sorted(listed))])}"
 
 
-@pytest.mark.privileged
+@pytest.mark.system
 def test_what_it_is_made_of_finds_it_where_the_images_below_are_not(
     client: docker.DockerClient, checkout: Path
 ) -> None:
@@ -167,7 +168,7 @@ def test_what_it_is_made_of_finds_it_where_the_images_below_are_not(
     assert image.find(client, "worker", changed.worker) is None
 
 
-@pytest.mark.privileged
+@pytest.mark.system
 def test_a_wheel_of_another_hash_is_refused_by_name(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch = read()["torch"]
     forged = checkout / f"torch-{torch.version}-py3-none-any.whl"
@@ -178,7 +179,7 @@ def test_a_wheel_of_another_hash_is_refused_by_name(checkout: Path, monkeypatch:
         image.wheelhouse("3.11", [torch])
 
 
-@pytest.mark.privileged
+@pytest.mark.system
 def test_a_container_keeps_a_superseded_image(client: docker.DockerClient, checkout: Path) -> None:
     (checkout / "testbed" / "link.py").write_text("ANSWER = 1\n")
     first = image.ensure_worker_image(client)
@@ -191,7 +192,7 @@ def test_a_container_keeps_a_superseded_image(client: docker.DockerClient, check
         container.remove()
 
 
-@pytest.mark.privileged
+@pytest.mark.system
 def test_a_base_with_torch_needs_no_wheels(
     client: docker.DockerClient, checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -205,7 +206,7 @@ def test_a_base_with_torch_needs_no_wheels(
     assert client.containers.run(tag, ["-c", "import torch"], entrypoint="python3", remove=True, **HARDENED) == b""
 
 
-@pytest.mark.privileged
+@pytest.mark.system
 def test_a_container_that_an_interrupted_probe_left_is_found_by_its_label(
     client: docker.DockerClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,14 +221,14 @@ def test_a_container_that_an_interrupted_probe_left_is_found_by_its_label(
     assert len(remove_containers(client, network)) == 1
 
 
-@pytest.mark.privileged
+@pytest.mark.system
 def test_a_base_that_is_not_to_be_had(client: docker.DockerClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BASE_IMAGE", "localhost:1/no-such-image:1")
     with pytest.raises(ImageError, match=r"(?s)BASE_IMAGE names localhost:1/no-such-image:1.*Name another"):
         image.ensure_worker_image(client)
 
 
-@pytest.mark.privileged
+@pytest.mark.system
 def test_a_build_that_fails_is_quoted(client: docker.DockerClient, checkout: Path) -> None:
     dockerfile = checkout / "containers" / "worker.Dockerfile"
     dockerfile.write_text(dockerfile.read_text() + "RUN echo so far so good && no-such-command\n")
@@ -235,7 +236,7 @@ def test_a_build_that_fails_is_quoted(client: docker.DockerClient, checkout: Pat
         image.ensure_worker_image(client)
 
 
-@pytest.mark.unit
+@pytest.mark.local
 def test_a_command_that_fails_is_quoted_with_its_remedy() -> None:
     with pytest.raises(ImageError, match=r"(?s)ended with 7.*what went wrong.*what to do"):
         image.command(["sh", "-c", "echo what went wrong >&2; exit 7"], "what to do")

@@ -10,7 +10,7 @@ import pytest
 
 from testbed.controller.client import AdminClient, AdminError
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.local
 
 
 def test_a_controller_that_is_killed_as_it_answers_is_one_that_does_not(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from testbed.protocol import Job
 from tests.controller.runs import group_of, mesh, running, spec_of
 from tests.controller.test_sessions import until
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.local
 
 ROUNDS = 60
 STEP_S = 0.04

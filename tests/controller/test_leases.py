@@ -6,7 +6,7 @@ import pytest
 
 from testbed.controller.leases import Leases
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 MEMBERS = ("a", "b", "c", "d")
 

@@ -24,7 +24,7 @@ from testbed.emulation.process import ProcessIdentity
 from tests.program import ForkedProgram, preload
 from tests.waiting import until
 
-pytestmark = pytest.mark.privileged
+pytestmark = pytest.mark.system
 
 preload("testbed.controller.serve", "testbed.sync", "torch._dynamo", "testbed.schemes.unchanged")
 

@@ -17,7 +17,7 @@ from tests.controller.fleet import Fleet
 from tests.controller.runs import mesh, spec_of
 from tests.program import ForkedProgram, preload, spawn
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.local
 
 preload("testbed.controller.serve")
 

@@ -11,7 +11,7 @@ from testbed.controller.report_log import ReportLog
 from testbed.protocol import Arrived, Renew, Report, Train
 from testbed.telemetry.store import read_records
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.local
 
 TRAINS = {"b": (Train(1.0, 0.1, 65536),)}
 

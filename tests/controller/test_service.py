@@ -5,9 +5,6 @@ import json
 import resource
 import shutil
 import stat
-import subprocess
-import sys
-import tempfile
 import threading
 import time
 from dataclasses import dataclass, replace
@@ -27,9 +24,8 @@ from tests.controller.fleet import PAUSE_S, connect
 from tests.controller.runs import ROUNDS, group_of, mesh, plan_of, planner_of, running, spec_of, swaps_of, training
 from tests.planning.networks import sites, view_of
 
-pytestmark = pytest.mark.unit
 
-
+@pytest.mark.local
 def test_a_whole_run_is_followed_and_recorded(tmp_path: Path) -> None:
     async def scene() -> None:
         view = mesh()
@@ -56,6 +52,7 @@ def test_a_whole_run_is_followed_and_recorded(tmp_path: Path) -> None:
     assert later and all(decision["last"] == 0 and decision["estimates"] for decision in later)
 
 
+@pytest.mark.physics
 def test_every_swap_can_be_decided_again_from_what_was_stored(tmp_path: Path) -> None:
     async def scene() -> None:
         view = mesh()
@@ -79,6 +76,7 @@ def test_every_swap_can_be_decided_again_from_what_was_stored(tmp_path: Path) ->
             assert again.with_epoch(adopted.epoch) == adopted
 
 
+@pytest.mark.physics
 @pytest.mark.parametrize("policy", ["star", "mst", "hierarchical"])
 def test_a_drop_of_a_link_in_use_makes_it_swap_within_three_rounds(tmp_path: Path, policy: str) -> None:
     async def scene() -> None:
@@ -102,6 +100,7 @@ def test_a_drop_of_a_link_in_use_makes_it_swap_within_three_rounds(tmp_path: Pat
     asyncio.run(scene())
 
 
+@pytest.mark.physics
 def test_a_drop_is_seen_and_another_plan_held_before_the_round_that_it_comes_in_is_over(tmp_path: Path) -> None:
     rounds, lasts_s = 8, 8.0
 
@@ -127,6 +126,7 @@ def test_a_drop_is_seen_and_another_plan_held_before_the_round_that_it_comes_in_
     asyncio.run(scene())
 
 
+@pytest.mark.physics
 def test_a_member_that_says_nothing_of_a_slow_round_is_waited_for(tmp_path: Path) -> None:
     async def scene() -> None:
         view = mesh()
@@ -141,6 +141,7 @@ def test_a_member_that_says_nothing_of_a_slow_round_is_waited_for(tmp_path: Path
     asyncio.run(scene())
 
 
+@pytest.mark.physics
 @pytest.mark.parametrize("policy", ["star", "mst", "hierarchical"])
 def test_a_constant_network_never_makes_it_swap(tmp_path: Path, policy: str) -> None:
     async def scene() -> None:
@@ -155,6 +156,7 @@ def test_a_constant_network_never_makes_it_swap(tmp_path: Path, policy: str) -> 
     asyncio.run(scene())
 
 
+@pytest.mark.physics
 def test_a_controller_that_holds_looks_for_no_other_plan_until_the_network_is_another_one(tmp_path: Path) -> None:
     async def scene() -> None:
         view = mesh()
@@ -177,6 +179,7 @@ def test_a_controller_that_holds_looks_for_no_other_plan_until_the_network_is_an
     asyncio.run(scene())
 
 
+@pytest.mark.local
 def test_what_was_known_of_links_is_kept_each_round(tmp_path: Path) -> None:
     async def scene() -> None:
         view = mesh()
@@ -191,6 +194,7 @@ def test_what_was_known_of_links_is_kept_each_round(tmp_path: Path) -> None:
         assert estimate["low_bps"] < estimate["rate_bps"] < estimate["high_bps"], link
 
 
+@pytest.mark.physics
 def test_a_link_that_recovers_while_in_use_is_believed_again(tmp_path: Path) -> None:
     async def scene() -> None:
         line = sites(("a", "b", 40), ("b", "c", 40), delay=0.02)  # no way around: the plan can't change
@@ -212,6 +216,7 @@ def test_a_link_that_recovers_while_in_use_is_believed_again(tmp_path: Path) -> 
     asyncio.run(scene())
 
 
+@pytest.mark.local
 def test_a_declared_view_is_not_corrected(tmp_path: Path) -> None:
     async def scene() -> None:
         view = replace(mesh(), knowledge="declared")
@@ -225,6 +230,7 @@ def test_a_declared_view_is_not_corrected(tmp_path: Path) -> None:
     asyncio.run(scene())
 
 
+@pytest.mark.local
 def test_a_link_that_goes_down_makes_it_swap_at_once(tmp_path: Path) -> None:
     async def scene() -> None:
         view = mesh()
@@ -248,6 +254,7 @@ def full_graph() -> nx.Graph:
     return sites(*[(*name.split("_"), rate) for name, rate in rates.items()], delay=0.02)
 
 
+@pytest.mark.local
 def test_a_network_in_two_parts_keeps_the_plan_and_says_so(tmp_path: Path) -> None:
     async def scene() -> None:
         view = mesh()
@@ -265,6 +272,7 @@ def test_a_network_in_two_parts_keeps_the_plan_and_says_so(tmp_path: Path) -> No
     asyncio.run(scene())
 
 
+@pytest.mark.local
 def test_a_forced_plan_comes_into_force_and_stays(tmp_path: Path) -> None:
     async def scene() -> None:
         view = mesh()
@@ -280,6 +288,7 @@ def test_a_forced_plan_comes_into_force_and_stays(tmp_path: Path) -> None:
     asyncio.run(scene())
 
 
+@pytest.mark.local
 def test_a_given_plan_comes_into_force_and_what_is_none_for_these_members_is_refused(tmp_path: Path) -> None:
     async def scene() -> None:
         view = mesh()
@@ -300,6 +309,7 @@ def test_a_given_plan_comes_into_force_and_what_is_none_for_these_members_is_ref
     asyncio.run(scene())
 
 
+@pytest.mark.local
 def test_a_second_request_waits_for_the_swap_under_way(tmp_path: Path) -> None:
     async def scene() -> None:
         view = mesh()
@@ -315,6 +325,7 @@ def test_a_second_request_waits_for_the_swap_under_way(tmp_path: Path) -> None:
     asyncio.run(scene())
 
 
+@pytest.mark.local
 def test_a_forced_plan_is_not_forgotten_for_a_change_of_the_network(tmp_path: Path) -> None:
     async def scene() -> None:
         view = mesh()
@@ -346,6 +357,7 @@ class Slow:
         return make_policy("mst").proposals(view, last)
 
 
+@pytest.mark.local
 def test_a_plan_made_while_the_network_changed_is_made_again(tmp_path: Path) -> None:
     async def scene() -> None:
         view = mesh()
@@ -367,6 +379,7 @@ def test_a_plan_made_while_the_network_changed_is_made_again(tmp_path: Path) -> 
     asyncio.run(scene())
 
 
+@pytest.mark.local
 def test_a_refused_plan_is_dropped_and_another_comes_into_force(tmp_path: Path) -> None:
     async def scene() -> None:
         view = mesh()
@@ -390,6 +403,7 @@ def test_a_refused_plan_is_dropped_and_another_comes_into_force(tmp_path: Path) 
     assert not dropped[0]["adopted"] and dropped[0]["epoch"] is None
 
 
+@pytest.mark.local
 def test_what_waits_for_a_swap_goes_on_when_it_is_dropped(tmp_path: Path) -> None:
     async def scene() -> None:
         view = mesh()
@@ -408,6 +422,7 @@ def test_what_waits_for_a_swap_goes_on_when_it_is_dropped(tmp_path: Path) -> Non
     asyncio.run(scene())
 
 
+@pytest.mark.local
 def test_a_member_that_says_nothing_does_not_hold_up_plans_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -432,6 +447,7 @@ def test_a_member_that_says_nothing_does_not_hold_up_plans_for_ever(
     asyncio.run(scene())
 
 
+@pytest.mark.local
 def test_a_member_s_death_fails_the_run_and_stops_the_others(tmp_path: Path) -> None:
     async def scene() -> None:
         view = mesh()
@@ -446,6 +462,7 @@ def test_a_member_s_death_fails_the_run_and_stops_the_others(tmp_path: Path) -> 
     asyncio.run(scene())
 
 
+@pytest.mark.local
 def test_a_member_s_error_fails_the_run(tmp_path: Path) -> None:
     async def scene() -> None:
         view = mesh()
@@ -457,6 +474,7 @@ def test_a_member_s_error_fails_the_run(tmp_path: Path) -> None:
     asyncio.run(scene())
 
 
+@pytest.mark.local
 @pytest.mark.parametrize(
     ("name", "says"), [("x-w0", "'x-w0' is not a member"), ("b-w0", "'a-w0' says hello as 'b-w0'")]
 )
@@ -474,6 +492,7 @@ def test_who_says_hello_at_another_member_s_socket_is_refused_and_told_why(
     asyncio.run(scene())
 
 
+@pytest.mark.local
 def test_who_says_hello_as_another_does_not_evict_it_from_an_elastic_run(tmp_path: Path) -> None:
     async def scene() -> None:
         view = mesh()
@@ -490,6 +509,7 @@ def test_who_says_hello_as_another_does_not_evict_it_from_an_elastic_run(tmp_pat
     asyncio.run(scene())
 
 
+@pytest.mark.local
 def test_no_other_user_comes_to_a_member_s_socket(tmp_path: Path) -> None:
     """The folder above keeps others out; a container, whose program may be another user, has the inner one mounted."""
 
@@ -504,34 +524,7 @@ def test_no_other_user_comes_to_a_member_s_socket(tmp_path: Path) -> None:
     asyncio.run(scene())
 
 
-#: Another user's program that connects to the socket that is its argument.
-KNOCKS = """
-import socket, sys
-try:
-    socket.socket(socket.AF_UNIX).connect(sys.argv[1])
-    print("let in")
-except PermissionError:
-    print("kept out")
-"""
-
-
-@pytest.mark.privileged
-def test_another_user_of_the_machine_is_kept_out() -> None:
-    def knock(path: Path) -> str:
-        command = [str(Path(sys.executable).resolve()), "-c", KNOCKS, str(path)]
-        return subprocess.run(command, user=65534, group=65534, capture_output=True, text=True, check=True).stdout
-
-    async def scene(folder: Path) -> None:
-        folder.chmod(0o755)
-        async with running(spec_of(mesh()), folder):
-            assert await asyncio.to_thread(knock, folder / "s/a-w0/control.sock") == "kept out\n"
-            (folder / "s").chmod(0o755)  # as where a member's own folder is mounted
-            assert await asyncio.to_thread(knock, folder / "s/a-w0/control.sock") == "let in\n"
-
-    with tempfile.TemporaryDirectory(prefix="sockets-") as folder:
-        asyncio.run(scene(Path(folder)))
-
-
+@pytest.mark.local
 def test_members_sockets_may_lie_deeper_than_an_address_is_long(tmp_path: Path) -> None:
     async def scene() -> None:
         deep = tmp_path / ("a-run-with-a-long-name-" * 5)
@@ -542,6 +535,7 @@ def test_members_sockets_may_lie_deeper_than_an_address_is_long(tmp_path: Path) 
     asyncio.run(scene())
 
 
+@pytest.mark.local
 def test_a_member_that_is_there_already_is_refused(tmp_path: Path) -> None:
     async def scene() -> None:
         view = mesh()
@@ -556,6 +550,7 @@ def test_a_member_that_is_there_already_is_refused(tmp_path: Path) -> None:
     asyncio.run(scene())
 
 
+@pytest.mark.local
 @pytest.mark.parametrize("line", [b"garbage\n", b'{"kind":"held","member":"a-w0","epoch":0}\n', b"{}\n", b"cut short"])
 def test_garbage_before_hello_ends_that_connection_only(tmp_path: Path, line: bytes) -> None:
     async def scene() -> None:
@@ -571,6 +566,7 @@ def test_garbage_before_hello_ends_that_connection_only(tmp_path: Path, line: by
     asyncio.run(scene())
 
 
+@pytest.mark.local
 @pytest.mark.parametrize(
     ("line", "says"),
     [
@@ -591,6 +587,7 @@ def test_garbage_from_a_member_fails_the_run(tmp_path: Path, line: bytes, says: 
     asyncio.run(scene())
 
 
+@pytest.mark.local
 def test_a_round_reported_twice_fails_the_run(tmp_path: Path) -> None:
     async def scene() -> None:
         view = mesh()
@@ -603,6 +600,7 @@ def test_a_round_reported_twice_fails_the_run(tmp_path: Path) -> None:
     asyncio.run(scene())
 
 
+@pytest.mark.local
 def test_who_waits_for_the_others_is_told_why_it_ends(tmp_path: Path) -> None:
     async def scene() -> None:
         async with running(spec_of(mesh()), tmp_path) as controller:
@@ -620,6 +618,7 @@ def test_who_waits_for_the_others_is_told_why_it_ends(tmp_path: Path) -> None:
     asyncio.run(scene())
 
 
+@pytest.mark.local
 def test_a_diverged_loss_is_recorded_and_does_no_harm(tmp_path: Path) -> None:
     async def scene() -> None:
         view = view_of(sites(("a", "b", 10)), {})
@@ -633,6 +632,7 @@ def test_a_diverged_loss_is_recorded_and_does_no_harm(tmp_path: Path) -> None:
     assert all(record["metrics"] == {"loss": None} for record in read_records(tmp_path / "out/rounds.jsonl"))
 
 
+@pytest.mark.local
 def test_a_disk_that_takes_no_more_ends_the_run_and_no_member_is_blamed(tmp_path: Path) -> None:
     async def scene() -> None:
         view = mesh()
@@ -650,6 +650,7 @@ def test_a_disk_that_takes_no_more_ends_the_run_and_no_member_is_blamed(tmp_path
     asyncio.run(scene())
 
 
+@pytest.mark.local
 def test_a_disk_that_takes_no_more_when_a_plan_is_judged_is_no_mistake_of_ours(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -16,7 +16,7 @@ from testbed.planning import make_policy
 from testbed.protocol import Job
 from tests.controller.runs import group_of, mesh, plan_of, running, spec_of, swaps_of
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.local
 
 ROUNDS = 50
 

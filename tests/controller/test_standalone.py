@@ -21,7 +21,7 @@ from tests.program import ForkedProgram, preload, spawn
 from tests.sync.proxy import Proxy
 from tests.waiting import until
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.local
 
 preload("testbed.controller.serve", "testbed.sync", "torch._dynamo")
 
@@ -57,6 +57,7 @@ def trained(*members: Popen[str] | ForkedProgram) -> set[str]:
     return {out.splitlines()[-1] for out, _ in outputs}
 
 
+@pytest.mark.long
 def test_the_guide_s_program_trains_on_two_machines(tmp_path: Path) -> None:
     program = re.search(r"```python\n(# train\.py.*?)```", GUIDE.read_text(), re.DOTALL)
     assert program

@@ -6,7 +6,7 @@ import pytest
 
 from testbed.controller.unix_clock import UnixClock
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 
 @pytest.mark.parametrize("step_s", [-3600.0, -5.0, 0.0, 5.0, 3600.0])

@@ -21,7 +21,7 @@ from testbed.emulation.containers import engine
 from testbed.emulation.containers import fleet as containers
 from testbed.emulation.process import ProcessIdentity
 
-pytestmark = pytest.mark.privileged
+pytestmark = pytest.mark.system
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 60.0
@@ -109,6 +109,7 @@ def test_a_running_testbed_is_asked_to_end_and_takes_its_network_away_itself(own
     assert label.networks() == []
 
 
+@pytest.mark.tour
 def test_what_a_killed_testbed_leaves_is_taken_away(owned: Start) -> None:
     owner, routers = owned("one")
     _, others = owned("two")
@@ -192,6 +193,7 @@ def image(client: docker.DockerClient) -> Iterator[str]:
     client.images.remove(f"{name}:latest", force=True)
 
 
+@pytest.mark.tour
 def test_what_is_not_ours_survives(client: docker.DockerClient, image: str) -> None:
     mark = f"foreign{os.getpid()}"
     networks = {"one": containers.LABEL, "two": containers.LABEL, "theirs": "other.label"}

@@ -13,7 +13,7 @@ import pytest
 from testbed.emulation.interrupt import NUMBERS, Interrupted, interruptible
 from testbed.emulation.undo import UndoStack
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 
 @pytest.fixture(autouse=True)

@@ -17,8 +17,6 @@ from testbed.emulation.process import ProcessIdentity
 from testbed.telemetry.store import write_json
 from tests.waiting import until
 
-pytestmark = pytest.mark.unit
-
 DEADLINE_S = 60.0
 
 
@@ -38,6 +36,7 @@ def record(network: str, value: object) -> None:
     (label.state_folder(network) / "owner.json").write_text(value if isinstance(value, str) else json.dumps(value))
 
 
+@pytest.mark.local
 def test_what_is_started_inside_is_labelled_and_ended_by_its_label() -> None:
     before, others = sleeper(), []
     with label.labelled("one"):
@@ -60,6 +59,7 @@ def test_what_is_started_inside_is_labelled_and_ended_by_its_label() -> None:
             each.wait()
 
 
+@pytest.mark.local
 def test_a_process_that_starts_others_meanwhile_is_ended_with_them() -> None:
     program = "import subprocess, time\nwhile True:\n    subprocess.Popen(['sleep', '60'])\n    time.sleep(0.02)"
     with label.labelled("busy"):
@@ -70,6 +70,7 @@ def test_a_process_that_starts_others_meanwhile_is_ended_with_them() -> None:
     busy.wait(DEADLINE_S)
 
 
+@pytest.mark.local
 def test_what_has_no_environment_is_not_waited_for() -> None:
     """Clean-up waits for programs that are being loaded, whose environment the kernel doesn't show yet; these are none
     of those, and what it waits for in vain takes it KILL_DEADLINE_S."""
@@ -85,6 +86,7 @@ def test_what_has_no_environment_is_not_waited_for() -> None:
             each.wait(DEADLINE_S)
 
 
+@pytest.mark.local
 def test_the_label_and_the_folder_last_as_long_as_the_network() -> None:
     with label.labelled("one") as folder:
         assert os.environ[label.ENVIRONMENT] == "one"
@@ -100,6 +102,7 @@ def test_the_label_and_the_folder_last_as_long_as_the_network() -> None:
     assert label.networks() == []
 
 
+@pytest.mark.pure
 @pytest.mark.parametrize("written", [False, True])
 def test_a_claim_that_is_interrupted_is_given_back(written: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(path: Path, value: dict[str, object]) -> None:
@@ -114,6 +117,7 @@ def test_a_claim_that_is_interrupted_is_given_back(written: bool, monkeypatch: p
     assert label.networks() == []
 
 
+@pytest.mark.local
 def test_a_trial_inside_a_network_gives_the_label_back() -> None:
     with label.labelled("outer"):
         with label.labelled("inner"):
@@ -122,6 +126,7 @@ def test_a_trial_inside_a_network_gives_the_label_back() -> None:
     assert label.ENVIRONMENT not in os.environ
 
 
+@pytest.mark.local
 def test_two_owners_of_a_name_are_one_too_many() -> None:
     with label.labelled("one") as folder:
         with pytest.raises(FileExistsError, match="`testbed clean`"), label.labelled("one"):
@@ -130,6 +135,7 @@ def test_two_owners_of_a_name_are_one_too_many() -> None:
         assert os.environ[label.ENVIRONMENT] == "one"
 
 
+@pytest.mark.local
 def test_a_dead_one_s_folder_is_taken_over() -> None:
     ended = subprocess.Popen(["true"])
     ended.wait()
@@ -140,6 +146,7 @@ def test_a_dead_one_s_folder_is_taken_over() -> None:
         assert label.owner("one") == ProcessIdentity.of(os.getpid())
 
 
+@pytest.mark.local
 def test_what_a_killed_one_left_is_taken_away_by_the_next_of_its_name() -> None:
     with label.labelled("one") as folder:
         left = sleeper()
@@ -165,6 +172,7 @@ def claim(claimants: Barrier, given: SimpleQueue[str]) -> None:
         claimants.wait()
 
 
+@pytest.mark.local
 def test_of_many_that_want_a_name_at_once_one_gets_it() -> None:
     fork = multiprocessing.get_context("fork")
     claimants, given = fork.Barrier(CLAIMANTS, timeout=DEADLINE_S), fork.SimpleQueue()
@@ -180,11 +188,13 @@ def test_of_many_that_want_a_name_at_once_one_gets_it() -> None:
     assert label.networks() == []
 
 
+@pytest.mark.pure
 def test_a_process_that_got_a_dead_one_s_number_is_not_it() -> None:
     record("one", {"pid": os.getpid(), "started": 1})
     assert label.owner("one") is None
 
 
+@pytest.mark.pure
 def test_after_a_restart_of_the_machine_no_process_is_the_one_of_before() -> None:
     """Its folder may be kept, where it is on no tmpfs; numbers and start times begin anew."""
     own = ProcessIdentity.of(os.getpid())
@@ -197,6 +207,7 @@ def test_after_a_restart_of_the_machine_no_process_is_the_one_of_before() -> Non
     assert label.owner("one") == ProcessIdentity(own.pid, own.start_ticks), "as earlier versions wrote it"
 
 
+@pytest.mark.local
 def test_an_ended_owner_whom_nobody_reaped_is_dead() -> None:
     owner = sleeper()
     try:
@@ -211,12 +222,14 @@ def test_an_ended_owner_whom_nobody_reaped_is_dead() -> None:
         owner.wait()
 
 
+@pytest.mark.pure
 @pytest.mark.parametrize("text", ["", "{", "[]", "3", '{"pid": null}', '{"pid": "x", "started": 1}', '{"pid": -1}'])
 def test_a_record_that_is_none_names_no_owner(text: str) -> None:
     record("one", text)
     assert label.owner("one") is None
 
 
+@pytest.mark.local
 def test_a_network_that_another_process_claimed_meanwhile_keeps_its_folder() -> None:
     other = sleeper()
     try:
@@ -232,6 +245,7 @@ def test_a_network_that_another_process_claimed_meanwhile_keeps_its_folder() -> 
         other.wait()
 
 
+@pytest.mark.pure
 def test_state_goes_by_name_or_whole() -> None:
     for name in ("one", "two"):
         record(name, {})

@@ -12,7 +12,7 @@ import pytest
 from testbed.emulation.network import namespace
 from testbed.emulation.process import ProcessIdentity, boot_id
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.local
 
 
 @pytest.fixture

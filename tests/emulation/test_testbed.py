@@ -70,20 +70,20 @@ def assert_round_trip(testbed: Testbed, source: str, target: str, expected_s: fl
 # What needs no network ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.unit
+@pytest.mark.pure
 def test_a_file_that_is_wrong_is_said_before_anything_is_made(tmp_path: Path) -> None:
     (tmp_path / "wrong.yaml").write_text("name: wrong\nsites: {paris: {worker: 1}}\nlinks: []\n")
     with pytest.raises(SpecError, match="worker"):
         Testbed(tmp_path / "wrong.yaml")
 
 
-@pytest.mark.unit
+@pytest.mark.pure
 def test_its_name_is_the_topologys_unless_another_is_given(line: Path) -> None:
     assert Testbed(line).name == Testbed(Topology.load(line)).name == "line"
     assert Testbed(line, name="other").folder == label.state_folder("other")
 
 
-@pytest.mark.unit
+@pytest.mark.pure
 def test_who_is_not_root_is_told_so(line: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(EmulationError, match="sudo"):
@@ -97,7 +97,7 @@ class StillNetwork:
         self.topology = topology
 
 
-@pytest.mark.unit
+@pytest.mark.pure
 def test_a_link_that_is_not_there_is_answered_with_those_that_are(line: Path) -> None:
     links = LiveLinks(StillNetwork(Topology.load(line)))  # type: ignore[arg-type]
     assert sorted(links) == ["cuzco->lima", "lima->cuzco", "lima->quito", "quito->lima"]
@@ -107,7 +107,7 @@ def test_a_link_that_is_not_there_is_answered_with_those_that_are(line: Path) ->
         links["quito->cuzco"]
 
 
-@pytest.mark.unit
+@pytest.mark.pure
 @pytest.mark.parametrize(("name", "value"), [("rate", "5"), ("loss", "101%"), ("delay", "-1ms")])
 def test_a_value_that_cannot_be_is_refused(line: Path, name: str, value: str) -> None:
     links = LiveLinks(StillNetwork(Topology.load(line)))  # type: ignore[arg-type]
@@ -118,7 +118,7 @@ def test_a_value_that_cannot_be_is_refused(line: Path, name: str, value: str) ->
 # From outside -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.privileged
+@pytest.mark.system
 def test_a_link_is_changed_in_place(andes: Testbed) -> None:
     assert_round_trip(andes, "quito-w0", "cuzco-w0", 2 * (0.010 + 0.015) + LAN_S)
     link = andes.links["quito->lima"]
@@ -132,7 +132,7 @@ def test_a_link_is_changed_in_place(andes: Testbed) -> None:
     link.change(rate="20mbit")
 
 
-@pytest.mark.privileged
+@pytest.mark.system
 def test_a_pair_is_cut_and_mended(andes: Testbed) -> None:
     assert not andes.links["quito->lima"].take_down().up
     assert not andes.links["lima->quito"].state.up
@@ -141,14 +141,14 @@ def test_a_pair_is_cut_and_mended(andes: Testbed) -> None:
     assert_round_trip(andes, "quito-w0", "lima-w0", 2 * 0.010 + LAN_S)
 
 
-@pytest.mark.privileged
+@pytest.mark.system
 def test_a_name_is_there_once(andes: Testbed, line: Path) -> None:
     with pytest.raises(FileExistsError, match=andes.name), Testbed(line, name=andes.name, workers="namespaces"):
         pass
     assert_round_trip(andes, "quito-w0", "lima-w0", 2 * 0.010 + LAN_S)
 
 
-@pytest.mark.privileged
+@pytest.mark.system
 def test_traces_are_replayed_from_entry_on(tmp_path: Path) -> None:
     (tmp_path / "steps.csv").write_text("time_s,rate_mbps\n0,10\n0.5,20\n1,30\n")
     value = write(tmp_path, "traced", {"quito": 1, "lima": 1}, QUITO_LIMA).read_text()
@@ -163,7 +163,8 @@ def test_traces_are_replayed_from_entry_on(tmp_path: Path) -> None:
     assert [state.rate_bps for link, state in states if link == "quito->lima"] == [10e6, 20e6, 30e6]
 
 
-@pytest.mark.privileged
+@pytest.mark.tour
+@pytest.mark.system
 def test_a_swap_keeps_what_stays(line: Path) -> None:
     other = write(
         line.parent, "longer", {"quito": 2, "lima": 1, "potosi": 1}, QUITO_LIMA, ("lima", "potosi", "9mbit", "5ms")
@@ -193,7 +194,8 @@ def open_namespaces() -> set[str]:
     return held
 
 
-@pytest.mark.privileged
+@pytest.mark.tour
+@pytest.mark.system
 def test_an_error_inside_leaves_nothing(line: Path) -> None:
     name, before, environment = f"{MARK}-error", open_namespaces(), dict(os.environ)
     with pytest.raises(ZeroDivisionError), Testbed(line, name=name, workers="namespaces") as testbed:
@@ -208,7 +210,7 @@ def test_an_error_inside_leaves_nothing(line: Path) -> None:
     assert asleep.wait(60) == helper.wait(60) == -signal.SIGKILL
 
 
-@pytest.mark.privileged
+@pytest.mark.system
 @pytest.mark.parametrize("broken", ["shaping backend", "directed links", "workers in"])
 def test_an_error_on_the_way_up_leaves_nothing(line: Path, broken: str) -> None:
     name, before = f"{MARK}-up", open_namespaces()
@@ -233,7 +235,7 @@ def test_an_error_on_the_way_up_leaves_nothing(line: Path, broken: str) -> None:
     assert open_namespaces() == before
 
 
-@pytest.mark.privileged
+@pytest.mark.system
 def test_step_by_step_there_is_time_in_between(line: Path) -> None:
     name = f"{MARK}-steps"
     testbed = Testbed(line, name=name)
@@ -254,7 +256,8 @@ def test_step_by_step_there_is_time_in_between(line: Path) -> None:
 # In containers ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.privileged
+@pytest.mark.tour
+@pytest.mark.system
 def test_workers_are_containers_that_see_this_network_alone(line: Path) -> None:
     name = f"{MARK}-boxes"
     with Testbed(line, name=name) as testbed:
@@ -273,7 +276,7 @@ def test_workers_are_containers_that_see_this_network_alone(line: Path) -> None:
     assert left_of(name) == []
 
 
-@pytest.mark.privileged
+@pytest.mark.system
 def test_what_a_killed_one_left_is_not_in_the_way(line: Path) -> None:
     name = f"{MARK}-killed"
     program = f"""

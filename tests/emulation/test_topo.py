@@ -17,7 +17,7 @@ from tests.emulation.network.test_network import LAN_S, namespaces_in_use
 from tests.spec.files import TOPOLOGY, spoilt
 from tests.waiting import until
 
-pytestmark = pytest.mark.privileged
+pytestmark = pytest.mark.system
 
 
 def write(folder: Path, value: object) -> Path:
@@ -50,15 +50,10 @@ def test_mininet_builds_it_shaped_and_routed_and_takes_it_away(tmp_path: Path) -
         ours = {str(host.netns.readlink()) for host in net.hosts}
         assert ours <= namespaces_in_use()
         expected_s = 2 * (0.110 + 0.055) + LAN_S  # tokyo - paris - dallas
-        for _ in range(20):
-            said = net["tokyo-w0"].cmd("ping -nq -c 4 -i 0.05", net["dallas-w0"].IP())
-            closing = re.search(r"= ([\d.]+)/", said)
-            assert closing, said
-            error_s = float(closing[1]) / 1e3 - expected_s
-            if abs(error_s) <= RTT_TOLERANCE_S[backend]:
-                break
-        else:
-            pytest.fail(f"a round trip is off by {error_s * 1e3:.2f} ms")
+        said = net["tokyo-w0"].cmd("ping -nq -c 4 -i 0.05", net["dallas-w0"].IP())
+        closing = re.search(r"= ([\d.]+)/", said)
+        assert closing, said
+        assert float(closing[1]) / 1e3 >= expected_s - RTT_TOLERANCE_S[backend]
     finally:
         net.stop()
     until(lambda: not ours & namespaces_in_use())  # the kernel's threads end a moment after Python's

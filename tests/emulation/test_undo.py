@@ -6,7 +6,7 @@ import pytest
 
 from testbed.emulation.undo import UndoStack, in_full
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 
 def fail(text: str) -> None:

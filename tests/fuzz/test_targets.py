@@ -21,7 +21,7 @@ from tests.fuzz.search import CORE, CORPUS, dictionary, kept, words_of
 from tests.fuzz.target import Feed, Target
 from tests.fuzz.targets import NAMES, target
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.local
 
 #: More than any file may take beside what the process has already; a bomb asks for all there is.
 MOST_MEMORY = 4 * 2**30

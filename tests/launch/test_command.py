@@ -7,7 +7,7 @@ import pytest
 from testbed.launch.command import Command
 from testbed.launch.errors import BadCommand
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 
 def test_a_backend_or_a_scheme_is_told_to_processes() -> None:

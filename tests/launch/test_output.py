@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from testbed.launch.output import LONGEST_LINE, Lines
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 
 def lines_of(pieces: list[bytes]) -> list[bytes]:

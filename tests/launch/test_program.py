@@ -14,7 +14,7 @@ from requests.exceptions import HTTPError
 
 from testbed.launch.program import ContainerProgram
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.local
 
 STDOUT, STDERR = 1, 2
 

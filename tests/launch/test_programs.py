@@ -18,7 +18,7 @@ from testbed.launch.programs import Programs
 from testbed.launch.ranks import Rank
 from tests.waiting import until
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.local
 
 LAUNCH = f"t{os.getpid()}"
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from testbed.launch.ranks import Peer, is_agent, ranks_of
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 PARIS = [Peer("paris-w0", "paris", "10.0.0.2"), Peer("tokyo-w0", "tokyo", "10.0.1.2")]
 

@@ -17,7 +17,7 @@ from tests.api.network import answering
 from tests.spec.files import TOPOLOGY
 from tests.waiting import until
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.local
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from tests.cli.standing import LAN_S, Standing, up, write
 from tests.page.browser import Browser, Tab
 from tests.report.runs import build_run
 
-pytestmark = pytest.mark.privileged
+pytestmark = pytest.mark.system
 
 LINK = "quito->lima"
 CHOOSE = f"document.querySelector('[data-link=\"{LINK}\"]').dispatchEvent(new MouseEvent('click', {{bubbles: true}}))"

@@ -13,7 +13,7 @@ from hypothesis.extra.numpy import arrays
 
 from testbed.planning.arborescence import Arborescences
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 COSTS = st.integers(1, 5).flatmap(
     lambda n: arrays(np.float64, (n, n), elements=st.sampled_from([0.0, 0.0, 1.0, 2.0, 3.5, 7.0, float("inf")]))

@@ -16,7 +16,7 @@ from testbed.planning.events import Floats
 from testbed.planning.policies.star import star
 from testbed.planning.simulate import PlanRounds
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 TRIP_S = 0.1
 CHUNK = 8192

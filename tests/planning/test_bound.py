@@ -17,7 +17,7 @@ from testbed.planning.constraints import GOODPUT, Constraints
 from testbed.planning.pack import EXACT
 from tests.planning.networks import sites, view_of, views
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 
 def flow_rate(view: View) -> float:
@@ -105,6 +105,7 @@ def test_members_that_nothing_connects_have_none() -> None:
         bound(View(view.members, view.links, view.routes, {}, view.model_bytes))
 
 
+@pytest.mark.long
 @settings(max_examples=30)
 @given(views(), st.floats(0.5, 2.0))
 def test_begun_from_the_bound_of_another_view_it_is_the_same(view: View, faster: float) -> None:

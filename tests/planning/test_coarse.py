@@ -5,7 +5,7 @@ import pytest
 from testbed.plan import Plan, Tree
 from testbed.planning.coarse import HOPS, coarse
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 PLAN = Plan(0, ("a", "b", "c"), (Tree("a", {"b": "a", "c": "a"}, {"b": "a", "c": "a"}),))
 

@@ -14,7 +14,7 @@ from testbed.planning.cost import CostModel
 from testbed.planning.policies.star import star
 from tests.planning.networks import sites, view_of, views
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 
 def chain(*names: str) -> Tree:

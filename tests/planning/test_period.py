@@ -18,7 +18,7 @@ from testbed.planning.period import greatest_cycle_mean, least_period
 from testbed.planning.policies.star import star
 from tests.planning.networks import LAN, sites, view_of, views
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 #: Flows are counted in whole units, and HiGHS keeps limits to 1e-7.
 EXACT = 1e-6

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from testbed.planning import PolicyError, View, make_policy, policy_names, predict
 from tests.planning.networks import sites, view_of, views
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 
 @settings(deadline=None)  # cpn searches: on a busy machine longer than hypothesis lets an example take

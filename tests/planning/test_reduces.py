@@ -12,7 +12,7 @@ from testbed.planning import View, make_policy, policy_names
 from tests.planning.networks import views
 from tests.sync.allreduce.test_reduction import Wire
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 #: Each policy, and its variants that make other kinds of plans.
 ASKED = [

@@ -10,7 +10,7 @@ from testbed.planning import View, make_policy, predict
 from testbed.planning.keys import ALEXNET, BIG_ARRAY, keys_of_servers
 from tests.planning.networks import sites, view_of
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 LINE = view_of(sites(("a", "b", 50), ("b", "c", 50), ("c", "d", 10)), {})
 

@@ -18,7 +18,7 @@ from testbed.planning.policies.star import star
 from tests.planning.networks import sites, view_of, views
 from tests.planning.test_cost import chain
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 CHUNK = 8192
 

@@ -8,7 +8,7 @@ from testbed.plan import Plan, Tree
 from testbed.planning import Edge, Member, PolicyError, View
 from testbed.planning.sites import with_site_groups
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 SITES = {"paris": ("p0", "p1", "p2"), "tokyo": ("t0",), "dallas": ("d0", "d1")}
 

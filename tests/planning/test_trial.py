@@ -8,7 +8,7 @@ from testbed.planning import make_policy, simulate
 from testbed.planning.trial import affordable, tried_s
 from tests.planning.networks import sites, view_of
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 #: What coarser chunks change that the prediction does not.
 COARSE = 0.02

@@ -9,7 +9,7 @@ from hypothesis import given
 from testbed.planning.view import Edge, PhysicalLink, View, ViewError
 from tests.planning.networks import sites, view_of, views
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 EDGE = {"rate_bps": 1e6, "rtt_s": 0.1, "age_s": None, "source": "declared"}
 

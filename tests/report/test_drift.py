@@ -12,7 +12,7 @@ from testbed.report.page import write_page
 from testbed.report.record import RunRecord
 from tests.report.runs import MEMBERS, build_run
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 
 def drifting(path: Path, fragments: int) -> RunRecord:

@@ -9,7 +9,7 @@ from testbed.report.estimates import estimate_errors
 from testbed.report.record import RunRecord
 from tests.report.runs import ZERO_S, build_run
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 
 def test_estimates_are_held_against_what_was_in_force_and_old_ones_are_not(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from testbed.report.record import RunRecord
 from testbed.telemetry.curves import figures_of
 from tests.report.runs import build_run
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 MAGIC = {"png": b"\x89PNG\r\n\x1a\n", "pdf": b"%PDF-"}
 

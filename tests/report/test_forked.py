@@ -10,7 +10,7 @@ import pytest
 
 from testbed.report.forked import ForkedCall
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.local
 
 
 def test_what_it_returns_is_of_another_process_that_is_gone_then() -> None:

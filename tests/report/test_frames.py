@@ -11,7 +11,7 @@ from testbed.report import frames
 from testbed.report.record import RunRecord
 from tests.report.runs import MEMBERS, build_run
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 
 @pytest.fixture(scope="module")

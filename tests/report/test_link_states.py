@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from testbed.report.link_states import link_columns
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 BEGAN = 1000.0
 

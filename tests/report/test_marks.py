@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 from testbed.report.figures.marks import draw_marks
 from testbed.report.record import Mark
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 
 def _names(marks: list[Mark]) -> list[tuple[str, float, float, float]]:

@@ -6,7 +6,7 @@ import pytest
 
 from testbed.report.member import site_of
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 
 def test_sites_are_in_workers_names() -> None:

@@ -11,7 +11,7 @@ from testbed.report.errors import NotARun
 from testbed.report.page import write_comparison, write_report
 from tests.report.runs import MEMBERS, PAIRS, ZERO_S, build_run, without_plans
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 VOID = {"meta", "link", "br", "img", "input"}
 

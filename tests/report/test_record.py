@@ -9,7 +9,7 @@ from testbed.report.errors import NotARun
 from testbed.report.record import RunRecord
 from tests.report.runs import DOWN_S, MEMBERS, NETWORK_S, UP_S, build_run, without_plans
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 
 def test_a_whole_run_is_read_without_gaps(tmp_path: Path) -> None:

@@ -14,14 +14,13 @@ from testbed.report.player import RecordedRun
 from testbed.report.recording import recording_of
 from tests.report.runs import DOWN_S, MEMBERS, PAIRS, UP_S, build_run
 
-pytestmark = pytest.mark.unit
-
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_run(tmp_path_factory.mktemp("runs") / "run")
 
 
+@pytest.mark.pure
 def test_a_recording_says_what_was_when(run: Path) -> None:
     recording = recording_of(run)
     assert len(recording["rounds"]) == 160
@@ -43,10 +42,12 @@ def test_a_recording_says_what_was_when(run: Path) -> None:
     assert recording["verdict"] == {"verdict": "trusted", "reasons": []}
 
 
+@pytest.mark.local
 def test_it_is_the_same_when_another_process_reads_a_part(run: Path) -> None:
     assert recording_of(run, forks=True) == recording_of(run)
 
 
+@pytest.mark.pure
 def test_a_line_cut_short_by_a_crash_is_left_out(tmp_path: Path) -> None:
     run = build_run(tmp_path / "run", rounds=12)
     before = recording_of(run)
@@ -59,6 +60,7 @@ def test_a_line_cut_short_by_a_crash_is_left_out(tmp_path: Path) -> None:
     assert {**after, "verdict": None, "plans": None} == {**before, "verdict": None, "plans": None}
 
 
+@pytest.mark.pure
 def test_a_run_that_ended_before_it_trained_is_shown(tmp_path: Path) -> None:
     run = build_run(tmp_path / "run", rounds=12)
     manifest = json.loads((run / "manifest.json").read_text())
@@ -68,11 +70,13 @@ def test_a_run_that_ended_before_it_trained_is_shown(tmp_path: Path) -> None:
     assert recording_of(run)["seconds"] == 0.0
 
 
+@pytest.mark.pure
 def test_what_is_no_run_has_no_recording(tmp_path: Path) -> None:
     with pytest.raises(NotARun, match="runs/latest"):
         recording_of(tmp_path)
 
 
+@pytest.mark.local
 def test_a_recording_is_asked_and_not_changed(run: Path, tmp_path: Path) -> None:
     with ApiServer(RecordedRun(run), tmp_path / "view.sock"):
         client = ApiClient(tmp_path / "view.sock", "the recording")

@@ -14,7 +14,7 @@ from testbed.protocol import Report
 from testbed.report.record import LinkRecord, RunRecord
 from testbed.report.replanning import Score, percentile, score
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 NAMES = ("a-w0", "b-w0", "c-w0")
 #: a and c are joined by b alone, or directly.

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from testbed.report.record import LinkRecord, TrafficRecord
 from testbed.report.series import StepFunction, arrived, backlogged, down_spans, estimated, rate_in_force
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 A = "a->b"
 

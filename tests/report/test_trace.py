@@ -12,7 +12,7 @@ from testbed.trace.facts import columns_of
 from testbed.trace.resample import LEAST_BPS
 from testbed.trace.trace import Row, Trace, TraceError
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 STAIRS = Trace((Row(0, 12e6), Row(1, 6e6), Row(2, None)))
 

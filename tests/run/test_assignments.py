@@ -26,7 +26,7 @@ from testbed.spec.experiment import Experiment
 from tests.schemes.participants import participant
 from tests.spec.files import EXPERIMENT, TOPOLOGY, spoilt, write
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 
 def loaded(folder: Path, sync: dict[str, Any], topology: Any = TOPOLOGY, **more: Any) -> Experiment:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.run.running import FORKED, NOTHING, Running, interfaces
 
-pytestmark = [pytest.mark.privileged, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.physics, pytest.mark.timeout(600)]
 
 SMALL = {
     "topology": "../topologies/smoke.yaml",

@@ -20,7 +20,7 @@ from tests.run.pair import endless
 from tests.run.running import NOTHING, TRAINS, Running
 from tests.waiting import until
 
-pytestmark = [pytest.mark.privileged, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
 
 def reason(running: Running) -> str:

@@ -25,8 +25,6 @@ from testbed.spec.topology import Topology, Worker
 from tests.run.test_script import Recorder
 from tests.spec.files import EXPERIMENT, TOPOLOGY, spoilt, write
 
-pytestmark = pytest.mark.unit
-
 
 class Growing(Recorder):
     """A testbed, its workers, and a controller that refuses with `refusal` unless that is empty."""
@@ -70,6 +68,7 @@ def experiment(tmp_path: Path) -> Experiment:
     return Experiment.load(write(tmp_path, experiment={**EXPERIMENT, "elastic": {"quorum": 2}}))
 
 
+@pytest.mark.pure
 def test_the_controller_is_told_of_the_worker_and_of_the_network_with_it(experiment: Experiment) -> None:
     growing = Growing(experiment.topology)
     changes = changes_of(growing)
@@ -79,6 +78,7 @@ def test_the_controller_is_told_of_the_worker_and_of_the_network_with_it(experim
     assert growing.told == [("add", "tokyo-w1")]
 
 
+@pytest.mark.pure
 def test_a_worker_that_the_controller_does_not_take_leaves_all_as_it_was(experiment: Experiment) -> None:
     growing = Growing(experiment.topology)
     growing.refusal = "the run is done"
@@ -88,6 +88,7 @@ def test_a_worker_that_the_controller_does_not_take_leaves_all_as_it_was(experim
     assert (growing.topology, growing.told, changes.added) == (experiment.topology, [], [])
 
 
+@pytest.mark.local
 def test_another_network_keeps_the_workers_that_were_added(
     experiment: Experiment, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -100,6 +101,7 @@ def test_another_network_keeps_the_workers_that_were_added(
     assert growing.topology.name == "other" and growing.topology.last_worker("tokyo").name == "tokyo-w1"
 
 
+@pytest.mark.pure
 @pytest.mark.parametrize(
     ("more", "site", "status", "why"),
     [
@@ -122,6 +124,7 @@ def test_a_run_that_takes_nobody_says_what_to_do_instead(
     assert refused.value.status == status and growing.told == []
 
 
+@pytest.mark.pure
 def test_where_members_are_not_ours_none_is_added(experiment: Experiment, tmp_path: Path) -> None:
     growing = Growing(experiment.topology)
     story = cast(Story, SimpleNamespace(directory=SimpleNamespace(path=tmp_path)))

@@ -10,7 +10,7 @@ import pytest
 from testbed.run.conclusion.conclude import failed
 from testbed.run.directory import RunDirectory, is_going_on
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.local
 
 
 def test_each_run_has_its_own_and_latest_is_the_newest(tmp_path: Path) -> None:

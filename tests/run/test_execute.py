@@ -20,7 +20,7 @@ from testbed.run.errors import CannotRun
 from testbed.run.execute import execute
 from testbed.run.terminal.display import Display
 
-pytestmark = [pytest.mark.privileged, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).parents[2]
 
@@ -40,6 +40,7 @@ def experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "run.yaml"
 
 
+@pytest.mark.tour
 def test_a_page_that_cannot_be_made_leaves_the_run_its_summary(experiment: Path) -> None:
     def fail(_: Path) -> Path:
         raise OSError("no page today")
@@ -73,6 +74,7 @@ def owned(name: str) -> Iterator[subprocess.Popen[str]]:
     label.remove_state(name)
 
 
+@pytest.mark.tour
 def test_a_run_whose_name_is_taken_is_refused_and_takes_nothing_away(
     experiment: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

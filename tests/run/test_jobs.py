@@ -14,7 +14,7 @@ from testbed.worker.partition import partition
 from testbed.workload import Workload
 from tests.spec.files import EXPERIMENT, TOPOLOGY, spoilt, write
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 SITES = ("paris", "tokyo", "dallas")
 

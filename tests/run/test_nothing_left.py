@@ -22,9 +22,9 @@ from testbed.report.page import write_page
 from testbed.report.record import RunRecord
 from tests.run import running as running_module
 from tests.run.pair import endless
-from tests.run.running import NOTHING, PROGRAM, TRAINS, Running, interfaces
+from tests.run.running import NOTHING, PROGRAM, TRAINS, Running
 
-pytestmark = [pytest.mark.privileged, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
 #: A line of output → what the run does right after it.
 MOMENTS = {
@@ -64,7 +64,6 @@ def foreign() -> Iterator[Container]:
 
 @pytest.mark.parametrize("line", MOMENTS, ids=MOMENTS.values())
 def test_an_interrupt_leaves_nothing(line: str, foreign: Container, tmp_path: Path) -> None:
-    before = interfaces()
     with Running(tmp_path, endless(tmp_path)) as running:
         running.wait_for(line)
         # As a terminal does: to the whole group, and by an impatient user twice.
@@ -74,9 +73,9 @@ def test_an_interrupt_leaves_nothing(line: str, foreign: Container, tmp_path: Pa
             os.killpg(running.process.pid, signal.SIGINT)
         assert running.end() == 130, running.output
     assert running.left_behind == NOTHING
-    assert interfaces() == before
 
 
+@pytest.mark.tour
 def test_a_request_to_end_leaves_nothing(tmp_path: Path) -> None:
     with Running(tmp_path, endless(tmp_path)) as running:
         running.wait_for(TRAINS)
@@ -87,7 +86,6 @@ def test_a_request_to_end_leaves_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("line", [*MOMENTS][:-1], ids=[*MOMENTS.values()][:-1])
 def test_after_a_kill_clean_leaves_nothing(line: str, foreign: Container, tmp_path: Path) -> None:
-    before = interfaces()
     with Running(tmp_path, endless(tmp_path)) as running:
         running.wait_for(line)
         time.sleep(0.3)  # into the midst of it
@@ -95,7 +93,6 @@ def test_after_a_kill_clean_leaves_nothing(line: str, foreign: Container, tmp_pa
         running.process.wait()
     clean("--name", running.directory.name)
     assert running.left_behind == NOTHING
-    assert interfaces() == before
     assert_said_to_be_cut_off(running)
 
 
@@ -132,11 +129,11 @@ main()
 """
 
 
+@pytest.mark.tour
 def test_clean_finds_what_is_left_without_being_told_its_name(
     foreign: Container, apart: tuple[str, ...], tmp_path: Path
 ) -> None:
     """Of a run that was killed as it trained."""
-    before = interfaces()
     with Running(tmp_path, endless(tmp_path), program=apart) as running:
         running.wait_for(TRAINS)
         running.process.kill()
@@ -144,7 +141,6 @@ def test_clean_finds_what_is_left_without_being_told_its_name(
     assert running.left_behind != NOTHING
     clean(program=apart)
     assert running.left_behind == NOTHING
-    assert interfaces() == before
     assert_said_to_be_cut_off(running)
 
 

@@ -23,7 +23,7 @@ from testbed.emulation.shaping import available_backends
 from testbed.run.conclusion.verdict import REPLAY_LATE_P99_S
 from tests.run.running import NOTHING, TRAINS, Running
 
-pytestmark = [pytest.mark.privileged, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 #: Rows are handed over ahead of their time; for so long none are. Sixty ticks are late then, of some six hundred in the
 #: run, and more on a busy host.
@@ -108,7 +108,7 @@ def unshape(running: Running, interface: str) -> None:
         subprocess.run([*inside, form, "-t", "mangle", "-F"], capture_output=True, check=False)
 
 
-@pytest.mark.alone
+@pytest.mark.physics
 def test_an_overloaded_host_a_stopped_replay_and_a_link_without_shaping_are_told(tmp_path: Path) -> None:
     with Running(tmp_path, str(write(tmp_path, 30, step_s())), "--strict") as running:
         running.wait_for(TRAINS)
@@ -133,6 +133,8 @@ def test_an_overloaded_host_a_stopped_replay_and_a_link_without_shaping_are_told
     assert all(reason in said for reason in value["reasons"]), "each is said in the terminal too"
 
 
+@pytest.mark.tour
+@pytest.mark.system
 def test_a_dead_relay_ends_the_run_and_it_is_said(tmp_path: Path) -> None:
     with Running(tmp_path, str(write(tmp_path, 1000, step_s=0.5))) as running:
         running.wait_for(TRAINS)

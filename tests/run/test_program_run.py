@@ -14,7 +14,7 @@ from testbed.run.execute import execute
 from testbed.run.terminal.display import Display
 from tests.cli.standing import left_of, write
 
-pytestmark = pytest.mark.privileged
+pytestmark = pytest.mark.system
 
 #: Sends another worker some bytes, and says how it went.
 SCRIPT = """

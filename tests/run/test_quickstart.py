@@ -16,7 +16,7 @@ from testbed.run.view import view_of
 from testbed.spec.experiment import Experiment
 from testbed.spec.topology import Topology
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 EXPERIMENT = Experiment.load(Path(__file__).parents[2] / "experiments" / "quickstart.yaml")
 NETWORK = EXPERIMENT.topology

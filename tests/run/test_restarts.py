@@ -6,7 +6,7 @@ import pytest
 
 from testbed.run.restarts import LONGEST_PAUSE_S, MOST_RESTARTS, STEADY_S, Restarts
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 
 def pause(restarts: Restarts, now: float) -> float:

@@ -22,8 +22,6 @@ from testbed.spec.experiment import Experiment
 from testbed.spec.topology import Link, Topology
 from tests.spec.files import EXPERIMENT, TOPOLOGY, spoilt, write
 
-pytestmark = pytest.mark.unit
-
 
 class Recorder:
     """A testbed with its network, links and replay, and a controller, all in one list of what was asked."""
@@ -92,6 +90,7 @@ DOWN = {"down": ["paris", "tokyo"]}
 UP = {"up": ["paris", "tokyo"]}
 
 
+@pytest.mark.pure
 def test_an_event_happens_once_at_its_time_or_round(tmp_path: Path) -> None:
     played, recorder = script(tmp_path, {"at": "2s", **DOWN}, {"round": 3, **UP})
     played.play(1.9, 2)
@@ -104,12 +103,14 @@ def test_an_event_happens_once_at_its_time_or_round(tmp_path: Path) -> None:
     assert recorder.told == [("down", "paris-tokyo"), ("up", "paris-tokyo")]
 
 
+@pytest.mark.pure
 def test_events_missed_meanwhile_come_in_the_order_of_their_times(tmp_path: Path) -> None:
     played, recorder = script(tmp_path, {"at": "3s", **UP}, {"at": "2s", **DOWN})
     played.play(10.0, 0)
     assert recorder.told == [("down", "paris-tokyo"), ("up", "paris-tokyo")]
 
 
+@pytest.mark.pure
 def test_the_controller_is_told_what_is_there_but_not_what_only_traces_and_changes_do(tmp_path: Path) -> None:
     change = {"link": "paris->dallas", "rate": "1mbit"}
     played, recorder = script(tmp_path, {"at": "1s", "change": change}, {"at": "2s", **DOWN})
@@ -123,6 +124,7 @@ def test_the_controller_is_told_what_is_there_but_not_what_only_traces_and_chang
     assert ("paris-w0", "dallas-w0") in routes
 
 
+@pytest.mark.pure
 def test_an_oracle_is_told_each_period_what_links_truly_carry(tmp_path: Path) -> None:
     played, recorder = script(tmp_path, {"at": "5s", **DOWN}, controller={"knowledge": "oracle", "period": "2s"})
     for second in range(8):
@@ -136,6 +138,7 @@ def test_an_oracle_is_told_each_period_what_links_truly_carry(tmp_path: Path) ->
     assert "paris->tokyo" not in truth[2]
 
 
+@pytest.mark.pure
 def test_a_rate_to_change_to_is_scaled_as_all_rates_are(tmp_path: Path) -> None:
     change = {"link": "paris->dallas", "rate": "10mbit", "delay": "20ms"}
     played, recorder = script(tmp_path, {"at": "1s", "change": change}, scale=0.2)
@@ -143,6 +146,7 @@ def test_a_rate_to_change_to_is_scaled_as_all_rates_are(tmp_path: Path) -> None:
     assert recorder.said == [("change", "paris->dallas", 2e6)]
 
 
+@pytest.mark.local
 def test_a_swap_is_followed_by_the_clock_and_recorded(tmp_path: Path) -> None:
     played, recorder = script(tmp_path, {"round": 1, "swap": "other.yaml"})
     played.play(0.5, 1)
@@ -154,6 +158,7 @@ def test_a_swap_is_followed_by_the_clock_and_recorded(tmp_path: Path) -> None:
     assert (swap["added"], swap["removed"], swap["changed"]) == (("x->y",), (), ())
 
 
+@pytest.mark.pure
 def test_what_has_not_happened_is_named(tmp_path: Path) -> None:
     change = {"link": "paris->dallas", "rate": "1mbit"}
     played, _ = script(tmp_path, {"at": "9s", **DOWN}, {"round": 3, "change": change}, {"at": "1s", **UP})
@@ -161,6 +166,7 @@ def test_what_has_not_happened_is_named(tmp_path: Path) -> None:
     assert played.waiting == ["down paris-tokyo at 9 s", "change of paris->dallas in round 3"]
 
 
+@pytest.mark.pure
 def test_an_event_that_cannot_happen_ends_the_run_in_words(tmp_path: Path) -> None:
     played, recorder = script(tmp_path, {"at": "1s", "change": {"link": "paris->dallas", "rate": "1mbit"}})
 

@@ -12,7 +12,7 @@ import yaml
 from testbed.spec.experiment import PARAMETERS
 from tests.run.running import FORKED, NOTHING, Running, interfaces
 
-pytestmark = [pytest.mark.privileged, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.physics, pytest.mark.timeout(600)]
 
 TOPOLOGY = {
     "name": "three",

@@ -16,7 +16,7 @@ from testbed.run.directory import RunDirectory
 from testbed.run.story import Story
 from testbed.run.terminal.display import Display, Snapshot
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.local
 
 STATUS = {
     **{"round": 1, "rounds": 9, "metrics": {}, "round_seconds": 0.1, "plan": None, "epoch": 0},

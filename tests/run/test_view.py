@@ -11,7 +11,7 @@ from testbed.run import view
 from testbed.spec.topology import Topology
 from tests.spec.files import TOPOLOGY
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 NETWORK = Topology.from_value(TOPOLOGY, Path("three.yaml"))
 STATES = view.declared_states(NETWORK)

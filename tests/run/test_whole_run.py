@@ -25,7 +25,7 @@ from testbed.trace.csv import read_csv
 from tests.cli.standing import testbed, up
 from tests.run.running import NOTHING, REPOSITORY, TRAINS, Running, interfaces
 
-pytestmark = [pytest.mark.privileged, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.physics, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")

@@ -82,7 +82,7 @@ def crew_of(fleet: StandIn, directory: Path) -> Workers:
     )
 
 
-@pytest.mark.unit
+@pytest.mark.local
 @pytest.mark.parametrize("status", [404, 409])
 def test_one_that_is_dead_already_can_be_killed(tmp_path: Path, status: int) -> None:
     crew = crew_of(StandIn(kill=[refusal(status), refusal(500)]), tmp_path)
@@ -91,13 +91,13 @@ def test_one_that_is_dead_already_can_be_killed(tmp_path: Path, status: int) -> 
         crew.kill("lima-w0")
 
 
-@pytest.mark.unit
+@pytest.mark.local
 def test_one_whose_container_is_gone_is_started_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "LOOK_S", 0.0)
     assert crew_of(StandIn(), tmp_path).look() == ["lima-w0"]
 
 
-@pytest.mark.unit
+@pytest.mark.local
 def test_an_engine_that_is_away_for_a_moment_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "LOOK_S", 0.0)
     monkeypatch.setattr(restarts, "FIRST_PAUSE_S", 0.0)
@@ -105,7 +105,7 @@ def test_an_engine_that_is_away_for_a_moment_is_asked_again(tmp_path: Path, monk
     assert [crew.look() for _ in range(4)] == [[], [], ["lima-w0"], []]
 
 
-@pytest.mark.unit
+@pytest.mark.local
 def test_an_engine_that_is_away_while_workers_join_is_asked_again(tmp_path: Path) -> None:
     crew = crew_of(StandIn(running=[ConnectionError()]), tmp_path)
     watchdog = SimpleNamespace(status=lambda: None)
@@ -113,7 +113,8 @@ def test_an_engine_that_is_away_while_workers_join_is_asked_again(tmp_path: Path
         crew.wait_until_joined(cast(Watchdog, watchdog))
 
 
-@pytest.mark.privileged
+@pytest.mark.tour
+@pytest.mark.system
 @pytest.mark.timeout(600)
 def test_one_that_dies_at_its_start_is_named_with_its_exit_code_and_its_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -6,7 +6,7 @@ import pytest
 
 from testbed.scaleout.agent import round_trip
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 ANSWERED = """PING 10.99.0.2 (10.99.0.2) 56(84) bytes of data.
 

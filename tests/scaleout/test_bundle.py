@@ -14,7 +14,7 @@ from testbed.scaleout.bundle import Bundle, pack_run, unpack_run
 from testbed.spec.experiment import Experiment
 from tests.simulation import experiments
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 
 def contents(folder: Path) -> dict[str, bytes]:

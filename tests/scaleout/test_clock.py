@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from testbed.scaleout.clock import ClockSample, best_of_stretches, estimate
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 
 def samples(

@@ -13,7 +13,7 @@ from testbed.scaleout.cluster import kept
 from testbed.scaleout.node import FIRST_PORT, LAST_PORT, MEASURE_PORT, MONITOR_PORT, PORTS, ClusterNode
 from testbed.spec.hosts import Hosts
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 
 def test_what_is_kept_of_a_hosts_file_names_the_same_from_another_folder(tmp_path: Path) -> None:

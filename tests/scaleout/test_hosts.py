@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from testbed.scaleout.hosts import READINGS, clock_offset
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 WAYS = st.lists(st.tuples(st.floats(1e-4, 0.2), st.floats(1e-4, 0.2)), min_size=READINGS, max_size=READINGS)
 

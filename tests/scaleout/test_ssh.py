@@ -11,8 +11,6 @@ from testbed.run.errors import CannotRun
 from testbed.scaleout.ssh import Ssh
 from testbed.spec.hosts import Host
 
-pytestmark = pytest.mark.unit
-
 #: What OpenSSH 9.2 prints.
 UNKNOWN = (
     "No ED25519 host key is known for 10.0.0.1 and you have requested strict checking.\nHost key verification failed."
@@ -33,21 +31,25 @@ def stand_in(folder: Path, monkeypatch: pytest.MonkeyPatch, code: int, said: str
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
 
 
+@pytest.mark.pure
 def test_a_key_that_is_not_known_is_never_taken_on_trust() -> None:
     command = ssh().command("true")
     assert {"StrictHostKeyChecking=yes", "BatchMode=yes", "UserKnownHostsFile=/keys/known"} <= set(command)
 
 
+@pytest.mark.pure
 def test_a_user_who_is_not_root_goes_by_sudo_without_a_password() -> None:
     assert shlex.split(ssh(user="admin").command("id")[-1])[:2] == ["sudo", "-n"]
     assert shlex.split(ssh().command("id")[-1])[0] == "bash"
 
 
+@pytest.mark.pure
 def test_a_script_arrives_as_it_is() -> None:
     script = "echo \"a b\" 'c' $HOME; true"
     assert shlex.split(ssh().command(script)[-1])[-1].endswith(f"; {script}")
 
 
+@pytest.mark.local
 @pytest.mark.parametrize(
     ("said", "remedy"),
     [
@@ -64,6 +66,7 @@ def test_what_to_do_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sai
     assert said.splitlines()[-1] in str(error.value)
 
 
+@pytest.mark.local
 def test_a_command_that_fails_there_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in(tmp_path, monkeypatch, 3, "no room")
     with pytest.raises(CannotRun, match="a: a command there ended with 3:\n    no room"):

@@ -12,7 +12,7 @@ from testbed.link import LinkState, Queue
 from testbed.scaleout.underlay import HostsNetwork, least_delay_s, over_underlay
 from testbed.spec.topology import Topology
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 HOSTS = frozenset(("h0", "h1"))
 

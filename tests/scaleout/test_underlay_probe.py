@@ -12,7 +12,7 @@ from testbed.emulation.network.namespace import inside
 from testbed.scaleout.clock import estimate
 from testbed.scaleout.underlay_probe import PROBE_PORT, Echo, measure, path_mtu
 
-pytestmark = pytest.mark.privileged
+pytestmark = pytest.mark.physics
 
 TOKEN = b"0123456789abcdef"
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from testbed.schemes.choice import SchemeChoice
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 
 @given(st.integers(1, 10_000), st.floats(0.0, 0.99), st.booleans())

@@ -15,8 +15,6 @@ from testbed.schemes import SCHEMES, Scheme, named
 from testbed.schemes.options import Misfit, read
 from testbed.schemes.outer import OuterOptions
 
-pytestmark = pytest.mark.unit
-
 ROOT = Path(__file__).parents[2]
 LOADS_NO_TORCH = """
 import sys
@@ -28,11 +26,13 @@ assert "torch" not in sys.modules
 """
 
 
+@pytest.mark.pure
 def test_every_folder_is_a_scheme_of_its_name() -> None:
     folders = {path.parent.name for path in Path(schemes.__file__).parent.glob("*/__init__.py")}
     assert folders == set(SCHEMES)
 
 
+@pytest.mark.pure
 @pytest.mark.parametrize("scheme", SCHEMES.values(), ids=SCHEMES)
 def test_options_travel_as_plain_values(scheme: Scheme) -> None:
     options = scheme.options()
@@ -41,6 +41,7 @@ def test_options_travel_as_plain_values(scheme: Scheme) -> None:
         scheme.read({"no_such_option": 1})
 
 
+@pytest.mark.pure
 @pytest.mark.parametrize(
     ("scheme", "options", "said"),
     [
@@ -62,22 +63,26 @@ def test_a_caller_meets_the_rules_that_a_file_meets(scheme: str, options: dict[s
     assert said in str(caught.value)
 
 
+@pytest.mark.pure
 def test_a_name_that_no_scheme_has_is_an_error_with_those_that_there_are() -> None:
     with pytest.raises(ValueError, match=r"no such scheme: 'gossip'; there are gradients, .*noloco"):
         named("gossip")
 
 
+@pytest.mark.pure
 def test_a_share_s_rounds_and_the_whole_ones_are_both_sent() -> None:
     sparta = SCHEMES["sparta"]
     assert sparta.read({"share": 0.01}).round_share == 0.01
     assert sparta.read({"share": 0.01, "every": 9}).round_share == pytest.approx((9 * 0.01 + 1) / 10)
 
 
+@pytest.mark.pure
 def test_options_inside_options_are_read() -> None:
     outer = read(OuterOptions, {"momentum": 0.5})
     assert SCHEMES["diloco"].read({"outer": {"momentum": 0.5}}) == SCHEMES["diloco"].options(outer=outer)  # type: ignore[call-arg]
 
 
+@pytest.mark.local
 def test_reading_an_experiment_loads_no_torch() -> None:
     files = sorted(map(str, (ROOT / "experiments").glob("*.yaml")))
     subprocess.run([sys.executable, "-c", LOADS_NO_TORCH, *files], check=True, cwd=ROOT)

@@ -17,7 +17,7 @@ from tests.sync.controller import Controller, job
 from tests.sync.plans import chain
 from tests.sync.strategies.training import model, step
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.local
 
 TEXT = "local_sgd:every=2"
 

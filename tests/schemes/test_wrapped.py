@@ -26,8 +26,6 @@ from tests.sync.plans import chain, names, star
 from tests.sync.sessions import run
 from tests.sync.strategies.training import batch, flat, model, step
 
-pytestmark = pytest.mark.unit
-
 MEMBERS = names(2)
 PLAN = Plan(0, MEMBERS, (star(MEMBERS, "m1"),))
 STEPS = 8
@@ -74,6 +72,7 @@ def sparta(session: sync.Session, net: nn.Module, optimizer: torch.optim.Optimiz
     return Sparta(RoundTraining(session, list(net.parameters()), 1.0), SpartaOptions(share=0.1), optimizer)
 
 
+@pytest.mark.local
 @pytest.mark.parametrize(
     ("scheme", "options", "by_its_own_name"),
     [
@@ -95,11 +94,13 @@ def test_it_is_the_scheme_bit_for_bit(
     assert torch.equal(wrapped, train(tmp_path / "b", by_its_own_name))
 
 
+@pytest.mark.local
 def test_gradients_may_be_accumulated_and_clipped_and_the_learning_rate_fall(tmp_path: Path) -> None:
     wrapped = train(tmp_path / "a", lambda s, net, opt: sync.wrap(net, opt, session=s, every=4), accumulating)
     assert torch.equal(wrapped, train(tmp_path / "b", lambda s, net, opt: s.diloco(net, opt, 4), accumulating))
 
 
+@pytest.mark.local
 def test_several_optimizers_step_in_turn(tmp_path: Path) -> None:
     """Each half of the model has its own: the same as one for both."""
 
@@ -121,6 +122,7 @@ def test_several_optimizers_step_in_turn(tmp_path: Path) -> None:
     assert torch.equal(parameters, train(tmp_path / "b", lambda s, net, opt: s.local_sgd(net, opt, 3)))
 
 
+@pytest.mark.local
 def test_a_step_that_a_scaler_leaves_out_counts(tmp_path: Path) -> None:
     """Gradients of one member overflow in its first step: it takes as many rounds as the other."""
 
@@ -142,6 +144,7 @@ def test_a_step_that_a_scaler_leaves_out_counts(tmp_path: Path) -> None:
     assert torch.equal(one, other) and rounds == same
 
 
+@pytest.mark.local
 def test_members_that_do_not_begin_alike_are_told(tmp_path: Path) -> None:
     def work(session: sync.Session) -> str:
         net = model()
@@ -165,6 +168,7 @@ GROUPED = Plan(
 )
 
 
+@pytest.mark.local
 @pytest.mark.parametrize(
     ("scheme", "plan", "said"),
     [
@@ -182,6 +186,7 @@ def test_a_plan_that_is_not_for_the_scheme_is_refused(scheme: str, plan: Plan, s
         run(tmp_path, plan, work)
 
 
+@pytest.mark.local
 def test_under_a_plan_with_groups_members_end_alike(tmp_path: Path) -> None:
     def work(session: sync.Session) -> torch.Tensor:
         net = model()
@@ -204,6 +209,7 @@ def sgd(net: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(net.parameters(), lr=0.1)
 
 
+@pytest.mark.pure
 @pytest.mark.parametrize(
     ("scheme", "options", "said"),
     [
@@ -222,6 +228,7 @@ def test_what_is_no_scheme_or_no_option_of_it(scheme: str, options: dict[str, An
         pass
 
 
+@pytest.mark.pure
 def test_a_model_or_an_optimizer_that_a_scheme_can_t_be_around(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TESTBED_CONTROLLER", raising=False)
     net = model()
@@ -239,6 +246,7 @@ def test_a_model_or_an_optimizer_that_a_scheme_can_t_be_around(monkeypatch: pyte
     assert "parameters of torch.complex64 have no mean" in refused(complex_, sgd(complex_))
 
 
+@pytest.mark.pure
 def test_a_scheme_that_averages_gradients_refuses_steps_that_it_can_t_be_before() -> None:
     net = model()
     optimizer = sgd(net)
@@ -258,6 +266,7 @@ class _Alone:
     """A reducer that must not be asked."""
 
 
+@pytest.mark.pure
 def test_optimizers_that_do_not_step_in_turn_are_told() -> None:
     net = model()
     one, other = sgd(net), sgd(net)
@@ -269,6 +278,7 @@ def test_optimizers_that_do_not_step_in_turn_are_told() -> None:
             other.step()
 
 
+@pytest.mark.pure
 def test_parameters_that_are_trained_from_later_on_are_told() -> None:
     net = model()
     first, *others = net.parameters()
@@ -299,6 +309,7 @@ def process_group() -> Iterator[None]:
     dist.destroy_process_group()
 
 
+@pytest.mark.local
 @pytest.mark.usefixtures("process_group")
 def test_ddp_exchanges_nothing_inside_and_again_afterwards(tmp_path: Path) -> None:
     """Its buffers too: running means stay each member's own."""
@@ -322,6 +333,7 @@ def test_ddp_exchanges_nothing_inside_and_again_afterwards(tmp_path: Path) -> No
     torch.testing.assert_close(flat(alone), flat(ddp), atol=1e-6, rtol=1e-5)
 
 
+@pytest.mark.pure
 @pytest.mark.usefixtures("process_group")
 def test_an_optimizer_that_exchanges_parameters_itself() -> None:
     net = model()

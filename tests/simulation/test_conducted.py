@@ -11,7 +11,7 @@ from testbed.report.page import write_page
 from testbed.report.record import RunRecord
 from tests.simulation.experiments import LINKS, simulated, write
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.local
 
 DIGITS = {"model": "cnn", "batch": 16, "rounds": 60, "evaluate_every": 20}
 SLOW = [{**link, "rate": "1mbit"} for link in LINKS]
@@ -35,6 +35,7 @@ def slow(tmp_path_factory: pytest.TempPathFactory) -> RunRecord:
     return on_slow_links(tmp_path_factory.mktemp("slow"), optimizer=STANDING)
 
 
+@pytest.mark.long
 def test_on_a_slow_network_members_that_learn_send_less_of_every_gradient(tmp_path: Path) -> None:
     record = on_slow_links(tmp_path)
     assert record.finished and record.summary["training"]["identical_parameters"] is True

@@ -22,7 +22,7 @@ from tests.sync.controller import job
 from tests.sync.plans import names, random_groups, random_plan
 from tests.sync.sessions import run
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.local
 
 ELEMENTS, ROUNDS = 5_000, 4
 CODECS = ("fp16", "int8", "topk:0.05", "bins2", "sparse")

@@ -20,7 +20,7 @@ from testbed.sync.gossip.message import Message
 from testbed.sync.gossip.message_codec import Done
 from tests.simulation.experiments import load
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 NAMES = ("l0", "l1", "l2", "l3")
 

@@ -22,7 +22,7 @@ from testbed.simulation.underlay import Underlay
 from testbed.spec.experiment import Experiment
 from tests.simulation.experiments import LINKS, load
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 MODELS = pytest.mark.parametrize("kind", [ChunkModel, FluidModel])
 NO_DELAYS = [{**link, "rtt": "0ms"} for link in LINKS]

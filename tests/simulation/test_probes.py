@@ -15,7 +15,7 @@ from testbed.simulation.probes import SimulatedProbes
 from testbed.simulation.underlay import Underlay
 from tests.simulation.experiments import load
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 ZERO_S = 1000
 

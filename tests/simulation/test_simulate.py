@@ -15,7 +15,7 @@ from testbed.schemes import SCHEMES
 from testbed.spec.errors import SpecError
 from tests.simulation.experiments import simulated, write
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.local
 
 EVENTS = [
     {"at": "2s", "change": {"link": "a->b", "rate": "1.5mbit"}},

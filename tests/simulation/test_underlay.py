@@ -21,7 +21,7 @@ from testbed.spec.topology import Link
 from testbed.trace.trace import Row, Trace
 from tests.simulation.experiments import LINKS, load
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 STEPS = st.lists(st.integers(1, 40), min_size=1, max_size=6)
 

@@ -12,7 +12,7 @@ from scipy.signal import lfilter
 from tests.soak.held import held
 from tests.soak.slope import slope
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 HOURS = 2.0
 

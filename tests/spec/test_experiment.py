@@ -13,7 +13,7 @@ from testbed.spec.event import LinkChange
 from testbed.spec.experiment import DATASETS, PARAMETERS, Experiment
 from tests.spec.files import EXPERIMENT, TOPOLOGY, spoilt, write
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 ROOT = Path(__file__).parents[2]
 GPT = spoilt(EXPERIMENT, "train", "model", to="gpt-small")

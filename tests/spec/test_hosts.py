@@ -11,7 +11,7 @@ import yaml
 from testbed.spec.errors import SpecError
 from testbed.spec.hosts import MOST_HOSTS, Hosts
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 
 def load(folder: Path, **changed: Any) -> Hosts:

@@ -17,7 +17,7 @@ from testbed.spec.load import read_yaml
 from testbed.spec.topology import Topology
 from tests.spec.files import EXPERIMENT, TOPOLOGY, write
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 fuzz = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
 

@@ -9,7 +9,7 @@ import pytest
 from testbed.spec.errors import SpecError
 from testbed.spec.experiment import Experiment
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 DDP = Path(__file__).parents[2] / "experiments/ddp.yaml"
 

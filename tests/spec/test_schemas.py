@@ -16,7 +16,7 @@ from testbed.cli import BAD_INPUT, app
 from testbed.spec.schemas import experiment_schema, topology_schema
 from tests.spec.files import EXPERIMENT, TOPOLOGY, spoilt
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 ROOT = Path(__file__).parents[2]
 

@@ -14,7 +14,7 @@ from testbed.spec.errors import SpecError
 from testbed.spec.load import parse_yaml
 from testbed.spec.sweep import MOST_RUNS, Sweep, as_yaml
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 SWEEP: dict[str, Any] = {
     "name": "policies",

@@ -12,7 +12,7 @@ from testbed.spec.errors import SpecError
 from testbed.spec.experiment import Experiment
 from tests.spec.files import EXPERIMENT, write
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 SPEEDS = "# measured\ntime_s,speed\n0,1\n20,0.25\n30,1\n"
 

@@ -12,7 +12,7 @@ from testbed.spec.topology import MAX_WORKERS, Topology
 from testbed.trace.trace import Row
 from tests.spec.files import TOPOLOGY, spoilt
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 ROOT = Path(__file__).parents[2]
 

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 from testbed.link import GilbertElliott, Queue
 from testbed.spec import units
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 KINDS = {
     name: TypeAdapter(getattr(units, name))

@@ -18,8 +18,6 @@ from testbed.spec.experiment import Experiment
 from testbed.spec.topology import Topology
 from testbed.starts import KINDS, StartError, new_policy, new_scheme
 
-pytestmark = pytest.mark.unit
-
 ROOT = Path(testbed.__file__).parents[1]
 
 #: Run beside a copy of the package with a scheme and a policy more.
@@ -73,6 +71,7 @@ def new(*words: str) -> Result:
     return CliRunner().invoke(app, ["new", *words])
 
 
+@pytest.mark.pure
 def test_an_experiment_comes_with_its_network(folder: Path) -> None:
     result = new("experiment", "mine-2")
     assert result.exit_code == 0, result.output
@@ -85,6 +84,7 @@ def test_an_experiment_comes_with_its_network(folder: Path) -> None:
     assert new("experiment", "other").stdout == "experiments/other.yaml\n", "the topology is there"
 
 
+@pytest.mark.pure
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -105,6 +105,7 @@ def test_what_cannot_be_begun_is_said_and_nothing_written(words: list[str], said
     assert not list(folder.iterdir())
 
 
+@pytest.mark.pure
 @pytest.mark.parametrize("kind", ["experiment", "topology"])
 def test_what_is_there_is_not_written_over(kind: str, folder: Path) -> None:
     made = KINDS[kind]("mine", folder)[0]
@@ -113,6 +114,7 @@ def test_what_is_there_is_not_written_over(kind: str, folder: Path) -> None:
     assert made.read_text() == "mine"
 
 
+@pytest.mark.local
 def test_a_scheme_and_a_policy_run_as_they_are(tmp_path: Path) -> None:
     for name in ("testbed", "topologies", "experiments", "traces"):
         copytree(ROOT / name, tmp_path / name)  # with what is compiled of it, which takes two seconds

@@ -16,7 +16,7 @@ from tests.sync.plans import chain, names
 from tests.sync.sessions import run
 from tests.sync.strategies.training import flat, model, step
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.local
 
 #: Two members: each sum has one order.
 MEMBERS = names(2)

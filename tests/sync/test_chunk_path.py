@@ -27,7 +27,7 @@ from testbed.sync.transport import Received
 from tests.sync import sessions
 from tests.sync.plans import chain, names
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.local
 
 SYNC = Path(sync.__file__).parent
 MEMBERS = names(3)

@@ -17,7 +17,7 @@ from tests.sync.strategies.training import batch, flat, model
 MEMBERS = names(2)
 
 pytestmark = [
-    pytest.mark.unit,
+    pytest.mark.local,
     pytest.mark.parametrize(
         "device",
         ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))],

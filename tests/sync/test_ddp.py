@@ -14,7 +14,7 @@ from tests.program import ForkedProgram, preload
 from tests.sync.controller import Controller, job
 from tests.sync.plans import chain, names
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.local
 
 MEMBERS = names(2)
 

@@ -28,7 +28,7 @@ from tests.sync.controller import Controller, job
 from tests.sync.plans import names, random_groups, random_plan, star
 from tests.sync.swaps import Over
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.local
 
 MEMBERS = names(4)
 #: Rounds among all are out of reach.

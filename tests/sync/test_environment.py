@@ -9,7 +9,7 @@ import pytest
 from testbed.sync.environment import MemberEnvironment, join_by_environment, member_of
 from testbed.sync.errors import SyncError
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.local
 
 CONTROLLER = {"TESTBED_CONTROLLER": "tcp:127.0.0.1:7000"}
 

@@ -14,7 +14,7 @@ import pytest
 from tests.connections import connections_of
 from tests.sync.cluster import PHASES, cluster, reported
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.physics
 
 MEMBERS = 5
 #: Of a lease that is to run out. Renewed each third of it, it outlives a member that a busy machine stops for 8 s.

@@ -8,7 +8,7 @@ import pytest
 from testbed.sync import meanwhile
 from testbed.sync.meanwhile import Meanwhile
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.local
 
 #: What happens at once has happened within this; what never happens is waited for that long.
 AT_ONCE_S, NEVER_S = 10.0, 0.2

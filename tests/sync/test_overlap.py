@@ -24,7 +24,7 @@ from tests.sync import sessions
 from tests.sync.plans import chain, names, star
 from tests.sync.post import Letter, Post
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.local
 
 MEMBERS = names(3)
 PLAN = Plan(0, MEMBERS, (star(MEMBERS, "m0"),), 1024)

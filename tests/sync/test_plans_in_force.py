@@ -19,7 +19,7 @@ from tests.sync.plans import chain, names, random_groups, random_plan, random_ro
 from tests.sync.test_session import check_exact, reducing, reducing_until, run, run_with, values
 from tests.waiting import until
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.local
 
 
 def reduced(session: sync.Session, rounds: int, elements: int) -> list[tuple[torch.Tensor, bool]]:

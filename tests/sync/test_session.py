@@ -21,7 +21,7 @@ from testbed.sync.transport.frame import NONCE_BYTES, Greeting
 from tests.sync.controller import Controller, job
 from tests.sync.plans import chain, names, random_plan, star, two_level
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.local
 
 Work = Callable[[sync.Session], object]
 

@@ -9,7 +9,7 @@ import pytest
 from tests.sync import swaps
 from tests.sync.plans import plan_over_graph
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.local
 
 
 @pytest.mark.parametrize("transport", swaps.TRANSPORTS)

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.local
 
 NOBODY = 65534
 #: Root may have any number of processes, and others may as many as the limit says.

@@ -32,7 +32,7 @@ from tests.sync.test_session import check_exact, reducing
 from tests.sync.transport.test_listener import WIRE, Inward
 from tests.waiting import until
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.local
 
 MEMBERS = ("a", "b", "mallory")
 

@@ -12,7 +12,7 @@ from testbed.telemetry.bottleneck import FELL_S, samples
 from testbed.telemetry.sample import Sample
 from testbed.telemetry.trains import FRAME_BITS, Pair
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 #: Seconds of a train, and of a round trip.
 TRAIN_S = 0.1

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from testbed.telemetry.curves import Figures, figures_in, figures_of
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 NAMES = st.text("abcdefgh_", min_size=1, max_size=8)
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False)

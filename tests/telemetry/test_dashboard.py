@@ -24,7 +24,7 @@ from tests.telemetry.test_prometheus import DASHBOARD, NETWORK, RUN
 from tests.waiting import until
 
 pytestmark = [
-    pytest.mark.unit,
+    pytest.mark.local,
     pytest.mark.skipif(shutil.which("prometheus") is None, reason="there is no Prometheus: make test-dashboard"),
 ]
 

@@ -21,7 +21,7 @@ from testbed.telemetry.estimate import (
 )
 from testbed.telemetry.sample import Sample
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 #: Seconds from one train to the next.
 EVERY_S = 0.3

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families as parsed
 
 from testbed.telemetry.prometheus import metrics
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 DASHBOARD = Path(__file__).parents[2] / "examples/grafana-dashboard.json"
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from testbed.telemetry.estimate import Estimate
 from testbed.telemetry.restless import KEPT, LEAST, Restless
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 
 def estimate(rate_bps: float, age_s: float = 0.1) -> Estimate:

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from testbed.telemetry.store import Records, read_records, write_json
 
-pytestmark = pytest.mark.unit
 
-
+@pytest.mark.pure
 def test_records_come_back_in_order_and_are_there_before_the_file_is_closed(tmp_path: Path) -> None:
     with Records(tmp_path / "deep/r.jsonl") as records:
         for i in range(3):
@@ -21,6 +20,7 @@ def test_records_come_back_in_order_and_are_there_before_the_file_is_closed(tmp_
         assert [record["i"] for record in read_records(tmp_path / "deep/r.jsonl")] == [0, 1, 2]
 
 
+@pytest.mark.pure
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cut=st.integers(0, 60))
 def test_a_file_cut_anywhere_loses_at_most_its_last_record_and_can_be_continued(tmp_path: Path, cut: int) -> None:
@@ -38,16 +38,19 @@ def test_a_file_cut_anywhere_loses_at_most_its_last_record_and_can_be_continued(
     assert [record["i"] for record in read_records(path)] == [*before, 99]
 
 
+@pytest.mark.pure
 def test_no_file_has_no_records(tmp_path: Path) -> None:
     assert list(read_records(tmp_path / "none")) == []
 
 
+@pytest.mark.pure
 def test_what_json_cannot_hold_becomes_null(tmp_path: Path) -> None:
     with Records(tmp_path / "r") as records:
         records.append({"loss": float("nan"), "deep": [{"x": float("inf")}], "tuple": (1.5,)})
     assert list(read_records(tmp_path / "r")) == [{"loss": None, "deep": [{"x": None}], "tuple": [1.5]}]
 
 
+@pytest.mark.pure
 def test_a_json_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
     write_json(tmp_path / "d/f.json", {"a": 1})
     write_json(tmp_path / "d/f.json", {"a": 2})
@@ -55,6 +58,7 @@ def test_a_json_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
     assert '"a": 2' in (tmp_path / "d/f.json").read_text()
 
 
+@pytest.mark.local
 def test_a_line_that_finds_no_room_leaves_none_of_itself(tmp_path: Path) -> None:
     """A process may write files of 100 bytes, as a disk that is full takes a part of a line."""
     program = (
@@ -81,6 +85,7 @@ def test_a_line_that_finds_no_room_leaves_none_of_itself(tmp_path: Path) -> None
     assert path.read_text() == '{"i":0}\n{"i":1}\n'
 
 
+@pytest.mark.pure
 def test_a_line_cut_short_is_left_out_and_the_log_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "r.jsonl"
     path.write_text('{"i": 0}\n{"i": 1')

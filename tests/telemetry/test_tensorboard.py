@@ -13,7 +13,7 @@ from testbed.telemetry import tensorboard
 from testbed.telemetry.curves import Figures, figures_of
 from testbed.telemetry.tensorboard import Scalar, write_scalars
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 SCALARS = st.builds(
     Scalar,

@@ -9,7 +9,7 @@ from testbed.link import MTU_FRAME_BYTES, TCP_PAYLOAD_BYTES
 from testbed.protocol import Train
 from testbed.telemetry.trains import FRAME_BITS, Carried, passed_bps
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 WIRE = 8 * MTU_FRAME_BYTES / TCP_PAYLOAD_BYTES
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from testbed.trace.csv import COLUMNS, parse_csv, read_csv, write_csv
 from testbed.trace.trace import Row, Trace, TraceError
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 TRACES = Path(__file__).parents[2] / "traces"
 

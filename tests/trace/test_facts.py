@@ -5,7 +5,7 @@ import pytest
 from testbed.trace.facts import columns_of
 from testbed.trace.trace import Row, Trace
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 
 def test_a_column_is_in_its_own_unit_and_its_mean_over_time() -> None:

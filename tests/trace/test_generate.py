@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from testbed.trace.generate import Diurnal, Drop, Generator, Markov, OrnsteinUhlenbeck, Outages, UniformRedraw
 from testbed.trace.trace import Row, TraceError
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 SEEDS = st.integers(0, 2**32)
 WALK = OrnsteinUhlenbeck(20e6, spread=0.1, return_s=20, step_s=1, duration_s=180, seed=1)

@@ -15,7 +15,7 @@ from tests.trace.forms.test_pensieve import RIDE
 from tests.trace.forms.test_ping import LINUX
 from tests.trace.forms.test_rtt_csv import STARLINK
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 IPERF3 = """{"intervals": [
 {"sum": {"start": 0, "end": 1, "bytes": 1448000}}, {"sum": {"start": 1, "end": 2, "bytes": 724000}}]}"""

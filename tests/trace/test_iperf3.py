@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from testbed.trace.iperf3 import parse_iperf3, resampled
 from testbed.trace.trace import TraceError
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 
 def interval(start: Any, end: Any, bytes_: Any, **more: Any) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from testbed.trace.mahimahi import DeliverySchedule, parse_mahimahi, schedule_of
 from testbed.trace.trace import Row, Trace, TraceError
 from tests.recorded import RECORDED, needs_recorded
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 
 def test_each_line_is_a_packet_and_the_last_ends_the_lap() -> None:

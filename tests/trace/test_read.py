@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from testbed.trace.read import format_of, read_trace
 from testbed.trace.trace import TraceError
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 IPERF3 = '{"intervals": [{"sum": {"start": 0, "end": 2, "bytes": 1448000}}]}'
 

@@ -8,7 +8,7 @@ from testbed.trace.resample import LEAST_BPS, LEAST_STEP_S, MOST_ROWS, resample
 from testbed.trace.trace import TraceError
 from testbed.trace.volume import Volume
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 STEPS = st.sampled_from([0.02, 0.1, 0.25, 1.0, 3.0])
 

@@ -7,7 +7,7 @@ import pytest
 from testbed.trace.speed import read_speeds
 from testbed.trace.trace import TraceError
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 
 def test_a_trace_of_speed(tmp_path: Path) -> None:

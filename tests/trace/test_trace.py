@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from testbed.link import GilbertElliott, LinkState, Opportunities
 from testbed.trace.trace import End, Row, Trace, TraceError, lasting
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 ENDS = st.sampled_from(get_args(End))
 #: Eighths of a second are exact in binary, so that sums of them are too.

@@ -17,7 +17,7 @@ from testbed.worker import data, learner, models, optimizer
 from tests.worker.test_worker import write_digits
 from tests.worker.workloads import workload
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 
 @pytest.mark.parametrize(

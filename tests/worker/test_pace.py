@@ -6,7 +6,7 @@ import pytest
 
 from testbed.worker.pace import Pace, Paced
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 
 class Time:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from testbed.worker.partition import partition
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 KINDS = ["iid", "dirichlet", "classes"]
 

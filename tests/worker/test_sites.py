@@ -12,7 +12,7 @@ from testbed.worker.sites import Scores, Sites, histogram
 from tests.worker.test_worker import write_digits
 from tests.worker.workloads import workload
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 LABELS = [0, 0, 0, 1, 1, 2]
 BY_LABEL = {0: Scores(1.0, 0.9), 1: Scores(3.0, 0.5)}

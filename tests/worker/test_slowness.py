@@ -7,7 +7,7 @@ import pytest
 from testbed.worker.slowness import Slowness
 from tests.worker.workloads import workload
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 
 def test_nothing_declared_changes_nothing() -> None:

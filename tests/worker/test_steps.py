@@ -13,7 +13,7 @@ from testbed.worker.steps import PacedSteps, gathered
 from tests.worker.test_worker import write_digits
 from tests.worker.workloads import workload
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.local
 
 
 def test_an_evaluation_is_reported_with_the_steps_that_came_after_it(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from tests.sync.controller import Controller, job
 from tests.sync.plans import chain, names, star
 from tests.worker.workloads import workload
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.local
 
 preload("testbed.worker.loop")
 

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.support.campaign import Campaign, without_curves
 from benchmarks.support.forkserver import ForkServer
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.local
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.support.options import Options
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.support.paired import ratio
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 
 def test_the_ratio_of_what_both_have() -> None:

@@ -11,7 +11,7 @@ from benchmarks.support.rendezvous import Rendezvous
 from testbed.plan import Plan, Tree
 from testbed.protocol import Hello, Welcome, decode, encode
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.local
 
 MEMBERS = ("m0", "m1", "m2")
 PLAN = Plan(0, MEMBERS, (Tree("m0", {"m1": "m0", "m2": "m0"}, {"m1": "m0", "m2": "m0"}, 1.0),), 1 << 20)

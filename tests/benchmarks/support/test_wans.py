@@ -14,7 +14,7 @@ from testbed.link import link_ends
 from testbed.spec.topology import Topology
 from testbed.trace.trace import LEAST_RATE_BPS
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 Family = dict[tuple[Kind, int], tuple[Path, dict[str, Any]]]
 
@@ -33,6 +33,7 @@ def files(folder: Path) -> dict[str, str]:
     return {file.name: file.read_text() for file in sorted(folder.iterdir())}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("kind", "sites"), sorted(set(FAMILY)))
 def test_each_network_can_be_built_and_its_links_carry_the_traffic_of_their_ends(
     kind: Kind, sites: int, family: Family
@@ -50,6 +51,7 @@ def test_each_network_can_be_built_and_its_links_carry_the_traffic_of_their_ends
         assert all((row.rate_bps or 0) >= LEAST_RATE_BPS for row in rows)
 
 
+@pytest.mark.long
 def test_a_seed_makes_the_same_network_and_another_one_another(tmp_path: Path, family: Family) -> None:
     written = {}
     for seed in (1, 2):

@@ -41,7 +41,7 @@ from testbed.protocol import (
 from testbed.telemetry.store import finite, read_records
 from tests.controller.runs import mesh, spec_of
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.local
 
 VIEW = mesh()
 NAMES = VIEW.names
@@ -295,6 +295,7 @@ def reports_of(name: str, number: int) -> st.SearchStrategy[Report]:
     )
 
 
+@pytest.mark.long
 @settings(max_examples=25, derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_whatever_members_report_within_bounds_breaks_nothing(tmp_path: Path, data: st.DataObject) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from testbed.controller.allreduce.epochs import Epochs
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 
 def test_a_controller_that_is_started_anew_goes_on_counting(tmp_path: Path) -> None:

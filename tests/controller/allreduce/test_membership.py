@@ -12,7 +12,7 @@ from testbed.controller.spec import Elasticity
 from testbed.plan import Plan, Tree
 from testbed.protocol import Abort, Hello, Holding, Job, Lost, Prepare, Reconfigure, Rejoin, Stop, Welcome
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 LEASE_S = 4.0
 ADDRESSES = {name: (f"10.0.0.{number}", 4000) for number, name in enumerate("abcd", 1)}

@@ -9,7 +9,7 @@ from testbed.controller.allreduce.round_log import KEPT_REPORTS, KEPT_ROUNDS, KE
 from testbed.controller.contradiction import Contradiction
 from testbed.protocol import MeanSlice, Report, Train
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 TRAIN = Train(1.0, 0.1, 65536)
 

@@ -6,7 +6,7 @@ import pytest
 
 from testbed.controller.allreduce.swaps import COMPARED, pause_ms
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 
 def ends(*wholes: float) -> list[float]:

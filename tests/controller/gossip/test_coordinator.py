@@ -44,7 +44,7 @@ from tests.controller.fleet import connect
 from tests.controller.runs import mesh, running, spec_of
 from tests.schemes.participants import participant
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.local
 
 ROUNDS = 120
 MAX_IG = 3

@@ -15,8 +15,6 @@ from testbed.protocol import Goodbye, Report, Welcome
 from tests.controller.fleet import connect
 from tests.controller.runs import mesh, running, spec_of
 
-pytestmark = pytest.mark.unit
-
 MEMBERS = tuple("abcd")
 
 
@@ -34,6 +32,7 @@ def book() -> IterationLog:
     return IterationLog(MEMBERS, graph(MEMBERS))
 
 
+@pytest.mark.pure
 def test_reports_that_are_read_in_another_order_break_no_bound() -> None:
     """a goes two ahead of b only for who looks at reports as they come: b's is older than a's second one."""
     iterations = book()
@@ -46,6 +45,7 @@ def test_reports_that_are_read_in_another_order_break_no_bound() -> None:
     assert iterations.lowest == 1 and iterations.to_json()["widest"] == 1
 
 
+@pytest.mark.pure
 def test_a_broken_bound_is_known_when_nothing_older_can_come() -> None:
     iterations = book()
     assert not iterations.add(*entered("a", 1, 10.0))
@@ -55,6 +55,7 @@ def test_a_broken_bound_is_known_when_nothing_older_can_come() -> None:
     assert iterations.to_json()["breaches"]
 
 
+@pytest.mark.pure
 def test_a_death_breaks_no_bound_whose_reports_are_still_to_be_read() -> None:
     """b's were written before a's, and are read after the word of c's death."""
     iterations = book()
@@ -69,6 +70,7 @@ def test_a_death_breaks_no_bound_whose_reports_are_still_to_be_read() -> None:
     assert iterations.judge(float("inf")) == []
 
 
+@pytest.mark.pure
 def test_metrics_are_means_of_the_newest() -> None:
     iterations = book()
     assert iterations.lowest is None
@@ -106,6 +108,7 @@ def whole(reports: list[tuple[Report, float]], tmp_path: Path, dying: tuple[str,
     return dict(json.loads((tmp_path / "out" / "final.json").read_text()))
 
 
+@pytest.mark.local
 def test_a_run_within_its_bounds_is_done(tmp_path: Path) -> None:
     names = mesh().names
     final = whole([entered(name, k, 10.0 + k / 10) for name in names for k in (1, 2, 3)], tmp_path)
@@ -113,6 +116,7 @@ def test_a_run_within_its_bounds_is_done(tmp_path: Path) -> None:
     assert isinstance(final["gaps"], dict) and final["gaps"]["widest"] == 1 and final["gaps"]["breaches"] == []
 
 
+@pytest.mark.local
 def test_a_run_that_breaks_a_bound_has_failed(tmp_path: Path) -> None:
     names = mesh().names
     reports = [entered(name, k, 10.0 + k / 10) for name in names for k in (1, 2, 3) if name != names[2] or k == 1]
@@ -122,6 +126,7 @@ def test_a_run_that_breaks_a_bound_has_failed(tmp_path: Path) -> None:
     assert f"is 2 iterations ahead of {names[2]}, where the bound is 1" in str(final["failure"])
 
 
+@pytest.mark.local
 def test_a_bound_that_turns_out_broken_only_when_all_have_left_fails_the_run_too(tmp_path: Path) -> None:
     names = mesh().names
     reports = [entered(name, k, 10.0 + k / 10) for name in names for k in (1, 2, 3) if name != names[2] or k == 1]
@@ -129,6 +134,7 @@ def test_a_bound_that_turns_out_broken_only_when_all_have_left_fails_the_run_too
     assert final["state"] == "failed" and f"ahead of {names[2]}" in str(final["failure"])
 
 
+@pytest.mark.pure
 def test_a_member_that_dies_is_followed_no_more_and_the_others_have_longer_ways() -> None:
     iterations = book()
     for member in MEMBERS:
@@ -144,6 +150,7 @@ def test_a_member_that_dies_is_followed_no_more_and_the_others_have_longer_ways(
         iterations.remove("d", "killed")
 
 
+@pytest.mark.local
 def test_the_others_finish_when_one_dies(tmp_path: Path) -> None:
     names = mesh().names
     final = whole([entered(name, 1, 10.0) for name in names], tmp_path, dying=(names[1],))
@@ -152,6 +159,7 @@ def test_the_others_finish_when_one_dies(tmp_path: Path) -> None:
     assert [death["member"] for death in final["gaps"]["deaths"]] == [names[1]]
 
 
+@pytest.mark.local
 def test_a_run_whose_graph_falls_apart_says_why_it_cannot_go_on(tmp_path: Path) -> None:
     names = mesh().names
     final = whole([entered(name, 1, 10.0) for name in names], tmp_path, dying=(names[1], names[3]))

@@ -16,7 +16,7 @@ from testbed.planning.graphs import GraphError, ring
 from testbed.protocol import AbortGraph, CommitGraph, ControlMessage, Job, NodeConfiguration, PrepareGraph, PromiseGraph
 from tests.controller.gossip.test_iteration_log import entered
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.local
 
 MEMBERS = tuple("abcdef")
 ROUNDS = 50

@@ -23,7 +23,7 @@ from testbed.planning import Pair, View
 from testbed.protocol import PROBE_TRAINS
 from tests.planning.networks import sites, view_of
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 A, B, C, D = (f"{site}-w0" for site in "abcd")
 

@@ -20,7 +20,7 @@ from testbed.telemetry.estimate import SILENCE_S
 from tests.controller.fleet import transfers
 from tests.planning.networks import sites, view_of, views
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 #: An edge that is to be measured sends at least so many trains in a round.
 TRAINS = 16

@@ -6,7 +6,7 @@ import pytest
 
 from testbed.controller.knowledge.round_trips import MIN_RTT_WINDOW_S, SAMPLES, RoundTrips
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 EDGE = ("a", "b")
 DECLARED_S = 0.1

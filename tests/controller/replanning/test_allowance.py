@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from testbed.controller.replanning.allowance import RESERVE_S, SAVED_S, SHARE, Allowance
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 
 @given(st.lists(st.tuples(st.floats(0, 20), st.floats(0.01, 3), st.booleans()), max_size=60))

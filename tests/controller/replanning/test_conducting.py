@@ -14,7 +14,7 @@ from testbed.planning import View, make_policy
 from testbed.protocol import FragmentDrift, Job, Report
 from tests.controller.plans import triangle
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 JOB = Job(rounds=400, workload={"optimizer": "adam"}, round_timeout_s=120.0)
 LOCAL = TrainingChoice("local_sgd", {"every": 4})

@@ -14,7 +14,7 @@ from testbed.plan import Plan
 from testbed.planning import View
 from tests.controller.plans import triangle
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 RULES = Rules(margin=0.1, dwell_rounds=3)
 SETTLED = Standing(rounds=10)

@@ -12,7 +12,7 @@ from testbed.planning.simulate import SimulationError
 from tests.controller.plans import triangle
 from tests.planning.networks import sites, view_of
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 RATIOS = st.lists(st.floats(0.5, 2.0), min_size=1, max_size=12)
 

@@ -10,7 +10,7 @@ from testbed.plan import Plan
 from testbed.planning import View
 from tests.controller.plans import triangle
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 
 def seen(*plans: Plan) -> Foresight:

@@ -8,7 +8,7 @@ from testbed.controller.allreduce.round_log import RoundLog
 from testbed.controller.replanning.trust import COMPARED, KEPT, Promise, Trust
 from testbed.protocol import Report
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 
 class Rounds:

@@ -8,7 +8,7 @@ import pytest
 
 from testbed.controller.server.identity import Identities
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 MEMBERS = ("paris", "tokyo", "dallas")
 

@@ -21,7 +21,7 @@ from testbed.protocol import MAX_LINE_BYTES, Goodbye, Hello, Prepare, Report, St
 from tests.controller.fleet import Fleet, Member, connect
 from tests.controller.runs import group_of, mesh, running, spec_of, training
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.local
 
 VIEW = mesh()
 BAD, *OTHERS = VIEW.names

@@ -10,7 +10,7 @@ import pytest
 
 from testbed.controller.server.secret_file import SecretError, read_secret, write_secret
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 
 def test_a_secret_is_for_its_owner_alone_whatever_was_there_before(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from testbed.emulation.containers import documentation
 from testbed.emulation.containers.documentation import DocumentationError
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 
 @pytest.fixture(autouse=True)

@@ -20,8 +20,6 @@ from testbed.emulation.containers.fleet import ContainerRequest, Fleet
 from testbed.emulation.interrupt import Interrupted
 from testbed.spec.topology import Worker
 
-pytestmark = pytest.mark.unit
-
 
 class Gone:
     """In the place of a container that the engine no longer has."""
@@ -51,6 +49,7 @@ def fleet(tmp_path: Path) -> Fleet:
     return fleet
 
 
+@pytest.mark.pure
 def test_one_that_is_not_started_anew_stays_known(fleet: Fleet) -> None:
     lima = Worker("lima-w0", "lima", 1.0, None, 0, None)
     with pytest.raises(ConnectionError):
@@ -58,6 +57,7 @@ def test_one_that_is_not_started_anew_stays_known(fleet: Fleet) -> None:
     assert fleet.running() == {"lima-w0": False}
 
 
+@pytest.mark.pure
 def test_one_that_somebody_removed_has_crashed(fleet: Fleet) -> None:
     assert fleet.exit_code("lima-w0") is None
     assert fleet.deaths() == {"lima-w0": "with its container, which is gone"}
@@ -102,6 +102,7 @@ class InterruptedPool:
         raise Interrupted("SIGINT")
 
 
+@pytest.mark.local
 def test_a_thread_that_begins_when_all_were_removed_starts_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,7 @@ from docker.errors import APIError
 
 from testbed.emulation.containers.image import KIND_LABEL, remove_superseded
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 
 def made(number: str, kind: str, *tags: str) -> dict[str, Any]:

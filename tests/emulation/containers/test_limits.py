@@ -39,7 +39,7 @@ def eight_gib(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "available_bytes", lambda: 8 * GIB + RESERVE_BYTES)
 
 
-@pytest.mark.unit
+@pytest.mark.pure
 def test_what_is_left_is_shared_by_those_who_declare_nothing(eight_gib: None) -> None:
     workers = [worker(0), worker(1), worker(2, memory=2 * GIB)]
     shared = ContainerLimits.of(workers, ABLE)
@@ -50,14 +50,14 @@ def test_what_is_left_is_shared_by_those_who_declare_nothing(eight_gib: None) ->
     assert record["not_in_force"] == {}
 
 
-@pytest.mark.unit
+@pytest.mark.pure
 def test_a_host_with_nothing_left_for_them_says_so(eight_gib: None) -> None:
     with pytest.raises(EmulationError, match="1 workers without a limit of their own would share 0 MiB; declare less"):
         ContainerLimits.of([worker(0), worker(1, memory=9 * GIB)], ABLE)
     ContainerLimits.of([worker(1, memory=9 * GIB)], ABLE)  # what is declared holds
 
 
-@pytest.mark.unit
+@pytest.mark.pure
 def test_what_a_kernel_cannot_keep_is_written_down_and_refused_where_it_was_declared(eight_gib: None) -> None:
     missing = ContainerLimits.of([worker(0)], {**ABLE, "MemoryLimit": False, "PidsLimit": False})
     assert sorted(missing.record([worker(0)])["not_in_force"]) == ["memory", "pids"]
@@ -66,7 +66,7 @@ def test_what_a_kernel_cannot_keep_is_written_down_and_refused_where_it_was_decl
         missing.settings(worker(0, memory=GIB))
 
 
-@pytest.mark.unit
+@pytest.mark.pure
 def test_doctor_says_what_a_kernel_cannot_keep(monkeypatch: pytest.MonkeyPatch) -> None:
     class Engine:
         def info(self) -> dict[str, Any]:
@@ -151,7 +151,7 @@ def still_works(container: Container) -> bool:
     return bool(done.exit_code == 50)
 
 
-@pytest.mark.privileged
+@pytest.mark.physics
 def test_a_fork_bomb_an_endless_log_and_hogs_in_one_worker_leave_all_others_alone(fleets: tuple[Fleet, Fleet]) -> None:
     attacker, innocent, other = worker(0, memory=MEMORY), worker(1), worker(2)
     one, two = fleets
@@ -177,7 +177,7 @@ def test_a_fork_bomb_an_endless_log_and_hogs_in_one_worker_leave_all_others_alon
     assert attacked.attrs["HostConfig"]["ReadonlyRootfs"] and not writable, "nothing is on the host's disk but the log"
 
 
-@pytest.mark.privileged
+@pytest.mark.system
 def test_a_worker_that_wants_too_much_memory_is_said_to_have(fleets: tuple[Fleet, Fleet]) -> None:
     hog = worker(0, memory=64 << 20)
     greedy = "import time; print('begins', flush=True); time.sleep(0.5); b'x' * (1 << 28)"
@@ -192,7 +192,7 @@ def test_a_worker_that_wants_too_much_memory_is_said_to_have(fleets: tuple[Fleet
     }
 
 
-@pytest.mark.privileged
+@pytest.mark.system
 def test_the_limits_are_what_the_engine_was_told(fleets: tuple[Fleet, Fleet]) -> None:
     fleets[0].start(idle([worker(0)]))
     shared = fleets[0].limits

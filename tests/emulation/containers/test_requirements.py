@@ -18,7 +18,7 @@ from testbed.emulation.containers.requirements import ROOT, Locked, LockError, c
 INSTALLED = ("build", "sync", "emulate", "test")
 
 
-@pytest.mark.unit
+@pytest.mark.pure
 def test_every_pin_is_locked_in_its_version_and_every_package_has_hashes() -> None:
     lock = requirements.read()
     assert {name: lock[name].version for name, _ in map(name_and_version, requirements.pins())} == dict(
@@ -31,7 +31,7 @@ def test_every_pin_is_locked_in_its_version_and_every_package_has_hashes() -> No
     assert "://" not in text, "where files come from is for pip's settings to say"
 
 
-@pytest.mark.unit
+@pytest.mark.pure
 def test_what_is_installed_is_what_is_locked() -> None:
     lock = requirements.read()
     found, left = set[str](), [package.name for package in requirements.locked(*INSTALLED)]
@@ -46,7 +46,7 @@ def test_what_is_installed_is_what_is_locked() -> None:
     assert {"torch", "markupsafe", "setuptools"} <= found
 
 
-@pytest.mark.unit
+@pytest.mark.pure
 def test_cuda_is_there_for_a_torch_that_needs_it_and_is_not_asked_for() -> None:
     lock = requirements.read()
     needed = requirements.closure(lock, requirements.locked("sync"))
@@ -54,7 +54,7 @@ def test_cuda_is_there_for_a_torch_that_needs_it_and_is_not_asked_for() -> None:
     assert not any(package.name.startswith("nvidia-") for package in requirements.locked(*INSTALLED))
 
 
-@pytest.mark.unit
+@pytest.mark.pure
 def test_what_a_worker_needs_is_found_through_what_needs_it() -> None:
     lock = requirements.read()
     names = {package.name for package in requirements.closure(lock, [lock["torch"]])}
@@ -62,7 +62,7 @@ def test_what_a_worker_needs_is_found_through_what_needs_it() -> None:
     assert not names & {"numpy", "pytest"}
 
 
-@pytest.mark.unit
+@pytest.mark.pure
 def test_a_pin_that_is_not_locked_is_told_with_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copy(ROOT / "requirements.lock", tmp_path)
     pyproject = (ROOT / "pyproject.toml").read_text()
@@ -74,7 +74,7 @@ def test_a_pin_that_is_not_locked_is_told_with_what_to_do(tmp_path: Path, capsys
         requirements.locked("sync", root=tmp_path)
 
 
-@pytest.mark.unit
+@pytest.mark.local
 def test_the_build_is_the_one_of_pips_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where an index has a build for CUDA with its hash, and a folder one for the CPU without, pip would take CUDA."""
     torch = requirements.read()["torch"]
@@ -87,13 +87,13 @@ def test_the_build_is_the_one_of_pips_settings(tmp_path: Path, monkeypatch: pyte
     assert [package.version for package in requirements.chosen([torch])] == [f"{torch.version}+cpu"]
 
 
-@pytest.mark.unit
+@pytest.mark.pure
 def test_an_entry_reads_as_it_is_written() -> None:
     package = Locked("a-b", "1.0", "python_version < '3.12'", ("0" * 64, "1" * 64), ("c", "testbed"))
     assert requirements.parse(f"# a line\n{package}") == {"a-b": package}
 
 
-@pytest.mark.unit
+@pytest.mark.pure
 def test_changes_are_told_by_name() -> None:
     old, new = {"a": "1", "b": "1", "c": "1"}, {"a": "2", "b": "1", "d": "1"}
     assert list(requirements.changes(old, new)) == ["a 1 → 2", "c 1 → none", "d none → 1"]

@@ -42,7 +42,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 # Need -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.unit
+@pytest.mark.pure
 def test_every_link_counts_both_ways_at_its_highest_rate(tmp_path: Path) -> None:
     (tmp_path / "trace.csv").write_text("time_s,rate_mbps\n0,10\n1,70\n2,20\n")
     traced = spoilt(TOPOLOGY, "links", 0, "forward", to={"trace": {"file": "trace.csv"}})
@@ -51,7 +51,7 @@ def test_every_link_counts_both_ways_at_its_highest_rate(tmp_path: Path) -> None
     assert need(load(tmp_path, EXPERIMENT | {"scale": 0.1}, traced), HOST).bits_per_second == pytest.approx(28e6)
 
 
-@pytest.mark.unit
+@pytest.mark.pure
 def test_a_network_to_swap_to_and_a_rate_to_change_to_count_too(tmp_path: Path) -> None:
     wider = spoilt(TOPOLOGY, "links", 0, "rate", to="500mbit")
     (tmp_path / "wider.yaml").write_text(yaml.safe_dump(wider))
@@ -63,7 +63,7 @@ def test_a_network_to_swap_to_and_a_rate_to_change_to_count_too(tmp_path: Path) 
     assert need(swapped, HOST).bits_per_second == 2 * (500e6 + 80e6)
 
 
-@pytest.mark.unit
+@pytest.mark.pure
 def test_workers_that_compute_count_by_model_batch_and_speed(tmp_path: Path) -> None:
     paced = EXPERIMENT | {"compute": {"step_time": "50ms"}}
     assert need(load(tmp_path), HOST).cores == 0, "without a declared step time nothing is promised"
@@ -73,7 +73,7 @@ def test_workers_that_compute_count_by_model_batch_and_speed(tmp_path: Path) -> 
     assert need(load(tmp_path, twice, fast), HOST).cores == pytest.approx((3 + 3) * 0.02 / 0.05)
 
 
-@pytest.mark.unit
+@pytest.mark.pure
 @pytest.mark.parametrize("model", ["gpt-small", "gpt", "gpt-medium"])
 def test_every_model_costs_something_the_larger_the_more(tmp_path: Path, model: str) -> None:
     paced = spoilt(EXPERIMENT | {"compute": {"step_time": "1s"}}, "train", "model", to=model)
@@ -84,12 +84,12 @@ def test_every_model_costs_something_the_larger_the_more(tmp_path: Path, model: 
 # Excess -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.unit
+@pytest.mark.pure
 def test_what_fits_is_not_in_excess() -> None:
     assert Need(1e9 * USABLE, 2.0).excess(HOST, 1.0) is None
 
 
-@pytest.mark.unit
+@pytest.mark.pure
 def test_every_shortage_is_named() -> None:
     rate, cores = Need(1e10, 0), Need(0, 7)
     assert "a scale of 0.037 would fit (now 0.5)" in str(rate.excess(HOST, 0.5))
@@ -99,7 +99,7 @@ def test_every_shortage_is_named() -> None:
     assert str(cores.excess(HOST, 0.5)) in both
 
 
-@pytest.mark.unit
+@pytest.mark.pure
 @given(st.floats(1e-6, 1e6))
 def test_two_digits_are_at_most_a_tenth_off_on_the_side_that_fits(value: float) -> None:
     down, up = budget._two_digits_down(value), budget._two_digits_up(value)
@@ -111,7 +111,7 @@ def test_two_digits_are_at_most_a_tenth_off_on_the_side_that_fits(value: float) 
 # What is kept -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.unit
+@pytest.mark.local
 def test_a_budget_is_this_hosts_and_one_backends(kept: Path) -> None:
     assert host_budget("netem") is None
     kept.parent.mkdir()
@@ -123,7 +123,7 @@ def test_a_budget_is_this_hosts_and_one_backends(kept: Path) -> None:
     assert host_budget("netem") is None, "another host's"
 
 
-@pytest.mark.unit
+@pytest.mark.local
 def test_a_budget_that_is_old_or_contradicted_is_measured_again(kept: Path) -> None:
     kept.parent.mkdir()
     ours = replace(HOST, key=budget._key("netem"))
@@ -138,7 +138,7 @@ def test_a_budget_that_is_old_or_contradicted_is_measured_again(kept: Path) -> N
     assert host_budget("netem") is None
 
 
-@pytest.mark.unit
+@pytest.mark.local
 def test_a_budget_that_was_just_measured_is_not_measured_again_for_what_others_took(kept: Path) -> None:
     """Where runs are beside other work, each would begin with a trial that takes all that the others have."""
     kept.parent.mkdir()
@@ -148,14 +148,14 @@ def test_a_budget_that_was_just_measured_is_not_measured_again_for_what_others_t
     assert host_budget("netem") == ours
 
 
-@pytest.mark.unit
+@pytest.mark.pure
 def test_a_budget_says_when_and_beside_what_it_was_measured() -> None:
     quiet, busy = replace(HOST, measured_s=0.0, beside=0.05), replace(HOST, measured_s=0.0, beside=0.4)
     assert "January 1970" in str(quiet) and "beside" not in str(quiet)
     assert str(busy).endswith("beside 40% of other work")
 
 
-@pytest.mark.unit
+@pytest.mark.pure
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"key": "x"}', '"x"'])
 def test_a_broken_record_is_none(kept: Path, text: str) -> None:
     kept.parent.mkdir()
@@ -163,7 +163,7 @@ def test_a_broken_record_is_none(kept: Path, text: str) -> None:
     assert host_budget("netem") is None
 
 
-@pytest.mark.privileged
+@pytest.mark.physics
 def test_this_host_is_measured_and_the_figure_kept(kept: Path) -> None:
     backend = next(name for name, complaint in available_backends().items() if complaint is None)
     found = budget.measure_budget(backend)
@@ -177,7 +177,8 @@ def test_this_host_is_measured_and_the_figure_kept(kept: Path) -> None:
     assert f"budget-{os.getpid()}" not in label.networks()
 
 
-@pytest.mark.privileged
+@pytest.mark.tour
+@pytest.mark.system
 def test_a_strict_run_far_above_the_budget_is_refused_before_anything_is_built(
     tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

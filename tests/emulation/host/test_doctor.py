@@ -37,7 +37,7 @@ def named(findings: list[Finding]) -> dict[str, Finding]:
     return {finding.name: finding for finding in findings}
 
 
-@pytest.mark.unit
+@pytest.mark.local
 def test_an_engine_that_goes_as_it_is_looked_at_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gone = docker.DockerClient(f"unix://{tmp_path / 'gone.sock'}", version="1.44")
     monkeypatch.setattr(engine, "connect", lambda: gone)
@@ -47,7 +47,8 @@ def test_an_engine_that_goes_as_it_is_looked_at_is_none(tmp_path: Path, monkeypa
     assert found == ["none answers", *["not known without an engine"] * 2, "none"]
 
 
-@pytest.mark.privileged
+@pytest.mark.tour
+@pytest.mark.system
 def test_a_machine_that_is_set_up_lacks_nothing() -> None:
     findings = doctor.examine()
     assert not [finding for finding in findings if finding.blocks]
@@ -58,7 +59,7 @@ def test_a_machine_that_is_set_up_lacks_nothing() -> None:
     assert found["budget"].remedy
 
 
-@pytest.mark.privileged
+@pytest.mark.system
 def test_json_holds_the_same_findings() -> None:
     result = CliRunner().invoke(app, ["doctor", "--json"])
     assert result.exit_code == 0, result.output
@@ -69,7 +70,7 @@ def test_json_holds_the_same_findings() -> None:
     assert all(each["ok"] is not bool(each["remedy"]) for each in told)
 
 
-@pytest.mark.unit
+@pytest.mark.local
 def test_without_root_it_says_to_use_sudo_and_ends_with_3(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     findings = named(doctor.examine())
@@ -81,7 +82,7 @@ def test_without_root_it_says_to_use_sudo_and_ends_with_3(monkeypatch: pytest.Mo
     assert next(each for each in json.loads(result.stdout) if each["name"] == "root")["blocks"]
 
 
-@pytest.mark.unit
+@pytest.mark.local
 def test_on_a_bare_machine_every_complaint_has_its_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No programs, no Mininet, no engine, no root."""
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -96,7 +97,7 @@ def test_on_a_bare_machine_every_complaint_has_its_remedy(tmp_path: Path, monkey
     assert packages == set(doctor.PROGRAMS.values())
 
 
-@pytest.mark.unit
+@pytest.mark.local
 def test_without_root_nothing_is_mended_and_each_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
@@ -162,7 +163,7 @@ def machine() -> Iterator[Machine]:
         yield Machine(Path(folder))
 
 
-@pytest.mark.privileged
+@pytest.mark.system
 def test_a_broken_machine_is_mended(machine: Machine) -> None:
     """No iperf3, a read-only /proc/sys, no engine, what a killed run left, no budget: afterwards all is well."""
     iperf3 = machine.programs / "iperf3"
@@ -189,7 +190,7 @@ def test_a_broken_machine_is_mended(machine: Machine) -> None:
     assert not findings["root"]["fix"], "nothing was wrong with it"
 
 
-@pytest.mark.privileged
+@pytest.mark.system
 def test_what_cannot_be_mended_says_why_and_ends_with_3(machine: Machine) -> None:
     (machine.programs / "iperf3").unlink()
     (machine.programs / "dockerd").unlink()

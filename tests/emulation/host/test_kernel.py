@@ -7,7 +7,7 @@ import pytest
 from testbed.emulation.host import kernel
 from testbed.emulation.host.kernel import KernelPackage, package_of_modules
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.local
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from testbed.spec.topology import Link
 from testbed.trace.trace import Row, Trace
 from tests.emulation.recorder import Recorder
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.local
 
 STATE = LinkState(rate_bps=50e6, delay_s=0.02)
 TRACE = Trace((Row(0, 40e6), Row(1, 20e6, loss=0.1), Row(2, 10e6)), "stop")

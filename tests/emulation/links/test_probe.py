@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from testbed.emulation.links import probe
 from testbed.link import MTU_FRAME_BYTES, LinkState
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 FAST = LinkState(100e6, 0.010)
 SLOW = LinkState(64e3, 0.010)

@@ -22,7 +22,7 @@ from testbed.trace.trace import End, Row, Trace
 from tests.emulation.recorder import Recorder
 from tests.waiting import until
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.local
 
 STATE = LinkState(50e6, 0.02)
 

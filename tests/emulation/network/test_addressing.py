@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from testbed.emulation.network.addressing import LANS, WANS, Addressing
 from testbed.spec.topology import MAX_WORKERS
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 SITES = st.lists(st.from_regex(r"[a-z]{1,8}", fullmatch=True), min_size=2, max_size=12, unique=True)
 

@@ -14,7 +14,7 @@ from testbed.emulation.network.difference import Difference, Names
 from testbed.spec.topology import Topology
 from tests.spec.files import TOPOLOGY, spoilt
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 TABLES = st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 2))
 

@@ -18,7 +18,7 @@ from testbed.emulation.network.namespace import Namespace, inside
 from testbed.emulation.network.netlink import AT_ONCE, Netlink
 from testbed.emulation.shaping.access import limit_rate
 
-pytestmark = pytest.mark.privileged
+pytestmark = pytest.mark.system
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from testbed.emulation.network.routing import Routes
 from testbed.link import link_name
 from testbed.spec.topology import Routing, Topology
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 
 def topology(sites: list[str], pairs: list[tuple[str, str, int, int]], routing: str) -> Topology:

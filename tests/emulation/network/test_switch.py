@@ -36,8 +36,8 @@ SWITCHED = Topology.from_value(
 @pytest.fixture(
     scope="module",
     params=[
-        pytest.param("bridge", marks=pytest.mark.privileged),
-        pytest.param("openvswitch-user", marks=pytest.mark.privileged),
+        pytest.param("bridge", marks=pytest.mark.system),
+        pytest.param("openvswitch-user", marks=pytest.mark.system),
         pytest.param("openvswitch", marks=pytest.mark.guest),
     ],
 )
@@ -107,7 +107,7 @@ def test_a_worker_leaves_and_comes_back(wan: Wan) -> None:
         holder.close()
 
 
-@pytest.mark.unit
+@pytest.mark.pure
 def test_a_switch_that_needs_missing_programs_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     assert choose_switch("auto") == "bridge"

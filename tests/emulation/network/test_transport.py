@@ -67,20 +67,20 @@ def most(setting: str) -> int:
     return int(setting.split()[-1])
 
 
-@pytest.mark.unit
+@pytest.mark.pure
 def test_a_path_is_as_wide_as_its_narrowest_link_and_as_long_as_all() -> None:
     assert bdp_of(row(LONG)) == pytest.approx(140e6 / 8 * 0.218)
     assert bdp_of(row(("200mbit", "10ms"), ("50mbit", "100ms"))) == pytest.approx(50e6 / 8 * 0.220)
 
 
-@pytest.mark.unit
+@pytest.mark.pure
 def test_only_paths_between_workers_count() -> None:
     links = ("1gbit", "50ms"), ("10mbit", "10ms")
     assert bdp_of(row(*links)) == pytest.approx(10e6 / 8 * 0.120)
     assert bdp_of(row(*links, middle_workers=1)) == pytest.approx(1e9 / 8 * 0.100)
 
 
-@pytest.mark.unit
+@pytest.mark.pure
 def test_a_link_reaches_as_far_as_any_row_of_its_trace() -> None:
     link = row(LONG).links["a->b"]
     trace = Trace(
@@ -91,7 +91,7 @@ def test_a_link_reaches_as_far_as_any_row_of_its_trace() -> None:
     assert reach.delay_s == pytest.approx(0.3)
 
 
-@pytest.mark.unit
+@pytest.mark.pure
 @given(networks())
 def test_every_path_between_workers_fits(network: Topology) -> None:
     bdp, routes = bdp_of(network), Routes.over(network)
@@ -105,7 +105,7 @@ def test_every_path_between_workers_fits(network: Topology) -> None:
     assert bdp == pytest.approx(max([*found, network.lan.rate / 8 * 4 * network.lan.delay]))
 
 
-@pytest.mark.unit
+@pytest.mark.pure
 @given(st.floats(0, 1e12))
 def test_buffers_hold_a_few_of_it_and_no_less_than_the_kernel_s(bdp: float) -> None:
     settings = settings_for(bdp)
@@ -117,7 +117,7 @@ def test_buffers_hold_a_few_of_it_and_no_less_than_the_kernel_s(bdp: float) -> N
     assert most(settings[RMEM]) >= most(settings[WMEM]), "the receiver would limit"
 
 
-@pytest.mark.unit
+@pytest.mark.pure
 @given(st.floats(0, 1e12), st.floats(0, 1e12))
 def test_a_larger_path_never_makes_them_smaller(one: float, other: float) -> None:
     small, large = map(settings_for, sorted((one, other)))
@@ -155,7 +155,7 @@ def up(fit_transport: bool = True) -> Iterator[Long]:
         yield Long(network)
 
 
-@pytest.mark.privileged
+@pytest.mark.system
 def test_a_worker_s_kernel_has_what_the_longest_path_needs() -> None:
     with up() as long:
         wanted = settings_for(140e6 / 8 * 0.218)
@@ -170,7 +170,7 @@ def test_a_worker_s_kernel_has_what_the_longest_path_needs() -> None:
         assert long.in_force("a-w0") == wanted
 
 
-@pytest.mark.privileged
+@pytest.mark.system
 def test_turned_off_a_worker_has_what_its_kernel_gives_it() -> None:
     fresh = NamespaceHost("fresh")
     try:
@@ -188,7 +188,7 @@ def test_turned_off_a_worker_has_what_its_kernel_gives_it() -> None:
         fresh.terminate()
 
 
-@pytest.mark.privileged
+@pytest.mark.physics
 def test_one_flow_has_more_on_its_way_than_linux_s_own_buffers_hold() -> None:
     """As the sender's kernel says: segments that are not acknowledged yet, and the window that the receiver has
     announced. A buffer of 4 MiB holds less than 4 MiB of them, on any host."""
@@ -224,7 +224,7 @@ class Deaf(NamespaceHost):
         super().configure([setting])
 
 
-@pytest.mark.privileged
+@pytest.mark.system
 def test_a_setting_that_a_kernel_refuses_is_told_and_the_others_are_in_force() -> None:
     deaf, topology = Deaf("a-w0"), row(LONG)
     try:

@@ -9,7 +9,7 @@ from testbed.emulation.shaping.access import limit_rate
 from tests.emulation.shaping.path import Path, run
 from tests.emulation.shaping.super_packet import super_packet
 
-pytestmark = pytest.mark.privileged
+pytestmark = pytest.mark.system
 
 #: The most that one packet of 64 KiB holds.
 FRAMES = 44

@@ -29,7 +29,7 @@ GRAIN_MS = 0.25
 
 @pytest.fixture(
     params=[
-        pytest.param("userspace", marks=pytest.mark.privileged),
+        pytest.param("userspace", marks=pytest.mark.physics),
         pytest.param("netem", marks=pytest.mark.guest),
     ]
 )

@@ -10,7 +10,7 @@ import pytest
 
 from testbed.emulation.shaping import ShapingError, build
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.local
 
 
 @pytest.fixture(autouse=True)

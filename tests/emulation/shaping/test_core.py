@@ -75,7 +75,7 @@ def ask(channel: socket.socket, message: bytes) -> str:
     return channel.recv(1 << 18).decode()
 
 
-@pytest.mark.unit
+@pytest.mark.local
 def test_what_it_cannot_do_it_says_and_goes_on(core: FilePath) -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs, subprocess.Popen([core], stdin=theirs, stderr=subprocess.PIPE, text=True) as process:
@@ -107,7 +107,7 @@ WRONG_OF_A_LINK = {
 }
 
 
-@pytest.mark.privileged
+@pytest.mark.system
 def test_it_lives_through_commands_traffic_and_its_end(
     core: FilePath, path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

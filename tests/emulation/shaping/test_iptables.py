@@ -6,7 +6,7 @@ import pytest
 
 from testbed.emulation.shaping.iptables import Rule, table_text
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 
 def test_the_chain_is_replaced_whole_and_narrow_rules_come_first() -> None:

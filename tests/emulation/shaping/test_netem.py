@@ -10,7 +10,7 @@ from testbed.emulation.shaping import tc
 from testbed.emulation.shaping.netem import burst_bytes, delay_line_packets
 from testbed.link import MTU_FRAME_BYTES, LinkState
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 rates = st.floats(64e3, 10e9)
 

@@ -12,7 +12,7 @@ import pytest
 
 from testbed.emulation.shaping import available_backends
 
-pytestmark = pytest.mark.privileged
+pytestmark = pytest.mark.system
 
 ROOT = Path(__file__).parents[3]
 

@@ -8,7 +8,7 @@ from testbed.emulation.shaping import ShapingError
 from testbed.emulation.shaping.timed import Batch, Timer, TimerAnswer
 from tests.waiting import stop
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.local
 
 
 def test_one_that_does_not_answer_is_ended() -> None:

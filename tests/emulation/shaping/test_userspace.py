@@ -33,20 +33,20 @@ time.sleep(600)
 """
 
 
-@pytest.mark.unit
+@pytest.mark.pure
 def test_a_state_is_told_in_bytes_and_seconds() -> None:
     state = LinkState(rate_bps=8e6, delay_s=0.02, jitter_s=0.001, loss=0.25, queue=Queue(10, "packets"))
     assert encode(state) == "1000000.0 15140 0.02 0.001 0 0.25 1.0 0.0 1.0"
 
 
-@pytest.mark.unit
+@pytest.mark.pure
 def test_loss_in_bursts_is_told_as_its_chain() -> None:
     bursts = GilbertElliott(p=0.25, r=0.5, bad=0.75, good=0.125)
     state = LinkState(8e6, 0.02, loss=bursts.mean, bursts=bursts, reorder=True, queue=Queue(1, "packets"))
     assert encode(state) == "1000000.0 1514 0.02 0.0 1 0.125 0.75 0.25 0.5"
 
 
-@pytest.mark.unit
+@pytest.mark.pure
 def test_moments_are_a_file_of_64_bit_numbers() -> None:
     with moments_file(Opportunities((0, 7, 2**40))) as file:
         assert FilePath(f"/proc/self/fd/{file.fileno()}").read_bytes() == struct.pack("=3Q", 0, 7, 2**40)
@@ -76,7 +76,7 @@ PAIRS = Opportunities(tuple(ms for ms in [*range(10, 51, 10), *range(550, 1000, 
 TIMES = 5
 
 
-@pytest.mark.privileged
+@pytest.mark.physics
 def test_frames_leave_at_the_moments_of_a_schedule(path: Path) -> None:
     for _ in range(TIMES):
         with UserspaceShaper() as shaper:
@@ -89,7 +89,7 @@ def test_frames_leave_at_the_moments_of_a_schedule(path: Path) -> None:
     pytest.fail(f"{len(arrivals)} came, {waited} after the pause, where {expected} were due")
 
 
-@pytest.mark.privileged
+@pytest.mark.physics
 # Of 757 bytes two fit into a moment's 1,514, and half of a moment's bytes take twice as many.
 @pytest.mark.parametrize(("scale", "at_once"), [(1.0, 4), (0.5, 2)])
 def test_small_packets_share_a_moment_and_large_ones_take_several(path: Path, scale: float, at_once: int) -> None:
@@ -102,7 +102,7 @@ def test_small_packets_share_a_moment_and_large_ones_take_several(path: Path, sc
     pytest.fail(f"{len(arrivals)} came, at {moments}")
 
 
-@pytest.mark.privileged
+@pytest.mark.system
 def test_a_rate_takes_the_place_of_a_schedule_and_gives_it_back(path: Path) -> None:
     state = LinkState(50e6, 0.001)
     delivery = Delivery(Opportunities((10**9,)), time.monotonic())
@@ -118,13 +118,13 @@ def test_a_rate_takes_the_place_of_a_schedule_and_gives_it_back(path: Path) -> N
         assert len(path.answered(3)) == 3
 
 
-@pytest.mark.unit
+@pytest.mark.pure
 @pytest.mark.parametrize("state", [LinkState(8e6, 0.02, up=False), LinkState(0, 0.02)])
 def test_a_link_that_is_down_is_told_as_no_rate(state: LinkState) -> None:
     assert encode(state).startswith("0.0 ")
 
 
-@pytest.mark.unit
+@pytest.mark.pure
 def test_counters_are_read_in_the_order_the_core_writes_them() -> None:
     assert decode(["1", "2", "3", "4", "5", "0.5", "0.25", "6", "7"]) == LinkCounters(
         packets=1,
@@ -139,7 +139,8 @@ def test_counters_are_read_in_the_order_the_core_writes_them() -> None:
     )
 
 
-@pytest.mark.privileged
+@pytest.mark.tour
+@pytest.mark.system
 def test_when_the_core_dies_its_links_are_dead_and_it_is_said(path: Path) -> None:
     with UserspaceShaper() as shaper:
         shaper.attach({path.there: STATE})
@@ -156,7 +157,7 @@ def test_when_the_core_dies_its_links_are_dead_and_it_is_said(path: Path) -> Non
     assert path.ping(3, wait_s=0.3) == []
 
 
-@pytest.mark.privileged
+@pytest.mark.system
 def test_the_core_ends_with_the_process_that_started_it() -> None:
     with subprocess.Popen([sys.executable, "-c", DAWDLER], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout
@@ -168,7 +169,7 @@ def test_the_core_ends_with_the_process_that_started_it() -> None:
     until(lambda: not core.exists())
 
 
-@pytest.mark.privileged
+@pytest.mark.system
 def test_an_answer_that_comes_late_is_taken_for_no_other(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with UserspaceShaper() as shaper:
         shaper.attach({path.there: STATE})
@@ -184,8 +185,7 @@ def test_an_answer_that_comes_late_is_taken_for_no_other(path: Path, monkeypatch
         assert shaper.applied() == []
 
 
-@pytest.mark.privileged
-@pytest.mark.alone
+@pytest.mark.physics
 def test_what_a_flood_has_too_much_of_leaves_at_once(path: Path) -> None:
     """A second of 1 Gbit/s is 83,000 packets, 200 MiB of them; 32 may wait, and one is on its way."""
     seen = overload(path, seconds=1)
@@ -194,7 +194,7 @@ def test_what_a_flood_has_too_much_of_leaves_at_once(path: Path) -> None:
     assert seen.waiting <= 33
 
 
-@pytest.mark.privileged
+@pytest.mark.system
 def test_numbers_of_queues_are_given_out_again(path: Path) -> None:
     """More attaches than there are numbers, on one network, where another link stands all the while."""
     others = {
@@ -210,7 +210,7 @@ def test_numbers_of_queues_are_given_out_again(path: Path) -> None:
         assert len(path.answered(3)) == 3
 
 
-@pytest.mark.privileged
+@pytest.mark.system
 def test_a_port_stays_dead_when_another_has_its_number(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(userspace, "LINKS_AT_MOST", 1)
     other = Port("left->source", path.namespace("left"), "source")
@@ -229,7 +229,7 @@ def test_a_port_stays_dead_when_another_has_its_number(path: Path, monkeypatch: 
         assert shaper.counters()["left->right"].packets == 3
 
 
-@pytest.mark.privileged
+@pytest.mark.system
 def test_what_is_for_a_former_owner_of_a_number_is_not_taken(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Packets wait and come all the while; of each new owner's there are only its own."""
     monkeypatch.setattr(userspace, "LINKS_AT_MOST", 1)
@@ -249,7 +249,7 @@ def test_what_is_for_a_former_owner_of_a_number_is_not_taken(path: Path, monkeyp
             sending.kill()
 
 
-@pytest.mark.privileged
+@pytest.mark.system
 def test_a_namespace_is_not_kept_alive_by_a_detached_link() -> None:
     with UserspaceShaper() as shaper:
         with subprocess.Popen(["unshare", "--net", "cat"], stdin=subprocess.PIPE) as holder:
@@ -268,7 +268,7 @@ def test_a_namespace_is_not_kept_alive_by_a_detached_link() -> None:
         assert sum("socket" in link for link in links) == 1  # only its standard input is left
 
 
-@pytest.mark.privileged
+@pytest.mark.system
 def test_without_ipv6_nothing_goes_round_the_rules(path: Path) -> None:
     with UserspaceShaper() as shaper:
         shaper.attach({path.there: STATE})
@@ -276,7 +276,7 @@ def test_without_ipv6_nothing_goes_round_the_rules(path: Path) -> None:
         assert run(*path.command("left", "cat", switch)).strip() == "1"
 
 
-@pytest.mark.privileged
+@pytest.mark.physics
 def test_two_links_of_a_bridge_are_told_apart_by_address(path: Path) -> None:
     """The target's side as a site: its router's bridge reaches two workers, each by a link of its own."""
     site, workers = "right", {"near": ("10.211.0.2", 0.01), "far": ("10.211.0.3", 0.03)}
@@ -318,7 +318,7 @@ def test_two_links_of_a_bridge_are_told_apart_by_address(path: Path) -> None:
         run(*path.command(site, "ip", "link", "delete", "lan"))
 
 
-@pytest.mark.privileged
+@pytest.mark.system
 def test_a_super_packet_is_charged_for_the_headers_of_its_frames(path: Path) -> None:
     with UserspaceShaper() as shaper:
         shaper.attach({path.there: LinkState(100e6, 0.001, queue=Queue(2000, "packets"))})

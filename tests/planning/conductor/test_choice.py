@@ -10,7 +10,7 @@ from testbed.planning.conductor import FIRST, Candidate, Situation, TrainedHisto
 from testbed.planning.conductor.choice import SAMPLES, _above, _below
 from tests.planning.conductor.runs import PARTS, Truth, conduct
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 STEPS = 240
 

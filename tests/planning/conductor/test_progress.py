@@ -14,7 +14,7 @@ from testbed.planning.conductor import FIRST, Candidate, TrainedHistory, candida
 from testbed.planning.conductor.history import KEPT
 from tests.planning.conductor.runs import Truth
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 LOCAL = Candidate("local_sgd", 8)
 

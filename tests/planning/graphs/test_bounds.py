@@ -8,7 +8,7 @@ import pytest
 
 from testbed.planning.graphs import GapMonitor, Graph, Violation, gap_bounds, ring
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 #: a -> b -> c -> d -> a: what one sends comes back after three more hops.
 CIRCLE = Graph(tuple("abcd"), frozenset({("a", "b"), ("b", "c"), ("c", "d"), ("d", "a")}))

@@ -11,7 +11,7 @@ import pytest
 from testbed.planning.graphs import GraphError, fast_edges
 from testbed.planning.view import Edge, Member, View
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 
 def view_of(rates: dict[tuple[str, str], float]) -> View:

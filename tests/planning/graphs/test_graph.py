@@ -21,7 +21,7 @@ from testbed.planning.graphs import (
     torus,
 )
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 
 def names(count: int) -> tuple[str, ...]:

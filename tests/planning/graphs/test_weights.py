@@ -18,7 +18,7 @@ from testbed.planning.graphs import (
     uniform,
 )
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 MEMBERS = tuple(f"w{index}" for index in range(16))
 PATH = Graph.undirected(("a", "b", "c"), [("a", "b"), ("b", "c")])

@@ -15,7 +15,7 @@ from testbed.planning.policy import REGISTRY
 from testbed.planning.trial import tried_s
 from tests.planning.networks import sites, view_of, views
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 AUTO = make_policy("auto")
 OTHERS = tuple(name for name in policy_names() if name not in ("auto", "cpn"))
@@ -32,6 +32,7 @@ def round_s(plan: Plan, view: View) -> float:
     return tried_s(plan, view, ROUNDS)
 
 
+@pytest.mark.long
 @settings(max_examples=25, derandomize=True)
 @given(views())
 def test_no_policy_s_plan_is_quicker(view: View) -> None:

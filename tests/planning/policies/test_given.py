@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from testbed.planning import PolicyError, View, make_policy, policy_names
 from tests.planning.networks import sites, view_of, views
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 THREE = view_of(sites(("a", "b", 50), ("b", "c", 20), ("a", "c", 5)), {})
 

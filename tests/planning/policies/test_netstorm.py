@@ -5,7 +5,7 @@ import pytest
 from testbed.planning import PolicyError, make_policy
 from tests.planning.networks import LAN, sites, view_of
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 
 def test_trees_alike_get_equal_shares() -> None:

@@ -19,7 +19,7 @@ from testbed.planning.pack import EXACT, pack
 from testbed.planning.policies.packing import TOLERANCE
 from tests.planning.networks import sites, view_of, views
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 #: The choice of few, shallow trees is greedy, and a chunk size costs up to `chunk.TOLERATED`: on small networks with
 #: long delays a single tree of another policy was seen to be 10 % quicker.
@@ -30,6 +30,7 @@ AS_FAST = 1.25
 SEVERAL_CHUNKS = 1_000_000
 
 
+@pytest.mark.long
 @settings(max_examples=25, derandomize=True)
 @given(views())
 def test_it_is_predicted_to_be_as_fast_as_any_other(view: View) -> None:

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from testbed.cli import BAD_INPUT, FAILED, app
 from testbed.run.conclusion.baseline import shortfalls
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 
 def summary(seconds: float | None, *reasons: str) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from testbed.run.view import declared_view
 from testbed.spec.experiment import Experiment
 from tests.run.running import REPOSITORY
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.local
 
 SMOKE = REPOSITORY / "experiments" / "smoke.yaml"
 

@@ -10,7 +10,7 @@ import torch
 from testbed.run.conclusion.drift import merges, summary
 from testbed.sync.strategies.drift import sketch
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 PLACES = {
     "a-w0": torch.randn(6400, generator=torch.Generator().manual_seed(1)),

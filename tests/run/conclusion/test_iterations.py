@@ -6,7 +6,7 @@ import pytest
 
 from testbed.run.conclusion.iterations import seconds_per_iteration, sync
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 
 def report(member: str, number: int, started_s: float, finished_s: float) -> dict[str, object]:

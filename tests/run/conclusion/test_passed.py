@@ -6,7 +6,7 @@ import pytest
 
 from testbed.run.conclusion.passed import LOOK_S, SUPER_PACKET_BITS, WINDOW, Look, around, excess
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 RATE = 8e6
 

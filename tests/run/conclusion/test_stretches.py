@@ -9,7 +9,7 @@ from testbed.run.conclusion.stretches import Stretch, states_over, stretches
 from testbed.run.conclusion.summary import rounds_of
 from tests.run.conclusion.test_summary import report
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 
 def rounds(count: int) -> list[dict[str, object]]:

@@ -17,7 +17,7 @@ from testbed.run.conclusion.summary import (
     wan_bytes,
 )
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 
 def report(number: int, member: str, started: float, finished: float, **more: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import pytest
 from testbed.run.conclusion import verdict
 from testbed.run.conclusion.verdict import Evidence, LinkEvidence, judge
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 FINE_LINK = LinkEvidence(rate_error=0.001, rtt_error_s=1e-4, replay_late_p99_s=1e-3)
 FINE = Evidence(

@@ -10,9 +10,8 @@ import pytest
 from testbed.run.errors import RunFailed
 from testbed.run.guards.guard import Guard
 
-pytestmark = pytest.mark.unit
 
-
+@pytest.mark.pure
 def test_what_takes_longer_than_it_may_ends_by_its_name() -> None:
     undone: list[str] = []
     with pytest.raises(RunFailed, match=r"^building the network took longer than 0.05 s$"):
@@ -23,6 +22,7 @@ def test_what_takes_longer_than_it_may_ends_by_its_name() -> None:
     assert undone == ["network"]
 
 
+@pytest.mark.pure
 def test_nothing_rings_afterwards_but_what_was_set_before() -> None:
     handler = signal.getsignal(signal.SIGALRM)
     before = signal.getitimer(signal.ITIMER_REAL)
@@ -33,6 +33,7 @@ def test_nothing_rings_afterwards_but_what_was_set_before() -> None:
     assert signal.getitimer(signal.ITIMER_REAL)[0] <= before[0]
 
 
+@pytest.mark.local
 def test_in_another_thread_there_is_no_alarm() -> None:
     errors: list[BaseException] = []
 

@@ -27,7 +27,7 @@ from testbed.spec.experiment import Experiment
 from tests.controller.runs import mesh, spec_of
 from tests.waiting import stop
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.local
 
 EXPERIMENTS = Path(__file__).resolve().parents[3] / "experiments"
 

@@ -31,7 +31,7 @@ TOPOLOGY = {
 }
 
 
-@pytest.mark.unit
+@pytest.mark.pure
 @pytest.mark.parametrize(
     ("text", "policy", "options"),
     [
@@ -44,14 +44,14 @@ def test_a_policy_is_named_with_its_options(text: str, policy: str, options: dic
     assert Variant.parse(text) == Variant(text, policy, options)
 
 
-@pytest.mark.unit
+@pytest.mark.pure
 def test_the_files_options_are_for_the_files_policy() -> None:
     assert Variant.parse("mst").overrides(own="mst") == {}
     assert Variant.parse("mst").overrides(own="star") == {"sync.policy": "mst", "sync.options": "{}"}
     assert Variant.parse("star:server=a-w0").overrides(own="star")["sync.options"] == "{server: a-w0}"
 
 
-@pytest.mark.unit
+@pytest.mark.pure
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -73,7 +73,7 @@ def test_bad_input_is_refused_before_the_first_run(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.privileged
+@pytest.mark.system
 @pytest.mark.timeout(600)
 def test_each_policy_runs_and_the_figures_are_told(tmp_path: Path) -> None:
     for name, value in (("pair", PAIR), ("topology", TOPOLOGY)):

@@ -14,7 +14,7 @@ from testbed.run.sweep.planned_run import Point, combinations, hash_of, point_at
 from testbed.spec.experiment import Experiment
 from tests.spec.files import EXPERIMENT, TOPOLOGY, spoilt
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 TRACED = spoilt(TOPOLOGY, "links", 0, "trace", to={"file": "trace.csv"})
 TRACE = "time_s,rate_mbps\n0,50\n1,40\n"

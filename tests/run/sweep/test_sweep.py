@@ -98,7 +98,7 @@ def rows(folder: Path, name: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-@pytest.mark.unit
+@pytest.mark.local
 def test_every_combination_is_run_with_every_seed(folder: Path) -> None:
     execute = Simulated()
     compared, said = sweep(folder, execute)
@@ -110,7 +110,7 @@ def test_every_combination_is_run_with_every_seed(folder: Path) -> None:
     assert "4 of 4: 0.5, seed 2; about " in said
 
 
-@pytest.mark.unit
+@pytest.mark.local
 def test_the_tables_have_each_run_and_each_point(folder: Path) -> None:
     sweep(folder, Simulated())
     runs, points = rows(folder, "runs.csv"), rows(folder, "points.csv")
@@ -132,7 +132,7 @@ def test_the_tables_have_each_run_and_each_point(folder: Path) -> None:
         assert [float(point["wan_bytes_least"]), float(point["wan_bytes_most"])] == own
 
 
-@pytest.mark.unit
+@pytest.mark.local
 def test_a_run_that_is_lost_with_its_machine_is_made_again_and_counts_once(folder: Path) -> None:
     def make(file: Path, runs: Sequence[PlannedRun], watcher: Watcher) -> Iterator[tuple[PlannedRun, Executed]]:
         watcher.begin(runs[0])
@@ -145,7 +145,7 @@ def test_a_run_that_is_lost_with_its_machine_is_made_again_and_counts_once(folde
     assert len(rows(folder, "runs.csv")) == 4
 
 
-@pytest.mark.unit
+@pytest.mark.local
 def test_a_later_sitting_makes_what_is_missing(folder: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         sweep(folder, Simulated(most=3))
@@ -160,7 +160,7 @@ def test_a_later_sitting_makes_what_is_missing(folder: Path) -> None:
     assert nothing.made == []
 
 
-@pytest.mark.unit
+@pytest.mark.local
 def test_what_changed_or_was_taken_away_is_missing(folder: Path) -> None:
     compared, _ = sweep(folder, Simulated())
     gone = compared.made[compared.planned[1].key].directory
@@ -175,7 +175,7 @@ def test_what_changed_or_was_taken_away_is_missing(folder: Path) -> None:
     assert {each["seed"] for each in execute.made} == {"3"}
 
 
-@pytest.mark.unit
+@pytest.mark.local
 def test_the_first_complete_run_of_a_key_counts(folder: Path) -> None:
     compared, _ = sweep(folder, Simulated())
     run = compared.planned[0]
@@ -185,7 +185,7 @@ def test_the_first_complete_run_of_a_key_counts(folder: Path) -> None:
         assert record.complete()[run.key].directory == first.directory
 
 
-@pytest.mark.unit
+@pytest.mark.local
 def test_a_run_that_fails_is_counted_and_made_again_later(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     simulated = Simulated()
 
@@ -208,7 +208,7 @@ def test_a_run_that_fails_is_counted_and_made_again_later(folder: Path, monkeypa
     assert "failed" not in {row["verdict"] for row in rows(folder, "runs.csv")}
 
 
-@pytest.mark.unit
+@pytest.mark.local
 def test_a_sweep_is_not_begun_twice_by_mistake(folder: Path) -> None:
     sweep(folder, Simulated())
     with pytest.raises(SpecError, match=r"(?s)name: rates has 4 complete runs already.*--resume"):
@@ -217,7 +217,7 @@ def test_a_sweep_is_not_begun_twice_by_mistake(folder: Path) -> None:
         SweepRecord("rates")
 
 
-@pytest.mark.unit
+@pytest.mark.pure
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
@@ -237,7 +237,7 @@ def test_bad_input_is_refused_before_the_first_run(changed: dict[str, Any], said
     assert not (folder / "runs").exists()
 
 
-@pytest.mark.unit
+@pytest.mark.pure
 def test_what_the_experiment_has_wrong_is_not_the_sweep_s_fault(folder: Path) -> None:
     experiments.write(folder, train={"model": "synthetic", "rounds": 8})
     ended = CliRunner().invoke(app, ["sweep", str(folder / "sweep.yaml")])
@@ -246,7 +246,7 @@ def test_what_the_experiment_has_wrong_is_not_the_sweep_s_fault(folder: Path) ->
     assert "axes" not in ended.stderr
 
 
-@pytest.mark.unit
+@pytest.mark.local
 def test_the_documented_sweep_is_one(folder: Path) -> None:
     """The example of docs/sweep.md, word for word, of an experiment that is shorter than the one it names."""
     (example,) = re.findall(r"```yaml\n(.*?)```", (REPOSITORY / "docs/sweep.md").read_text(), re.DOTALL)
@@ -266,7 +266,7 @@ def test_the_documented_sweep_is_one(folder: Path) -> None:
     assert told.startswith("scale,plan,runs,trusted,")
 
 
-@pytest.mark.unit
+@pytest.mark.local
 def test_a_terminal_shows_how_far_each_point_is(folder: Path) -> None:
     said = io.StringIO()
     console = Console(file=said, force_terminal=True, width=120)
@@ -281,7 +281,7 @@ def test_a_terminal_shows_how_far_each_point_is(folder: Path) -> None:
     assert "3 of 4 runs, about " in said.getvalue()
 
 
-@pytest.mark.privileged
+@pytest.mark.system
 @pytest.mark.timeout(600)
 def test_a_sweep_is_interrupted_and_gone_on_with(tmp_path: Path) -> None:
     """Two runs of six rounds each. The second is interrupted."""

@@ -12,7 +12,7 @@ from testbed.plan import Plan, Tree
 from testbed.run.terminal import display as module
 from testbed.run.terminal.display import Display, Snapshot
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.local
 
 MEMBERS = tuple(f"site{i}-w0" for i in range(12))
 PLAN = Plan(

@@ -13,7 +13,7 @@ from rich.text import Text
 from testbed.run.terminal.display import Display
 from testbed.run.terminal.phrases import folded
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 SWAP = "  plan 1 in force from round 48: saves 38% of a round at the links' rates now, more than 10% wanted"
 WORDS = st.lists(st.text("abcdefghijklm", min_size=1, max_size=12), min_size=1, max_size=30)

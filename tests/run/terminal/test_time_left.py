@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from testbed.run.terminal.time_left import in_words, time_left
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 
 @given(st.floats(0.1, 1e6), st.integers(1, 1000), st.integers(1, 1000))

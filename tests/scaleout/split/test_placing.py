@@ -20,7 +20,7 @@ from testbed.scaleout.split.placing import (
     place,
 )
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 HOSTS = ("h0", "h1", "h2")
 

@@ -15,7 +15,7 @@ from testbed.scaleout.underlay import HostsNetwork
 from testbed.spec.errors import SpecError
 from testbed.spec.topology import Topology
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 
 def topology(*links: tuple[str, str, str, str]) -> Topology:

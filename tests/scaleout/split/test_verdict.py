@@ -9,7 +9,7 @@ import pytest
 from testbed.scaleout.clock import ClockEstimate, ClockSample
 from testbed.scaleout.split.verdict import HostSeen, PathSeen, clock_bound_s, reasons
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 PAIR = frozenset(("north", "south"))
 FLOOR_S = 2e-3

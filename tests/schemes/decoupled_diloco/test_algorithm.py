@@ -21,7 +21,7 @@ from testbed.sync.codecs import by_name
 from tests.sync.gossip.quadratic import Quadratics
 from tests.sync.gossip.simulation import Conditions, Simulation
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 NAMES = ("a", "b", "c", "d")
 #: What is merged is taken over as it is.
@@ -99,6 +99,7 @@ def test_a_step_to_a_round_and_all_in_it_is_gradient_averaging() -> None:
     assert world.centre.syncer.changes == 4 * world.centre.syncer.merged == 20
 
 
+@pytest.mark.long
 @settings(max_examples=15)
 @given(seed=st.integers(0, 2**32), quorum=st.integers(1, 4), fragments=st.sampled_from([1, 2, 4]))
 def test_four_bits_both_ways_leave_all_with_the_same_bits_near_the_optimum(

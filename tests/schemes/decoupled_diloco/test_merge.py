@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from testbed.schemes.decoupled_diloco.merge import mean, radial
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 WEIGHTS = st.lists(st.floats(0.1, 100), min_size=1, max_size=6)
 

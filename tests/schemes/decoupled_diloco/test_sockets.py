@@ -18,8 +18,6 @@ from tests.schemes.participants import participant
 from tests.sync.gossip.loopback import start
 from tests.waiting import until
 
-pytestmark = pytest.mark.unit
-
 MEMBERS = ("w0", "w1", "w2")
 #: With DiLoCo's 0.9 it swings around the optimum for as long as is tested, the further the later changes come.
 OUTER = OuterOptions(0.7, 0.5)
@@ -45,6 +43,7 @@ def towards_three(name: str) -> LocalStep:
     return step
 
 
+@pytest.mark.local
 @pytest.mark.parametrize("codec", ["fp32", "fp16", "bf16", "bins4"])
 def test_all_end_with_the_same_bits_whatever_the_codec(codec: str) -> None:
     made = members(100, codec)
@@ -57,6 +56,7 @@ def test_all_end_with_the_same_bits_whatever_the_codec(codec: str) -> None:
     assert float((made["w0"].model - 3.0).abs().max()) < 1.0
 
 
+@pytest.mark.physics
 def test_the_others_go_on_without_one_that_died() -> None:
     made = members(60)
     nodes = start(made, PARTNERS, 33, towards_three, survives=True)

@@ -17,7 +17,7 @@ from testbed.schemes.halos.messages import GlobalModel, SitePush, WorkerPush
 from tests.sync.gossip.quadratic import Quadratics
 from tests.sync.gossip.simulation import Conditions, Simulation
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 SITES = {"a0": ("a0", "a1", "a2"), "b0": ("b0", "b1"), "c0": ("c0",)}
 NAMES = tuple(name for names in SITES.values() for name in names)

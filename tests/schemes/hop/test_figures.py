@@ -16,7 +16,7 @@ from tests.schemes.hop.figures import (
     time_to_finish,
 )
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 #: The figures of record come of other random slowdowns: three seeds of ours are within 10 % of them.
 TOLERANCE = 0.1

@@ -14,7 +14,7 @@ from testbed.schemes.hop.updates import Entry, QueueOverflow, UpdateQueue
 from testbed.sync.gossip.effects import Until
 from testbed.sync.gossip.neighbours import Neighbours
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 
 def entry(iteration: int, sender: str) -> Entry:

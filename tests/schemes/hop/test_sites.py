@@ -19,7 +19,7 @@ from tests.sync.gossip.quadratic import Quadratics
 from tests.sync.gossip.simulation import Conditions, Simulation, Watcher
 from tests.sync.gossip.test_sockets import of, run
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.local
 
 SITES = {f"s{site}-w0": (f"s{site}-w1", f"s{site}-w2") for site in range(4)}
 EVERYBODY = tuple(name for leader, others in SITES.items() for name in (leader, *others))

@@ -18,9 +18,9 @@ from tests.schemes.hop.swapper import Era, Swapper, run_swaps
 from tests.sync.gossip.quadratic import Quadratics
 from tests.sync.gossip.simulation import Conditions, Simulation
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
-CASES = 60
+CASES = 20
 
 
 def test_bounds_and_tokens_outlast_swaps_and_nobody_waits_for_ever() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from testbed.schemes.hybrid.algorithm import work
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 
 def test_steps_count_by_the_members_mean_work() -> None:

@@ -19,7 +19,7 @@ from tests.sync.plans import names, star
 from tests.sync.sessions import run
 from tests.sync.strategies.training import flat, model, step
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.local
 
 MEMBERS = names(4)
 STEPS = {"m0": 4, "m1": 1, "m2": 2, "m3": 1}

@@ -23,7 +23,7 @@ from tests.sync.plans import names, star
 from tests.sync.sessions import run
 from tests.sync.strategies.training import batch, flat, model, step
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.local
 
 MEMBERS = names(3)
 PLAN = Plan(0, MEMBERS, (star(MEMBERS, "m1"),))

@@ -22,7 +22,7 @@ from tests.sync.plans import chain, names
 from tests.sync.sessions import run
 from tests.sync.strategies.training import flat, model, step
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.local
 
 MEMBERS = names(2)
 PLAN = Plan(0, MEMBERS, (chain(MEMBERS),))

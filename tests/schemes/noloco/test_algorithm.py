@@ -14,7 +14,7 @@ from testbed.schemes.noloco.algorithm import NoLoCoMember, pairs
 from tests.sync.gossip.quadratic import Quadratics
 from tests.sync.gossip.simulation import Conditions, Simulation
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 SEED = 1
 

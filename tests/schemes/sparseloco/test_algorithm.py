@@ -23,8 +23,6 @@ from tests.sync.plans import chain, names, star
 from tests.sync.sessions import run
 from tests.sync.strategies.training import batch, flat, model, step
 
-pytestmark = pytest.mark.unit
-
 MEMBERS = names(3)
 PLAN = Plan(0, MEMBERS, (star(MEMBERS, "m1"),), codec="sparse")
 STEPS = 6
@@ -82,6 +80,7 @@ def by_hand(every: int, options: SparseLoCoOptions) -> torch.Tensor:
     return anchor
 
 
+@pytest.mark.local
 @pytest.mark.parametrize("bits", [2, None])
 def test_it_is_its_formula(tmp_path: Path, bits: int | None) -> None:
     options = {"every": 2, "top_k": 3, "chunk": 4, "bits": bits, "decay": 0.9, "learning_rate": 0.8}
@@ -89,6 +88,7 @@ def test_it_is_its_formula(tmp_path: Path, bits: int | None) -> None:
     torch.testing.assert_close(results["m0"], by_hand(2, SparseLoCoOptions(**options)), atol=1e-6, rtol=1e-5)
 
 
+@pytest.mark.local
 def test_uncompressed_with_one_step_of_sgd_it_is_the_mean_gradient(tmp_path: Path) -> None:
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -102,6 +102,7 @@ def test_uncompressed_with_one_step_of_sgd_it_is_the_mean_gradient(tmp_path: Pat
     torch.testing.assert_close(results["m0"], flat(net), atol=1e-6, rtol=1e-5)
 
 
+@pytest.mark.local
 def test_one_member_uncompressed_is_its_optimizer(tmp_path: Path) -> None:
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -111,12 +112,14 @@ def test_one_member_uncompressed_is_its_optimizer(tmp_path: Path) -> None:
     torch.testing.assert_close(train(tmp_path, alone, every=4, **ALL)["m0"], flat(net), atol=1e-6, rtol=1e-5)
 
 
+@pytest.mark.local
 def test_through_the_codec_and_without_it_is_the_same_to_the_bit(tmp_path: Path) -> None:
     through = train(tmp_path / "sparse", every=2, top_k=3, chunk=4)
     without = train(tmp_path / "fp32", Plan(0, MEMBERS, PLAN.trees), every=2, top_k=3, chunk=4)
     assert torch.equal(through["m0"], without["m0"])
 
 
+@pytest.mark.pure
 @given(shapes, st.integers(0, 2**32), st.integers(1, 20), st.integers(1, 9))
 def test_each_chunk_sends_its_largest_and_keeps_the_rest_to_the_bit(
     shape: tuple[int, ...], seed: int, top_k: int, side: int
@@ -135,6 +138,7 @@ def test_each_chunk_sends_its_largest_and_keeps_the_rest_to_the_bit(
             assert not kept.any() or kept.abs().max() <= gone[gone != 0].abs().min()
 
 
+@pytest.mark.pure
 @given(shapes, st.integers(0, 2**32), st.integers(1, 4))
 def test_with_bits_it_sends_as_many_levels_and_their_sum(shape: tuple[int, ...], seed: int, bits: int) -> None:
     values = normal(shape, seed)
@@ -146,6 +150,7 @@ def test_with_bits_it_sends_as_many_levels_and_their_sum(shape: tuple[int, ...],
     assert (sent * exact >= 0).all()
 
 
+@pytest.mark.pure
 def test_nothing_changed_is_nothing_sent() -> None:
     assert not compressed(torch.zeros(70, 70), 32, 64, 2).any()
 
@@ -158,6 +163,8 @@ class Quadratic(nn.Module):
         self.place = nn.Parameter(torch.zeros(dimensions))
 
 
+@pytest.mark.long
+@pytest.mark.local
 def test_it_comes_to_the_optimum_though_each_round_sends_a_tenth(tmp_path: Path) -> None:
     """Curvatures are the same, so the members' mean is unbiased; without the residual it stays where no largest value
     is another's: far off. What members hold back keeps it moving around the optimum, the less the smaller the steps."""
@@ -187,6 +194,7 @@ def test_it_comes_to_the_optimum_though_each_round_sends_a_tenth(tmp_path: Path)
     assert off[1.0] < 0.15 and off[0.0] > 0.3
 
 
+@pytest.mark.local
 def test_a_member_sends_a_two_hundredth_of_the_bytes(tmp_path: Path) -> None:
     """By the rounds' own counters: 32 of 4,096 values, each of about 11 bits, where fp32 has 32 for each of 4,096; and
     of each chunk of 64 KiB a head and two tables."""
@@ -215,11 +223,13 @@ def test_a_member_sends_a_two_hundredth_of_the_bytes(tmp_path: Path) -> None:
     assert leaf < 4 * side * side / 200
 
 
+@pytest.mark.pure
 def test_what_would_thin_it_out_twice_is_refused() -> None:
     with pytest.raises(Misfit, match="codec: int8 leaves"):
         SparseLoCoOptions().check_plan("mst", {}, "int8")
 
 
+@pytest.mark.local
 def test_a_plan_with_groups_is_refused(tmp_path: Path) -> None:
     members = names(2)
     groups = tuple(Group((member,), (chain((member,)),)) for member in members)

@@ -18,7 +18,7 @@ from testbed.schemes.staggered.rules import StaggeredRules, Team, accumulated
 from testbed.sync.outer import Nesterov
 from tests.sync.gossip.simulation import Conditions, Simulation, Watcher
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 RATE = 5e-5
 #: Groups begin one after the other: what came in another order would be noise, which extrapolating makes larger.

@@ -14,7 +14,7 @@ from testbed.schemes.staggered.member import StaggeredMember
 from testbed.schemes.staggered.rules import StaggeredRules, Team
 from tests.sync.gossip.simulation import Conditions, Simulation, Watcher
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 ROUNDS = 12
 

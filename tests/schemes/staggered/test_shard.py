@@ -9,7 +9,7 @@ from testbed.schemes.staggered.rules import StaggeredRules, Team
 from testbed.schemes.staggered.shard import OwnedShard
 from testbed.sync.codecs import by_name
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 
 def shard(codec: str) -> OwnedShard:

@@ -22,8 +22,6 @@ from tests.sync.gossip.loopback import Node, no_change, start
 from tests.sync.gossip.quadratic import Quadratics
 from tests.waiting import until
 
-pytestmark = pytest.mark.unit
-
 MEMBERS = tuple(f"w{index}" for index in range(6))
 LEADERS = (Team(MEMBERS[:3], MEMBERS[:1]), Team(MEMBERS[3:5], MEMBERS[4:5], 4, 1), Team(MEMBERS[5:], MEMBERS[5:], 2, 1))
 SHARDED = tuple(Team(team.members, team.members, team.period, team.phase) for team in LEADERS)
@@ -54,6 +52,7 @@ def ended(rules: StaggeredRules, problem: Quadratics, elements: int) -> dict[str
     return members
 
 
+@pytest.mark.physics
 @pytest.mark.parametrize("teams", [LEADERS, SHARDED], ids=["leaders", "shards"])
 @pytest.mark.parametrize(("codec", "staleness"), [("fp32", None), ("fp32", 2), ("fp16", 2), ("bf16", None)])
 def test_all_end_alike_near_the_common_optimum(teams: tuple[Team, ...], codec: str, staleness: int | None) -> None:
@@ -67,6 +66,7 @@ def test_all_end_alike_near_the_common_optimum(teams: tuple[Team, ...], codec: s
     assert problem.distance(first.parameters) < 0.3 * apart
 
 
+@pytest.mark.local
 def test_a_death_ends_all_and_names_who_is_gone() -> None:
     rules = StaggeredRules(LEADERS, 10_000, dict.fromkeys(MEMBERS, 1), dict.fromkeys(MEMBERS, 1.0), staleness=1)
     members = {name: StaggeredMember(name, rules, torch.zeros(3)) for name in MEMBERS}
@@ -80,6 +80,7 @@ def test_a_death_ends_all_and_names_who_is_gone() -> None:
     assert all(isinstance(node.error, SyncError) for node in nodes.values())
 
 
+@pytest.mark.local
 @pytest.mark.parametrize("codec", ["fp32", "fp16"])
 def test_messages_travel(codec: str) -> None:
     messages = MessageCodec(MEMBERS, 10, by_name(codec))
@@ -92,6 +93,7 @@ def test_messages_travel(codec: str) -> None:
         assert read.round == message.round and getattr(read, "start", 7) == 7
 
 
+@pytest.mark.local
 def test_no_part_of_the_model_is_refused() -> None:
     messages = MessageCodec(MEMBERS, 10)
     with pytest.raises(FrameError, match="no part of a model of 10"):

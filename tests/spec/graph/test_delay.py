@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from testbed.spec.graph.delay import great_circle_km, midpoint, positions_of
 from testbed.spec.graph.site_graph import GraphEdge, GraphNode, SiteGraph
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 POINTS = st.tuples(st.floats(-89, 89), st.floats(-180, 180))
 

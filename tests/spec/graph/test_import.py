@@ -18,7 +18,7 @@ from testbed.spec.graph.delay import delay_ms
 from testbed.spec.topology import MAX_SITES, Topology
 from tests.recorded import RECORDED, needs_recorded
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 TOPOLOGIES = Path(__file__).parents[3] / "topologies"
 SAMPLES = Path(__file__).parent / "samples"

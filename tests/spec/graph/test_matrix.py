@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from testbed.spec.errors import SpecError
 from testbed.spec.graph.matrix import read_matrix
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 
 def refused(data: bytes, folder: Path) -> str:

@@ -8,7 +8,7 @@ from testbed.spec.graph.names import named, site_name
 from testbed.spec.graph.site_graph import GraphNode, SiteGraph
 from testbed.spec.topology import RESERVED, SITE_NAME
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from testbed.sync.codecs.half import Half
 from testbed.sync.transport import Scratch
 from tests.sync.plans import names
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 ELEMENTS = 40
 

@@ -31,7 +31,7 @@ from testbed.sync.errors import SyncError
 from testbed.sync.transport import TransportSettings, handshake
 from tests.sync.keys import keys
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.local
 
 OLD, NEW = (TransportSettings(name, keys(name, ("old", "new")), 10.0) for name in ("old", "new"))
 REQUEST = FetchRequest(Wanted.STATE, 3)

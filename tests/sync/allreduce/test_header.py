@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from testbed.sync.allreduce.header import ChunkHeader, ChunkHeaderFormat, Kind
 from testbed.sync.errors import FrameError
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 HEADER = ChunkHeader(Kind.MEAN, 1, 2, 3, 4, 5, 1000, 64, 1.5, 0b101)
 

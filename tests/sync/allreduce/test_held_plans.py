@@ -10,7 +10,7 @@ from testbed.plan import Group, Plan, PlanError
 from testbed.sync.allreduce.held_plans import HeldPlans
 from tests.sync.plans import chain, names, star
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 MEMBERS = names(3)
 

@@ -11,7 +11,7 @@ from testbed.sync.allreduce.chunk import Part
 from testbed.sync.allreduce.layout import Layout
 from testbed.sync.allreduce.pacing import AHEAD, CHUNKS_A_HOP, ROOM, SendPacing
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 PART = Part(1, 1.0, 0)
 CHUNK_BYTES = 16

@@ -17,7 +17,7 @@ from testbed.sync.transport.settings import TransportSettings
 from tests.sync.keys import keys
 from tests.sync.plans import names, star
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.local
 
 MEMBERS = names(2)
 ELEMENTS = 16

@@ -23,7 +23,7 @@ from testbed.sync.errors import FrameError, SyncError
 from testbed.sync.transport.memory import Scratch
 from tests.sync.plans import chain, names, random_plan, star
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 
 def reduction(

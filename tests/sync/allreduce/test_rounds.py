@@ -15,7 +15,7 @@ from testbed.sync.transport import Outbox
 from testbed.sync.transport.settings import TransportSettings
 from tests.sync.plans import names, star
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 MEMBERS = names(2)
 CHUNK_BYTES = 1024

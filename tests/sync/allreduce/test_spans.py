@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from testbed.sync.allreduce import spans
 from testbed.sync.allreduce.spans import Span, Spans
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 SPANS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)).map(sorted).map(tuple).filter(lambda s: s[0] < s[1]))
 

@@ -6,7 +6,7 @@ import pytest
 
 from testbed.sync.allreduce.timeout import LEAST_S, NEEDED, REMEMBERED, SLACK, AdaptiveTimeout
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 
 def patience(*took: float) -> AdaptiveTimeout:

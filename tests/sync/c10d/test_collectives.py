@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.sync.c10d.ranks import TIMEOUT_S, Ranks
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.local
 
 #: Twice what a type rounds off, for each of the four summands and the mean that is made of them and taken back. Gloo
 #: adds in an order that follows from which rank it takes for the first.

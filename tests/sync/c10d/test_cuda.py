@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 from tests.sync.c10d.ranks import Ranks
 from tests.sync.c10d.test_collectives import groups
 
-pytestmark = [pytest.mark.unit, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]
+pytestmark = [pytest.mark.pure, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]
 
 LARGE = 4_000_000
 

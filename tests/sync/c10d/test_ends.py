@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from tests.sync.c10d.ranks import TIMEOUT_S, Ranks
 from tests.waiting import stop, until
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.local
 
 LARGE = 50_000
 #: How long a group waits that is to wait for a rank in vain.

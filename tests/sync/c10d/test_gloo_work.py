@@ -11,7 +11,7 @@ import torch.distributed as dist
 from testbed.sync.c10d.gloo_work import GlooWork
 from testbed.sync.c10d.group_failure import GroupFailure
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 
 class Done(dist.Work):

@@ -9,7 +9,7 @@ from testbed.sync.c10d import group_rendezvous
 from testbed.sync.c10d.group_rendezvous import GroupRendezvous
 from testbed.sync.errors import SyncError
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.local
 
 
 def test_ranks_wait_for_each_other_as_long_as_the_group_does(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from testbed import sync
 from testbed.sync.c10d import own_controller
 from testbed.sync.c10d.own_controller import OwnController
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.local
 
 MEMBERS = ("rank0", "rank1")
 

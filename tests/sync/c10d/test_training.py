@@ -22,7 +22,7 @@ from tests.sync.c10d.test_collectives import groups
 from tests.sync.controller import Controller, job
 from tests.sync.plans import chain, names
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.local
 
 #: Of a layer, 160 KiB of weights: one bucket each, which goes by plans.
 WIDTH = 200

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from testbed.sync.codecs import bits
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 
 @given(st.integers(0, 12), st.integers(0, 100), st.integers(0, 2**32))

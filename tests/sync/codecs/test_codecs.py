@@ -14,7 +14,7 @@ from testbed.sync.codecs.bins import BLOCK as BINS_BLOCK
 from testbed.sync.codecs.bins import RANGE
 from testbed.sync.codecs.int8 import BLOCK
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 #: Those of one length for so many elements.
 NAMES = ("fp32", "fp16", "bf16", "int8", "topk", "topk:0.25", "bins2", "bins4")

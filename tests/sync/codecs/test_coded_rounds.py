@@ -19,7 +19,7 @@ from tests.sync.controller import Controller, job
 from tests.sync.plans import chain, names, random_plan, star
 from tests.sync.sessions import run
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.local
 
 ROUNDS = 6
 

@@ -9,7 +9,7 @@ import torch
 
 from testbed.sync.codecs.memory import bytes_of
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 
 def test_a_view_is_the_tensor_s_memory_and_keeps_it() -> None:

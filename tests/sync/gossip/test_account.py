@@ -11,7 +11,7 @@ from testbed.sync.gossip.mailbox import Mailbox
 from testbed.sync.gossip.message_codec import MessageCodec
 from testbed.sync.transport.settings import TransportSettings
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.local
 
 
 def account_of(tell: Callable[[ControlMessage], None]) -> tuple[Account, Mailbox]:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from testbed.sync.errors import FrameError
 from testbed.sync.gossip.header import HEADER_BYTES, PartHeader
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 WORD = st.integers(0, 2**32 - 1)
 LONG = st.integers(0, 2**64 - 1)

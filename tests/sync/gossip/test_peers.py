@@ -22,7 +22,7 @@ from tests.schemes.hop.hops import neighbours
 from tests.sync.gossip.quadratic import Quadratics
 from tests.sync.gossip.simulation import Conditions, Simulation, Watcher
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 MEMBERS = tuple(f"w{index}" for index in range(8))
 #: Directed, and some hear from two while others hear from one: plain averaging would favour some.

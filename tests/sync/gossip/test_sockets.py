@@ -33,8 +33,6 @@ from tests.sync.gossip.loopback import PATIENCE_S, Gate, Node, no_change, start
 from tests.sync.gossip.quadratic import Quadratics
 from tests.waiting import until
 
-pytestmark = pytest.mark.unit
-
 MEMBERS = tuple(f"w{index}" for index in range(6))
 
 
@@ -60,6 +58,7 @@ def of(problem: Quadratics, seconds: Callable[[str, int], float] = lambda name, 
     return step_of
 
 
+@pytest.mark.local
 @pytest.mark.parametrize("streams", [1, 3])
 @pytest.mark.parametrize("rules", [HopRules(), HopRules(max_ig=2), HopRules(notify_ack=True, parallel=True)])
 def test_modes_that_wait_for_all_average_as_the_matrix_does(rules: HopRules, streams: int) -> None:
@@ -78,6 +77,7 @@ def test_modes_that_wait_for_all_average_as_the_matrix_does(rules: HopRules, str
         assert torch.allclose(member.parameters, expected[name], atol=1e-5)
 
 
+@pytest.mark.physics
 @pytest.mark.parametrize(
     "rules",
     [
@@ -110,6 +110,7 @@ def test_bounds_hold_as_members_enter_their_iterations(rules: HopRules) -> None:
     assert max(monitor.widest.values()) >= 1
 
 
+@pytest.mark.local
 def test_the_monitor_tells_a_member_that_takes_tokens_it_was_not_given() -> None:
     graph, rules = ring(MEMBERS[:4]), HopRules(max_ig=1, backup=1)
     monitor = GapMonitor(graph.members, gap_bounds(graph, max_ig=1, backup=1))
@@ -166,6 +167,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.physics
 @pytest.mark.parametrize("protocol", ["sgp", "adpsgd", "prague", "netmax", "fedasync", "decoupled_diloco", "halos"])
 def test_other_protocols_come_near_the_common_optimum(protocol: str) -> None:
     graph = ring(MEMBERS) if protocol in ("sgp", "adpsgd") else complete(MEMBERS)
@@ -191,6 +193,7 @@ def test_other_protocols_come_near_the_common_optimum(protocol: str) -> None:
     assert max(problem.distance(one.model) for one in participants.values()) < 0.3 * apart
 
 
+@pytest.mark.local
 def test_a_model_of_many_frames_arrives_whole_and_tokens_overtake_it() -> None:
     graph, elements = ring(MEMBERS[:4]), 200_000
     begin = {name: torch.randn(elements, generator=torch.Generator().manual_seed(i)) for i, name in enumerate("abcd")}
@@ -203,6 +206,7 @@ def test_a_model_of_many_frames_arrives_whole_and_tokens_overtake_it() -> None:
     assert nodes["w0"].queue.sent_bytes == {"w1": 60 * 4 * elements, "w3": 60 * 4 * elements}
 
 
+@pytest.mark.local
 def test_who_is_gone_is_named_with_the_iteration() -> None:
     graph = ring(MEMBERS[:4])
     members = hop_members(graph, HopRules(), 10**9)
@@ -217,6 +221,7 @@ def test_who_is_gone_is_named_with_the_iteration() -> None:
     assert any("w2 is gone" in error for error in errors.values())
 
 
+@pytest.mark.physics
 @pytest.mark.parametrize(
     "rules", [HopRules(), HopRules(max_ig=3, backup=1, max_jump=4), HopRules(max_ig=4, staleness=2)]
 )
@@ -245,6 +250,7 @@ def test_two_members_die_and_the_others_finish(rules: HopRules) -> None:
     assert all(members[name].iteration == 60 for name in nodes if name not in ("w2", "w5"))
 
 
+@pytest.mark.local
 @pytest.mark.parametrize(
     "rules", [HopRules(), HopRules(max_ig=3, backup=1, max_jump=4), HopRules(max_ig=4, staleness=2)]
 )
@@ -277,6 +283,7 @@ def test_members_go_over_to_another_graph_and_back(rules: HopRules) -> None:
     assert 0 < sent["w3"] <= firsts[1] - firsts[0] and sent["w1"] > sent["w3"]
 
 
+@pytest.mark.physics
 @pytest.mark.parametrize(
     "rules",
     [HopRules(max_ig=2), HopRules(max_ig=3, backup=1, max_jump=4), HopRules(max_ig=4, staleness=2)],
@@ -324,6 +331,7 @@ def test_a_member_that_died_comes_again_where_the_others_are(rules: HopRules) ->
         assert member.credits and {member.credits.held(giver) for giver in graph.targets(name)} == {rules.max_ig}
 
 
+@pytest.mark.local
 def test_what_a_dead_member_left_on_its_way_is_not_taken_for_what_it_sends_when_it_comes_again() -> None:
     inbox = Inbox(MessageCodec(MEMBERS, 1))
     token = Received("w1", Frame(PartHeader(3, 0, 0, 1, 0.0, 0).pack(), 0), memoryview(b""), 0, 0.0)
@@ -339,6 +347,7 @@ def test_what_a_dead_member_left_on_its_way_is_not_taken_for_what_it_sends_when_
     inbox.receiver(Greeting("w1", 0, 0, 7)).take(token)
 
 
+@pytest.mark.local
 def test_a_protocol_with_one_graph_ends_when_it_is_to_go_over_to_another() -> None:
     graph = ring(MEMBERS[:4])
     weights = uniform(graph)
@@ -356,6 +365,7 @@ def test_a_protocol_with_one_graph_ends_when_it_is_to_go_over_to_another() -> No
     assert "w0 can't go over to another graph: its protocol has one" in str(nodes["w0"].error)
 
 
+@pytest.mark.local
 def test_waits_are_counted_for_whom_they_ended_with() -> None:
     graph = ring(MEMBERS[:4])
     members = hop_members(graph, HopRules(), 20)
@@ -387,6 +397,7 @@ def test_waits_are_counted_for_whom_they_ended_with() -> None:
     assert sum(by == "w2" for _, by in waits) <= 3
 
 
+@pytest.mark.physics
 def test_an_update_that_waits_for_a_slow_path_is_left_out_when_a_newer_one_makes_it_useless() -> None:
     member: HopMember = hop_members(ring(MEMBERS), HopRules(max_ig=5, staleness=2), 10)["w0"]
     update = HopUpdate(3, torch.zeros(1))
@@ -394,6 +405,7 @@ def test_an_update_that_waits_for_a_slow_path_is_left_out_when_a_newer_one_makes
     assert not member.stale("w1", update, [])
 
 
+@pytest.mark.physics
 def test_an_update_that_waits_for_a_slow_path_is_left_out_when_its_receiver_has_gone_on() -> None:
     member: HopMember = hop_members(ring(MEMBERS), HopRules(max_ig=5, backup=1), 10)["w0"]
     member.iteration = 4

@@ -23,8 +23,6 @@ from tests.sync.plans import chain, names, star
 from tests.sync.sessions import run
 from tests.sync.strategies.training import batch, flat, model, step
 
-pytestmark = pytest.mark.unit
-
 MEMBERS = names(3)
 PLAN = Plan(0, MEMBERS, (star(MEMBERS, "m1"),))
 STEPS = 12
@@ -82,6 +80,7 @@ def by_hand_gradients(steps: int, weights: Mapping[str, float]) -> torch.Tensor:
     return flat(net)
 
 
+@pytest.mark.local
 def test_gradients_are_those_of_all_data(tmp_path: Path) -> None:
     weights = {"m0": 1.0, "m1": 2.0, "m2": 5.0}
     parameters, rounds = agreed(train(tmp_path, lambda s, net, opt: s.gradients(net, opt, weights[s.name])))
@@ -89,6 +88,7 @@ def test_gradients_are_those_of_all_data(tmp_path: Path) -> None:
     assert rounds == STEPS
 
 
+@pytest.mark.local
 @pytest.mark.parametrize("every", [1, 4])
 def test_local_sgd_averages_parameters(tmp_path: Path, every: int) -> None:
     parameters, rounds = agreed(train(tmp_path, lambda s, net, opt: s.local_sgd(net, opt, every)))
@@ -96,12 +96,14 @@ def test_local_sgd_averages_parameters(tmp_path: Path, every: int) -> None:
     assert rounds == STEPS // every
 
 
+@pytest.mark.local
 def test_diloco_takes_nesterov_steps(tmp_path: Path) -> None:
     parameters, rounds = agreed(train(tmp_path, lambda s, net, opt: s.diloco(net, opt, 4)))
     torch.testing.assert_close(parameters, by_hand(4, Nesterov(0.7, 0.9)), atol=1e-6, rtol=1e-5)
     assert rounds == 3
 
 
+@pytest.mark.pure
 def test_nesterov_is_pytorchs() -> None:
     values = torch.nn.Parameter(torch.randn(50))
     theirs = torch.optim.SGD([values], lr=0.7, momentum=0.9, nesterov=True)
@@ -114,6 +116,7 @@ def test_nesterov_is_pytorchs() -> None:
     torch.testing.assert_close(ours, values.detach())
 
 
+@pytest.mark.local
 def test_post_local_sgd_is_gradients_then_local(tmp_path: Path) -> None:
     parameters, rounds = agreed(train(tmp_path, lambda s, net, opt: s.post_local_sgd(net, opt, start=4, every=4)))
     assert rounds == 4 + 2
@@ -129,6 +132,7 @@ def test_post_local_sgd_is_gradients_then_local(tmp_path: Path) -> None:
     torch.testing.assert_close(parameters, alone, atol=1e-6, rtol=1e-5)
 
 
+@pytest.mark.local
 @pytest.mark.parametrize(("fragments", "delay"), [(2, 0), (3, 0), (2, 1), (3, 5)])
 def test_streamed_fragments_end_agreed(tmp_path: Path, fragments: int, delay: int) -> None:
     """As many rounds as fragments and periods, and one more for each fragment that was not the last to go off."""
@@ -139,6 +143,7 @@ def test_streamed_fragments_end_agreed(tmp_path: Path, fragments: int, delay: in
     assert parameters.isfinite().all()
 
 
+@pytest.mark.local
 def test_a_delayed_fragment_is_mixed_in_at_its_step(tmp_path: Path) -> None:
     """By hand: what changed by step 4 moves the anchor at step 6, and the parameters half of the way."""
 
@@ -166,6 +171,7 @@ def test_a_delayed_fragment_is_mixed_in_at_its_step(tmp_path: Path) -> None:
         torch.testing.assert_close(result, (mean + at_six[member]) / 2, atol=1e-6, rtol=1e-5)
 
 
+@pytest.mark.local
 def test_powersgd_at_full_rank_is_exact_and_low_rank_owes_the_rest(tmp_path: Path) -> None:
     def work(session: sync.Session) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         compressor = PowerSgd(2)
@@ -188,6 +194,7 @@ def test_powersgd_at_full_rank_is_exact_and_low_rank_owes_the_rest(tmp_path: Pat
     torch.testing.assert_close(put_in, 3 * outs[0] + owed, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.local
 def test_powersgd_trains(tmp_path: Path) -> None:
     parameters, rounds = agreed(train(tmp_path, lambda s, net, opt: s.gradients(net, opt, powersgd=PowerSgd(2))))
     assert rounds == 2 * STEPS
@@ -196,6 +203,7 @@ def test_powersgd_trains(tmp_path: Path) -> None:
     assert (parameters - exact).norm() < 0.5 * (exact - start).norm()
 
 
+@pytest.mark.local
 def test_the_hooks_are_gone_afterwards(tmp_path: Path) -> None:
     def work(session: sync.Session) -> int:
         net = model()
@@ -208,6 +216,7 @@ def test_the_hooks_are_gone_afterwards(tmp_path: Path) -> None:
     assert set(run(tmp_path, PLAN, work).values()) == {1}
 
 
+@pytest.mark.local
 def test_a_failing_round_comes_out_of_the_step_and_names_peer_epoch_and_round(tmp_path: Path) -> None:
     """The second: in the first all connect to the member that leaves, who else would wait for it to come."""
 
@@ -223,6 +232,7 @@ def test_a_failing_round_comes_out_of_the_step_and_names_peer_epoch_and_round(tm
     run(tmp_path, Plan(4, MEMBERS, (star(MEMBERS, "m2"),)), work)
 
 
+@pytest.mark.pure
 @pytest.mark.parametrize("seed", range(20))
 def test_fragments_are_of_about_equal_size_and_in_order(seed: int) -> None:
     draw = torch.Generator().manual_seed(seed)
@@ -235,6 +245,7 @@ def test_fragments_are_of_about_equal_size_and_in_order(seed: int) -> None:
         assert max(sum(p.numel() for p in part) for part in runs) <= sum(sizes) / parts + 2 * max(sizes)
 
 
+@pytest.mark.pure
 @pytest.mark.parametrize(
     ("every", "streaming", "said"),
     [
@@ -252,6 +263,7 @@ def test_options_that_make_no_sense(every: int, streaming: dict[str, Any], said:
         LocalSgd(None, parameters, every=0)  # type: ignore[arg-type]
 
 
+@pytest.mark.local
 def test_groups_average_among_themselves_and_all_at_times(tmp_path: Path) -> None:
     """By hand: two rounds of two steps, the first inside groups, the second among all."""
     members = names(4)
@@ -291,6 +303,7 @@ def test_groups_average_among_themselves_and_all_at_times(tmp_path: Path) -> Non
     assert not torch.equal(results["m0"][0], results["m2"][0])
 
 
+@pytest.mark.local
 def test_gradients_refuse_a_plan_with_groups(tmp_path: Path) -> None:
     members = names(2)
     alone = tuple(Group((member,), (Tree(member, {}, {}),)) for member in members)

@@ -18,8 +18,6 @@ from testbed.sync.transport import sockets
 from testbed.sync.transport.arrivals import HOLES_S, LEAST_BYTES, MENDING_S, MOST_BYTES, MOST_S, Arrivals, Timing
 from testbed.sync.transport.frame import Frame
 
-pytestmark = pytest.mark.unit
-
 HEAD = 80
 CHUNK = 64 * 1024
 PIECE = 16 * 1024
@@ -61,6 +59,7 @@ class Path:
         return self.arrivals.take().get("a", ())
 
 
+@pytest.mark.pure
 @given(st.floats(1e5, 1e8), st.sampled_from([1448, 2896, 10_000, 13_032, 40_000]))
 def test_a_train_goes_at_the_link_s_rate_however_its_packets_are_cut(rate: float, packet: int) -> None:
     path = Path(rate, packet)
@@ -72,6 +71,7 @@ def test_a_train_goes_at_the_link_s_rate_however_its_packets_are_cut(rate: float
         assert train.bytes / train.seconds == pytest.approx(rate, rel=0.01)
 
 
+@pytest.mark.pure
 def test_a_sender_that_had_nothing_to_send_begins_another_train() -> None:
     path = Path(1e6, 10_000)
     path.frame(follows=False)
@@ -82,6 +82,7 @@ def test_a_sender_that_had_nothing_to_send_begins_another_train() -> None:
     assert second.began_s - first.began_s == pytest.approx(5.0, abs=0.1)
 
 
+@pytest.mark.pure
 def test_a_pause_of_tcp_s_ends_a_train() -> None:
     path = Path(1e6, 1448)
     path.frame(follows=False)
@@ -90,6 +91,7 @@ def test_a_pause_of_tcp_s_ends_a_train() -> None:
     assert all(train.bytes / train.seconds == pytest.approx(1e6, rel=0.02) for train in path.trains())
 
 
+@pytest.mark.pure
 def test_a_train_does_not_reach_over_a_pause_to_become_long_enough() -> None:
     """Ten packets, and a round trip later what the next window begins with."""
     path = Path(1e6, 1448)
@@ -100,6 +102,7 @@ def test_a_train_does_not_reach_over_a_pause_to_become_long_enough() -> None:
     assert path.trains() == ()
 
 
+@pytest.mark.pure
 def test_long_trains_are_cut_so_that_a_change_shows() -> None:
     fast, slow = Path(1e8, 1448), Path(1e5, 1448)
     for number in range(16):
@@ -109,6 +112,7 @@ def test_long_trains_are_cut_so_that_a_change_shows() -> None:
     assert all(train.seconds < MOST_S + 2 * PIECE / 1e5 for train in slow.trains())
 
 
+@pytest.mark.pure
 def test_trains_with_something_missing_are_left_out_and_those_shortly_after_them() -> None:
     path = Path(1e6, 1448)
     path.frame(follows=False)
@@ -122,6 +126,7 @@ def test_trains_with_something_missing_are_left_out_and_those_shortly_after_them
     assert kept[0].began_s > 1000 + MENDING_S
 
 
+@pytest.mark.pure
 @pytest.mark.parametrize(("astray", "kept"), [(CHUNK // 1448, 2), (CHUNK // 1448 // 3, 0)])
 def test_what_comes_with_holes_all_the_while_counts_by_the_second(astray: int, kept: int) -> None:
     path = Path(0.4e6, 1448)
@@ -135,6 +140,7 @@ def test_what_comes_with_holes_all_the_while_counts_by_the_second(astray: int, k
         assert HOLES_S <= train.seconds <= HOLES_S + CHUNK / 0.4e6
 
 
+@pytest.mark.local
 def test_the_last_train_of_a_burst_is_there_once_nothing_comes_any_more() -> None:
     path = Path(1e6, 1448)
     path.now = time.time() - 10
@@ -147,6 +153,7 @@ def test_the_last_train_of_a_burst_is_there_once_nothing_comes_any_more() -> Non
         assert path.arrivals.take() == {}  # more may come
 
 
+@pytest.mark.pure
 def test_a_train_says_the_least_that_tcp_allowed() -> None:
     path = Path(1e6, 1448)
     for number, allowed in enumerate((0, 4_000_000, 2_000_000, 3_000_000)):
@@ -154,6 +161,7 @@ def test_a_train_says_the_least_that_tcp_allowed() -> None:
     assert path.trains()[-1].allowed_bytes_s == 2_000_000
 
 
+@pytest.mark.pure
 def test_every_train_says_what_tcp_allowed_also_one_of_a_single_frame_and_what_is_cut() -> None:
     path = Path(1e6, 1448)
     for allowed in (2_000_000, 1_500_000):
@@ -169,12 +177,14 @@ def test_every_train_says_what_tcp_allowed_also_one_of_a_single_frame_and_what_i
     assert allowed[-1] == 900_000
 
 
+@pytest.mark.pure
 def test_few_bytes_say_too_little() -> None:
     path = Path(1e6, CHUNK)
     path.frame(follows=False)
     assert all(train.bytes >= LEAST_BYTES for train in path.trains())
 
 
+@pytest.mark.local
 def test_the_kernel_says_when_bytes_arrived_and_how_many_more_there_are() -> None:
     """Whenever they are read."""
     with socket.create_server(("127.0.0.1", 0)) as listener:

@@ -12,7 +12,7 @@ from testbed.sync.errors import FrameError
 from testbed.sync.transport.checksum import checksum
 from testbed.sync.transport.frame import GREETING_BYTES, NONCE_BYTES, Frame, FrameFormat, Greeting
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 PAYLOAD = memoryview(bytearray(range(256)) * 8)
 HEADER = b"what is sent"

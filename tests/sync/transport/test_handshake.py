@@ -16,7 +16,7 @@ from testbed.sync.transport.frame import FETCH, NONCE_BYTES, Greeting
 from testbed.sync.transport.settings import TransportSettings
 from tests.sync.keys import keys
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.local
 
 MEMBERS = ("a", "b", "mallory")
 ANSWER_BYTES = NONCE_BYTES + 32

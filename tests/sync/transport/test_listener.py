@@ -20,7 +20,7 @@ from testbed.sync.transport.outbox import Outbox
 from testbed.sync.transport.settings import TransportSettings
 from tests.sync.keys import keys
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.local
 
 MEMBERS = ("a", "b", "mallory")
 WIRE = FrameFormat(1)

@@ -34,8 +34,6 @@ from tests.sync.controller import Controller, job
 from tests.sync.plans import chain, names
 from tests.waiting import until
 
-pytestmark = pytest.mark.unit
-
 MEMBERS = names(3)
 PLAN = Plan(0, MEMBERS, (chain(MEMBERS),))
 #: Between rounds: who asks all reports about each one that comes must be done before the next.
@@ -86,6 +84,7 @@ def left_us(number: int, pace: float = PACE) -> int:
     return int(1e6 * number * COUNTED_BYTES / pace)
 
 
+@pytest.mark.pure
 @given(st.floats(1e5, 1e8), st.integers(LEAST_PACKETS, 200), st.integers(1, 3))
 def test_a_train_goes_at_the_link_s_rate_whatever_is_lost_before_it(rate: float, came: int, step: int) -> None:
     """A queue that runs over loses packets, and the link sends what is left without a pause."""
@@ -97,6 +96,7 @@ def test_a_train_goes_at_the_link_s_rate_whatever_is_lost_before_it(rate: float,
     assert coming.train.allowed_bytes_s == pytest.approx(PACE, rel=0.001)
 
 
+@pytest.mark.pure
 @given(st.integers(0, LEAST_PACKETS - 2), st.floats(0.001, 10.0))
 def test_a_sender_that_had_no_processor_says_so(number: int, paused_s: float) -> None:
     """What comes as slowly as it left says what the path carries at least, however fast it should have left."""
@@ -108,6 +108,7 @@ def test_a_sender_that_had_no_processor_says_so(number: int, paused_s: float) ->
     assert coming.train.bytes / coming.train.seconds == pytest.approx(coming.train.allowed_bytes_s, rel=0.01)
 
 
+@pytest.mark.pure
 def test_few_packets_say_nothing_however_often_they_come() -> None:
     coming = ProbeTrain(0, 0, 1000.0)
     for number in range(1, LEAST_PACKETS - 1):
@@ -116,6 +117,7 @@ def test_few_packets_say_nothing_however_often_they_come() -> None:
     assert coming.train is None
 
 
+@pytest.mark.local
 def test_a_probe_is_trains_that_came_no_faster_than_they_left(hearing: Hearing) -> None:
     with closing(hearing.prober()) as prober:
         prober.probe(PROBE)
@@ -126,6 +128,7 @@ def test_a_probe_is_trains_that_came_no_faster_than_they_left(hearing: Hearing) 
     assert sorted(train.bytes / train.seconds for train in hearing.trains)[0] <= 1.5 * PACE
 
 
+@pytest.mark.local
 def test_who_has_not_the_key_is_not_heard(hearing: Hearing) -> None:
     with closing(hearing.prober(key=b"x" * 32)) as stranger, closing(hearing.prober(member="c")) as unknown:
         stranger.probe(PROBE)
@@ -136,6 +139,7 @@ def test_who_has_not_the_key_is_not_heard(hearing: Hearing) -> None:
     assert not hearing.heard(PROBE_TRAINS + 1)
 
 
+@pytest.mark.local
 def test_garbage_is_passed_over(hearing: Hearing) -> None:
     random = Random(1)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sending:
@@ -155,6 +159,7 @@ def packets(train: int, upto: int = PACKETS) -> list[bytes]:
     return [sender._packet(KEY, probe._Packet("a", train, PACKETS, number, left_us(number))) for number in range(upto)]
 
 
+@pytest.mark.local
 def test_nothing_counts_that_was_heard_before(hearing: Hearing) -> None:
     """Sent again as they are, all of them or one amidst others, or out of turn."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sending:
@@ -167,6 +172,7 @@ def test_nothing_counts_that_was_heard_before(hearing: Hearing) -> None:
     assert [train.bytes for train in hearing.trains] == [int((PACKETS - 1) * COUNTED_BYTES)] * 3
 
 
+@pytest.mark.local
 def test_a_train_whose_end_is_lost_is_over_in_time_whatever_strangers_send(hearing: Hearing) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sending:
         sending.connect(hearing.address)
@@ -182,6 +188,7 @@ def test_a_train_whose_end_is_lost_is_over_in_time_whatever_strangers_send(heari
     assert [train.bytes for train in hearing.trains] == [int((PACKETS - 2) * COUNTED_BYTES)]
 
 
+@pytest.mark.local
 def test_what_can_not_be_sent_ends_nothing(hearing: Hearing) -> None:
     with closing(hearing.prober()) as prober:
         prober.probe(Probe("nobody", PROBE.bytes, PROBE.seconds))
@@ -191,6 +198,7 @@ def test_what_can_not_be_sent_ends_nothing(hearing: Hearing) -> None:
         until(lambda: hearing.heard(PROBE_TRAINS))
 
 
+@pytest.mark.local
 def test_closing_ends_a_probe_that_would_take_long(hearing: Hearing) -> None:
     prober = hearing.prober()
     prober.probe(Probe("b", PROBE.bytes, 3600.0))
@@ -201,6 +209,7 @@ def test_closing_ends_a_probe_that_would_take_long(hearing: Hearing) -> None:
     assert not hearing.heard(1)
 
 
+@pytest.mark.local
 def test_a_member_whose_port_another_program_has_says_that_it_hears_nothing(caplog: pytest.LogCaptureFixture) -> None:
     with sockets.listen("127.0.0.1", 5) as accepting, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
         other.bind(accepting.getsockname())
@@ -219,6 +228,7 @@ def reduce_until_swapped(controller: Controller, member: str) -> torch.Tensor:
                 return done.tensor
 
 
+@pytest.mark.local
 def test_a_probe_reaches_a_peer_that_no_plan_sends_to_and_disturbs_no_round(tmp_path: Path) -> None:
     source, target = MEMBERS[0], MEMBERS[2]  # both ends of the chain
     with ThreadPoolExecutor(len(MEMBERS)) as pool, Controller(tmp_path, PLAN, job()) as controller:

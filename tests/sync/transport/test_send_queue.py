@@ -10,7 +10,7 @@ from testbed.sync.transport.frame import Frame
 from testbed.sync.transport.send_queue import Feed, Item, SendQueue
 from tests.waiting import until
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.local
 
 TABLE, ROUTE, LEFT = 7, 3, 1
 PAYLOAD = memoryview(b"chunk")

@@ -26,7 +26,7 @@ from testbed.sync.transport.settings import TransportSettings
 from tests.sync.keys import keys
 from tests.waiting import until
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.local
 
 #: A header of a test says what is sent, and which one of its kind.
 HEADER_BYTES = 8

@@ -9,7 +9,7 @@ import pytest
 from testbed.sync.transport.sockets import RTO_LIMIT_S, RTO_MAX_S, let_wait, rto_max_s
 
 
-@pytest.mark.unit
+@pytest.mark.pure
 @pytest.mark.parametrize("patience_s", [1.0, 20.0, 120.0, 600.0])
 @pytest.mark.parametrize("retries", [3, 8, 15, 255])
 def test_probes_last_as_long_as_the_patience_if_they_can(patience_s: float, retries: int) -> None:
@@ -19,13 +19,13 @@ def test_probes_last_as_long_as_the_patience_if_they_can(patience_s: float, retr
     assert lasts >= patience_s or longest == RTO_LIMIT_S or lasts == sum(0.2 * 2**i for i in range(retries))
 
 
-@pytest.mark.unit
+@pytest.mark.pure
 def test_with_probes_enough_a_link_is_used_soon_after_it_is_back() -> None:
     assert rto_max_s(120.0, 255) == RTO_MAX_S
     assert rto_max_s(120.0, 15) > RTO_MAX_S
 
 
-@pytest.mark.unit
+@pytest.mark.local
 @pytest.mark.parametrize(("chunk", "limit"), [(20, 32), (16 * 1024, 32), (48 * 1024, 96), (256 * 1024, 128)])
 def test_the_kernel_holds_the_next_chunk_and_little_more(chunk: int, limit: int) -> None:
     with socket.socket() as connection:

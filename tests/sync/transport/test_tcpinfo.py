@@ -12,30 +12,32 @@ import pytest
 from testbed.sync.transport import tcpinfo
 from testbed.sync.transport.tcpinfo import PROBING, TcpInfo
 
-pytestmark = pytest.mark.unit
-
 IDLE = TcpInfo(0, 0.0, 0.1, 0.1, 0, 0, window_bytes=100_000, pacing_bytes_s=600_000)
 AVAILABLE = Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text().split()
 
 
+@pytest.mark.pure
 def test_tcp_lets_go_a_window_a_round_trip_and_no_more_than_its_pace() -> None:
     assert IDLE.allowed_bytes_s(paced=False) == 1_000_000
     assert IDLE.allowed_bytes_s(paced=True) == 600_000
     assert replace(IDLE, min_rtt_s=0.0).allowed_bytes_s(paced=True) == 0
 
 
+@pytest.mark.pure
 def test_where_packets_wait_it_is_the_path_that_holds_back_what_has_no_pace() -> None:
     crowded = replace(IDLE, rtt_s=0.3)
     assert crowded.allowed_bytes_s(paced=False) == 0
     assert crowded.allowed_bytes_s(paced=True) == 600_000
 
 
+@pytest.mark.pure
 def test_what_waited_before_a_pause_waits_no_more() -> None:
     crowded = replace(IDLE, rtt_s=0.3)
     assert crowded.queues and replace(crowded, last_ack_s=0.15).queues
     assert not replace(crowded, last_ack_s=0.25).queues
 
 
+@pytest.mark.local
 def test_the_kernel_says_how_long_ago_it_was_acknowledged() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener, socket.socket() as sender:
         sender.connect(listener.getsockname())
@@ -48,6 +50,7 @@ def test_the_kernel_says_how_long_ago_it_was_acknowledged() -> None:
     assert 0.2 < ago_s < 30
 
 
+@pytest.mark.local
 @pytest.mark.parametrize("control", ["reno", "cubic", "bbr"])
 def test_only_bbr_looks_for_more_at_times(control: str) -> None:
     if control not in AVAILABLE:

@@ -24,7 +24,7 @@ from tests.trace.forms.captures import (
     section,
 )
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 PACKET = ip("10.0.0.1", "10.0.0.2")
 CUT = frame(PACKET)[:30]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from testbed.trace.forms.cellular import parse_cellular
 from testbed.trace.trace import TraceError
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 #: As the dataset has them: two lines of a second, a gap, and what was not measured.
 DRIVE = """\

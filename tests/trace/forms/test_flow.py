@@ -8,7 +8,7 @@ from testbed.trace.forms.flow import Flow
 from testbed.trace.trace import TraceError
 from tests.trace.forms.captures import ip
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 
 def flow(packet: bytes) -> str:

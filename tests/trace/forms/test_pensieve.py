@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from testbed.trace.forms.pensieve import parse_pensieve
 from testbed.trace.trace import TraceError
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 #: In the form of the files cooked from a bus ride: seconds since the ride began, and Mbit/s.
 RIDE = """\

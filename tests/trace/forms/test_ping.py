@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from testbed.trace.forms.ping import parse_ping
 from testbed.trace.trace import TraceError
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 LINUX = """\
 PING 10.0.0.2 (10.0.0.2) 56(84) bytes of data.

@@ -13,7 +13,7 @@ from testbed.trace.resample import resample
 from testbed.trace.trace import TraceError
 from tests.trace.forms.captures import BEGIN_NS, blocks, frame, ip
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 THERE, BACK = ip("10.0.0.1", "10.0.0.2"), ip("10.0.0.2", "10.0.0.1", (51000, 443))
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from testbed.trace.forms.round_trips import by_windows, window_for
 from testbed.trace.trace import TraceError
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 
 def test_a_window_has_half_the_median_and_each_way_s_loss() -> None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from testbed.trace.forms.rtt_csv import parse_rtt_csv
 from testbed.trace.trace import TraceError
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 STARLINK = """\
 \ufefftimestamp_ns,rtt,direction

@@ -8,7 +8,7 @@ from benchmarks.support.fidelity.cells import Cell, why
 from benchmarks.support.fidelity.flows import Rate
 from testbed.link import LinkState
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 
 def rate(error: float, **measured: float) -> Rate:

@@ -9,7 +9,7 @@ from benchmarks.support.fidelity.toggle import EXCESS, FAST_BPS, SLOW_BPS, WINDO
 from testbed.emulation.shaping.netem import burst_bytes
 from testbed.link import MTU_FRAME_BYTES
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 CHANGES = [Change(0.0, 0.0, SLOW_BPS), Change(1.0, 1.02, FAST_BPS), Change(2.0, 2.02, SLOW_BPS)]
 

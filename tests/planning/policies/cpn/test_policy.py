@@ -13,7 +13,7 @@ from tests.planning.networks import sites
 from tests.planning.networks import view_of as network
 from tests.planning.policies.cpn.instances import labels_of, view_of
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 TWO_SITES = network(sites(("a", "b", 5), delay=0.05), {"a": 3, "b": 3}, model_bytes=2_000_000)
 

@@ -13,7 +13,7 @@ from testbed.planning.policies.cpn import Costs, Prices, Problem, Terms, schedul
 from testbed.planning.policies.cpn.schedule import BESIDE, PERIODS, least_cost, phases_of
 from tests.planning.policies.cpn.exhaustive import cost_of
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 
 def group(round_s: float, exchange_s: float, steps: float = 1.0, number: int = 0) -> Terms:

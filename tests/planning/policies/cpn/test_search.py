@@ -10,7 +10,7 @@ from testbed.planning.policies.cpn import Costs, Prices, Problem, schedule, sear
 from tests.planning.policies.cpn.campaign import WITHIN, excess
 from tests.planning.policies.cpn.instances import labels_of, problem_of, view_of
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.pure
 
 
 @pytest.mark.parametrize("seed", range(24))

@@ -1,0 +1,52 @@
+"""A pure test that uses the outside world fails, wherever it does so."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from testbed.controller.clocks import SystemClocks
+from tests.conftest import GUARD
+from tests.purity import ImpureError
+
+
+@pytest.fixture
+def guarded() -> Iterator[None]:
+    """The guard, on as in a pure test: this one is `local`, so that it may catch what the guard raises."""
+    GUARD.on = True
+    yield
+    GUARD.on = False
+
+
+@pytest.mark.local
+@pytest.mark.parametrize(
+    ("impure", "says"),
+    [
+        (lambda: threading.Thread(target=print).start(), "starts a thread"),
+        (lambda: socket.socket().close(), "makes a socket"),
+        (lambda: subprocess.run(["true"], check=True), "starts a process"),
+        (lambda: time.sleep(0), "sleeps"),
+        (lambda: time.monotonic(), "reads time.monotonic"),
+        (lambda: SystemClocks().unix(), "reads time.time"),
+    ],
+)
+def test_what_is_impure_is_named(guarded: None, impure: Callable[[], object], says: str) -> None:
+    with pytest.raises(ImpureError, match=says):
+        impure()
+
+
+@pytest.mark.local
+def test_the_guard_is_off_once_it_has_failed_a_test(guarded: None) -> None:
+    with pytest.raises(ImpureError):
+        time.sleep(0)
+    time.sleep(0)
+
+
+@pytest.mark.pure
+def test_pytest_s_own_clocks_are_its_own() -> None:
+    assert GUARD.on
