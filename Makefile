@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := setup
 # Other shells leave by a signal without running what `trap … EXIT` asked for.
 SHELL := /bin/bash
-.PHONY: setup documentation emulate test verify stress test-action test-dashboard test-page test-api cluster-test check smoke bench chaos fuzz soak docs doctor update clean
+.PHONY: setup documentation emulate test verify coverage mutants stress test-action test-dashboard test-page test-api cluster-test check smoke bench chaos fuzz soak docs doctor update clean
 
 # Files that root makes in the checkout are handed back to the user who called sudo, however the recipe ends.
 GIVE_BACK = trap './setup.sh give-back' EXIT
@@ -24,6 +24,12 @@ test: setup ## style, types, the tests that need no root, and a tour through the
 
 verify: setup ## the other system tests, the guest kernel, and physics: rates and times, alone on the machine
 	@$(GIVE_BACK); .venv/bin/python -m tests verify
+
+coverage: setup ## the lines of testbed/ that the tests without root reach
+	@$(GIVE_BACK); .venv/bin/python -m pytest -q -m 'pure or local' --numprocesses=auto --cov=testbed --cov-report=term
+
+mutants: setup ## small changes of the source, drawn by a seed: what part of them the tests find
+	@$(GIVE_BACK); .venv/bin/python -m tests.mutants --seed 1
 
 stress: chaos fuzz soak ## what tries to break it for hours: faults by a seed, inputs by coverage, churn
 

@@ -1,0 +1,208 @@
+"""Tests of the tests: `python -m tests.mutants --seed 1` changes the source in small ways and counts what finds it.
+
+A mutant is one change of one line: a comparison turned, a sign, an off-by-one, a dropped call, two arguments swapped.
+Seven are drawn by the seed from each of ROOMS. Each is tried in a copy of the checkout, against the pure and local
+tests of its room and of the rooms that import it, up to the first failure; then, if it lives, against the tour. Results
+are lines of build/mutants/SEED.jsonl, and a second call goes on after the last one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import copy
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tests.marked import marked
+from tests.test_imports import ARROWS
+
+ROOT = Path(__file__).resolve().parents[1]
+ROOMS = ("sync", "schemes", "controller", "planning", "emulation", "spec", "trace")
+EACH = 7
+
+#: The part of killed mutants that the gate is to reach.
+WANTED = 0.85
+
+#: A test that hangs has found the mutant, too: what it waits for is waited for this part of the usual time.
+PATIENCE = "0.1"
+
+#: Seconds that the tests of one mutant may take before it counts as killed by a hang.
+LIMIT_S = 1200.0
+
+TURNED: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    **{ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq},
+    **{ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In},
+}
+SIGNS: dict[type[ast.operator], type[ast.operator]] = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div}
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One change: the `number`th place in the file, in the order of `ast.walk`, that this kind of change fits."""
+
+    room: str
+    file: str
+    line: int
+    kind: str
+    number: int
+
+    @property
+    def key(self) -> str:
+        return f"{self.file}:{self.line} {self.kind} {self.number}"
+
+    def applied(self, source: str) -> str:
+        """Return the file with the change, without its comments."""
+        tree = ast.parse(source)
+        node = [node for node in ast.walk(tree) if self.kind in kinds(node)][self.number]
+        change(node, self.kind)
+        return ast.unparse(ast.fix_missing_locations(tree))
+
+
+def kinds(node: ast.AST) -> tuple[str, ...]:
+    """Return the kinds of change that fit a node. Calls that log are left out: nothing but a text depends on them."""
+    match node:
+        case ast.Compare(ops=[op]) if type(op) in TURNED:
+            return ("comparison turned",)
+        case ast.BinOp(op=op) if type(op) in SIGNS:
+            return ("sign",)
+        case ast.Constant(value=int() as value) if not isinstance(value, bool):
+            return ("off by one",)
+        case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id="log")))):
+            return ()
+        case ast.Expr(value=ast.Call()):
+            return ("dropped call",)
+        case ast.Call(args=[first, second, *_]) if ast.dump(first) != ast.dump(second):
+            return ("swapped arguments",)
+    return ()
+
+
+def change(node: ast.AST, kind: str) -> None:
+    """Make the change in place."""
+    match node:
+        case ast.Compare():
+            node.ops = [TURNED[type(node.ops[0])]()]
+        case ast.BinOp():
+            node.op = SIGNS[type(node.op)]()
+        case ast.Constant():
+            node.value = node.value + 1
+        case ast.Expr():
+            node.value = ast.Constant(value=None)
+        case ast.Call():
+            node.args[0], node.args[1] = node.args[1], node.args[0]
+
+
+def candidates(room: str) -> Iterator[Mutant]:
+    """Every change that fits a line of the room's files."""
+    for path in sorted((ROOT / "testbed" / room).rglob("*.py")):
+        file = str(path.relative_to(ROOT))
+        counts: dict[str, int] = {}
+        for node in ast.walk(ast.parse(path.read_text())):
+            for kind in kinds(node):
+                yield Mutant(room, file, getattr(node, "lineno", 0), kind, counts.setdefault(kind, 0))
+                counts[kind] += 1
+
+
+def drawn(seed: int) -> list[Mutant]:
+    """Seven of each room, every kind as likely as the others."""
+    chance = random.Random(seed)
+    found = []
+    for room in ROOMS:
+        by_kind: dict[str, list[Mutant]] = {}
+        for mutant in candidates(room):
+            by_kind.setdefault(mutant.kind, []).append(mutant)
+        left = copy.deepcopy(by_kind)
+        for _ in range(EACH):
+            among = left[chance.choice(sorted(left))]
+            found.append(among.pop(chance.randrange(len(among))))
+    return found
+
+
+def rooms_that_import(room: str) -> list[str]:
+    """The room and those that import it, as the arrows of tests/test_imports.py have it."""
+    return [room, *sorted(name for name, targets in ARROWS.items() if room in targets and name.isidentifier())]
+
+
+@contextmanager
+def checkout() -> Iterator[Path]:
+    """A copy of what git tracks, in which a mutant may stand. It uses this checkout's environment."""
+    with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
+        there = Path(folder) / "main"
+        tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        for name in tracked.splitlines():
+            if (ROOT / name).is_file():
+                (there / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(ROOT / name, there / name)
+        (there / ".venv").symlink_to(ROOT / ".venv")
+        yield there
+
+
+def survives(there: Path, words: list[str]) -> tuple[bool, str]:
+    """Run pytest. Returns whether all tests passed, and else the first that did not."""
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *words]
+    environment = {**os.environ, "PYTHONPATH": str(there), "TESTBED_TEST_PATIENCE": PATIENCE}
+    try:
+        done = subprocess.run(
+            command, cwd=there, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return False, f"nothing within {LIMIT_S:g} s"
+    failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    return done.returncode == 0, failed[0][:200] if failed else done.stdout[-200:]
+
+
+def tried(mutant: Mutant) -> dict[str, object]:
+    """Try one. Returns its line of results."""
+    began = time.monotonic()
+    with checkout() as there:
+        file = there / mutant.file
+        file.write_text(mutant.applied(file.read_text()))
+        folders = [f"tests/{name}" for name in rooms_that_import(mutant.room) if (there / "tests" / name).is_dir()]
+        top = sorted(str(path.relative_to(there)) for path in (there / "tests").glob("test_*.py"))
+        lives, found = survives(there, ["-m", "(pure or local) and not long", "-n", "2", *folders, *top])
+        by = "pure and local"
+        if lives:
+            lives, found = survives(there, ["-m", "tour", *marked(["tour"])])
+            by = "tour"
+    seconds = round(time.monotonic() - began, 1)
+    return {**asdict(mutant), "killed": not lives, "by": by, "found": found, "seconds": seconds}
+
+
+def main() -> int:
+    """Try those that were not tried yet, and say what part was killed."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
+    parser.add_argument("--seed", type=int, default=1)
+    seed = parser.parse_args().seed
+    results = ROOT / "build" / "mutants" / f"{seed}.jsonl"
+    results.parent.mkdir(parents=True, exist_ok=True)
+    lines = [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
+    done = {Mutant(**{name: line[name] for name in ("room", "file", "line", "kind", "number")}).key for line in lines}
+    mutants = drawn(seed)
+    for number, mutant in enumerate(mutants, 1):
+        if mutant.key not in done:
+            line = tried(mutant)
+            lines.append(line)
+            with results.open("a") as out:
+                out.write(json.dumps(line) + "\n")
+            said = f"killed by {line['by']}" if line["killed"] else "LIVES"
+            print(f"{number} of {len(mutants)}  {mutant.key}: {said}, {line['seconds']} s", flush=True)
+    killed = sum(line["killed"] for line in lines)
+    for line in lines:
+        if not line["killed"]:
+            print(f"lives: {line['file']}:{line['line']} {line['kind']} {line['number']}")
+    print(f"{killed} of {len(lines)} killed, {killed / len(lines):.0%}; {WANTED:.0%} wanted")
+    return int(killed < WANTED * len(lines))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
