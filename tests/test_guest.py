@@ -16,8 +16,6 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.system
 
-DEADLINE_S = 60.0
-
 
 def test_the_status_and_report_of_a_run_come_back() -> None:
     result = test_in_guest(["-m", "unit", "tests/emulation/shaping/test_iptables.py"], limit_s=280)
@@ -38,12 +36,12 @@ def test_the_guest_ends_with_who_started_it() -> None:
     """Also where that is killed, and can take nothing away."""
     launcher = "from tests.guest.kernel import run_in_guest; run_in_guest(['sleep', '200'], limit_s=200)"
     with subprocess.Popen([sys.executable, "-c", launcher], cwd=REPOSITORY) as process:
-        until(lambda: init_below(process.pid) != "", DEADLINE_S)
+        until(lambda: init_below(process.pid) != "")
         init = init_below(process.pid)
-        until(lambda: len(running(init)) > 3, DEADLINE_S)  # processes run in it, too
+        until(lambda: len(running(init)) > 3)  # processes run in it, too
         os.kill(process.pid, signal.SIGKILL)
     shutil.rmtree(Path(init).parent)  # the launcher's, which could not
-    until(lambda: not running(init), DEADLINE_S)
+    until(lambda: not running(init))
 
 
 def init_below(pid: int) -> str:

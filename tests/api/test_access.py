@@ -23,7 +23,7 @@ from testbed.controller.client import AdminClient, AdminError
 from tests.controller.runs import mesh, spec_of
 from tests.ports import free_port
 from tests.program import ForkedProgram, preload
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.local
 
@@ -48,7 +48,7 @@ class Site:
         return {"Authorization": f"Bearer {self.token}"}
 
     def ask(self, method: str, path: str, headers: dict[str, str], body: str | None = None) -> http.client.HTTPResponse:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
         connection.request(method, path, body, {"Content-Type": "application/json", **headers})
         reply = connection.getresponse()
         reply.text = reply.read().decode()  # type: ignore[attr-defined]
@@ -91,7 +91,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     yield made
     assert made.admin.status()["state"] == "waiting"
     process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 0
+    assert process.wait(PATIENCE_S) == 0
     os.close(terminal)
 
 

@@ -24,6 +24,7 @@ from testbed.emulation.standing.desk import Desk
 from testbed.spec.topology import Topology
 from tests.api.network import answering
 from tests.spec.files import TOPOLOGY
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.local
 
@@ -45,7 +46,7 @@ class Site:
         connection: http.client.HTTPConnection = UnixConnection(self.socket, 20)
         if port:
             assert self.server.port is not None
-            connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=60)
+            connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=PATIENCE_S)
         text = None if body is None else json.dumps(body)
         connection.request(method, f"/api/v1{path}", text, {"Content-Type": "application/json", **(headers or {})})
         reply = connection.getresponse()
@@ -258,7 +259,7 @@ def test_the_client_tells_refusals_from_failures(site: Site, tmp_path: Path) -> 
 def scraped(site: Site, headers: dict[str, str]) -> tuple[int, str, str]:
     """What Prometheus gets on the port: status, type, text."""
     assert site.server.port is not None
-    connection = http.client.HTTPConnection("127.0.0.1", site.server.port, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", site.server.port, timeout=PATIENCE_S)
     connection.request("GET", "/metrics", headers=headers)
     reply = connection.getresponse()
     text = reply.read().decode()

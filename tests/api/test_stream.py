@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from testbed.api import feed as module
 from testbed.api.feed import MOST_WAITING, Follower, StateFeed
 from testbed.api.stream import State, Update, update_between, updated
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.local
 
@@ -78,7 +79,7 @@ def test_followers_get_a_snapshot_then_each_update_and_ask_for_what_they_lack(mo
             told = await late.next()
             assert (told["number"], told["state"]) == (4, {"links": {"a": 7}}), "what came while nobody followed"
 
-    asyncio.run(asyncio.wait_for(follow(), 60))
+    asyncio.run(asyncio.wait_for(follow(), PATIENCE_S))
 
 
 def test_who_reads_slowly_sees_a_number_left_out() -> None:

@@ -16,9 +16,9 @@ import docker
 import yaml
 
 from testbed.emulation.label import LABEL, networks, processes
+from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
-DEADLINE_S = 200.0
 
 #: Round trip that the access links of two workers add: the LAN's delay up and down, there and back.
 LAN_S = 4 * 0.1e-3
@@ -35,7 +35,7 @@ def environment() -> dict[str, str]:
 def testbed(*words: str | Path, code: int = 0, **options: Any) -> str:
     """Run a verb, which must end with this code; its standard output."""
     done = subprocess.run(
-        command(*words), capture_output=True, text=True, check=False, env=environment(), timeout=DEADLINE_S, **options
+        command(*words), capture_output=True, text=True, check=False, env=environment(), timeout=PATIENCE_S, **options
     )
     assert done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
     assert "Traceback" not in done.stderr

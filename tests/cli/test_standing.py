@@ -21,8 +21,8 @@ from websockets.sync.client import unix_connect
 from testbed.emulation import label
 from testbed.emulation.label import owner
 from testbed.run.conclusion.verdict import RTT_TOLERANCE_S
-from tests.cli.standing import DEADLINE_S, LAN_S, Standing, command, environment, left_of, testbed, up, write
-from tests.waiting import until
+from tests.cli.standing import LAN_S, Standing, command, environment, left_of, testbed, up, write
+from tests.waiting import PATIENCE_S, until
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
@@ -100,7 +100,7 @@ def test_a_signal_reaches_the_program_in_a_host(andes: Standing) -> None:
     process = andes.start("quito-w0", "sh", "-c", "trap 'exit 9' TERM; echo ready; while :; do sleep 0.05; done")
     assert process.stdout and process.stdout.readline() == "ready\n"
     process.send_signal(signal.SIGTERM)
-    assert process.wait(DEADLINE_S) == 9
+    assert process.wait(PATIENCE_S) == 9
 
 
 def test_a_program_in_a_host_has_the_terminal(andes: Standing) -> None:
@@ -136,7 +136,7 @@ def test_the_api_and_the_commands_are_one(andes: Standing) -> None:
     link = "quito->lima"
 
     def patch(patch: dict[str, Any], **headers: str) -> tuple[int, dict[str, Any], str | None]:
-        connection = http.client.HTTPConnection(found[1], timeout=DEADLINE_S)
+        connection = http.client.HTTPConnection(found[1], timeout=PATIENCE_S)
         headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json", **headers}
         connection.request("PATCH", f"/api/v1/links/{quote(link)}", json.dumps(patch), headers)
         reply = connection.getresponse()
@@ -144,7 +144,7 @@ def test_the_api_and_the_commands_are_one(andes: Standing) -> None:
 
     assert patch({"rate": None, "delay": None})[0] == 200  # what tests before this one changed
     with unix_connect(str(folder / "network.sock"), "ws://localhost/api/v1/stream", max_queue=None) as stream:
-        snapshot = json.loads(stream.recv(DEADLINE_S))
+        snapshot = json.loads(stream.recv(PATIENCE_S))
         before = snapshot["state"]["links"][link]
         status, changed, tag = patch({"delay": "30ms"}, **{"If-Match": f'"{before["tag"]}"'})
         assert (status, changed["delay_s"], changed["rate_bps"]) == (200, 0.030, before["rate_bps"])
@@ -155,7 +155,7 @@ def test_the_api_and_the_commands_are_one(andes: Standing) -> None:
         andes.verb("link", link, "--rate", "5mbit")
         told = before
         while told["rate_bps"] != 5e6:
-            told = json.loads(stream.recv(DEADLINE_S))["set"].get("links", {}).get(link, told)
+            told = json.loads(stream.recv(PATIENCE_S))["set"].get("links", {}).get(link, told)
         assert patch({"rate": None})[:2] == (200, before)
 
 
@@ -231,7 +231,7 @@ def test_a_swap_keeps_what_stays_and_replaces_the_rest(line: Path, folder: Path)
         by_then = answers.read_text().count("icmp_seq")
         until(lambda: answers.read_text().count("icmp_seq") > by_then)
         pings.send_signal(signal.SIGINT)
-        assert pings.wait(DEADLINE_S) == 0
+        assert pings.wait(PATIENCE_S) == 0
         numbers = [int(number) for number in re.findall(r"icmp_seq=(\d+)", answers.read_text())]
         assert numbers == list(range(1, len(numbers) + 1)), "none is lost, from before the swap until after it"
 
@@ -261,7 +261,7 @@ def test_a_swap_keeps_what_stays_and_replaces_the_rest(line: Path, folder: Path)
         assert_answered(network, "quito-w0", "cuzco-w0", 2 * (0.010 + 0.015) + LAN_S)
         network.verb("down")
         assert left_of(network.name) == [], "programs that ran in its hosts went with it"
-        assert server.wait(DEADLINE_S) == -signal.SIGKILL
+        assert server.wait(PATIENCE_S) == -signal.SIGKILL
 
 
 @pytest.mark.tour
@@ -328,7 +328,7 @@ def test_an_owner_that_is_asked_to_end_takes_everything_away(line: Path) -> None
         assert pid
         os.kill(pid, signal.SIGTERM)
         until(lambda: left_of(name) == [])
-        assert asleep.wait(DEADLINE_S) == -signal.SIGKILL
+        assert asleep.wait(PATIENCE_S) == -signal.SIGKILL
 
 
 #: How often one is interrupted that may be up, and done, before a busy host lets the interrupt be sent.
@@ -344,7 +344,7 @@ def test_an_interrupt_while_it_is_built_leaves_nothing(line: Path, line_said: st
             assert process.stdout
             assert any(line_said in said for said in process.stdout)
             process.send_signal(signal.SIGINT)
-            code = process.wait(DEADLINE_S)
+            code = process.wait(PATIENCE_S)
         if owner_pid(name) is None:
             break
         testbed("down", "--name", name)
@@ -369,7 +369,7 @@ def test_an_interrupt_at_the_very_beginning_ends_in_a_line(line: Path, later_s: 
                 time.sleep(0.005)
             time.sleep(later_s)
             process.send_signal(signal.SIGINT)
-            _, complaints = process.communicate(timeout=DEADLINE_S)
+            _, complaints = process.communicate(timeout=PATIENCE_S)
         if owner_pid(name) is None:
             break
         testbed("down", "--name", name)
@@ -392,7 +392,7 @@ def test_a_swap_that_fails_leaves_the_network_as_it_was(line: Path, folder: Path
             text=True,
             check=False,
             env=environment(),
-            timeout=DEADLINE_S,
+            timeout=PATIENCE_S,
         )
         assert done.returncode == 1
         assert "a worker's container does not start" in done.stderr
@@ -415,7 +415,7 @@ def test_mininets_prompt_works_on_it_and_takes_it_down_at_its_end(line: Path) ->
         capture_output=True,
         text=True,
         env=environment(),
-        timeout=DEADLINE_S,
+        timeout=PATIENCE_S,
         check=True,
     )
     assert "cuzco-w0" in done.stdout + done.stderr

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from testbed.run.conclusion.verdict import RATE_TOLERANCE, RTT_TOLERANCE_S
-from tests.cli.standing import DEADLINE_S, LAN_S, Standing, testbed, up, write
+from tests.cli.standing import LAN_S, Standing, testbed, up, write
 from tests.measuring import judge
+from tests.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.physics, pytest.mark.timeout(600)]
 
@@ -66,9 +67,9 @@ def rates(*flows: tuple[Standing, str, str, float]) -> list[float]:
         network.start(source, "python3", "-c", FLOOD, network.address(target), str(rate))
         for network, source, target, rate in flows
     ]
-    found = [float(sink.communicate(timeout=DEADLINE_S)[0]) for sink in sinks]
+    found = [float(sink.communicate(timeout=PATIENCE_S)[0]) for sink in sinks]
     for flood in floods:
-        flood.wait(DEADLINE_S)
+        flood.wait(PATIENCE_S)
     return found
 
 

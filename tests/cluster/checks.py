@@ -171,7 +171,7 @@ def test_twelve_runs_come_back_though_one_host_is_killed_and_one_cut_off(
     command = at_desk(pretended, "sweep", "sweep.yaml", "--on", "ray")
     sweep = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     record = folder / "runs" / "sweeps" / "twelve" / "runs.jsonl"
-    until(lambda: sweep.poll() is not None or lines(record) >= 3, 600)
+    until(lambda: sweep.poll() is not None or lines(record) >= 3)
     assert sweep.poll() is None, sweep.stdout and sweep.stdout.read()
     # In the midst of a run: between two of them it has nothing to lose.
     until(lambda: any("testbed.controller" in line for line in own_processes(pretended.hosts["c"])))

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +40,7 @@ from testbed.scaleout.split.whole import SplitTestbed
 from testbed.spec.errors import SpecError
 from testbed.spec.event import LinkChange
 from testbed.spec.topology import Topology
+from tests.waiting import until
 
 pytestmark = pytest.mark.system
 
@@ -191,7 +192,7 @@ def test_a_host_that_is_lost_is_said_by_its_name(number: signal.Signals) -> None
         pid = up.process("south").pid
         os.kill(pid, number)
         try:
-            until(lambda: up.testbed.network.shaper.failure() is not None, 30.0)
+            until(lambda: up.testbed.network.shaper.failure() is not None)
             assert "south is lost" in str(up.testbed.network.shaper.failure())
             if number == signal.SIGKILL:
                 with pytest.raises(HostLost, match="south is lost"):
@@ -273,19 +274,12 @@ def stopping(pid: int, seconds: float) -> Iterator[None]:
         thread.join()
 
 
-def until(holds: Callable[[], bool], within_s: float) -> None:
-    deadline = time.monotonic() + within_s
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
 def test_the_processes_end_when_their_holder_is_killed() -> None:
     with whole() as up:
         pid = up.process("south").pid
         assert up.process("south")._process.stdin is not None
         up.process("south")._process.stdin.close()
-        until(lambda: not Path(f"/proc/{pid}").exists() or up.process("south")._process.poll() is not None, 30.0)
+        until(lambda: not Path(f"/proc/{pid}").exists() or up.process("south")._process.poll() is not None)
 
 
 SSH = """#!/bin/sh

@@ -13,10 +13,9 @@ import pytest
 
 from testbed.emulation.containers import requirements
 from testbed.emulation.containers.requirements import ROOT, pins
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 SOMEBODY = 54321
-DEADLINE_S = 60.0
 
 
 def run(command: list[str], folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -115,7 +114,7 @@ def test_files_go_back_also_after_an_interrupt(checkout: Path) -> None:
         until((checkout / "runs").exists)
         assert not (checkout / "given-back").exists()
         os.killpg(made.pid, signal.SIGINT)
-        assert made.wait(DEADLINE_S) != 0
+        assert made.wait(PATIENCE_S) != 0
     assert (checkout / "given-back").exists()
 
 

@@ -39,6 +39,7 @@ from testbed.protocol import (
     encode,
 )
 from testbed.sync.transport.arrivals import LEAST_BYTES, MOST_BYTES, MOST_S
+from tests.waiting import happens
 
 #: Round trips that an edge stays busy beyond draining, and by which part trains are off.
 OVERHEAD_RTTS = 3
@@ -128,12 +129,7 @@ class Fleet:
         for name in self.network.names:
             self.members[name] = await connect(self._sockets, name)
         self._listening = [asyncio.create_task(member.listen()) for member in self.members.values()]
-        await self.until(lambda: all(member.plans for member in self.members.values()))
-
-    async def until(self, condition) -> None:
-        async with asyncio.timeout(20):
-            while not condition():
-                await asyncio.sleep(0.002)
+        await happens(lambda: all(member.plans for member in self.members.values()))
 
     async def run(self, rounds: int) -> None:
         for _ in range(rounds):
@@ -180,7 +176,7 @@ class Fleet:
             for _ in range(TURNS):
                 await asyncio.sleep(0)
             await asyncio.sleep(0.01)
-            await self.until(lambda: not self._thinks())
+            await happens(lambda: not self._thinks())
 
     @property
     def plan(self) -> Plan:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from testbed.planning import View
 from testbed.protocol import Job
 from tests.controller.fleet import Fleet
 from tests.planning.networks import sites, view_of
+from tests.waiting import PATIENCE_S
 
 ROUNDS = 1000
 JOB = Job(ROUNDS)
@@ -65,6 +67,15 @@ def plan_of(controller: ControllerService) -> Plan:
 def swaps_of(controller: ControllerService) -> list[Swap]:
     """The plans that followed the first one, and the one that is to be the next."""
     return group_of(controller).plans.swaps
+
+
+async def reaches(controller: ControllerService, condition: Callable[[], bool]) -> None:
+    """Wait until a change of the controller makes the condition true. Raises AssertionError where the run fails."""
+    seen = 0
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():
+            assert controller.state != "failed", controller.failure
+            seen = await controller.changes.wait(seen)
 
 
 @asynccontextmanager

@@ -19,8 +19,8 @@ from testbed.controller.spec import Elasticity, Newcomer
 from testbed.planning import View
 from testbed.planning.graphs import make_graph
 from testbed.protocol import Job
-from tests.controller.runs import group_of, mesh, running, spec_of
-from tests.controller.test_sessions import until
+from tests.controller.runs import group_of, mesh, reaches, running, spec_of
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.local
 
@@ -80,7 +80,7 @@ def test_a_member_more_is_known_to_all_others_by_a_key_of_its_own_and_counts(tmp
         async with running(spec_of(FIRST, jobs=jobs, elastic=Elasticity(quorum=2)), tmp_path) as controller:
             for name in FIRST.names:
                 threads[name].start()
-            await until(controller, lambda: bool(group_of(controller).rounds.complete))
+            await reaches(controller, lambda: bool(group_of(controller).rounds.complete))
             with pytest.raises(NotEnrolled, match="is a member of this run already"):
                 await enrolled(controller, "a-w0")
             with pytest.raises(NotEnrolled, match="jobs must be those of the members"):
@@ -88,11 +88,11 @@ def test_a_member_more_is_known_to_all_others_by_a_key_of_its_own_and_counts(tmp
             await enrolled(controller)
             assert set(controller.status()["members"]) == set(WHOLE.names)
             threads[NEW].start()
-            await asyncio.wait_for(controller.finished.wait(), 60)
+            await asyncio.wait_for(controller.finished.wait(), PATIENCE_S)
             assert controller.state == "done", controller.failure
             assert [(event.kind, event.member) for event in controller.coordinator.events] == [("came", NEW)]
             for thread in threads.values():
-                await asyncio.to_thread(thread.join, 20)
+                await asyncio.to_thread(thread.join, PATIENCE_S)
 
     asyncio.run(scene())
     own = means.pop(NEW)

@@ -22,7 +22,7 @@ from testbed.emulation.containers.program_image import _metadata
 from testbed.emulation.network.namespace import Namespace
 from testbed.emulation.process import ProcessIdentity
 from tests.program import ForkedProgram, preload
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.system
 
@@ -102,7 +102,7 @@ def train(machines: tuple[Machine, Machine], **variables: str) -> tuple[int, str
             machines[0].start(stack, *words, RANK="0", **variables),
             begin(stack, *words, RANK="1", **variables),
         ]
-        outputs = [program.communicate(timeout=120) for program in programs]
+        outputs = [program.communicate(timeout=PATIENCE_S) for program in programs]
         assert [program.wait() for program in programs] == [0, 0], outputs
     said = "".join(errors for _, errors in outputs)
     return sum(machine.received_bytes() for machine in machines) - before, outputs[0][0], said
@@ -133,7 +133,7 @@ def test_a_script_trains_by_a_scheme_over_tls_with_a_twentieth_of_ddp_s_bytes(
         }
         scheme_bytes, printed, said = train(machines, **environment)
         served.terminate()
-        assert served.wait(20) == 0
+        assert served.wait(PATIENCE_S) == 0
         told = served.communicate()[1]
     reports = [json.loads(line) for line in (tmp_path / "run" / "rounds.jsonl").read_text().splitlines()]
     round_bytes = sum(report["sent_bytes"] for report in reports)

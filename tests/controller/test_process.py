@@ -16,6 +16,7 @@ from testbed.controller.spec import ControllerSpec, load_spec
 from tests.controller.fleet import Fleet
 from tests.controller.runs import mesh, spec_of
 from tests.program import ForkedProgram, preload, spawn
+from tests.waiting import PATIENCE_S, happens
 
 pytestmark = pytest.mark.local
 
@@ -46,7 +47,7 @@ def client(tmp_path: Path) -> Iterator[AdminClient]:
                 time.sleep(0.05)
         yield client
         process.terminate()
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=PATIENCE_S)
         assert process.wait() == 0, errors
     assert "Traceback" not in errors, errors
     assert not [path for path in (tmp_path / "run").rglob("*") if not path.is_dir()]
@@ -58,7 +59,7 @@ def test_the_admin_side_shows_a_run_and_takes_orders(tmp_path: Path, client: Adm
         await fleet.join()
         await fleet.run(3)
         await asyncio.to_thread(client.force, "star", {"server": "d-w0"})
-        await fleet.until(lambda: all(1 in member.plans for member in fleet.members.values()))
+        await happens(lambda: all(1 in member.plans for member in fleet.members.values()))
         await fleet.run(2)
         await fleet.leave()
 
@@ -134,5 +135,5 @@ def test_a_spec_that_cannot_be_used_ends_it_with_2(tmp_path: Path, change: dict,
     spec.write_text(json.dumps(changed))
     if "no policy" in says:  # once through the whole process is enough
         with spawn(*command(tmp_path, spec)) as process:
-            _, errors = process.communicate(timeout=60)
+            _, errors = process.communicate(timeout=PATIENCE_S)
             assert process.wait() == 2 and says in errors and "Traceback" not in errors

@@ -23,6 +23,7 @@ from testbed.telemetry.store import read_records
 from tests.controller.fleet import PAUSE_S, connect
 from tests.controller.runs import ROUNDS, group_of, mesh, plan_of, planner_of, running, spec_of, swaps_of, training
 from tests.planning.networks import sites, view_of
+from tests.waiting import PATIENCE_S, happens
 
 
 @pytest.mark.local
@@ -33,7 +34,7 @@ def test_a_whole_run_is_followed_and_recorded(tmp_path: Path) -> None:
             assert controller.state == "running"
             await fleet.run(5)
             await fleet.leave()
-            await asyncio.wait_for(controller.finished.wait(), 60)
+            await asyncio.wait_for(controller.finished.wait(), PATIENCE_S)
             assert controller.state == "done"
 
     asyncio.run(scene())
@@ -241,7 +242,7 @@ def test_a_link_that_goes_down_makes_it_swap_at_once(tmp_path: Path) -> None:
             rest = nx.Graph((x, y, d) for x, y, d in full_graph().edges(data=True) if {x, y} != {u, v})
             fleet.network = rerouted = view_of(rest, {"a": 2}, view.model_bytes, "measured")
             controller.change_network(rerouted.links, rerouted.routes)
-            await fleet.until(lambda: swaps_of(controller))
+            await happens(lambda: swaps_of(controller))
             await fleet.run(2)
             assert swaps_of(controller)[0].active_s is not None
             assert swaps_of(controller)[0].reason.startswith("network")
@@ -258,14 +259,14 @@ def full_graph() -> nx.Graph:
 def test_a_network_in_two_parts_keeps_the_plan_and_says_so(tmp_path: Path) -> None:
     async def scene() -> None:
         view = mesh()
-        async with training(spec_of(view, period_s=3600.0), tmp_path, view) as (controller, fleet):
+        async with training(spec_of(view, period_s=3600.0), tmp_path, view) as (controller, _):
             down = {
                 name: replace(link, up="d" not in (name[0], name[3])) if len(name) == 4 else link
                 for name, link in view.links.items()
             }
             controller.change_network(down, view.routes)
             out = tmp_path / "out/decisions.jsonl"
-            await fleet.until(lambda: len(list(read_records(out))) == 2)
+            await happens(lambda: len(list(read_records(out))) == 2)
             decision = list(read_records(out))[-1]
             assert not decision["adopted"] and "not connected" in decision["why"] and decision["bound_s"] is None
 
@@ -279,7 +280,7 @@ def test_a_forced_plan_comes_into_force_and_stays(tmp_path: Path) -> None:
         async with training(spec_of(view), tmp_path, view) as (controller, fleet):
             await fleet.run(2)
             controller.force(make_policy("star", {"server": "d-w0"}))
-            await fleet.until(lambda: swaps_of(controller))
+            await happens(lambda: swaps_of(controller))
             await fleet.run(20)
             assert plan_of(controller).policy == "star" and plan_of(controller).trees[0].root == "d-w0"
             assert [swap.plan.epoch for swap in swaps_of(controller)] == [1]
@@ -299,7 +300,7 @@ def test_a_given_plan_comes_into_force_and_what_is_none_for_these_members_is_ref
             with pytest.raises(PolicyError, match=f"{view.names[0]} is in the plan or in the run"):
                 controller.force(make_policy("given", {"document": less.to_json()}))
             controller.force(make_policy("given", {"document": written.to_json()}))
-            await fleet.until(lambda: swaps_of(controller))
+            await happens(lambda: swaps_of(controller))
             await fleet.run(3)
             assert plan_of(controller).trees == written.trees and plan_of(controller).policy == "given"
             record = list(read_records(tmp_path / "out/decisions.jsonl"))[-1]
@@ -316,7 +317,7 @@ def test_a_second_request_waits_for_the_swap_under_way(tmp_path: Path) -> None:
         async with training(spec_of(view), tmp_path, view) as (controller, fleet):
             controller.force(make_policy("star", {"server": "d-w0"}))
             controller.force(make_policy("star", {"server": "b-w0"}))
-            await fleet.until(lambda: all(1 in member.plans for member in fleet.members.values()))
+            await happens(lambda: all(1 in member.plans for member in fleet.members.values()))
             assert len(swaps_of(controller)) == 1
             await fleet.run(4)
             assert [swap.plan.trees[0].root for swap in swaps_of(controller)] == ["d-w0", "b-w0"]
@@ -333,7 +334,7 @@ def test_a_forced_plan_is_not_forgotten_for_a_change_of_the_network(tmp_path: Pa
             controller.force(make_policy("star", {"server": "d-w0"}))
             controller.force(make_policy("star", {"server": "b-w0"}))
             controller.change_network(view.links, view.routes)
-            await fleet.until(lambda: all(1 in member.plans for member in fleet.members.values()))
+            await happens(lambda: all(1 in member.plans for member in fleet.members.values()))
             await fleet.run(4)
             assert [swap.plan.trees[0].root for swap in swaps_of(controller)] == ["d-w0", "b-w0"]
 
@@ -353,7 +354,7 @@ class Slow:
 
     def proposals(self, view: View, last: Plan) -> list[Plan]:
         self.begun.append(view)
-        assert self.go_on.wait(60)
+        assert self.go_on.wait(PATIENCE_S)
         return make_policy("mst").proposals(view, last)
 
 
@@ -366,11 +367,11 @@ def test_a_plan_made_while_the_network_changed_is_made_again(tmp_path: Path) -> 
             planner_of(controller).policy = slow  # type: ignore[assignment]
             changed = mesh(b_d=10, a_c=10)
             controller.change_network(view.links, view.routes)
-            await fleet.until(lambda: len(slow.begun) == 1)
+            await happens(lambda: len(slow.begun) == 1)
             controller.change_network(changed.links, changed.routes)
             fleet.network = changed
             slow.go_on.set()
-            await fleet.until(lambda: swaps_of(controller))
+            await happens(lambda: swaps_of(controller))
             assert slow.begun[0].links == view.links and slow.begun[1].links == changed.links
             assert swaps_of(controller)[0].plan.shape() == make_policy("mst").plan(slow.begun[1]).shape()
             await fleet.run(3)
@@ -387,12 +388,12 @@ def test_a_refused_plan_is_dropped_and_another_comes_into_force(tmp_path: Path) 
             await fleet.run(2)
             fleet.members["b-w0"].answer = "no connection to d-w0"
             controller.force(make_policy("star", {"server": "d-w0"}))
-            await fleet.until(lambda: 1 in fleet.members["a-w0"].plans)
+            await happens(lambda: 1 in fleet.members["a-w0"].plans)
             await fleet.run(2)
             assert swaps_of(controller) == [] and controller.status()["pending_epoch"] is None
             fleet.members["b-w0"].answer = ""
             controller.force(make_policy("star", {"server": "c-w0"}))
-            await fleet.until(lambda: swaps_of(controller))
+            await happens(lambda: swaps_of(controller))
             await fleet.run(4)
             assert plan_of(controller).trees[0].root == "c-w0" and 1 not in fleet.epochs
             assert fleet.epochs[-1] == plan_of(controller).epoch > 1
@@ -410,12 +411,12 @@ def test_what_waits_for_a_swap_goes_on_when_it_is_dropped(tmp_path: Path) -> Non
         async with training(spec_of(view, period_s=3600.0), tmp_path, view) as (controller, fleet):
             fleet.members["b-w0"].answer = None
             controller.force(make_policy("star", {"server": "d-w0"}))
-            await fleet.until(lambda: 1 in fleet.members["a-w0"].plans)
+            await happens(lambda: 1 in fleet.members["a-w0"].plans)
             controller.force(make_policy("star", {"server": "c-w0"}))
             await fleet.run(2)
             fleet.members["b-w0"].send(Held("b-w0", 1, "no connection"))
             fleet.members["b-w0"].answer = ""
-            await fleet.until(lambda: all(2 in member.plans for member in fleet.members.values()))
+            await happens(lambda: all(2 in member.plans for member in fleet.members.values()))
             await fleet.run(2)
             assert plan_of(controller).trees[0].root == "c-w0"
 
@@ -436,7 +437,7 @@ def test_a_member_that_says_nothing_does_not_hold_up_plans_for_ever(
             silent.answer = None
             controller.force(make_policy("star", {"server": "d-w0"}))
             out = tmp_path / "out/decisions.jsonl"
-            await fleet.until(lambda: "b-w0 did not say in time" in list(read_records(out))[-1]["why"])
+            await happens(lambda: "b-w0 did not say in time" in list(read_records(out))[-1]["why"])
             assert all(1 in member.plans for member in fleet.members.values() if member is not silent)
             assert swaps_of(controller) == []
             # It does hold it in the end, and all go by it: the controller follows.
@@ -455,7 +456,7 @@ def test_a_member_s_death_fails_the_run_and_stops_the_others(tmp_path: Path) -> 
             await fleet.run(2)
             fleet.members["b-w0"].writer.close()
             others = [member for name, member in fleet.members.items() if name != "b-w0"]
-            await fleet.until(lambda: all(member.stopped for member in others))
+            await happens(lambda: all(member.stopped for member in others))
             assert controller.state == "failed"
             assert controller.failure == "b-w0: its connection ended before its goodbye" == others[0].stopped
 
@@ -468,7 +469,7 @@ def test_a_member_s_error_fails_the_run(tmp_path: Path) -> None:
         view = mesh()
         async with training(spec_of(view), tmp_path, view) as (controller, fleet):
             fleet.members["b-w0"].send(Goodbye("b-w0", 0, error="out of memory"))
-            await asyncio.wait_for(controller.finished.wait(), 60)
+            await asyncio.wait_for(controller.finished.wait(), PATIENCE_S)
             assert controller.failure == "b-w0: out of memory"
 
     asyncio.run(scene())
@@ -484,7 +485,7 @@ def test_who_says_hello_at_another_member_s_socket_is_refused_and_told_why(
     async def scene() -> None:
         async with running(spec_of(mesh()), tmp_path) as controller:
             stranger = await connect(tmp_path / "s", name, at="a-w0")
-            await asyncio.wait_for(stranger.listen(), 60)
+            await asyncio.wait_for(stranger.listen(), PATIENCE_S)
             assert says in (stranger.stopped or "")
             assert controller.state == "waiting" and controller.status()["joined"] == []
             stranger.writer.close()
@@ -499,7 +500,7 @@ def test_who_says_hello_as_another_does_not_evict_it_from_an_elastic_run(tmp_pat
         async with training(spec_of(view, elastic=Elasticity(quorum=2)), tmp_path, view) as (controller, fleet):
             await fleet.run(2)
             impostor = await connect(tmp_path / "s", "b-w0", at="a-w0")
-            await asyncio.wait_for(impostor.listen(), 60)
+            await asyncio.wait_for(impostor.listen(), PATIENCE_S)
             assert "'a-w0' says hello as 'b-w0'" in (impostor.stopped or "")
             await fleet.run(2)
             assert fleet.members["b-w0"].stopped is None
@@ -541,7 +542,7 @@ def test_a_member_that_is_there_already_is_refused(tmp_path: Path) -> None:
         view = mesh()
         async with training(spec_of(view), tmp_path, view) as (controller, fleet):
             double = await connect(tmp_path / "s", "a-w0")
-            await asyncio.wait_for(double.listen(), 60)
+            await asyncio.wait_for(double.listen(), PATIENCE_S)
             assert "already" in (double.stopped or "")
             await fleet.run(2)
             assert controller.state == "running"
@@ -558,7 +559,7 @@ def test_garbage_before_hello_ends_that_connection_only(tmp_path: Path, line: by
             reader, writer = await asyncio.open_unix_connection(tmp_path / "s/a-w0/control.sock")
             writer.write(line)
             writer.write_eof()
-            said = decode(await asyncio.wait_for(reader.read(), 60))
+            said = decode(await asyncio.wait_for(reader.read(), PATIENCE_S))
             assert isinstance(said, Stop) and said.reason.startswith("this was no hello: ")
             writer.close()
             assert controller.state == "waiting"
@@ -581,7 +582,7 @@ def test_garbage_from_a_member_fails_the_run(tmp_path: Path, line: bytes, says: 
         view = mesh()
         async with training(spec_of(view), tmp_path, view) as (controller, fleet):
             fleet.members["a-w0"].writer.write(line)
-            await asyncio.wait_for(controller.finished.wait(), 60)
+            await asyncio.wait_for(controller.finished.wait(), PATIENCE_S)
             assert controller.failure.startswith("a-w0: ") and says in controller.failure
 
     asyncio.run(scene())
@@ -594,7 +595,7 @@ def test_a_round_reported_twice_fails_the_run(tmp_path: Path) -> None:
         async with training(spec_of(view), tmp_path, view) as (controller, fleet):
             report = Report("a-w0", 0, 0, 0.0, 1.0, 0.0, 0.0, 0, 0, 0, 0)
             fleet.members["a-w0"].writer.write(encode(report) * 2)
-            await asyncio.wait_for(controller.finished.wait(), 60)
+            await asyncio.wait_for(controller.finished.wait(), PATIENCE_S)
             assert "twice" in controller.failure
 
     asyncio.run(scene())
@@ -609,9 +610,9 @@ def test_who_waits_for_the_others_is_told_why_it_ends(tmp_path: Path) -> None:
                 await asyncio.sleep(0.01)
             assert controller.state == "waiting"
             controller.fail("b-w0 did not join")
-            await asyncio.wait_for(controller.finished.wait(), 60)
+            await asyncio.wait_for(controller.finished.wait(), PATIENCE_S)
             await controller.close()
-            await asyncio.wait_for(member.listen(), 60)
+            await asyncio.wait_for(member.listen(), PATIENCE_S)
             assert member.stopped == controller.failure == "b-w0 did not join"
             member.writer.close()
 
@@ -625,7 +626,7 @@ def test_a_diverged_loss_is_recorded_and_does_no_harm(tmp_path: Path) -> None:
         async with training(spec_of(view), tmp_path, view) as (controller, fleet):
             for name, member in fleet.members.items():
                 member.send(Report(name, 0, 0, 0.0, 1.0, 0.0, 0.0, 0, 0, 0, 0, metrics={"loss": float("nan")}))
-            await fleet.until(lambda: group_of(controller).rounds.complete)
+            await happens(lambda: group_of(controller).rounds.complete)
             assert controller.state == "running"
 
     asyncio.run(scene())
@@ -641,7 +642,7 @@ def test_a_disk_that_takes_no_more_ends_the_run_and_no_member_is_blamed(tmp_path
             resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
             try:
                 await fleet.one_round()
-                await asyncio.wait_for(controller.finished.wait(), 60)
+                await asyncio.wait_for(controller.finished.wait(), PATIENCE_S)
             finally:
                 resource.setrlimit(resource.RLIMIT_FSIZE, limits)
             assert controller.state == "failed"
@@ -660,7 +661,7 @@ def test_a_disk_that_takes_no_more_when_a_plan_is_judged_is_no_mistake_of_ours(
             shutil.rmtree(tmp_path / "out" / "views")
             (tmp_path / "out" / "views").touch()
             controller.force(make_policy("star"))
-            await asyncio.wait_for(controller.finished.wait(), 60)
+            await asyncio.wait_for(controller.finished.wait(), PATIENCE_S)
             assert controller.failure.startswith("the run can't be recorded: ")
 
     asyncio.run(scene())

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
 from testbed import sync
-from testbed.controller.service import ControllerService
 from testbed.planning import make_policy
 from testbed.protocol import Job
-from tests.controller.runs import group_of, mesh, plan_of, running, spec_of, swaps_of
+from tests.controller.runs import group_of, mesh, plan_of, reaches, running, spec_of, swaps_of
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.local
 
@@ -34,14 +33,6 @@ def member(control: Path, name: str, value: float, means: dict[str, set[float]],
         session.finish("same")
 
 
-async def until(controller: ControllerService, condition: Callable[[], bool]) -> None:
-    seen = 0
-    async with asyncio.timeout(60):
-        while not condition():
-            assert controller.state != "failed", controller.failure
-            seen = await controller.changes.wait(seen)
-
-
 def test_sessions_go_through_forced_swaps_without_losing_an_update(tmp_path: Path) -> None:
     view = mesh()
     means: dict[str, set[float]] = {}
@@ -56,17 +47,17 @@ def test_sessions_go_through_forced_swaps_without_losing_an_update(tmp_path: Pat
             ]
             for thread in threads:
                 thread.start()
-            await until(controller, lambda: bool(group_of(controller).rounds.complete))
+            await reaches(controller, lambda: bool(group_of(controller).rounds.complete))
             for epoch, server in enumerate(("d-w0", "b-w0"), start=1):
                 controller.force(make_policy("star", {"server": server}))
-                await until(controller, lambda epoch=epoch: plan_of(controller).epoch == epoch)
+                await reaches(controller, lambda epoch=epoch: plan_of(controller).epoch == epoch)
             swapped.set()
-            await asyncio.wait_for(controller.finished.wait(), 60)
+            await asyncio.wait_for(controller.finished.wait(), PATIENCE_S)
             assert controller.state == "done", controller.failure
             assert all(swap.lost_updates == swap.duplicated_updates == 0 for swap in swaps_of(controller))
             assert [done.number for done in group_of(controller).rounds.complete] == list(range(1, ROUNDS + 1))
             for thread in threads:
-                await asyncio.to_thread(thread.join, 20)
+                await asyncio.to_thread(thread.join, PATIENCE_S)
 
     asyncio.run(scene())
     assert means == {name: {2.0} for name in view.names}  # the mean of 0, 1, 2, 3, 4

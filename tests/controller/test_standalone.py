@@ -19,7 +19,7 @@ from testbed.controller.client import AdminClient, AdminError
 from tests.ports import free_port
 from tests.program import ForkedProgram, preload, spawn
 from tests.sync.proxy import Proxy
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.local
 
@@ -52,7 +52,7 @@ def of_member(folder: Path, name: str, address: str, identity: str) -> list[str]
 
 def trained(*members: Popen[str] | ForkedProgram) -> set[str]:
     """What they say at last, when all have ended."""
-    outputs = [member.communicate(timeout=240) for member in members]
+    outputs = [member.communicate(timeout=PATIENCE_S) for member in members]
     assert not any(member.wait() for member in members), outputs
     return {out.splitlines()[-1] for out, _ in outputs}
 
@@ -71,7 +71,7 @@ def test_the_guide_s_program_trains_on_two_machines(tmp_path: Path) -> None:
         )
         lines = trained(stack.enter_context(spawn(*paris)), stack.enter_context(ForkedProgram(*tokyo)))
         served.send_signal(signal.SIGTERM)
-        assert served.wait(20) == 0, served.communicate()[1]
+        assert served.wait(PATIENCE_S) == 0, served.communicate()[1]
     assert len(lines) == 1 and "parameters" in lines.pop()
 
 
@@ -93,7 +93,7 @@ def test_over_tls_two_machines_train_and_nothing_is_to_be_read_on_the_way(tmp_pa
         ]
         lines = trained(*(stack.enter_context(ForkedProgram(*words)) for words in programs))
         served.send_signal(signal.SIGTERM)
-        assert served.wait(20) == 0, served.communicate()[1]
+        assert served.wait(PATIENCE_S) == 0, served.communicate()[1]
     assert len(lines) == 1
     assert len(proxy.passed) > 10_000 and b"paris" not in proxy.passed
     assert sorted(file.name for file in (tmp_path / "secrets").iterdir()) == ["controller.key"], "no tokens are needed"
@@ -115,7 +115,7 @@ def test_over_tls_nobody_comes_in_with_another_s_certificate_or_none(tmp_path: P
             with pytest.raises(sync.SyncError, match=why):
                 sync.join(f"tcp:127.0.0.1:{port}", "paris", "127.0.0.1", patience_s=10, tls=tls)
         served.terminate()
-        assert served.wait(20) == 0
+        assert served.wait(PATIENCE_S) == 0
 
 
 def test_a_member_with_tls_is_told_that_the_controller_has_none(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_a_member_with_tls_is_told_that_the_controller_has_none(tmp_path: Path) 
         ):
             sync.join(f"tcp:127.0.0.1:{port}", "paris", "127.0.0.1", patience_s=10, tls=tmp_path / "tls" / "paris")
         served.terminate()
-        assert served.wait(20) == 0
+        assert served.wait(PATIENCE_S) == 0
 
 
 def test_only_who_has_a_member_s_own_token_is_let_in_as_that_member(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_only_who_has_a_member_s_own_token_is_let_in_as_that_member(tmp_path: Pa
         assert {stat.filemode(file.stat().st_mode) for file in tokens.iterdir()} == {"-rw-------"}
         assert sorted(file.name for file in tokens.iterdir()) == ["controller.key", "paris.token", "tokyo.token"]
         served.terminate()
-        assert served.wait(20) == 0
+        assert served.wait(PATIENCE_S) == 0
         kept = [file for file in (tmp_path / "run").rglob("*") if file.is_file()]
         said = served.communicate()[1] + "".join(file.read_text() for file in kept)
         assert kept and not any(file.read_text().strip() in said for file in tokens.iterdir())
@@ -161,7 +161,7 @@ def test_a_controller_that_is_started_again_gives_out_the_same_tokens(tmp_path: 
                 assert served.poll() is None, served.communicate()[1]
                 time.sleep(0.02)
             served.terminate()
-            assert served.wait(20) == 0
+            assert served.wait(PATIENCE_S) == 0
         return {file.name: file.read_text() for file in (tmp_path / "secrets").iterdir()}
 
     assert told() == told()

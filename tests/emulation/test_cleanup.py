@@ -20,11 +20,11 @@ from testbed.emulation.cleanup import Cleaned, clean, sweep
 from testbed.emulation.containers import engine
 from testbed.emulation.containers import fleet as containers
 from testbed.emulation.process import ProcessIdentity
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.system
 
 ROOT = Path(__file__).parents[2]
-DEADLINE_S = 60.0
 
 #: Starts an owner of a network of this name; it, and the pids of its routers.
 Start = Callable[..., tuple[subprocess.Popen[str], list[int]]]
@@ -92,7 +92,7 @@ def owned() -> Iterator[Start]:
 
 def gone(pids: list[int]) -> bool:
     """Whether none of these processes is there any more; a killed one's last moments are waited for."""
-    deadline = time.monotonic() + DEADLINE_S
+    deadline = time.monotonic() + PATIENCE_S
     while alive := [pid for pid in pids if Path(f"/proc/{pid}").exists()]:
         if time.monotonic() > deadline:
             return False
@@ -103,7 +103,7 @@ def gone(pids: list[int]) -> bool:
 def test_a_running_testbed_is_asked_to_end_and_takes_its_network_away_itself(owned: Start) -> None:
     owner, routers = owned("one")
     assert clean(None, "one") == Cleaned(("one",), (), ())
-    assert owner.wait(DEADLINE_S) == 0
+    assert owner.wait(PATIENCE_S) == 0
     assert (label.STATE_ROOT / "in-order").exists()
     assert gone(routers)
     assert label.networks() == []
@@ -130,7 +130,7 @@ def test_a_testbed_that_does_not_listen_is_ended(owned: Start, monkeypatch: pyte
     monkeypatch.setattr("testbed.emulation.cleanup.OWNER_DEADLINE_S", 0.2)
     owner, routers = owned("one", "deaf")
     clean(None)
-    assert owner.wait(DEADLINE_S) == -signal.SIGKILL
+    assert owner.wait(PATIENCE_S) == -signal.SIGKILL
     assert gone(routers)
     assert label.networks() == []
 
@@ -161,7 +161,7 @@ def test_what_is_still_one_s_own_is_swept_away_too() -> None:
     with label.labelled("one"), subprocess.Popen(["sleep", "60"]) as ours:
         try:
             sweep(None, "one")
-            assert ours.wait(DEADLINE_S) == -signal.SIGKILL
+            assert ours.wait(PATIENCE_S) == -signal.SIGKILL
         finally:
             ours.kill()
         assert label.networks() == []

@@ -15,9 +15,7 @@ import pytest
 from testbed.emulation import label
 from testbed.emulation.process import ProcessIdentity
 from testbed.telemetry.store import write_json
-from tests.waiting import until
-
-DEADLINE_S = 60.0
+from tests.waiting import PATIENCE_S, until
 
 
 @pytest.fixture(autouse=True)
@@ -48,10 +46,10 @@ def test_what_is_started_inside_is_labelled_and_ended_by_its_label() -> None:
         until(lambda: {pid for pid, _ in label.processes()} == {inside.pid, others[0].pid})
         assert list(label.processes("one")) == [(inside.pid, "one")]
         assert label.kill_processes("one") == [inside.pid]
-        assert inside.wait(DEADLINE_S) == -9
+        assert inside.wait(PATIENCE_S) == -9
         assert [each.poll() for each in (before, after, *others)] == [None] * 3
         assert label.kill_processes() == [others[0].pid]
-        assert others[0].wait(DEADLINE_S) == -9
+        assert others[0].wait(PATIENCE_S) == -9
         assert label.kill_processes() == []
     finally:
         for each in (before, inside, after, *others):
@@ -67,7 +65,7 @@ def test_a_process_that_starts_others_meanwhile_is_ended_with_them() -> None:
     until(lambda: len(list(label.processes("busy"))) >= 4)
     assert busy.pid in label.kill_processes("busy")
     assert list(label.processes("busy")) == []
-    busy.wait(DEADLINE_S)
+    busy.wait(PATIENCE_S)
 
 
 @pytest.mark.local
@@ -83,7 +81,7 @@ def test_what_has_no_environment_is_not_waited_for() -> None:
     finally:
         for each in (bare, ended):
             each.kill()
-            each.wait(DEADLINE_S)
+            each.wait(PATIENCE_S)
 
 
 @pytest.mark.local
@@ -154,7 +152,7 @@ def test_what_a_killed_one_left_is_taken_away_by_the_next_of_its_name() -> None:
     (folder / "control").mkdir(parents=True)
     (folder / "owner.json").write_text(kept.replace('"started": ', '"started": 1'))
     with label.labelled("one") as folder:
-        assert left.wait(DEADLINE_S) == -9
+        assert left.wait(PATIENCE_S) == -9
         assert [each.name for each in folder.iterdir()] == ["owner.json"]
 
 
@@ -175,7 +173,7 @@ def claim(claimants: Barrier, given: SimpleQueue[str]) -> None:
 @pytest.mark.local
 def test_of_many_that_want_a_name_at_once_one_gets_it() -> None:
     fork = multiprocessing.get_context("fork")
-    claimants, given = fork.Barrier(CLAIMANTS, timeout=DEADLINE_S), fork.SimpleQueue()
+    claimants, given = fork.Barrier(CLAIMANTS, timeout=PATIENCE_S), fork.SimpleQueue()
     processes = [fork.Process(target=claim, args=(claimants, given)) for _ in range(CLAIMANTS)]
     for process in processes:
         process.start()

@@ -23,7 +23,7 @@ from testbed.run.conclusion.verdict import RTT_TOLERANCE_S
 from testbed.spec.errors import SpecError
 from testbed.spec.topology import Topology
 from tests.cli.standing import LAN_S, left_of, write
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 #: One name for each network of this process, so that what else is up on the machine is not meant.
 MARK = f"t{os.getpid()}-in"
@@ -207,7 +207,7 @@ def test_an_error_inside_leaves_nothing(line: Path) -> None:
     assert left_of(name) == []
     assert open_namespaces() == before
     assert dict(os.environ) == environment
-    assert asleep.wait(60) == helper.wait(60) == -signal.SIGKILL
+    assert asleep.wait(PATIENCE_S) == helper.wait(PATIENCE_S) == -signal.SIGKILL
 
 
 @pytest.mark.system
@@ -285,7 +285,7 @@ from testbed.emulation.testbed import Testbed
 Testbed({str(line)!r}, name={name!r}).__enter__()
 os.kill(os.getpid(), signal.SIGKILL)
 """
-    subprocess.run([sys.executable, "-c", program], check=False, timeout=120)
+    subprocess.run([sys.executable, "-c", program], check=False, timeout=PATIENCE_S)
     assert left_of(name), "a killed one leaves its containers"
     with Testbed(line, name=name) as testbed:
         assert_round_trip(testbed, "quito-w0", "lima-w0", 2 * 0.010 + LAN_S)

@@ -16,7 +16,7 @@ from testbed.launch.errors import BadCommand
 from testbed.launch.program import HostProgram, StartedProgram
 from testbed.launch.programs import Programs
 from testbed.launch.ranks import Rank
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.local
 
@@ -46,7 +46,7 @@ class Slow(Here):
     def start(self, rank: Rank) -> StartedProgram:
         self.begun.append(rank.name)
         self.asked.set()
-        assert self.answer.wait(60)
+        assert self.answer.wait(PATIENCE_S)
         return super().start(rank)
 
 
@@ -140,7 +140,7 @@ def test_a_start_that_is_under_way_at_the_end_is_ended_too(tmp_path: Path) -> No
     programs = Programs(slow, [Rank(name, name, {}) for name in NAMES[:2]], LAUNCH, tmp_path, lambda *_: None)
     starting = Thread(target=programs.start)
     starting.start()
-    assert slow.asked.wait(60)
+    assert slow.asked.wait(PATIENCE_S)
     ending = Thread(target=programs.end)
     ending.start()
     until(lambda: programs._over)
@@ -148,7 +148,7 @@ def test_a_start_that_is_under_way_at_the_end_is_ended_too(tmp_path: Path) -> No
     assert ending.is_alive(), "a start that is under way can still come to be"
     slow.answer.set()
     for thread in (ending, starting):
-        thread.join(60)
+        thread.join(PATIENCE_S)
         assert not thread.is_alive()
     assert not list(label.processes(LAUNCH, label.LAUNCH))
     assert slow.begun == ["a"]

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from websockets.sync.client import ClientConnection, connect
 
-DEADLINE_S = 120.0
+from tests.waiting import PATIENCE_S
 
 AXE = Path(__file__).parent / "vendor/axe.min.js"
 
@@ -40,7 +40,7 @@ class Tab:
         """A command of the protocol; its result."""
         self._number += 1
         self._socket.send(json.dumps({"id": self._number, "method": method, "params": params}))
-        while (message := json.loads(self._socket.recv(DEADLINE_S))).get("id") != self._number:
+        while (message := json.loads(self._socket.recv(PATIENCE_S))).get("id") != self._number:
             self._note(message)
         assert "error" not in message, message
         return dict(message["result"])
@@ -58,7 +58,7 @@ class Tab:
     def until(self, expression: str) -> Any:
         """Its value as soon as that is true in the page, which is brought to the front: one behind draws nothing."""
         self.do("Page.bringToFront")
-        deadline = time.monotonic() + DEADLINE_S
+        deadline = time.monotonic() + PATIENCE_S
         while not (value := self.value(expression)):
             assert time.monotonic() < deadline, f"{expression}\n{self.value('document.body.innerText')}\n{self.errors}"
             time.sleep(0.02)
@@ -121,7 +121,7 @@ class Browser:
             stderr=subprocess.DEVNULL,
         )
         port = Path(self._profile.name) / "DevToolsActivePort"
-        deadline = time.monotonic() + DEADLINE_S
+        deadline = time.monotonic() + PATIENCE_S
         while not (port.exists() and len(port.read_text().splitlines()) == 2):
             assert self._process.poll() is None and time.monotonic() < deadline, "the browser does not start"
             time.sleep(0.02)
@@ -135,7 +135,7 @@ class Browser:
         """Another one."""
         params = {"url": "about:blank"}
         self._socket.send(json.dumps({"id": 1, "method": "Target.createTarget", "params": params}))
-        while (message := json.loads(self._socket.recv(DEADLINE_S))).get("id") != 1:
+        while (message := json.loads(self._socket.recv(PATIENCE_S))).get("id") != 1:
             pass
         return Tab(self._connect(f"/devtools/page/{message['result']['targetId']}"))
 
@@ -148,5 +148,5 @@ class Browser:
     ) -> None:
         self._process.terminate()
         self._sockets.close()
-        self._process.wait(DEADLINE_S)
+        self._process.wait(PATIENCE_S)
         self._profile.cleanup()

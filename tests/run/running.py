@@ -15,10 +15,9 @@ from docker.models.containers import Container
 
 from testbed.emulation.label import LABEL, networks, processes
 from testbed.telemetry.store import read_records
+from tests.waiting import PATIENCE_S
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-#: Runs of tests take up to 50 s beside others.
-DEADLINE_S = 300.0
 
 #: In each line that says how far training is, and in no other.
 TRAINS = "  round "
@@ -64,13 +63,13 @@ class Running:
         """Until a line holds the text. AssertionError, with the output, when it ends or takes too long first."""
         with self._more:
             there = self._more.wait_for(
-                lambda: any(text in line for line in self.lines) or not self._reader.is_alive(), DEADLINE_S
+                lambda: any(text in line for line in self.lines) or not self._reader.is_alive(), PATIENCE_S
             )
             assert there and any(text in line for line in self.lines), self.output
 
     def end(self) -> int:
         """Its exit code, when it has ended by itself."""
-        code = self.process.wait(DEADLINE_S)
+        code = self.process.wait(PATIENCE_S)
         self._reader.join()
         return code
 

@@ -12,7 +12,7 @@ from testbed.emulation.standing.standing import client
 from testbed.report.record import RunRecord
 from testbed.telemetry.store import read_records
 from tests.cli.standing import testbed, write
-from tests.run.running import DEADLINE_S, NOTHING, TRAINS, Running
+from tests.run.running import NOTHING, TRAINS, Running
 from tests.waiting import until
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
@@ -47,7 +47,7 @@ def test_a_worker_that_is_added_takes_part_in_rounds(tmp_path: Path) -> None:
         assert testbed("worker", "add", "lima", "--name", name) == f"{ADDED} is up at 10.0.1.3\n"
         # Again and again until one is answered: the slow link's queue, which gradients keep full, drops some of them.
         testbed("exec", "--name", name, "quito-w0", "--", "ping", "-c", "1", "-w", "60", "10.0.1.3")
-        until(lambda: running.happened("came", ADDED), DEADLINE_S)
+        until(lambda: running.happened("came", ADDED))
         client(name).change_link("quito->lima", {"rate": None})
         assert running.end() == 0, running.output
     assert running.left_behind == NOTHING

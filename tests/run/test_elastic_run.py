@@ -13,7 +13,7 @@ from testbed.api.client import RequestRefused, UnixConnection
 from testbed.emulation import label
 from testbed.emulation.standing.standing import client
 from tests.cli.standing import testbed
-from tests.run.running import DEADLINE_S, NOTHING, TRAINS, Running
+from tests.run.running import NOTHING, TRAINS, Running
 from tests.waiting import until
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
@@ -42,10 +42,10 @@ def test_a_worker_that_dies_comes_back_in_a_container_of_its_own(tmp_path: Path)
         first = json.loads((running.directory / "plans" / "0000.json").read_text())
         with pytest.raises(RequestRefused, match="it lacks 'trees'"):
             client(name).force_plan({field: value for field, value in first.items() if field != "trees"})
-        until(lambda: running.happened("kill", "london-w0"), DEADLINE_S)
+        until(lambda: running.happened("kill", "london-w0"))
         # Rounds of 2.4 s and more until it is back: else all may be over on a host that starts it slowly.
         client(name).change_link("paris->madrid", {"rate": "2mbit"})
-        until(lambda: running.happened("came", "london-w0"), DEADLINE_S)
+        until(lambda: running.happened("came", "london-w0"))
         client(name).change_link("paris->madrid", {"rate": None})
         assert running.end() == 0, running.output
     assert running.left_behind == NOTHING

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from testbed.emulation.standing.standing import client
-from tests.run.running import DEADLINE_S, FORKED, NOTHING, TRAINS, Running
+from tests.run.running import FORKED, NOTHING, TRAINS, Running
 from tests.waiting import until
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
@@ -55,12 +55,12 @@ def test_one_that_dies_comes_again_at_the_iteration_of_the_others(tmp_path: Path
     sooner = ("--set", "train.rounds=80", "--set", "events=[{round: 8, kill: london-w0}]")
     with Running(tmp_path, "experiments/hop-elastic.yaml", *sooner) as running:
         running.wait_for(TRAINS)
-        until(lambda: running.happened("kill", "london-w0"), DEADLINE_S)
+        until(lambda: running.happened("kill", "london-w0"))
         # Iterations of a second, since nobody is more than four ahead, until it is back: else all of them may be over
         # on a host that starts it slowly.
         network = client(running.directory.name)
         network.change_link("paris->madrid", {"delay": "1s"})
-        until(lambda: running.happened("came", "london-w0"), DEADLINE_S)
+        until(lambda: running.happened("came", "london-w0"))
         network.change_link("paris->madrid", {"delay": None})
         assert running.end() == 0, running.output
     assert running.left_behind == NOTHING

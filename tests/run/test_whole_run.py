@@ -24,6 +24,7 @@ from testbed.spec.topology import Topology
 from testbed.trace.csv import read_csv
 from tests.cli.standing import testbed, up
 from tests.run.running import NOTHING, REPOSITORY, TRAINS, Running, interfaces
+from tests.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.physics, pytest.mark.timeout(600)]
 
@@ -267,7 +268,7 @@ def test_no_secret_of_a_run_is_in_its_directory_its_logs_or_the_list_of_processe
 
 @pytest.mark.timeout(600)
 def test_the_quickstart_comes_to_its_end(quickstart: Running) -> None:
-    assert quickstart.process.wait(360) == 0, quickstart.output
+    assert quickstart.process.wait(PATIENCE_S) == 0, quickstart.output
     value = summary(quickstart)
     print(json.dumps({**value, "links": "…"}, indent=1))
     assert_trusted(quickstart)

@@ -23,9 +23,9 @@ from testbed.run.jobs import Jobs
 from testbed.run.workers import Workers
 from testbed.spec.experiment import ElasticSection
 from tests.cli.standing import write
+from tests.waiting import PATIENCE_S
 
 MARK = f"t{os.getpid()}-workers"
-DEADLINE_S = 300.0
 
 
 def refusal(status: int) -> APIError:
@@ -139,7 +139,7 @@ def test_one_that_dies_at_its_start_is_named_with_its_exit_code_and_its_log(
         assert crew.look() == []
         program[1] = "print('it has no use', flush=True); raise SystemExit(3)"
         crew.kill("lima-w0")
-        deadline = time.monotonic() + DEADLINE_S
+        deadline = time.monotonic() + PATIENCE_S
         with pytest.raises(RunFailed) as raised:
             while time.monotonic() < deadline:
                 crew.look()

@@ -33,6 +33,7 @@ from testbed.planning import Member as Site
 from testbed.protocol import Job
 from testbed.sync.allreduce.round import Round
 from tests.program import FORKS, ForkedProgram, preload
+from tests.waiting import until
 
 preload("tests.sync.cluster", "testbed.controller.serve")
 
@@ -256,14 +257,11 @@ class Cluster:
         records = self.records(name)
         return int(records[-1]["round"]) if records else 0
 
-    def await_round(self, number: int, names: Sequence[str] | None = None, timeout_s: float = 60.0) -> None:
-        self.until(lambda: all(self.last_round(name) >= number for name in names or self.names), timeout_s)
+    def await_round(self, number: int, names: Sequence[str] | None = None) -> None:
+        self.until(lambda: all(self.last_round(name) >= number for name in names or self.names))
 
-    def until(self, holds: Callable[[], bool], timeout_s: float = 60.0) -> None:
-        deadline = time.monotonic() + timeout_s
-        while not holds():
-            assert time.monotonic() < deadline, self.state()
-            time.sleep(0.01)
+    def until(self, holds: Callable[[], bool]) -> None:
+        until(holds, self.state)
 
     def state(self) -> str:
         rounds = {name: self.last_round(name) for name in self.names}

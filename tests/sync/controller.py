@@ -28,6 +28,7 @@ from testbed.protocol import (
     encode,
 )
 from testbed.sync.transport import sockets
+from tests.waiting import PATIENCE_S
 
 
 def job(rounds: int = 1, **changes: object) -> Job:
@@ -86,10 +87,10 @@ class Controller:
     def goodbyes(self) -> list[Goodbye]:
         return [message for message in self.said(Goodbye) if isinstance(message, Goodbye)]
 
-    def await_messages(self, kind: type[ControlMessage], number: int, timeout_s: float = 120.0) -> None:
+    def await_messages(self, kind: type[ControlMessage], number: int, timeout_s: float = PATIENCE_S) -> None:
         self.await_condition(lambda: sum(isinstance(m, kind) for m in self.messages) >= number, timeout_s)
 
-    def await_condition(self, holds: Callable[[], bool], timeout_s: float = 120.0) -> None:
+    def await_condition(self, holds: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
         """Wait for something that is true only after a message."""
         with self.changed:
             assert self.changed.wait_for(holds, timeout_s), "it did not come to hold in time"

@@ -13,6 +13,7 @@ from testbed.protocol import Goodbye
 from tests.program import ForkedProgram, preload
 from tests.sync.controller import Controller, job
 from tests.sync.plans import chain, names
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.local
 
@@ -29,7 +30,7 @@ def run(tmp_path: Path, plan: Plan, mode: str) -> list[tuple[int, str, str]]:
             for member in plan.members
         ]
         controller.await_messages(Goodbye, len(processes), 240)
-        outputs = [process.communicate(timeout=60) for process in processes]
+        outputs = [process.communicate(timeout=PATIENCE_S) for process in processes]
         return [(process.wait(), *output) for process, output in zip(processes, outputs, strict=True)]
 
 

@@ -17,7 +17,7 @@ from testbed.protocol import Held, PeerSample
 from tests.sync.controller import Controller, job
 from tests.sync.plans import chain, names, random_groups, random_plan, random_routes, star
 from tests.sync.test_session import check_exact, reducing, reducing_until, run, run_with, values
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.local
 
@@ -68,13 +68,13 @@ def test_a_plan_that_all_hold_by_the_end_of_a_round_is_gone_by_in_the_next(tmp_p
     def work(session: sync.Session) -> list[int]:
         there[session.name] = session
         if session.name == "m2":
-            begun.wait(20)
-            held.wait(20)
+            begun.wait(PATIENCE_S)
+            held.wait(PATIENCE_S)
         return [session.allreduce(torch.ones(1000)).epoch for _ in range(2)]
 
     def swap(controller: Controller) -> None:
         controller.await_condition(lambda: len(controller.roster) == len(members))
-        begun.wait(20)
+        begun.wait(PATIENCE_S)
         time.sleep(0.2)  # the others' values leave
         controller.prepare(Plan(1, members, (chain(members),)))
         controller.await_messages(Held, len(members))

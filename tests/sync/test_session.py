@@ -20,6 +20,7 @@ from testbed.protocol import Goodbye, Held, Hello, Job
 from testbed.sync.transport.frame import NONCE_BYTES, Greeting
 from tests.sync.controller import Controller, job
 from tests.sync.plans import chain, names, random_plan, star, two_level
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.local
 
@@ -196,17 +197,17 @@ def test_a_refused_plan_never_comes_into_force_where_it_is_held(tmp_path: Path) 
                 with patience(session, 1.0):
                     controller.prepare(unreachable)
                     controller.await_messages(Held, 3)
-            in_step.wait(20)
+            in_step.wait(PATIENCE_S)
             rounds()
             if session.name == "m0":
                 controller.prepare(other, only=["m0", "m2"])
                 controller.await_messages(Held, 5)
-            in_step.wait(20)
+            in_step.wait(PATIENCE_S)
             rounds()
             if session.name == "m0":
                 controller.prepare(other, only=["m1"])
                 controller.await_messages(Held, 6)
-            in_step.wait(20)
+            in_step.wait(PATIENCE_S)
             rounds()
             return epochs
 

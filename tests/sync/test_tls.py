@@ -30,7 +30,7 @@ from tests.sync.plans import names, random_plan, random_routes, star
 from tests.sync.proxy import Proxy
 from tests.sync.test_session import check_exact, reducing
 from tests.sync.transport.test_listener import WIRE, Inward
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.local
 
@@ -95,10 +95,10 @@ def test_nothing_is_to_be_read_on_the_way(folder: Path, secured: bool) -> None:
     with closing(Listener(accepting, own["b"], inward)), Proxy(accepting.getsockname, 1) as proxy:
         sending = Sender("b", proxy.address, own["a"], WIRE, lambda *what: pytest.fail(str(what)))
         sending.queue.put((1,), Frame(b"x", len(secret)), memoryview(secret))
-        assert inward.came.get(timeout=10) == ("a", secret)
+        assert inward.came.get(timeout=PATIENCE_S) == ("a", secret)
         sending.finish()
-        sending.join(10)
-        assert inward.ended.get(timeout=10) == ("a", "")
+        sending.join(PATIENCE_S)
+        assert inward.ended.get(timeout=PATIENCE_S) == ("a", "")
     assert len(proxy.passed) > len(secret)
     assert (secret[:20] in proxy.passed) is not secured
 

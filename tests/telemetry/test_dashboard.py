@@ -21,7 +21,7 @@ import pytest
 from testbed.telemetry.prometheus import CONTENT_TYPE, metrics
 from tests.ports import free_port
 from tests.telemetry.test_prometheus import DASHBOARD, NETWORK, RUN
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 pytestmark = [
     pytest.mark.local,
@@ -81,7 +81,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def answers(address: str, expression: str) -> list[Any]:
     query = urllib.parse.urlencode({"query": expression})
     try:
-        with urllib.request.urlopen(f"http://{address}/api/v1/query?{query}", timeout=60) as reply:
+        with urllib.request.urlopen(f"http://{address}/api/v1/query?{query}", timeout=PATIENCE_S) as reply:
             told = json.load(reply)
     except OSError:
         return []

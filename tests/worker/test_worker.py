@@ -19,6 +19,7 @@ from testbed.protocol import Goodbye, Hello, Job, Report
 from tests.program import ForkedProgram, preload, spawn
 from tests.sync.controller import Controller, job
 from tests.sync.plans import chain, names, star
+from tests.waiting import PATIENCE_S
 from tests.worker.workloads import workload
 
 pytestmark = pytest.mark.local
@@ -63,7 +64,7 @@ def train(tmp_path: Path, work: Job, plan: Plan, start: Start = ForkedProgram) -
         workers = [processes.enter_context(start(*command(controller, member, tmp_path))) for member in plan.members]
         controller.await_messages(Goodbye, len(workers), 240)
         for worker in workers:
-            assert worker.wait(60) == 0, worker.communicate()[1]
+            assert worker.wait(PATIENCE_S) == 0, worker.communicate()[1]
     return controller
 
 
@@ -121,7 +122,7 @@ def test_what_does_not_exist_is_told_to_the_controller(tmp_path: Path) -> None:
         ForkedProgram(*command(controller, "m0", tmp_path)) as worker,
     ):
         controller.await_messages(Goodbye, 1)
-        assert worker.wait(60) == 1
+        assert worker.wait(PATIENCE_S) == 1
     assert "no such model: 'oracle'" in controller.goodbyes()[0].error
 
 
@@ -133,7 +134,7 @@ def test_a_killed_worker_is_named_by_the_others(tmp_path: Path) -> None:
         controller.await_messages(Report, 6)
         workers["m2"].kill()
         controller.await_messages(Goodbye, 2)
-        assert [workers[m].wait(60) for m in ("m0", "m1")] == [1, 1]
+        assert [workers[m].wait(PATIENCE_S) for m in ("m0", "m1")] == [1, 1]
     assert all("m2" in goodbye.error and "epoch 0" in goodbye.error for goodbye in controller.goodbyes())
 
 
@@ -151,6 +152,6 @@ def test_a_worker_that_waits_for_others_says_where_it_stands_and_ends_at_sigterm
         assert b"from a file" not in Path(f"/proc/{worker.pid}/cmdline").read_bytes()
         worker.send_signal(signal.SIGUSR1)
         worker.terminate()
-        assert worker.wait(60) == 143
+        assert worker.wait(PATIENCE_S) == 143
         # It may not have come back from sending its hello yet.
         assert '/testbed/sync/control.py", line' in worker.stderr.read()

@@ -17,7 +17,6 @@ from torch import Tensor
 from testbed.controller.actions import Actions, Announce, Tell
 from testbed.controller.contradiction import Contradiction
 from testbed.controller.gossip.coordinator import GossipCoordinator
-from testbed.controller.service import ControllerService
 from testbed.controller.spec import ControllerSpec, Elasticity, GossipGraph
 from testbed.planning import PolicyError, View, make_policy
 from testbed.planning.graphs import ring, uniform
@@ -41,8 +40,9 @@ from testbed.sync.gossip.account import StepFigures
 from testbed.sync.gossip.membership import Membership
 from testbed.sync.rendezvous import rendezvous
 from tests.controller.fleet import connect
-from tests.controller.runs import mesh, running, spec_of
+from tests.controller.runs import mesh, reaches, running, spec_of
 from tests.schemes.participants import participant
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.local
 
@@ -120,14 +120,6 @@ class Runner(threading.Thread):
             membership.finish("", {})
 
 
-async def until(controller: ControllerService, condition: Callable[[], bool]) -> None:
-    seen = 0
-    async with asyncio.timeout(60):
-        while not condition():
-            assert controller.state != "failed", controller.failure
-            seen = await controller.changes.wait(seen)
-
-
 @pytest.mark.parametrize("silent", [True, False])
 def test_a_member_that_died_comes_again_at_its_neighbours_iteration(tmp_path: Path, silent: bool) -> None:
     async def scene() -> list[Runner]:
@@ -144,12 +136,12 @@ def test_a_member_that_died_comes_again_at_its_neighbours_iteration(tmp_path: Pa
                 )
                 for name in VIEW.names
             ]
-            await until(controller, lambda: bool(controller.status()["passages"]))
+            await reaches(controller, lambda: bool(controller.status()["passages"]))
             came.append(Runner(tmp_path / "s", DIES, 0.0))
             members += came
-            await until(controller, lambda: controller.state == "done")
+            await reaches(controller, lambda: controller.state == "done")
             for member in members:
-                await asyncio.to_thread(member.join, 20)
+                await asyncio.to_thread(member.join, PATIENCE_S)
             return members
 
     *_, again = members = asyncio.run(scene())
@@ -170,13 +162,13 @@ def test_who_comes_when_training_is_at_its_end_is_told_so(tmp_path: Path) -> Non
             members = [
                 Runner(tmp_path / "s", name, 1.0, crash=ROUNDS - 3 if name == DIES else None) for name in VIEW.names
             ]
-            await until(controller, lambda: bool(controller.status()["passages"]))
+            await reaches(controller, lambda: bool(controller.status()["passages"]))
             while not any(ROUNDS - 3 in member.entered for member in members if member.name != DIES):
                 await asyncio.sleep(0.005)  # until then it could still take part
             members.append(Runner(tmp_path / "s", DIES, 0.0))
-            await until(controller, lambda: controller.state == "done")
+            await reaches(controller, lambda: controller.state == "done")
             for member in members:
-                await asyncio.to_thread(member.join, 20)
+                await asyncio.to_thread(member.join, PATIENCE_S)
             return members[-1]
 
     late = asyncio.run(scene())
@@ -199,9 +191,9 @@ def test_a_member_that_said_goodbye_keeps_the_channel_until_the_controller_close
                 heard(message)
 
             controller.heard = send_first  # type: ignore[method-assign]
-            await until(controller, lambda: controller.state == "done")
+            await reaches(controller, lambda: controller.state == "done")
             for member in members:
-                await asyncio.to_thread(member.join, 20)
+                await asyncio.to_thread(member.join, PATIENCE_S)
             assert failed == [False] * len(members)
 
     asyncio.run(scene())
@@ -221,7 +213,7 @@ def test_no_plan_is_made_for_members_that_gossip(tmp_path: Path) -> None:
             assert status["plan"] is None and status["policy"] is None and status["swaps"] == []
             for member in members:
                 member.send(Goodbye(member.name, ROUNDS))
-            await asyncio.wait_for(controller.finished.wait(), 60)
+            await asyncio.wait_for(controller.finished.wait(), PATIENCE_S)
             for member in members:
                 member.writer.close()
 
@@ -233,9 +225,9 @@ def test_a_run_with_fewer_members_than_its_quorum_has_failed(tmp_path: Path) -> 
     async def scene() -> str:
         async with running(hop_spec().model_copy(update={"elastic": Elasticity(quorum=5)}), tmp_path) as controller:
             members = [Runner(tmp_path / "s", name, 1.0, crash=5 if name == DIES else None) for name in VIEW.names]
-            await asyncio.wait_for(controller.finished.wait(), 30)
+            await asyncio.wait_for(controller.finished.wait(), PATIENCE_S)
             for member in members:
-                await asyncio.to_thread(member.join, 20)
+                await asyncio.to_thread(member.join, PATIENCE_S)
             return controller.failure
 
     assert "4 members are left, and the quorum is 5" in asyncio.run(scene())

@@ -14,6 +14,7 @@ from testbed.planning.graphs import GraphError, ring
 from testbed.protocol import Goodbye, Report, Welcome
 from tests.controller.fleet import connect
 from tests.controller.runs import mesh, running, spec_of
+from tests.waiting import PATIENCE_S
 
 MEMBERS = tuple("abcd")
 
@@ -99,7 +100,7 @@ def whole(reports: list[tuple[Report, float]], tmp_path: Path, dying: tuple[str,
             for name, member in members.items():
                 if name not in dying:
                     member.send(Goodbye(name, 3, metrics={"accuracy": 0.9}))
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(PATIENCE_S):
                 await controller.finished.wait()
             for member in members.values():
                 member.writer.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from testbed.controller.spec import Elasticity
 from testbed.protocol import MAX_LINE_BYTES, Goodbye, Hello, Prepare, Report, Stop, encode
 from tests.controller.fleet import Fleet, Member, connect
 from tests.controller.runs import group_of, mesh, running, spec_of, training
+from tests.waiting import PATIENCE_S, happens
 
 pytestmark = pytest.mark.local
 
@@ -41,12 +41,6 @@ async def status_of(controller: ControllerService) -> httpx.Response:
         return await client.get("/status")
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.002)
-
-
 @pytest.mark.parametrize(
     ("field", "value"),
     [
@@ -65,7 +59,7 @@ def test_a_report_that_cannot_be_ends_its_member_and_nothing_else(tmp_path: Path
         async with training(ELASTIC, tmp_path, VIEW) as (controller, fleet):
             for name in VIEW.names:
                 fleet.members[name].writer.write(report(name, 1, **({field: value} if name == BAD else {})))
-            await until(lambda: not controller.server.connected(BAD))
+            await happens(lambda: not controller.server.connected(BAD))
             [event] = controller.coordinator.events
             assert (event.kind, event.member) == ("left", BAD) and ("report" in event.why or "epoch" in event.why)
             answer = await status_of(controller)
@@ -73,7 +67,7 @@ def test_a_report_that_cannot_be_ends_its_member_and_nothing_else(tmp_path: Path
             assert all(controller.server.connected(name) for name in OTHERS)
             for name in OTHERS:
                 fleet.members[name].send(Goodbye(name, 1))
-            await asyncio.wait_for(controller.finished.wait(), 20)
+            await asyncio.wait_for(controller.finished.wait(), PATIENCE_S)
             assert controller.state == "done" and controller.coordinator.goodbyes.keys() == set(OTHERS)
 
     asyncio.run(scene())
@@ -87,7 +81,7 @@ def test_where_members_may_not_go_the_run_ends_with_the_name_and_the_reason(
         async with training(spec_of(VIEW), tmp_path, VIEW) as (controller, fleet):
             for name in (BAD, *OTHERS):
                 fleet.members[name].writer.write(report(name, 1, **({field: value} if name == BAD else {})))
-            await asyncio.wait_for(controller.finished.wait(), 20)
+            await asyncio.wait_for(controller.finished.wait(), PATIENCE_S)
             assert controller.failure.startswith(f"{BAD}: report: ") and f"$.{field}" in controller.failure
             assert (await status_of(controller)).json()["failure"] == controller.failure
 
@@ -104,7 +98,7 @@ def test_what_the_controller_itself_gets_wrong_is_blamed_on_nobody(
         async with training(spec_of(VIEW), tmp_path, VIEW) as (controller, fleet):
             monkeypatch.setattr(group_of(controller).rounds, "add", broken)
             fleet.members[BAD].writer.write(report(BAD, 1))
-            await asyncio.wait_for(controller.finished.wait(), 20)
+            await asyncio.wait_for(controller.finished.wait(), PATIENCE_S)
             assert controller.failure == f"the controller broke on a report of {BAD}: KeyError('a mistake of ours')"
 
     asyncio.run(scene())
@@ -118,7 +112,7 @@ async def silent(sockets: Path) -> Member:
 
 async def last_words(member: Member) -> str:
     """Why it was hung up on."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         with suppress(ConnectionError):
             message = await member.read()
             if message is not None:
@@ -185,7 +179,7 @@ def test_a_member_that_does_not_read_is_cut_by_name(tmp_path: Path, monkeypatch:
             for _ in range(100):
                 controller.server.send_all(Prepare({"filler": "x" * 2**16}))
                 await asyncio.sleep(0)
-            await asyncio.wait_for(controller.finished.wait(), 20)
+            await asyncio.wait_for(controller.finished.wait(), PATIENCE_S)
             assert controller.failure.startswith(f"{BAD}: it does not read: ")
 
     asyncio.run(scene())
@@ -195,7 +189,7 @@ def test_a_member_that_comes_anew_takes_the_place_of_its_connection(tmp_path: Pa
     async def scene() -> None:
         async with running(ELASTIC, tmp_path) as controller:
             first = await connect(tmp_path / "s", BAD)
-            await until(lambda: controller.server.connected(BAD))
+            await happens(lambda: controller.server.connected(BAD))
             second = await connect(tmp_path / "s", BAD)
             assert await last_words(first) == ""
             assert controller.server.connected(BAD) and controller.state == "waiting"

@@ -27,7 +27,7 @@ from testbed.spec.event import LinkChange
 from testbed.spec.topology import Lan, Topology
 from testbed.trace.trace import Row, Trace
 from tests.measuring import judge
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 #: Round trip that the access links of two workers add: the LAN's delay up and down, there and back.
 LAN_S = 4 * 0.1e-3
@@ -280,7 +280,7 @@ def connection(wan: Wan, source: str, target: str) -> Iterator[Callable[[bytes],
     """A TCP connection; what is yielded sends bytes over it and waits for all of them."""
     address = (wan.address(target), 7000)
     listener = inside(wan.network.container(target).netns, lambda: socket.create_server(address))
-    client = inside(wan.network.container(source).netns, lambda: socket.create_connection(address, timeout=60))
+    client = inside(wan.network.container(source).netns, lambda: socket.create_connection(address, timeout=PATIENCE_S))
     server, _ = listener.accept()
     server.settimeout(60)
 

@@ -34,13 +34,12 @@ from testbed.spec.event import LinkChange
 from testbed.spec.topology import Topology
 from testbed.trace.trace import Row, Trace
 from tests.emulation.network.test_routing import networks
+from tests.waiting import PATIENCE_S
 
 WMEM, RMEM = "net.ipv4.tcp_wmem", "net.ipv4.tcp_rmem"
 
 #: 3.8 MB on the longest path.
 LONG = "140mbit", "109ms"
-#: A flow has as much on its way within three seconds; a busy host takes longer.
-DEADLINE_S = 60.0
 
 
 def row(*links: tuple[str, str], middle_workers: int = 0) -> Topology:
@@ -197,8 +196,8 @@ def test_one_flow_has_more_on_its_way_than_linux_s_own_buffers_hold() -> None:
         _start(stack, long, "b-w0", "iperf3", "-s", "-1")
         while not long.said("b-w0", "ss", "-tlnH", "sport", "5201"):
             time.sleep(0.1)
-        _start(stack, long, "a-w0", "iperf3", "-c", address, "-t", f"{DEADLINE_S:g}")
-        deadline, unacked, window = time.monotonic() + DEADLINE_S, 0, 0
+        _start(stack, long, "a-w0", "iperf3", "-c", address, "-t", f"{PATIENCE_S:g}")
+        deadline, unacked, window = time.monotonic() + PATIENCE_S, 0, 0
         while min(unacked, window) <= SENT_LEAST[2]:
             assert time.monotonic() < deadline, f"{unacked} bytes on their way, {window} announced"
             time.sleep(0.1)

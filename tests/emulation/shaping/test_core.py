@@ -22,6 +22,7 @@ from testbed.link import Delivery, GilbertElliott, LinkState, Opportunities, Que
 from tests.emulation.shaping.path import Path, burst
 from tests.emulation.shaping.sanitized import sanitized
 from tests.emulation.shaping.super_packet import super_packet
+from tests.waiting import PATIENCE_S
 
 STATE = b"1e6 48448 0.01 0 0 0 1 0 1"
 #: What is wrong with it, by the message.
@@ -87,7 +88,7 @@ def test_what_it_cannot_do_it_says_and_goes_on(core: FilePath) -> None:
             assert number == ("0" if complaint == "begins with its number" else "1")
             assert ask(ours, b"7\ncounters 0") == "7 ok"
         ours.close()
-        assert process.communicate(timeout=60)[1] == ""
+        assert process.communicate(timeout=PATIENCE_S)[1] == ""
         assert process.returncode == 0
 
 

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from testbed.cli import app
 from testbed.run.sweep.compare import Variant
 from tests.run.running import REPOSITORY
+from tests.waiting import PATIENCE_S
 
 SMOKE = str(REPOSITORY / "experiments" / "smoke.yaml")
 
@@ -80,7 +81,7 @@ def test_each_policy_runs_and_the_figures_are_told(tmp_path: Path) -> None:
         (tmp_path / f"{name}.yaml").write_text(json.dumps(value))
     words = ("pair.yaml", "--policies", "mst,netstorm:roots=2", "--seeds", "7", "--json")
     command = [sys.executable, "-m", "testbed.cli", "compare", *words]
-    ended = subprocess.run(command, cwd=tmp_path, text=True, capture_output=True, timeout=300, check=False)
+    ended = subprocess.run(command, cwd=tmp_path, text=True, capture_output=True, timeout=PATIENCE_S, check=False)
     assert ended.returncode == 0, ended.stderr
     assert "\n2 of 2: netstorm:roots=2, seed 7; about " in ended.stderr
     figures = json.loads(ended.stdout)

@@ -34,10 +34,10 @@ from testbed.run.terminal.display import Display
 from testbed.simulation.execute import simulate
 from testbed.spec.errors import SpecError
 from testbed.spec.sweep import Sweep
-from tests.run.running import DEADLINE_S, NOTHING, REPOSITORY, Running
+from tests.run.running import NOTHING, REPOSITORY, Running
 from tests.run.sweep.test_compare import PAIR, TOPOLOGY
 from tests.simulation import experiments
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 SWEEP: dict[str, Any] = {
     "name": "rates",
@@ -290,14 +290,14 @@ def test_a_sweep_is_interrupted_and_gone_on_with(tmp_path: Path) -> None:
     (tmp_path / "sweep.yaml").write_text(json.dumps(SWEEP | {"experiment": "pair.yaml", "seeds": [7]}))
     with Running(tmp_path, str(tmp_path / "sweep.yaml"), verb="sweep") as first:
         first.wait_for("2 of 2: 0.5, seed 7; about ")
-        until(lambda: first.containers != [], DEADLINE_S)
+        until(lambda: first.containers != [])
         os.kill(first.process.pid, signal.SIGINT)
         assert first.end() == 130, first.output
         assert first.left_behind == NOTHING
     done = json.loads((tmp_path / "runs/sweeps/rates/runs.jsonl").read_text())
     assert (done["axes"], done["finished"]) == ({"scale": "1"}, True)
     command = [sys.executable, "-m", "testbed.cli", "sweep", "sweep.yaml", "--resume"]
-    ended = subprocess.run(command, cwd=tmp_path, text=True, capture_output=True, timeout=300, check=False)
+    ended = subprocess.run(command, cwd=tmp_path, text=True, capture_output=True, timeout=PATIENCE_S, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "1 of 2 runs were made before\n2 of 2: 0.5, seed 7\n" in ended.stdout
     runs, points = rows(tmp_path, "runs.csv"), rows(tmp_path, "points.csv")

@@ -19,6 +19,7 @@ from testbed.sync.transport.listener import MAX_STRANGERS, MOST_OF_A_STREAM, Lis
 from testbed.sync.transport.outbox import Outbox
 from testbed.sync.transport.settings import TransportSettings
 from tests.sync.keys import keys
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.local
 
@@ -102,13 +103,13 @@ def test_idle_connections_do_not_lock_members_out(address: tuple[str, int], inwa
         strangers = idle(stack, address, "127.0.0.1", CROWD)
         member = stack.enter_context(greeted(address, Greeting("a")))
         send(member, b"first")
-        assert inward.came.get(timeout=10) == ("a", b"first")
+        assert inward.came.get(timeout=PATIENCE_S) == ("a", b"first")
         strangers += idle(stack, address, "127.0.0.1", CROWD)
         for early in strangers[:CROWD]:
             early.settimeout(10)
             assert early.recv(1) == b""  # the oldest made room
         send(member, b"second")  # who is known makes room for nobody
-        assert inward.came.get(timeout=10) == ("a", b"second")
+        assert inward.came.get(timeout=PATIENCE_S) == ("a", b"second")
 
 
 def test_room_is_made_by_those_who_crowd(address: tuple[str, int]) -> None:
@@ -137,7 +138,7 @@ def test_a_member_s_frames_can_t_come_from_another(
             pass  # it was ended while we wrote
     with greeted(address, Greeting("a")) as honest:
         send(honest, b"own")
-        assert inward.came.get(timeout=10) == ("a", b"own")
+        assert inward.came.get(timeout=PATIENCE_S) == ("a", b"own")
     assert "b: refused a connection: who greets as a does not have the key of that member" in caplog.text
 
 
@@ -150,7 +151,7 @@ def test_a_member_has_only_so_many_connections_and_others_are_free_to_come(
         (refused,), _, _ = select.select(open_, [], [], 10)  # whichever was looked at last
         assert refused.recv(1) == b""
         send(stack.enter_context(greeted(address, Greeting("a"))), b"here")
-        assert inward.came.get(timeout=10) == ("a", b"here")
+        assert inward.came.get(timeout=PATIENCE_S) == ("a", b"here")
 
 
 def test_a_generation_that_is_not_to_be_is_refused_by_name(
@@ -165,5 +166,5 @@ def test_a_peer_may_come_again_as_soon_as_it_is_told_to_have_gone(address: tuple
     for number in range(20):
         with greeted(address, Greeting("a")) as connection:
             send(connection, bytes([number]))
-            assert inward.came.get(timeout=10) == ("a", bytes([number]))
-        assert inward.ended.get(timeout=10) == ("a", "")
+            assert inward.came.get(timeout=PATIENCE_S) == ("a", bytes([number]))
+        assert inward.ended.get(timeout=PATIENCE_S) == ("a", "")

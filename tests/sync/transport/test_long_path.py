@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from tests.waiting import PATIENCE_S
+
 pytestmark = pytest.mark.guest
 
 #: 3.2 s there and back; SYNs that are sent again meanwhile must not take the connection's place. Of the packages only
@@ -26,4 +28,4 @@ with socket.create_server(("127.0.0.1", 0)) as listener:
 
 
 def test_a_handshake_may_take_seconds() -> None:
-    subprocess.run(["unshare", "--net", sys.executable, "-c", PROGRAM], check=True, timeout=120)
+    subprocess.run(["unshare", "--net", sys.executable, "-c", PROGRAM], check=True, timeout=PATIENCE_S)

@@ -24,7 +24,7 @@ from testbed.sync.transport.routes import RouteTable
 from testbed.sync.transport.sender import Sender
 from testbed.sync.transport.settings import TransportSettings
 from tests.sync.keys import keys
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.local
 
@@ -102,12 +102,12 @@ def test_ending_waits_until_the_peer_has_read_everything(listener: socket.socket
     put(sending, size=50 * CHUNK)
     sending.finish()
     ended = threading.Event()
-    threading.Thread(target=lambda: (sending.join(20), ended.set()), daemon=True).start()
+    threading.Thread(target=lambda: (sending.join(PATIENCE_S), ended.set()), daemon=True).start()
     assert not ended.wait(0.3)
     with connection:
         sockets.receive(connection, memoryview(bytearray(WIRE.size + 50 * CHUNK)))
         assert not sockets.receive_or_end(connection, memoryview(bytearray(1)))
-    assert ended.wait(10)
+    assert ended.wait(PATIENCE_S)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the kernel lets root alone close a connection without a word")
@@ -120,7 +120,7 @@ def test_ending_does_not_wait_for_a_peer_whose_close_was_lost(listener: socket.s
         sockets.receive(connection, memoryview(bytearray(WIRE.size + CHUNK)))
         assert not sockets.receive_or_end(connection, memoryview(bytearray(1)))
         connection.setsockopt(socket.IPPROTO_TCP, TCP_REPAIR, 1)
-    assert sending.join(60)
+    assert sending.join(PATIENCE_S)
 
 
 def test_who_leaves_waits_for_no_connection_to_a_peer_that_has_left() -> None:
@@ -171,7 +171,7 @@ def test_an_auxiliary_route_carries_one_frame_until_that_was_taken(listener: soc
             connection.settimeout(60)
             assert left.empty()
             connection.sendall(TAKEN)
-            assert left.get(timeout=60) == index
+            assert left.get(timeout=PATIENCE_S) == index
     sending.abort()
 
 
@@ -181,7 +181,7 @@ def test_a_lost_peer_is_told(listener: socket.socket) -> None:
     accept(listener).close()
     for _ in range(100):
         put(sending)
-    assert failures.get(timeout=10)[0] == "b"
+    assert failures.get(timeout=PATIENCE_S)[0] == "b"
     sending.abort()
 
 
@@ -195,7 +195,7 @@ def test_a_peer_that_does_not_listen_is_told_only_when_something_is_to_be_sent()
     assert not sending.await_connection(10)
     assert "refused" in sending.failure and failures.empty()
     outbox.put(["b"], (1,), frame(0, size=0), memoryview(b""), lambda peer: None)
-    assert failures.get(timeout=60)[0] == "b"
+    assert failures.get(timeout=PATIENCE_S)[0] == "b"
     outbox.close()
 
 
@@ -205,7 +205,7 @@ def test_connecting_ends_when_it_is_given_up() -> None:
     sending = Sender("b", address, settings_of("a", 600.0), WIRE, lambda *_: None)
     time.sleep(0.05)
     sending.abort()
-    assert sending.join(60)
+    assert sending.join(PATIENCE_S)
     assert not sending.await_connection(0)
 
 
@@ -219,7 +219,7 @@ def test_an_attempt_to_connect_that_nobody_answers_ends_at_once_when_given_up(li
         sending = sender(listener, queue.Queue(), timeout_s=600.0)
         assert not sending.await_connection(0.5)
         sending.abort()
-        assert sending.join(60) and not sending.connected  # of the 150 s that an attempt lasts
+        assert sending.join(PATIENCE_S) and not sending.connected  # of the 150 s that an attempt lasts
 
 
 def test_the_path_is_measured(listener: socket.socket) -> None:
@@ -275,4 +275,4 @@ def test_several_connections_share_the_work(listener: socket.socket) -> None:
             while sockets.receive_or_end(connection, raw):
                 got.append(index_of(raw[: WIRE.size])[0])
     assert sorted(got) == [*range(30)]
-    sending.join(10)
+    sending.join(PATIENCE_S)
