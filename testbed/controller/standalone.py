@@ -14,6 +14,7 @@ import ipaddress
 import logging
 import secrets
 import shutil
+import socket
 import sys
 import time
 from collections.abc import Sequence
@@ -89,7 +90,7 @@ def _run(args: argparse.Namespace) -> int:
             args.out / "control",
             args.out / "admin.sock",
             args.secrets / "http.key",
-            TcpEndpoint(host, port, Tls(tls) if tls else None),
+            TcpEndpoint(host, port, Tls(tls) if tls else None, _inherited(args.listening)),
             args.http,
         )
         load_simulator()
@@ -109,6 +110,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--members", required=True, metavar="A,B", help="their names, with commas between")
     parser.add_argument("--listen", required=True, metavar="HOST:PORT", help="where members join")
+    # A descriptor of a socket that listens there already: whoever starts this program has bound the port for it.
+    parser.add_argument("--listening", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--model-bytes", type=int, required=True, metavar="N", help="what a member adds to a round")
     secrets_help = "keys, and what members show; made if missing"
     parser.add_argument("--secrets", type=Path, default=Path("secrets"), metavar="DIR", help=secrets_help)
@@ -168,6 +171,10 @@ def write_tokens(folder: Path, identities: Identities) -> None:
     """Write each member's token beside the key that it comes from, for its machine and no other."""
     for name in identities.members:
         write_secret(folder / f"{name}.token", identities.token(name) + "\n")
+
+
+def _inherited(descriptor: int | None) -> socket.socket | None:
+    return None if descriptor is None else socket.socket(fileno=descriptor)
 
 
 def _address(text: str) -> tuple[str, int]:

@@ -44,11 +44,15 @@ SAID = (Report, Arrived, Held, Renew, Lost, Holding, PromiseGraph, Goodbye)
 
 @dataclass(frozen=True, slots=True)
 class TcpEndpoint:
-    """Where members come from other machines; with `tls` they show certificates."""
+    """Where members come from other machines; with `tls` they show certificates.
+
+    `listening` is a socket that is bound and listens there already, or None where the server is to make one.
+    """
 
     host: str
     port: int
     tls: Tls | None = None
+    listening: socket.socket | None = None
 
 
 class MemberListener(Protocol):
@@ -106,8 +110,11 @@ class MemberServer:
             await self.listen_for(member)
         if self._tcp is not None:
             over_tcp = partial(self._serve, None)
-            at = self._tcp.host, self._tcp.port
-            self._servers.append(await asyncio.start_server(over_tcp, *at, limit=PIECE_BYTES))
+            if self._tcp.listening is not None:
+                server = await asyncio.start_server(over_tcp, sock=self._tcp.listening, limit=PIECE_BYTES)
+            else:
+                server = await asyncio.start_server(over_tcp, self._tcp.host, self._tcp.port, limit=PIECE_BYTES)
+            self._servers.append(server)
 
     async def listen_for(self, member: str) -> None:
         """Listen at a member's own socket."""

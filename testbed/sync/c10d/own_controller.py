@@ -42,22 +42,26 @@ class OwnController:
     def __init__(self, members: Sequence[str], host: str, timeout_s: float) -> None:
         self._folder = TemporaryDirectory(prefix="testbed-wan-")
         folder = Path(self._folder.name)
-        where = f"{host}:{_free_port(host)}"
+        listening = socket.create_server((host, 0))  # handed over: a port that is let go may be another's by then
+        where = f"{host}:{listening.getsockname()[1]}"
         self.address = f"tcp:{where}"
-        words = ["--members", ",".join(members), "--listen", where, "--no-tls", "--secrets", str(folder / "secrets")]
+        words = ["--members", ",".join(members), "--listen", where, "--listening", str(listening.fileno())]
+        words += ["--no-tls", "--secrets", str(folder / "secrets")]
         words += ["--model-bytes", str(BUCKET_BYTES), "--policy", "auto", "--round-timeout", str(timeout_s)]
         words += ["--out", str(folder / "out"), "--attached", str(folder)]
         self._log = (folder / "controller.log").open("w+b")
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "testbed.controller.standalone", *words],
-            stdin=subprocess.PIPE,
-            stdout=self._log,
-            stderr=subprocess.STDOUT,
-            env=_plain_environment(),
-            start_new_session=True,
-        )
+        with listening:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "testbed.controller.standalone", *words],
+                stdin=subprocess.PIPE,
+                stdout=self._log,
+                stderr=subprocess.STDOUT,
+                env=_plain_environment(),
+                pass_fds=[listening.fileno()],
+                start_new_session=True,
+            )
         try:
-            self._await_start(host, int(where.rpartition(":")[2]))
+            self._await_start(folder / "out" / "admin.sock")
             self.tokens = {name: (folder / "secrets" / f"{name}.token").read_text().strip() for name in members}
         except BaseException:
             self._process.kill()
@@ -78,22 +82,21 @@ class OwnController:
         self._log.close()
         self._folder.cleanup()
 
-    def _await_start(self, host: str, port: int) -> None:
+    def _await_start(self, serves: Path) -> None:
+        """Wait for the file that the controller makes once nothing that it needs is missing.
+
+        Members may connect from the beginning: the socket listens, and holds them until the controller serves.
+        """
         deadline = time.monotonic() + START_S
         while time.monotonic() < deadline:
             if self._process.poll() is not None:
                 self._log.seek(0)
                 said = self._log.read().decode(errors="replace").strip().rpartition("\n")[2]
                 raise SyncError(f"rank 0 could not start a controller: {said}. Mend that, or {REMEDY}")
-            with suppress(OSError), socket.create_connection((host, port), _POLL_S):
+            if serves.exists():
                 return
             time.sleep(_POLL_S)
         raise SyncError(f"the controller that rank 0 started did not answer within {START_S:g} s: {REMEDY}")
-
-
-def _free_port(host: str) -> int:
-    with socket.create_server((host, 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 def _plain_environment() -> dict[str, str]:
