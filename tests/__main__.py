@@ -74,7 +74,16 @@ GATE: tuple[Stage, ...] = (
 
 VERIFY: tuple[Stage, ...] = (
     (
-        Lane("long", (*PYTEST, "-m", "(pure or local) and (long or hypothesis)", "--hypothesis-profile=search")),
+        Lane(
+            "long",
+            (
+                *PYTEST,
+                "-m",
+                "(pure or local) and (long or hypothesis)",
+                "--hypothesis-profile=search",
+                *A_PROCESSOR_EACH,
+            ),
+        ),
         Lane(
             "system",
             (*PYTEST, *marked_tests("system", "tour"), f"--numprocesses={SYSTEM_PROCESSES}", "--dist=loadfile"),

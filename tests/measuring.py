@@ -12,8 +12,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 
-#: Every judgement is a line of this file, so that a drift over days can be seen. `make verify` appends to it.
-RESULTS = ROOT / "build" / "physics.jsonl"
+#: Every judgement is a line of this file, so that a drift over days can be seen. In the guest kernel, where the
+#: checkout cannot be written, TESTBED_PHYSICS names another file, whose lines are appended to this one afterwards.
+RESULTS = Path(os.environ.get("TESTBED_PHYSICS", ROOT / "build" / "physics.jsonl"))
 
 #: How sure an interval of the median is. Looking after every sample, the chance of a wrong judgement adds up to some
 #: percent where the median lies on a bound itself; bounds are tolerances, and medians lie well inside or outside.

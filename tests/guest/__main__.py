@@ -9,6 +9,7 @@ from testbed.emulation.containers.image import ImageError
 from tests.guest.disk import engine_disk
 from tests.guest.kernel import GuestError, test_in_guest
 from tests.marked import marked
+from tests.measuring import RESULTS
 
 #: The whole lane takes some two minutes, and on a busy host ten; the guest is switched off when it hangs.
 LIMIT_S = 1500
@@ -25,4 +26,7 @@ if __name__ == "__main__":
     except (EngineError, GuestError, ImageError) as error:
         sys.exit(str(error))
     print(result.console)
+    RESULTS.parent.mkdir(exist_ok=True)
+    with RESULTS.open("a") as results:
+        results.write(result.judgements)
     sys.exit(result.status)

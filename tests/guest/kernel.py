@@ -105,11 +105,13 @@ class GuestError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class GuestResult:
-    """What a run in the guest came to: the exit status, pytest's JUnit report, and all the guest's output."""
+    """What a run in the guest came to: the exit status, pytest's JUnit report, all the guest's output, and the lines of
+    what tests judged (tests/measuring.py)."""
 
     status: int
     junit: str
     console: str
+    judgements: str = ""
 
 
 def test_in_guest(arguments: Sequence[str], *, limit_s: float, disk: Path | None = None) -> GuestResult:
@@ -164,7 +166,9 @@ def run_in_guest(
             raise GuestError(
                 f"the guest went down before its command ended. The end of its console:\n{console[-8000:]}"
             )
-        return GuestResult(int(status.read_text()), junit.read_text() if junit.exists() else "", console)
+        judgements = exchange / "physics.jsonl"
+        report, judged = (file.read_text() if file.exists() else "" for file in (junit, judgements))
+        return GuestResult(int(status.read_text()), report, console, judged)
 
 
 def _init_script(exchange: Path, command: Sequence[str]) -> str:
@@ -174,6 +178,7 @@ def _init_script(exchange: Path, command: Sequence[str]) -> str:
         "TMPDIR": "/run/tmp",
         "PYTHONPATH": str(REPOSITORY),
         "PYTHONDONTWRITEBYTECODE": "1",
+        "TESTBED_PHYSICS": "/run/exchange/physics.jsonl",
         **NARROW,
     }
     return INIT.format(

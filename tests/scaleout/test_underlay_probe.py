@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import struct
+from math import inf
 
 import pytest
 
@@ -11,6 +12,7 @@ from benchmarks.support.pretended import PretendedHosts
 from testbed.emulation.network.namespace import inside
 from testbed.scaleout.clock import estimate
 from testbed.scaleout.underlay_probe import PROBE_PORT, Echo, measure, path_mtu
+from tests.measuring import judge
 
 pytestmark = pytest.mark.physics
 
@@ -21,20 +23,20 @@ def test_who_has_the_token_learns_the_way_and_the_clock_and_nobody_else_is_answe
     with PretendedHosts(["north", "south"], one_way_s=2e-3) as hosts:
         north, south = (hosts.namespaces[name].path for name in hosts.names)
         with Echo(hosts.addresses["south"], TOKEN, south):
-            for _ in range(10):  # a busy host may hold up every probe, and none is ever early
-                found = measure({"south": hosts.addresses["south"]}, TOKEN, north)["south"]
-                quick = found.least_round_trip_s is not None and found.least_round_trip_s < 5e-3
-                if quick and len(found.samples) > 25:
-                    break
+            found = []
+
+            def least_round_trip_s() -> float:
+                found.append(measure({"south": hosts.addresses["south"]}, TOKEN, north)["south"])
+                return found[-1].least_round_trip_s or inf
+
+            # Shaped on both ends, and never early but by what the clock is slewed, up to 500 of a million; the least of
+            # 250 is late by the shaping processes' own time.
+            judge(least_round_trip_s, 4e-3 * (1 - 500e-6), 5e-3, "s")
             refused = measure({"south": hosts.addresses["south"]}, b"another token 16", north)["south"]
             silent = inside(north, lambda: _answers_to(str(hosts.addresses["south"]), b"short"))
         assert path_mtu(hosts.addresses["south"], north) == 1500
-    assert found.least_round_trip_s is not None
-    # Shaped on both ends, and never early but by what the clock is slewed, up to 500 of a million; the least of 250 is
-    # late by the shaping processes' own time.
-    assert 4e-3 * (1 - 500e-6) <= found.least_round_trip_s < 5e-3
-    assert len(found.samples) > 25, "a tenth of what is sent where nothing holds the prober up"
-    clock = estimate(found.samples)
+    assert max(len(each.samples) for each in found) > 25, "a tenth of what is sent where nothing holds the prober up"
+    clock = estimate(max(found, key=lambda each: len(each.samples)).samples)
     assert abs(clock.offset_s) <= clock.bound_s, "they have one clock, since they are one machine"
     assert refused.samples == ()
     assert not silent

@@ -64,12 +64,12 @@ def test_it_is_the_one_asked_for(wan: Wan) -> None:
 def test_workers_of_a_site_reach_each_other_over_the_router_alone(wan: Wan) -> None:
     link = link_name("quito", "quito-w1")
     before = wan.network.shaper.counters()[link].packets
-    wan.assert_round_trip("quito-w0", "quito-w1", 4 * LAN_DELAY_S)
+    wan.assert_answered("quito-w0", "quito-w1", 4 * LAN_DELAY_S)
     assert wan.network.shaper.counters()[link].packets >= before + 8
 
 
 def test_workers_of_two_sites_reach_each_other(wan: Wan) -> None:
-    wan.assert_round_trip("lima-w0", "quito-w1", 4 * LAN_DELAY_S + 2 * 0.010)
+    wan.assert_answered("lima-w0", "quito-w1", 4 * LAN_DELAY_S + 2 * 0.010)
 
 
 @pytest.mark.parametrize(("source", "target"), [("quito-w0", "quito-w1"), ("lima-w0", "quito-w0")])
@@ -101,7 +101,7 @@ def test_a_worker_leaves_and_comes_back(wan: Wan) -> None:
     holder = Namespace()
     try:
         wan.network.swap(wan.network.topology, pids={worker.name: holder.pid})
-        wan.assert_round_trip("quito-w0", "quito-w1", 4 * LAN_DELAY_S)
+        wan.assert_answered("quito-w0", "quito-w1", 4 * LAN_DELAY_S)
     finally:
         wan.network.leave([worker.name])
         holder.close()
