@@ -36,6 +36,8 @@ SYSTEM_PROCESSES = 4
 #: A process for each processor; each takes tests from the others once it has none left.
 A_PROCESSOR_EACH = ("--numprocesses=auto", "--dist=worksteal", "--one-processor-each")
 
+NO_ROOT = "(pure or local)"
+
 PYTEST = (sys.executable, "-m", "pytest")
 
 
@@ -67,7 +69,7 @@ GATE: tuple[Stage, ...] = (
     (
         Lane("style", (sys.executable, "-m", "ruff", "check", ".")),
         Lane("types", MYPY),
-        Lane("pure and local", (*PYTEST, "-m", "(pure or local) and not long", *A_PROCESSOR_EACH)),
+        Lane("pure and local", (*PYTEST, "-m", f"{NO_ROOT} and not long", *A_PROCESSOR_EACH)),
         Lane("tour", (*PYTEST, *marked_tests("tour"), "--numprocesses=2", "--dist=loadfile")),
     ),
 )
