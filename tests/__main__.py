@@ -38,7 +38,7 @@ A_PROCESSOR_EACH = ("--numprocesses=auto", "--dist=worksteal", "--one-processor-
 
 NO_ROOT = "(pure or local)"
 
-PYTEST = (sys.executable, "-m", "pytest")
+PYTEST = (sys.executable, "-m", "pytest", "--durations=15")
 
 
 def marked_tests(mark: str, unless: str = "") -> tuple[str, ...]:
