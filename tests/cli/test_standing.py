@@ -278,6 +278,7 @@ def test_two_networks_know_nothing_of_each_other(folder: Path) -> None:
         assert_answered(two, "quito-w0", "lima-w0", 2 * 0.030 + LAN_S)
 
 
+@pytest.mark.tour
 def test_a_worker_that_is_added_is_as_the_others_are_and_goes_with_them(line: Path) -> None:
     name = f"{MARK}-add"
     with up(line, name) as network:

@@ -62,7 +62,10 @@ def foreign() -> Iterator[Container]:
     assert survived == (True, True, True)
 
 
-@pytest.mark.parametrize("line", MOMENTS, ids=MOMENTS.values())
+@pytest.mark.parametrize(
+    "line",
+    [pytest.param(line, id=what, marks=[pytest.mark.tour] if line == TRAINS else []) for line, what in MOMENTS.items()],
+)
 def test_an_interrupt_leaves_nothing(line: str, foreign: Container, tmp_path: Path) -> None:
     with Running(tmp_path, endless(tmp_path)) as running:
         running.wait_for(line)
