@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -37,6 +38,8 @@ SYSTEM_PROCESSES = 4
 A_PROCESSOR_EACH = ("--numprocesses=auto", "--dist=worksteal", "--one-processor-each")
 
 NO_ROOT = "(pure or local)"
+#: Hypothesis marks the tests of properties itself.
+SEARCHED = "(long or hypothesis)"
 
 PYTEST = (sys.executable, "-m", "pytest", "--durations=15")
 
@@ -78,13 +81,7 @@ VERIFY: tuple[Stage, ...] = (
     (
         Lane(
             "long",
-            (
-                *PYTEST,
-                "-m",
-                "(pure or local) and (long or hypothesis)",
-                "--hypothesis-profile=search",
-                *A_PROCESSOR_EACH,
-            ),
+            (*PYTEST, "-m", f"{NO_ROOT} and {SEARCHED}", "--hypothesis-profile=search", *A_PROCESSOR_EACH),
         ),
         Lane(
             "system",
@@ -165,4 +162,8 @@ def _say(what: str, began: float) -> None:
 if __name__ == "__main__":
     if sys.argv[1:] not in [[name] for name in PLANS]:
         sys.exit(f"usage: python -m tests {'|'.join(PLANS)}")
-    sys.exit(run(PLANS[sys.argv[1]]))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the lanes are ended, too
+    try:
+        sys.exit(run(PLANS[sys.argv[1]]))
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
