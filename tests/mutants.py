@@ -1,9 +1,10 @@
 """Tests of the tests: `python -m tests.mutants --seed 1` changes the source in small ways and counts what finds it.
 
 A mutant is one change of one line: a comparison turned, a sign, an off-by-one, a dropped call, two arguments swapped.
-Seven are drawn by the seed from each of ROOMS. Each is tried in a copy of the checkout, against the pure and local
-tests of its room and of the rooms that import it, up to the first failure; then, if it lives, against the tour. Results
-are lines of build/mutants/SEED.jsonl, and a second call goes on after the last one.
+Seven are drawn by the seed from each of ROOMS. Each is tried in a copy of the checkout, up to the first failure:
+against the pure and local tests of its room, then those of the rooms that import it, then the tour. The first call runs
+all these tests on an unchanged copy, since a test that fails there would kill every mutant. Results are lines of
+build/mutants/SEED.jsonl, and a second call goes on after the last one.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from tests.marked import marked
 from tests.test_imports import ARROWS
@@ -39,6 +41,9 @@ PATIENCE = "0.1"
 
 #: Seconds that the tests of one mutant may take before it counts as killed by a hang.
 LIMIT_S = 1200.0
+
+WITHOUT_ROOT = ["-m", "(pure or local) and not long", "-n", "2", "--dist=worksteal"]
+TOUR = ["-m", "tour", *marked(["tour"])]
 
 TURNED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     **{ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq},
@@ -62,11 +67,27 @@ class Mutant:
         return f"{self.file}:{self.line} {self.kind} {self.number}"
 
     def applied(self, source: str) -> str:
-        """Return the file with the change, without its comments."""
-        tree = ast.parse(source)
-        node = [node for node in ast.walk(tree) if self.kind in kinds(node)][self.number]
-        change(node, self.kind)
-        return ast.unparse(ast.fix_missing_locations(tree))
+        """Return the file with the change. The text outside of the changed expression stays as it is."""
+        node = [node for node in places(source) if self.kind in kinds(node)][self.number]
+        start, end = (
+            position(source, node.lineno, node.col_offset),
+            position(source, node.end_lineno, node.end_col_offset),
+        )
+        change(node)
+        return source[:start] + ast.unparse(ast.fix_missing_locations(node)) + source[end:]
+
+
+def places(source: str) -> list[Any]:
+    """Return the nodes that a change may stand at. Those of f-strings are left out: Python 3.11 misplaces them."""
+    tree = ast.parse(source)
+    inside = {id(part) for text in ast.walk(tree) if isinstance(text, ast.JoinedStr) for part in ast.walk(text)}
+    return [node for node in ast.walk(tree) if isinstance(node, ast.expr | ast.stmt) and id(node) not in inside]
+
+
+def position(source: str, line: int, column: int) -> int:
+    """Return the index of a node's position, whose `line` counts from 1 and whose `column` counts bytes."""
+    lines = source.splitlines(keepends=True)
+    return sum(map(len, lines[: line - 1])) + len(lines[line - 1].encode()[:column].decode())
 
 
 def kinds(node: ast.AST) -> tuple[str, ...]:
@@ -87,15 +108,15 @@ def kinds(node: ast.AST) -> tuple[str, ...]:
     return ()
 
 
-def change(node: ast.AST, kind: str) -> None:
+def change(node: ast.AST) -> None:
     """Make the change in place."""
     match node:
         case ast.Compare():
             node.ops = [TURNED[type(node.ops[0])]()]
         case ast.BinOp():
             node.op = SIGNS[type(node.op)]()
-        case ast.Constant():
-            node.value = node.value + 1
+        case ast.Constant(value=int() as value):
+            node.value = value + 1
         case ast.Expr():
             node.value = ast.Constant(value=None)
         case ast.Call():
@@ -107,9 +128,9 @@ def candidates(room: str) -> Iterator[Mutant]:
     for path in sorted((ROOT / "testbed" / room).rglob("*.py")):
         file = str(path.relative_to(ROOT))
         counts: dict[str, int] = {}
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in places(path.read_text()):
             for kind in kinds(node):
-                yield Mutant(room, file, getattr(node, "lineno", 0), kind, counts.setdefault(kind, 0))
+                yield Mutant(room, file, node.lineno, kind, counts.setdefault(kind, 0))
                 counts[kind] += 1
 
 
@@ -147,8 +168,21 @@ def checkout() -> Iterator[Path]:
         yield there
 
 
-def survives(there: Path, words: list[str]) -> tuple[bool, str]:
-    """Run pytest. Returns whether all tests passed, and else the first that did not."""
+def tests_of(rooms: Iterable[str]) -> list[str]:
+    """Return the paths of the rooms' tests, from the root."""
+    paths = [path for room in rooms for path in (f"tests/{room}", f"tests/test_{room}.py")]
+    return [path for path in paths if (ROOT / path).exists()]
+
+
+def stages(room: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield the tests that a mutant of the room is tried against, cheap ones first: a name, and pytest's words."""
+    yield "its room", [*WITHOUT_ROOT, *tests_of([room])]
+    yield "rooms that import it", [*WITHOUT_ROOT, *tests_of(rooms_that_import(room)[1:])]
+    yield "the tour", TOUR
+
+
+def first_failure(there: Path, words: list[str]) -> str:
+    """Run pytest up to the first failure. Returns the failure, or "" if all tests passed."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *words]
     environment = {**os.environ, "PYTHONPATH": str(there), "TESTBED_TEST_PATIENCE": PATIENCE}
     try:
@@ -156,30 +190,39 @@ def survives(there: Path, words: list[str]) -> tuple[bool, str]:
             command, cwd=there, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
         )
     except subprocess.TimeoutExpired:
-        return False, f"nothing within {LIMIT_S:g} s"
+        return f"no end within {LIMIT_S:g} s"
+    if done.returncode == 0:
+        return ""
     failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-    return done.returncode == 0, failed[0][:200] if failed else done.stdout[-200:]
+    return failed[0][:200] if failed else done.stdout[-200:] or done.stderr[-200:]
+
+
+def check_unchanged() -> None:
+    """Run the tests of every room and the tour on an unchanged copy. Exits with the first failure."""
+    rooms = sorted({other for room in ROOMS for other in rooms_that_import(room)})
+    with checkout() as there:
+        for words in ([*WITHOUT_ROOT, *tests_of(rooms)], TOUR):
+            if failure := first_failure(there, words):
+                sys.exit(f"a test fails without any change, and would kill every mutant: {failure}")
 
 
 def tried(mutant: Mutant) -> dict[str, object]:
-    """Try one. Returns its line of results."""
+    """Try one mutant. Returns its line of results."""
     began = time.monotonic()
     with checkout() as there:
         file = there / mutant.file
         file.write_text(mutant.applied(file.read_text()))
-        folders = [f"tests/{name}" for name in rooms_that_import(mutant.room) if (there / "tests" / name).is_dir()]
-        top = sorted(str(path.relative_to(there)) for path in (there / "tests").glob("test_*.py"))
-        lives, found = survives(there, ["-m", "(pure or local) and not long", "-n", "2", *folders, *top])
-        by = "pure and local"
-        if lives:
-            lives, found = survives(there, ["-m", "tour", *marked(["tour"])])
-            by = "tour"
+        found = by = ""
+        for name, words in stages(mutant.room):
+            if found := first_failure(there, words):
+                by = name
+                break
     seconds = round(time.monotonic() - began, 1)
-    return {**asdict(mutant), "killed": not lives, "by": by, "found": found, "seconds": seconds}
+    return {**asdict(mutant), "killed": bool(found), "by": by, "found": found, "seconds": seconds}
 
 
 def main() -> int:
-    """Try those that were not tried yet, and say what part was killed."""
+    """Try the mutants that were not tried yet, and print the part that was killed."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
     parser.add_argument("--seed", type=int, default=1)
     seed = parser.parse_args().seed
@@ -188,6 +231,8 @@ def main() -> int:
     lines = [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
     done = {Mutant(**{name: line[name] for name in ("room", "file", "line", "kind", "number")}).key for line in lines}
     mutants = drawn(seed)
+    if not results.exists():
+        check_unchanged()
     for number, mutant in enumerate(mutants, 1):
         if mutant.key not in done:
             line = tried(mutant)
