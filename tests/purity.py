@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = str(Path(__file__).resolve().parents[1])
-INSTALLED = str(Path(sys.prefix).resolve())
+#: The environment may be a link, in a worktree for example: files are named by the path that they were imported from.
+INSTALLED = (sys.prefix, str(Path(sys.prefix).resolve()))
 
 #: Audit events of what a pure test has none of (docs.python.org/3/library/audit_events.html).
 EVENTS = {
