@@ -71,12 +71,16 @@ class Standing:
             env=environment(),
         )
 
-    def round_trip_s(self, source: str, address: str, count: int = 8) -> float:
-        """The least of some round trips."""
-        said = self.verb("exec", source, "--", "ping", "-nq", "-c", str(count), "-i", "0.05", "-W", "20", address)
-        closing = re.search(r"= ([\d.]+)/", said)
-        assert closing, said
-        return float(closing[1]) / 1e3
+    def round_trip_s(self, source: str, address: str) -> float:
+        """Return the least of eight round trips, in seconds."""
+        return min(self.round_trips_s(source, address, 8))
+
+    def round_trips_s(self, source: str, address: str, count: int) -> list[float]:
+        """Return the round trips of `count` pings, in seconds."""
+        said = self.verb("exec", source, "--", "ping", "-n", "-c", str(count), "-i", "0.02", "-W", "20", address)
+        found = [float(each) / 1e3 for each in re.findall(r"time=([\d.]+) ms", said)]
+        assert len(found) == count, said
+        return found
 
 
 def write(folder: Path, name: str, sites: dict[str, Any], *links: Sequence[Any]) -> Path:
