@@ -54,13 +54,23 @@ class Programs:
     `launch` is what each carries in its environment under `label.LAUNCH`: whatever they start is found by it.
     """
 
-    def __init__(self, starter: Starter, ranks: Sequence[Rank], launch: str, logs: Path, tell: Told) -> None:
+    def __init__(
+        self,
+        starter: Starter,
+        ranks: Sequence[Rank],
+        launch: str,
+        logs: Path,
+        tell: Told,
+        hear: Told = lambda name, line: None,
+    ) -> None:
+        """`tell` is told of what a person is to see, and `hear` of every version of every line: see `Output`."""
         self.codes: dict[str, int] = {}
         self._starter = starter
         self._ranks = ranks
         self._launch = launch
         self._logs = logs
         self._tell = tell
+        self._hear = hear
         self._programs: dict[str, StartedProgram] = {}
         self._descriptors: dict[str, int | None] = {}
         self._outputs: dict[str, Output] = {}
@@ -88,7 +98,7 @@ class Programs:
                 return None
             ended = self._ended(LOOK_S)
             for output in self._outputs.values():
-                output.check()
+                output.look(time.monotonic())
             look()
 
     def end(self) -> None:
@@ -118,7 +128,7 @@ class Programs:
                 self._programs[rank.name] = self._starter.start(rank)
             for name, program in self._programs.items():
                 self._open(name)
-                output = Output(name, self._logs / f"{name}.log", self._tell, program.output())
+                output = Output(name, self._logs / f"{name}.log", self._tell, program.output(), self._hear)
                 self._outputs[name] = output
                 output.start()
         except Exception as error:
