@@ -23,7 +23,7 @@ from testbed.cli import app
 from testbed.emulation import label
 from testbed.emulation.containers.image import hash_of
 from testbed.emulation.standing.standing import client
-from tests.cli.standing import ROOT, Standing, command, environment, left_of, testbed, write
+from tests.cli.standing import ROOT, Standing, command, environment, left_of, testbed, up, write
 from tests.waiting import until
 
 pytestmark = pytest.mark.timeout(600)
@@ -258,6 +258,32 @@ def test_what_goes_wrong_is_named_and_nothing_stays(fjords: Standing, folder: Pa
     assert "failed: bergen-w0 was ended by signal 9" in said
     assert killed.summary()["exit_codes"] == {"oslo-w0": None, "bergen-w0": 137}
     assert killed.programs == []
+
+
+@pytest.mark.system
+def test_what_ended_a_program_is_named_a_limit_on_memory_too(folder: Path, tmp_path: Path) -> None:
+    """Also where it has ended one that the program had started; and no other failure after it."""
+    sites = {"oslo": {"workers": 1, "memory": "150MB"}, "bergen": 1}
+    file = write(folder, "small", sites, ("oslo", "bergen", "50mbit", "5ms"))
+    hog = "x = bytearray(10**9); print(len(x))"
+    with up(file, f"{MARK}-small") as small:
+        for code, words in {
+            137: ["python", "-c", hog],
+            3: ["python", "-c", f"import subprocess, sys; subprocess.run(['python', '-c', '{hog}']); sys.exit(3)"],
+        }.items():
+            launching = Launching(tmp_path, "--name", small.name, "--workers", "oslo-w0", "--", *words)
+            limit = launching.line(r"failed: oslo-w0 ended with exit code (\d+), out of memory: .* limit is (\d+) MiB")
+            assert limit.groups() == (str(code), str(150_000_000 >> 20))
+            assert launching.end()[0] == 1
+        # Kernels before 6.15 do not tell one from the other.
+        either = r"ended with exit code 137, as after signal 9 \(SIGKILL\)"
+        for script, how in {
+            "exit 255": "ended with exit code 255",
+            "exit 137": f"(ended with exit code 137|{either})",
+            "kill -9 $$": rf"(was ended by signal 9 \(SIGKILL\)|{either})",
+        }.items():
+            launching = Launching(tmp_path, "--name", small.name, "--workers", "oslo-w0", "--", "sh", "-c", script)
+            launching.line(f"failed: oslo-w0 {how}; it had said nothing")
 
 
 #: Leaves in /out what is to be taken, what is not, and what is called larger than it can be.

@@ -40,6 +40,7 @@ from testbed.emulation.containers import documentation, engine, requirements
 from testbed.emulation.containers.requirements import Locked, LockError, canonical
 from testbed.emulation.errors import EmulationError
 from testbed.emulation.label import LABEL
+from testbed.emulation.process import how_it_ended
 
 ROOT = requirements.ROOT
 CONTAINERS = ROOT / "containers"
@@ -428,7 +429,7 @@ def command(arguments: list[str], remedy: str) -> None:
     """Run it. Raises ImageError with the end of its output, and the remedy, when it fails."""
     done = subprocess.run(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode != 0:
-        raise ImageError(f"{arguments[0]} ended with {done.returncode}:\n{tail(done.stdout)}\n{remedy}")
+        raise ImageError(f"{arguments[0]} {how_it_ended(done.returncode)}:\n{tail(done.stdout)}\n{remedy}")
 
 
 def tail(output: str) -> str:
