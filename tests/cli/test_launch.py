@@ -318,6 +318,33 @@ def test_what_is_left_in_out_is_taken_and_no_more(fjords: Standing, folder: Path
     assert [path.name for path in (out / "oslo-w0").iterdir()] == ["a"]
 
 
+#: What torch.compile, cpp_extension, Numba and cffi do: put a library into a temporary folder, and load it.
+LOADS = """
+import ctypes, shutil, sys, tempfile
+from pathlib import Path
+library = Path(tempfile.mkdtemp(dir=sys.argv[1] if sys.argv[1:] else None)) / "x.so"
+shutil.copy(next(Path("/lib").glob("*/libm.so.6")), library)
+ctypes.CDLL(str(library))
+print("loaded from", library)
+"""
+
+
+@pytest.mark.system
+def test_compiled_code_is_loaded_from_tmp_and_elsewhere_that_place_is_named(
+    fjords: Standing, folder: Path, tmp_path: Path
+) -> None:
+    (folder / "loads.py").write_text(LOADS)
+    words = ("--name", fjords.name, "--workers", "oslo-w0", "--", "python", "loads.py")
+    launching = Launching(tmp_path, *words)
+    launching.line("loaded from /tmp/")
+    assert launching.end()[0] == 0
+    for place in ("/out", "/dev/shm"):
+        launching = Launching(tmp_path, *words, place)
+        launching.line("failed: oslo-w0 ended with exit code 1")
+        launching.line("hold no programs or libraries .* /tmp, which does")
+        assert launching.end()[0] == 1
+
+
 #: An image without even a shell, that would have a folder on the host's disk.
 DOCKERFILE = "FROM scratch\nCOPY stranger /stranger\nVOLUME /data\nUSER root\n"
 STRANGER = """
