@@ -220,8 +220,30 @@ def test_an_unchanged_script_goes_by_plans_also_over_a_link_that_was_away(fjords
     reports = [json.loads(line) for line in (run / "wan/rounds.jsonl").read_text().splitlines()]
     assert {report["member"] for report in reports} == {"oslo-w0", "bergen-w0"}
     assert planned["round"] == steps
+    assert launching.summary()["idle"] == []
     assert not list(label.state_folder(fjords.name).glob("controller.json"))
     network.change_link("oslo->bergen", {"rate": "50mbit"})
+
+
+@pytest.mark.system
+def test_a_launch_that_used_no_link_or_made_no_round_says_so_at_last(fjords: Standing, tmp_path: Path) -> None:
+    alone = "import os, socket; socket.create_server(('localhost', 5000)); print('alone')"
+    launching = Launching(tmp_path, "--name", fjords.name, "--", "python", "-c", alone)
+    code, said = launching.end()
+    assert code == 0
+    assert said.splitlines()[-1].startswith("WARNING: no link was used, so nothing was emulated")
+    summary = launching.summary()
+    assert summary["wan_bytes"] == 0
+    assert len(summary["idle"]) == 1
+
+    scheme = ("--name", fjords.name, "--scheme", "diloco:every=32", "--", "python", "ddp.py", "--steps", "13")
+    launching = Launching(tmp_path, *scheme)
+    code, said = launching.end()
+    assert code == 0
+    assert said.splitlines()[-1].startswith("WARNING: scheme diloco:every=32: 0 rounds"), said
+    summary = launching.summary()
+    assert summary["wan_bytes"] > 0
+    assert len(summary["idle"]) == 1
 
 
 @pytest.mark.system

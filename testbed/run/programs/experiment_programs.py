@@ -84,8 +84,10 @@ class ExperimentPrograms:
         for worker in sorted({rank.worker for rank in self.ranks}):
             self._figures.take(worker, self._network.container(worker))
         self._ends.close()
-        if self.sums is not None and self.sums.idle:
-            self._say(self.sums.idle)
+
+    def idle(self) -> list[str]:
+        """What was there for nothing, once all has ended."""
+        return [self.sums.idle] if self.sums is not None and self.sums.idle else []
 
     def _tell(self, name: str, line: str) -> None:
         self._say(f"{name} | {line}")
