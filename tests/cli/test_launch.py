@@ -247,7 +247,7 @@ def test_a_launch_that_used_no_link_or_made_no_round_says_so_at_last(fjords: Sta
 
 
 @pytest.mark.system
-def test_torchrun_is_an_agent_on_each_worker_and_objects_are_gathered(
+def test_torchrun_is_an_agent_on_each_worker_also_behind_a_shell_and_objects_are_gathered(
     fjords: Standing, folder: Path, tmp_path: Path
 ) -> None:
     (folder / "gather.py").write_text(
@@ -258,8 +258,10 @@ def test_torchrun_is_an_agent_on_each_worker_and_objects_are_gathered(
         "if dist.get_rank() == 0: print('found', found)\n"
         "dist.destroy_process_group()\n"
     )
-    launching = Launching(tmp_path, "--name", fjords.name, "--", "torchrun", "gather.py")
-    assert launching.line(r"found (.*)")[1] == str([(0, "0", "oslo-w0"), (1, "0", "bergen-w0")])
+    behind = ("bash", "-c", "cd /work && torchrun gather.py")
+    launching = Launching(tmp_path, "--name", fjords.name, "--nproc", "2", "--", *behind)
+    each = [(local, worker) for worker in ("oslo-w0", "bergen-w0") for local in ("0", "1")]
+    assert launching.line(r"found (.*)")[1] == str([(rank, *where) for rank, where in enumerate(each)])
     assert launching.end()[0] == 0
     assert launching.summary()["exit_codes"] == {"oslo-w0": 0, "bergen-w0": 0}
 
