@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
+import struct
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+
+#: include/uapi/linux/pidfd.h: a mask, then fields that this process does not ask for, and at the end the status.
+_PIDFD_INFO_BYTES = 64
+_PIDFD_GET_INFO = 3 << 30 | _PIDFD_INFO_BYTES << 16 | 0xFF << 8 | 11
+_PIDFD_INFO_EXIT = 1 << 3
 
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 
@@ -62,6 +69,32 @@ def await_end(process: subprocess.Popen[bytes], timeout_s: float) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+def how_it_ended(status: int) -> str:
+    """Return how a child of this process ended, by its `Popen.returncode`: below 0 is a signal's number."""
+    return f"was ended by signal {signal_in_words(-status)}" if status < 0 else f"ended with exit code {status}"
+
+
+def wait_status(descriptor: int) -> int | None:
+    """Return what `waitpid` has told the parent of a process that has ended, by a descriptor of it (pidfd); None where
+    the parent has not waited yet, or before Linux 6.15."""
+    answer = bytearray(_PIDFD_INFO_BYTES)
+    struct.pack_into("Q", answer, 0, _PIDFD_INFO_EXIT)
+    try:
+        fcntl.ioctl(descriptor, _PIDFD_GET_INFO, answer)
+    except OSError:
+        return None
+    (told,), (status,) = struct.unpack_from("Q", answer), struct.unpack_from("i", answer, _PIDFD_INFO_BYTES - 4)
+    return int(status) if told & _PIDFD_INFO_EXIT else None
+
+
+def signal_in_words(number: int) -> str:
+    """Return a signal's number with its name, where it has one."""
+    try:
+        return f"{number} ({signal.Signals(number).name})"
+    except ValueError:
+        return str(number)
 
 
 def boot_id() -> str:

@@ -1,7 +1,7 @@
 """A program that is not ours, started on a worker: in its container, or as one of this machine in its network.
 
 Either way its output can be read as it comes, its end waited for, and its exit code is that of a shell: 128 and the
-signal's number where a signal ended it.
+signal's number where a signal ended it. A program may also choose such a code itself.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import docker
@@ -19,8 +21,10 @@ from requests import Response
 
 from testbed.emulation import label
 from testbed.emulation.containers.fleet import FILES, container_name
+from testbed.emulation.containers.limits import ended_for_memory
 from testbed.emulation.network.namespace import inside_of
-from testbed.emulation.process import ProcessIdentity
+from testbed.emulation.process import ProcessIdentity, how_it_ended, signal_in_words
+from testbed.launch.borders import NO_FILES, Borders, line_end_hints
 from testbed.launch.errors import BadCommand, LaunchFailed
 from testbed.launch.ranks import Rank
 
@@ -31,6 +35,9 @@ ASK_S = 0.01
 
 #: What an engine says of a program that it did not come to start.
 NOT_STARTED = (126, 127)
+
+#: What a shell and an engine add to the number of a signal that has ended a program, for its exit code.
+KILLED = 128
 
 CHUNK_BYTES = 1 << 16
 
@@ -51,6 +58,14 @@ class StartedProgram(Protocol):
 
     def exit_code(self) -> int:
         """That of a program that has ended."""
+
+    def how_it_ended(self, status: int | None) -> str:
+        """How a program that has ended did, as the end of a sentence: by which exit code, or by which signal.
+
+        `status` is what its parent was told, where that is known."""
+
+    def hints(self, said: Sequence[str]) -> Sequence[str]:
+        """What to do about a program that failed, by the last lines that it said."""
 
 
 class Starter(Protocol):
@@ -76,9 +91,9 @@ class HostStarter:
         except ProcessLookupError:
             raise LaunchFailed(f"{rank.worker} has ended; take the network down and up again") from None
         except OSError as error:
+            remedy = "; ".join(line_end_hints(command, None)) or "the path of a program"
             raise BadCommand(
-                f"{command[0]} cannot be run on this machine: {error.strerror}\n"
-                "    write instead: the path of a program"
+                f"{command[0]} cannot be run on this machine: {error.strerror}\n    write instead: {remedy}"
             ) from None
 
 
@@ -86,6 +101,7 @@ class HostProgram:
     """A program of this machine, started in the network namespace that its caller is in."""
 
     def __init__(self, command: Sequence[str], environment: dict[str, str]) -> None:
+        self._command = command
         self._process = subprocess.Popen(
             command,
             env=environment,
@@ -107,7 +123,13 @@ class HostProgram:
 
     def exit_code(self) -> int:
         code = self._process.wait()
-        return code if code >= 0 else 128 - code
+        return code if code >= 0 else KILLED - code
+
+    def how_it_ended(self, status: int | None) -> str:
+        return how_it_ended(self._process.wait())
+
+    def hints(self, said: Sequence[str]) -> Sequence[str]:
+        return list(line_end_hints(self._command, None))
 
 
 class ContainerStarter:
@@ -122,25 +144,54 @@ class ContainerStarter:
     def start(self, rank: Rank) -> StartedProgram:
         try:
             container = self._client.containers.get(container_name(self._network, rank.worker))
-            there = any(mount["Destination"] == FILES for mount in container.attrs["Mounts"])
+            mounts = {mount["Destination"]: mount["Source"] for mount in container.attrs["Mounts"]}
+            borders = Borders(Path(mounts[FILES]) if FILES in mounts else None)
+            pid, memory_bytes = int(container.attrs["State"]["Pid"]), int(container.attrs["HostConfig"]["Memory"])
+            words = borders.seen(self._commands[rank.worker])
+            command = ContainerCommand(words, borders, pid, memory_bytes, ended_for_memory(pid))
             program = self._client.api.exec_create(
                 container.id,
-                list(self._commands[rank.worker]),
+                words,
                 environment={"USER": "worker", "HOME": "/tmp", **rank.environment, **self._labels},
-                workdir=FILES if there else None,
+                workdir=FILES if FILES in mounts else None,
             )
         except APIError as error:
             raise LaunchFailed(f"{rank.worker}: {error.explanation}") from error
-        return ContainerProgram(self._client, str(program["Id"]), rank.worker)
+        return ContainerProgram(self._client, str(program["Id"]), rank.worker, command)
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerCommand:
+    """A command as a container has it, and what is known of the container."""
+
+    words: Sequence[str]
+    borders: Borders = NO_FILES
+    #: The number of the container's first process, and the container's limit on memory; 0 is none.
+    pid: int = 0
+    memory_bytes: int = 0
+    #: How many processes that limit had ended before the command was started.
+    ended_before: int = 0
+
+    def how_it_ended(self, code: int, status: int | None) -> str:
+        """Return how it ended, as the end of a sentence. Where no `status` is known, a signal is one of two readings of
+        an exit code above 128: the engine gives it as a shell does, and the program may also have chosen the code."""
+        if ended_for_memory(self.pid) > self.ended_before:
+            return f"ended with exit code {code}, out of memory: its container's limit is {self.memory_bytes >> 20} MiB"
+        if status is not None:
+            return how_it_ended(os.waitstatus_to_exitcode(status))
+        number = code - KILLED
+        may_be = f", as after signal {signal_in_words(number)}" if number in signal.valid_signals() else ""
+        return f"ended with exit code {code}{may_be}"
 
 
 class ContainerProgram:
     """A program in a container, by its id at the engine."""
 
-    def __init__(self, client: docker.DockerClient, program: str, worker: str) -> None:
+    def __init__(self, client: docker.DockerClient, program: str, worker: str, command: ContainerCommand) -> None:
         self._client = client
         self._id = program
         self._worker = worker
+        self._command = command
         self._output = _started(client.api, program)
 
     def opened(self) -> int | None:
@@ -153,9 +204,11 @@ class ContainerProgram:
             time.sleep(ASK_S)
         if state["ExitCode"] in NOT_STARTED and not state["Pid"]:
             said = b"".join(self._output).decode(errors="replace").strip()
+            program = str(state["ProcessConfig"]["entrypoint"])
+            hints = self.hints([*said.splitlines(), f"{program}: not found"])
             raise BadCommand(
-                f"{state['ProcessConfig']['entrypoint']} cannot be run in {self._worker}: {said}\n"
-                "    write instead: a program that its image has"
+                f"{program} cannot be run in {self._worker}: {said}\n"
+                f"    write instead: {'; '.join(hints) or 'a program that its image has'}"
             )
         return None
 
@@ -169,6 +222,12 @@ class ContainerProgram:
                 raise LaunchFailed(f"{self._worker}: the engine does not say how the program ended")
             time.sleep(ASK_S)
         return int(state["ExitCode"])
+
+    def how_it_ended(self, status: int | None) -> str:
+        return self._command.how_it_ended(self.exit_code(), status)
+
+    def hints(self, said: Sequence[str]) -> Sequence[str]:
+        return self._command.borders.hints(self._command.words, said)
 
     @staticmethod
     def _on(state: Mapping[str, Any]) -> bool:

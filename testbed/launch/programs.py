@@ -13,6 +13,7 @@ from pathlib import Path
 
 from testbed.emulation import label
 from testbed.emulation.containers.engine import ENGINE_ERRORS
+from testbed.emulation.process import wait_status
 from testbed.launch.errors import BadCommand, LaunchFailed
 from testbed.launch.output import Output, Told
 from testbed.launch.program import StartedProgram, Starter, ask_to_end
@@ -31,21 +32,21 @@ LAST_WORDS_S = 5.0
 #: Once nothing is left that could have it, a busy engine may have yet to pass it on.
 PASSED_ON_S = 10.0
 
-KILLED = 128
-
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The first program that did not end well: its exit code, and the last that it said."""
+    """The first program that did not end well: its exit code, how it ended in words, the last lines that it said, and
+    what to do about them."""
 
     name: str
     code: int
+    how: str
     said: tuple[str, ...]
+    hints: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        how = f"was ended by signal {self.code - KILLED}" if self.code > KILLED else f"ended with exit code {self.code}"
         said = "\n".join(["what it said ends with:", *self.said]) if self.said else "it had said nothing"
-        return f"{self.name} {how}; {said}"
+        return "\n".join([f"{self.name} {self.how}; {said}", *(f"    {hint}" for hint in self.hints)])
 
 
 class Programs:
@@ -54,16 +55,29 @@ class Programs:
     `launch` is what each carries in its environment under `label.LAUNCH`: whatever they start is found by it.
     """
 
-    def __init__(self, starter: Starter, ranks: Sequence[Rank], launch: str, logs: Path, tell: Told) -> None:
+    def __init__(
+        self,
+        starter: Starter,
+        ranks: Sequence[Rank],
+        launch: str,
+        logs: Path,
+        tell: Told,
+        hear: Told = lambda name, line: None,
+    ) -> None:
+        """`tell` is told of what a person is to see, and `hear` of every version of every line: see `Output`."""
         self.codes: dict[str, int] = {}
         self._starter = starter
         self._ranks = ranks
         self._launch = launch
         self._logs = logs
         self._tell = tell
+        self._hear = hear
         self._programs: dict[str, StartedProgram] = {}
-        self._descriptors: dict[str, int | None] = {}
+        self._descriptors: dict[str, int | None] = {}  # None of those that have ended
+        self._ended_descriptors: dict[str, int] = {}  # those that are not closed yet
+        self._statuses: dict[str, int | None] = {}
         self._outputs: dict[str, Output] = {}
+        self._ends = select.epoll()  # its list of those that are ready is in the order in which they became so
         # Not in the caller's: an interrupt in the middle of a start would leave a program that nobody knows of.
         self._starting = threading.Thread(target=self._start, name="start of programs", daemon=True)
         self._failures: list[Exception] = []
@@ -80,15 +94,17 @@ class Programs:
         """Until all have ended well, or the first has not. `look` is called meanwhile, and may raise."""
         ended = [name for name, descriptor in self._descriptors.items() if descriptor is None]
         while True:
-            self.codes |= {name: self._programs[name].exit_code() for name in ended}
-            # Of several that end in the same moment, one that was killed is why the others could not go on.
-            if failed := max((name for name in ended if self.codes[name]), key=self.codes.__getitem__, default=None):
+            for name in ended:
+                self.codes[name] = self._programs[name].exit_code()
+                self._statuses[name] = self._closed(name)
+            # The others may have failed since, for want of this one.
+            if failed := next((name for name in ended if self.codes[name]), None):
                 return self._failure(failed)
             if len(self.codes) == len(self._ranks):
                 return None
             ended = self._ended(LOOK_S)
             for output in self._outputs.values():
-                output.check()
+                output.look(time.monotonic())
             look()
 
     def end(self) -> None:
@@ -107,6 +123,8 @@ class Programs:
             self._ended(left_s)
         label.kill_processes(self._launch, label.LAUNCH)
         self._ended(LAST_WORDS_S)
+        for name in [*self._ended_descriptors]:
+            self._closed(name)
         for output in self._outputs.values():
             output.join(PASSED_ON_S)
 
@@ -118,7 +136,7 @@ class Programs:
                 self._programs[rank.name] = self._starter.start(rank)
             for name, program in self._programs.items():
                 self._open(name)
-                output = Output(name, self._logs / f"{name}.log", self._tell, program.output())
+                output = Output(name, self._logs / f"{name}.log", self._tell, program.output(), self._hear)
                 self._outputs[name] = output
                 output.start()
         except Exception as error:
@@ -126,25 +144,37 @@ class Programs:
 
     def _open(self, name: str) -> None:
         if name not in self._descriptors:
-            self._descriptors[name] = self._programs[name].opened()
+            descriptor = self._descriptors[name] = self._programs[name].opened()
+            if descriptor is not None:
+                self._ends.register(descriptor, select.EPOLLIN)
 
     def _ended(self, timeout_s: float) -> list[str]:
-        """Which have ended, once one has, or after this time."""
+        """Return those that have ended, in the order in which they did, once one has, or after this time."""
         names = {descriptor: name for name, descriptor in self._descriptors.items() if descriptor is not None}
         if not names:
             return []
-        ends = select.poll()
-        for descriptor in names:
-            ends.register(descriptor, select.POLLIN)
-        ended = [descriptor for descriptor, _ in ends.poll(timeout_s * 1e3)]
+        ended = [descriptor for descriptor, _ in self._ends.poll(timeout_s)]
         for descriptor in ended:
-            os.close(descriptor)
+            self._ends.unregister(descriptor)
             self._descriptors[names[descriptor]] = None
+            self._ended_descriptors[names[descriptor]] = descriptor
         return [names[descriptor] for descriptor in ended]
+
+    def _closed(self, name: str) -> int | None:
+        """Close the descriptor of a program that has ended; what its parent was told, where that is known."""
+        descriptor = self._ended_descriptors.pop(name, None)
+        if descriptor is None:
+            return None
+        try:
+            return wait_status(descriptor)
+        finally:
+            os.close(descriptor)
 
     def _failure(self, name: str) -> Failure:
         output = self._outputs[name]
         output.join(LAST_WORDS_S)
         if not output.last:
             output.join(PASSED_ON_S)
-        return Failure(name, self.codes[name], tuple(output.last))
+        program, said = self._programs[name], tuple(output.last)
+        how, hints = program.how_it_ended(self._statuses[name]), tuple(program.hints(said))
+        return Failure(name, self.codes[name], how, said, hints)

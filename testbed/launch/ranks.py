@@ -5,7 +5,9 @@ What torchrun sets has the same names and meanings here; `TESTBED_…` says of t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -19,6 +21,17 @@ INTERFACE = "eth0"
 #: What starts a process for each of a worker's ranks by itself.
 AGENTS = ("torchrun",)
 AGENT_MODULES = ("torch.distributed.run", "torch.distributed.launch")
+
+#: What runs the command that its own options are followed by.
+_TOOLS = "uv poetry pdm pipenv hatch pixi rye conda mamba micromamba"
+_LIMITS = "env nice ionice nohup time timeout stdbuf taskset numactl chrt setsid unbuffer tini"
+WRAPPERS = frozenset(f"{_TOOLS} {_LIMITS}".split())
+SHELLS = frozenset(("sh", "bash", "dash", "ash", "zsh", "ksh"))
+#: What stands before a command in a shell's own language.
+KEYWORDS = frozenset(("exec", "command", "builtin", "time", "if", "then", "else", "elif", "while", "do", "!", "{"))
+PYTHON = re.compile(r"python[\d.]*|pypy[\d.]*")
+#: Python's options that take the next word.
+PYTHON_VALUES = ("-W", "-X", "--check-hash-based-pycs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,37 +53,99 @@ class Rank:
 
 
 def ranks_of(commands: Mapping[str, Sequence[str]], peers: Sequence[Peer], nproc: int) -> list[Rank]:
-    """The processes of commands, each by its worker's name, that are to run `nproc` times on each of these workers:
-    worker by worker, in the order of their ranks. torchrun is started once on each, and told how many to start."""
+    """Return the processes of commands, each by its worker's name, that are to run `nproc` times on each of these
+    workers: worker by worker, in the order of their ranks.
+
+    torchrun is started once on each worker, and told how many to start. Where a script hides it, there is one for each
+    process, and each is told that it is a node with one process: so there are as many processes as were asked for.
+    """
     found = []
     for group, peer in enumerate(peers):
-        common = _common(peers, group, nproc)
+        common = _common(peers, group)
         if is_agent(commands[peer.name]):
-            found.append(Rank(peer.name, peer.name, common))
+            found.append(Rank(peer.name, peer.name, common | _node(len(peers), group, nproc)))
             continue
         for local in range(nproc):
+            node = _node(len(peers) * nproc, group * nproc + local, 1)
             own = {"RANK": group * nproc + local, "LOCAL_RANK": local, "GROUP_RANK": group}
             sizes = {"WORLD_SIZE": len(peers) * nproc, "LOCAL_WORLD_SIZE": nproc}
             name = peer.name if nproc == 1 else f"{peer.name}.{local}"
-            found.append(Rank(peer.name, name, common | {key: str(value) for key, value in (own | sizes).items()}))
+            found.append(
+                Rank(peer.name, name, common | node | {key: str(value) for key, value in (own | sizes).items()})
+            )
     return found
 
 
 def is_agent(command: Sequence[str]) -> bool:
-    """Whether a command is torchrun, by this name or as Python's module."""
-    program = command[0].rpartition("/")[2]
-    return program in AGENTS or any(option == "-m" and module in AGENT_MODULES for option, module in pairwise(command))
+    """Return whether a command is torchrun: by this name, as Python's module, or by one of the two behind what runs it
+    (`uv run torchrun`, `bash -c "cd sub && torchrun …"`)."""
+    if not command:
+        return False
+    program, options = command[0].rpartition("/")[2], command[1:]
+    if program in AGENTS:
+        return True
+    if PYTHON.fullmatch(program):
+        return _is_agent_of_python(options)
+    if program in SHELLS:
+        scripts = (after for option, after in pairwise(options) if re.fullmatch(r"-[a-z]*c", option))
+        return any(map(is_agent, _simple_commands(next(scripts, ""))))
+    if program in WRAPPERS:
+        return _is_agent_of_wrapper(options)
+    return False
 
 
-def _common(peers: Sequence[Peer], group: int, nproc: int) -> dict[str, str]:
+def _is_agent_of_python(options: Sequence[str]) -> bool:
+    words = iter(options)
+    for word in words:
+        if word == "-m":
+            return next(words, "") in AGENT_MODULES
+        if word == "-c" or not word.startswith("-"):
+            return word.rpartition("/")[2] in AGENTS
+        if word in PYTHON_VALUES:
+            next(words, "")
+    return False
+
+
+def _is_agent_of_wrapper(options: Sequence[str]) -> bool:
+    """By the first word that is a program or a script: what stands before it are the wrapper's options, some with
+    values, and what stands after it belongs to it."""
+    for at, word in enumerate(options):
+        program = word.rpartition("/")[2]
+        if program in AGENTS or program in SHELLS or program in WRAPPERS or PYTHON.fullmatch(program):
+            return is_agent(options[at:])
+        if word in ("-m", "--module"):
+            return options[at + 1 : at + 2] != [] and options[at + 1] in AGENT_MODULES
+        if word.endswith((".py", ".sh")):
+            return False
+    return False
+
+
+def _simple_commands(script: str) -> Iterator[list[str]]:
+    """The commands of a shell's script, each without the assignments and the keywords before it."""
+    words = shlex.shlex(script.replace("\n", " ; "), posix=True, punctuation_chars=True)
+    words.whitespace_split = True
+    command: list[str] = []
+    try:
+        for word in words:
+            if set(word) <= set("();|&"):
+                yield command
+                command = []
+            elif command or not (word in KEYWORDS or re.match(r"\w+=", word)):
+                command.append(word)
+    except ValueError:
+        return  # a quotation without an end: the shell will say so
+    yield command
+
+
+def _node(count: int, rank: int, nproc: int) -> dict[str, str]:
+    """What torchrun finds of the node that it is."""
+    return {"PET_NNODES": str(count), "PET_NODE_RANK": str(rank), "PET_NPROC_PER_NODE": str(nproc)}
+
+
+def _common(peers: Sequence[Peer], group: int) -> dict[str, str]:
     """What all processes of a worker find: where they meet, and who else there is."""
     master = {"MASTER_ADDR": peers[0].address, "MASTER_PORT": str(MASTER_PORT)}
-    torchrun = {
-        "PET_NNODES": str(len(peers)),
-        "PET_NODE_RANK": str(group),
-        "PET_NPROC_PER_NODE": str(nproc),
-        **{f"PET_{name}": value for name, value in master.items()},
-    }
+    torchrun = {f"PET_{name}": value for name, value in master.items()}
     own = {
         "TESTBED_WORKER": peers[group].name,
         "TESTBED_SITE": peers[group].site,

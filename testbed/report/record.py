@@ -70,7 +70,8 @@ class RunRecord:
     """A run's files. `gaps` says in words what was missing or could not be read.
 
     Times in `reports` are Unix seconds, as members sent them; all other times are seconds since training began.
-    `curves` has what programs that are not ours gave of themselves: name → program → (times, values).
+    `curves` has what programs that are not ours gave of themselves: name → program → (times, values). A name that no
+    program gave more than once is a figure, and no curve.
     `estimates` says what was estimated of links (`links`: name → estimate) each time that it was written down.
     """
 
@@ -325,7 +326,7 @@ class _Reader:
                 if value is not None:
                     at.append(line["at_s"])
                     values.append(value)
-        return {name: each for name, each in curves.items() if any(at for at, _ in each.values())}
+        return {name: each for name, each in curves.items() if any(len(at) > 1 for at, _ in each.values())}
 
     def _reports(self, optional: bool) -> Iterator[Report]:
         """What members reported; `optional` where they are not ours, and report nothing."""

@@ -13,7 +13,7 @@ from testbed.controller.server.secret_file import write_secret
 from testbed.controller.spec import ControllerSpec
 from testbed.emulation.containers.fleet import CONTROL_FOLDER
 from testbed.emulation.containers.tail import last_lines
-from testbed.emulation.process import await_end
+from testbed.emulation.process import await_end, how_it_ended
 from testbed.run.errors import RunFailed
 
 #: It takes 2.5 s of processor time to start. One that has ended is noticed at once: this is for one that hangs.
@@ -77,7 +77,7 @@ class ControllerProcess:
         if (status := self._process.poll()) is not None:
             log = Path(self._log.name)
             tail = "\n".join(last_lines(log, 10))
-            raise ControllerFailed(f"the controller ended with status {status}; {log} ends with:\n{tail}")
+            raise ControllerFailed(f"the controller {how_it_ended(status)}; {log} ends with:\n{tail}")
 
     def _wait_until_there(self) -> None:
         deadline = time.monotonic() + START_DEADLINE_S

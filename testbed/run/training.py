@@ -43,6 +43,7 @@ class Outcome:
     missed_events: list[str]
     added_workers: list[dict[str, Any]] = field(default_factory=list)
     host_reasons: list[str] = field(default_factory=list)
+    idle: list[str] = field(default_factory=list)  # what was asked for and did nothing
 
 
 class Training:

@@ -82,7 +82,7 @@ class Fault:
 class Kill(Fault):
     """A process dies."""
 
-    reasons = (*OF_A_MEMBER, r"killed by signal 9", r"{target} ended", r"status -9")
+    reasons = (*OF_A_MEMBER, r"ended by signal 9", r"{target} ended")
     ends = (-signal.SIGKILL,)
 
     def inject(self, targets: Targets) -> None:

@@ -23,7 +23,7 @@ from testbed.cli import app
 from testbed.emulation import label
 from testbed.emulation.containers.image import hash_of
 from testbed.emulation.standing.standing import client
-from tests.cli.standing import ROOT, Standing, command, environment, left_of, testbed, write
+from tests.cli.standing import ROOT, Standing, command, environment, left_of, testbed, up, write
 from tests.waiting import until
 
 pytestmark = pytest.mark.timeout(600)
@@ -220,12 +220,34 @@ def test_an_unchanged_script_goes_by_plans_also_over_a_link_that_was_away(fjords
     reports = [json.loads(line) for line in (run / "wan/rounds.jsonl").read_text().splitlines()]
     assert {report["member"] for report in reports} == {"oslo-w0", "bergen-w0"}
     assert planned["round"] == steps
+    assert launching.summary()["idle"] == []
     assert not list(label.state_folder(fjords.name).glob("controller.json"))
     network.change_link("oslo->bergen", {"rate": "50mbit"})
 
 
 @pytest.mark.system
-def test_torchrun_is_an_agent_on_each_worker_and_objects_are_gathered(
+def test_a_launch_that_used_no_link_or_made_no_round_says_so_at_last(fjords: Standing, tmp_path: Path) -> None:
+    alone = "import os, socket; socket.create_server(('localhost', 5000)); print('alone')"
+    launching = Launching(tmp_path, "--name", fjords.name, "--", "python", "-c", alone)
+    code, said = launching.end()
+    assert code == 0
+    assert said.splitlines()[-1].startswith("WARNING: no link was used, so nothing was emulated")
+    summary = launching.summary()
+    assert summary["wan_bytes"] == 0
+    assert len(summary["idle"]) == 1
+
+    scheme = ("--name", fjords.name, "--scheme", "diloco:every=32", "--", "python", "ddp.py", "--steps", "13")
+    launching = Launching(tmp_path, *scheme)
+    code, said = launching.end()
+    assert code == 0
+    assert said.splitlines()[-1].startswith("WARNING: scheme diloco:every=32: 0 rounds"), said
+    summary = launching.summary()
+    assert summary["wan_bytes"] > 0
+    assert len(summary["idle"]) == 1
+
+
+@pytest.mark.system
+def test_torchrun_is_an_agent_on_each_worker_also_behind_a_shell_and_objects_are_gathered(
     fjords: Standing, folder: Path, tmp_path: Path
 ) -> None:
     (folder / "gather.py").write_text(
@@ -236,8 +258,10 @@ def test_torchrun_is_an_agent_on_each_worker_and_objects_are_gathered(
         "if dist.get_rank() == 0: print('found', found)\n"
         "dist.destroy_process_group()\n"
     )
-    launching = Launching(tmp_path, "--name", fjords.name, "--", "torchrun", "gather.py")
-    assert launching.line(r"found (.*)")[1] == str([(0, "0", "oslo-w0"), (1, "0", "bergen-w0")])
+    behind = ("bash", "-c", "cd /work && torchrun gather.py")
+    launching = Launching(tmp_path, "--name", fjords.name, "--nproc", "2", "--", *behind)
+    each = [(local, worker) for worker in ("oslo-w0", "bergen-w0") for local in ("0", "1")]
+    assert launching.line(r"found (.*)")[1] == str([(rank, *where) for rank, where in enumerate(each)])
     assert launching.end()[0] == 0
     assert launching.summary()["exit_codes"] == {"oslo-w0": 0, "bergen-w0": 0}
 
@@ -258,6 +282,32 @@ def test_what_goes_wrong_is_named_and_nothing_stays(fjords: Standing, folder: Pa
     assert "failed: bergen-w0 was ended by signal 9" in said
     assert killed.summary()["exit_codes"] == {"oslo-w0": None, "bergen-w0": 137}
     assert killed.programs == []
+
+
+@pytest.mark.system
+def test_what_ended_a_program_is_named_a_limit_on_memory_too(folder: Path, tmp_path: Path) -> None:
+    """Also where it has ended one that the program had started; and no other failure after it."""
+    sites = {"oslo": {"workers": 1, "memory": "150MB"}, "bergen": 1}
+    file = write(folder, "small", sites, ("oslo", "bergen", "50mbit", "5ms"))
+    hog = "x = bytearray(10**9); print(len(x))"
+    with up(file, f"{MARK}-small") as small:
+        for code, words in {
+            137: ["python", "-c", hog],
+            3: ["python", "-c", f"import subprocess, sys; subprocess.run(['python', '-c', '{hog}']); sys.exit(3)"],
+        }.items():
+            launching = Launching(tmp_path, "--name", small.name, "--workers", "oslo-w0", "--", *words)
+            limit = launching.line(r"failed: oslo-w0 ended with exit code (\d+), out of memory: .* limit is (\d+) MiB")
+            assert limit.groups() == (str(code), str(150_000_000 >> 20))
+            assert launching.end()[0] == 1
+        # Kernels before 6.15 do not tell one from the other.
+        either = r"ended with exit code 137, as after signal 9 \(SIGKILL\)"
+        for script, how in {
+            "exit 255": "ended with exit code 255",
+            "exit 137": f"(ended with exit code 137|{either})",
+            "kill -9 $$": rf"(was ended by signal 9 \(SIGKILL\)|{either})",
+        }.items():
+            launching = Launching(tmp_path, "--name", small.name, "--workers", "oslo-w0", "--", "sh", "-c", script)
+            launching.line(f"failed: oslo-w0 {how}; it had said nothing")
 
 
 #: Leaves in /out what is to be taken, what is not, and what is called larger than it can be.
@@ -290,6 +340,33 @@ def test_what_is_left_in_out_is_taken_and_no_more(fjords: Standing, folder: Path
         name: name for name in ("oslo-w0", "bergen-w0")
     }
     assert [path.name for path in (out / "oslo-w0").iterdir()] == ["a"]
+
+
+#: What torch.compile, cpp_extension, Numba and cffi do: put a library into a temporary folder, and load it.
+LOADS = """
+import ctypes, shutil, sys, tempfile
+from pathlib import Path
+library = Path(tempfile.mkdtemp(dir=sys.argv[1] if sys.argv[1:] else None)) / "x.so"
+shutil.copy(next(Path("/lib").glob("*/libm.so.6")), library)
+ctypes.CDLL(str(library))
+print("loaded from", library)
+"""
+
+
+@pytest.mark.system
+def test_compiled_code_is_loaded_from_tmp_and_elsewhere_that_place_is_named(
+    fjords: Standing, folder: Path, tmp_path: Path
+) -> None:
+    (folder / "loads.py").write_text(LOADS)
+    words = ("--name", fjords.name, "--workers", "oslo-w0", "--", "python", "loads.py")
+    launching = Launching(tmp_path, *words)
+    launching.line("loaded from /tmp/")
+    assert launching.end()[0] == 0
+    for place in ("/out", "/dev/shm"):
+        launching = Launching(tmp_path, *words, place)
+        launching.line("failed: oslo-w0 ended with exit code 1")
+        launching.line("hold no programs or libraries .* /tmp, which does")
+        assert launching.end()[0] == 1
 
 
 #: An image without even a shell, that would have a folder on the host's disk.

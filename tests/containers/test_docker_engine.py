@@ -70,7 +70,7 @@ def test_an_engine_is_started_recorded_and_stopped(scratch: Path, options: list[
 @pytest.mark.system
 def test_an_engine_that_fails_is_quoted(scratch: Path, options: list[str]) -> None:
     record = scratch / "engine.json"
-    with pytest.raises(EngineError, match=r"(?s)ended with 1.*no-such-driver.*try again"):
+    with pytest.raises(EngineError, match=r"(?s)ended with exit code 1.*no-such-driver.*try again"):
         engine.start_engine(
             f"unix://{scratch}/sock",
             [*options, "--storage-driver", "no-such-driver"],

@@ -238,5 +238,5 @@ def test_a_build_that_fails_is_quoted(client: docker.DockerClient, checkout: Pat
 
 @pytest.mark.local
 def test_a_command_that_fails_is_quoted_with_its_remedy() -> None:
-    with pytest.raises(ImageError, match=r"(?s)ended with 7.*what went wrong.*what to do"):
+    with pytest.raises(ImageError, match=r"(?s)ended with exit code 7.*what went wrong.*what to do"):
         image.command(["sh", "-c", "echo what went wrong >&2; exit 7"], "what to do")

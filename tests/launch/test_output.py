@@ -1,36 +1,98 @@
-"""Output in lines."""
+"""Output in lines, and the newest state of a line that is not ended yet."""
 
 from __future__ import annotations
+
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.launch.output import LONGEST_LINE, Lines
+from testbed.launch.output import LONGEST_LINE, STATE_S, Lines
 
 pytestmark = pytest.mark.pure
 
+#: How often somebody looks, and how often a bar is redrawn by default.
+LOOK_S = 0.2
+REDRAWN_S = 0.1
+
+
+def versions_of(pieces: list[bytes]) -> list[tuple[bytes, bool]]:
+    lines = Lines()
+    found = [version for piece in pieces for version in lines.take(piece)] + list(lines.end())
+    return [(version.text, version.finished) for version in found]
+
 
 def lines_of(pieces: list[bytes]) -> list[bytes]:
-    lines = Lines()
-    return [line for piece in pieces for line in lines.take(piece)] + list(lines.end())
+    return [text for text, finished in versions_of(pieces) if finished]
 
 
-@given(pieces=st.lists(st.binary(max_size=40)))
-def test_lines_do_not_depend_on_the_pieces_they_come_in(pieces: list[bytes]) -> None:
+@given(pieces=st.lists(st.binary(max_size=40) | st.text("ab\r\n", max_size=9).map(str.encode)))
+def test_versions_do_not_depend_on_the_pieces_they_come_in(pieces: list[bytes]) -> None:
     whole = b"".join(pieces)
-    assert lines_of(pieces) == lines_of([whole])
-    if b"\r" not in whole:
+    assert versions_of(pieces) == versions_of([whole])
+    if b"\r" not in whole and b"\x1b" not in whole:
         assert b"\n".join(lines_of(pieces)) == whole.removesuffix(b"\n")
 
 
-def test_what_a_carriage_return_writes_over_is_left_out() -> None:
-    assert lines_of([b"step 1\rstep 2\rst", b"ep 3\r\nover\r\n"]) == [b"step 3", b"over"]
+def test_what_a_carriage_return_writes_over_is_no_line_but_a_version() -> None:
+    pieces = [b"step 1\rstep 2\rst", b"ep 3\r\nover\r\n"]
+    assert lines_of(pieces) == [b"step 3", b"over"]
+    assert [text for text, _ in versions_of(pieces)] == [b"step 1", b"step 2", b"step 3", b"over"]
 
 
 def test_a_line_without_end_is_passed_on_in_pieces() -> None:
     lines = Lines()
-    passed = [line for _ in range(100) for line in lines.take(b"x" * 4096)]
+    passed = [version.text for _ in range(100) for version in lines.take(b"x" * 4096)]
     assert passed
     assert max(map(len, passed)) <= LONGEST_LINE + 4096
-    assert sum(map(len, passed)) + sum(map(len, lines.end())) == 100 * 4096
+    assert sum(map(len, passed)) + sum(len(version.text) for version in lines.end()) == 100 * 4096
+
+
+def test_a_cursor_that_moves_stays_in_its_line_and_colours_are_kept() -> None:
+    assert lines_of([b"\x1b[32minner 5%\x1b[0m\x1b[A\x1b[2K\n"]) == [b"\x1b[32minner 5%\x1b[0m"]
+
+
+#: How programs redraw a line: tqdm returns first, others last; `wget` and `apt` end with one of spaces.
+BARS = {
+    "return first": lambda step: f"\r{step:3d}%|{'#' * (step // 10):10}| [loss={1 / step:.3f}]".encode(),
+    "return last": lambda step: f"Epoch 1 {step}/100\r".encode(),
+    "cleared between": lambda step: f"\r{' ' * 40}\rfile {step}%".encode(),
+    "no return": lambda step: b".",
+}
+
+
+@pytest.mark.parametrize("bar", list(BARS))
+def test_the_newest_state_of_an_unfinished_line_comes_about_once_a_second(bar: str) -> None:
+    """Over 30 s of a bar, with no line end before its own."""
+    lines, seen = Lines(), list[tuple[float, bytes]]()
+    for tick in range(300):
+        now_s = tick * REDRAWN_S
+        assert [version for version in lines.take(BARS[bar](tick + 1)) if version.finished] == []
+        if tick % 2 == 0 and (state := lines.state(now_s)) is not None:
+            seen.append((now_s, state))
+            assert state == b"." * (tick + 1) or str(tick + 1).encode() in state, "it is the newest"
+    assert seen[0][0] <= STATE_S + LOOK_S
+    gaps = [later - earlier for (earlier, _), (later, _) in pairwise(seen)]
+    assert min(gaps) >= STATE_S - 1e-9
+    assert max(gaps) <= STATE_S + LOOK_S + 1e-9
+
+
+def test_a_state_that_stays_is_said_once_and_comes_without_another_piece() -> None:
+    lines = Lines()
+    list(lines.take(b"\r 10%\r 20%"))
+    assert [lines.state(at_s) for at_s in (0.0, 0.5, 1.0, 2.0, 9.0)] == [None, None, b" 20%", None, None]
+    list(lines.take(b"\r 30%"))
+    assert lines.state(9.1) == b" 30%"
+    ((text, finished, known),) = lines.take(b"\n")
+    assert (text, finished, known) == (b" 30%", True, True), "the state that ended the line was said already"
+    assert [version.known for version in lines.take(b" 30%\n")] == [False], "another line may say the same"
+
+
+def test_a_line_in_two_pieces_is_not_torn() -> None:
+    lines = Lines()
+    list(lines.take(b"step=1 lo"))
+    assert lines.state(100.0) is None, "the first look may come long after the last line"
+    assert [version.text for version in lines.take(b"ss=0.5\n")] == [b"step=1 loss=0.5"]
+    list(lines.take(b"step=2 lo"))
+    assert lines.state(100.5) is None

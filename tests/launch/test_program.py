@@ -12,7 +12,7 @@ import docker
 import pytest
 from requests.exceptions import HTTPError
 
-from testbed.launch.program import ContainerProgram
+from testbed.launch.program import ContainerCommand, ContainerProgram
 
 pytestmark = pytest.mark.local
 
@@ -69,15 +69,36 @@ def test_nothing_that_a_program_says_is_lost_beside_the_head_of_the_answer(
 ) -> None:
     long = bytes(range(256)) * 1000
     engine.answer = HEAD + frame(STDERR, b"Traceback\n") + frame(STDOUT, long)
-    assert list(ContainerProgram(client, "id", "oslo-w0").output()) == [b"Traceback\n", long]
+    assert list(ContainerProgram(client, "id", "oslo-w0", ContainerCommand(["train"])).output()) == [
+        b"Traceback\n",
+        long,
+    ]
 
 
 def test_a_program_that_says_nothing_has_no_output(engine: Engine, client: docker.DockerClient) -> None:
     engine.answer = HEAD
-    assert list(ContainerProgram(client, "id", "oslo-w0").output()) == []
+    assert list(ContainerProgram(client, "id", "oslo-w0", ContainerCommand(["train"])).output()) == []
 
 
 def test_an_engine_that_refuses_is_an_error(engine: Engine, client: docker.DockerClient) -> None:
     engine.answer = REFUSAL
     with pytest.raises(HTTPError, match="409"):
-        ContainerProgram(client, "id", "oslo-w0")
+        ContainerProgram(client, "id", "oslo-w0", ContainerCommand(["train"]))
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "said"),
+    [
+        (255, None, "ended with exit code 255"),
+        (200, None, "ended with exit code 200"),
+        (1, None, "ended with exit code 1"),
+        (137, None, "ended with exit code 137, as after signal 9 (SIGKILL)"),
+        (137, 137 << 8, "ended with exit code 137"),
+        (137, 9, "was ended by signal 9 (SIGKILL)"),
+        (139, 11 | 0x80, "was ended by signal 11 (SIGSEGV)"),
+    ],
+)
+def test_an_exit_code_above_128_is_called_a_signal_only_where_it_is_known_to_be_one(
+    code: int, status: int | None, said: str
+) -> None:
+    assert ContainerCommand(["train"]).how_it_ended(code, status) == said

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -12,6 +14,7 @@ from threading import Event, Thread
 import pytest
 
 from testbed.emulation import label
+from testbed.emulation.process import wait_status
 from testbed.launch.errors import BadCommand
 from testbed.launch.program import HostProgram, StartedProgram
 from testbed.launch.programs import Programs
@@ -105,7 +108,58 @@ def test_one_that_is_killed_is_named_by_its_signal(start: Start, told: list[str]
     programs = start(WAITS, f"import os; os.kill(os.getpid(), {int(signal.SIGKILL)})")
     failure = programs.wait(nothing)
     assert failure is not None
-    assert str(failure) == "b was ended by signal 9; it had said nothing"
+    assert str(failure) == "b was ended by signal 9 (SIGKILL); it had said nothing"
+
+
+@pytest.mark.parametrize("code", [2, 129, 130, 137, 200, 255])
+def test_an_exit_code_of_its_own_is_no_signal(start: Start, code: int) -> None:
+    failure = start(f"import os; os._exit({code})").wait(nothing)
+    assert failure is not None
+    assert str(failure) == f"a ended with exit code {code}; it had said nothing"
+
+
+@pytest.mark.parametrize(("script", "status"), [("exit 137", 137 << 8), ("kill -9 $$", signal.SIGKILL)])
+def test_the_kernel_tells_a_signal_from_an_exit_code(script: str, status: int) -> None:
+    """Of a process that somebody else has waited for; from Linux 6.15 on."""
+    process = subprocess.Popen(["sh", "-c", script])
+    ended = os.pidfd_open(process.pid)
+    process.wait()
+    assert wait_status(ended) in (status, None)
+    os.close(ended)
+
+
+def test_of_several_that_failed_the_first_in_time_is_named(start: Start, tmp_path: Path) -> None:
+    """Not the one with the largest code, nor the first in the order of the ranks: here all have failed by one look."""
+    waits = "import os, signal; signal.signal(signal.SIGUSR1, lambda *_: os._exit({})); print(os.getpid(), flush=True)"
+    programs = start(*(f"{waits.format(code)}\nwhile True: signal.pause()" for code in (200, 255, 1)))
+
+    def look() -> None:
+        logs = [(tmp_path / f"{name}.log").read_text() for name in ("c", "a", "b")]
+        if not all(log.endswith("\n") for log in logs):
+            return
+        for pid in map(int, logs):
+            ended = os.pidfd_open(pid)
+            os.kill(pid, signal.SIGUSR1)
+            assert select.select([ended], [], [], PATIENCE_S)[0]
+            os.close(ended)
+
+    failure = programs.wait(look)
+    assert failure is not None
+    assert (failure.name, failure.code) == ("c", 1)
+    assert set(programs.codes) == {"a", "b", "c"}
+
+
+def test_a_bar_is_seen_while_it_stands_still(start: Start, told: list[str]) -> None:
+    """Nothing comes that could wake the one who reads: whoever waits tells the state."""
+    programs = start("import signal; print('\\r 10%\\r 20%', end='', flush=True); signal.pause()")
+
+    def look() -> None:
+        if told:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        programs.wait(look)
+    assert told == ["a |  20%"]
 
 
 def test_what_programs_have_started_ends_with_them_however_far_it_went(start: Start, told: list[str]) -> None:

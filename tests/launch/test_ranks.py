@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -45,14 +47,58 @@ def test_torchrun_is_one_agent_a_worker() -> None:
     assert all("RANK" not in agent.environment for agent in agents)
 
 
+@given(workers=st.integers(1, 5), nproc=st.integers(1, 4))
+def test_an_agent_that_a_script_hides_is_a_node_for_each_process(workers: int, nproc: int) -> None:
+    """So torchrun in a script that nobody has read comes to as many processes as were asked for, each with its rank."""
+    peers = [Peer(f"s{number}-w0", f"s{number}", f"10.0.{number}.2") for number in range(workers)]
+    for rank in ranks_of({peer.name: ["./run.sh"] for peer in peers}, peers, nproc):
+        told = rank.environment
+        assert told["PET_NNODES"] == told["WORLD_SIZE"]
+        assert told["PET_NODE_RANK"] == told["RANK"]
+        assert told["PET_NPROC_PER_NODE"] == "1"
+
+
+AGENTS = [
+    "/opt/venv/bin/torchrun train.py",
+    "python -m torch.distributed.run train.py",
+    "python3.11 -u -W ignore -m torch.distributed.launch train.py",
+    "python /usr/local/bin/torchrun train.py",
+    "bash -c 'torchrun train.py'",
+    "bash -lc 'cd sub && exec torchrun train.py'",
+    "sh -ec 'set -e\nOMP_NUM_THREADS=1 python -m torch.distributed.run train.py 2>&1 | tee /out/log'",
+    "bash -c 'if true; then torchrun train.py; fi'",
+    "uv run torchrun train.py",
+    "uv run --with tqdm --python 3.12 torchrun train.py",
+    "uv run -m torch.distributed.run train.py",
+    "uv run -- python -m torch.distributed.run train.py",
+    "poetry run torchrun train.py",
+    "conda run -n base --no-capture-output torchrun train.py",
+    "env OMP_NUM_THREADS=1 torchrun train.py",
+    "nice -n 5 timeout 600 torchrun train.py",
+    "numactl --cpunodebind=0 bash -c 'uv run torchrun train.py'",
+]
+
+NO_AGENTS = [
+    "python train.py torchrun",
+    "python -m train",
+    "python -m train -m torch.distributed.run",
+    "python -c torchrun",
+    "bash -c 'python train.py --launcher torchrun'",
+    "bash -c 'echo torchrun'",
+    'bash -c "an open \'quotation"',
+    "bash torchrun",
+    "uv run python train.py torchrun",
+    "uv run train.py torchrun",
+    "env torchrun=1 python train.py",
+    "accelerate launch train.py",
+    "./run.sh",
+    "bash",
+    "env",
+]
+
+
 @pytest.mark.parametrize(
-    ("command", "agent"),
-    [
-        (["/opt/venv/bin/torchrun", "train.py"], True),
-        (["python", "-m", "torch.distributed.run", "train.py"], True),
-        (["python", "train.py", "torchrun"], False),
-        (["python", "-m", "train"], False),
-    ],
+    ("line", "agent"), [*((line, True) for line in AGENTS), *((line, False) for line in NO_AGENTS)]
 )
-def test_torchrun_is_known_by_its_name(command: list[str], agent: bool) -> None:
-    assert is_agent(command) == agent
+def test_torchrun_is_known_by_its_name_also_behind_what_runs_it(line: str, agent: bool) -> None:
+    assert is_agent(shlex.split(line)) == agent

@@ -91,6 +91,17 @@ def test_metrics_that_were_not_numbers_are_left_out(tmp_path: Path) -> None:
     assert len(record.metric("loss")[1]) == 19
 
 
+def test_a_figure_that_no_program_gave_twice_is_no_curve(tmp_path: Path) -> None:
+    run = build_run(tmp_path / "run", rounds=20)
+    gave = [("a", {"loss": 1.0, "hidden": 64}), ("b", {"hidden": 64}), ("a", {"loss": 0.5})]
+    lines = [{"at_s": 10.0 + n, "program": name, "values": values} for n, (name, values) in enumerate(gave)]
+    (run / "curves.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    curves = RunRecord.read(run).curves
+    assert {name: {who: values for who, (_, values) in each.items()} for name, each in curves.items()} == {
+        "loss": {"a": [1.0, 0.5]}
+    }
+
+
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotARun, match=r"no manifest\.json"):
         RunRecord.read(tmp_path)

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from testbed.report.page import write_report
+from testbed.report.record import RunRecord
 from testbed.run.execute import execute
 from testbed.run.terminal.display import Display
 from tests.cli.standing import left_of, write
@@ -100,3 +101,39 @@ def test_a_command_is_run_judged_and_shown(experiment: Path) -> None:
     assert "ended with exit code 2" in reason
     assert "no-such-script.py" in reason
     assert left_of(failed.directory.name) == []
+
+
+#: Trains alone: a progress bar, the Trainer's dictionaries, a warning of PyTorch's, and what is said once.
+ALONE = """
+import sys, time
+print("seed=42 hidden=64")
+for step in range(1, 101):
+    sys.stderr.write(f"\\r{step}%|{'#' * (step // 10)} | {step}/100 [bar_loss={1 / step:.4f}]")
+    sys.stderr.flush()
+    time.sleep(0.01)
+sys.stderr.write("\\n")
+for step in range(2):
+    print({"loss": 2.5 - step, "learning_rate": 5e-05})
+    print(f"Loss: {1234.5 + step:,}")
+    print("[W1126 22:30:01.123 socket.cpp:767] [c10d] The hostname of the client socket cannot be retrieved. err=-3")
+"""
+
+
+def test_a_command_that_uses_no_link_is_not_trusted_and_its_curves_are_those_of_training(
+    experiment: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (experiment.parent / "files/alone.py").write_text(ALONE)
+    done = execute(experiment, {"train.command": "[python, alone.py]", "events": "[]"}, False, write_report, Display())
+    assert done.verdict == "suspect"
+    reasons = json.loads((done.directory / "summary.json").read_text())["reasons"]
+    assert any(reason.startswith("no link was used, so nothing was emulated") for reason in reasons)
+    said = capsys.readouterr().out
+    assert "no link was used" in said
+    assert "lima-w0 | 100%|########## | 100/100" in said
+    found: dict[str, list[float]] = {}
+    for line in records(done.directory / "curves.jsonl"):
+        for name, value in line["values"].items() if line["program"] == "lima-w0" else ():
+            found.setdefault(name, []).append(value)
+    assert found.pop("bar_loss") == [float(f"{1 / step:.4f}") for step in range(1, 101)]
+    assert found == {"hidden": [64], "loss": [2.5, 1.5], "learning_rate": [5e-05] * 2, "Loss": [1234.5, 1235.5]}
+    assert set(RunRecord.read(done.directory).curves) == {"bar_loss", "loss", "learning_rate", "Loss"}

@@ -36,6 +36,95 @@ def test_what_a_line_says(line: str, figures: Figures | None) -> None:
     assert figures_in(line) == figures
 
 
+#: The lines of what trains most: each as its program prints it.
+LOGS = {
+    "transformers": (
+        "{'loss': 2.31, 'grad_norm': 1.25, 'learning_rate': 5e-05, 'epoch': 0.02}",
+        Figures({"loss": 2.31, "grad_norm": 1.25, "learning_rate": 5e-05, "epoch": 0.02}),
+    ),
+    "transformers 5": ("{'loss': '2.31', 'epoch': '0.02'}", Figures({"loss": 2.31, "epoch": 0.02})),
+    "a logger": ("[2026-01-01 12:00:00,123][INFO] {'loss': np.float64(2.5), 'step': 5}", Figures({"loss": 2.5}, 5)),
+    "PyTorch's quickstart": ("loss: 2.303494  [   64/60000]", Figures({"loss": 2.303494})),
+    "its test": (" Accuracy: 65.1%, Avg loss: 1.081", Figures({"Accuracy": 65.1, "Avg loss": 1.081})),
+    "MNIST": ("Train Epoch: 1 [640/60000 (1%)]\tLoss: 2.300039", Figures({"Loss": 2.300039})),
+    "MNIST's test": ("Test set: Average loss: 0.0573, Accuracy: 9812/10000 (98%)", Figures({"Average loss": 0.0573})),
+    "ImageNet": (
+        "Epoch: [0][ 10/50]\tTime  0.5 ( 0.6)\tLoss 6.99e+00 (7.0e+00)\tAcc@1   0.25 (  0.1)",
+        Figures({"Loss": 6.99, "Acc@1": 0.25}),
+    ),
+    "a word language model": (
+        "| epoch   1 |   200/ 2928 batches | lr 5.00 | ms/batch 15.63 | loss  8.12 | ppl  3363.43",
+        Figures({"epoch": 1.0, "lr": 5.0, "ms/batch": 15.63, "loss": 8.12, "ppl": 3363.43}),
+    ),
+    "fairseq": ("| loss 3.21 | wps 1,234 |", Figures({"loss": 3.21, "wps": 1234.0})),
+    "Megatron": (
+        " iteration       10/     100 | consumed samples:   160 | lm loss: 9.500E+00 | grad norm: 5.200 |",
+        Figures({"consumed samples": 160.0, "lm loss": 9.5, "grad norm": 5.2}, 10),
+    ),
+    "Stable-Baselines": ("|    value_loss        | 0.0112      |", Figures({"value_loss": 0.0112})),
+    "nanoGPT": ("iter 1,100: loss 2.4567, time 123.45ms, mfu 3.21%", Figures({"loss": 2.4567, "mfu": 3.21}, 1100)),
+    "nanoGPT's test": (
+        "step 250: train loss 2.45, val loss 2.51",
+        Figures({"train loss": 2.45, "val loss": 2.51}, 250),
+    ),
+    "Keras": ("100/100 - 1s - loss: 0.3 - accuracy: 0.91", Figures({"loss": 0.3, "accuracy": 0.91})),
+    "tqdm": (
+        "Epoch 0: 100%|██| 1875/1875 [00:10<00:00, 180.0it/s, loss=0.3, v_num=0]",
+        Figures({"loss": 0.3}),
+    ),
+    "a tensor": ("step=10/20 loss=tensor(2.31, grad_fn=<NllLossBackward0>)", Figures({"loss": 2.31}, 10)),
+    "a colour": ("\x1b[32mstep 5\x1b[0m loss=\x1b[1m0.5\x1b[0m", Figures({"loss": 0.5}, 5)),
+}
+
+
+@pytest.mark.parametrize("log", list(LOGS))
+def test_the_log_lines_of_what_trains_most_are_read(log: str) -> None:
+    line, figures = LOGS[log]
+    assert figures_in(line) == figures
+
+
+@given(value=st.integers(0, 10**9), fraction=st.integers(0, 999), separator=st.sampled_from([",", "_", ""]))
+def test_thousands_separators_are_read(value: int, fraction: int, separator: str) -> None:
+    shown = f"{value:{separator}}.{fraction:03}"
+    for line in (f"loss={shown}", f"Loss: {shown}", f"| loss {shown} |", f"{{'loss': {shown}}}"):
+        figures = figures_in(line)
+        assert figures is not None, line
+        assert list(figures.values.values()) == [float(f"{value}.{fraction:03}")]
+
+
+@pytest.mark.parametrize("number", ["0,25", "12,34", "1,2345", "1'234", "12.3.4", "3/10", "0x10", "1.2M"])
+def test_a_number_that_is_not_known_for_sure_is_not_read(number: str) -> None:
+    """No part of it is, either: a decimal comma would make 0 of 0.25."""
+    for line in (f"loss={number}", f"Loss: {number}", f"| loss {number} |", f"{{'loss': {number}}}"):
+        assert figures_in(line) is None, line
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[W1126 22:30:01.123 socket.cpp:767] [c10d] The hostname of the client socket cannot be retrieved. err=-3",
+        "[rank0]:[W1126 22:30:01.123 ProcessGroupNCCL.cpp:4115] using GPU 0 as device. loss=3",
+        "[W socket.cpp:601] [c10d] retries=3 delay=0.5",
+        "W1126 12:00:00.123000 140 torch/distributed/run.py:766] OMP_NUM_THREADS loss=1.0",
+        "paris-w0:33:40 [0] NCCL INFO comm 0x5 rank=0 nranks=2 busId=0",
+        "/opt/site/torch/x.py:12: UserWarning: lr=0.1 is large",
+        "x.c:3: warning: unused loss=3",
+        "connection refused: errno=111 attempt=2 err=-3 error=5",
+        "WARNING:urllib3: retry total=3.5",
+        "OMP_NUM_THREADS=1 RANK=0 WORLD_SIZE=2 rank=0 local_rank=1 node_id=4 port=29500 pid=33 seed=42",
+        "took 3.5 s; listening on port: 29500; error 111; 12:30:45; Downloading: 45.3 MB",
+    ],
+)
+def test_what_libraries_and_launchers_say_is_no_curve(line: str) -> None:
+    assert figures_in(line) is None
+
+
+def test_a_script_that_logs_at_the_level_of_warnings_is_heard() -> None:
+    """As `logging` does by default with what is no warning; an error rate has a fraction."""
+    assert figures_in("WARNING:root:loss=0.5 tries=3") == Figures({"loss": 0.5})
+    assert figures_in("val err=0.25") == Figures({"val err": 0.25})
+
+
 @given(values=st.dictionaries(NAMES, NUMBERS, min_size=1, max_size=8))
 def test_both_forms_say_the_same(values: dict[str, float]) -> None:
     assert figures_in(json.dumps(values)) == figures_in(" ".join(f"{name}={value!r}" for name, value in values.items()))

@@ -26,7 +26,7 @@ from requests.exceptions import RequestException
 from testbed.emulation.containers.tail import last_lines
 from testbed.emulation.errors import EmulationError
 from testbed.emulation.label import STATE_ROOT
-from testbed.emulation.process import ProcessIdentity
+from testbed.emulation.process import ProcessIdentity, how_it_ended
 from testbed.telemetry.store import write_json
 
 DEFAULT_ADDRESS = "unix:///var/run/docker.sock"
@@ -142,7 +142,7 @@ def start_engine(where: str, options: Sequence[str] = (), record: Path = RECORD,
     while not answers(where):
         if process.poll() is not None:
             record.unlink()
-            raise EngineError(_failed(f"dockerd ended with {process.returncode} before it answered", log))
+            raise EngineError(_failed(f"dockerd {how_it_ended(process.returncode)} before it answered", log))
         if time.monotonic() > deadline:
             stop_engine(record)
             raise EngineError(_failed(f"dockerd did not answer at {where} in {START_TIMEOUT_S:.0f} s", log))

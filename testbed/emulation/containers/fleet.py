@@ -107,8 +107,10 @@ class ScratchSpace:
     def settings(self) -> dict[str, Any]:
         """As the engine's client takes them."""
         own = f"uid={USER_ID},gid={USER_ID},mode=755,nr_inodes={MOST_FILES}"
-        tmpfs = dict.fromkeys(self.volumes, f"size={self.tmp_bytes},{own}")
-        tmpfs["/tmp"] = f"size={self.tmp_bytes}"
+        # Left to itself, the engine mounts noexec, and nothing compiled can be loaded: torch.compile, cpp_extension,
+        # Numba and cffi all put libraries below /tmp, which is HOME too. nosuid and nodev stay.
+        tmpfs = dict.fromkeys(self.volumes, f"exec,size={self.tmp_bytes},{own}")
+        tmpfs["/tmp"] = f"exec,size={self.tmp_bytes}"
         if self.out_bytes:
             tmpfs[OUT] = f"size={self.out_bytes},{own}"
         return {"tmpfs": tmpfs, "shm_size": self.shm_bytes}

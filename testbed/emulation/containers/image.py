@@ -40,6 +40,7 @@ from testbed.emulation.containers import documentation, engine, requirements
 from testbed.emulation.containers.requirements import Locked, LockError, canonical
 from testbed.emulation.errors import EmulationError
 from testbed.emulation.label import LABEL
+from testbed.emulation.process import how_it_ended
 
 ROOT = requirements.ROOT
 CONTAINERS = ROOT / "containers"
@@ -76,6 +77,11 @@ PACKAGES_LABELS = {"debian": "testbed.packages.debian", "python": "testbed.packa
 
 #: What of a failed command's output is quoted.
 OUTPUT_TAIL_LINES = 15
+
+#: pip's reason for a conflict. What follows is advice that is the same for any conflict.
+PIP_CONFLICT = re.compile(r"(?ms)^ERROR: Cannot install .*?(?=^Additionally, |^To fix this |\Z)")
+#: Options of pip without which it prints more than a reason, or, with --quiet, no reason for a conflict.
+PIP_PLAIN = ("--progress-bar=off", "--disable-pip-version-check")
 
 #: Asks a base which Python it has, and what of that which workers and programs need is there already.
 PROBE = (
@@ -255,7 +261,7 @@ def wheelhouse(python: str, packages: Sequence[Locked]) -> dict[str, Path | None
     listed.write_text(wanted)
     command(
         [
-            *(sys.executable, "-m", "pip", "download", "--quiet", "--require-hashes", "--dest", str(directory)),
+            *(sys.executable, "-m", "pip", "download", *PIP_PLAIN, "--require-hashes", "--dest", str(directory)),
             *(*target, "--requirement", str(listed), "--constraint", str(ROOT / "requirements.lock")),
         ],
         f"pip on this machine must be able to get {pinned(packages)} for Python {python}, and all they need, as "
@@ -428,11 +434,15 @@ def command(arguments: list[str], remedy: str) -> None:
     """Run it. Raises ImageError with the end of its output, and the remedy, when it fails."""
     done = subprocess.run(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode != 0:
-        raise ImageError(f"{arguments[0]} ended with {done.returncode}:\n{tail(done.stdout)}\n{remedy}")
+        raise ImageError(f"{arguments[0]} {how_it_ended(done.returncode)}:\n{tail(done.stdout)}\n{remedy}")
 
 
 def tail(output: str) -> str:
-    """The end of a command's output, to be quoted."""
+    """Return the end of a command's output, to be quoted; of pip's, the part that has the reason."""
+    if conflict := PIP_CONFLICT.search(output):
+        output = conflict[0].rstrip()
+    elif re.search(r"(?m)^ERROR: ", output):
+        output = re.sub(r"(?m)^WARNING: .*\n", "", output)  # of each index that it has asked
     # Where a file does not match, pip lists every hash that would: of torch 32, after which its name is out of sight.
     output = re.sub(r"(?m)^ *Expected .* [0-9a-f]{64}\n", "", output)
     return "\n".join(f"    {line}" for line in output.splitlines()[-OUTPUT_TAIL_LINES:])

@@ -128,5 +128,33 @@ def available_bytes() -> int:
     raise EmulationError("this kernel does not say how much memory is available; use Linux 3.14 or newer")
 
 
+def ended_for_memory(pid: int) -> int:
+    """Return how many processes the kernel has ended for the memory limit of a container, whose first process has this
+    number; 0 where it does not say. The engine's own flag tells of the first process alone.
+
+    A container sees its control group where it has mounted it: the first version's by its name, and the second's at the
+    root, or below it where it shares the host's namespace of control groups.
+    """
+    root = Path(f"/proc/{pid}/root/sys/fs/cgroup")
+    try:
+        groups = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
+    except OSError:
+        return 0
+    own = [line.removeprefix("0::").strip("/") for line in groups if line.startswith("0::")]
+    places = [root / "memory/memory.oom_control", *(root / path / "memory.events" for path in own)]
+    for file in (*places, root / "memory.events"):
+        try:
+            return oom_kills(file.read_text())
+        except OSError:
+            continue
+    return 0
+
+
+def oom_kills(text: str) -> int:
+    """Return the count in a control group's `memory.events` or `memory.oom_control` (the kernel's from 4.13 on)."""
+    counts = dict(line.split() for line in text.splitlines() if len(line.split()) == 2)
+    return int(counts.get("oom_kill", 0))
+
+
 def _mib(count: int) -> str:
     return f"{max(count, 0) >> 20} MiB"

@@ -8,6 +8,7 @@ any other              as the engine has it                                     
 
 from __future__ import annotations
 
+import re
 import sys
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -23,6 +24,15 @@ from testbed.spec.errors import Fault, SpecError
 
 #: What PyTorch's own programs need beside it: `all_gather_object` does not work without NumPy.
 ADDED = ("numpy",)
+
+#: What the builder of an engine's API does not know: options, texts within a Dockerfile, platforms by a variable.
+BUILDKIT = re.compile(
+    r"(?i)\s*(?:"
+    r"(?:RUN|COPY|ADD)\s+(?:--\S+\s+)*?"
+    r"--(?:mount|network|security|device|link|chmod|checksum|parents|exclude|keep-git-dir|unpack)\b\S*"
+    r"|(?:RUN|COPY|ADD)\s(?:[^#]*\s)?<<-?['\"]?[A-Za-z_]\w*['\"]?"
+    r"|FROM\s+--platform=\$\{?(?:BUILD|TARGET)\w+\}?)"
+)
 
 TORCHRUN = '#!/bin/sh\nexec python3 -m torch.distributed.run "$@"\n'
 
@@ -92,17 +102,30 @@ def _downloaded(file: Path, python: str, recipe: str, held: Mapping[str, str]) -
     directory.mkdir(parents=True, exist_ok=True)
     constraints = directory / "constraints.txt"
     constraints.write_text("".join(f"{name}=={version.partition('+')[0]}\n" for name, version in held.items()))
-    usual = [f"{package.name}=={package.version}" for package in [*_added(), requirements.read(image.ROOT)["pip"]]]
-    image.command(
-        [
-            *(sys.executable, "-m", "pip", "download", "--quiet", "--dest", str(directory)),
-            *("--only-binary=:all:", f"--python-version={python}", "--constraint", str(constraints)),
-            *("--requirement", str(file), *usual),
-        ],
-        f"pip on this machine must be able to get all that {file} asks for as wheels for Python {python}, beside the "
-        "worker's own packages: see what it says above, and its settings (`pip config list`).",
-    )
+    usual = {package.name: package.version for package in [*_added(), requirements.read(image.ROOT)["pip"]]}
+    try:
+        image.command(
+            [
+                *(sys.executable, "-m", "pip", "download", *image.PIP_PLAIN, "--dest", str(directory)),
+                *("--only-binary=:all:", f"--python-version={python}", "--constraint", str(constraints)),
+                *("--requirement", str(file), *(f"{name}=={version}" for name, version in usual.items())),
+            ],
+            f"pip on this machine must be able to get all that {file} asks for as wheels for Python {python}, beside "
+            "the worker's own packages: see what it says above, and its settings (`pip config list`).",
+        )
+    except ImageError as error:
+        raise ImageError(f"{error}{kept_versions(str(error), {**held, **usual})}") from None
     return sorted(directory.glob("*.whl"))
+
+
+def kept_versions(said: str, held: Mapping[str, str]) -> str:
+    """Return a line about the packages that the image has, where they are those that pip found in a conflict."""
+    quoted = "\n".join(line[4:] for line in said.splitlines() if line.startswith("    "))
+    if not image.PIP_CONFLICT.search(quoted):
+        return ""
+    names = {canonical(name) for name in re.findall(r"(?<![\w.-])([\w.-]*\w)(?=[<>=!~ ])", quoted)}
+    there = [f"{name} {version}" for name, version in sorted(held.items()) if name in names]
+    return f"\nThe image has {', '.join(there)} already and keeps that: ask for no other version." if there else ""
 
 
 def _package(wheel: Path) -> str:
@@ -120,12 +143,28 @@ def _built(client: docker.DockerClient, file: Path, progress: Progress) -> str:
                 path=str(file.parent), dockerfile=file.name, tag=tag, labels=labels, rm=True, forcerm=True
             )
         except BuildError as error:
-            raise ImageError(f"Building {file} failed: {error}\n{image.tail(image.said(error))}") from error
-        except (APIError, TypeError) as error:
+            said = f"{error}\n{image.tail(image.said(error))}"
+            raise ImageError(f"Building {file} failed: {said}{buildkit_hint(file)}") from error
+        except APIError as error:
+            raise ImageError(f"Building {file} failed: {error.explanation}{buildkit_hint(file)}") from error
+        except TypeError as error:
             raise ImageError(f"Building {file} failed: {error}") from error
     for superseded in before - {str(made.id)}:
         image.remove_unused(client, superseded)
     return tag
+
+
+def buildkit_hint(file: Path) -> str:
+    """Return a line about what of a Dockerfile needs BuildKit, with the way; empty where nothing does. The engine's own
+    builder, which is all that its API has, refuses that, each form in other words."""
+    text = re.sub(r"\\\s*\n", lambda end: " " * len(end[0]), file.read_text(encoding="utf-8", errors="replace"))
+    needs = next(filter(None, map(BUILDKIT.match, text.splitlines())), None)
+    if needs is None:
+        return ""
+    return (
+        f"\n`{' '.join(needs[0].split())}` needs BuildKit, by which only Docker's own command builds. Write instead: "
+        f"DOCKER_BUILDKIT=1 docker build -t NAME -f {file} {file.parent}, and then --image NAME"
+    )
 
 
 def _added() -> list[requirements.Locked]:

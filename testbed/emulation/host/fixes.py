@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from testbed.emulation import cleanup, label
 from testbed.emulation.containers import engine
 from testbed.emulation.host import budget, kernel
+from testbed.emulation.process import how_it_ended
 
 #: What of a failed command's output is quoted.
 OUTPUT_TAIL_LINES = 5
@@ -112,4 +113,4 @@ def _run(command: Sequence[str]) -> None:
         raise CannotFix(f"{command[0]} cannot be run: {error.strerror}") from error
     if done.returncode:
         said = " / ".join(done.stdout.split("\n")[-OUTPUT_TAIL_LINES:]).strip(" /")
-        raise CannotFix(f"{shlex.join(command)} ended with {done.returncode}: {said}")
+        raise CannotFix(f"{shlex.join(command)} {how_it_ended(done.returncode)}: {said}")

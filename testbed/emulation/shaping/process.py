@@ -11,7 +11,7 @@ import subprocess
 import time
 from itertools import count
 
-from testbed.emulation.process import await_end
+from testbed.emulation.process import await_end, how_it_ended
 from testbed.emulation.shaping.base import ShapingError
 from testbed.emulation.shaping.build import build_core
 
@@ -78,8 +78,7 @@ class CoreProcess:
         status = self._process.poll()
         if status is None:
             return None
-        ended = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
-        return f"the shaping core {ended}, so every link is dead; take the network down and up again"
+        return f"the shaping core {how_it_ended(status)}, so every link is dead; take the network down and up again"
 
     def close(self) -> None:
         """End it. A second time does nothing."""

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from testbed.emulation.network.netlink import NetlinkRequest
-from testbed.emulation.process import await_end
+from testbed.emulation.process import await_end, how_it_ended
 from testbed.emulation.shaping.base import Applied, ShapingError
 
 #: What a batch may have: some 1,300 states ahead are 400 KB.
@@ -103,7 +103,7 @@ class Timer:
     def failure(self) -> str | None:
         """Why nothing that is to come will; None while all is well."""
         status = self._process.poll()
-        return None if status is None else f"the process that replays traces ended with status {status}"
+        return None if status is None else f"the process that replays traces {how_it_ended(status)}"
 
     def close(self) -> None:
         """End it."""

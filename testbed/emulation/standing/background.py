@@ -13,6 +13,7 @@ from typing import IO, Any
 from testbed.api.entry import PAGE, Door, show_in_browser
 from testbed.emulation import label
 from testbed.emulation.containers.fleet import ProgramContainers
+from testbed.emulation.process import how_it_ended
 from testbed.emulation.testbed import Backend, Step
 
 
@@ -54,7 +55,7 @@ def bring_up(
                 _follow(words, step)
         except EOFError:
             complaints.seek(0)
-            text = f"the network's owner ended with status {owner.wait()} before it was up:\n{complaints.read()}"
+            text = f"the network's owner {how_it_ended(owner.wait())} before it was up:\n{complaints.read()}"
             raise NotUp(text.rstrip(), 1) from None
         except BaseException:
             owner.terminate()

@@ -11,6 +11,7 @@ from typing import Any
 from testbed.planning.bound import MOST_BOUNDED
 from testbed.run.conclusion import drift, iterations, summary
 from testbed.run.conclusion.bounds import bounds_of, lower_bound, provable
+from testbed.run.conclusion.idle import unused_links
 from testbed.run.conclusion.passed import excess
 from testbed.run.conclusion.stretches import stretches
 from testbed.run.conclusion.summary import RoundFigures
@@ -175,7 +176,16 @@ def _evidence(
         missed_events=outcome.missed_events,
         alike=experiment.spec.program is None and experiment.spec.sync.scheme.alike,
         hosts=outcome.host_reasons,
+        idle=[why for why in (*outcome.idle, _unused_links(experiment, outcome, traffic)) if why],
     )
+
+
+def _unused_links(experiment: Experiment, outcome: Outcome, traffic: Sequence[Mapping[str, Any]]) -> str:
+    """Why nothing was emulated, by the sites of those who trained."""
+    program, workers = experiment.spec.program, _topology(experiment, outcome).workers
+    commands = None if program is None else program.commands(experiment.topology)
+    sites = sorted({worker.site for worker in workers if commands is None or worker.name in commands})
+    return unused_links(outcome.fidelity, sites, summary.wan_bytes(traffic, outcome.training_started_s))
 
 
 def _by_hand(events: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -60,7 +60,7 @@ class Evidence:
     `cpu` holds the host's busy share second by second, `overruns` each step's real over declared time (1 is on time).
     `identical_parameters` is what was found where members are to be `alike` at the end.
     `by_hand` is what people changed meanwhile: the files did not ask for it. `hosts` has what is wrong with the hosts
-    that a network is split over.
+    that a network is split over, and `idle` what was asked for and did nothing.
     What breaks the emulation itself, a dead shaper or a replay that stopped, ends the run before it comes to this.
     """
 
@@ -75,6 +75,7 @@ class Evidence:
     alike: bool = True
     by_hand: Sequence[str] = ()
     hosts: Sequence[str] = ()
+    idle: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,8 @@ def judge(evidence: Evidence) -> Verdict:
     """`trusted`, or `suspect` with every reason. A simulation is neither, whatever it came to."""
     if evidence.backend == SIMULATED:
         return Verdict("simulated", (SIMULATION, *_missed(evidence)))
-    reasons = [reason for name, link in evidence.links.items() for reason in _link(name, link, evidence.backend)]
+    reasons = [*evidence.idle]
+    reasons += [reason for name, link in evidence.links.items() for reason in _link(name, link, evidence.backend)]
     reasons += _replay(evidence.links)
     reasons += [*_host(evidence), *evidence.hosts]
     if evidence.lost_updates or evidence.duplicated_updates:

@@ -53,7 +53,8 @@ class ExperimentPrograms:
             )
             self.ranks = [self.sums.told(rank) for rank in self.ranks]
         starter = ContainerStarter(client, testbed.name, directory.id, commands)
-        self._programs = Programs(starter, self.ranks, directory.id, directory.path / "logs", self._tell)
+        logs = directory.path / "logs"
+        self._programs = Programs(starter, self.ranks, directory.id, logs, self._tell, self._figures.hear)
 
     def start(self) -> None:
         """Start it on all of them. SpecError for a program that is not there, RunFailed where a container or the engine
@@ -83,9 +84,10 @@ class ExperimentPrograms:
         for worker in sorted({rank.worker for rank in self.ranks}):
             self._figures.take(worker, self._network.container(worker))
         self._ends.close()
-        if self.sums is not None and self.sums.idle:
-            self._say(self.sums.idle)
+
+    def idle(self) -> list[str]:
+        """What was there for nothing, once all has ended."""
+        return [self.sums.idle] if self.sums is not None and self.sums.idle else []
 
     def _tell(self, name: str, line: str) -> None:
         self._say(f"{name} | {line}")
-        self._figures.hear(name, line)

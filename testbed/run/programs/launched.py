@@ -13,6 +13,7 @@ from testbed.launch.output import Told
 from testbed.launch.programs import Programs
 from testbed.launch.ranks import Rank
 from testbed.launch.recorder import Recorder
+from testbed.run.conclusion.idle import unused_links
 from testbed.run.conclusion.summary import wan_bytes
 from testbed.run.directory import RunDirectory
 from testbed.run.guards.disk import check_room
@@ -56,14 +57,13 @@ def carry_out(network: str, command: Command, directory: RunDirectory, display: 
         reason = in_full(error)
         raise
     finally:
-        planned = {} if sums is None else {sums.name: sums.outcome}
-        _summarize(directory, ranks, programs.codes, began_s, reason, planned)
+        _summarize(directory, ranks, programs.codes, began_s, reason, sums)
     if changed := by_hand(directory.read("events.jsonl")):
         done = ", ".join(f"{event['kind']} {event['target']}" for event in changed)
         display.pass_on(f"  changed by hand meanwhile: {done}")
-    if sums is not None and sums.idle:
-        display.pass_on(sums.idle)
     display.pass_on(f"  {len(ranks)} processes, {time.time() - began_s:.1f} s; logs and traffic in {directory.path}")
+    for why in (directory.read_whole("summary.json") or {})["idle"]:
+        display.warn(why)
     return failure is None
 
 
@@ -104,20 +104,26 @@ def _summarize(
     codes: Mapping[str, int],
     began_s: float,
     reason: str,
-    planned: Mapping[str, object],
+    sums: PlannedSums | None,
 ) -> None:
     """Write `summary.json`; an exit code is None where a program was ended with the others."""
     directory.use_reserve()
     events = directory.read("events.jsonl")
     manifest = directory.read_whole("manifest.json") or {}
     directory.write("manifest.json", {**manifest, "by_hand": by_hand(events)})
+    traffic = directory.read("traffic.jsonl")
+    carried = wan_bytes(traffic, began_s)
+    links = {link for sample in traffic for link in sample["bytes"]}
+    sites = sorted({rank.environment["TESTBED_SITE"] for rank in ranks})
+    idle = [] if reason else [unused_links(links, sites, carried), sums.idle if sums is not None else ""]
     summary = {
         "finished": not reason,
         "reason": reason or None,
         "exit_codes": {rank.name: codes.get(rank.name) for rank in ranks},
         "wall_seconds": time.time() - began_s,
         "events": events,
-        "wan_bytes": wan_bytes(directory.read("traffic.jsonl"), began_s),
-        **planned,
+        "wan_bytes": carried,
+        "idle": [why for why in idle if why],
+        **({} if sums is None else {sums.name: sums.outcome}),
     }
     directory.write("summary.json", summary)

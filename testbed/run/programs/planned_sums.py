@@ -23,6 +23,7 @@ from testbed.launch.errors import BadCommand
 from testbed.launch.ranks import Rank
 from testbed.link import LinkState
 from testbed.protocol import Job
+from testbed.run.conclusion.idle import unused_controller
 from testbed.run.service import ADDRESS, ControllerProcess
 from testbed.run.view import declared_states, view_of
 from testbed.spec.topology import Topology
@@ -32,9 +33,6 @@ BUCKET_BYTES = 25 * 1024 * 1024
 #: How many sums there will be is the programs' affair.
 ENDLESS = 1_000_000_000
 POLICY = "auto"
-
-#: What there was nothing to do for where no process came.
-IDLE = {"wan": "had a large sum", "scheme": "stepped a torch optimizer"}
 
 
 class PlannedSums:
@@ -69,7 +67,7 @@ class PlannedSums:
         self._variables = variables
         self._out = directory / self.name
         self._stack = ExitStack()
-        self.outcome: dict[str, Any] = {"state": "not started", "joined": []}
+        self.outcome: dict[str, Any] = {"state": "not started", "joined": [], "round": None}
 
     @classmethod
     def standing(
@@ -110,8 +108,6 @@ class PlannedSums:
 
     @property
     def idle(self) -> str:
-        """What is to be said where the programs had nothing to do with it; empty where they had."""
-        if self.outcome["joined"]:
-            return ""
-        why = f"none {IDLE[self.name]}, or its image is without this package"
-        return f"{self.name}: no process came to the controller: {why}"
+        """Why it was there for nothing; empty where it was not."""
+        (setting,) = self._variables.values()
+        return unused_controller(self.name, setting, self.outcome)

@@ -89,4 +89,5 @@ class ProgramTraining:
             status={"swaps": [], "passages": []},
             network_swaps=self._steering.changes.swaps,
             missed_events=self._steering.missed,
+            idle=self._programs.idle(),
         )

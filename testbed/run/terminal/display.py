@@ -69,6 +69,11 @@ class Display:
         self.console.file.write(f"{line}\n")  # in one piece: others write too
         self.console.file.flush()
 
+    def warn(self, what: str) -> None:
+        """A line that is not to be missed, also where progress is not shown."""
+        begin, end = ("\x1b[1;33m", "\x1b[0m") if self.console.is_terminal else ("", "")
+        self.pass_on(f"{begin}WARNING: {what}{end}")
+
     @contextmanager
     def live(self, rounds: int) -> Iterator[None]:
         """While inside, snapshots are shown."""

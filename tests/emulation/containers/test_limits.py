@@ -52,6 +52,13 @@ def test_what_is_left_is_shared_by_those_who_declare_nothing(eight_gib: None) ->
 
 
 @pytest.mark.pure
+def test_what_was_ended_for_its_memory_is_counted_as_either_version_of_control_groups_writes_it() -> None:
+    assert limits.oom_kills("oom_kill_disable 0\nunder_oom 0\noom_kill 3\n") == 3
+    assert limits.oom_kills("low 0\nhigh 0\nmax 9\noom 7\noom_kill 4\noom_group_kill 0\n") == 4
+    assert limits.oom_kills("oom_kill_disable 0\nunder_oom 0\n") == 0, "kernels before 4.13 do not count"
+
+
+@pytest.mark.pure
 def test_a_host_with_nothing_left_for_them_says_so(eight_gib: None) -> None:
     with pytest.raises(EmulationError, match="1 workers without a limit of their own would share 0 MiB; declare less"):
         ContainerLimits.of([worker(0), worker(1, memory=9 * GIB)], ABLE)

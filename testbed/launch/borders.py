@@ -1,0 +1,155 @@
+"""Where the file system of a worker's container differs from this machine's, said where a program runs into it.
+
+A container sees one folder of this machine, as FILES. So an absolute path inside that folder is given to the command as
+the container has it, and what a failed program has said is looked through for what it would have needed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from testbed.emulation.containers.fleet import FILES, OUT
+
+#: An absolute path within a word or a line. One with a space in it is found only where it is the whole word.
+PATH = re.compile(r"(?<![\w./~-])/[^\s'\"`;:|&<>(){},\[\]]+")
+QUOTED_PATH = re.compile(r"(['\"])(/.+?)\1")
+
+#: Folders that a container has itself, with other contents than this machine's.
+SYSTEM = ("/usr/", "/bin/", "/sbin/", "/lib", "/etc/", "/proc/", "/sys/", "/dev/")
+
+SHELLS = ("sh", "bash", "dash", "ash", "zsh", "ksh")
+SHELL_SCRIPTS = (".sh", ".bash")
+#: What is read of a script: its first line is in it.
+HEAD_BYTES = 4096
+
+#: How programs say that a file is not there.
+MISSING = re.compile(r"no such file|can't open|cannot open|cannot access|not found|does not exist", re.I)
+NO_MODULE = re.compile(r"No module named '?([A-Za-z_]\w*)")
+#: How PyTorch, setuptools and shells say that there is no compiler.
+NO_COMPILER = re.compile(
+    r"No working C\+\+ compiler|InvalidCxxCompiler|Ninja is required to load C\+\+ extensions|fatal error: Python\.h|"
+    r"(?:command '|No such file or directory: '|: )(?:\S*[/-])?(?:g\+\+|gcc|clang\+\+|clang|c\+\+|cc)'?"
+    r"(?: failed|: (?:command )?not found|$)",
+    re.M,
+)
+NOT_LOADED = re.compile(r"failed to map segment from shared object")
+DENIED = re.compile(rf"(?:{OUT}|/dev/shm)/\S*?['\"]?: [Pp]ermission denied|[Pp]ermission denied: '(?:{OUT}|/dev/shm)/")
+
+NO_PROGRAMS = f"/dev/shm and {OUT} hold no programs or libraries (noexec): put them into /tmp, which does"
+READ_ONLY = f"a container may write to /tmp, /dev/shm and {OUT} alone; what is in {OUT} at the end is kept"
+NO_ROOM = f"/tmp, /dev/shm and {OUT} are as large as --tmp, --shm and --out say"
+NEEDS_COMPILER = "its image has no C++ compiler with Python's headers: name one that has by --image (docs/launch.md)"
+
+
+@dataclass(frozen=True, slots=True)
+class Borders:
+    """A container that sees the folder `files` of this machine as FILES; None is a container that sees none."""
+
+    files: Path | None
+
+    def seen(self, words: Sequence[str]) -> list[str]:
+        """Return a command with every path inside `files` as the container has it."""
+        return [self._inside(word) or PATH.sub(lambda path: self._inside(path[0]) or path[0], word) for word in words]
+
+    def hints(self, words: Sequence[str], said: Sequence[str]) -> list[str]:
+        """Return what to do about a command that failed, one line each: what it said ran into a border."""
+        text = "\n".join(said)
+        found = [*self._not_seen(words, said), *self._script_hints(words, text)]
+        if self.files is not None:
+            found += line_end_hints(words, self.files)
+        if NOT_LOADED.search(text) or DENIED.search(text):
+            found.append(NO_PROGRAMS)
+        if "Read-only file system" in text:
+            found.append(READ_ONLY)
+        if "No space left on device" in text:
+            found.append(NO_ROOM)
+        if NO_COMPILER.search(text):
+            found.append(NEEDS_COMPILER)
+        if module := NO_MODULE.search(text):
+            found.append(f"its image has no {module[1]}: name it in a file of requirements, --image requirements.txt")
+        return list(dict.fromkeys(found))
+
+    def _inside(self, path: str) -> str | None:
+        """Return where the container has a path of this machine; None where it has it not, or has one of its own."""
+        if self.files is None or not path.startswith("/") or path.startswith(SYSTEM) or not Path(path).exists():
+            return None
+        # A link is taken as it is, since the container has it too: a virtual environment's `python` is one.
+        place = Path(path).parent.resolve() / Path(path).name if Path(path).name else Path(path)
+        root = self.files.resolve()
+        if root == Path("/") or not (place == root or root in place.parents):
+            return None
+        return str(Path(FILES) / place.relative_to(root))
+
+    def _not_seen(self, words: Sequence[str], said: Sequence[str]) -> Iterator[str]:
+        """What a program did not find, and this machine has."""
+        for line in said:
+            if not MISSING.search(line):
+                continue
+            for path in dict.fromkeys([*(match[2] for match in QUOTED_PATH.finditer(line)), *PATH.findall(line)]):
+                if hint := self._why_missing(path, words):
+                    yield hint
+                    return
+
+    def _why_missing(self, path: str, words: Sequence[str]) -> str | None:
+        if path.startswith(SYSTEM):
+            return None
+        if path.startswith(f"{FILES}/") and self.files is not None:
+            name = path.removeprefix(f"{FILES}/")
+            here = Path(os.path.normpath(self.files / name))
+            if not here.exists() and name in words and Path(name).exists():
+                return f"{name} is looked for in {self.files}, which containers see as {FILES}: write instead --files ."
+        else:
+            here = Path(path)
+        if not here.exists():
+            return None
+        if (inside := self._inside(str(here.resolve()))) is not None:
+            return None if inside == path else f"{here} is {inside} in a container"
+        if self.files is None:
+            return (
+                f"{here} is on this machine, of which a container sees nothing: bring the network up with --files DIR"
+            )
+        return (
+            f"{here.resolve()} is on this machine, of which a container sees {self.files} alone, as {FILES}: "
+            f"write instead --files with a folder that has it (`files` in an experiment), or --on-host"
+        )
+
+    def _script_hints(self, words: Sequence[str], text: str) -> Iterator[str]:
+        """What keeps a script of the folder from being started."""
+        if not words or "/" not in words[0] or self.files is None:
+            return
+        script = self.files / words[0].removeprefix(f"{FILES}/")
+        if not script.is_file():
+            return
+        head = _head(script)
+        if "ermission denied" in text and not script.stat().st_mode & 0o001:
+            yield f"{words[0]} is no program for the workers' user: chmod o+rx {words[0]}"
+        elif head.startswith(b"#!") and not head.endswith(b"\r") and "OCI runtime" in text:
+            yield f"{words[0]} asks for {head[2:].decode(errors='replace').strip()}, which its image does not have"
+
+
+#: Those of a container that sees no folder of this machine.
+NO_FILES = Borders(None)
+
+
+def line_end_hints(words: Sequence[str], folder: Path | None) -> Iterator[str]:
+    """The scripts of a command, in this folder, whose lines end as Windows has it: no shell or kernel takes those."""
+    for number, word in enumerate(words):
+        shell = number > 0 and words[number - 1].rpartition("/")[2] in SHELLS
+        if number > 0 and not shell and not word.endswith(SHELL_SCRIPTS):
+            continue
+        script = (folder or Path()) / word.removeprefix(f"{FILES}/")
+        if (head := _head(script)).endswith(b"\r") and b"\0" not in head:
+            yield f"{word} has line ends of Windows (CRLF), which no shell takes: `sed -i 's/\\r$//' {word}`"
+
+
+def _head(script: Path) -> bytes:
+    """The first line of a file, without its end; empty where there is none to be read."""
+    try:
+        with script.open("rb") as file:
+            return file.read(HEAD_BYTES).partition(b"\n")[0]
+    except (OSError, ValueError):  # a word with a NUL is no path
+        return b""

@@ -1,0 +1,91 @@
+"""What is said where an image for programs cannot be made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from testbed.emulation.containers.image import OUTPUT_TAIL_LINES, tail
+from testbed.emulation.containers.program_image import buildkit_hint, kept_versions
+
+pytestmark = pytest.mark.pure
+
+#: As pip 26 prints it, for a file that asks for another version than the image has.
+CONFLICT = """Looking in indexes: https://pypi.org/simple
+WARNING: Location 'file:///a/numpy/' is ignored: it is neither a file nor a directory.
+Processing /opt/files/numpy-2.4.6-cp311-cp311-manylinux_2_28_x86_64.whl
+ERROR: Cannot install numpy==1.21.0 and numpy==2.4.6 because these package versions have conflicting dependencies.
+
+The conflict is caused by:
+    The user requested numpy==2.4.6
+    The user requested numpy==1.21.0
+    stranger 1.0 depends on typing_extensions<4
+
+Additionally, some packages in these conflicts have no matching distributions available for your environment:
+    numpy
+
+To fix this you could try to:
+1. loosen the range of package versions you've specified
+2. remove package versions to allow pip to attempt to solve the dependency conflict
+
+ERROR: ResolutionImpossible: for help visit https://pip.pypa.io/
+"""
+
+
+def test_pips_reason_for_a_conflict_is_quoted_whole() -> None:
+    said = tail(CONFLICT)
+    assert "The user requested numpy==1.21.0" in said
+    assert said.splitlines()[0].strip().startswith("ERROR: Cannot install numpy==1.21.0")
+    assert "WARNING" not in said
+    assert "To fix this" not in said
+
+
+def test_the_versions_that_the_image_keeps_are_named_in_a_conflict_alone() -> None:
+    held = {"numpy": "2.4.6", "typing-extensions": "4.16.0", "torch": "2.13.0+cpu"}
+    said = kept_versions(f"pip ended with exit code 1:\n{tail(CONFLICT)}\ntorch is there", held)
+    assert "numpy 2.4.6, typing-extensions 4.16.0" in said
+    assert "torch" not in said
+    assert kept_versions("    ERROR: No matching distribution found for numpy==1.0", held) == ""
+
+
+def test_warnings_make_no_room_for_nothing_but_errors() -> None:
+    warnings = "WARNING: Retrying after connection broken\n" * OUTPUT_TAIL_LINES
+    assert tail(f"ERROR: No matching distribution found for x\n{warnings}") == (
+        "    ERROR: No matching distribution found for x"
+    )
+    assert tail(warnings).count("WARNING") == OUTPUT_TAIL_LINES, "they are all that there is"
+
+
+NEEDS = [
+    "RUN --mount=type=cache,target=/root/.cache pip install x",
+    "run --mount=type=cache \\\n  pip install x",
+    "COPY --link a /a",
+    "COPY --from=build --chmod=755 a /a",
+    "ADD --checksum=sha256:24 https://example.org/a /a",
+    "RUN --network=none true",
+    "RUN <<EOF\ntrue\nEOF",
+    "RUN python3 <<'END'\nprint()\nEND",
+    "COPY <<-EOF /a\nhello\nEOF",
+    "FROM --platform=$BUILDPLATFORM python:3.12",
+]
+
+
+@pytest.mark.parametrize("line", NEEDS)
+def test_what_needs_buildkit_is_named_with_the_way(line: str, tmp_path: Path) -> None:
+    file = tmp_path / "Dockerfile"
+    file.write_text(f"FROM scratch\n{line}\nCMD true\n")
+    hint = buildkit_hint(file)
+    assert "needs BuildKit" in hint
+    assert f"DOCKER_BUILDKIT=1 docker build -t NAME -f {file} {tmp_path}" in hint
+    assert "--image NAME" in hint
+    assert len(hint.strip().splitlines()) == 1
+
+
+def test_any_other_line_needs_no_buildkit(tmp_path: Path) -> None:
+    file = tmp_path / "Dockerfile"
+    file.write_text(
+        "# syntax=docker/dockerfile:1\n# RUN --mount=type=cache x\nFROM --platform=linux/amd64 a AS build\n"
+        "RUN echo $((1 << 2)) --mount\nCOPY --from=build --chown=1:1 a /a\nRUN x \\\n  --link\n"
+    )
+    assert buildkit_hint(file) == ""

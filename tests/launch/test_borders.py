@@ -1,0 +1,157 @@
+"""Where the file system of a container differs from this machine's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from testbed.launch.borders import NEEDS_COMPILER, NO_FILES, NO_PROGRAMS, NO_ROOM, READ_ONLY, Borders
+
+pytestmark = pytest.mark.pure
+
+CRLF = "#!/bin/bash\r\necho hello\r\n"
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a script, in the one where this process is; another script lies beside it."""
+    folder = tmp_path / "project"
+    (folder / "sub").mkdir(parents=True)
+    for path in ("project/train.py", "project/sub/run.sh", "project/a b.py", "elsewhere.py"):
+        (tmp_path / path).write_text("#!/bin/sh\necho hello\n")
+    (tmp_path / "link").symlink_to(folder)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def test_a_path_inside_the_folder_is_given_as_the_container_has_it(project: Path) -> None:
+    borders = Borders(project)
+    (project / "python").symlink_to("/usr/bin/python3")
+    for word, seen in {
+        f"{project}/train.py": "/work/train.py",
+        f"{project.parent}/link/train.py": "/work/train.py",
+        f"{project}": "/work",
+        f"{project}/": "/work",
+        f"{project}/sub/../a b.py": "/work/a b.py",
+        f"--data={project}/sub": "--data=/work/sub",
+        f"cd {project} && sh '{project}/sub/run.sh'; true": "cd /work && sh '/work/sub/run.sh'; true",
+        f"{project}/python": "/work/python",
+    }.items():
+        assert borders.seen([word]) == [seen]
+
+
+def test_any_other_word_stays_as_it_is(project: Path) -> None:
+    words = [
+        "train.py",
+        f"{project}/not-there.py",
+        f"{project.parent}/elsewhere.py",
+        f"{project}-2/train.py",
+        "https://example.org/train.py",
+        "/usr/bin/env",
+        "/out/model.pt",
+        "a/b",
+        "",
+    ]
+    assert Borders(project).seen(words) == words
+    inside = f"{project}/train.py"
+    assert Borders(Path("/")).seen([inside, "/bin/sh"]) == [inside, "/bin/sh"], "the container has a /bin of its own"
+    assert NO_FILES.seen([inside]) == [inside]
+
+
+MISSING = {
+    "Python": "python: can't open file '{}': [Errno 2] No such file or directory",
+    "a Python program": "FileNotFoundError: [Errno 2] No such file or directory: '{}'",
+    "bash": "bash: {}: No such file or directory",
+    "dash": "sh: 1: {}: not found",
+    "cat": "cat: {}: No such file or directory",
+    "an engine": 'OCI runtime exec failed: exec failed: starting container process caused: exec: "{}": stat {}: no '
+    "such file or directory: unknown",
+}
+
+
+@pytest.mark.parametrize("program", list(MISSING))
+def test_a_file_outside_the_folder_is_named_with_the_border_and_the_way(project: Path, program: str) -> None:
+    outside = project.parent / "elsewhere.py"
+    (hint,) = Borders(project).hints(["x"], ["Traceback", MISSING[program].replace("{}", str(outside))])
+    assert str(outside) in hint
+    assert str(project) in hint
+    assert "--files" in hint
+    assert "--on-host" in hint
+    (hint,) = NO_FILES.hints(["x"], [MISSING[program].replace("{}", str(outside))])
+    assert "up with --files" in hint
+
+
+def test_a_path_that_leads_out_of_the_folder_is_named_as_it_is_here(project: Path) -> None:
+    (project / "data").symlink_to(project.parent / "elsewhere.py")
+    for said in ("/work/../elsewhere.py", "/work/data"):
+        (hint,) = Borders(project).hints(["python", "x"], [f"can't open file '{said}'"])
+        assert str(project.parent / "elsewhere.py") in hint
+
+
+def test_a_path_inside_that_a_program_has_of_its_own_is_named_as_the_container_has_it(project: Path) -> None:
+    (hint,) = Borders(project).hints(["x"], [f"FileNotFoundError: No such file or directory: '{project}/train.py'"])
+    assert hint == f"{project}/train.py is /work/train.py in a container"
+
+
+def test_a_path_from_the_current_folder_is_told_from_one_of_files(project: Path) -> None:
+    (hint,) = Borders(project / "sub").hints(["python", "train.py"], ["can't open file '/work/train.py': [Errno 2]"])
+    assert "--files ." in hint
+
+
+def test_what_is_nowhere_needs_no_word(project: Path) -> None:
+    said = ["can't open file '/work/nowhere.py'", "No such file or directory: '/nowhere'", "sh: 1: /bin/foo: not found"]
+    assert Borders(project).hints(["python", "nowhere.py"], said) == []
+    assert Borders(project).hints(["python", "train.py"], ["ValueError: 3 is none of /usr, /tmp"]) == []
+
+
+@pytest.mark.parametrize(
+    "words", [["./run"], ["/work/run"], ["bash", "run"], ["bash", "-e", "run.sh"], ["sh", "run.sh"]]
+)
+def test_a_script_with_line_ends_of_windows_is_named(project: Path, words: list[str]) -> None:
+    for name in ("run", "run.sh"):
+        (project / name).write_text(CRLF, newline="")
+    (hint,) = Borders(project).hints(words, ["run.sh: line 2: $'\\r': command not found"])
+    assert "CRLF" in hint
+    assert f"sed -i 's/\\r$//' {words[-1]}" in hint
+
+
+def test_line_ends_of_windows_are_no_fault_of_python_or_of_a_binary(project: Path) -> None:
+    (project / "train.py").write_text("import torch\r\n", newline="")
+    (project / "binary").write_bytes(b"\x7fELF\0\r\n")
+    assert Borders(project).hints(["python", "train.py"], ["ValueError"]) == []
+    assert Borders(project).hints(["./binary"], ["ValueError"]) == []
+
+
+def test_a_script_that_cannot_be_started_says_why(project: Path) -> None:
+    failed = 'OCI runtime exec failed: exec failed: starting container process caused: exec: "./sub/run.sh": '
+    (project / "sub/run.sh").chmod(0o644)
+    (hint,) = Borders(project).hints(["./sub/run.sh"], [f"{failed}permission denied: unknown"])
+    assert hint.endswith("chmod o+rx ./sub/run.sh")
+    (project / "sub/run.sh").write_text("#!/usr/bin/fish -l\n")
+    (hint,) = Borders(project).hints(["./sub/run.sh"], [f"{failed}no such file or directory: unknown"])
+    assert "/usr/bin/fish -l" in hint
+
+
+@pytest.mark.parametrize(
+    ("said", "hint"),
+    [
+        ("OSError: /out/x.so: failed to map segment from shared object", NO_PROGRAMS),
+        ("sh: 1: /dev/shm/t: Permission denied", NO_PROGRAMS),
+        ("PermissionError: [Errno 13] Permission denied: '/out/t'", NO_PROGRAMS),
+        ("OSError: [Errno 30] Read-only file system: 'checkpoint.pt'", READ_ONLY),
+        ("OSError: [Errno 28] No space left on device", NO_ROOM),
+        ("torch._inductor.exc.InductorError: InvalidCxxCompiler: No working C++ compiler found in", NEEDS_COMPILER),
+        ("error: command 'x86_64-linux-gnu-gcc' failed: No such file or directory", NEEDS_COMPILER),
+        ("FileNotFoundError: [Errno 2] No such file or directory: 'g++'", NEEDS_COMPILER),
+        ("sh: 1: gcc: not found", NEEDS_COMPILER),
+    ],
+)
+def test_each_other_border_has_its_line(project: Path, said: str, hint: str) -> None:
+    assert Borders(project).hints(["python", "train.py"], ["before", said, "after"]) == [hint]
+
+
+def test_a_module_that_is_not_in_the_image_is_named(project: Path) -> None:
+    (hint,) = Borders(project).hints(["python", "train.py"], ["ModuleNotFoundError: No module named 'tqdm'"])
+    assert "tqdm" in hint
+    assert "--image requirements.txt" in hint

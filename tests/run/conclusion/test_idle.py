@@ -1,0 +1,50 @@
+"""What was asked for and did nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from testbed.run.conclusion.idle import unused_controller, unused_links
+from testbed.run.conclusion.verdict import judge
+from tests.run.conclusion.test_verdict import FINE
+
+pytestmark = pytest.mark.pure
+
+LINKS = ["paris->tokyo", "tokyo->paris"]
+
+
+def test_links_without_a_byte_are_named_with_the_way() -> None:
+    assert unused_links(LINKS, ["paris", "tokyo"], 1) == ""
+    assert unused_links([], ["paris"], 0) == "", "nothing was to be emulated"
+    said = unused_links(LINKS, ["paris", "tokyo"], 0)
+    assert "nothing was emulated" in said
+    assert "MASTER_ADDR" in said
+    assert "all processes were in paris" in unused_links(LINKS, ["paris"], 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "outcome", "said"),
+    [
+        ("scheme", {"joined": [], "round": None, "state": "running"}, "no process came to the controller"),
+        ("wan", {"joined": [], "round": None, "state": "not started"}, "no process came to the controller"),
+        ("scheme", {"joined": ["a", "b"], "round": None, "state": "done"}, "0 rounds"),
+        ("scheme", {"joined": ["a", "b"], "round": 1, "state": "done"}, "0 rounds"),
+        ("wan", {"joined": ["a", "b"], "round": None, "state": "done"}, "0 rounds"),
+        ("wan", {"joined": ["a", "b"], "round": 9, "state": "failed", "failure": "Broken pipe"}, "Broken pipe"),
+        ("scheme", {"joined": ["a", "b"], "round": 2, "state": "done"}, ""),
+        ("wan", {"joined": ["a", "b"], "round": 1, "state": "done"}, ""),
+    ],
+)
+def test_a_controller_that_was_there_for_nothing_says_why(name: str, outcome: dict[str, Any], said: str) -> None:
+    found = unused_controller(name, "diloco:every=32", outcome)
+    assert said in found
+    assert bool(said) == bool(found)
+    assert not found or "diloco:every=32" in found
+
+
+def test_a_verdict_says_what_did_nothing() -> None:
+    found = judge(replace(FINE, idle=["no link was used"]))
+    assert (found.verdict, found.reasons) == ("suspect", ("no link was used",))
