@@ -30,6 +30,9 @@ SITE_NAME = re.compile(r"[a-z][a-z0-9-]*")
 #: interface, and those of workers, whose access links would be named like this site's.
 RESERVED = re.compile(r"lan|lo|w\d+|all|default|.*-w\d+")
 
+#: Of a network's name.
+MAX_NAME = 31
+
 #: A site's LAN is a /24 less network, broadcast and router.
 MAX_WORKERS = 253
 #: Every pair of sites has its route: of so many in a row they take 33 MB and eight seconds.
@@ -168,7 +171,7 @@ class Lan(Strict):
 class TopologyFile(Strict):
     """The file as written."""
 
-    name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,30}$")
+    name: str = Field(pattern=rf"^[a-z0-9][a-z0-9-]{{0,{MAX_NAME - 1}}}$")
     sites: dict[SiteName, Site]
     links: list[LinkEntry] = Field(default_factory=list)
     lan: Lan = Lan()

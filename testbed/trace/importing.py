@@ -21,7 +21,7 @@ from testbed.trace.forms.rates import read_capture
 from testbed.trace.forms.round_trips import Samples, by_windows, window_for
 from testbed.trace.forms.rtt_csv import parse_rtt_csv
 from testbed.trace.resample import resample
-from testbed.trace.text import read_text
+from testbed.trace.text import read_text, unpacked_name
 from testbed.trace.trace import Trace, TraceError
 
 #: Of a capture's rates, where none is asked for.
@@ -111,7 +111,7 @@ def _of_round_trips(path: Path, form: str, samples: Samples, window_s: float | N
 
 
 def _made(path: Path, form: str, trace: Trace, *comments: str, ending: str = "") -> ImportedTrace:
-    return ImportedTrace(f"{path.stem}{ending}.csv", trace, (f"from {path.name} ({form})", *comments))
+    return ImportedTrace(f"{unpacked_name(path).stem}{ending}.csv", trace, (f"from {path.name} ({form})", *comments))
 
 
 @contextmanager

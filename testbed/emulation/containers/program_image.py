@@ -20,9 +20,13 @@ from testbed.emulation.containers import image, requirements
 from testbed.emulation.containers.image import ImageError, Progress
 from testbed.emulation.containers.requirements import canonical
 from testbed.spec.errors import Fault, SpecError
+from testbed.trace.text import text_of
 
 #: What PyTorch's own programs need beside it: `all_gather_object` does not work without NumPy.
 ADDED = ("numpy",)
+
+#: Of a requirements file: `pip freeze` of a thousand packages, with their hashes.
+MOST_REQUIREMENTS_BYTES = 2**20
 
 TORCHRUN = '#!/bin/sh\nexec python3 -m torch.distributed.run "$@"\n'
 
@@ -66,7 +70,7 @@ def ensure_program_image(client: docker.DockerClient, progress: Progress = print
 
 def _with_requirements(client: docker.DockerClient, file: Path, progress: Progress) -> str:
     worker = image.ensure_worker_image(client, progress)
-    text, entries = file.read_text(encoding="utf-8"), _entries()
+    text, entries = _requirements_in(file), _entries()
     recipe = image.hash_of([*_below(worker, entries), text])
     if tag := image.find(client, "requirements", recipe):
         return tag
@@ -84,6 +88,16 @@ def _with_requirements(client: docker.DockerClient, file: Path, progress: Progre
         )
     image.remove_superseded(client, {"requirements": tag, "build": None})
     return tag
+
+
+def _requirements_in(file: Path) -> str:
+    """Return the text of a requirements file, in any encoding that pip reads. SpecError where it is no text."""
+    try:
+        return text_of(file, MOST_REQUIREMENTS_BYTES)
+    except (OSError, ValueError) as error:
+        raise SpecError(
+            file, [Fault("file", f"cannot be read: {error}", "a text file, a requirement a line")]
+        ) from None
 
 
 def _downloaded(file: Path, python: str, recipe: str, held: Mapping[str, str]) -> list[Path]:

@@ -15,14 +15,16 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 
+from testbed.trace.cells import with_points
 from testbed.trace.resample import rates_between
+from testbed.trace.text import numbered
 from testbed.trace.trace import Row, Trace, TraceError, lasting
 from testbed.trace.volume import Volume
 
 
 def parse_pensieve(lines: Sequence[str]) -> Trace:
     """The trace in the lines of a file, a row for each but the first; TraceError names the line."""
-    table = [(number, line.split()) for number, line in enumerate(lines, 1) if line.strip()]
+    table = with_points([(number, line.split()) for number, line in numbered(lines)])
     times: list[float] = []
     rates: list[float] = []
     for number, cells in table:

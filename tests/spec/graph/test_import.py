@@ -258,8 +258,6 @@ def test_what_makes_no_topology_is_refused_and_not_written(tmp_path: Path) -> No
     assert "node Nowhere: its lon is -181" in of(far, ".graphml")
     assert "is named none of *.gml, *.graphml, *.csv" in refused(tmp_path / "graph.txt", target)
     assert "cannot be read" in refused(tmp_path / "none.gml", target)
-    assert "name" in refused(written(graph(), tmp_path, ".gml"), tmp_path / "Big Net.yaml")
-    assert "name" in refused(written(graph(), tmp_path, ".gml"), tmp_path / "a: [b.yaml")
     (tmp_path / "long.graphml").write_bytes(b" " * (16 * 2**20 + 1))
     assert "is longer than 16 MiB" in refused(tmp_path / "long.graphml", target)
     (tmp_path / "text.gml").write_text("no graph")
@@ -275,6 +273,16 @@ def test_any_text_is_a_graph_or_refused(text: str, framed: bool) -> None:
             file.write_bytes((frame.format(text) if framed else text).encode("utf-8", "surrogatepass"))
             with pytest.raises(SpecError):
                 read_graph(file)
+
+
+@pytest.mark.parametrize(
+    ("stem", "name"),
+    [("Poland", "poland"), ("my_net", "my-net"), ("a: [b", "a-b"), ("Zürich", "zurich"), ("ß", "network")],
+)
+def test_a_network_is_named_like_its_file(stem: str, name: str, tmp_path: Path) -> None:
+    target = tmp_path / f"{stem}.yaml"
+    assert import_graph(written(graph(), tmp_path, ".gml"), target, Defaults(50e6)).topology.name == name
+    assert Topology.load(target).name == name
 
 
 def test_the_verb_writes_the_file_or_says_why_not(tmp_path: Path) -> None:

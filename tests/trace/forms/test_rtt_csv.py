@@ -10,7 +10,7 @@ from testbed.trace.trace import TraceError
 pytestmark = pytest.mark.pure
 
 STARLINK = """\
-\ufefftimestamp_ns,rtt,direction
+timestamp_ns,rtt,direction
 1700000000000000123,42.1,a
 1700000000020000123,-1,a
 
