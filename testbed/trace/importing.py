@@ -48,7 +48,8 @@ def import_cellular(path: Path) -> list[ImportedTrace]:
     """A log of a phone's bit rates and pings: a trace for each direction that it has."""
     with _naming(path):
         log = parse_cellular(read_text(path).splitlines())
-    delays = "delay: half of PINGAVG"
+    measured = any(row.delay_s is not None for trace in log.traces.values() for row in trace.rows)
+    delays = "delay: half of PINGAVG" if measured else "no delay: the log has no PINGAVG"
     left_out = (f"the other direction is left out: {reason}" for reason in log.left_out.values())
     comments = (delays, *left_out)
     return [_made(path, "5g-csv", trace, *comments, ending=f"-{way}") for way, trace in log.traces.items()]

@@ -21,6 +21,9 @@ from testbed.trace.text import numbered
 from testbed.trace.trace import Row, Trace, TraceError, lasting
 from testbed.trace.volume import Volume
 
+#: Mbit/s: no link of the collections that have this form had 10 Gbit/s. Larger numbers are kbit/s or bit/s.
+MOST_MBITS = 1e4
+
 
 def parse_pensieve(lines: Sequence[str]) -> Trace:
     """The trace in the lines of a file, a row for each but the first; TraceError names the line."""
@@ -34,6 +37,10 @@ def parse_pensieve(lines: Sequence[str]) -> Trace:
         if times and time_s <= times[-1]:
             raise TraceError(f"line {number}: {time_s:g} s does not come after {times[-1]:g} s; sort the lines")
         times.append(time_s)
+        if rate > MOST_MBITS:
+            raise TraceError(
+                f"line {number}: {rate:g} Mbit/s is over {MOST_MBITS:g}: it counts kbit/s or less; write Mbit/s"
+            )
         rates.append(rate)
     if len(times) < 2:
         raise TraceError(f"has {len(times)} lines; write two or more: the first one only begins")

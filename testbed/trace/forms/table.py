@@ -38,7 +38,7 @@ def read_records(lines: Sequence[str], needed: Sequence[str], wanted: Sequence[s
     said = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
     table = [row for row in read_cells(list(dropwhile(_is_comment, said))) if any(row[1])]
     if not table:
-        raise TraceError(f"is empty; begin with a header that has {', '.join(needed)}")
+        raise TraceError(f"is empty; begin with a header that has {', '.join(needed or wanted)}")
     (first, header), *body = table
     _check(header, needed, wanted, first)
     places = {name: header.index(name) for name in (*needed, *wanted) if name in header}
