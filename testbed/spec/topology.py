@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from testbed.link import GilbertElliott, LinkState, Queue, link_name
 from testbed.spec.errors import Fault, SpecError
-from testbed.spec.load import Pair, Strict, misfit, read_yaml, validate
+from testbed.spec.load import Pair, Source, Strict, misfit, read_yaml, validate
 from testbed.spec.units import BurstyLoss, CardRate, Delay, Duration, QueueLimit, Rate, Size, Step
 from testbed.trace.read import TraceFile, read_trace
 from testbed.trace.trace import End, Trace, TraceError
@@ -270,7 +270,7 @@ class Topology:
                     remedy = "a trace as docs/traces.md describes, its path relative to this file"
                     faults.append(Fault(f"links.{number}.trace", str(error), remedy))
         if faults:
-            raise SpecError(file, faults)
+            raise SpecError(file, Source.of(file).located(faults))
         traces = {
             own.trace.file for entry in parsed.links for own in (entry, entry.forward, entry.backward) if own.trace
         }
