@@ -317,7 +317,7 @@ REMEDIES = {
     "list_type": "a list",
     "dict_type": "a mapping",
     "tuple_type": "a list of two, such as [a, b]",
-    "too_short": "at least one entry",
+    "too_short": "at least 1 entry",
     "too_long": "a list of two, such as [a, b]",
 }
 #: The forms that names have, in words.
