@@ -16,7 +16,7 @@ from testbed.trace.csv import write_csv
 from testbed.trace.forms.cellular import parse_cellular
 from testbed.trace.forms.flow import Flow
 from testbed.trace.forms.pensieve import parse_pensieve
-from testbed.trace.forms.ping import parse_ping
+from testbed.trace.forms.ping import parse_ping, says_times
 from testbed.trace.forms.rates import read_capture
 from testbed.trace.forms.round_trips import Samples, by_windows, window_for
 from testbed.trace.forms.rtt_csv import parse_rtt_csv
@@ -64,7 +64,9 @@ def import_rtt_csv(path: Path, window_s: float | None = None) -> list[ImportedTr
 def import_ping(path: Path, window_s: float | None = None) -> list[ImportedTrace]:
     """What ping printed."""
     with _naming(path):
-        return [_of_round_trips(path, "ping", parse_ping(read_text(path).splitlines()), window_s)]
+        lines = read_text(path).splitlines()
+        assumed = () if says_times(lines) else ("packets count as a second apart: the output says no times",)
+        return [_of_round_trips(path, "ping", parse_ping(lines), window_s, *assumed)]
 
 
 def import_iperf3(path: Path, step_s: float | None = None) -> list[ImportedTrace]:
@@ -103,12 +105,12 @@ def write_imported(found: Sequence[ImportedTrace], sources: Sequence[Path], fold
     return targets
 
 
-def _of_round_trips(path: Path, form: str, samples: Samples, window_s: float | None) -> ImportedTrace:
+def _of_round_trips(path: Path, form: str, samples: Samples, window_s: float | None, *more: str) -> ImportedTrace:
     window_s = window_for(samples) if window_s is None else window_s
     lost = sum(trip is None for _, trip in samples)
     counted = f"{len(samples)} round trips, {lost} lost, in windows of {window_s:g} s"
     meaning = "delay: half of their median; loss: what, met both ways, loses as many. For both directions of a link"
-    return _made(path, form, by_windows(samples, window_s), counted, meaning)
+    return _made(path, form, by_windows(samples, window_s), counted, meaning, *more)
 
 
 def _made(path: Path, form: str, trace: Trace, *comments: str, ending: str = "") -> ImportedTrace:

@@ -34,6 +34,7 @@ from testbed.trace.quantity import (
     in_units,
     is_unknown,
     rate_bps,
+    split_quantity,
 )
 from testbed.trace.text import bytes_of, decoded, unpacked_name
 
@@ -61,6 +62,9 @@ LIGHT_KM_PER_MS = 299.792458
 NEAR, CITY_KM = 0.9, 100.0
 #: The longest cable system has 45,000 km.
 MOST_KM = 50_000.0
+
+#: A petabit: ten times what the largest fibre cable carries.
+MOST_BPS = 1e15
 
 #: What networkx's readers raise at a file that is not what it claims to be; XML's ParseError is a SyntaxError.
 UNREADABLE = (nx.NetworkXException, ValueError, SyntaxError, LookupError, TypeError, AttributeError, RecursionError)
@@ -229,6 +233,9 @@ class _Reader:
         if said is None and not is_unknown(attributes.get("LinkSpeed")) and attributes.get("LinkSpeedUnits"):
             speed = {"LinkSpeed": f"{attributes['LinkSpeed']}{attributes['LinkSpeedUnits']}"}
             said = self._quantity(place, speed, ("LinkSpeed",), rate_bps, "bit/s")
+        if said is not None and said.value > MOST_BPS:
+            rule = f"its {said.name} is {said.value:g} bit/s: nothing carries that"
+            raise SpecError(self._file, [Fault(place, rule, "a rate with its unit, such as '10 Gbit/s'")])
         if said is None or said.has_unit or said.name == "LinkSpeedRaw":
             return None if said is None else said.value
         if said.name == "bw":
@@ -302,7 +309,15 @@ def _named(attributes: Mapping[str, Any], name: str, read: _Read) -> Iterator[tu
         if unit != key:
             with suppress(QuantityError):
                 read(f"1 {unit}")
-                yield key, value, f"{value} {unit}" if isinstance(value, int | float) else value
+                yield key, value, _with_unit(value, unit)
+
+
+def _with_unit(value: Any, unit: str) -> Any:
+    """Return a value with the unit that its attribute's name has, unless the value has one itself."""
+    try:
+        return value if split_quantity(value)[1] else f"{value} {unit}"
+    except QuantityError:
+        return value
 
 
 def _angle(value: object, directions: str) -> tuple[float, bool]:

@@ -25,6 +25,8 @@ REPLY = re.compile(
 )
 #: A reply whose round trip is not said: ping has no room for the time in packets of less than 16 bytes.
 UNTIMED = re.compile(r"\b(?:icmp_)?seq=\d{1,5} (?:ttl|hlim)=\d+\s*$")
+#: What replies have, whatever else is wrong with them.
+ANSWER = re.compile(r"\b(?:ttl|hlim)=\d")
 #: Any other line with a packet's number says why nothing came back.
 LOST = re.compile(r"\bicmp_seq[= ](\d{1,5})\b")
 #: Windows' ping says neither numbers nor times.
@@ -66,6 +68,12 @@ def parse_ping(lines: Sequence[str]) -> list[tuple[float, float | None]]:
     return [(time_s, output.trips.get(number)) for number, time_s in zip(numbers, times, strict=True)]
 
 
+def says_times(lines: Sequence[str]) -> bool:
+    """Return whether the output says when packets were sent: by a stamp before each line, or by how long all took."""
+    found = (STAMP.match(line.strip()) or SUMMARY.match(line.strip()) for line in lines)
+    return any(match is not None and match[match.re.groups] for match in found)
+
+
 class _Output:
     """What the lines say of packets, by their numbers."""
 
@@ -88,6 +96,10 @@ class _Output:
         elif UNTIMED.search(line):
             raise TraceError(
                 f"line {number}: a reply without its round trip; let ping send 16 bytes or more (`ping -s 56`)"
+            )
+        elif ANSWER.search(line):
+            raise TraceError(
+                f"line {number}: {line[:60]!r} is no reply that can be read; mend the line or leave it out"
             )
         elif lost := LOST.search(line):
             self._lost.add(self._unwrapped(int(lost[1])))
