@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from testbed.spec.errors import SpecError
-from testbed.spec.graph import read_graph
+from testbed.spec.graph import Defaults, import_graph, read_graph
 from testbed.spec.topology import Topology
 from testbed.trace import iperf3
 from testbed.trace.csv import read_csv
@@ -81,7 +81,8 @@ class Reader:
 
 def number(rng: random.Random, least: float, most: float) -> float:
     """A number of a few digits, which has not three behind the point: with a comma such a number might be thousands."""
-    return round(rng.uniform(least, most), rng.choice((1, 2, 4)))
+    drawn = round(rng.uniform(least, most), rng.choice((1, 2, 4)))
+    return drawn if drawn != round(drawn, 3) else round(drawn, 2)
 
 
 def table(
@@ -467,10 +468,9 @@ def write_graph(rng: random.Random, mutation: str, as_gml: bool) -> File:
 
 
 def read_edges(path: Path) -> Values:
-    edges = sorted(read_graph(path).edges, key=lambda edge: min(int(edge.source), int(edge.target)))
-    return [
-        value for edge in edges for value in (edge.delay_ms, None if edge.rate_bps is None else edge.rate_bps / 1e6)
-    ]
+    made = import_graph(path, path.with_name("made.yaml"), Defaults(100e6, 7e-3), strict=True).topology
+    states = [link.state for link in list(made.links.values())[::2]]
+    return [value for state in states for value in (state.delay_s * 1e3, state.rate_bps / 1e6)]
 
 
 MATRIX_UNITS: tuple[tuple[str, str, float], ...] = (

@@ -120,7 +120,7 @@ def read_graphml(file: Path) -> SiteGraph:
     try:
         graph = nx.read_graphml(BytesIO(data), force_multigraph=True)
     except UNREADABLE as error:
-        raise _no_graph(file, error) from None
+        raise _no_graph(file, error, _quoted_line(data, str(error))) from None
     nodes, edges = _xml_lines(data)
     for node, its in graph.nodes(data=True):
         its[LINE] = nodes.get(str(node))
@@ -128,6 +128,13 @@ def read_graphml(file: Path) -> SiteGraph:
         lines = edges.get(frozenset((str(source), str(target))))
         its[LINE] = lines.pop(0) if lines else None
     return _Reader(file).site_graph(graph)
+
+
+def _quoted_line(data: bytes, words: str) -> int | None:
+    """Return the line of the value that an error quotes, where it stands in the file."""
+    quoted = re.search(r"'([^']+)'$", words)
+    place = data.find(f">{quoted[1]}<".encode()) if quoted else -1
+    return None if place < 0 else data.count(b"\n", 0, place) + 1
 
 
 def _xml_lines(data: bytes) -> tuple[dict[str, int], dict[frozenset[str], list[int]]]:
@@ -160,9 +167,10 @@ def _bytes(file: Path) -> bytes:
         raise SpecError(file, [Fault("file", f"cannot be read: {error}", "the path of a graph")]) from None
 
 
-def _no_graph(file: Path, error: Exception) -> SpecError:
+def _no_graph(file: Path, error: Exception, line: int | None = None) -> SpecError:
     remedy = f"a graph that networkx reads as {'GML' if unpacked_name(file).suffix.lower() == '.gml' else 'GraphML'}"
-    return SpecError(file, [Fault("file", f"is no such graph: {str(error)[:200]}", remedy)])
+    field = "file" if line is None else f"line {line}"
+    return SpecError(file, [Fault(field, f"is no such graph: {str(error)[:200]}", remedy)])
 
 
 class _Reader:
