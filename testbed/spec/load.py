@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast
@@ -171,51 +171,53 @@ def read_yaml(file: Path) -> dict[str, Any]:
     return value
 
 
-def validate(model: type[M], value: Mapping[str, Any], file: Path, overridden: Collection[str] = ()) -> M:
-    """The value as the model; SpecError with a fault for each thing that is wrong. Fields that are `overridden` have
-    not the value that the file gives them."""
+def validate(model: type[M], value: Mapping[str, Any], file: Path, overrides: Mapping[str, str] | None = None) -> M:
+    """The value as the model; SpecError with a fault for each thing that is wrong.
+
+    `overrides` are the texts that the command line has for fields, instead of the file's.
+    """
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        source = Source.of(file)
-        faults = [_fault(path, detail, source, overridden) for path, detail in _without_branches(error.errors())]
-        raise SpecError(file, source.located(faults, overridden)) from None
+        source = Source.of(file, overrides)
+        faults = [_fault(path, detail, source) for path, detail in _without_branches(error.errors())]
+        raise SpecError(file, source.located(faults)) from None
 
 
 class Source:
     """A YAML file as it is written, to say where a field stands and what stands there."""
 
-    def __init__(self, root: yaml.Node | None) -> None:
+    def __init__(self, root: yaml.Node | None, overrides: Mapping[str, str]) -> None:
         self._root = root
+        self._overrides = overrides
 
     @classmethod
-    def of(cls, file: Path) -> Source:
-        """The file as it is now; one without lines where it can't be read."""
+    def of(cls, file: Path, overrides: Mapping[str, str] | None = None) -> Source:
+        """The file as it is now, and what the command line says instead; without lines where it can't be read."""
         try:
-            return cls(_Loader(text_of(file, MOST_BYTES)).get_single_node())
+            return cls(_Loader(text_of(file, MOST_BYTES)).get_single_node(), overrides or {})
         except (OSError, ValueError, yaml.YAMLError, RecursionError):
-            return cls(None)
+            return cls(None, overrides or {})
 
-    def located(self, faults: Iterable[Fault], overridden: Collection[str] = ()) -> list[Fault]:
-        """The faults with their fields' lines."""
-        return [self._located(fault, overridden) for fault in faults]
+    def located(self, faults: Iterable[Fault]) -> list[Fault]:
+        """The faults with the lines of their fields that the file says."""
+        return [self._located(fault) for fault in faults]
 
-    def _located(self, fault: Fault, overridden: Collection[str]) -> Fault:
-        if fault.line is not None or any(fault.field == key or fault.field.startswith(f"{key}.") for key in overridden):
+    def _located(self, fault: Fault) -> Fault:
+        if any(fault.field == key or fault.field.startswith(f"{key}.") for key in self._overrides):
             return fault
         found = self._find(fault.field)
         return fault if found is None else replace(fault, line=found[0])
 
     def said(self, field: str, value: object) -> str | None:
-        """What stands in the file for this value, if it was a number or a word there that is another in YAML."""
-        found = self._find(field)
-        if found is None or found[2] or not isinstance(found[1], yaml.ScalarNode):
-            return None
-        node = found[1]
-        if isinstance(value, str) or node.style is not None or node.tag == TEXT:
-            return None
+        """What stands there for this value, if it is a number or a word that is another one in YAML."""
+        if (text := self._overrides.get(field)) is None:
+            found = self._find(field)
+            if found is None or found[2] or not isinstance(found[1], yaml.ScalarNode) or found[1].style is not None:
+                return None
+            text = found[1].value
         try:
-            return node.value if parse_yaml(node.value) == value else None
+            return text if not isinstance(value, str) and parse_yaml(text) == value else None
         except yaml.YAMLError:
             return None
 
@@ -347,7 +349,7 @@ LIMITS = {
 WORDS = frozenset({"yes", "no", "on", "off", "y", "n"})
 
 
-def _fault(path: list[str], detail: ErrorDetails, source: Source, overridden: Collection[str]) -> Fault:
+def _fault(path: list[str], detail: ErrorDetails, source: Source) -> Fault:
     kind, message, context = detail["type"], detail["msg"], detail.get("ctx", {})
     if kind == "unknown_field":
         return Fault(".".join([*path, context["name"] or "''"]), "unknown field", message)

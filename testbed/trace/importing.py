@@ -72,8 +72,10 @@ def import_ping(path: Path, window_s: float | None = None) -> list[ImportedTrace
 def import_iperf3(path: Path, step_s: float | None = None) -> list[ImportedTrace]:
     """What iperf3 measured."""
     with _naming(path):
-        made = iperf3.resampled(iperf3.parse_iperf3(read_text(path)), step_s)
-    return [_made(path, "iperf3", made.trace, f"in steps of {made.step_s:g} s")]
+        text = read_text(path)
+        made = iperf3.resampled(iperf3.parse_iperf3(text), step_s)
+    left_out = ["the other direction is left out (--bidir)"] if '"sum_bidir_reverse"' in text else []
+    return [_made(path, "iperf3", made.trace, f"in steps of {made.step_s:g} s", *left_out)]
 
 
 def import_capture(path: Path, step_s: float = STEP_S, flow: Flow | None = None) -> list[ImportedTrace]:

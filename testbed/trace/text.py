@@ -44,6 +44,7 @@ BINARY = (
     (b"7z\xbc\xaf", "a 7z archive; unpack it"),
     (b"\xd4\xc3\xb2\xa1", "a capture of packets; make a trace of it with `testbed trace import pcap`"),
     (b"\xa1\xb2\xc3\xd4", "a capture of packets; make a trace of it with `testbed trace import pcap`"),
+    (b"\x4d\x3c\xb2\xa1", "a capture of packets; make a trace of it with `testbed trace import pcap`"),
     (b"\x0a\x0d\x0d\x0a", "a capture of packets; make a trace of it with `testbed trace import pcap`"),
     (b"%PDF", "a PDF document; write its figures into a text file"),
     (b"\x89PNG", "a picture; write its figures into a text file"),
@@ -110,9 +111,8 @@ def decoded(data: bytes) -> str:
     Raises:
         ValueError: the bytes are not text; says what they are, or which line has the first wrong byte.
     """
-    for begin, kind in BINARY:
-        if data.startswith(begin):
-            raise ValueError(f"it is {kind}")
+    if kind := kind_of(data):
+        raise ValueError(f"it is {kind}")
     encoding = next((name for mark, name in MARKS if data.startswith(mark)), None) or _unmarked(data)
     try:
         text = data.decode(encoding)
@@ -126,6 +126,11 @@ def decoded(data: bytes) -> str:
         raise ValueError(f"line {line} has a NUL byte, which no text has; name a text file")
     # Files that were put together one after the other have a mark at the beginning of each.
     return text.removeprefix("\ufeff").replace("\n\ufeff", "\n")
+
+
+def kind_of(data: bytes) -> str | None:
+    """Return what a file is that begins so, and what to do with it; None for text and what is not known."""
+    return next((kind for begin, kind in BINARY if data.startswith(begin)), None)
 
 
 def _unmarked(data: bytes) -> str:

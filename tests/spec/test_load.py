@@ -223,6 +223,8 @@ def test_a_field_that_the_command_line_sets_has_no_line(tmp_path: Path) -> None:
     lines = {fault.field: fault.line for fault in caught.value.faults}
     assert lines["scale"] is None
     assert file.read_text().splitlines()[(lines["seed"] or 0) - 1] == "seed: -1"
+    with pytest.raises(SpecError, match=r"sync.policy: .* \(got no\)\n"):
+        Experiment.load(write(tmp_path, experiment=yaml.safe_dump(EXPERIMENT)), {"sync.policy": "no"})
 
 
 @pytest.mark.parametrize(

@@ -99,6 +99,19 @@ def test_rows_that_change_nothing_are_passed_over(end: End, count: int) -> None:
     )
 
 
+@given(st.lists(st.sampled_from([1e6, 2e6]), min_size=1, max_size=8), ENDS, st.integers(0, 80), st.integers(0, 7))
+def test_what_is_passed_over_changes_nothing_at_any_time(
+    rates: list[float], end: End, eighths: int, offset: int
+) -> None:
+    trace = Trace(tuple(Row(i, rate) for i, rate in enumerate(rates)), end).begun(min(offset, len(rates) - 1))
+    changes = list(takewhile(lambda change: change[0] <= eighths / 8, trace.changes()))
+    there, row = trace.at(eighths / 8), changes[-1][1]
+    assert (there and there.rate_bps) == (row and row.rate_bps)
+    assert all((a and a.rate_bps) != (b and b.rate_bps) for (_, a), (_, b) in pairwise(changes)), (
+        "each is another than the one before"
+    )
+
+
 @pytest.mark.parametrize("field", ["rate_bps", "delay_s", "jitter_s", "loss"])
 @pytest.mark.parametrize(("before", "after"), [(None, 0.5), (0.5, None), (0.5, 0.6), (0.0, 1e-6), (0.5, 0.500001)])
 def test_a_change_of_any_column_counts(field: str, before: float | None, after: float | None) -> None:

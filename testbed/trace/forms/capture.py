@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from testbed.trace.text import open_bytes
+from testbed.trace.text import kind_of, open_bytes
 from testbed.trace.trace import TraceError
 
 #: libpcap's link types: Ethernet; raw IP, as it is numbered in files, and by BSDs.
@@ -66,7 +66,9 @@ def read_packets(file: BinaryIO) -> Iterator[Packet]:
         return _classic(file, *MAGICS[magic])
     if magic == SECTION_MAGIC:
         return _blocks(file)
-    raise TraceError("is no capture in pcap or pcapng; write one with `tcpdump -w FILE`")
+    kind = kind_of(magic + file.read(16))
+    found = f"it is {kind}" if kind else "write one with `tcpdump -w FILE`"
+    raise TraceError(f"is no capture in pcap or pcapng; {found}")
 
 
 def capture_packets(path: Path) -> Iterator[Packet]:

@@ -12,6 +12,7 @@ nothing of the network, so take logs of downloads for the one direction and of u
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -33,6 +34,9 @@ TIMESTAMP = "%Y.%m.%d_%H.%M.%S"
 MOST_MS = 120_000.0
 #: 10 Gbit/s: no phone has received more. Larger numbers are bit/s.
 MOST_KBITS = 1e7
+#: The dataset has whole kbit/s. Fractions below this are of a file that counts Mbit/s: 5G has had a few thousand.
+MOST_FRACTIONS = 1e4
+NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,12 @@ def parse_cellular(lines: Sequence[str]) -> CellularLog:
     if len(moments) < 2:
         raise TraceError(f"has {len(moments)} moments; a trace needs two or more")
     records = [record for each in moments.values() for record in each if record.cells.get(PING, "") not in MISSING]
+    for column in RATES.values():
+        said = [record.cells.get(column, "") for each in moments.values() for record in each]
+        rates = [float(cell) for cell in said if NUMBER.fullmatch(cell)]
+        if rates and max(rates) < MOST_FRACTIONS and any(rate != int(rate) for rate in rates):
+            rule = f"column {column}: counts whole kbit/s, and has fractions up to {max(rates):g}"
+            raise TraceError(f"{rule}, as Mbit/s have; write kbit/s")
     if doubt := doubtful_round_trips(record.number(PING, 0, MOST_MS) for record in records):
         raise TraceError(f"column {PING}: counts ms, and {doubt}; write ms")
     traces: dict[str, Trace] = {}

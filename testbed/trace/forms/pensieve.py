@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
+from statistics import median
 
 from testbed.trace.cells import with_points
 from testbed.trace.resample import rates_between
@@ -23,6 +24,8 @@ from testbed.trace.volume import Volume
 
 #: Mbit/s: no link of the collections that have this form had 10 Gbit/s. Larger numbers are kbit/s or bit/s.
 MOST_MBITS = 1e4
+#: Between two lines, in the middle: those of the collections are half a second to five apart, which is 500 ms or more.
+MOST_GAP_S = 300.0
 
 
 def parse_pensieve(lines: Sequence[str]) -> Trace:
@@ -45,6 +48,8 @@ def parse_pensieve(lines: Sequence[str]) -> Trace:
     if len(times) < 2:
         raise TraceError(f"has {len(times)} lines; write two or more: the first one only begins")
     edges = [time_s - times[0] for time_s in times]
+    if (gap := median(after - before for before, after in pairwise(edges))) > MOST_GAP_S:
+        raise TraceError(f"has a line each {gap:g} s, as files do that count milliseconds; write seconds")
     steps = zip(rates[1:], pairwise(edges), strict=True)
     source = Volume.of_steps(edges, (rate * 1e6 / 8 * (stop - start) for rate, (start, stop) in steps))
     rows = [Row(start, bps) for start, bps in zip(edges, rates_between(source, edges), strict=False)]

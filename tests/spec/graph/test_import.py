@@ -240,12 +240,11 @@ def test_delays_without_positions_or_units_that_cannot_be_in_ms_are_refused(tmp_
 def test_a_graphml_value_that_is_not_of_its_key_s_type_is_named_with_its_line(tmp_path: Path) -> None:
     made = nx.Graph()
     made.add_edge("0", "1", latency=110.0)
-    file, target = written(made, tmp_path, ".graphml"), tmp_path / "net.yaml"
+    file = written(made, tmp_path, ".graphml")
     file.write_text(file.read_text().replace("110.0", "110 ms"))
     line = next(n for n, each in enumerate(file.read_text().splitlines(), 1) if "110 ms" in each)
-    assert f"line {line}: is no such graph: could not convert string to float: '110 ms'" in refused(
-        file, tmp_path / "n.yaml"
-    )
+    said = f"line {line}: is no such graph: could not convert string to float: '110 ms'"
+    assert said in refused(file, tmp_path / "net.yaml")
 
 
 def test_positions_have_directions(tmp_path: Path) -> None:

@@ -62,6 +62,7 @@ def test_a_direction_without_rates_is_left_out() -> None:
         (log("900,-,5", "800,-,nan"), "line 3: PINGAVG 'nan' must be a number"),
         (log("900,-,0.05", "800,-,0.06"), "column PINGAVG: counts ms, and half of the round trips are below"),
         (log("27431000,-,5", "27431000,-,5"), "line 2: DL_bitrate '27431000' must be a number from 0 to 1e+07"),
+        (log("27.4,-,5", "312,-,5"), "column DL_bitrate: counts whole kbit/s, and has fractions up to 312, as Mbit/s"),
         (log("900,-,5,7"), "line 2: has 5 cells where the header has 4"),
         (log("900,-"), "line 2: has 3 cells where the header has 4"),
         (["Timestamp,DL_bitrate", "10:30,5", "10:31,5"], "line 2: Timestamp '10:30' is no time; write such as 2019."),
