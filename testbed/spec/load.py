@@ -255,7 +255,7 @@ def _step(node: yaml.Node, field: str) -> tuple[int, yaml.Node, str] | None:
 
 #: What pydantic calls the branches of a union, among the names of fields.
 BRANCH = re.compile(
-    r"(?:function-|constrained-|lax-or-strict|is-instance|literal|nullable|union|chain|(?:list|dict|tuple)\[).*"
+    r"(?:function-\w+|lax-or-strict|is-instance|literal|list|dict|tuple)\[.*\]|constrained-(?:str|int|float)"
 )
 
 
@@ -274,13 +274,11 @@ def _without_branches(details: Sequence[ErrorDetails]) -> Iterator[tuple[list[st
         if not branched:
             yield from ((path, detail) for path, _, detail in found)
             continue
-        deepest = max(len(path) for path, _, _ in found)
-        chosen = [(path, branch, detail) for path, branch, detail in found if len(path) == deepest]
-        kept = chosen[0][1]
-        if deepest > len(union):
-            yield from ((path, detail) for path, branch, detail in chosen if branch == kept)
+        furthest, kept, _ = max(found, key=lambda each: len(each[0]))
+        if len(furthest) > len(union):
+            yield from ((path, detail) for path, branch, detail in found if branch == kept)
             continue
-        right = [each for each in chosen if not each[2]["type"].endswith("_type")] or chosen
+        right = [each for each in found if not each[2]["type"].endswith(("_type", "literal_error"))] or found
         wanted = [REMEDIES.get(detail["type"]) or detail["msg"] for _, _, detail in right]
         first = right[0][2]
         message = f"{first['msg']} | {', or '.join(wanted)}" if len(wanted) > 1 else first["msg"]

@@ -234,14 +234,30 @@ def test_a_field_that_the_command_line_sets_has_no_line(tmp_path: Path) -> None:
         ({"command": [3, "a"]}, {"train.command.0"}, "a word"),
         ({"command": {"paris-w0": 3}}, {"train.command.paris-w0"}, "a list"),
         ({"command": {"paris-w0": ["a", 3]}}, {"train.command.paris-w0.1"}, "a word"),
+        (
+            {"command": {"paris-w0": ["a", 3], "tokyo-w0": 5}},
+            {"train.command.paris-w0.1", "train.command.tokyo-w0"},
+            "a ",
+        ),
         ({"command": []}, {"train.command"}, "at least"),
+        ([3], {"hosts.0"}, "a word"),
+        ({"paris": 3}, {"hosts.paris"}, "a word"),
+        ([], {"hosts"}, "at least 1 entry"),
     ],
 )
 def test_a_union_s_branches_are_not_shown(train: Any, fields: set[str], remedy: str, tmp_path: Path) -> None:
+    changed = {next(iter(fields)).partition(".")[0]: train}
     with pytest.raises(SpecError) as caught:
-        Experiment.load(write(tmp_path, experiment=yaml.safe_dump(EXPERIMENT | {"train": train})))
+        Experiment.load(write(tmp_path, experiment=yaml.safe_dump(EXPERIMENT | changed)))
     assert {fault.field for fault in caught.value.faults} == fields
     assert all(remedy in fault.remedy and fault.line for fault in caught.value.faults)
+
+
+@pytest.mark.parametrize("name", ["union", "chain", "list", "function-a", "nullable", "str"])
+def test_a_field_is_named_whatever_pydantic_calls_its_branches(name: str, tmp_path: Path) -> None:
+    with pytest.raises(SpecError) as caught:
+        Topology.load(written(tmp_path, "sites:", f"  {name}: {{workers: x}}"))
+    assert [(fault.field, fault.line) for fault in caught.value.faults] == [(f"sites.{name}.workers", 3)]
 
 
 def test_a_value_that_contains_itself_is_refused(tmp_path: Path) -> None:
