@@ -18,6 +18,7 @@ from testbed.run.sweep.compare import Variant
 from testbed.run.view import declared_view
 from testbed.spec.errors import SpecError
 from testbed.spec.topology import Topology
+from testbed.trace.text import MOST_BYTES, text_of
 
 #: Chunks times hops that are simulated: about half a minute. Of more the fluid prediction must do.
 SIMULATED_HOPS = 500_000
@@ -52,7 +53,7 @@ def planned(
 
 def _recorded(file: Path, model_bytes: int | None) -> View:
     try:
-        view = View.from_json(json.loads(file.read_text(encoding="utf-8")))
+        view = View.from_json(json.loads(text_of(file, MOST_BYTES)))
     except (OSError, ValueError) as error:  # ViewError and JSON's are ValueErrors
         remedy = "a view that a run recorded, such as runs/latest/views/0.json"
         raise fail(BAD_INPUT, f"{file}: is no view: {error}\n    write instead: {remedy}") from None
@@ -61,7 +62,7 @@ def _recorded(file: Path, model_bytes: int | None) -> View:
 
 def _in_force(file: Path) -> Plan:
     try:
-        return Plan.from_json(json.loads(file.read_text(encoding="utf-8")))
+        return Plan.from_json(json.loads(text_of(file, MOST_BYTES)))
     except (OSError, ValueError) as error:  # PlanError and JSON's are ValueErrors
         remedy = "a plan that a run recorded, such as runs/latest/plans/0000.json"
         raise fail(BAD_INPUT, f"{file}: is no plan: {error}\n    write instead: {remedy}") from None

@@ -12,6 +12,7 @@ from typing import Any
 from testbed.emulation.containers import documentation
 from testbed.run.directory import RunDirectory
 from testbed.spec.experiment import Experiment, TrainSection
+from testbed.trace.text import MOST_BYTES, text_of
 
 PACKAGES = ("testbed", "docker", "networkx", "numpy", "pydantic", "scipy", "torch")
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -25,7 +26,7 @@ class Manifest:
         self._value = {
             **(directory.read_whole("manifest.json") or {}),
             "spec": experiment.spec.model_dump(mode="json"),
-            "inputs": {str(file): file.read_text(encoding="utf-8") for file in experiment.files},
+            "inputs": {str(file): text_of(file, MOST_BYTES) for file in experiment.files},
             "seed": experiment.spec.seed,
             "scale": experiment.spec.scale,
             "git_commit": git_commit(),

@@ -129,7 +129,7 @@ class HostAgent:
 
 def round_trip(said: str) -> tuple[float | None, float | None]:
     """The least and the mean deviation, in seconds, of what `ping -q` prints; None where nothing came back."""
-    found = re.search(r"= ([\d.]+)/[\d.]+/[\d.]+/([\d.]+) ms", said)
+    found = re.search(r"= ([\d.]+)/[\d.]+/[\d.]+/([\d.]+) ", said)  # `ms` is another word in other languages
     return (float(found[1]) / 1e3, float(found[2]) / 1e3) if found else (None, None)
 
 
@@ -140,4 +140,4 @@ def _passes(address: str, mtu: int) -> bool:
 
 
 def _output(command: Sequence[str]) -> str:
-    return subprocess.run(command, capture_output=True, text=True).stdout
+    return subprocess.run(command, capture_output=True, text=True, errors="replace").stdout

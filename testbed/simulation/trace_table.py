@@ -36,7 +36,7 @@ class TraceTable:
         self._offset = np.array([trace.offset_s for trace in traces.values()])
         self._lasts = np.array([trace.duration_s for trace in traces.values()])
         self._end = np.array([trace.end for trace in traces.values()])
-        self._alone = np.array([len(trace.rows) == 1 for trace in traces.values()], dtype=bool)
+        self._alone = np.array([trace.is_steady for trace in traces.values()], dtype=bool)
         # Rows that several traces share stand once, and after the last of them the moment at which they end.
         shared = {id(trace.rows): (trace.rows, trace.duration_s) for trace in traces.values()}
         starts = np.cumsum([0, *(len(rows) + 1 for rows, _ in shared.values())])

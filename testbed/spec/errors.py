@@ -8,14 +8,19 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing wrong in a file. `field` is a dotted path, or a line and column; `remedy` what to write instead."""
+    """One thing wrong in a file. `field` is a dotted path, or a line and column; `remedy` what to write instead.
+
+    `line` is the field's line, where the file has it.
+    """
 
     field: str
     rule: str
     remedy: str
+    line: int | None = None
 
     def __str__(self) -> str:
-        return f"{self.field}: {self.rule}\n    write instead: {self.remedy}"
+        place = "" if self.line is None else f" (line {self.line})"
+        return f"{self.field}: {self.rule}{place}\n    write instead: {self.remedy}"
 
 
 class SpecError(ValueError):

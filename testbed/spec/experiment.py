@@ -15,7 +15,7 @@ from testbed.schemes.options import Misfit
 from testbed.spec.compute import ComputeSection
 from testbed.spec.errors import Fault, SpecError
 from testbed.spec.event import Event
-from testbed.spec.load import Strict, misfit, parse_yaml, read_yaml, validate
+from testbed.spec.load import Source, Strict, misfit, parse_yaml, read_yaml, validate
 from testbed.spec.program import ProgramSection
 from testbed.spec.sync import SyncField, read_sync
 from testbed.spec.topology import MAX_SCALE, MIN_SCALE, Topology
@@ -238,7 +238,7 @@ class Experiment:
         value = read_yaml(file)
         for key, text in (overrides or {}).items():
             _override(value, key, text, file)
-        spec = validate(ExperimentFile, value, file)
+        spec = validate(ExperimentFile, value, file, overrides)
         topology = _scaled(Topology.load(file.parent / spec.topology), spec.scale, file)
         swaps = [event.swap for event in spec.events if event.swap]
         networks = {swap: _scaled(Topology.load(file.parent / swap), spec.scale, file) for swap in swaps}
@@ -247,7 +247,7 @@ class Experiment:
         faults += [*_check_events(spec, topology, networks), *spec.compute.check(topology)]
         faults += spec.program.check(topology, file.parent) if spec.program is not None else []
         if faults:
-            raise SpecError(file, faults)
+            raise SpecError(file, Source.of(file, overrides).located(faults))
         return cls(spec, topology, networks, file, spec.compute.read_speeds(topology, file))
 
     @property

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Hashable, Mapping
+import re
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, cast
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -56,11 +58,31 @@ MOST_VALUES = 200_000
 Pair = Annotated[tuple[T, T], Field(strict=False)]
 
 
+#: Numbers as people write them: without those to the base 60 (`1:30`) and 8 (`010`) of YAML 1.1. Such words, and dates,
+#: are texts.
+NUMBERS = (
+    ("int", r"^(?:[-+]?(?:0|[1-9][0-9_]*)|[-+]?0b[0-1_]+|[-+]?0x[0-9a-fA-F_]+)$", "-+0123456789"),
+    (
+        "float",
+        r"^(?:[-+]?[0-9][0-9_]*\.[0-9_]*(?:[eE][-+][0-9]+)?|\.[0-9][0-9_]*(?:[eE][-+][0-9]+)?"
+        r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$",
+        "-+0123456789.",
+    ),
+)
+TAG = "tag:yaml.org,2002:"
+MERGE, TEXT = f"{TAG}merge", f"{TAG}str"
+
+
 class _Loader(yaml.SafeLoader):
     """YAML in which a key given twice is an error, not a silent overwrite, and every text can be printed.
 
-    An alias counts as all that it stands for: what reads the values meets them one by one.
+    Keys are texts as they stand in the file: `no` is Norway. What a merge key (`<<`) brings gives way to the mapping's
+    own keys. An alias counts as all that it stands for: what reads the values meets them one by one.
     """
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self._checked: set[int] = set()
 
     def get_single_node(self) -> yaml.Node | None:
         node = super().get_single_node()
@@ -75,16 +97,32 @@ class _Loader(yaml.SafeLoader):
             raise yaml.constructor.ConstructorError(None, None, "holds half a character", node.start_mark)
         return value
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Put what merge keys bring into the mapping; before that, check its own keys."""
+        if id(node) not in self._checked:
+            self._checked.add(id(node))
+            self._check_keys(node)
+        super().flatten_mapping(node)
+
+    def _check_keys(self, node: yaml.MappingNode) -> None:
         seen: set[Hashable] = set()
         for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
+            if isinstance(key_node, yaml.ScalarNode) and key_node.style is None and key_node.tag != MERGE:
+                key_node.tag = TEXT if key_node.tag.startswith(TAG) else key_node.tag
+            key = key_node.value if key_node.tag == MERGE else self.construct_object(key_node, deep=True)
             if not isinstance(key, Hashable):
                 raise yaml.constructor.ConstructorError(None, None, "a key must be a plain word", key_node.start_mark)
             if key in seen:
                 raise yaml.constructor.ConstructorError(None, None, f"duplicate name {key!r}", key_node.start_mark)
             seen.add(key)
-        return super().construct_mapping(node, deep)
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, form) for tag, form in forms if tag.removeprefix(TAG) not in ("int", "float", "timestamp")]
+    for first, forms in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+for _name, _form, _first in NUMBERS:
+    _Loader.add_implicit_resolver(f"{TAG}{_name}", re.compile(_form), list(_first))
 
 
 def _values_in(node: yaml.Node, known: dict[int, int | None]) -> int:
@@ -133,12 +171,134 @@ def read_yaml(file: Path) -> dict[str, Any]:
     return value
 
 
-def validate(model: type[M], value: Mapping[str, Any], file: Path) -> M:
-    """The value as the model; SpecError with a fault for each thing that is wrong."""
+def validate(model: type[M], value: Mapping[str, Any], file: Path, overrides: Mapping[str, str] | None = None) -> M:
+    """The value as the model; SpecError with a fault for each thing that is wrong.
+
+    `overrides` are the texts that the command line has for fields, instead of the file's.
+    """
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        raise SpecError(file, [_fault(detail) for detail in error.errors()]) from None
+        source = Source.of(file, overrides)
+        faults = [_fault(path, detail, source) for path, detail in _without_branches(error.errors())]
+        raise SpecError(file, source.located(faults)) from None
+
+
+class Source:
+    """A YAML file as it is written, to say where a field stands and what stands there."""
+
+    def __init__(self, root: yaml.Node | None, overrides: Mapping[str, str]) -> None:
+        self._root = root
+        self._overrides = overrides
+
+    @classmethod
+    def of(cls, file: Path, overrides: Mapping[str, str] | None = None) -> Source:
+        """The file as it is now, and what the command line says instead; without lines where it can't be read."""
+        try:
+            return cls(_Loader(text_of(file, MOST_BYTES)).get_single_node(), overrides or {})
+        except (OSError, ValueError, yaml.YAMLError, RecursionError):
+            return cls(None, overrides or {})
+
+    def located(self, faults: Iterable[Fault]) -> list[Fault]:
+        """The faults with the lines of their fields that the file says."""
+        return [self._located(fault) for fault in faults]
+
+    def _located(self, fault: Fault) -> Fault:
+        if any(fault.field == key or fault.field.startswith(f"{key}.") for key in self._overrides):
+            return fault
+        found = self._find(fault.field)
+        return fault if found is None else replace(fault, line=found[0])
+
+    def said(self, field: str, value: object) -> str | None:
+        """What stands there for this value, if it is a number or a word that is another one in YAML."""
+        if (text := self._overrides.get(field)) is None:
+            found = self._find(field)
+            if found is None or found[2] or not isinstance(found[1], yaml.ScalarNode) or found[1].style is not None:
+                return None
+            text = found[1].value
+        try:
+            return text if not isinstance(value, str) and parse_yaml(text) == value else None
+        except yaml.YAMLError:
+            return None
+
+    def _find(self, field: str) -> tuple[int, yaml.Node, str] | None:
+        """The line of the field, its node, and what is left of the path where the file has only a part of it."""
+        found: tuple[int, yaml.Node, str] | None = None
+        node, rest = self._root, field
+        while node is not None and rest:
+            step = _step(node, rest)
+            if step is None:
+                break
+            line, node, rest = step
+            found = line, node, rest
+        return found
+
+
+def _step(node: yaml.Node, field: str) -> tuple[int, yaml.Node, str] | None:
+    """The part of a node that a dotted path begins with: its line, its node, and the path's rest."""
+    if isinstance(node, yaml.SequenceNode):
+        number, _, rest = field.partition(".")
+        if number.isdecimal() and int(number) < len(node.value):
+            part = node.value[int(number)]
+            return part.start_mark.line + 1, part, rest
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            if isinstance(key, yaml.ScalarNode) and (field == key.value or field.startswith(f"{key.value}.")):
+                return key.start_mark.line + 1, value, field[len(key.value) + 1 :]
+        for key, value in node.value:
+            if key.tag == MERGE:
+                for each in value.value if isinstance(value, yaml.SequenceNode) else (value,):
+                    if (found := _step(each, field)) is not None:
+                        return found
+    return None
+
+
+#: What pydantic calls the branches of a union, among the names of fields.
+BRANCH = re.compile(
+    r"(?:function-\w+|lax-or-strict|is-instance|literal|list|dict|tuple)\[.*\]|constrained-(?:str|int|float)"
+)
+
+
+def _without_branches(details: Sequence[ErrorDetails]) -> Iterator[tuple[list[str], ErrorDetails]]:
+    """Yield each error with its path in the file.
+
+    Of a union's branches, those that the value gets furthest in count. Where it gets nowhere in any of them, one error
+    has what each of them wants.
+    """
+    groups: dict[tuple[tuple[str, ...], bool], list[tuple[list[str], str, ErrorDetails]]] = {}
+    for detail in details:
+        path, branch = _walked(detail["loc"])
+        whole = [*path[0], *path[1]]
+        groups.setdefault((tuple(path[0]), bool(branch)), []).append((whole, branch, detail))
+    for (union, branched), found in groups.items():
+        if not branched:
+            yield from ((path, detail) for path, _, detail in found)
+            continue
+        furthest, kept, _ = max(found, key=lambda each: len(each[0]))
+        if len(furthest) > len(union):
+            yield from ((path, detail) for path, branch, detail in found if branch == kept)
+            continue
+        right = [each for each in found if not each[2]["type"].endswith(("_type", "literal_error"))] or found
+        wanted = [REMEDIES.get(detail["type"]) or detail["msg"] for _, _, detail in right]
+        first = right[0][2]
+        message = f"{first['msg']} | {', or '.join(wanted)}" if len(wanted) > 1 else first["msg"]
+        yield right[0][0], cast(ErrorDetails, {**first, "msg": message})
+
+
+def _walked(loc: Sequence[int | str]) -> tuple[tuple[list[str], list[str]], str]:
+    """A place of pydantic's: the path to its first union, the path beyond, and the union's branch."""
+    before: list[str] = []
+    beyond: list[str] = []
+    branch = ""
+    for part in loc:
+        # pydantic ends the place of a key that breaks a rule itself with this.
+        if part == "[key]":
+            continue
+        if isinstance(part, str) and BRANCH.fullmatch(part):
+            branch = branch or part
+        else:
+            (beyond if branch else before).append(str(part) or "''")
+    return (before, beyond), branch
 
 
 #: What pydantic's own rules mean to a user who wants to know what to write.
@@ -157,8 +317,21 @@ REMEDIES = {
     "list_type": "a list",
     "dict_type": "a mapping",
     "tuple_type": "a list of two, such as [a, b]",
+    "too_short": "at least 1 entry",
     "too_long": "a list of two, such as [a, b]",
 }
+#: The forms that names have, in words.
+_NAME = "small letters, digits and dashes, at most {} of them, a letter or digit first"
+PATTERNS = {
+    r"^[a-z0-9][a-z0-9-]{0,30}$": _NAME.format(31),
+    r"^[a-z0-9][a-z0-9-]{0,40}$": _NAME.format(41),
+    r"^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$": f"{_NAME.format(32)}, no dash last",
+    r"^[a-z_][a-z0-9_.-]{0,31}$": "a user's name: small letters, digits, dashes and underscores, a letter first",
+    r"^[A-Za-z0-9_./+-]+$": "a path of ASCII letters, digits, dashes, dots and underscores",
+}
+#: A number that YAML takes for a text, since it has no point or its exponent no sign.
+EXPONENT = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)[eE][-+]?\d+")
+
 #: Rules with a limit in them: how the remedy words it.
 LIMITS = {
     "min_length": "at least this many characters:",
@@ -170,9 +343,11 @@ LIMITS = {
 }
 
 
-def _fault(detail: ErrorDetails) -> Fault:
-    # pydantic ends the place of a key that breaks a rule itself with this.
-    path = [str(part) or "''" for part in detail["loc"] if part != "[key]"]
+#: YAML 1.1's words for true and false that are words to people.
+WORDS = frozenset({"yes", "no", "on", "off", "y", "n"})
+
+
+def _fault(path: list[str], detail: ErrorDetails, source: Source) -> Fault:
     kind, message, context = detail["type"], detail["msg"], detail.get("ctx", {})
     if kind == "unknown_field":
         return Fault(".".join([*path, context["name"] or "''"]), "unknown field", message)
@@ -180,11 +355,27 @@ def _fault(detail: ErrorDetails) -> Fault:
         return Fault(".".join([*path, context["field"]]), context["rule"], context["remedy"])
     message = message.removeprefix("Value error, ")
     rule, bar, remedy = message.partition(" | ")
-    if not bar:
+    field, value = ".".join(path), detail["input"]
+    said = source.said(field, value)
+    if not bar or kind != "value_error":
         limits = [f"{words} {context[name]}" for name, words in LIMITS.items() if name in context]
-        remedy = REMEDIES.get(kind) or " ".join(limits) or f"one of {context.get('expected', 'what the guide names')}"
-        rule = f"{rule[0].lower()}{rule[1:]} (got {_shown(detail['input'])})" if kind != "missing" else "is missing"
-    return Fault(".".join(path) or "file", rule, remedy)
+        remedy = (
+            remedy
+            or PATTERNS.get(context.get("pattern", ""))
+            or REMEDIES.get(kind)
+            or " ".join(limits)
+            or f"one of {context.get('expected', 'what the guide names')}"
+        )
+        if kind == "string_pattern_mismatch" and context.get("pattern") in PATTERNS:
+            rule, remedy = "does not match the pattern of such names", f"{remedy} (to match {context['pattern']})"
+        rule = f"{rule[0].lower()}{rule[1:]} (got {said or _shown(value)})" if kind != "missing" else "is missing"
+    elif said is not None:
+        rule = rule.replace(_shown(value), said, 1)
+    if said is not None and (kind == "string_type" or (kind == "value_error" and said.lower() in WORDS)):
+        remedy += f'; the word "{said}" in quotes'
+    if kind in ("float_type", "float_parsing") and isinstance(value, str) and EXPONENT.fullmatch(value):
+        remedy += f", in YAML {float(value):.1e} with a point and a sign"
+    return Fault(field or "file", rule, remedy)
 
 
 def _shown(value: object) -> str:

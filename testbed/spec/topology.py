@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from testbed.link import GilbertElliott, LinkState, Queue, link_name
 from testbed.spec.errors import Fault, SpecError
-from testbed.spec.load import Pair, Strict, misfit, read_yaml, validate
+from testbed.spec.load import Pair, Source, Strict, misfit, read_yaml, validate
 from testbed.spec.units import BurstyLoss, CardRate, Delay, Duration, QueueLimit, Rate, Size, Step
 from testbed.trace.read import TraceFile, read_trace
 from testbed.trace.trace import End, Trace, TraceError
@@ -29,6 +29,9 @@ SITE_NAME = re.compile(r"[a-z][a-z0-9-]*")
 #: Names of a router's own interfaces (its bridge, the loopback, the ports of its workers), names that Linux gives no
 #: interface, and those of workers, whose access links would be named like this site's.
 RESERVED = re.compile(r"lan|lo|w\d+|all|default|.*-w\d+")
+
+#: Of a network's name.
+MAX_NAME = 31
 
 #: A site's LAN is a /24 less network, broadcast and router.
 MAX_WORKERS = 253
@@ -168,7 +171,7 @@ class Lan(Strict):
 class TopologyFile(Strict):
     """The file as written."""
 
-    name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,30}$")
+    name: str = Field(pattern=rf"^[a-z0-9][a-z0-9-]{{0,{MAX_NAME - 1}}}$")
     sites: dict[SiteName, Site]
     links: list[LinkEntry] = Field(default_factory=list)
     lan: Lan = Lan()
@@ -267,7 +270,7 @@ class Topology:
                     remedy = "a trace as docs/traces.md describes, its path relative to this file"
                     faults.append(Fault(f"links.{number}.trace", str(error), remedy))
         if faults:
-            raise SpecError(file, faults)
+            raise SpecError(file, Source.of(file).located(faults))
         traces = {
             own.trace.file for entry in parsed.links for own in (entry, entry.forward, entry.backward) if own.trace
         }

@@ -5,7 +5,8 @@
     0,40,55
     1.5,12.5,60
 
-An empty cell leaves the link's own value. Each row holds until the next.
+An empty cell leaves the link's own value. Each row holds until the next. Semicolons or tabs may stand for the commas,
+and then decimal commas for the points.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from io import StringIO
 from pathlib import Path
 
 from testbed.atomic_file import write_text
-from testbed.trace.text import read_text
+from testbed.trace.cells import read_cells
+from testbed.trace.text import numbered, read_text
 from testbed.trace.trace import End, Row, Trace, TraceError, with_possible_rates
 
 #: Column → (field of Row, what one unit of the column is in the field's unit, greatest value allowed).
@@ -40,22 +42,17 @@ def read_csv(path: Path, end: End = "loop") -> Trace:
 
 def parse_csv(lines: Sequence[str], end: End = "loop") -> Trace:
     """The trace in the lines of a file; TraceError names the line."""
-    numbered = [(i, line) for i, line in enumerate(lines, 1) if line.strip() and not line.lstrip().startswith("#")]
-    if not numbered:
+    table = read_cells(numbered(lines))
+    if not table:
         raise TraceError("has no header; begin with a line such as `time_s,rate_mbps`")
-    try:
-        table = list(csv.reader((line for _, line in numbered), strict=True))
-    except csv.Error as error:
-        raise TraceError(f"is not CSV: {error}") from error
-    if len(table) != len(numbered):
-        raise TraceError("has a quoted cell over several lines; write plain numbers")
-    header = [name.strip() for name in table[0]]
+    (first, header), *body = table
     if header[0] != "time_s" or len(header) < 2 or len(set(header)) != len(header):
-        raise TraceError(f"line {numbered[0][0]}: the header must be `time_s` and then some of {', '.join(COLUMNS)}")
+        found = f"(got {','.join(header):.60})"
+        raise TraceError(f"line {first}: the header must be `time_s` and then some of {', '.join(COLUMNS)} {found}")
     if unknown := [name for name in header[1:] if name not in COLUMNS]:
-        raise TraceError(f"line {numbered[0][0]}: unknown column {unknown[0]!r}; known: {', '.join(COLUMNS)}")
+        raise TraceError(f"line {first}: unknown column {unknown[0]!r}; known: {', '.join(COLUMNS)}")
     rows: list[Row] = []
-    for (number, _), cells in zip(numbered[1:], table[1:], strict=True):
+    for number, cells in body:
         try:
             rows.append(_row(header, cells))
             if len(rows) > 1 and rows[-1].time_s <= rows[-2].time_s:
@@ -66,6 +63,8 @@ def parse_csv(lines: Sequence[str], end: End = "loop") -> Trace:
 
 
 def _row(header: Sequence[str], cells: Sequence[str]) -> Row:
+    if any("\n" in cell for cell in cells):
+        raise TraceError("has a quoted cell over several lines; write plain numbers")
     if len(cells) != len(header):
         raise TraceError(f"has {len(cells)} cells where the header has {len(header)}")
     values: dict[str, float] = {}

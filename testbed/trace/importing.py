@@ -16,12 +16,12 @@ from testbed.trace.csv import write_csv
 from testbed.trace.forms.cellular import parse_cellular
 from testbed.trace.forms.flow import Flow
 from testbed.trace.forms.pensieve import parse_pensieve
-from testbed.trace.forms.ping import parse_ping
+from testbed.trace.forms.ping import parse_ping, says_times
 from testbed.trace.forms.rates import read_capture
 from testbed.trace.forms.round_trips import Samples, by_windows, window_for
 from testbed.trace.forms.rtt_csv import parse_rtt_csv
 from testbed.trace.resample import resample
-from testbed.trace.text import read_text
+from testbed.trace.text import read_text, unpacked_name
 from testbed.trace.trace import Trace, TraceError
 
 #: Of a capture's rates, where none is asked for.
@@ -48,7 +48,8 @@ def import_cellular(path: Path) -> list[ImportedTrace]:
     """A log of a phone's bit rates and pings: a trace for each direction that it has."""
     with _naming(path):
         log = parse_cellular(read_text(path).splitlines())
-    delays = "delay: half of PINGAVG"
+    measured = any(row.delay_s is not None for trace in log.traces.values() for row in trace.rows)
+    delays = "delay: half of PINGAVG" if measured else "no delay: the log has no PINGAVG"
     left_out = (f"the other direction is left out: {reason}" for reason in log.left_out.values())
     comments = (delays, *left_out)
     return [_made(path, "5g-csv", trace, *comments, ending=f"-{way}") for way, trace in log.traces.items()]
@@ -63,14 +64,18 @@ def import_rtt_csv(path: Path, window_s: float | None = None) -> list[ImportedTr
 def import_ping(path: Path, window_s: float | None = None) -> list[ImportedTrace]:
     """What ping printed."""
     with _naming(path):
-        return [_of_round_trips(path, "ping", parse_ping(read_text(path).splitlines()), window_s)]
+        lines = read_text(path).splitlines()
+        assumed = () if says_times(lines) else ("packets count as a second apart: the output says no times",)
+        return [_of_round_trips(path, "ping", parse_ping(lines), window_s, *assumed)]
 
 
 def import_iperf3(path: Path, step_s: float | None = None) -> list[ImportedTrace]:
     """What iperf3 measured."""
     with _naming(path):
-        made = iperf3.resampled(iperf3.parse_iperf3(read_text(path)), step_s)
-    return [_made(path, "iperf3", made.trace, f"in steps of {made.step_s:g} s")]
+        text = read_text(path)
+        made = iperf3.resampled(iperf3.parse_iperf3(text), step_s)
+    left_out = ["the other direction is left out (--bidir)"] if '"sum_bidir_reverse"' in text else []
+    return [_made(path, "iperf3", made.trace, f"in steps of {made.step_s:g} s", *left_out)]
 
 
 def import_capture(path: Path, step_s: float = STEP_S, flow: Flow | None = None) -> list[ImportedTrace]:
@@ -102,16 +107,16 @@ def write_imported(found: Sequence[ImportedTrace], sources: Sequence[Path], fold
     return targets
 
 
-def _of_round_trips(path: Path, form: str, samples: Samples, window_s: float | None) -> ImportedTrace:
+def _of_round_trips(path: Path, form: str, samples: Samples, window_s: float | None, *more: str) -> ImportedTrace:
     window_s = window_for(samples) if window_s is None else window_s
     lost = sum(trip is None for _, trip in samples)
     counted = f"{len(samples)} round trips, {lost} lost, in windows of {window_s:g} s"
     meaning = "delay: half of their median; loss: what, met both ways, loses as many. For both directions of a link"
-    return _made(path, form, by_windows(samples, window_s), counted, meaning)
+    return _made(path, form, by_windows(samples, window_s), counted, meaning, *more)
 
 
 def _made(path: Path, form: str, trace: Trace, *comments: str, ending: str = "") -> ImportedTrace:
-    return ImportedTrace(f"{path.stem}{ending}.csv", trace, (f"from {path.name} ({form})", *comments))
+    return ImportedTrace(f"{unpacked_name(path).stem}{ending}.csv", trace, (f"from {path.name} ({form})", *comments))
 
 
 @contextmanager

@@ -5,7 +5,8 @@
     3
     10
 
-A millisecond may come several times. At the last line's time the file begins again: here 4 packets each 10 ms.
+A millisecond may come several times. At the last line's time the file begins again: here 4 packets each 10 ms. Empty
+lines and those that begin with `#` say nothing.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 from testbed.atomic_file import write_text
 from testbed.link import MTU_FRAME_BYTES, Opportunities
 from testbed.trace.resample import Resampled, resample
+from testbed.trace.text import numbered
 from testbed.trace.trace import Trace, TraceError
 from testbed.trace.volume import Volume
 
@@ -71,12 +73,14 @@ class DeliverySchedule:
 
 def parse_mahimahi(lines: Sequence[str]) -> DeliverySchedule:
     """The schedule in the lines of a file; TraceError names the line."""
-    moments = []
-    for number, line in enumerate(lines, 1):
+    moments: list[int] = []
+    for number, line in numbered(lines):
         digits = line.strip()
         if not (digits.isascii() and digits.isdecimal() and len(digits) <= MOST_DIGITS):
             raise TraceError(f"line {number}: {digits[:40]!r} is not a time; write a whole number of milliseconds")
         moments.append(int(digits))
+        if len(moments) > 1 and moments[-1] < moments[-2]:
+            raise TraceError(f"line {number}: {moments[-1]} ms comes after {moments[-2]} ms; sort the lines")
     return DeliverySchedule(tuple(moments))
 
 

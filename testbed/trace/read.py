@@ -2,7 +2,7 @@
 
 `.csv` is CSV, `.json` iperf3, `.up`, `.down` and `.mahimahi` are packet-delivery files. Of other names: a file that
 begins with a brace is iperf3's; one whose first line that is no comment is a whole number is a packet-delivery file;
-all others are CSV.
+all others are CSV. The suffix of a compressed file (`.gz`, `.bz2`, `.xz`) does not count.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from testbed.trace import iperf3
 from testbed.trace.csv import parse_csv
 from testbed.trace.mahimahi import STEP_S, parse_mahimahi
 from testbed.trace.resample import Resampled
-from testbed.trace.text import read_text
+from testbed.trace.text import read_text, unpacked_name
 from testbed.trace.trace import End, Trace, TraceError
 
 Format = Literal["csv", "mahimahi", "iperf3"]
@@ -62,7 +62,7 @@ def _resampled(text: str, format_: Format, step_s: float | None) -> Resampled:
 
 def format_of(path: Path, text: str) -> Format:
     """By suffix, then by the first line that says something."""
-    if known := SUFFIXES.get(path.suffix.lower()):
+    if known := SUFFIXES.get(unpacked_name(path).suffix.lower()):
         return known
     said = (line.strip() for line in text.splitlines())
     first = next((line for line in said if line and not line.startswith("#")), "")

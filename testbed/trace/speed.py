@@ -11,11 +11,11 @@ Each row holds until the next. When the last one is reached, the trace begins ag
 
 from __future__ import annotations
 
-import csv
 import math
 from pathlib import Path
 
-from testbed.trace.text import read_text
+from testbed.trace.cells import read_cells
+from testbed.trace.text import numbered, read_text
 from testbed.trace.trace import TraceError
 
 #: (seconds since training began, speed), by rising time from 0 on.
@@ -29,18 +29,14 @@ MOST_ROWS = 10_000
 
 def read_speeds(path: Path) -> Speeds:
     """The trace in a file; TraceError, naming file and line, when it is none."""
-    lines = read_text(path).splitlines()
+    try:
+        table = read_cells(numbered(read_text(path).splitlines()))
+    except TraceError as error:
+        raise error if str(error).startswith(f"{path}: ") else TraceError(f"{path}: {error}") from None
+    if table and table[0][1] != HEADER:
+        raise TraceError(f"{path}: line {table[0][0]}: the header must be `{','.join(HEADER)}`")
     rows: list[tuple[float, float]] = []
-    began = False
-    for number, line in enumerate(lines, 1):
-        if not line.strip() or line.lstrip().startswith("#"):
-            continue
-        cells = [cell.strip() for cell in next(csv.reader([line]))]
-        if not began:
-            began = cells == HEADER
-            if not began:
-                raise TraceError(f"{path}: line {number}: the header must be `{','.join(HEADER)}`")
-            continue
+    for number, cells in table[1:]:
         rows.append(_row(path, number, cells, rows[-1][0] if rows else None))
     if len(rows) < 2 or len(rows) > MOST_ROWS:
         raise TraceError(f"{path}: has {len(rows)} rows; write 2 to {MOST_ROWS}, the last one where it begins again")

@@ -94,7 +94,7 @@ def replay(trace: Trace) -> None:
     """As a run goes through it: forward, and to its end."""
     moments = [moment for moment, _ in islice(trace.changes(), 3 * len(trace.rows))]
     assert all(before <= after < math.inf for before, after in pairwise(moments)), "the replay would go back"
-    laps = 2 if trace.end == "loop" and len(trace.rows) > 1 else 0
+    laps = 2 if trace.end == "loop" and not trace.is_steady else 0
     assert moments[-1] >= laps * trace.duration_s - trace.offset_s, "the replay would not go on"
 
 

@@ -140,6 +140,126 @@ def test_what_yaml_itself_stumbles_over_is_refused(text: str, tmp_path: Path) ->
         Topology.load(tmp_path / "file.yaml")
 
 
+def written(tmp_path: Path, *lines: str) -> Path:
+    file = tmp_path / "net.yaml"
+    file.write_text("\n".join(("name: net", *lines)) + "\n", encoding="utf-8")
+    return file
+
+
+def test_merge_keys_bring_what_a_mapping_does_not_have(tmp_path: Path) -> None:
+    lines = (
+        "sites:",
+        "  paris: &small {workers: 1, cpus: 0.5}",
+        "  tokyo: &fast {<<: *small, speed: 2.0}",
+        "  lima: {<<: [*fast, *small], workers: 2}",
+        "links:",
+        "  - &slow {between: [paris, tokyo], rate: 5mbit, delay: 110ms}",
+        "  - {<<: *slow, between: [paris, lima]}",
+    )
+    topology = Topology.load(written(tmp_path, *lines))
+    assert [(site.workers, site.cpus, site.speed) for site in topology.sites.values()] == [
+        (1, 0.5, 1.0),
+        (1, 0.5, 2.0),
+        (2, 0.5, 2.0),
+    ]
+    assert topology.links["lima->paris"].state.rate_bps == 5e6
+
+
+def test_a_key_that_a_merge_overrides_is_no_duplicate_and_a_duplicate_is_one(tmp_path: Path) -> None:
+    value = read_yaml(written(tmp_path, "a: &a {x: 1, y: 2}", "b: &b {<<: *a, x: 3}", "c: {<<: *b, y: 4}", "d: [*b]"))
+    assert value["c"] == {"x": 3, "y": 4}
+    assert value["d"] == [{"x": 3, "y": 2}]
+    with pytest.raises(SpecError, match="duplicate name 'x'"):
+        read_yaml(written(tmp_path, "a: &a {x: 1}", "b: {<<: *a, x: 2, x: 3}"))
+    with pytest.raises(SpecError, match="duplicate name '<<'"):
+        read_yaml(written(tmp_path, "a: &a {x: 1}", "b: {<<: *a, <<: *a}"))
+
+
+#: Words that YAML 1.1 takes for something else than people do, and what they are as a key and as a value.
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [
+        ("no", False),
+        ("On", True),
+        ("true", True),
+        ("1:30", "1:30"),
+        ("010", "010"),
+        ("1:30:00.5", "1:30:00.5"),
+        ("2024-01-01", "2024-01-01"),
+        ("10", 10),
+        ("0x1F", 31),
+        ("1_000", 1000),
+        ("-1.5", -1.5),
+        ("1.5e+3", 1500.0),
+        ("~", None),
+    ],
+)
+def test_a_key_is_as_it_is_written_and_a_value_what_people_read(word: str, value: object, tmp_path: Path) -> None:
+    assert read_yaml(written(tmp_path, f"a: {{{word}: 1}}", f"b: {word}"))["a"] == {word: 1}
+    found = read_yaml(written(tmp_path, f"b: {word}"))["b"]
+    assert (found, type(found)) == (value, type(value))
+
+
+@pytest.mark.parametrize("word", ["no", "Yes", "off", "0x1F", "1_0", "0b11", "~", "-.inf", "1.50"])
+def test_an_error_quotes_what_stands_in_the_file_at_its_line(word: str, tmp_path: Path) -> None:
+    file = written(
+        tmp_path,
+        "sites: {paris: {workers: 1}, tokyo: {workers: 1}}",
+        "links:",
+        f"  - between: [paris, {word}]",
+        "    rate: 3",
+    )
+    with pytest.raises(SpecError) as caught:
+        Topology.load(file)
+    first = next(fault for fault in caught.value.faults if fault.field == "links.0.between.1")
+    assert (first.line, first.rule) == (4, f"{word} is not a site's name")
+    assert f"links.0.between.1: {word} is not a site's name (line 4)" in str(caught.value)
+
+
+def test_a_field_that_the_command_line_sets_has_no_line(tmp_path: Path) -> None:
+    file = write(tmp_path, experiment=yaml.safe_dump({**EXPERIMENT, "scale": 2, "seed": -1}))
+    with pytest.raises(SpecError) as caught:
+        Experiment.load(file, {"scale": "0"})
+    lines = {fault.field: fault.line for fault in caught.value.faults}
+    assert lines["scale"] is None
+    assert file.read_text().splitlines()[(lines["seed"] or 0) - 1] == "seed: -1"
+    with pytest.raises(SpecError, match=r"sync.policy: .* \(got no\)\n"):
+        Experiment.load(write(tmp_path, experiment=yaml.safe_dump(EXPERIMENT)), {"sync.policy": "no"})
+
+
+@pytest.mark.parametrize(
+    ("train", "fields", "remedy"),
+    [
+        ({"command": 5}, {"train.command"}, "a list, or a mapping"),
+        ({"command": [3, "a"]}, {"train.command.0"}, "a word"),
+        ({"command": {"paris-w0": 3}}, {"train.command.paris-w0"}, "a list"),
+        ({"command": {"paris-w0": ["a", 3]}}, {"train.command.paris-w0.1"}, "a word"),
+        (
+            {"command": {"paris-w0": ["a", 3], "tokyo-w0": 5}},
+            {"train.command.paris-w0.1", "train.command.tokyo-w0"},
+            "a ",
+        ),
+        ({"command": []}, {"train.command"}, "at least"),
+        ([3], {"hosts.0"}, "a word"),
+        ({"paris": 3}, {"hosts.paris"}, "a word"),
+        ([], {"hosts"}, "at least 1 entry"),
+    ],
+)
+def test_a_union_s_branches_are_not_shown(train: Any, fields: set[str], remedy: str, tmp_path: Path) -> None:
+    changed = {next(iter(fields)).partition(".")[0]: train}
+    with pytest.raises(SpecError) as caught:
+        Experiment.load(write(tmp_path, experiment=yaml.safe_dump(EXPERIMENT | changed)))
+    assert {fault.field for fault in caught.value.faults} == fields
+    assert all(remedy in fault.remedy and fault.line for fault in caught.value.faults)
+
+
+@pytest.mark.parametrize("name", ["union", "chain", "list", "function-a", "nullable", "str"])
+def test_a_field_is_named_whatever_pydantic_calls_its_branches(name: str, tmp_path: Path) -> None:
+    with pytest.raises(SpecError) as caught:
+        Topology.load(written(tmp_path, "sites:", f"  {name}: {{workers: x}}"))
+    assert [(fault.field, fault.line) for fault in caught.value.faults] == [(f"sites.{name}.workers", 3)]
+
+
 def test_a_value_that_contains_itself_is_refused(tmp_path: Path) -> None:
     text = yaml.safe_dump(EXPERIMENT) + "compute: &a {step_time: *a}\nevents: &e [*e]\n"
     with pytest.raises(SpecError):

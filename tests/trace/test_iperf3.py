@@ -18,8 +18,11 @@ def interval(start: Any, end: Any, bytes_: Any, **more: Any) -> dict[str, Any]:
 
 
 def document(*intervals: Any, protocol: str = "TCP", **more: Any) -> dict[str, Any]:
-    test_start = {"protocol": protocol, "num_streams": 1, "blksize": 1448}
-    return {"start": {"version": "iperf 3.12", "test_start": test_start}, "intervals": list(intervals), **more}
+    return {"start": start(protocol), "intervals": list(intervals), **more}
+
+
+def start(protocol: str = "TCP", length: int = 1448, **more: Any) -> dict[str, Any]:
+    return {"version": "iperf 3.12", "test_start": {"protocol": protocol, "num_streams": 1, "blksize": length}, **more}
 
 
 STEADY = document(interval(0, 1.00004, 1_448_000), interval(1.00004, 2.00001, 2_896_000), interval(2.00001, 3, 724_000))
@@ -31,7 +34,7 @@ def test_bytes_that_programs_got_become_frames() -> None:
 
 @pytest.mark.parametrize(("length", "frames"), [(1000, 1042), (1472, 1514), (1473, 1549), (8000, 8212)])
 def test_a_datagram_is_as_many_frames_as_it_has_fragments(length: int, frames: int) -> None:
-    udp = STEADY | {"start": {"test_start": {"protocol": "UDP", "blksize": length}}}
+    udp = document(interval(0, 1, 1_448_000, sender=False)) | {"start": start("UDP", length)}
     assert parse_iperf3(json.dumps(udp)).total[1] == pytest.approx(1_448_000 * frames / length)
 
 
@@ -82,6 +85,35 @@ def test_a_broken_rule_is_named_with_its_place(text: Any, said: str) -> None:
     with pytest.raises(TraceError) as caught:
         parse_iperf3(text if isinstance(text, str) else json.dumps(text))
     assert said in str(caught.value)
+
+
+def of_end(sent: int, arrived: int, protocol: str) -> dict[str, Any]:
+    """What a sender's file says at its end."""
+    sums = {"sum_sent": {"bytes": sent * 1448}, "sum_received": {"bytes": arrived * 1448}}
+    return {"sum": {"packets": sent, "lost_packets": sent - arrived}, **sums} if protocol == "UDP" else sums
+
+
+@pytest.mark.parametrize("protocol", ["UDP", "TCP"])
+@pytest.mark.parametrize("flag", [{"sender": True}, {}])
+def test_a_sender_s_intervals_count_where_as_much_arrived(protocol: str, flag: dict[str, Any]) -> None:
+    def file(arrived: int, **more: Any) -> str:
+        begin = {"start": start(protocol, connecting_to={"host": "a"}), "end": of_end(1000, arrived, protocol)}
+        return json.dumps(document(interval(0, 1, 1_448_000, **flag), **begin, **more))
+
+    assert parse_iperf3(file(995)).total == pytest.approx(parse_iperf3(file(1000)).total)
+    for arrived, said in ((500, "50.0%"), (985, "98.5%"), (20, "2.0%")):
+        with pytest.raises(TraceError) as caught:
+            parse_iperf3(file(arrived))
+        assert f"intervals: tell what was sent, of which {said} arrived; take the file of" in str(caught.value)
+    received = document(interval(0, 1, 28_960, sender=False, lost_packets=980), protocol=protocol)
+    alone = parse_iperf3(json.dumps(received))
+    assert parse_iperf3(file(20, server_output_json=received)).total == alone.total
+
+
+def test_a_udp_sender_s_intervals_without_an_end_are_refused() -> None:
+    for sums in ({}, {"sender": True}):
+        with pytest.raises(TraceError, match="tell what was sent, and not what arrived"):
+            parse_iperf3(json.dumps(document(interval(0, 1, 1448, **sums), protocol="UDP")))
 
 
 def tried(text: str) -> None:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.link import GilbertElliott, LinkState, Opportunities
+from testbed.trace.mahimahi import DeliverySchedule
 from testbed.trace.trace import End, Row, Trace, TraceError, lasting
 
 pytestmark = pytest.mark.pure
@@ -81,6 +82,47 @@ def test_each_end_policy() -> None:
     assert [Trace(rows, "stop").at(t) for t in (3.75, 4, 6)] == [rows[1], None, None]
     assert list(Trace(rows, "stop").changes()) == [(0, rows[0]), (2, rows[1]), (4, None)]
     assert list(Trace(rows, "hold").changes()) == [(0, rows[0]), (2, rows[1])]
+
+
+@pytest.mark.parametrize("end", ["loop", "hold", "stop"])
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_rows_that_change_nothing_are_passed_over(end: End, count: int) -> None:
+    steady = Trace(tuple(Row(i / 1000, 1e6 * (1 + i * 1e-15), 0.02) for i in range(count)), end)
+    assert steady.is_steady
+    over = [(steady.duration_s, None)] if end == "stop" else []
+    assert list(steady.changes()) == [(0, steady.rows[0]), *over]
+    rows = tuple(Row(i, rate) for i, rate in enumerate((1e6, 1e6, 2e6, 2e6, 1e6, 1e6)))
+    found = list(islice(Trace(rows, end).changes(), 4))
+    expected = {"loop": [(0, rows[0]), (2, rows[2]), (4, rows[4]), (8, rows[2])]}
+    assert found == expected.get(
+        end, [(0, rows[0]), (2, rows[2]), (4, rows[4]), *([(6, None)] if end == "stop" else [])]
+    )
+
+
+@given(st.lists(st.sampled_from([1e6, 2e6]), min_size=1, max_size=8), ENDS, st.integers(0, 80), st.integers(0, 7))
+def test_what_is_passed_over_changes_nothing_at_any_time(
+    rates: list[float], end: End, eighths: int, offset: int
+) -> None:
+    trace = Trace(tuple(Row(i, rate) for i, rate in enumerate(rates)), end).begun(min(offset, len(rates) - 1))
+    changes = list(takewhile(lambda change: change[0] <= eighths / 8, trace.changes()))
+    there, row = trace.at(eighths / 8), changes[-1][1]
+    assert (there and there.rate_bps) == (row and row.rate_bps)
+    assert all((a and a.rate_bps) != (b and b.rate_bps) for (_, a), (_, b) in pairwise(changes)), (
+        "each is another than the one before"
+    )
+
+
+@pytest.mark.parametrize("field", ["rate_bps", "delay_s", "jitter_s", "loss"])
+@pytest.mark.parametrize(("before", "after"), [(None, 0.5), (0.5, None), (0.5, 0.6), (0.0, 1e-6), (0.5, 0.500001)])
+def test_a_change_of_any_column_counts(field: str, before: float | None, after: float | None) -> None:
+    trace = Trace((Row(0, **{field: before}), Row(1, **{field: after})), "hold")
+    assert [time_s for time_s, _ in trace.changes()] == [0, 1]
+
+
+def test_a_constant_packet_delivery_file_is_steady() -> None:
+    for moments in ((1,), (5, 10), tuple(range(0, 100, 3))):
+        assert DeliverySchedule(moments).resampled().trace.is_steady
+    assert not DeliverySchedule((*range(100), *range(100, 201, 2))).resampled().trace.is_steady
 
 
 def test_a_single_row_never_changes_again() -> None:

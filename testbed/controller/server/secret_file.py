@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from testbed.atomic_file import write_text
+from testbed.trace.text import text_of
+
+MOST_SECRET_BYTES = 2**16
 
 
 class SecretError(OSError):
@@ -21,6 +24,10 @@ def read_secret(path: Path) -> str:
     mode = path.stat().st_mode & 0o777
     if mode & 0o077:
         raise SecretError(f"{path}: others may read this secret (mode {mode:o}); make it yours alone: chmod 600 {path}")
-    if not (secret := path.read_text(encoding="utf-8").strip()):
+    try:
+        secret = text_of(path, MOST_SECRET_BYTES).strip()
+    except ValueError as error:
+        raise SecretError(f"{path}: cannot be read as a secret: {error}") from None
+    if not secret:
         raise SecretError(f"{path}: there is no secret in it; remove the file")
     return secret

@@ -21,6 +21,7 @@ from testbed.emulation.containers import image, requirements
 from testbed.emulation.containers.image import ImageError, Progress
 from testbed.emulation.containers.requirements import canonical
 from testbed.spec.errors import Fault, SpecError
+from testbed.trace.text import text_of
 
 #: What PyTorch's own programs need beside it: `all_gather_object` does not work without NumPy.
 ADDED = ("numpy",)
@@ -33,6 +34,8 @@ BUILDKIT = re.compile(
     r"|(?:RUN|COPY|ADD)\s(?:[^#]*\s)?<<-?['\"]?[A-Za-z_]\w*['\"]?"
     r"|FROM\s+--platform=\$\{?(?:BUILD|TARGET)\w+\}?)"
 )
+#: Of a requirements file: `pip freeze` of a thousand packages, with their hashes.
+MOST_REQUIREMENTS_BYTES = 2**20
 
 TORCHRUN = '#!/bin/sh\nexec python3 -m torch.distributed.run "$@"\n'
 
@@ -76,7 +79,7 @@ def ensure_program_image(client: docker.DockerClient, progress: Progress = print
 
 def _with_requirements(client: docker.DockerClient, file: Path, progress: Progress) -> str:
     worker = image.ensure_worker_image(client, progress)
-    text, entries = file.read_text(encoding="utf-8"), _entries()
+    text, entries = _requirements_in(file), _entries()
     recipe = image.hash_of([*_below(worker, entries), text])
     if tag := image.find(client, "requirements", recipe):
         return tag
@@ -94,6 +97,16 @@ def _with_requirements(client: docker.DockerClient, file: Path, progress: Progre
         )
     image.remove_superseded(client, {"requirements": tag, "build": None})
     return tag
+
+
+def _requirements_in(file: Path) -> str:
+    """Return the text of a requirements file, in any encoding that pip reads. SpecError where it is no text."""
+    try:
+        return text_of(file, MOST_REQUIREMENTS_BYTES)
+    except (OSError, ValueError) as error:
+        raise SpecError(
+            file, [Fault("file", f"cannot be read: {error}", "a text file, a requirement a line")]
+        ) from None
 
 
 def _downloaded(file: Path, python: str, recipe: str, held: Mapping[str, str]) -> list[Path]:

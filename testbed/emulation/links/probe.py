@@ -136,7 +136,7 @@ def round_trip_errors(network: Network, names: Iterable[str], states: Mapping[st
     }
     errors = {}
     for name, process in running.items():
-        closing = re.search(r"= ([\d.]+)/([\d.]+)/", process.communicate()[0].decode())
+        closing = re.search(r"= ([\d.]+)/([\d.]+)/", process.communicate()[0].decode(errors="replace"))
         there, back = ways[name]
         assert back is not None
         if closing is not None:

@@ -28,6 +28,8 @@ class GraphLink:
     b: str
     delay_ms: float
     rate_bps: float
+    jitter_ms: float | None = None
+    loss: float | None = None
 
 
 def links_of(graph: SiteGraph, file: Path, defaults: Defaults) -> tuple[list[GraphLink], tuple[str, ...]]:
@@ -42,7 +44,10 @@ def links_of(graph: SiteGraph, file: Path, defaults: Defaults) -> tuple[list[Gra
         pair, delay = frozenset((edge.source, edge.target)), _delay_ms(edge, graph, positions, defaults, file)
         if pair not in shortest or delay < shortest[pair][0]:
             shortest[pair] = delay, edge
-    links = [GraphLink(edge.source, edge.target, delay, _rate_bps(edge, defaults)) for delay, edge in shortest.values()]
+    links = [
+        GraphLink(edge.source, edge.target, delay, _rate_bps(edge, defaults), edge.jitter_ms, edge.loss)
+        for delay, edge in shortest.values()
+    ]
     edges = [edge for _, edge in shortest.values()]
     notes = [
         *_of_parallel_edges(graph, len(edges)),
@@ -55,7 +60,7 @@ def links_of(graph: SiteGraph, file: Path, defaults: Defaults) -> tuple[list[Gra
 def _delay_ms(
     edge: GraphEdge, graph: SiteGraph, positions: Mapping[str, Position], defaults: Defaults, file: Path
 ) -> float:
-    field = f"edge {edge.source} to {edge.target}"
+    field = edge.place or f"edge {edge.source} to {edge.target}"
     if edge.delay_ms is not None:
         delay = edge.delay_ms
     elif edge.km is not None:

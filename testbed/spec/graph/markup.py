@@ -1,53 +1,117 @@
-"""GML and GraphML, as the Internet Topology Zoo has its networks and graph tools write theirs; networkx reads both."""
+"""GML and GraphML, as the Internet Topology Zoo has its networks and graph tools write theirs; networkx reads both.
+
+Values may have units of their own (`latency "110 ms"`, `capacity "10 Gbit/s"`, `Latitude "12.0 S"`). One without is
+taken to be in the unit of its attribute, unless that is not possible: then it is refused, with its line.
+"""
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any
+from xml.parsers.expat import ExpatError, ParserCreate
 
 import networkx as nx
 
 from testbed.spec.errors import Fault, SpecError
+from testbed.spec.graph.delay import great_circle_km
 from testbed.spec.graph.site_graph import GraphEdge, GraphNode, Position, SiteGraph, printable
+from testbed.spec.units import LEAST_LINK_BPS, MOST_DELAY_S
+from testbed.trace.quantity import (
+    LENGTHS_KM,
+    PERCENT,
+    TIMES_MS,
+    QuantityError,
+    degrees,
+    doubtful_round_trips,
+    in_units,
+    is_unknown,
+    rate_bps,
+    split_quantity,
+)
+from testbed.trace.text import bytes_of, decoded, unpacked_name
 
 #: The largest file in the Topology Zoo has 0.9 MB. One of this size takes a minute.
 MOST_BYTES = 16 * 2**20
 
-#: Names of edge attributes, in the order in which they are looked for. Delays are in ms, one way, lengths in km,
-#: capacities in bit/s.
+#: Names of a node's label, in the order in which they are looked for: igraph's and Cytoscape's is `name`.
+LABELS = ("label", "name", "Label", "Name")
+
+#: Names of edge attributes, in the order in which they are looked for. Without a unit delays are in ms, one way,
+#: lengths in km, capacities in bit/s.
 DELAYS = ("latency", "delay")
 LENGTHS = ("distance", "length", "dist", "km")
-CAPACITIES = ("capacity", "LinkSpeedRaw")
+CAPACITIES = ("capacity", "LinkSpeedRaw", "bandwidth", "bw", "rate")
+LOSSES = ("packet_loss", "loss")
 
 #: Of node attributes, in degrees.
 LATITUDES = ("Latitude", "latitude", "lat")
 LONGITUDES = ("Longitude", "longitude", "lon", "lng")
+#: Shadow's rates of a host's own interface.
+HOST_RATES = ("host_bandwidth_down", "host_bandwidth_up")
+
+#: In vacuum. What positions of cities may be off by, beside a part of the distance.
+LIGHT_KM_PER_MS = 299.792458
+NEAR, CITY_KM = 0.9, 100.0
+#: The longest cable system has 45,000 km.
+MOST_KM = 50_000.0
+
+#: A petabit: ten times what the largest fibre cable carries.
+MOST_BPS = 1e15
 
 #: What networkx's readers raise at a file that is not what it claims to be; XML's ParseError is a SyntaxError.
 UNREADABLE = (nx.NetworkXException, ValueError, SyntaxError, LookupError, TypeError, AttributeError, RecursionError)
 
-#: Where a GML file's graph begins.
+#: Where a GML file's graph begins, and its nodes and edges outside of texts and comments.
 GML_GRAPH = re.compile(r"^\s*graph\s*\[", re.MULTILINE)
+GML_PART = re.compile(r'"[^"]*"|#[^\n]*|\b(node|edge)\s*\[')
+#: The attribute that has a node's or an edge's line.
+LINE = "testbedline"
+
+#: Reads a value: a number in the unit that counts 1, and whether its own unit is written.
+_Read = Callable[[Any], tuple[float, bool]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What an attribute says, and whether with its unit."""
+
+    name: str
+    value: float
+    has_unit: bool
 
 
 def read_gml(file: Path) -> SiteGraph:
     """The graph in a GML file; SpecError says where it is none."""
     data = _bytes(file)
     try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError:
+        text = decoded(data)
+    except ValueError:
         text = data.decode("iso-8859-1")  # what GML's own specification says of letters beyond ASCII
     # Several of the Zoo's files have parallel edges without saying so, for which networkx refuses them.
     text = GML_GRAPH.sub(lambda begin: f"{begin[0]} multigraph 1 ", text, count=1)
     try:
-        graph = nx.parse_gml(text, label="id")
+        graph = nx.parse_gml(_with_lines(text), label="id")
     except UNREADABLE as error:
         raise _no_graph(file, error) from None
-    return _site_graph(graph, file)
+    return _Reader(file).site_graph(graph)
+
+
+def _with_lines(text: str) -> str:
+    """Return GML in which each node and edge has its line as an attribute."""
+    ends = [end.start() for end in re.finditer("\n", text)]
+
+    def begun(match: re.Match[str]) -> str:
+        return f"{match[0]} {LINE} {bisect_left(ends, match.start()) + 1} " if match[1] else match[0]
+
+    return GML_PART.sub(begun, text)
 
 
 def read_graphml(file: Path) -> SiteGraph:
@@ -56,68 +120,218 @@ def read_graphml(file: Path) -> SiteGraph:
     try:
         graph = nx.read_graphml(BytesIO(data), force_multigraph=True)
     except UNREADABLE as error:
-        raise _no_graph(file, error) from None
-    return _site_graph(graph, file)
+        raise _no_graph(file, error, _quoted_line(data, str(error))) from None
+    nodes, edges = _xml_lines(data)
+    for node, its in graph.nodes(data=True):
+        its[LINE] = nodes.get(str(node))
+    for source, target, its in graph.edges(data=True):
+        lines = edges.get(frozenset((str(source), str(target))))
+        its[LINE] = lines.pop(0) if lines else None
+    return _Reader(file).site_graph(graph)
+
+
+def _quoted_line(data: bytes, words: str) -> int | None:
+    """Return the line of the value that an error quotes, where it stands in the file."""
+    quoted = re.search(r"'([^']+)'$", words)
+    place = data.find(f">{quoted[1]}<".encode()) if quoted else -1
+    return None if place < 0 else data.count(b"\n", 0, place) + 1
+
+
+def _xml_lines(data: bytes) -> tuple[dict[str, int], dict[frozenset[str], list[int]]]:
+    """Return the line of each node by its id, and those of edges by their ends, in the file's order."""
+    nodes: dict[str, int] = {}
+    edges: dict[frozenset[str], list[int]] = {}
+    parser = ParserCreate()
+
+    def begin(tag: str, attributes: dict[str, str]) -> None:
+        kind = tag.rpartition(":")[2]
+        if kind == "node" and "id" in attributes:
+            nodes[attributes["id"]] = parser.CurrentLineNumber
+        elif kind == "edge":
+            ends = frozenset((attributes.get("source", ""), attributes.get("target", "")))
+            edges.setdefault(ends, []).append(parser.CurrentLineNumber)
+
+    parser.StartElementHandler = begin
+    with suppress(ExpatError):
+        parser.Parse(data, True)
+    return nodes, edges
 
 
 def _bytes(file: Path) -> bytes:
     try:
-        with file.open("rb") as opened:
-            data = opened.read(MOST_BYTES + 1)
-    except (OSError, ValueError) as error:  # ValueError: no file can have such a name
+        return bytes_of(file, MOST_BYTES)
+    except ValueError as error:
+        remedy = "a graph of some thousand nodes and edges at most"
+        raise SpecError(file, [Fault("file", str(error).replace("it is", "is", 1), remedy)]) from None
+    except OSError as error:
         raise SpecError(file, [Fault("file", f"cannot be read: {error}", "the path of a graph")]) from None
-    if len(data) > MOST_BYTES:
-        rule = f"is longer than {MOST_BYTES / 2**20:g} MiB"
-        raise SpecError(file, [Fault("file", rule, "a graph of some thousand nodes and edges at most")])
-    return data
 
 
-def _no_graph(file: Path, error: Exception) -> SpecError:
-    remedy = f"a graph that networkx reads as {'GML' if file.suffix.lower() == '.gml' else 'GraphML'}"
-    return SpecError(file, [Fault("file", f"is no such graph: {str(error)[:200]}", remedy)])
+def _no_graph(file: Path, error: Exception, line: int | None = None) -> SpecError:
+    remedy = f"a graph that networkx reads as {'GML' if unpacked_name(file).suffix.lower() == '.gml' else 'GraphML'}"
+    field = "file" if line is None else f"line {line}"
+    return SpecError(file, [Fault(field, f"is no such graph: {str(error)[:200]}", remedy)])
 
 
-def _site_graph(graph: Any, file: Path) -> SiteGraph:
-    nodes = {str(node): _node(node, its, file) for node, its in graph.nodes(data=True)}
-    edges = (_edge(source, target, its, file) for source, target, its in graph.edges(data=True) if source != target)
-    return SiteGraph(nodes, tuple(edges))
+class _Reader:
+    """Makes a SiteGraph of what networkx read in a file. A value that is there is read, or refused, or noted."""
 
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._noted: Counter[str] = Counter()
+        self._without_unit: list[float] = []
 
-def _node(node: object, attributes: Mapping[str, Any], file: Path) -> GraphNode:
-    label = printable(str(attributes.get("label", "")))
-    return GraphNode(label or None, _position(f"node {node}", attributes, file))
+    def site_graph(self, graph: Any) -> SiteGraph:
+        """The sites and edges of the graph. SpecError names the line, and the attribute that is not understood."""
+        nodes = {str(node): self._node(node, its) for node, its in graph.nodes(data=True)}
+        edges = tuple(
+            self._edge(source, target, its, nodes) for source, target, its in graph.edges(data=True) if source != target
+        )
+        if doubt := doubtful_round_trips(2 * each for each in self._without_unit if each <= MOST_DELAY_S * 1e3):
+            remedy = 'delays with their unit, such as `latency "110 ms"`'
+            raise SpecError(self._file, [Fault("edges", f"have delays without a unit, and {doubt}", remedy)])
+        notes = (f"{note} {count} {'node' if '`host_' in note else 'edge'}s." for note, count in self._noted.items())
+        return SiteGraph(nodes, edges, tuple(notes))
 
+    def _node(self, node: object, attributes: Mapping[str, Any]) -> GraphNode:
+        labels = (printable(str(attributes.get(name, ""))) for name in LABELS)
+        for name in HOST_RATES:
+            if name in attributes:
+                self._noted[f"Not taken over, since the workers of all sites have one `lan`: `{name}` of"] += 1
+        return GraphNode(
+            next(filter(None, labels), None), self._position(_place(f"node {node}", attributes), attributes)
+        )
 
-def _position(field: str, attributes: Mapping[str, Any], file: Path) -> Position | None:
-    latitude, longitude = _first(attributes, LATITUDES), _first(attributes, LONGITUDES)
-    if latitude is None or longitude is None:
+    def _position(self, field: str, attributes: Mapping[str, Any]) -> Position | None:
+        found = []
+        for names, directions, most in ((LATITUDES, "NS", 90), (LONGITUDES, "EW", 180)):
+            said = self._first(field, attributes, names, partial(_angle, directions=directions))
+            if said is not None and abs(said.value) > most:
+                remedy = f"degrees, from {-most} to {most}"
+                raise SpecError(self._file, [Fault(field, f"its {said.name} is {said.value:g}", remedy)])
+            found.append(said)
+        latitude, longitude = found
+        return None if latitude is None or longitude is None else (latitude.value, longitude.value)
+
+    def _edge(
+        self, source: object, target: object, attributes: Mapping[str, Any], nodes: Mapping[str, GraphNode]
+    ) -> GraphEdge:
+        place = _place(f"edge {source} to {target}", attributes)
+        km = self._quantity(place, attributes, LENGTHS, lambda value: in_units(value, LENGTHS_KM), "km")
+        delay = self._quantity(place, attributes, DELAYS, lambda value: in_units(value, TIMES_MS), "ms")
+        rate = self._rate(place, attributes)
+        a, b = nodes[str(source)].position, nodes[str(target)].position
+        self._check_distance(place, km, delay, 0.0 if a is None or b is None else great_circle_km(a, b))
+        if delay is not None and not delay.has_unit:
+            self._without_unit.append(delay.value)
+        return GraphEdge(
+            str(source),
+            str(target),
+            km=None if km is None else km.value,
+            delay_ms=None if delay is None else delay.value,
+            rate_bps=rate,
+            jitter_ms=self._jitter(place, attributes),
+            loss=self._loss(place, attributes),
+            place=place,
+        )
+
+    def _rate(self, place: str, attributes: Mapping[str, Any]) -> float | None:
+        """The edge's rate in bit/s. `LinkSpeedRaw` counts bit/s, `bw` Mbit/s, as the Topology Zoo and Mininet do."""
+        said = self._quantity(place, attributes, CAPACITIES, rate_bps, "bit/s")
+        if said is None and not is_unknown(attributes.get("LinkSpeed")) and attributes.get("LinkSpeedUnits"):
+            speed = {"LinkSpeed": f"{attributes['LinkSpeed']}{attributes['LinkSpeedUnits']}"}
+            said = self._quantity(place, speed, ("LinkSpeed",), rate_bps, "bit/s")
+        if said is not None and said.value > MOST_BPS:
+            rule = f"its {said.name} is {said.value:g} bit/s: nothing carries that"
+            raise SpecError(self._file, [Fault(place, rule, "a rate with its unit, such as '10 Gbit/s'")])
+        if said is None or said.has_unit or said.name == "LinkSpeedRaw":
+            return None if said is None else said.value
+        if said.name == "bw":
+            self._noted["Read as Mbit/s, as Mininet has it: `bw` of"] += 1
+            return said.value * 1e6
+        if said.name == "capacity" and said.value >= LEAST_LINK_BPS:
+            return said.value
+        rule = f"its {said.name} is {said.value:g}, and no unit is said"
+        raise SpecError(self._file, [Fault(place, rule, "a rate with its unit, such as '10 Gbit/s'")])
+
+    def _jitter(self, place: str, attributes: Mapping[str, Any]) -> float | None:
+        said = self._quantity(place, attributes, ("jitter",), lambda value: in_units(value, TIMES_MS), "ms")
+        if said is None or said.has_unit:
+            return None if said is None else said.value
+        self._noted[f"Not taken over, since it has no unit: `{said.name}` of"] += 1
         return None
-    for (name, degrees), most in ((latitude, 90), (longitude, 180)):
-        if abs(degrees) > most:
-            raise SpecError(file, [Fault(field, f"its {name} is {degrees:g}", f"degrees, from {-most} to {most}")])
-    return latitude[1], longitude[1]
 
+    def _loss(self, place: str, attributes: Mapping[str, Any]) -> float | None:
+        """The share of packets that the edge loses. Shadow's `packet_loss` is a share, others need a percentage."""
+        said = self._quantity(place, attributes, LOSSES, lambda value: in_units(value, PERCENT), "%")
+        if said is None:
+            return None
+        if not said.has_unit and said.name != "packet_loss":
+            self._noted[f"Not taken over, since it has no unit: `{said.name}` of"] += 1
+            return None
+        if said.value > 1:
+            rule = f"its {said.name} is {said.value:g}, more than all"
+            raise SpecError(self._file, [Fault(place, rule, "a share from 0 to 1, or a percentage such as '0.1%'")])
+        return said.value
 
-def _edge(source: object, target: object, attributes: Mapping[str, Any], file: Path) -> GraphEdge:
-    said = []
-    for names, unit in ((LENGTHS, "km"), (DELAYS, "ms"), (CAPACITIES, "bit/s")):
-        found = _first(attributes, names)
-        if found is not None and (found[1] < 0 or (found[1] == 0 and names is CAPACITIES)):
-            name, value = found
+    def _check_distance(self, place: str, km: _Said | None, delay: _Said | None, apart_km: float) -> None:
+        """Refuse a length or delay without a unit that can't be one in km or ms between these positions."""
+        if km is not None and not km.has_unit and km.value > MOST_KM:
+            rule = f"its {km.name} is {km.value:g}: no cable has so many km"
+            raise SpecError(self._file, [Fault(place, rule, "a length with its unit, such as '344 km'")])
+        least_km = NEAR * apart_km - CITY_KM
+        if delay is not None and not delay.has_unit and delay.value * LIGHT_KM_PER_MS < least_km:
+            rule = f"its {delay.name} is {delay.value:g}, and its ends are {apart_km:.0f} km apart: light takes longer"
+            raise SpecError(self._file, [Fault(place, rule, f"a time with its unit, such as '{delay.value:g} s'")])
+
+    def _quantity(
+        self, place: str, attributes: Mapping[str, Any], names: tuple[str, ...], read: _Read, unit: str
+    ) -> _Said | None:
+        """The first of the attributes that says something, which may not be negative."""
+        said = self._first(place, attributes, names, read)
+        if said is not None and (said.value < 0 or (said.value == 0 and names is CAPACITIES)):
             remedy = f"{'more than 0' if names is CAPACITIES else '0 or more'} {unit}, or leave it out"
-            raise SpecError(file, [Fault(f"edge {source} to {target}", f"its {name} is {value:g}", remedy)])
-        said.append(None if found is None else found[1])
-    return GraphEdge(str(source), str(target), *said)
+            raise SpecError(self._file, [Fault(place, f"its {said.name} is {said.value:g}", remedy)])
+        return said
 
-
-def _first(attributes: Mapping[str, Any], names: tuple[str, ...]) -> tuple[str, float] | None:
-    """The first of the attributes that is a number, with its name."""
-    return next(((name, number) for name in names if (number := _finite(attributes.get(name))) is not None), None)
-
-
-def _finite(value: object) -> float | None:
-    try:
-        number = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError, OverflowError):
+    def _first(self, place: str, attributes: Mapping[str, Any], names: tuple[str, ...], read: _Read) -> _Said | None:
+        for name in names:
+            for key, value, written in _named(attributes, name, read):
+                if is_unknown(value):
+                    continue
+                try:
+                    return _Said(key, *read(written))
+                except QuantityError as error:
+                    remedy = "a number with its unit, such as '110 ms', '10 Gbit/s', '344 km' or '12.0 S'"
+                    shown = f"its {key} {str(value)[:40]!r} {error}"
+                    raise SpecError(self._file, [Fault(place, shown, remedy)]) from None
         return None
-    return number if math.isfinite(number) else None
+
+
+def _named(attributes: Mapping[str, Any], name: str, read: _Read) -> Iterator[tuple[str, Any, Any]]:
+    """Yield name, value, and value with unit of the attributes of this name, and of those such as `latency_ms`."""
+    if name in attributes:
+        yield name, attributes[name], attributes[name]
+    for key, value in attributes.items():
+        unit = key.removeprefix(f"{name}_")
+        if unit != key:
+            with suppress(QuantityError):
+                read(f"1 {unit}")
+                yield key, value, _with_unit(value, unit)
+
+
+def _with_unit(value: Any, unit: str) -> Any:
+    """Return a value with the unit that its attribute's name has, unless the value has one itself."""
+    try:
+        return value if split_quantity(value)[1] else f"{value} {unit}"
+    except QuantityError:
+        return value
+
+
+def _angle(value: object, directions: str) -> tuple[float, bool]:
+    return degrees(value, directions), True
+
+
+def _place(part: str, attributes: Mapping[str, Any]) -> str:
+    line = attributes.get(LINE)
+    return part if line is None else f"line {line}, {part}"

@@ -5,27 +5,33 @@
     Tokyo,223,,
     Lima,,,
 
-The first cell says nothing. A pair that was measured both ways has the mean of both; one of which neither cell is
-filled is not joined. What a site's own cell says is not looked at.
+The first cell may say the unit of all (`s`, `rtt_us`), and a cell its own (`0.22 s`). Without a unit, a matrix that
+can't be in ms is refused. A pair that was measured both ways has the mean of both; one of which neither cell is filled
+is not joined. What a site's own cell says is not looked at.
 """
 
 from __future__ import annotations
 
-import csv
-import math
+import re
 from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
 
 from testbed.spec.errors import Fault, SpecError
 from testbed.spec.graph.site_graph import GraphEdge, GraphNode, SiteGraph
+from testbed.trace.cells import read_cells
+from testbed.trace.quantity import TIMES_MS, QuantityError, doubtful_round_trips, in_units, is_unknown
 from testbed.trace.text import text_of
+from testbed.trace.trace import TraceError
 
 #: A thousand rows of a thousand cells.
 MOST_BYTES = 16 * 2**20
 
 #: A link's delay is a minute at most, one way.
 MOST_MS = 120_000.0
+
+#: Of a pair's two round trips, one over the other: a thousand is another unit, a hundred no measurement of both.
+MOST_RATIO = 100.0
 
 
 def read_matrix(file: Path) -> SiteGraph:
@@ -34,24 +40,33 @@ def read_matrix(file: Path) -> SiteGraph:
         text = text_of(file, MOST_BYTES)
     except (OSError, ValueError) as error:
         raise SpecError(file, [Fault("file", f"cannot be read: {error}", "a CSV file in UTF-8")]) from None
-    # Spreadsheets write the mark at the front.
-    reader = csv.reader(text.removeprefix("\ufeff").splitlines(), strict=True)
+    # A first cell may be `#`; a comment has a space after it.
+    said = [(number, line) for number, line in enumerate(text.splitlines(), 1) if not line.startswith("# ")]
     try:
-        rows = [(reader.line_num, [cell.strip() for cell in cells]) for cells in reader if any(map(str.strip, cells))]
-    except csv.Error as error:
-        raise SpecError(
-            file, [Fault(f"line {reader.line_num}", f"is no CSV: {error}", "cells between commas")]
-        ) from None
+        rows = [row for row in read_cells(said) if any(row[1])]
+    except TraceError as error:
+        field, _, rule = str(error).partition(": ")
+        raise SpecError(file, [Fault(field, rule, "numbers with a decimal point, cells between commas")]) from None
     if not rows:
         raise SpecError(file, [Fault("file", "is empty", "a row of names, then a row for each of them")])
     names = _names(file, rows)
+    unit = _unit_of(rows[0][1][0])
+    bare: list[float] = []
     trips = {
         (name, other): trip
         for line, cells in rows[1:]
         for name in cells[:1]
         for other, cell in zip(names, cells[1:], strict=True)
-        if name != other and (trip := _round_trip(file, f"line {line}, column {other}", cell)) is not None
+        if name != other and (trip := _round_trip(file, f"line {line}, column {other}", cell, unit, bare)) is not None
     }
+    if doubt := doubtful_round_trips(bare):
+        remedy = "the unit of all in the first cell, such as ms, s or us"
+        raise SpecError(file, [Fault(f"line {rows[0][0]}", f"says no unit, and {doubt}", remedy)])
+    for (a, b), trip in trips.items():
+        back = trips.get((b, a), 0.0)
+        if min(trip, back) > 0 and trip > back * MOST_RATIO:
+            rule = f"{a} to {b} is {trip:g} ms, and {b} to {a} {back:g} ms: no round trip is both"
+            raise SpecError(file, [Fault("file", rule, "both in one unit, or one of them alone")])
     edges = tuple(
         GraphEdge(a, b, delay_ms=sum(found) / len(found) / 2)
         for a, b in combinations(names, 2)
@@ -83,13 +98,26 @@ def _names(file: Path, rows: Sequence[tuple[int, list[str]]]) -> list[str]:
     return names
 
 
-def _round_trip(file: Path, field: str, cell: str) -> float | None:
-    if not cell:
+def _unit_of(corner: str) -> float | None:
+    """Return how many ms the unit has that the first cell says, or None where the cell says something else."""
+    words = re.split(r"[\s_()\[\]/,:]+", corner.lower())
+    # `min` is the least of several round trips, and no minute.
+    return next((TIMES_MS[word] for word in reversed(words) if word in TIMES_MS and word != "min"), None)
+
+
+def _round_trip(file: Path, field: str, cell: str, unit: float | None, bare: list[float]) -> float | None:
+    """Return a cell in ms; where neither the cell nor the matrix says a unit, `bare` gets it too."""
+    if is_unknown(cell):
         return None
     try:
-        milliseconds = float(cell)
-    except ValueError:
-        milliseconds = math.nan
+        milliseconds, has_unit = in_units(cell, TIMES_MS)
+    except QuantityError as error:
+        remedy = f"milliseconds from 0 to {MOST_MS:g}, or an empty cell where nothing is known"
+        raise SpecError(file, [Fault(field, f"{cell[:40]!r} is no round trip: it {error}", remedy)]) from None
+    if not has_unit and unit is not None:
+        milliseconds *= unit
+    elif not has_unit:
+        bare.append(milliseconds)
     if not 0 <= milliseconds <= MOST_MS:
         remedy = f"milliseconds from 0 to {MOST_MS:g}, or an empty cell where nothing is known"
         raise SpecError(file, [Fault(field, f"{cell[:40]!r} is no round trip", remedy)])

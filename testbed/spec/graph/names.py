@@ -7,7 +7,7 @@ import unicodedata
 from itertools import count
 
 from testbed.spec.graph.site_graph import SiteGraph, some
-from testbed.spec.topology import MAX_INTERFACE_NAME, RESERVED
+from testbed.spec.topology import MAX_INTERFACE_NAME, MAX_NAME, RESERVED
 
 
 def site_name(label: str) -> str:
@@ -20,6 +20,12 @@ def site_name(label: str) -> str:
     if not name or not name[0].isalpha() or RESERVED.fullmatch(name):
         name = _fitted(f"site-{name}")
     return name
+
+
+def network_name(stem: str) -> str:
+    """A file's name as a network's name: `Poland` → `poland`, `my_net` → `my-net`."""
+    plain = unicodedata.normalize("NFKD", stem).encode("ascii", "ignore").decode()
+    return re.sub(r"[^a-z0-9]+", "-", plain.lower()).strip("-")[:MAX_NAME].strip("-") or "network"
 
 
 def named(graph: SiteGraph) -> tuple[dict[str, str], tuple[str, ...]]:

@@ -27,21 +27,28 @@ class GraphNode:
 
 @dataclass(frozen=True, slots=True)
 class GraphEdge:
-    """What the file says of an edge; None where it leaves it out. `delay_ms` is one way."""
+    """What the file says of an edge; None where it leaves it out. `delay_ms` is one way, `loss` a share.
+
+    `place` says where in the file it stands, in an error's words.
+    """
 
     source: str
     target: str
     km: float | None = None
     delay_ms: float | None = None
     rate_bps: float | None = None
+    jitter_ms: float | None = None
+    loss: float | None = None
+    place: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SiteGraph:
-    """Edges join two different nodes of the graph; several may join the same two."""
+    """Edges join two different nodes of the graph; several may join the same two. `notes` say what was not read."""
 
     nodes: Mapping[str, GraphNode]
     edges: tuple[GraphEdge, ...]
+    notes: tuple[str, ...] = ()
 
     def called(self, node: str) -> str:
         """The node as its file calls it, in print."""
@@ -55,7 +62,7 @@ class SiteGraph:
         graph.add_edges_from((edge.source, edge.target) for edge in self.edges)
         components = sorted(nx.connected_components(graph), key=len, reverse=True)
         if len(components) == 1:
-            return self, ()
+            return self, self.notes
         kept = components[0]
         left_out = [self.called(node) for node in self.nodes if node not in kept]
         rule = f"the graph has {len(components)} components: no edge joins the largest, of {len(kept)} nodes, and the "
@@ -66,7 +73,7 @@ class SiteGraph:
             )
         nodes = {node: its for node, its in self.nodes.items() if node in kept}
         edges = tuple(edge for edge in self.edges if edge.source in kept)
-        return SiteGraph(nodes, edges), (f"{rule[0].upper()}{rule[1:]}. The largest is taken.",)
+        return SiteGraph(nodes, edges), (f"{rule[0].upper()}{rule[1:]}. The largest is taken.", *self.notes)
 
 
 def printable(text: str) -> str:

@@ -60,7 +60,9 @@ def _lines(
     yield "links:"
     for link in links:
         ends = f"{_word(names[link.a])}, {_word(names[link.b])}"
-        yield f"  - {{between: [{ends}], rate: {link.rate_bps / 1e6:g}mbit, delay: {link.delay_ms:.6g}ms}}"
+        more = f", jitter: {link.jitter_ms:.6g}ms" if link.jitter_ms else ""
+        more += f", loss: {link.loss * 100:.6g}%" if link.loss else ""
+        yield f"  - {{between: [{ends}], rate: {link.rate_bps / 1e6:g}mbit, delay: {link.delay_ms:.6g}ms{more}}}"
 
 
 def _place(node: GraphNode) -> str:

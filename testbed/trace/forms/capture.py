@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from testbed.trace.text import kind_of, open_bytes
 from testbed.trace.trace import TraceError
 
 #: libpcap's link types: Ethernet; raw IP, as it is numbered in files, and by BSDs.
@@ -65,13 +66,15 @@ def read_packets(file: BinaryIO) -> Iterator[Packet]:
         return _classic(file, *MAGICS[magic])
     if magic == SECTION_MAGIC:
         return _blocks(file)
-    raise TraceError("is no capture in pcap or pcapng; write one with `tcpdump -w FILE`")
+    kind = kind_of(magic + file.read(16))
+    found = f"it is {kind}" if kind else "write one with `tcpdump -w FILE`"
+    raise TraceError(f"is no capture in pcap or pcapng; {found}")
 
 
 def capture_packets(path: Path) -> Iterator[Packet]:
     """The packets in the capture of that name; TraceError where it cannot be read."""
     try:
-        with path.open("rb") as file:
+        with open_bytes(path) as file:
             yield from read_packets(file)
     except FileNotFoundError:
         raise TraceError("there is no such capture; check the path") from None
@@ -94,6 +97,9 @@ def _classic(file: BinaryIO, order: str, ticks: int) -> Iterator[Packet]:
         if len(head) < record.size:
             raise TraceError(f"packet {number}: the file ends within its header; {CUT}")
         seconds, fraction, kept, length = record.unpack(head)
+        if fraction >= ticks:
+            rule = f"packet {number}: its time has {fraction} of {ticks} parts of a second"
+            raise TraceError(f"{rule}, so the file's clock is not what its header says; capture again")
         data = _kept(file, number, kept)
         yield _packet(number, seconds * 10**9 + fraction * 10**9 // ticks, length, data, link_type)
 

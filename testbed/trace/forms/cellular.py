@@ -12,6 +12,7 @@ nothing of the network, so take logs of downloads for the one direction and of u
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,7 +20,8 @@ from itertools import pairwise
 from statistics import fmean
 
 from testbed.trace.forms.table import Record, read_records
-from testbed.trace.resample import MOST_BPS, rates_between
+from testbed.trace.quantity import doubtful_round_trips
+from testbed.trace.resample import rates_between
 from testbed.trace.trace import Row, Trace, TraceError, lasting
 from testbed.trace.volume import Volume
 
@@ -30,6 +32,11 @@ MISSING = ("-", "")
 #: That of the dataset; others are read as ISO 8601.
 TIMESTAMP = "%Y.%m.%d_%H.%M.%S"
 MOST_MS = 120_000.0
+#: 10 Gbit/s: no phone has received more. Larger numbers are bit/s.
+MOST_KBITS = 1e7
+#: The dataset has whole kbit/s. Fractions below this are of a file that counts Mbit/s: 5G has had a few thousand.
+MOST_FRACTIONS = 1e4
+NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +58,15 @@ def parse_cellular(lines: Sequence[str]) -> CellularLog:
             raise TraceError(f"line {number}: its Timestamp is before that of the line before it; sort the lines")
     if len(moments) < 2:
         raise TraceError(f"has {len(moments)} moments; a trace needs two or more")
+    records = [record for each in moments.values() for record in each if record.cells.get(PING, "") not in MISSING]
+    for column in RATES.values():
+        said = [record.cells.get(column, "") for each in moments.values() for record in each]
+        rates = [float(cell) for cell in said if NUMBER.fullmatch(cell)]
+        if rates and max(rates) < MOST_FRACTIONS and any(rate != int(rate) for rate in rates):
+            rule = f"column {column}: counts whole kbit/s, and has fractions up to {max(rates):g}"
+            raise TraceError(f"{rule}, as Mbit/s have; write kbit/s")
+    if doubt := doubtful_round_trips(record.number(PING, 0, MOST_MS) for record in records):
+        raise TraceError(f"column {PING}: counts ms, and {doubt}; write ms")
     traces: dict[str, Trace] = {}
     left_out: dict[str, str] = {}
     for direction, column in RATES.items():
@@ -70,7 +86,7 @@ class _NoRate(TraceError):
 def _trace(moments: dict[float, list[Record]], column: str) -> Trace:
     if column not in next(iter(moments.values()))[0].cells:
         raise _NoRate("is no column of the header")
-    rates = list(_held(moments, column, MOST_BPS / 1e3))
+    rates = list(_held(moments, column, MOST_KBITS))
     begin = next((number for number, rate in enumerate(rates) if rate is not None), None)
     if begin is None or begin > len(rates) - 2:
         raise _NoRate("has no two values")

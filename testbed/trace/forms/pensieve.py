@@ -14,15 +14,23 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
+from statistics import median
 
+from testbed.trace.cells import with_points
 from testbed.trace.resample import rates_between
+from testbed.trace.text import numbered
 from testbed.trace.trace import Row, Trace, TraceError, lasting
 from testbed.trace.volume import Volume
+
+#: Mbit/s: no link of the collections that have this form had 10 Gbit/s. Larger numbers are kbit/s or bit/s.
+MOST_MBITS = 1e4
+#: Between two lines, in the middle: those of the collections are half a second to five apart, which is 500 ms or more.
+MOST_GAP_S = 300.0
 
 
 def parse_pensieve(lines: Sequence[str]) -> Trace:
     """The trace in the lines of a file, a row for each but the first; TraceError names the line."""
-    table = [(number, line.split()) for number, line in enumerate(lines, 1) if line.strip()]
+    table = with_points([(number, line.split()) for number, line in numbered(lines)])
     times: list[float] = []
     rates: list[float] = []
     for number, cells in table:
@@ -32,10 +40,16 @@ def parse_pensieve(lines: Sequence[str]) -> Trace:
         if times and time_s <= times[-1]:
             raise TraceError(f"line {number}: {time_s:g} s does not come after {times[-1]:g} s; sort the lines")
         times.append(time_s)
+        if rate > MOST_MBITS:
+            raise TraceError(
+                f"line {number}: {rate:g} Mbit/s is over {MOST_MBITS:g}: it counts kbit/s or less; write Mbit/s"
+            )
         rates.append(rate)
     if len(times) < 2:
         raise TraceError(f"has {len(times)} lines; write two or more: the first one only begins")
     edges = [time_s - times[0] for time_s in times]
+    if (gap := median(after - before for before, after in pairwise(edges))) > MOST_GAP_S:
+        raise TraceError(f"has a line each {gap:g} s, as files do that count milliseconds; write seconds")
     steps = zip(rates[1:], pairwise(edges), strict=True)
     source = Volume.of_steps(edges, (rate * 1e6 / 8 * (stop - start) for rate, (start, stop) in steps))
     rows = [Row(start, bps) for start, bps in zip(edges, rates_between(source, edges), strict=False)]

@@ -1,7 +1,8 @@
-"""What ping printed: that of Linux (iputils), of BSD and macOS, and of BusyBox.
+"""What ping printed: that of Linux (iputils), of BSD and macOS, and of BusyBox, in any language.
 
     [1700000000.102] 64 bytes from 10.0.0.2: icmp_seq=1 ttl=54 time=42.1 ms
     Request timeout for icmp_seq 2
+    64 octets de 10.0.0.2 : icmp_seq=3 ttl=54 temps=42,1 ms
 
 Numbers that are missing between others were lost, as were those that it says to have had no answer. Times are those of
 `ping -D`; without it, packets are a second apart, or as far as the last lines tell (`time 9013ms`).
@@ -15,12 +16,27 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import pairwise
 
+from testbed.trace.quantity import TIMES_MS, QuantityError, in_units
 from testbed.trace.trace import TraceError
 
-REPLY = re.compile(r"\bfrom [^=]*seq=(\d{1,5}) (?:\w+=\d+ )*time[=<]([\d.]{1,20}) ?ms(.*)")
-LOST = re.compile(r"(?:no answer yet for|Request timeout for|From [^=]*?) ?icmp_seq[= ](\d{1,5})\b")
+#: A packet's number, what else is said of it, and its round trip with its unit; the words are of the user's language.
+REPLY = re.compile(
+    r"\b(?:icmp_)?seq=(\d{1,5})\b(?: (?:ttl|hlim)=\d+| \w+=\d+(?= ))* [^\W\d]+ ?[=<] ?(\d[\d.,]{0,19}) ?([^\W\d]+)(.*)"
+)
+#: A reply whose round trip is not said: ping has no room for the time in packets of less than 16 bytes.
+UNTIMED = re.compile(r"\b(?:icmp_)?seq=\d{1,5} (?:ttl|hlim)=\d+\s*$")
+#: What replies have, whatever else is wrong with them.
+ANSWER = re.compile(r"\b(?:ttl|hlim)=\d")
+#: Any other line with a packet's number says why nothing came back.
+LOST = re.compile(r"\bicmp_seq[= ](\d{1,5})\b")
+#: Windows' ping says neither numbers nor times.
+WINDOWS = re.compile(r"\bTTL=\d+$")
 STAMP = re.compile(r"\[(\d{1,12}\.\d{1,9})\] ")
-SUMMARY = re.compile(r"(\d{1,9}) packets transmitted,.*?(?:time (\d{1,12}) ?ms)?$")
+#: `4 packets transmitted, 2 received, 50% packet loss, time 600ms`: in any language the first number is that of the
+#: packets sent, and the last one, in ms, how long it took.
+SUMMARY = re.compile(
+    r"[^\d%]*(\d{1,9})[^\d%,，]*[,，][^\d%]*\d{1,9}(?![\d.]).*?(?:[^\d.,](\d{1,12}) ?(?:ms|мс|毫秒|ミリ秒))?$"
+)
 
 #: Where the output does not tell.
 INTERVAL_S = 1.0
@@ -41,10 +57,21 @@ def parse_ping(lines: Sequence[str]) -> list[tuple[float, float | None]]:
     for number, line in enumerate(lines, 1):
         output.read(number, line.strip()[:MOST_LETTERS])
     if not output.trips:
-        raise TraceError("has no reply; give it what ping printed, with lines such as `icmp_seq=1 ttl=54 time=42.1 ms`")
+        wanted = "with lines such as `icmp_seq=1 ttl=54 time=42.1 ms`"
+        if any(WINDOWS.search(line.strip()) for line in lines):
+            raise TraceError(
+                f"is of Windows' ping, which numbers no packets; take what Linux's or macOS's prints, {wanted}"
+            )
+        raise TraceError(f"has no reply; give it what ping printed, {wanted}")
     numbers = output.numbers()
     times = output.times(numbers)
     return [(time_s, output.trips.get(number)) for number, time_s in zip(numbers, times, strict=True)]
+
+
+def says_times(lines: Sequence[str]) -> bool:
+    """Return whether the output says when packets were sent: by a stamp before each line, or by how long all took."""
+    found = (STAMP.match(line.strip()) or SUMMARY.match(line.strip()) for line in lines)
+    return any(match is not None and match[match.re.groups] for match in found)
 
 
 class _Output:
@@ -61,14 +88,22 @@ class _Output:
     def read(self, number: int, line: str) -> None:
         if reply := REPLY.search(line):
             sequence = self._unwrapped(int(reply[1]))
-            if "DUP" not in reply[3]:
-                self.trips[sequence] = _round_trip(number, reply[2])
+            if "DUP" not in reply[4]:
+                self.trips[sequence] = _round_trip(number, reply[2], reply[3])
                 if stamp := STAMP.match(line):
                     # It says when the reply came.
                     self._stamps[sequence] = float(stamp[1]) - self.trips[sequence]
+        elif UNTIMED.search(line):
+            raise TraceError(
+                f"line {number}: a reply without its round trip; let ping send 16 bytes or more (`ping -s 56`)"
+            )
+        elif ANSWER.search(line):
+            raise TraceError(
+                f"line {number}: {line[:60]!r} is no reply that can be read; mend the line or leave it out"
+            )
         elif lost := LOST.search(line):
             self._lost.add(self._unwrapped(int(lost[1])))
-        elif summary := SUMMARY.match(line):
+        elif ("%" in line or "transmitted" in line) and (summary := SUMMARY.match(line)):
             self._sent = int(summary[1])
             if summary[2] and self._sent > 1 and int(summary[2]):
                 self._interval_s = int(summary[2]) / 1e3 / (self._sent - 1)
@@ -111,11 +146,11 @@ class _Output:
         return [time_s - times[0] for time_s in times]
 
 
-def _round_trip(line: int, text: str) -> float:
+def _round_trip(line: int, text: str, unit: str) -> float:
     try:
-        milliseconds = float(text)
-    except ValueError:
+        milliseconds, _ = in_units(f"{text.replace(',', '.')} {unit}", TIMES_MS)
+    except QuantityError:
         milliseconds = math.nan
     if not 0 <= milliseconds <= MOST_MS:
-        raise TraceError(f"line {line}: time {text!r} must be from 0 to {MOST_MS:g} ms")
+        raise TraceError(f"line {line}: time '{text} {unit}' must be from 0 to {MOST_MS:g} ms")
     return milliseconds / 1e3

@@ -4,57 +4,111 @@
     1700000000000000000,42.1
     1700000000020000000,-1
 
-LENS (MMSys 2024) calls the first column `timestamp`, in nanoseconds as well, or in seconds with a fraction. Where it
-knows in which direction a packet was lost, its round trip is 0: no packet takes no time, so that is a loss too.
+The columns may have other units in their names: `timestamp_us`, `timestamp_ms` or `timestamp_s`, `rtt_ms`, `rtt_us` or
+`rtt_s`. Round trips without a unit that can't be in ms are refused.
+
+LENS (MMSys 2024) calls the first column `timestamp`, in nanoseconds as well, or in seconds with a fraction. A
+`timestamp` of our time tells its unit by its size: 1.7e9 are seconds, 1.7e18 nanoseconds. Where LENS knows in which
+direction a packet was lost, its round trip is 0: no packet takes no time, so that is a loss too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal, InvalidOperation
+from itertools import pairwise
+from statistics import median
 
 from testbed.trace.forms.table import Record, read_records
+from testbed.trace.quantity import doubtful_round_trips
 from testbed.trace.trace import TraceError
 
-COLUMNS = ("timestamp_ns", "timestamp")
+#: Columns of times, and how many ns each counts.
+COLUMNS = {"timestamp_ns": 1, "timestamp_us": 10**3, "timestamp_ms": 10**6, "timestamp_s": 10**9, "timestamp": 1}
+#: Columns of round trips, and how many ms each counts.
+TRIPS = {"rtt": 1.0, "rtt_ms": 1.0, "rtt_us": 1e-3, "rtt_ns": 1e-6, "rtt_s": 1e3}
 LOST_MS = (-1.0, 0.0)
 MOST_MS = 120_000.0
 #: The year 2262.
 MOST_NS = 2**63
+#: The years 2001 to 2100, in seconds since 1970: in ms, µs and ns these are other numbers.
+OUR_TIME_S = range(10**9, 4_102_444_800)
+#: Packets nearer together in the middle were not sent to measure round trips: LENS's are 10 ms apart.
+LEAST_GAP_S = 1e-3
 
 
 def parse_rtt_csv(lines: Sequence[str]) -> list[tuple[float, float | None]]:
     """(seconds, round trip in seconds or None) of each line; TraceError names the line."""
     samples: list[tuple[float, float | None]] = []
-    began_ns = last_ns = 0
-    for record in read_records(lines, ("rtt",), COLUMNS):
-        time_ns = _time_ns(record)
+    bare: list[float] = []
+    began_ns = last_ns = ns = 0
+    for record in read_records(lines, (), (*COLUMNS, *TRIPS)):
+        trip_column, column = _column(record, TRIPS), _column(record, COLUMNS)
+        ns = ns or _unit_ns(record, column)
+        time_ns = _time_ns(record, column, ns)
         if not samples:
             began_ns = time_ns
         elif time_ns < last_ns:
             raise TraceError(f"line {record.line}: its time is before that of the line before; sort the lines")
         last_ns = time_ns
-        trip_ms = record.number("rtt", LOST_MS[0], MOST_MS)
-        if LOST_MS[0] < trip_ms < 0:
-            raise TraceError(f"line {record.line}: rtt {trip_ms:g} ms is below 0; write -1 where nothing came back")
+        most = MOST_MS / TRIPS[trip_column]
+        trip = record.number(trip_column, LOST_MS[0], most)
+        if LOST_MS[0] < trip < 0:
+            raise TraceError(f"line {record.line}: {trip_column} {trip:g} is below 0; write -1 where nothing came back")
+        if trip_column == "rtt" and trip > 0:
+            bare.append(trip)
         # Nanoseconds since 1970 have more digits than a float.
-        samples.append(((time_ns - began_ns) / 1e9, None if trip_ms in LOST_MS else trip_ms / 1e3))
+        trip_s = None if trip in LOST_MS else trip * TRIPS[trip_column] / 1e3
+        samples.append(((time_ns - began_ns) / 1e9, trip_s))
     if not samples:
         raise TraceError("has no lines below its header; a trace needs one or more")
+    if doubt := doubtful_round_trips(bare):
+        raise TraceError(f"column rtt: says no unit, and {doubt}; name it {', '.join(list(TRIPS)[1:])}, as it is")
+    if column == "timestamp" and ns == 1:
+        _check_gaps(samples)
     return samples
 
 
-def _time_ns(record: Record) -> int:
-    column = next((name for name in COLUMNS if name in record.cells), None)
-    if column is None:
-        raise TraceError(f"line 1: the header has no column {COLUMNS[0]!r}; it must have {COLUMNS[0]} and rtt")
+def _column(record: Record, known: Mapping[str, object]) -> str:
+    """Return which of these columns the file has: one of them."""
+    there = [name for name in known if name in record.cells]
+    if not there:
+        first = next(iter(known))
+        raise TraceError(f"line 1: the header has no column {first!r}; it must have {next(iter(COLUMNS))} and rtt")
+    if len(there) > 1:
+        raise TraceError(f"line 1: the header has both {there[0]!r} and {there[1]!r}; leave one out")
+    return there[0]
+
+
+def _unit_ns(record: Record, column: str) -> int:
+    """Return how many ns the column counts, by its name, or of `timestamp` by what is a moment of our time."""
+    if column != "timestamp":
+        return COLUMNS[column]
+    text = record.cells[column]
+    whole = text.partition(".")[0]
+    if whole.isdecimal():
+        for ns in (10**9, 10**6, 10**3, 1):
+            if int(whole[:40]) * ns // 10**9 in OUR_TIME_S:
+                return ns
+    return 10**9 if "." in text else 1
+
+
+def _check_gaps(samples: Sequence[tuple[float, float | None]]) -> None:
+    """Refuse times that can't be in ns. Those of our time are told by their size; these may count from the begin."""
+    gaps = [after - before for (before, _), (after, _) in pairwise(samples) if after > before]
+    if gaps and median(gaps) < LEAST_GAP_S:
+        rule = f"in ns its packets are {median(gaps) * 1e9:g} ns apart, and no unit is said"
+        raise TraceError(f"column timestamp: {rule}; name it {', '.join(list(COLUMNS)[:-1])}, as it is")
+
+
+def _time_ns(record: Record, column: str, ns: int) -> int:
     text = record.cells[column]
     try:
-        value = Decimal(text[:40])
-        time_ns = value * 10**9 if column == "timestamp" and "." in text else value
-        if not (time_ns.is_finite() and 0 <= time_ns < MOST_NS and (column == "timestamp" or time_ns == int(time_ns))):
+        time_ns = Decimal(text[:40]) * ns
+        if not (time_ns.is_finite() and 0 <= time_ns < MOST_NS and (ns > 1 or time_ns == int(time_ns))):
             raise InvalidOperation
     except ArithmeticError:
-        rule = f"{column} {text[:40]!r} is no whole number of nanoseconds since 1970"
+        unit = {1: "nanoseconds", 10**3: "microseconds", 10**6: "milliseconds", 10**9: "seconds"}[ns]
+        rule = f"{column} {text[:40]!r} is no {'whole ' if ns == 1 else ''}number of {unit} since 1970"
         raise TraceError(f"line {record.line}: {rule}") from None
     return int(time_ns)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import dropwhile
 
+from testbed.trace.cells import read_cells
 from testbed.trace.trace import TraceError
 
 
@@ -30,29 +31,31 @@ class Record:
 
 
 def read_records(lines: Sequence[str], needed: Sequence[str], wanted: Sequence[str] = ()) -> Iterator[Record]:
-    """Each line's cells of the columns `needed`, and of those `wanted` that are there. TraceError names the line."""
-    reader = csv.reader((line.removeprefix("\ufeff") for line in lines), strict=True)
-    header: list[str] = []
-    try:
-        for cells in reader:
-            cells = [cell.strip() for cell in cells]
-            if not any(cells):
-                continue
-            if not header:
-                header = cells
-                _check(header, needed, reader.line_num)
-                places = {name: header.index(name) for name in (*needed, *wanted) if name in header}
-                continue
-            if len(cells) < len(header):
-                rule = f"has {len(cells)} cells where the header has {len(header)}"
-                raise TraceError(f"line {reader.line_num}: {rule}; write one for each column")
-            yield Record(reader.line_num, {name: cells[place] for name, place in places.items()})
-    except csv.Error as error:
-        raise TraceError(f"line {reader.line_num}: is not CSV: {error}") from None
-    if not header:
-        raise TraceError(f"is empty; begin with a header that has {', '.join(needed)}")
+    """Yield each line's cells of the columns `needed`, and of those `wanted` that are there.
+
+    Lines before the header that begin with `#` are comments. TraceError names the line.
+    """
+    said = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
+    table = [row for row in read_cells(list(dropwhile(_is_comment, said))) if any(row[1])]
+    if not table:
+        raise TraceError(f"is empty; begin with a header that has {', '.join(needed or wanted)}")
+    (first, header), *body = table
+    _check(header, needed, wanted, first)
+    places = {name: header.index(name) for name in (*needed, *wanted) if name in header}
+    for number, cells in body:
+        if len(cells) < len(header) or any(cells[len(header) :]):
+            rule = f"has {len(cells)} cells where the header has {len(header)}"
+            raise TraceError(f"line {number}: {rule}; write one for each column")
+        yield Record(number, {name: cells[place] for name, place in places.items()})
 
 
-def _check(header: Sequence[str], needed: Sequence[str], line: int) -> None:
+def _is_comment(numbered: tuple[int, str]) -> bool:
+    return numbered[1].lstrip().startswith("#")
+
+
+def _check(header: Sequence[str], needed: Sequence[str], wanted: Sequence[str], line: int) -> None:
+    for name in (*needed, *wanted):
+        if header.count(name) > 1:
+            raise TraceError(f"line {line}: {name!r} is the name of two columns; write each name once")
     if missing := [name for name in needed if name not in header]:
         raise TraceError(f"line {line}: the header has no column {missing[0]!r}; it must have {', '.join(needed)}")

@@ -232,6 +232,11 @@ def test_changes_from_a_moment_are_what_the_trace_says(times: list[int], end: En
     assert len(found) == min(8, 1 + sum(moment > elapsed / 8 for moment, _ in every))
 
 
+def test_a_trace_that_changes_nothing_is_one_row_to_the_shaper() -> None:
+    steady = Trace((Row(0.0, 12e6), Row(0.0005, 12e6)), "loop")
+    assert list(changes_from(steady, 1e6)) == [(1e6, steady.rows[0])]
+
+
 def test_the_laps_that_are_over_are_not_walked() -> None:
     trace = Trace((Row(0.0, 1.0), Row(0.25, 2.0)), "loop")
     assert next(changes_from(trace, 1e12 + 0.25)) == (1e12 + 0.25, trace.rows[1])

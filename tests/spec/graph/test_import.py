@@ -197,6 +197,96 @@ def test_a_node_without_a_label_is_called_by_its_id_in_one_line(tmp_path: Path) 
     assert "'ac, d' is ac, 'ac' is ac-2" in made.notes[0]
 
 
+#: An edge of a GML graph between Paris and Tokyo, and what is wrong in it.
+@pytest.mark.parametrize(
+    ("edge", "said"),
+    [
+        ('latency "fast"', "its latency 'fast' is no number with a unit"),
+        ('latency "110 furlongs"', "its latency '110 furlongs' has the unknown unit 'furlongs'"),
+        ("latency 0.11", "its latency is 0.11, and its ends are 9712 km apart: light takes longer"),
+        ("distance 9711000.0", "its distance is 9.711e+06: no cable has so many km"),
+        ("capacity 10", "its capacity is 10, and no unit is said"),
+        ("bandwidth 100", "its bandwidth is 100, and no unit is said"),
+        ('capacity "10 Gbananas"', "its capacity '10 Gbananas' has the unknown unit 'Gbananas'"),
+        ("capacity 1.0e300", "its capacity is 1e+300 bit/s: nothing carries that"),
+        ("packet_loss 1.5", "its packet_loss is 1.5, more than all"),
+        ('jitter "2 x"', "its jitter '2 x' has the unknown unit 'x'"),
+    ],
+)
+def test_a_value_that_is_not_understood_is_refused_at_its_line(edge: str, said: str, tmp_path: Path) -> None:
+    nodes = 'node [ id 0 label "Paris" lat 48.8566 lon 2.3522 ]\nnode [ id 1 label "Tokyo" lat 35.6764 lon 139.65 ]'
+    (tmp_path / "a.gml").write_text(f"# edge [ none ]\ngraph [\n{nodes}\nedge [ source 0 target 1 {edge} ]\n]\n")
+    text = refused(tmp_path / "a.gml", tmp_path / "net.yaml")
+    assert f"a.gml: line 5, edge 0 to 1: {said}" in text
+    made = nx.Graph()
+    made.add_node("0", **PARIS)
+    made.add_node("1", **TOKYO)
+    name, _, value = edge.partition(" ")
+    made.add_edge("0", "1", **{name: value.strip('"')})
+    file = written(made, tmp_path, ".graphml")
+    line = next(n for n, each in enumerate(file.read_text().splitlines(), 1) if "<edge" in each)
+    assert f"graph.graphml: line {line}, edge 0 to 1: {said}" in refused(file, tmp_path / "net.yaml")
+
+
+def test_delays_without_positions_or_units_that_cannot_be_in_ms_are_refused(tmp_path: Path) -> None:
+    for delay, doubt in (("0.11", "in seconds a WAN"), ("110000.0", None), ("5000.0", "in microseconds a WAN")):
+        (tmp_path / "a.gml").write_text(
+            f"graph [ node [ id 0 ] node [ id 1 ] edge [ source 0 target 1 delay {delay} ] ]"
+        )
+        text = refused(tmp_path / "a.gml", tmp_path / "net.yaml")
+        assert (doubt or "has a delay of 110000 ms") in text
+
+
+def test_a_graphml_value_that_is_not_of_its_key_s_type_is_named_with_its_line(tmp_path: Path) -> None:
+    made = nx.Graph()
+    made.add_edge("0", "1", latency=110.0)
+    file = written(made, tmp_path, ".graphml")
+    file.write_text(file.read_text().replace("110.0", "110 ms"))
+    line = next(n for n, each in enumerate(file.read_text().splitlines(), 1) if "110 ms" in each)
+    said = f"line {line}: is no such graph: could not convert string to float: '110 ms'"
+    assert said in refused(file, tmp_path / "net.yaml")
+
+
+def test_positions_have_directions(tmp_path: Path) -> None:
+    def position(lat: str, lon: str) -> str:
+        node = f'node [ id 0 Latitude "{lat}" Longitude "{lon}" ]'
+        (tmp_path / "a.gml").write_text(f"graph [\n{node}\nnode [ id 1 ] edge [ source 0 target 1 ] ]")
+        return str(read_graph(tmp_path / "a.gml").nodes["0"].position)
+
+    assert position("12.0 S", "77°2'W") == str((-12.0, -(77 + 2 / 60)))
+    assert position("n/a", "unknown") == "None"
+    for lat, lon, said in (("12.0 E", "77 W", "Latitude '12.0 E'"), ("12 S", "west", "Longitude 'west'")):
+        with pytest.raises(SpecError, match="line 2, node 0: its ") as caught:
+            position(lat, lon)
+        assert said in str(caught.value)
+
+
+def test_what_an_edge_says_of_loss_and_jitter_is_kept_and_the_rest_noted(tmp_path: Path) -> None:
+    edge = 'latency "110 ms" jitter "2 ms" packet_loss 0.001 bw 10'
+    more = "edge [ source 1 target 2 latency 5 loss 3 jitter 2 ]"
+    node = 'node [ id 0 host_bandwidth_up "5 Mbit" ] node [ id 1 ] node [ id 2 ]'
+    (tmp_path / "a.gml").write_text(f"graph [ {node} edge [ source 0 target 1 {edge} ] {more} ]")
+    made = import_graph(tmp_path / "a.gml", tmp_path / "net.yaml", Defaults(1e8))
+    state = made.topology.links["site-0->site-1"].state
+    assert (state.delay_s, state.jitter_s, state.loss, state.rate_bps) == (0.11, 0.002, 0.001, 10e6)
+    assert made.notes[:4] == (
+        "Not taken over, since the workers of all sites have one `lan`: `host_bandwidth_up` of 1 nodes.",
+        "Read as Mbit/s, as Mininet has it: `bw` of 1 edges.",
+        "Not taken over, since it has no unit: `jitter` of 1 edges.",
+        "Not taken over, since it has no unit: `loss` of 1 edges.",
+    )
+
+
+@pytest.mark.parametrize("name", ["label", "name", "Label", "Name"])
+def test_a_node_s_name_is_found_where_other_programs_keep_it(name: str, tmp_path: Path) -> None:
+    made = nx.Graph()
+    for number, town in enumerate(("Gdansk", "Warsaw")):
+        made.add_node(f"n{number}", **{name: town}, lat=50.0 + number, lon=20.0)
+    made.add_edge("n0", "n1")
+    found = import_graph(written(made, tmp_path, ".graphml"), tmp_path / "net.yaml", Defaults(1e8)).topology
+    assert [(name, site.label) for name, site in found.sites.items()] == [("gdansk", "Gdansk"), ("warsaw", "Warsaw")]
+
+
 def test_under_strict_a_graph_in_parts_is_refused(tmp_path: Path) -> None:
     for name in ("components.gml", "components.csv"):
         with pytest.raises(SpecError, match="components: no edge joins the largest, of 3 nodes, and the others, of"):
@@ -258,8 +348,6 @@ def test_what_makes_no_topology_is_refused_and_not_written(tmp_path: Path) -> No
     assert "node Nowhere: its lon is -181" in of(far, ".graphml")
     assert "is named none of *.gml, *.graphml, *.csv" in refused(tmp_path / "graph.txt", target)
     assert "cannot be read" in refused(tmp_path / "none.gml", target)
-    assert "name" in refused(written(graph(), tmp_path, ".gml"), tmp_path / "Big Net.yaml")
-    assert "name" in refused(written(graph(), tmp_path, ".gml"), tmp_path / "a: [b.yaml")
     (tmp_path / "long.graphml").write_bytes(b" " * (16 * 2**20 + 1))
     assert "is longer than 16 MiB" in refused(tmp_path / "long.graphml", target)
     (tmp_path / "text.gml").write_text("no graph")
@@ -275,6 +363,16 @@ def test_any_text_is_a_graph_or_refused(text: str, framed: bool) -> None:
             file.write_bytes((frame.format(text) if framed else text).encode("utf-8", "surrogatepass"))
             with pytest.raises(SpecError):
                 read_graph(file)
+
+
+@pytest.mark.parametrize(
+    ("stem", "name"),
+    [("Poland", "poland"), ("my_net", "my-net"), ("a: [b", "a-b"), ("Zürich", "zurich"), ("ß", "network")],
+)
+def test_a_network_is_named_like_its_file(stem: str, name: str, tmp_path: Path) -> None:
+    target = tmp_path / f"{stem}.yaml"
+    assert import_graph(written(graph(), tmp_path, ".gml"), target, Defaults(50e6)).topology.name == name
+    assert Topology.load(target).name == name
 
 
 def test_the_verb_writes_the_file_or_says_why_not(tmp_path: Path) -> None:

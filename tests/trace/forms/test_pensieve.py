@@ -47,7 +47,10 @@ def test_a_trace_that_begins_later_begins_at_0() -> None:
         ("0 1\n1 nan", "line 2: nan must be between"),
         ("0 1\n0 2", "line 2: 0 s does not come after 0 s; sort the lines"),
         ("0 0\n1 0\n2 0.001", "carries 0.5 kbit/s in the mean"),
-        ("0 1\n1 999999", "carries 1e+03 Gbit/s in a step"),
+        ("0 1\n1 999999", "line 2: 999999 Mbit/s is over 10000: it counts kbit/s or less; write Mbit/s"),
+        ("1700000000000 1\n1700000001000 2", "line 1: 1700000000000 must be between 0 and 1e10"),
+        ("0 1\n1000 2\n2000 1", "has a line each 1000 s, as files do that count milliseconds"),
+        ("0 1\n1,234 2", "line 2: '1,234' may be 1.234 or 1234; write it with a decimal point"),
         ("0 1\n1e-9 1\n2e-9 1", "over 2000 a second"),
     ],
 )

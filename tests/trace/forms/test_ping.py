@@ -84,10 +84,12 @@ def test_replies_out_of_order_are_at_the_time_when_they_were_asked_for() -> None
     ("text", "said"),
     [
         ("", "has no reply; give it what ping printed"),
-        ("Reply from 10.0.0.2: bytes=32 time=12ms TTL=57", "has no reply"),
+        ("Reply from 10.0.0.2: bytes=32 time=12ms TTL=57", "is of Windows' ping, which numbers no packets"),
         ("no answer yet for icmp_seq=1\nno answer yet for icmp_seq=2", "has no reply"),
-        (reply(1).replace("5.0", "5.0.0"), "line 1: time '5.0.0' must be from 0 to 120000 ms"),
-        (reply(1).replace("5.0", "999999"), "line 1: time '999999' must be"),
+        (reply(1).replace("5.0", "5.0.0"), "line 1: time '5.0.0 ms' must be from 0 to 120000 ms"),
+        (reply(1).replace("5.0", "999999"), "line 1: time '999999 ms' must be"),
+        (reply(1).replace("ms", "furlongs"), "line 1: time '5.0 furlongs' must be"),
+        ("8 bytes from 10.0.0.2: icmp_seq=1 ttl=64", "line 1: a reply without its round trip; let ping send 16 bytes"),
         (f"{reply(1)}\n999999999 packets transmitted, 1 received", "tells of 999999999 packets"),
         (f"[1700000002.0] {reply(1)}\n[1700000000.0] {reply(2)}", "icmp_seq 2 was sent before 1"),
     ],
@@ -96,6 +98,50 @@ def test_what_breaks_the_form_is_said(text: str, said: str) -> None:
     with pytest.raises(TraceError) as caught:
         parse_ping(text.splitlines())
     assert said in str(caught.value)
+
+
+LANGUAGES = {
+    "de": (
+        "64 Bytes von 10.0.0.2: icmp_seq={} ttl=54 Zeit={} ms",
+        "Von 10.0.0.1 icmp_seq={} Zielhost nicht erreichbar",
+        "3 Pakete übertragen, 2 empfangen, 33,3333% Paketverlust, Zeit 400ms",
+    ),
+    "fr": (
+        "64 octets de 10.0.0.2 : icmp_seq={} ttl=54 temps={} ms",
+        "De 10.0.0.1 icmp_seq={} Hôte de destination injoignable",
+        "3 paquets transmis, 2 reçus, 33,3333 % paquets perdus, time 400 ms",
+    ),
+    "es": (
+        "64 bytes desde 10.0.0.2: icmp_seq={} ttl=54 tiempo={} ms",
+        "no hay respuesta para icmp_seq={}",
+        "3 paquetes transmitidos, 2 recibidos, 33.3333% packet loss, time 400ms",
+    ),
+    "ru": (
+        "64 байт от 10.0.0.2: icmp_seq={} ttl=54 время={} мс",
+        "ответа пока нет icmp_seq={}",
+        "3 пакетов передано, 2 получено, 33,3333% потерь, время 400мс",
+    ),
+    "ja": (
+        "64 バイト応答 送信元 10.0.0.2: icmp_seq={} ttl=54 時間={}ミリ秒",
+        "送信元 10.0.0.1 icmp_seq={} あて先ホストに到達できません",
+        "送信パケット数 3, 受信パケット数 2, 33.3333% packet loss, time 400ms",
+    ),
+    "zh": (
+        "来自 10.0.0.2 的 64 字节：icmp_seq={} ttl=54 时间={} 毫秒",
+        "来自 10.0.0.1 icmp_seq={} 目标主机不可达",
+        "已发送 3 个包， 已接收 2 个包, 33.3333% 包丢失, 耗时 400 毫秒",
+    ),
+}
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("sign", [".", ","])
+def test_ping_is_read_in_the_user_s_language(language: str, sign: str) -> None:
+    answer, lost, summary = LANGUAGES[language]
+    lines = [answer.format(1, f"42{sign}1"), lost.format(2), answer.format(3, f"0{sign}125"), "", summary]
+    found = parse_ping(lines)
+    assert [trip for _, trip in found] == [pytest.approx(0.0421), None, pytest.approx(0.000125)]
+    assert [time_s for time_s, _ in found] == pytest.approx([0, 0.2, 0.4])
 
 
 @given(st.lists(st.none() | st.integers(1, 9000), min_size=1, max_size=50), st.booleans())

@@ -1,0 +1,629 @@
+"""Whatever a file of somebody else's is like, its reader understands what a person would read, or refuses the file.
+
+A generator draws the values first and then a way to write them, so that each test knows what is right: no reader may
+end in a traceback, and none may succeed with values that are off by more than 1 %.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import lzma
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from testbed.spec.errors import SpecError
+from testbed.spec.graph import Defaults, import_graph, read_graph
+from testbed.spec.topology import Topology
+from testbed.trace import iperf3
+from testbed.trace.csv import read_csv
+from testbed.trace.forms.cellular import parse_cellular
+from testbed.trace.forms.ping import parse_ping
+from testbed.trace.forms.rates import read_capture
+from testbed.trace.forms.rtt_csv import parse_rtt_csv
+from testbed.trace.importing import import_pensieve
+from testbed.trace.read import read_trace
+from testbed.trace.speed import read_speeds
+from testbed.trace.text import read_text
+from testbed.trace.trace import Trace, TraceError
+from tests.trace.forms import captures
+
+pytestmark = pytest.mark.pure
+
+#: Of each reader in the gate, and of each in `make verify`.
+FEW, MANY = 20, 200
+OFF = 0.01
+
+Values = Sequence[float | None]
+
+ENCODINGS = ("utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32")
+NEWLINES = ("\n", "\r\n", "\r")
+PACKINGS: dict[str, Callable[[bytes], bytes]] = {
+    "": bytes,
+    ".gz": gzip.compress,
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+}
+#: Separator and decimal sign.
+DIALECTS = ((",", "."), (";", ","), (";", "."), ("\t", "."), ("\t", ","))
+#: What begins no text, and what no reader of traces takes for its own.
+BINARY = (b"PK\x03\x04\x14\0", b"\x89PNG\r\n\x1a\n", b"\x28\xb5\x2f\xfd", b"%PDF-1.4", b"\x7fELF\2\1", b"\0\1\2\3")
+#: What is done to a file that is right. `same` writes it in another way, and then it has to be read.
+MUTATIONS = ("same",) * 3 + ("truncated", "bad bytes", "binary", "damaged", "huge", "letters", "swapped", "unit")
+
+
+@dataclass(frozen=True)
+class File:
+    """A file as it is written. `values` are what a person reads in it; None where it has to be refused.
+
+    `is_prefix` says that the file may end before all of them.
+    """
+
+    text: str | bytes
+    values: Values | None
+    suffix: str
+    is_prefix: bool = False
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A reader: `write` makes a file by a mutation, and `read` has the values that the reader finds in it."""
+
+    name: str
+    write: Callable[[random.Random, str], File]
+    read: Callable[[Path], Values]
+
+
+def number(rng: random.Random, least: float, most: float) -> float:
+    """A number of a few digits, which has not three behind the point: with a comma such a number might be thousands."""
+    drawn = round(rng.uniform(least, most), rng.choice((1, 2, 4)))
+    return drawn if drawn != round(drawn, 3) else round(drawn, 2)
+
+
+def table(
+    rng: random.Random, header: Sequence[str], rows: Sequence[Sequence[object]], comment: str = "# Zürich"
+) -> str:
+    """The text of a table in one of the dialects, with or without comments."""
+    separator, sign = rng.choice(DIALECTS)
+    lines = [separator.join(header)]
+    lines += [
+        separator.join(str(cell).replace(".", sign) if is_number(cell) else str(cell) for cell in r) for r in rows
+    ]
+    return "\n".join(["# Zürich", *lines] if rng.random() < 0.5 else lines) + "\n"
+
+
+def is_number(cell: object) -> bool:
+    return isinstance(cell, float)
+
+
+def mutated_rows(
+    rng: random.Random, mutation: str, header: list[str], rows: list[list[object]], columns: Sequence[int]
+) -> bool:
+    """Spoil a cell of the rows for `huge` and `letters`, or swap two columns with their names.
+
+    Returns: whether the file has to be refused now.
+    """
+    row, column = rng.randrange(len(rows)), rng.choice(list(columns))
+    if mutation == "huge":
+        rows[row][column] = rng.choice(("1e300", "9" * 400, "-5e9", "inf", "1e15"))
+        return True
+    if mutation == "letters":
+        rows[row][column] = rng.choice(("4x0", "1,2,3", "fast", "12 apples", "0x1p3", "--5", "1e"))
+        return True
+    if mutation == "swapped" and len(columns) > 1:
+        a, b = rng.sample(list(columns), 2)
+        for each in (header, *rows):
+            each[a], each[b] = each[b], each[a]  # type: ignore[index]
+    return False
+
+
+def times(rng: random.Random, count: int) -> list[float]:
+    found = [0.0]
+    for _ in range(count - 1):
+        found.append(round(found[-1] + rng.choice((0.5, 1.0, 1.5, 0.25)), 4))
+    return found
+
+
+def write_trace(rng: random.Random, mutation: str) -> File:
+    header = ["time_s", "rate_mbps", "delay_ms", "loss_pct"]
+    moments = times(rng, rng.randint(2, 12))
+    rows: list[list[object]] = [[t, number(rng, 1, 900), number(rng, 1, 300), number(rng, 0.1, 5)] for t in moments]
+    values = [cell for row in rows for cell in row]
+    refused = mutated_rows(rng, mutation, header, rows, (1, 2, 3))
+    if mutation == "unit":
+        refused = True
+        row = rng.choice(rows)
+        row[1] = rng.choice((f"{row[1]} Mbit", f"{row[1]}e6 bit/s", f"{row[1]}M"))
+    return File(table(rng, header, rows), None if refused else values, ".csv")
+
+
+def read_rows(trace: Trace) -> Values:
+    return [
+        cell
+        for row in trace.rows
+        for cell in (row.time_s, (row.rate_bps or 0) / 1e6, (row.delay_s or 0) * 1e3, (row.loss or 0) * 100)
+    ]
+
+
+def write_speed(rng: random.Random, mutation: str) -> File:
+    rows: list[list[object]] = [[t, number(rng, 0.1, 9)] for t in times(rng, rng.randint(2, 9))]
+    values = [cell for row in rows for cell in row]
+    refused = mutated_rows(rng, mutation, ["time_s", "speed"], rows, (1,))
+    if mutation == "swapped":
+        refused, rows = True, [[speed, time] for time, speed in rows]
+    return File(table(rng, ["time_s", "speed"], rows), None if refused else values, ".csv")
+
+
+def write_mahimahi(rng: random.Random, mutation: str) -> File:
+    moments = sorted(rng.choices(range(1, 400), k=rng.randint(40, 90)))
+    lines: list[str] = [str(moment) for moment in moments]
+    place = rng.randrange(len(lines))
+    if mutation in ("huge", "letters", "unit"):
+        lines[place] = {"huge": "9" * 40, "letters": "4x0", "unit": f"{moments[place]} ms"}[mutation]
+    if mutation == "swapped":
+        lines[0], lines[-1] = lines[-1], lines[0]
+    if rng.random() < 0.5:
+        lines.insert(rng.randrange(len(lines)), rng.choice(("# LTE, Zürich", "", "  ")))
+    text = rng.choice(("", "# a drive\n")) + "\n".join(lines) + "\n"
+    values = None if mutation in ("huge", "letters", "unit", "swapped") else [len(moments), moments[-1] / 1e3]
+    return File(text, values, rng.choice((".up", ".down", ".mahimahi", "")))
+
+
+def read_mahimahi(path: Path) -> Values:
+    found = read_trace(path)
+    assert found.resampled is not None
+    return [found.resampled.source.by(1e9) / 1514, found.trace.duration_s]
+
+
+def write_pensieve(rng: random.Random, mutation: str) -> File:
+    begin = rng.choice((0.0, 1_700_000_000.0))
+    rows: list[list[object]] = [[begin + t, number(rng, 1, 90)] for t in times(rng, rng.randint(3, 12))]
+    edges, rates = [float(str(row[0])) for row in rows], [float(str(row[1])) for row in rows]
+    values: Values | None = [
+        value
+        for start, stop, rate in zip(edges, edges[1:], rates[1:], strict=False)
+        for value in (start - edges[0], (stop - start) * rate)
+    ]
+    if mutated_rows(rng, mutation, ["", ""], rows, (1,)):
+        values = None
+    if mutation == "swapped":
+        rows, values = [[rate, time] for time, rate in sorted(rows, key=lambda row: -float(str(row[1])))], None
+    if mutation == "unit":
+        factors = rng.choice(((1e3, 1.0), (1.0, 1e6), (1e9, 1.0)))
+        if begin == 0 and factors[0] > 1:
+            factors = (1.0, 1e6)
+        rows, values = [[float(str(t)) * factors[0], float(str(r)) * factors[1]] for t, r in rows], None
+    sign = rng.choice(".,")
+    lines = [rng.choice((" ", "\t")).join(f"{cell}".replace(".", sign) for cell in row) for row in rows]
+    return File("\n".join(lines) + "\n", values, ".log")
+
+
+def read_pensieve(path: Path) -> Values:
+    (made,) = import_pensieve(path)
+    rows = made.trace.rows
+    ends = [*(row.time_s for row in rows[1:]), made.trace.duration_s]
+    found: list[float] = []
+    for row, end in zip(rows, ends, strict=True):
+        carried = (row.rate_bps or 0) / 1e6 * (end - row.time_s)
+        if found and len(rows) > 1 and row is rows[-1] and row.rate_bps == rows[-2].rate_bps:
+            found[-1] += carried  # said again, so that the trace ends where it should
+        else:
+            found += [row.time_s, carried]
+    return found
+
+
+def write_cellular(rng: random.Random, mutation: str) -> File:
+    header = ["Timestamp", "DL_bitrate", "UL_bitrate", "PINGAVG"]
+    count = rng.randint(3, 12)
+    rows: list[list[object]] = [
+        [
+            f"2019.12.14_10.16.{second:02}",
+            float(rng.randint(900, 90_000)),
+            float(rng.randint(90, 9_000)),
+            number(rng, 9, 90),
+        ]
+        for second in range(count)
+    ]
+    values = [float(str(row[column])) for row in rows for column in (1, 2, 3)]
+    refused = mutated_rows(rng, mutation, header, rows, (1, 2, 3))
+    if mutation == "unit":
+        column, factor = rng.choice(((1, 1e5), (3, 1e-3), (3, 1e3)))
+        refused = True
+        for row in rows:
+            row[column] = round(float(str(row[column])) * factor, 6)
+    return File(table(rng, header, rows), None if refused else values, ".csv")
+
+
+def read_cellular(path: Path) -> Values:
+    log = parse_cellular(read_text(path).splitlines())
+    down, up = log.traces["down"].rows, log.traces["up"].rows
+    return [
+        value
+        for a, b in zip(down, up, strict=True)
+        for value in ((a.rate_bps or 0) / 1e3, (b.rate_bps or 0) / 1e3, (a.delay_s or 0) * 2e3)
+    ]
+
+
+TRIP_UNITS = {"rtt": 1.0, "rtt_ms": 1.0, "rtt_us": 1e3, "rtt_s": 1e-3}
+TIME_UNITS = {"timestamp_ns": 10**9, "timestamp_us": 10**6, "timestamp_ms": 10**3, "timestamp": 10**9, "timestamp_s": 1}
+
+
+def write_rtt(rng: random.Random, mutation: str) -> File:
+    begin, trips = rng.choice((0, 1_700_000_000)), [number(rng, 5, 300) for _ in range(rng.randint(3, 15))]
+    trip_name, time_name = rng.choice(list(TRIP_UNITS)), rng.choice(list(TIME_UNITS))
+    scale, ticks = TRIP_UNITS[trip_name], TIME_UNITS[time_name]
+    if time_name == "timestamp" and begin:
+        ticks = rng.choice((10**9, 10**6, 10**3, 1))
+    values: Values | None = [value for second, trip in enumerate(trips) for value in (float(second), trip)]
+    if mutation == "unit":
+        if rng.random() < 0.5:
+            trip_name, scale, values = "rtt", rng.choice((1e-3, 1e3, 1e6)), None
+        else:
+            time_name, ticks, begin, values = "timestamp", rng.choice((1, 1000)), 0, None
+    header = [time_name, trip_name]
+    rows: list[list[object]] = [[(begin + second) * ticks, round(trip * scale, 7)] for second, trip in enumerate(trips)]
+    if mutated_rows(rng, mutation, header, rows, (1,)):
+        values = None
+    if mutation == "swapped":
+        header, rows = header[::-1], [row[::-1] for row in rows]
+    return File(table(rng, header, rows), values, ".csv")
+
+
+def read_rtt(path: Path) -> Values:
+    found = parse_rtt_csv(read_text(path).splitlines())
+    return [value for time_s, trip in found for value in (time_s, None if trip is None else trip * 1e3)]
+
+
+PINGS = (
+    ("64 bytes from 10.0.0.2: icmp_seq={} ttl=54 time={} {}", "ms", "{} packets transmitted, 1 received, time {}ms"),
+    (
+        "64 Bytes von 10.0.0.2: icmp_seq={} ttl=54 Zeit={} {}",
+        "ms",
+        "{} Pakete übertragen, 1 empfangen, 0% weg, {}ms",
+    ),
+    (
+        "64 octets de 10.0.0.2 : icmp_seq={} ttl=54 temps={} {}",
+        "ms",
+        "{} paquets transmis, 1 reçus, 0 %, time {} ms",
+    ),
+    (
+        "64 байт от 10.0.0.2: icmp_seq={} ttl=54 время={} {}",
+        "мс",
+        "{} пакетов передано, 1 получено, 0%, время {}мс",
+    ),
+    ("来自 10.0.0.2: icmp_seq={} ttl=54 时间={} {}", "毫秒", "已发送 {} 个包， 已接收 1 个包, 0% 包丢失, 耗时 {} 毫秒"),
+)
+
+
+def write_ping(rng: random.Random, mutation: str) -> File:
+    line, unit, summary = rng.choice(PINGS)
+    header = "PING 10.0.0.2 (10.0.0.2) 56(84) bytes of data."
+    # Where the last line is cut off, packets are a second apart, as ping sends them unless it is told otherwise.
+    period_ms = 1000 if mutation == "truncated" else 200
+    trips = [number(rng, 1, 300) for _ in range(rng.randint(2, 12))]
+    sign, factor, shown = rng.choice(".,"), 1.0, unit
+    values: Values | None = [
+        value for second, trip in enumerate(trips) for value in (float(second) * period_ms / 1e3, trip)
+    ]
+    if mutation == "unit":
+        shown, factor = rng.choice((("s", 1e-3), ("us", 1e3), ("µs", 1e3), ("sec", 1e-3)))
+    cells = [f"{round(trip * factor, 7):.7f}".rstrip("0").replace(".", sign) for trip in trips]
+    if mutation in ("huge", "letters"):
+        cells[rng.randrange(len(cells))], values = ("9" * 19 if mutation == "huge" else "4x0"), None
+    lines = [line.format(number, cell, shown) for number, cell in enumerate(cells, 1)]
+    if mutation == "swapped":
+        rng.shuffle(lines)
+    return File(
+        "\n".join([header, *lines, summary.format(len(trips), period_ms * (len(trips) - 1))]) + "\n", values, ".txt"
+    )
+
+
+def read_ping(path: Path) -> Values:
+    found = parse_ping(read_text(path).splitlines())
+    return [value for time_s, trip in found for value in (time_s, None if trip is None else trip * 1e3)]
+
+
+def write_iperf3(rng: random.Random, mutation: str) -> File:
+    carried = [float(rng.randint(100_000, 5_000_000)) for _ in range(rng.randint(2, 8))]
+    protocol = rng.choice(("TCP", "UDP"))
+    header = 1514 / 1448 if protocol == "TCP" else 1490 / 1448
+    values: Values | None = [bytes_ * 8 * header for bytes_ in carried]
+
+    def document(counted: Sequence[object], sender: bool, **more: object) -> dict[str, object]:
+        sums = [
+            {"start": i, "end": i + 1, "bytes": bytes_, "omitted": False, "sender": sender}
+            for i, bytes_ in enumerate(counted)
+        ]
+        start = {"test_start": {"protocol": protocol, "blksize": 1448}}
+        return {"start": start, "intervals": [{"sum": each} for each in sums], **more}
+
+    made = document(carried, False)
+    if mutation == "unit":  # a sender's side
+        factor = rng.choice((1.0, 1.3, 50.0))
+        sent = [bytes_ * factor for bytes_ in carried]
+        end: dict[str, object] = {"sum_sent": {"bytes": sum(sent)}, "sum_received": {"bytes": sum(carried)}}
+        if protocol == "UDP":
+            packets = int(sum(sent) / 1448)
+            end = {"sum": {"packets": packets, "lost_packets": packets - round(packets / factor)}}
+        made = document(sent, True, end=end)
+        if rng.random() < 0.5:
+            made["server_output_json"] = document(carried, False)
+        elif factor > 1:
+            values = None
+    if mutation in ("huge", "letters"):
+        carried_: list[object] = list(carried)
+        carried_[rng.randrange(len(carried))] = {"huge": 1e300, "letters": "4x0"}[mutation]
+        made, values = document(carried_, False), None
+    if mutation == "swapped":
+        made["intervals"] = list(reversed(made["intervals"]))  # type: ignore[call-overload]
+        values = None
+    return File(json.dumps(made, indent=rng.choice((None, 2))), values, ".json")
+
+
+def read_iperf3(path: Path) -> Values:
+    made = iperf3.resampled(iperf3.parse_iperf3(read_text(path)), 1.0)
+    return [row.rate_bps for row in made.trace.rows]
+
+
+def write_capture(rng: random.Random, mutation: str) -> File:
+    data = captures.frame(captures.ip("10.0.0.1", "10.0.0.2"))
+    moments, now = [], captures.BEGIN_NS
+    for _ in range(rng.randint(3, 40)):
+        moments.append(now)
+        now += rng.randrange(1, 50) * 10**6
+    packets = [(moment, rng.randint(60, 1514), data) for moment in moments]
+    text = rng.choice((captures.classic, captures.blocks))(packets)
+    values: Values | None = [
+        len(packets),
+        (moments[-1] - moments[0]) / 1e9,
+        sum(length for _, length, _ in packets),
+    ]
+    if mutation in ("huge", "letters", "unit", "swapped"):
+        text = text[::-1] if mutation == "swapped" else b"\x11" + text[1:]
+        values = None
+    return File(text, values, rng.choice((".pcap", "")))
+
+
+def read_packets(path: Path) -> Values:
+    found = read_capture(path)
+    return [found.packets, found.arrivals.duration_s, found.arrivals.total[-1]]
+
+
+#: Ways to write a delay of so many ms, a rate of so many Mbit/s and a length of so many km.
+DELAYS: tuple[tuple[str, Callable[[float], str]], ...] = (
+    ("latency", lambda ms: f"{ms}"),
+    ("delay", lambda ms: f'"{ms} ms"'),
+    ("latency", lambda ms: f'"{ms}ms"'),
+    ("latency", lambda ms: f'"{round(ms / 1e3, 7)} s"'),
+    ("delay", lambda ms: f'"{round(ms * 1e3, 3)} us"'),
+    ("latency_us", lambda ms: f"{round(ms * 1e3, 3)}"),
+    ("delay_s", lambda ms: f"{round(ms / 1e3, 7)}"),
+)
+RATES: tuple[tuple[str, Callable[[float], str]], ...] = (
+    ("capacity", lambda mbit: f"{mbit * 1e6}"),
+    ("LinkSpeedRaw", lambda mbit: f"{mbit * 1e6}"),
+    ("bw", lambda mbit: f"{mbit}"),
+    ("capacity", lambda mbit: f'"{mbit} Mbit"'),
+    ("bandwidth", lambda mbit: f'"{mbit}Mbit/s"'),
+    ("bandwidth", lambda mbit: f'"{mbit / 1e3:.7f} Gbps"'),
+    ("rate", lambda mbit: f'"{mbit / 8:.6f} MB/s"'),
+    ("capacity", lambda mbit: f'"{mbit}M"'),
+    ("capacity_kbps", lambda mbit: f"{mbit * 1e3}"),
+)
+WRONG = ('"fast"', '"110 furlongs"', '"1,5 ms"', '"12 34"', "1e300", '"1e999 ms"', '"0x10"', '"110 ms or so"')
+
+
+def write_graph(rng: random.Random, mutation: str, as_gml: bool) -> File:
+    count = rng.randint(3, 6)
+    places = [(round(10.0 + 10 * i, 2), round(-20.0 + 15 * i, 2)) for i in range(count)]
+    links = [(i, i + 1, number(rng, 60, 300), number(rng, 1, 9000)) for i in range(count - 1)]
+    (delay_name, delay), (rate_name, rate) = rng.choice(DELAYS), rng.choice(RATES)
+    values: Values | None = [value for _, _, ms, mbit in links for value in (ms, mbit)]
+    written = [[source, target, delay(ms), rate(mbit)] for source, target, ms, mbit in links]
+    if mutation in ("letters", "huge"):
+        written[rng.randrange(len(written))][rng.choice((2, 3))], values = rng.choice(WRONG), None
+    if mutation == "unit":  # without a unit, in one that it isn't supposed to be in
+        values = None
+        if rng.random() < 0.5:
+            delay_name = "latency"
+            for row, (_, _, ms, _) in zip(written, links, strict=True):
+                row[2] = f"{ms / 1e3}"
+        else:
+            rate_name = rng.choice(("capacity", "bandwidth", "rate"))
+            for row, (_, _, _, mbit) in zip(written, links, strict=True):
+                row[3] = f"{mbit}"
+    south = rng.random() < 0.5
+    located = [
+        (f'"{lat} N"' if south else f"{lat}", f'"{abs(lon)} {"W" if lon < 0 else "E"}"' if south else f"{lon}")
+        for lat, lon in places
+    ]
+    if mutation == "swapped":
+        located, values = [(f'"{abs(lon)} W"', f'"{lat} N"') for lat, lon in places], None
+    if as_gml:
+        text = "# Zürich\ngraph [\n"
+        for i, (lat, lon) in enumerate(located):
+            text += f'  node [ id {i} label "Stadt {i}" Latitude {lat} Longitude {lon} ]\n'
+        for source, target, ms, mbit in written:
+            text += f"  edge [ source {source} target {target} {delay_name} {ms} {rate_name} {mbit} ]\n"
+        return File(text + "]\n", values, ".gml")
+    keys = {"Latitude": "node", "Longitude": "node", delay_name: "edge", rate_name: "edge"}
+    text = '<graphml xmlns="http://graphml.graphdrawing.org/xmlns">\n'
+    for name, kind in keys.items():
+        text += f'<key id="{name}" for="{kind}" attr.name="{name}" attr.type="string"/>\n'
+    text += '<graph edgedefault="undirected">\n'
+
+    def datum(key: str, value: object) -> str:
+        return f'<data key="{key}">{str(value).strip(chr(34))}</data>'
+
+    for i, (lat, lon) in enumerate(located):
+        text += f'<node id="{i}">{datum("Latitude", lat)}{datum("Longitude", lon)}</node>\n'
+    for source, target, ms, mbit in written:
+        text += f'<edge source="{source}" target="{target}">{datum(delay_name, ms)}{datum(rate_name, mbit)}</edge>\n'
+    return File(text + "</graph></graphml>\n", values, ".graphml")
+
+
+def read_edges(path: Path) -> Values:
+    made = import_graph(path, path.with_name("made.yaml"), Defaults(100e6, 7e-3), strict=True).topology
+    states = [link.state for link in list(made.links.values())[::2]]
+    return [value for state in states for value in (state.delay_s * 1e3, state.rate_bps / 1e6)]
+
+
+MATRIX_UNITS: tuple[tuple[str, str, float], ...] = (
+    ("", "", 1.0),
+    ("", " ms", 1.0),
+    ("", " s", 1e-3),
+    ("ms", "", 1.0),
+    ("s", "", 1e-3),
+    ("rtt_us", "", 1e3),
+)
+
+
+def write_matrix(rng: random.Random, mutation: str) -> File:
+    count = rng.randint(2, 5)
+    names = [f"n{i}" for i in range(count)]
+    trips = {(a, b): number(rng, 20, 300) for a in range(count) for b in range(a)}
+    corner, ending, factor = rng.choice(MATRIX_UNITS)
+    values: Values | None = [trips[b, a] / 2 for a in range(count) for b in range(a + 1, count)]
+    if mutation == "unit":
+        corner, ending, factor, values = "", "", rng.choice((1e-3, 1e3)), None
+    rows: list[list[object]] = []
+    for a in range(count):
+        cells: list[object] = [names[a]]
+        for b in range(count):
+            trip = trips.get((max(a, b), min(a, b)))
+            value = None if trip is None else round(trip * factor, 7)
+            cells.append("" if value is None else f"{value}{ending}" if ending else value)
+        rows.append(cells)
+    if mutation in ("huge", "letters"):
+        a, b = rng.sample(range(count), 2)
+        rows[a][b + 1], values = rng.choice(("1e300", "9" * 400, "4x0", "fast", "-7", "12 furlongs")), None
+    if mutation == "swapped":
+        rows[0][0], values = "elsewhere", None
+    return File(table(rng, [corner, *names], rows), values, ".csv")
+
+
+def read_delays(path: Path) -> Values:
+    return [edge.delay_ms for edge in read_graph(path).edges]
+
+
+def write_topology(rng: random.Random, mutation: str) -> File:
+    rates, delays = [number(rng, 1, 900) for _ in range(3)], [number(rng, 1, 300) for _ in range(3)]
+    values: Values | None = [value for pair in zip(rates, delays, strict=True) for value in pair]
+    shown_rates, shown_delays = [f"{rate}mbit" for rate in rates], [f"{delay}ms" for delay in delays]
+    if mutation in ("huge", "letters", "unit"):
+        shown_delays[rng.randrange(3)] = {"huge": "1e300s", "letters": "1:30", "unit": "55"}[mutation]
+        values = None
+    if mutation == "swapped":
+        shown_rates, shown_delays, values = shown_delays, shown_rates, None
+    lines = [
+        "# Zürich",
+        "name: net",
+        "sites:",
+        "  a: &a {workers: 1}",
+        "  b: {<<: *a, cpus: 0.5}",
+        "  no: *a",
+        "links:",
+    ]
+    for (x, y), rate, delay in zip((("a", "b"), ("b", '"no"'), ("a", '"no"')), shown_rates, shown_delays, strict=True):
+        lines.append(f"  - {{between: [{x}, {y}], rate: {rate}, delay: {delay}}}")
+    return File("\n".join(lines) + "\n", values, ".yaml")
+
+
+def read_topology(path: Path) -> Values:
+    links = Topology.load(path).links
+    states = [links[name].state for name in ("a->b", "b->no", "a->no") if name in links]
+    return [value for state in states for value in (state.rate_bps / 1e6, state.delay_s * 1e3)]
+
+
+READERS = (
+    Reader("csv", write_trace, lambda path: read_rows(read_csv(path))),
+    Reader("speed", write_speed, lambda path: [cell for row in read_speeds(path) for cell in row]),
+    Reader("mahimahi", write_mahimahi, read_mahimahi),
+    Reader("iperf3", write_iperf3, read_iperf3),
+    Reader("pensieve", write_pensieve, read_pensieve),
+    Reader("cellular", write_cellular, read_cellular),
+    Reader("rtt-csv", write_rtt, read_rtt),
+    Reader("ping", write_ping, read_ping),
+    Reader("capture", write_capture, read_packets),
+    Reader("gml", lambda rng, mutation: write_graph(rng, mutation, True), read_edges),
+    Reader("graphml", lambda rng, mutation: write_graph(rng, mutation, False), read_edges),
+    Reader("matrix", write_matrix, read_delays),
+    Reader("topology", write_topology, read_topology),
+)
+
+
+def spoiled(rng: random.Random, mutation: str, data: bytes) -> bytes:
+    """The bytes of a file that has one of the faults which are the same in every form."""
+    if mutation == "binary":
+        return rng.choice(BINARY) + rng.randbytes(200)
+    if mutation == "bad bytes":
+        place = rng.randrange(len(data))
+        return data[:place] + rng.choice((b"\xff", b"\xe9", b"\0", b"\x80\x81")) + data[place:]
+    return data
+
+
+def try_one(reader: Reader, seed: int, folder: Path) -> None:
+    rng = random.Random(f"{reader.name} {seed}")
+    mutation = rng.choice(MUTATIONS)
+    made = reader.write(rng, mutation)
+    values, is_prefix = made.values, made.is_prefix
+    if isinstance(made.text, str):
+        text, newline = made.text, rng.choice(NEWLINES)
+        if mutation == "truncated":
+            text, is_prefix = text[: rng.randrange(len(text))], True
+        encoding = rng.choice(ENCODINGS) if reader.name != "graphml" else rng.choice(("utf-8", "utf-8-sig", "utf-16"))
+        data = text.replace("\n", newline).encode(encoding)
+        if encoding == "utf-16-be" and rng.random() < 0.5:
+            data = b"\xfe\xff" + data
+    else:
+        data = made.text
+        if mutation == "truncated":
+            data, is_prefix = data[: rng.randrange(len(data))], True
+    data = spoiled(rng, mutation, data)
+    suffix, pack = rng.choice(list(PACKINGS.items()))
+    data = pack(data)
+    if mutation == "damaged" and suffix:
+        data, values = data[: rng.randrange(8, len(data) - 8)], None
+    path = folder / f"file{made.suffix}{suffix}"
+    path.write_bytes(data)
+    where = f"{reader.name}, seed {seed}, {mutation}, {path.name}"
+    try:
+        found = reader.read(path)
+    except (TraceError, SpecError) as error:
+        assert str(error).strip(), where
+        assert "\n  File" not in str(error), where
+        assert mutation != "same", f"{where}: refused, and a person can read it: {error}"
+        return
+    finally:
+        path.unlink()
+    if mutation == "binary":
+        pytest.fail(f"{where}: took something else for its own")
+    if mutation == "bad bytes":  # a person passes over them in a comment, or in a packet's data
+        values = made.values
+    assert values is not None, f"{where}: read {found} in a file that nobody can"
+    if is_prefix:
+        # What a file's end has cut is what stands there to everybody: the last line's values are not compared.
+        found, values = found[: max(len(found) - 5, 0)], values[: max(len(found) - 5, 0)]
+    assert len(found) == len(values), f"{where}: {found} for {values}"
+    for there, right in zip(found, values, strict=True):
+        assert there is not None, where
+        assert right is not None, where
+        assert there == pytest.approx(right, rel=OFF, abs=1e-6), f"{where}: {found} for {values}"
+
+
+@pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)
+def test_a_file_is_read_as_a_person_does_or_refused(reader: Reader, tmp_path: Path) -> None:
+    for seed in range(FEW):
+        try_one(reader, seed, tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)
+def test_many_files_are_read_as_a_person_does_or_refused(reader: Reader, tmp_path: Path) -> None:
+    for seed in range(FEW, FEW + MANY):
+        try_one(reader, seed, tmp_path)
