@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 from itertools import count
+from math import inf
 
 from testbed.simulation.clocks import SimulatedClocks
 
@@ -20,6 +21,11 @@ class Agenda:
     def enter(self, at_s: float, act: Callable[[], None]) -> None:
         """Have `act` called at that moment, or now where it has passed; what was entered first comes first."""
         heapq.heappush(self._entries, (max(at_s, self.clocks.now_s), next(self._number), act))
+
+    @property
+    def due_s(self) -> float:
+        """The moment of what comes next; infinite where nothing does."""
+        return self._entries[0][0] if self._entries else inf
 
     def next(self) -> None:
         """Have what comes next happen; IndexError where nothing does."""

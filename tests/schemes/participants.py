@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -21,10 +22,11 @@ def participant(
     parameters: Tensor,
     iterations: int,
     samples: Sequence[float] = (),
+    clock: Callable[[], float] = time.monotonic,
     **options: Any,
 ) -> Participant:
     """The scheme's, for the member `name` at a place."""
     its = SCHEMES[scheme]
-    training = GossipTraining(name, members, place, parameters, iterations, seed=1, samples=samples)
+    training = GossipTraining(name, members, place, parameters, iterations, seed=1, samples=samples, clock=clock)
     built: Participant = its.algorithm.build(its.read(options), training)
     return built

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from testbed.protocol import ControlMessage, PromiseGraph, Report
+from testbed.sync.clock import SYSTEM, Clock
 from testbed.sync.gossip.mailbox import Mailbox
 
 #: Paths are sampled this often: a system call for each peer.
@@ -40,14 +40,16 @@ class Account:
         mailbox: Mailbox,
         figures: Callable[[], StepFigures],
         tell: Callable[[ControlMessage], None],
+        clock: Clock = SYSTEM,
     ) -> None:
         self._member = member
         self._first = first
         self._mailbox = mailbox
         self._figures = figures
         self._tell = tell
+        self._clock = clock
         self._waited: Counter[str] = Counter()
-        self._entered = time.monotonic()
+        self._entered = clock.monotonic()
         self._sampled = -math.inf
         self._before = self._totals()
 
@@ -61,7 +63,7 @@ class Account:
 
     def advanced(self, iteration: int) -> None:
         """It has entered `iteration`."""
-        at_s, now = time.time(), time.monotonic()
+        at_s, now = self._clock.unix(), self._clock.monotonic()
         if iteration > self._first:
             self._tell(self._report(iteration, at_s, now))
         self._entered = now

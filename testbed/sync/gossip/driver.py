@@ -5,18 +5,22 @@ program (this thread)             others
   LocalCompute -> LocalStep       a thread makes the local step
   Until        <- Inbox           what came meanwhile is handed over, then the condition looked at again
   Advance      -> Watch           told before anything else is sent, so that nobody learns of it earlier
+
+`Driver.drive` is a generator: it yields how long to wait for the next event. `Driver.run` waits for it at the inbox; a
+test hands events over at moments of simulated time instead.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Collection, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Collection, Generator, Mapping
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import closing
 from math import inf
 from typing import Protocol
 
 from torch import Tensor
 
+from testbed.sync.clock import SYSTEM, Clock
 from testbed.sync.errors import SyncError
 from testbed.sync.gossip.effects import Advance, Effect, LocalCompute, Participant, Send, Step, Until
 from testbed.sync.gossip.inbox import (
@@ -37,6 +41,9 @@ from testbed.sync.gossip.neighbours import Neighbours
 
 #: Makes the local step of an iteration: the change to the parameters, which it must not write to.
 LocalStep = Callable[[Tensor, int], Tensor]
+
+#: Yields the seconds to wait for the next event, and is sent that event, or None where none came in time.
+Waits = Generator[float, Event | None, None]
 
 
 class Watch(Protocol):
@@ -67,8 +74,22 @@ class Driver:
         watch: Watch,
         patience_s: float,
         survives: bool = False,
+        clock: Clock = SYSTEM,
+        steps: Executor | None = None,
     ) -> None:
-        """`survives`: who is gone may be cut out by the controller's word, which is waited for."""
+        """Prepare to drive a participant.
+
+        Args:
+            participant: The participant whose effects this driver carries out.
+            partners: All members that may send the participant anything.
+            mailbox: Both ways of the participant's messages.
+            step: Makes a local step.
+            watch: Hears of the member's iterations, promises and waits.
+            patience_s: The longest wait in seconds for one of the others' iterations.
+            survives: Wait for the controller to cut a lost peer out, instead of raising SyncError at once.
+            clock: Measures waits.
+            steps: Makes local steps, one after the other; None for a thread of this driver's own.
+        """
         self.iteration = 0
         self._survives = survives
         self._gone: dict[str, str] = {}
@@ -77,7 +98,8 @@ class Driver:
         self._local_step = step
         self._watch = watch
         self._patience_s = patience_s * participant.patience
-        self._stepping = ThreadPoolExecutor(1, thread_name_prefix=f"{participant.name}: steps")
+        self._clock = clock
+        self._stepping = steps or ThreadPoolExecutor(1, thread_name_prefix=f"{participant.name}: steps")
         self._partners = set(partners)
         self._done: set[str] = set()
 
@@ -87,31 +109,39 @@ class Driver:
         SyncError names who is gone, or what was waited for in vain, and the iteration; what a local step raises
         comes out as it is.
         """
+        with closing(self.drive()) as waits:
+            event: Event | None = None
+            while (timeout_s := _next(waits, event)) is not None:
+                event = self._inbox.take(timeout_s)
+
+    def drive(self) -> Waits:
+        """As `run`, but for the waiting: yield how long to wait for the inbox's next event, and be sent that event."""
         try:
-            self._run_program()
+            yield from self._run_program()
             for partner in sorted(self._partners):
                 self._queue.send(partner, Done())
             # As long as the slowest takes: who dies meanwhile is noticed, and the controller can end the wait.
-            self._wait(lambda: self._done >= self._partners and self._queue.idle, "its partners' end", inf)
+            yield from self._wait(lambda: self._done >= self._partners and self._queue.idle, "its partners' end", inf)
         finally:
             self._stepping.shutdown(wait=True, cancel_futures=True)
 
-    def _run_program(self) -> None:
+    def _run_program(self) -> Waits:
         program, answer = self._participant.program(), None
-        try:
-            while True:
-                answer = self._carry_out(program.send(answer))
-        except StopIteration:
-            return
+        while True:
+            try:
+                effect = program.send(answer)
+            except StopIteration:
+                return
+            answer = yield from self._carry_out(effect)
 
-    def _carry_out(self, effect: Effect) -> Step | None:
+    def _carry_out(self, effect: Effect) -> Generator[float, Event | None, Step | None]:
         match effect:
-            case Send(to, message):
-                self._send(Send(to, message))
+            case Send():
+                self._send(effect)
             case LocalCompute(parameters, iteration):
                 return self._begin(parameters, iteration)
             case Until(condition, awaited):
-                self._wait(condition, awaited, self._patience_s)
+                yield from self._wait(condition, awaited, self._patience_s)
             case Advance(iteration):
                 self.iteration = iteration
                 self._watch.advanced(iteration)
@@ -119,9 +149,12 @@ class Driver:
 
     def _send(self, send: Send) -> None:
         if send.to == self._participant.name:
-            self._inbox.put_after(send.after_s, lambda: MessageArrived(send.to, send.message, time.monotonic()))
+            self._inbox.put_after(send.after_s, lambda: self._reminder(send))
         else:
             self._queue.send(send.to, send.message)
+
+    def _reminder(self, send: Send) -> MessageArrived:
+        return MessageArrived(send.to, send.message, self._clock.monotonic())
 
     def _begin(self, parameters: Tensor, iteration: int) -> Step:
         step = Step()
@@ -137,10 +170,10 @@ class Driver:
         self._stepping.submit(self._local_step, parameters, iteration).add_done_callback(finish)
         return step
 
-    def _wait(self, condition: Callable[[], bool], awaited: str, patience_s: float) -> None:
-        began = time.monotonic()
+    def _wait(self, condition: Callable[[], bool], awaited: str, patience_s: float) -> Waits:
+        began = self._clock.monotonic()
         while not condition():
-            event = self._inbox.take(began + patience_s - time.monotonic())
+            event = yield began + patience_s - self._clock.monotonic()
             if event is None:
                 gone = "".join(f"; {peer} is gone ({why})" for peer, why in self._gone.items())
                 raise SyncError(
@@ -211,3 +244,11 @@ class Driver:
         self._queue.drop(peer)
         for send in self._participant.forget(peer):
             self._send(send)
+
+
+def _next(waits: Waits, event: Event | None) -> float | None:
+    """Hand `event` over, and return how long to wait for the one after it; None at the end."""
+    try:
+        return waits.send(event)
+    except StopIteration:
+        return None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from queue import Empty, SimpleQueue
 
 from torch import Tensor
 
+from testbed.sync.clock import SYSTEM, Clock
 from testbed.sync.errors import FrameError
 from testbed.sync.gossip.effects import Step
 from testbed.sync.gossip.header import HEADER_BYTES, PART_BYTES, PartHeader
@@ -115,10 +115,18 @@ class Inbox:
     member can't claim a generation, and have the next one that it comes with taken for an old one.
     """
 
-    def __init__(self, codec: MessageCodec, streams: int = 1, first: int = 0, timeout_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        codec: MessageCodec,
+        streams: int = 1,
+        first: int = 0,
+        timeout_s: float = 0.0,
+        clock: Clock = SYSTEM,
+    ) -> None:
         self.received_bytes: Counter[str] = Counter()
         self._codec = codec
         self._streams = streams
+        self._clock = clock
         self._events: SimpleQueue[Event] = SimpleQueue()
         self._timeout_s = timeout_s
         self._guard = threading.Condition()
@@ -137,9 +145,7 @@ class Inbox:
         if not seconds:
             self.put(event())
             return
-        timer = threading.Timer(seconds, lambda: self.put(event()))
-        timer.daemon = True
-        timer.start()
+        self._clock.call_later(seconds, lambda: self.put(event()))
 
     def take(self, timeout_s: float) -> Event | None:
         """The next event; None when none comes within `timeout_s`, which may be infinite."""
@@ -178,7 +184,7 @@ class Inbox:
         if peer not in self._codec.members:
             raise FrameError(f"{peer!r} is no member")
         with self._guard:
-            self._guard.wait_for(lambda: self._closed or generation <= self._newest[peer], self._timeout_s)
+            self._clock.wait_for(self._guard, lambda: self._closed or generation <= self._newest[peer], self._timeout_s)
             if generation > self._newest[peer]:
                 told = f"the controller has told of {self._newest[peer]} at most"
                 raise FrameError(f"{peer} claims to have come in iteration {generation}; {told}")
@@ -214,7 +220,7 @@ class Inbox:
         message = self._codec.unpack(packed)
         with self._guard:
             self._check(peer, generation)
-            self.put(MessageArrived(peer, message, time.monotonic()))
+            self.put(MessageArrived(peer, message, self._clock.monotonic()))
 
     def ended(self, peer: str, generation: int, error: str) -> None:
         """A connection of the peer ended. One that ended well may have ended before others to the same peer."""

@@ -21,6 +21,10 @@ UNDER_WAY = 2
 Stale = Callable[[str, Message, Sequence[Message]], bool]
 
 
+#: Makes an Outbox: its arguments are those of Outbox.
+MakeOutbox = Callable[[TransportSettings, int, Mapping[str, tuple[str, int]], Callable[[str, str], None]], Outbox]
+
+
 class MessageQueue:
     """Sends messages to peers; all methods belong to one thread.
 
@@ -36,12 +40,13 @@ class MessageQueue:
         stale: Stale,
         on_sent: Callable[[str], None],
         on_failure: Callable[[str, str], None],
+        make_outbox: MakeOutbox = Outbox,
     ) -> None:
         self.sent_bytes: Counter[str] = Counter()
         self.suppressed = 0
         self._codec = codec
         self._roster = dict(roster)
-        self._outbox = Outbox(settings, HEADER_BYTES, self._roster, on_failure)
+        self._outbox = make_outbox(settings, HEADER_BYTES, self._roster, on_failure)
         self._stale = stale
         self._on_sent = on_sent
         self._dropped: set[str] = set()

@@ -149,3 +149,19 @@ def test_a_send_that_its_receiver_would_drop_is_suppressed() -> None:
     # Its first 4 iterations go out while its neighbours are no more than max_ig ahead; after that they always are.
     assert updates.count(("w3", "w2")) == 30
     assert updates.count(("w0", "w1")) < 5
+
+
+def test_an_update_that_waits_for_a_slow_path_is_left_out_when_a_newer_one_makes_it_useless() -> None:
+    member: HopMember = hop_members(ring(MEMBERS[:6]), HopRules(max_ig=5, staleness=2), 10)["w0"]
+    update = HopUpdate(3, torch.zeros(1))
+    assert member.stale("w1", update, [HopUpdate(4, torch.zeros(1))])
+    assert not member.stale("w1", update, [])
+
+
+def test_an_update_that_waits_for_a_slow_path_is_left_out_when_its_receiver_has_gone_on() -> None:
+    member: HopMember = hop_members(ring(MEMBERS[:6]), HopRules(max_ig=5, backup=1), 10)["w0"]
+    member.iteration = 4
+    assert member.credits
+    member.credits.put("w1", 2)  # 6 of 5 are w1's: it is one ahead, in iteration 5
+    assert member.stale("w1", HopUpdate(4, torch.zeros(1)), [])
+    assert not member.stale("w5", HopUpdate(4, torch.zeros(1)), [])

@@ -20,8 +20,7 @@ from testbed.sync.transport.listener import Listener
 from testbed.sync.transport.settings import TransportSettings
 from testbed.sync.transport.sockets import listen
 from tests.sync.keys import keys
-
-PATIENCE_S = 20.0
+from tests.waiting import PATIENCE_S
 
 
 class Gate:
@@ -113,7 +112,7 @@ class Node:
         self.inbox.put(MemberFailed(SyncError("killed")))
 
     def join(self) -> None:
-        self._thread.join(2 * PATIENCE_S)
+        self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive(), f"{self.name} did not end"
 
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 import pytest
@@ -10,49 +9,45 @@ from testbed.sync.gossip.account import Account, StepFigures
 from testbed.sync.gossip.mailbox import Mailbox
 from testbed.sync.gossip.message_codec import MessageCodec
 from testbed.sync.transport.settings import TransportSettings
+from tests.sync.simulated_time import SimulatedTime
 
-pytestmark = pytest.mark.local
+pytestmark = pytest.mark.pure
 
 
-def account_of(tell: Callable[[ControlMessage], None]) -> tuple[Account, Mailbox]:
+def account_of(tell: Callable[[ControlMessage], None], clock: SimulatedTime) -> Account:
     keys = {"b": bytes(32)}
     mailbox = Mailbox(TransportSettings("a", keys, 1.0), MessageCodec(("a", "b"), 1), {}, lambda *_: False)
-    return Account("a", 0, mailbox, StepFigures, tell), mailbox
+    return Account("a", 0, mailbox, StepFigures, tell, clock)
 
 
-def test_an_iteration_is_entered_when_it_is_however_long_it_takes_to_tell_of_the_one_before(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_iteration_is_entered_when_it_is_however_long_it_takes_to_tell_of_the_one_before() -> None:
     """The controller orders all members' iterations by these times: one told late makes the others look ahead."""
-    clock, told = [1000.0], []
+    clock, told = SimulatedTime(), []
 
     def tell(message: ControlMessage) -> None:
         told.append(message)
-        clock[0] += 5.0
+        clock.now_s += 5.0
 
-    monkeypatch.setattr(time, "time", lambda: clock[0])
-    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    account, mailbox = account_of(tell)
+    account = account_of(tell, clock)
     account.advanced(0)
     entered = []
     for iteration in (1, 2, 3):
-        clock[0] += 1.0
-        entered.append(clock[0])
+        clock.now_s += 1.0
+        entered.append(clock.unix())
         account.advanced(iteration)
     assert [report.finished_s for report in told] == entered
     assert [report.finished_s - report.started_s for report in told] == [1.0, 6.0, 6.0]
-    mailbox.queue.close()
 
 
-def test_a_clock_that_is_set_back_makes_no_iteration_shorter(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clock_that_is_set_back_makes_no_iteration_shorter() -> None:
     """By an hour, in the midst of one."""
     told: list[ControlMessage] = []
-    account, mailbox = account_of(told.append)
+    clock = SimulatedTime(began_s=7200.0)
+    account = account_of(told.append, clock)
     account.advanced(0)
-    began = time.time()
-    monkeypatch.setattr(time, "time", lambda: began - 3600)
+    clock.zero_s -= 3600.0
+    clock.now_s += 2.0
     account.advanced(1)
     (report,) = told
     assert isinstance(report, Report)
-    assert 0 <= report.finished_s - report.started_s < 3600
-    mailbox.queue.close()
+    assert report.finished_s - report.started_s == 2.0

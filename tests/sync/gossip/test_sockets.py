@@ -1,12 +1,10 @@
-"""The same protocol objects as in simulated time, over sockets: results, bounds, errors, what is left out."""
+"""The same protocol objects and drivers as on simulated time (test_drivers.py), over sockets."""
 
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from random import Random
-from typing import Any
 
 import pytest
 import torch
@@ -16,22 +14,20 @@ from testbed.planning.graphs import Graph, complete, double_ring, gap_bounds, me
 from testbed.planning.graphs.monitor import GapMonitor
 from testbed.protocol import NodeConfiguration
 from testbed.schemes.hop.member import HopMember
-from testbed.schemes.hop.messages import HopUpdate
 from testbed.schemes.hop.rules import HopRules
 from testbed.sync.errors import FrameError, SyncError
 from testbed.sync.gossip.driver import LocalStep
-from testbed.sync.gossip.effects import Participant, Send
+from testbed.sync.gossip.effects import Participant
 from testbed.sync.gossip.header import PartHeader
 from testbed.sync.gossip.inbox import Cut, GraphCommitted, GraphPrepared, Inbox
-from testbed.sync.gossip.message import Message
 from testbed.sync.gossip.message_codec import MessageCodec
 from testbed.sync.transport.frame import Frame, Greeting
 from testbed.sync.transport.listener import Received
-from tests.schemes.hop.hops import hop_members, monitor_of, neighbours
+from tests.schemes.hop.hops import hop_members, neighbours
 from tests.schemes.participants import participant
-from tests.sync.gossip.loopback import PATIENCE_S, Gate, Node, no_change, start
+from tests.sync.gossip.loopback import Gate, Node, no_change, start
 from tests.sync.gossip.quadratic import Quadratics
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 MEMBERS = tuple(f"w{index}" for index in range(6))
 
@@ -47,10 +43,12 @@ def run(nodes: dict[str, Node]) -> None:
     assert not errors
 
 
-def of(problem: Quadratics, seconds: Callable[[str, int], float] = lambda name, k: 0.0) -> Callable[[str], LocalStep]:
+def of(
+    problem: Quadratics, enter: Callable[[str, int], None] = lambda name, iteration: None
+) -> Callable[[str], LocalStep]:
     def step_of(name: str) -> LocalStep:
         def step(parameters: Tensor, iteration: int) -> Tensor:
-            time.sleep(seconds(name, iteration))
+            enter(name, iteration)
             return problem.change(name, iteration, parameters)
 
         return step
@@ -77,39 +75,6 @@ def test_modes_that_wait_for_all_average_as_the_matrix_does(rules: HopRules, str
         assert torch.allclose(member.parameters, expected[name], atol=1e-5)
 
 
-@pytest.mark.physics
-@pytest.mark.parametrize(
-    "rules",
-    [
-        HopRules(),
-        HopRules(notify_ack=True),
-        HopRules(max_ig=3, backup=1),
-        HopRules(max_ig=4, staleness=2),
-        HopRules(max_ig=4, backup=1, max_jump=4, quantile=0.5),
-        HopRules(max_ig=4, staleness=3, max_jump=4, parallel=True),
-    ],
-)
-def test_bounds_hold_as_members_enter_their_iterations(rules: HopRules) -> None:
-    """What a member tells of its iterations before it sends on is in the order in which things happened."""
-    graph = double_ring(tuple(f"w{index}" for index in range(8)))
-    monitor, guard, draws = monitor_of(graph, rules), threading.Lock(), Random(3)
-    slow = {(name, k) for name in graph.members for k in range(40) if draws.random() < 0.1}
-
-    def tell(name: str, iteration: int) -> None:
-        with guard:
-            monitor.advance(name, iteration)
-
-    def seconds(name: str, k: int) -> float:
-        return 0.02 if (name, k) in slow or name == "w3" else 0.002
-
-    problem = Quadratics(graph.members, Random(1))
-    members = hop_members(graph, rules, 40, problem.start)
-    run(start(members, around(graph), 3, of(problem, seconds), tell))
-    assert monitor.violations == ()
-    assert set(monitor.iterations.values()) == {40}
-    assert max(monitor.widest.values()) >= 1
-
-
 @pytest.mark.local
 def test_the_monitor_tells_a_member_that_takes_tokens_it_was_not_given() -> None:
     graph, rules = ring(MEMBERS[:4]), HopRules(max_ig=1, backup=1)
@@ -122,11 +87,10 @@ def test_the_monitor_tells_a_member_that_takes_tokens_it_was_not_given() -> None
         if (name, iteration) == ("w0", 2):
             ahead.set()
 
-    def behind(name: str, k: int) -> float:
+    def behind(name: str, k: int) -> None:
         """w3 stays in its first iteration until w0 is one further than it may be, which takes w1 and w2 a token each
         that they have from the beginning."""
         assert (name, k) != ("w3", 0) or ahead.wait(PATIENCE_S)
-        return 0.0
 
     members = hop_members(graph, rules, 20)
     credits = members["w0"].credits
@@ -137,60 +101,6 @@ def test_the_monitor_tells_a_member_that_takes_tokens_it_was_not_given() -> None
         member.parameters = torch.zeros(3)
     run(start(members, around(graph), 3, of(Quadratics(graph.members, Random(1)), behind), tell))
     assert any(violation.ahead == "w0" for violation in monitor.violations)
-
-
-class Abreast:
-    """Lets no member get far ahead of another by the processor's doing. One whose thread stands still while the others
-    come to their end is alone after it, and drifts to its own optimum: after 1.5 s it was 0.31 apart, as if nothing had
-    come from others. MOST_S is for a partner that cannot go on before this member's step is done."""
-
-    PAUSE_S, MOST_S = 0.003, 0.2
-
-    def __init__(self, members: Sequence[str], ahead: int) -> None:
-        self._ahead = ahead
-        self._at = dict.fromkeys(members, 0)
-        self._changed = threading.Condition()
-
-    def wait(self, name: str, k: int) -> float:
-        with self._changed:
-            self._at[name] = k
-            self._changed.notify_all()
-            self._changed.wait_for(lambda: k <= min(self._at.values()) + self._ahead, self.MOST_S)
-        return self.PAUSE_S
-
-
-#: Of the protocols below, in place of those that are published for models of another size.
-OPTIONS: dict[str, dict[str, Any]] = {
-    "fedasync": {"every": 2},
-    "halos": {"accumulate": 6, "site": {"momentum": 0.5, "buffer": 6}, "overall": {"learning_rate": 0.5}},
-    "decoupled_diloco": {"every": 2, "fragments": 1, "quorum": 4, "merge": "mean"},
-}
-
-
-@pytest.mark.physics
-@pytest.mark.parametrize("protocol", ["sgp", "adpsgd", "prague", "netmax", "fedasync", "decoupled_diloco", "halos"])
-def test_other_protocols_come_near_the_common_optimum(protocol: str) -> None:
-    graph = ring(MEMBERS) if protocol in ("sgp", "adpsgd") else complete(MEMBERS)
-    problem, weights = Quadratics(graph.members, Random(1)), uniform(graph)
-    active = graph.sides()[0] if protocol == "adpsgd" else ()
-    participants: dict[str, Participant] = {}
-    for name in graph.members:
-        rules = {
-            "active": name in active,
-            "generator": "w0",
-            "server": "w0",
-            "syncer": "w0",
-            "centre": "w0",
-            "sites": [],
-        }
-        near = graph.sources(name), graph.targets(name), weights[name], around(graph)[name]
-        options = OPTIONS.get(protocol, {})
-        place = NodeConfiguration(protocol, *near, rules)
-        participants[name] = participant(protocol, name, graph.members, place, problem.start[name], 150, **options)
-    abreast = Abreast(graph.members, 40 if protocol == "prague" else 5)  # partners of prague's wait for each other
-    run(start(participants, around(graph), 3, of(problem, abreast.wait)))
-    apart = max(problem.distance(one) for one in problem.start.values())
-    assert max(problem.distance(one.model) for one in participants.values()) < 0.3 * apart
 
 
 @pytest.mark.local
@@ -221,35 +131,6 @@ def test_who_is_gone_is_named_with_the_iteration() -> None:
     assert any("w2 is gone" in error for error in errors.values())
 
 
-@pytest.mark.physics
-@pytest.mark.parametrize(
-    "rules", [HopRules(), HopRules(max_ig=3, backup=1, max_jump=4), HopRules(max_ig=4, staleness=2)]
-)
-def test_two_members_die_and_the_others_finish(rules: HopRules) -> None:
-    graph = double_ring(tuple(f"w{index}" for index in range(8)))
-    problem = Quadratics(graph.members, Random(1))
-    members = hop_members(graph, rules, 60, problem.start)
-    gates = {"w2": Gate(10), "w5": Gate(20)}  # where they are killed
-
-    def seconds(name: str, k: int) -> float:
-        if name in gates:
-            gates[name].enter(k)
-        return 0.003
-
-    nodes = start(members, around(graph), 3, of(problem, seconds), survives=True)
-    for number, dead in ((10, "w2"), (20, "w5")):
-        until(lambda: max(nodes[dead].follow.entered, default=0) >= number)  # noqa: B023
-        nodes[dead].kill()
-        gates[dead].open()
-        nodes[dead].join()
-        for node in nodes.values():
-            node.inbox.cut(dead)
-    for node in nodes.values():
-        node.join()
-    assert {name for name, node in nodes.items() if node.error} == {"w2", "w5"}
-    assert all(members[name].iteration == 60 for name in nodes if name not in ("w2", "w5"))
-
-
 @pytest.mark.local
 @pytest.mark.parametrize(
     "rules", [HopRules(), HopRules(max_ig=3, backup=1, max_jump=4), HopRules(max_ig=4, staleness=2)]
@@ -260,11 +141,7 @@ def test_members_go_over_to_another_graph_and_back(rules: HopRules) -> None:
     members = hop_members(before, rules, 60, problem.start)
     gate = Gate(12)
 
-    def seconds(name: str, k: int) -> float:
-        gate.enter(k)
-        return 0.004
-
-    nodes = start(members, around(before), 3, of(problem, seconds))
+    nodes = start(members, around(before), 3, of(problem, lambda name, iteration: gate.enter(iteration)))
     firsts: list[int] = []
     for number, graph in enumerate((after, before), 1):
         until(lambda: min(max(node.follow.entered, default=0) for node in nodes.values()) >= 12 * number)  # noqa: B023
@@ -283,28 +160,23 @@ def test_members_go_over_to_another_graph_and_back(rules: HopRules) -> None:
     assert 0 < sent["w3"] <= firsts[1] - firsts[0] and sent["w1"] > sent["w3"]
 
 
-@pytest.mark.physics
-@pytest.mark.parametrize(
-    "rules",
-    [HopRules(max_ig=2), HopRules(max_ig=3, backup=1, max_jump=4), HopRules(max_ig=4, staleness=2)],
-)
-def test_a_member_that_died_comes_again_where_the_others_are(rules: HopRules) -> None:
+@pytest.mark.local
+def test_a_member_that_died_comes_again_where_the_others_are() -> None:
     """It begins with what they have, not with what it brings, and every queue has the tokens that it should."""
     graph = double_ring(tuple(f"w{index}" for index in range(8)))
-    weights = uniform(graph)
+    rules, weights = HopRules(max_ig=3, backup=1, max_jump=4), uniform(graph)
     members = hop_members(graph, rules, 80, dict.fromkeys(graph.members, torch.ones(3)))
 
     dies, comes = Gate(10), Gate(30)
 
-    def slowly(name: str) -> LocalStep:
+    def gated(name: str) -> LocalStep:
         def step(parameters: Tensor, iteration: int) -> Tensor:
             (dies if name == "w2" else comes).enter(iteration)
-            time.sleep(0.004)
             return torch.zeros(3)
 
         return step
 
-    nodes = start(members, around(graph), 3, slowly, survives=True)
+    nodes = start(members, around(graph), 3, gated, survives=True)
     until(lambda: max(nodes["w2"].follow.entered, default=0) >= 10)
     nodes["w2"].kill()
     dies.open()
@@ -322,7 +194,7 @@ def test_a_member_that_died_comes_again_where_the_others_are(rules: HopRules) ->
     members["w2"] = HopMember(neighbours(graph, "w2", weights), rules, torch.zeros(3), 80, first)
     roster = {name: node.address for name, node in nodes.items()}
     comer.start(
-        members["w2"], around(graph)["w2"], roster, slowly("w2"), lambda k: None, survives=True, generation=first
+        members["w2"], around(graph)["w2"], roster, gated("w2"), lambda k: None, survives=True, generation=first
     )
     run(nodes)
     assert comer.follow.entered[0] == first
@@ -358,58 +230,10 @@ def test_a_protocol_with_one_graph_ends_when_it_is_to_go_over_to_another() -> No
         )
         participants[name] = participant("sgp", name, graph.members, place, torch.zeros(1), 10**9)
     nodes = start(participants, around(graph), 1, no_change)
+    # Who ends before others have connected to it is knocked at until the timeout.
+    until(lambda: all(len(node.follow.entered) >= 3 for node in nodes.values()))
     nodes["w0"].inbox.put(GraphPrepared(3))
     for node in nodes.values():
         node.join()
     assert isinstance(nodes["w0"].error, SyncError)
     assert "w0 can't go over to another graph: its protocol has one" in str(nodes["w0"].error)
-
-
-@pytest.mark.local
-def test_waits_are_counted_for_whom_they_ended_with() -> None:
-    graph = ring(MEMBERS[:4])
-    members = hop_members(graph, HopRules(), 20)
-    problem = Quadratics(graph.members, Random(1))
-    for name, member in members.items():
-        member.parameters = problem.start[name]
-    came = Gate(0)  # which iteration w1 has w2's update of
-    receive = members["w1"].receive
-
-    def noted(sender: str, message: Message) -> Iterable[Send]:
-        answers = receive(sender, message)
-        if sender == "w2" and isinstance(message, HopUpdate):
-            came.open(message.iteration)
-        return answers
-
-    def seconds(name: str, k: int) -> float:
-        """w0 sends its next update after w1 has had the one of w2 that follows it: w1 finds that one there."""
-        if name == "w0":
-            came.enter(min(k + 2, 19))
-        return 0.03 if name == "w0" else 0.0
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(members["w1"], "receive", noted)
-        nodes = start(members, around(graph), 3, of(problem, seconds))
-        run(nodes)
-    waits = nodes["w1"].follow.waits
-    assert sum(waited for waited, by in waits if by == "w0") > 0.2
-    # Those of the first two iterations, since all send their first update at once, and for all to end.
-    assert sum(by == "w2" for _, by in waits) <= 3
-
-
-@pytest.mark.physics
-def test_an_update_that_waits_for_a_slow_path_is_left_out_when_a_newer_one_makes_it_useless() -> None:
-    member: HopMember = hop_members(ring(MEMBERS), HopRules(max_ig=5, staleness=2), 10)["w0"]
-    update = HopUpdate(3, torch.zeros(1))
-    assert member.stale("w1", update, [HopUpdate(4, torch.zeros(1))])
-    assert not member.stale("w1", update, [])
-
-
-@pytest.mark.physics
-def test_an_update_that_waits_for_a_slow_path_is_left_out_when_its_receiver_has_gone_on() -> None:
-    member: HopMember = hop_members(ring(MEMBERS), HopRules(max_ig=5, backup=1), 10)["w0"]
-    member.iteration = 4
-    assert member.credits
-    member.credits.put("w1", 2)  # 6 of 5 are w1's: it is one ahead, in iteration 5
-    assert member.stale("w1", HopUpdate(4, torch.zeros(1)), [])
-    assert not member.stale("w5", HopUpdate(4, torch.zeros(1)), [])

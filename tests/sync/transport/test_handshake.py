@@ -15,6 +15,7 @@ from testbed.sync.transport import handshake
 from testbed.sync.transport.frame import FETCH, NONCE_BYTES, Greeting
 from testbed.sync.transport.settings import TransportSettings
 from tests.sync.keys import keys
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.local
 
@@ -23,11 +24,11 @@ ANSWER_BYTES = NONCE_BYTES + 32
 
 
 def settings_of(member: str) -> TransportSettings:
-    return TransportSettings(member, keys(member, MEMBERS), 10.0)
+    return TransportSettings(member, keys(member, MEMBERS), PATIENCE_S)
 
 
 def soon() -> float:
-    return time.monotonic() + 10
+    return time.monotonic() + PATIENCE_S
 
 
 @pytest.fixture
@@ -52,7 +53,7 @@ def receive(connection: socket.socket, size: int) -> bytes:
 def test_two_members_know_each_other(pair: tuple[socket.socket, socket.socket], listening: Future[Greeting]) -> None:
     greeting = Greeting("a", FETCH, 3, 2**32 - 1)
     handshake.greet(pair[0], greeting, "b", settings_of("a"), soon())
-    assert listening.result(10) == greeting
+    assert listening.result(PATIENCE_S) == greeting
     assert pair[0].gettimeout() is None is pair[1].gettimeout()
 
 
@@ -64,13 +65,13 @@ def test_a_member_can_t_greet_as_another(
         handshake.greet(pair[0], Greeting("a"), "b", own, soon())
     pair[0].sendall(bytes(32))  # it goes on all the same
     with pytest.raises(ImpostorError, match="who greets as a does not have the key of that member"):
-        listening.result(10)
+        listening.result(PATIENCE_S)
 
 
 def test_who_has_no_key_is_nobody(pair: tuple[socket.socket, socket.socket], listening: Future[Greeting]) -> None:
     pair[0].sendall(Greeting("stranger").pack(bytes(NONCE_BYTES)))
     with pytest.raises(FrameError, match="'stranger' is no other member"):
-        listening.result(10)
+        listening.result(PATIENCE_S)
 
 
 def test_a_member_does_not_take_another_for_the_one_that_it_looks_for(
@@ -91,14 +92,14 @@ def test_what_a_member_said_once_is_worth_nothing_a_second_time(
     receive(pair[0], ANSWER_BYTES)
     pair[0].sendall(earlier)
     with pytest.raises(ImpostorError, match="who greets as a"):
-        listening.result(10)
+        listening.result(PATIENCE_S)
 
 
 def test_a_proof_can_t_be_sent_back(pair: tuple[socket.socket, socket.socket], listening: Future[Greeting]) -> None:
     pair[0].sendall(Greeting("a").pack(bytes(NONCE_BYTES)))
     pair[0].sendall(receive(pair[0], ANSWER_BYTES)[NONCE_BYTES:])
     with pytest.raises(ImpostorError, match="who greets as a"):
-        listening.result(10)
+        listening.result(PATIENCE_S)
 
 
 @pytest.mark.parametrize("claimed", [Greeting("a", 1), Greeting("a", 0, 1), Greeting("a", 0, 0, 9)])
@@ -112,7 +113,7 @@ def test_a_proof_is_for_one_channel_stream_and_generation(
     honest = Greeting("a").pack(bytes(NONCE_BYTES))
     pair[0].sendall(handshake._proof(keys("a", MEMBERS)["b"], b"connects", honest, "b", nonce))
     with pytest.raises(ImpostorError, match="who greets as a"):
-        listening.result(10)
+        listening.result(PATIENCE_S)
 
 
 def test_a_greeting_that_comes_byte_by_byte_ends_at_its_deadline(pair: tuple[socket.socket, socket.socket]) -> None:

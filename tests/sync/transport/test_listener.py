@@ -30,7 +30,7 @@ CROWD = 2 * MAX_STRANGERS
 
 
 def settings_of(member: str) -> TransportSettings:
-    return TransportSettings(member, keys(member, MEMBERS), 10.0)
+    return TransportSettings(member, keys(member, MEMBERS), PATIENCE_S)
 
 
 class Inward:
@@ -70,7 +70,7 @@ def inward() -> Inward:
 @pytest.fixture
 def address(inward: Inward) -> Iterator[tuple[str, int]]:
     """Where b listens."""
-    accepting = sockets.listen("127.0.0.1", 5)
+    accepting = sockets.listen("127.0.0.1", PATIENCE_S)
     where = accepting.getsockname()
     listener = Listener(accepting, settings_of("b"), inward)
     yield where
@@ -82,10 +82,10 @@ def greeted(
     address: tuple[str, int], greeting: Greeting, member: str = "", source: str = "127.0.0.1"
 ) -> Iterator[socket.socket]:
     """A connection of `member` that says `greeting`, which is in its own name unless told otherwise."""
-    with socket.create_connection(address, 10, (source, 0)) as connection:
+    with socket.create_connection(address, PATIENCE_S, (source, 0)) as connection:
         own = settings_of(member or greeting.member)
-        handshake.greet(connection, greeting, "b", own, time.monotonic() + 10)
-        connection.settimeout(10)
+        handshake.greet(connection, greeting, "b", own, time.monotonic() + PATIENCE_S)
+        connection.settimeout(PATIENCE_S)
         yield connection
 
 
@@ -95,7 +95,7 @@ def send(connection: socket.socket, payload: bytes) -> None:
 
 
 def idle(stack: ExitStack, address: tuple[str, int], source: str, count: int) -> list[socket.socket]:
-    return [stack.enter_context(socket.create_connection(address, 10, (source, 0))) for _ in range(count)]
+    return [stack.enter_context(socket.create_connection(address, PATIENCE_S, (source, 0))) for _ in range(count)]
 
 
 def test_idle_connections_do_not_lock_members_out(address: tuple[str, int], inward: Inward) -> None:
@@ -106,7 +106,7 @@ def test_idle_connections_do_not_lock_members_out(address: tuple[str, int], inwa
         assert inward.came.get(timeout=PATIENCE_S) == ("a", b"first")
         strangers += idle(stack, address, "127.0.0.1", CROWD)
         for early in strangers[:CROWD]:
-            early.settimeout(10)
+            early.settimeout(PATIENCE_S)
             assert early.recv(1) == b""  # the oldest made room
         send(member, b"second")  # who is known makes room for nobody
         assert inward.came.get(timeout=PATIENCE_S) == ("a", b"second")
@@ -116,20 +116,20 @@ def test_room_is_made_by_those_who_crowd(address: tuple[str, int]) -> None:
     with ExitStack() as stack:
         (slow,) = idle(stack, address, "127.0.0.2", 1)
         crowd = idle(stack, address, "127.0.0.1", CROWD)
-        crowd[0].settimeout(10)
+        crowd[0].settimeout(PATIENCE_S)
         assert crowd[0].recv(1) == b""
         assert not select.select([slow], [], [], 0)[0]
-        handshake.greet(slow, Greeting("a"), "b", settings_of("a"), time.monotonic() + 10)
+        handshake.greet(slow, Greeting("a"), "b", settings_of("a"), time.monotonic() + PATIENCE_S)
 
 
 def test_a_member_s_frames_can_t_come_from_another(
     address: tuple[str, int], inward: Inward, caplog: pytest.LogCaptureFixture
 ) -> None:
     """mallory is a member, with keys of its own, and sends in a's name."""
-    with caplog.at_level(logging.WARNING), socket.create_connection(address, 10) as connection:
+    with caplog.at_level(logging.WARNING), socket.create_connection(address, PATIENCE_S) as connection:
         with pytest.raises(ImpostorError):
-            handshake.greet(connection, Greeting("a"), "b", settings_of("mallory"), time.monotonic() + 10)
-        connection.settimeout(10)
+            handshake.greet(connection, Greeting("a"), "b", settings_of("mallory"), time.monotonic() + PATIENCE_S)
+        connection.settimeout(PATIENCE_S)
         connection.sendall(bytes(32))
         try:
             send(connection, b"gradients")
@@ -148,7 +148,7 @@ def test_a_member_has_only_so_many_connections_and_others_are_free_to_come(
     with ExitStack() as stack:
         greeting = Greeting("mallory", FETCH)
         open_ = [stack.enter_context(greeted(address, greeting)) for _ in range(MOST_OF_A_STREAM + 1)]
-        (refused,), _, _ = select.select(open_, [], [], 10)  # whichever was looked at last
+        (refused,), _, _ = select.select(open_, [], [], PATIENCE_S)  # whichever was looked at last
         assert refused.recv(1) == b""
         send(stack.enter_context(greeted(address, Greeting("a"))), b"here")
         assert inward.came.get(timeout=PATIENCE_S) == ("a", b"here")

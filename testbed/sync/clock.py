@@ -1,0 +1,51 @@
+"""Time as members read it and wait by it: the machine's by default, a simulated one in tests."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Reads time, waits for conditions, and calls functions later."""
+
+    def unix(self) -> float:
+        """Return Unix time in seconds, which somebody may set."""
+
+    def monotonic(self) -> float:
+        """Return the seconds by which durations are measured."""
+
+    def wait_for(self, changed: threading.Condition, holds: Callable[[], bool], timeout_s: float | None = None) -> bool:
+        """Wait until `holds()` is true, and return its last result.
+
+        Args:
+            changed: The condition that `holds` depends on. The caller has acquired it.
+            holds: Looked at again whenever `changed` is notified.
+            timeout_s: The longest wait in seconds, or None for no limit.
+        """
+
+    def call_later(self, seconds: float, call: Callable[[], None]) -> None:
+        """Call `call` after some seconds, perhaps on another thread."""
+
+
+class SystemClock:
+    """The machine's clocks; a timer thread makes each later call."""
+
+    def unix(self) -> float:
+        return time.time()
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def wait_for(self, changed: threading.Condition, holds: Callable[[], bool], timeout_s: float | None = None) -> bool:
+        return changed.wait_for(holds, timeout_s)
+
+    def call_later(self, seconds: float, call: Callable[[], None]) -> None:
+        timer = threading.Timer(seconds, call)
+        timer.daemon = True
+        timer.start()
+
+
+SYSTEM = SystemClock()

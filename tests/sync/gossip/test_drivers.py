@@ -1,0 +1,258 @@
+"""Drivers on simulated time: bounds, deaths, members that come again, slow paths, patience; by seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+
+from testbed.planning.graphs import Graph, complete, double_ring, ring, uniform
+from testbed.protocol import NodeConfiguration
+from testbed.schemes.hop.member import HopMember
+from testbed.schemes.hop.messages import Tokens
+from testbed.schemes.hop.rules import HopRules
+from testbed.sync.errors import SyncError
+from testbed.sync.gossip.effects import Participant, Send, Steps, TrainingMember, Until
+from testbed.sync.gossip.inbox import GraphCommitted, GraphPrepared
+from testbed.sync.gossip.message import Message
+from tests.schemes.hop.hops import hop_members, monitor_of, neighbours
+from tests.schemes.participants import participant
+from tests.sync.gossip.driven import ADDRESS, PATIENCE_S, Controller, DrivenMember, Network, World, no_change, rough
+from tests.sync.gossip.quadratic import Quadratics
+
+pytestmark = pytest.mark.pure
+
+SEEDS = (1, 2, 3)
+SIX = tuple(f"w{index}" for index in range(6))
+EIGHT = tuple(f"w{index}" for index in range(8))
+
+
+def around(graph: Graph) -> dict[str, tuple[str, ...]]:
+    return {name: tuple({*graph.sources(name), *graph.targets(name)}) for name in graph.members}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(
+    "rules",
+    [
+        HopRules(),
+        HopRules(notify_ack=True),
+        HopRules(max_ig=3, backup=1),
+        HopRules(max_ig=4, staleness=2),
+        HopRules(max_ig=4, backup=1, max_jump=4, quantile=0.5),
+        HopRules(max_ig=4, staleness=3, max_jump=4, parallel=True),
+    ],
+)
+def test_bounds_hold_as_members_enter_their_iterations(rules: HopRules, seed: int) -> None:
+    """What a member tells of its iterations before it sends on is in the order in which things happened."""
+    graph = double_ring(EIGHT)
+    monitor = monitor_of(graph, rules)
+    network = rough(seed)
+    usual = network.step_s
+    network.step_s = lambda name, iteration: 0.02 if name == "w3" else usual(name, iteration)
+    problem = Quadratics(EIGHT, Random(1))
+    world = World(network, problem.change, monitor.advance)
+    world.start(hop_members(graph, rules, 40, problem.start), around(graph), 3)
+    world.run()
+    assert world.errors() == {} and monitor.violations == ()
+    assert set(monitor.iterations.values()) == {40}
+    assert max(monitor.widest.values()) >= 1
+
+
+#: Of the protocols below, in place of those that are published for models of another size.
+OPTIONS: dict[str, dict[str, Any]] = {
+    "fedasync": {"every": 2},
+    "halos": {"accumulate": 6, "site": {"momentum": 0.5, "buffer": 6}, "overall": {"learning_rate": 0.5}},
+    "decoupled_diloco": {"every": 2, "fragments": 1, "quorum": 4, "merge": "mean"},
+}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("protocol", ["sgp", "adpsgd", "prague", "netmax", "fedasync", "decoupled_diloco", "halos"])
+def test_other_protocols_come_near_the_common_optimum(protocol: str, seed: int) -> None:
+    graph = ring(SIX) if protocol in ("sgp", "adpsgd") else complete(SIX)
+    problem, weights = Quadratics(SIX, Random(1)), uniform(graph)
+    active = graph.sides()[0] if protocol == "adpsgd" else ()
+    world = World(rough(seed), problem.change)
+    participants: dict[str, Participant] = {}
+    for name in SIX:
+        rules = {
+            "active": name in active,
+            "generator": "w0",
+            "server": "w0",
+            "syncer": "w0",
+            "centre": "w0",
+            "sites": [],
+        }
+        near = graph.sources(name), graph.targets(name), weights[name], around(graph)[name]
+        place = NodeConfiguration(protocol, *near, rules)
+        start, options = problem.start[name], OPTIONS.get(protocol, {})
+        participants[name] = participant(protocol, name, SIX, place, start, 150, clock=world.time.monotonic, **options)
+    world.start(participants, around(graph), 3)
+    world.run()
+    assert world.errors() == {}
+    apart = max(problem.distance(one) for one in problem.start.values())
+    assert max(problem.distance(one.model) for one in participants.values()) < 0.3 * apart
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(
+    "rules", [HopRules(), HopRules(max_ig=3, backup=1, max_jump=4), HopRules(max_ig=4, staleness=2)]
+)
+def test_two_members_die_and_the_others_finish(rules: HopRules, seed: int) -> None:
+    graph = double_ring(EIGHT)
+    problem = Quadratics(EIGHT, Random(1))
+    members = hop_members(graph, rules, 60, problem.start)
+    world = World(rough(seed), problem.change)
+    world.start(members, around(graph), 3, survives=True)
+    controller = Controller(world, {"w2": 10, "w5": 20})
+    world.run()
+    assert world.errors().keys() == {"w2", "w5"} == set(controller.died)
+    assert all(members[name].iteration == 60 for name in EIGHT if name not in controller.died)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_who_is_gone_is_named_with_the_iteration_where_nobody_goes_on_without_it(seed: int) -> None:
+    graph = ring(SIX[:4])
+    world = World(rough(seed))
+    world.start(hop_members(graph, HopRules(), 10**9), around(graph), 1)
+    Controller(world, {"w2": 5}).cut = lambda member, dead: None  # type: ignore[method-assign]
+    world.run()
+    errors = {name: str(error) for name, error in world.errors().items()}
+    assert errors.keys() == set(graph.members)
+    # A neighbour of w2 may hear of the end of the other one, whom w2's took along, before it hears of w2's.
+    assert all(f"{name}, iteration " in errors[name] and " is gone" in errors[name] for name in ("w0", "w1", "w3"))
+    assert any("w2 is gone" in error for error in errors.values())
+
+
+class Readmission(Controller):
+    """Lets a member that died come again in an iteration that nobody is in yet."""
+
+    def __init__(self, world: World, graph: Graph, rules: HopRules, iterations: int) -> None:
+        super().__init__(world, {"w2": 10})
+        self.comes: HopMember | None = None
+        self._graph = graph
+        self._make = lambda first: HopMember(
+            neighbours(graph, "w2", uniform(graph)), rules, torch.zeros(3), iterations, first
+        )
+        for member in self.others():
+            member.follow.promised = lambda end, member=member: self._promised(member, end)  # type: ignore[method-assign]
+
+    def cut(self, member: DrivenMember, dead: str) -> None:
+        super().cut(member, dead)
+        self._world.later(lambda: member.inbox.put(GraphPrepared(3)))
+
+    def _promised(self, member: DrivenMember, end: int) -> None:
+        member.follow.promises.append(end)
+        if all(other.follow.promises for other in self.others()) and self.comes is None:
+            first = max(other.follow.promises[-1] for other in self.others())
+            self.comes = self._make(first)
+            for other in self.others():
+                place = neighbours(self._graph, other.name, uniform(self._graph))
+                committed = GraphCommitted(first, place, {"w2": ADDRESS})
+                self._world.later(lambda other=other, committed=committed: other.inbox.turn(committed))
+            self._world.come(self.comes, around(self._graph)["w2"], first)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(
+    "rules", [HopRules(max_ig=2), HopRules(max_ig=3, backup=1, max_jump=4), HopRules(max_ig=4, staleness=2)]
+)
+def test_a_member_that_died_comes_again_where_the_others_are(rules: HopRules, seed: int) -> None:
+    """It begins with what they have, not with what it brings, and every queue has the tokens that it should."""
+    graph = double_ring(EIGHT)
+    members = hop_members(graph, rules, 80, dict.fromkeys(EIGHT, torch.ones(3)))
+    world = World(rough(seed))
+    world.start(members, around(graph), 3, survives=True)
+    controller = Readmission(world, graph, rules, 80)
+    world.run()
+    assert world.errors() == {} and controller.comes is not None
+    members["w2"] = controller.comes
+    assert world.members["w2"].follow.entered[0] == world.members["w2"].generation > 10
+    for name, member in members.items():
+        assert torch.allclose(member.parameters, torch.ones(3)) and member.iteration == 80
+        assert member.credits and {member.credits.held(giver) for giver in graph.targets(name)} == {rules.max_ig}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("rules", [HopRules(max_ig=5, staleness=2), HopRules(max_ig=5, backup=1)])
+def test_a_slow_path_is_spared_the_updates_that_became_useless_as_they_waited(rules: HopRules, seed: int) -> None:
+    """A model takes five steps on w0's path to w1: w1 goes on by older updates, or without them, to the end."""
+    graph, elements = double_ring(EIGHT), 1000
+    network = rough(seed)
+    network.rate = lambda source, target: 4 * elements / 0.015 if (source, target) == ("w0", "w1") else 4e9
+    members = hop_members(graph, rules, 40, dict.fromkeys(EIGHT, torch.ones(elements)))
+    world = World(network)
+    world.start(members, around(graph), elements)
+    world.run()
+    assert world.errors() == {}
+    slow = world.members["w0"].queue
+    sent = {to: slow.sent_bytes[to] // (4 * elements) for to in graph.targets("w0")}
+    assert slow.suppressed >= 5 and sent["w1"] <= 40 - slow.suppressed
+    assert all(member.queue.suppressed == 0 for name, member in world.members.items() if name != "w0")
+    assert all(torch.allclose(member.parameters, torch.ones(elements)) for member in members.values())
+
+
+def test_waits_are_counted_for_whom_they_ended_with() -> None:
+    """w0 takes 30 ms for a step, the others nothing: w1 waits for w0 that long in each iteration, and not for w2."""
+    graph = ring(SIX[:4])
+    network = Network(Random(1), lambda name, iteration: 0.03 if name == "w0" else 0.0)
+    world = World(network, no_change)
+    world.start(hop_members(graph, HopRules(), 20), around(graph), 1)
+    world.run()
+    waits = world.members["w1"].follow.waits
+    by_peer = {peer: sum(waited for waited, by in waits if by == peer) for peer in ("w0", "w2")}
+    assert by_peer["w0"] == pytest.approx(20 * 0.03, rel=0.2)
+    assert by_peer["w2"] < 0.1 * by_peer["w0"]
+
+
+class Silent(TrainingMember):
+    """Waits for something that nobody sends, until its own reminder comes or for ever."""
+
+    reminder_s: float | None = None
+    reminded = False
+
+    @property
+    def patience(self) -> int:
+        return 3
+
+    def program(self) -> Steps[None]:
+        if self.reminder_s is not None:
+            yield Send(self.name, Tokens(1), after_s=self.reminder_s)
+        yield Until(lambda: self.reminded, "word of nobody")
+
+    def receive(self, sender: str, message: Message) -> Iterable[Send]:
+        raise AssertionError(f"{message} of {sender}")
+
+
+def alone(member: TrainingMember) -> tuple[World, float]:
+    """A member that is driven to its end, and how long that took."""
+    world = World(Network(Random(1)))
+    world.start({member.name: member}, {member.name: ()}, 1)
+    world.run()
+    return world, world.members[member.name].ended_s
+
+
+def test_a_wait_ends_after_as_many_iterations_of_the_others_as_the_participant_allows() -> None:
+    world, ended_s = alone(Silent("a", torch.zeros(1)))
+    assert isinstance(world.members["a"].error, SyncError)
+    assert str(world.members["a"].error) == f"a, iteration 0: waited {3 * PATIENCE_S:g} s for word of nobody"
+    assert ended_s == pytest.approx(3 * PATIENCE_S, abs=0.02)
+
+
+class Reminded(Silent):
+    """Goes on at its reminder."""
+
+    reminder_s = 7.0
+
+    def receive(self, sender: str, message: Message) -> Iterable[Send]:
+        self.reminded = True
+        return ()
+
+
+def test_a_reminder_comes_after_its_time() -> None:
+    world, ended_s = alone(Reminded("a", torch.zeros(1)))
+    assert world.errors() == {} and ended_s == pytest.approx(7.0, abs=0.02)
