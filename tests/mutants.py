@@ -168,7 +168,7 @@ def checkout() -> Iterator[Path]:
         yield there
 
 
-def tests_of(rooms: Iterable[str]) -> list[str]:
+def room_tests(rooms: Iterable[str]) -> list[str]:
     """Return the paths of the rooms' tests, from the root."""
     paths = [path for room in rooms for path in (f"tests/{room}", f"tests/test_{room}.py")]
     return [path for path in paths if (ROOT / path).exists()]
@@ -176,8 +176,8 @@ def tests_of(rooms: Iterable[str]) -> list[str]:
 
 def stages(room: str) -> Iterator[tuple[str, list[str]]]:
     """Yield the tests that a mutant of the room is tried against, cheap ones first: a name, and pytest's words."""
-    yield "its room", [*WITHOUT_ROOT, *tests_of([room])]
-    yield "rooms that import it", [*WITHOUT_ROOT, *tests_of(rooms_that_import(room)[1:])]
+    yield "its room", [*WITHOUT_ROOT, *room_tests([room])]
+    yield "rooms that import it", [*WITHOUT_ROOT, *room_tests(rooms_that_import(room)[1:])]
     yield "the tour", TOUR
 
 
@@ -201,7 +201,7 @@ def check_unchanged() -> None:
     """Run the tests of every room and the tour on an unchanged copy. Exits with the first failure."""
     rooms = sorted({other for room in ROOMS for other in rooms_that_import(room)})
     with checkout() as there:
-        for words in ([*WITHOUT_ROOT, *tests_of(rooms)], TOUR):
+        for words in ([*WITHOUT_ROOT, *room_tests(rooms)], TOUR):
             if failure := first_failure(there, words):
                 sys.exit(f"a test fails without any change, and would kill every mutant: {failure}")
 
