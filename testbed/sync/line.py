@@ -42,6 +42,7 @@ class Line:
         self._lease_s = lease_s
         self._tls = tls
         self._closed = threading.Event()
+        self._leaving = False
         self._renewing = threading.Thread(target=self._renew, name="renew", daemon=True)
         if lease_s:
             self._renewing.start()
@@ -63,11 +64,20 @@ class Line:
             try:
                 message = self._channel.receive()
             except OSError:
-                if not self._lease_s or self._closed.is_set():
+                if not self._outlives or self._closed.is_set():
                     raise
                 message = None
-            if message is not None or not self._lease_s or not self._again():
+            if message is not None or not self._outlives or not self._again():
                 return message
+
+    def leave(self) -> None:
+        """Let `receive` end with the connection, instead of looking for the controller again."""
+        self._leaving = True
+
+    @property
+    def _outlives(self) -> bool:
+        """Whether a connection that ended is made anew."""
+        return bool(self._lease_s) and not self._leaving
 
     def close(self) -> None:
         """End the line, also for a thread that waits in `receive`."""
@@ -77,11 +87,11 @@ class Line:
             self._renewing.join(RETRY_S)
 
     def _again(self) -> bool:
-        """Find the controller again; False when the line was closed meanwhile."""
+        """Find the controller again; False when the line was closed, or the member left, meanwhile."""
         if not self._closed.is_set():
             log.warning("%s: the controller is away", self._member)
         self._channel.close()
-        while not self._closed.wait(RETRY_S):
+        while not self._closed.wait(RETRY_S) and not self._leaving:
             try:
                 channel = ControlChannel(self._address, 0, self._tls)
                 for message in self._rejoin():
