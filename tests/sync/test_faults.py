@@ -1,7 +1,7 @@
 """Members that die, freeze and come back, and a controller that is away: real processes over loopback.
 
-tests/sync/faults.py has every member in every phase; here each member dies once, in one phase after the other. Deaths at
-any step of a round (allreduce/test_deaths.py) and leases (test_line.py) are tested on simulated time as well.
+tests/sync/faults.py has every member in every phase; here each member dies once, in one phase after the other. Deaths
+at any step of a round (allreduce/test_deaths.py) and leases (test_line.py) are tested on simulated time as well.
 """
 
 from __future__ import annotations
