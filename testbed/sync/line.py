@@ -7,9 +7,9 @@ import threading
 from collections.abc import Callable, Iterable
 
 from testbed.protocol import ControlMessage, Renew
+from testbed.sync.clock import SYSTEM, Clock
 from testbed.sync.control import ControlChannel
 from testbed.sync.errors import SyncError
-from testbed.tls import Tls
 
 #: Renewals within a lease: one may be late, and one lost with a connection.
 RENEWALS = 3
@@ -28,22 +28,36 @@ class Line:
 
     def __init__(
         self,
-        address: str,
         channel: ControlChannel,
         member: str,
         rejoin: Callable[[], Iterable[ControlMessage]],
         lease_s: float,
-        tls: Tls | None = None,
+        connect: Callable[[], ControlChannel],
+        clock: Clock = SYSTEM,
     ) -> None:
-        self._address = address
+        """Take over a channel; `start` begins to renew the lease.
+
+        Args:
+            channel: The channel to the controller that this member has met.
+            member: The member that the line belongs to.
+            rejoin: Returns what the member says to a controller that it has found again.
+            lease_s: How long the controller keeps a member that it does not hear from; 0 where members have no leases.
+            connect: Makes another channel, or raises OSError or SyncError where the controller is away.
+            clock: Measures the time between renewals, and between attempts to find the controller.
+        """
         self._member = member
         self._channel = channel
         self._rejoin = rejoin
         self._lease_s = lease_s
-        self._tls = tls
-        self._closed = threading.Event()
-        self._renewing = threading.Thread(target=self._renew, name="renew", daemon=True)
-        if lease_s:
+        self._connect = connect
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._closed = self._leaving = False
+        self._renewing = threading.Thread(target=self.renew, name="renew", daemon=True)
+
+    def start(self) -> None:
+        """Renew the lease, where there is one, until the line is closed."""
+        if self._lease_s:
             self._renewing.start()
 
     def send(self, message: ControlMessage) -> None:
@@ -63,40 +77,59 @@ class Line:
             try:
                 message = self._channel.receive()
             except OSError:
-                if not self._lease_s or self._closed.is_set():
+                if not self._outlives or self._closed:
                     raise
                 message = None
-            if message is not None or not self._lease_s or not self._again():
+            if message is not None or not self._outlives or not self._again():
                 return message
+
+    def leave(self) -> None:
+        """Let `receive` end with the connection, instead of looking for the controller again."""
+        with self._changed:
+            self._leaving = True
+            self._changed.notify_all()
+
+    @property
+    def _outlives(self) -> bool:
+        """Whether a connection that ended is made anew."""
+        return bool(self._lease_s) and not self._leaving
 
     def close(self) -> None:
         """End the line, also for a thread that waits in `receive`."""
-        self._closed.set()
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
         self._channel.close()
         if self._renewing.is_alive():
             self._renewing.join(RETRY_S)
 
     def _again(self) -> bool:
-        """Find the controller again; False when the line was closed meanwhile."""
-        if not self._closed.is_set():
+        """Find the controller again; False when the line was closed, or the member left, meanwhile."""
+        if not self._closed:
             log.warning("%s: the controller is away", self._member)
         self._channel.close()
-        while not self._closed.wait(RETRY_S):
+        while not self._ends_within(RETRY_S, leaving=True):
             try:
-                channel = ControlChannel(self._address, 0, self._tls)
+                channel = self._connect()
                 for message in self._rejoin():
                     channel.send(message)
             except (OSError, SyncError):
                 continue
             self._channel = channel
-            if self._closed.is_set():
+            if self._closed:
                 channel.close()
-            return not self._closed.is_set()
+            return not self._closed
         return False
 
-    def _renew(self) -> None:
-        while not self._closed.wait(self._lease_s / RENEWALS):
+    def renew(self) -> None:
+        """Renew the lease from time to time, until the line is closed."""
+        while not self._ends_within(self._lease_s / RENEWALS):
             try:
                 self._channel.send(Renew(self._member))
             except OSError:
                 continue  # `receive` finds out as well, and finds the controller again
+
+    def _ends_within(self, seconds: float, leaving: bool = False) -> bool:
+        """Wait, and return whether the line was closed, or with `leaving` whether the member left."""
+        with self._changed:
+            return self._clock.wait_for(self._changed, lambda: self._closed or (leaving and self._leaving), seconds)

@@ -59,7 +59,11 @@ class Rendezvous:
         where members have no lease, and do not come back to it."""
         hello = replace(self.hello, returns=True)
         says = (lambda: ()) if rejoin is None else (lambda: (hello, rejoin()))
-        return Line(self.control, self.channel, self.name, says, self.welcome.lease_s, self.tls)
+        line = Line(
+            self.channel, self.name, says, self.welcome.lease_s, lambda: ControlChannel(self.control, 0, self.tls)
+        )
+        line.start()
+        return line
 
 
 def rendezvous(

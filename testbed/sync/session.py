@@ -228,12 +228,14 @@ class Session(Offers):
             error = undelivered
             raise
         finally:
-            if not self._control.leaving:
+            failed = not self._control.leaving
+            if failed:
+                self._line.leave()
                 said = f"{type(error).__name__ if error else ''}: {error}"
                 self._goodbye(Goodbye.with_error(self.name, self.rounds, said))
             # The controller closes the line once it has read the Goodbye. Closed here before that, the line would fail
             # a message that the controller is sending, and the unread Goodbye would be lost with the connection.
-            if not isinstance(self._engine, ElasticGroup):
+            if failed or not isinstance(self._engine, ElasticGroup):
                 self._control.released.wait(CLOSE_S)
             self._control.released.set()
             self._meanwhile.close()

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import torch
 
 from testbed import sync
+from testbed.controller.spec import Elasticity
 from testbed.planning import make_policy
-from testbed.protocol import Job
+from testbed.protocol import AbortGraph, ControlMessage, Job, Report
 from tests.controller.runs import group_of, mesh, plan_of, reaches, running, spec_of, swaps_of
 from tests.waiting import PATIENCE_S
 
@@ -61,3 +63,51 @@ def test_sessions_go_through_forced_swaps_without_losing_an_update(tmp_path: Pat
 
     asyncio.run(scene())
     assert means == {name: {2.0} for name in view.names}  # the mean of 0, 1, 2, 3, 4
+
+
+def test_the_error_that_an_elastic_member_leaves_by_is_heard_though_a_message_is_on_its_way(tmp_path: Path) -> None:
+    """A line closed before the controller has read the goodbye fails that message, and the goodbye is lost unread."""
+    view = mesh()
+    failing = view.names[0]
+    reported, early, over = threading.Event(), threading.Event(), threading.Event()
+
+    def member(name: str) -> None:
+        with (
+            suppress(KeyError, sync.SyncError),
+            sync.join(f"unix:{tmp_path}/s/{name}/control.sock", name, "127.0.0.1") as session,
+        ):
+            session.allreduce(torch.ones(10))
+            if name != failing:
+                over.wait(PATIENCE_S)
+                raise KeyError("the test is over")
+            session.report()
+            close = session._line.close
+            session._line.close = lambda: (close(), early.set())  # type: ignore[method-assign]
+            reported.wait(PATIENCE_S)
+            raise KeyError("a mistake")
+
+    async def scene() -> None:
+        jobs = dict.fromkeys(view.names, Job(ROUNDS))
+        spec = spec_of(view, jobs=jobs, elastic=Elasticity(quorum=2), period_s=3600.0)
+        async with running(spec, tmp_path) as controller:
+            heard = controller.heard
+
+            def send_late(message: ControlMessage) -> None:
+                if isinstance(message, Report) and message.member == failing:
+                    reported.set()
+                    early.wait(0.5)  # a member that does not wait has this long to close its line
+                    controller.server.send(failing, AbortGraph())
+                heard(message)
+
+            controller.heard = send_late  # type: ignore[method-assign]
+            threads = [threading.Thread(target=member, args=(name,), daemon=True) for name in view.names]
+            for thread in threads:
+                thread.start()
+            await reaches(controller, lambda: bool(controller.coordinator.events))
+            over.set()
+            [left] = [event for event in controller.coordinator.events if event.member == failing]
+            assert left.kind == "left" and "KeyError: 'a mistake'" in left.why
+            for thread in threads:
+                await asyncio.to_thread(thread.join, PATIENCE_S)
+
+    asyncio.run(scene())

@@ -1,6 +1,7 @@
 """Members that die, freeze and come back, and a controller that is away: real processes over loopback.
 
-tests/sync/faults.py has every member in every phase; here each member dies once, in one phase after the other.
+tests/sync/faults.py has every member in every phase; here each member dies once, in one phase after the other. Deaths
+at any step of a round (allreduce/test_deaths.py) and leases (test_line.py) are tested on simulated time as well.
 """
 
 from __future__ import annotations
@@ -13,8 +14,6 @@ import pytest
 
 from tests.connections import connections_of
 from tests.sync.cluster import PHASES, cluster, reported
-
-pytestmark = pytest.mark.physics
 
 MEMBERS = 5
 #: Of a lease that is to run out. Renewed each third of it, it outlives a member that a busy machine stops for 8 s.
@@ -29,6 +28,8 @@ def spoil(connection: socket.socket) -> bool:
         return False
 
 
+@pytest.mark.long
+@pytest.mark.local
 def test_each_member_dies_and_comes_back_and_all_end_with_the_same_bits() -> None:
     with cluster(MEMBERS, 0.02) as made:
         for name, phase in zip(made.names, PHASES, strict=False):
@@ -45,7 +46,9 @@ def test_each_member_dies_and_comes_back_and_all_end_with_the_same_bits() -> Non
     assert [(passage["kind"], passage["member"]) for passage in final["passages"]] == [("left", "m1")]
 
 
+@pytest.mark.physics
 def test_who_freezes_loses_its_lease_and_is_told_so_when_it_wakes() -> None:
+    """A lease of real processes runs out in real time: a busy machine that stops the others as long would lose them."""
     with cluster(3, 0.02, lease_s=LEASE_S) as made:
         made.signal("m2", signal.SIGSTOP)
         before = made.last_round("m2")
@@ -59,7 +62,9 @@ def test_who_freezes_loses_its_lease_and_is_told_so_when_it_wakes() -> None:
     assert left["member"] == "m2" and "did not renew its lease" in left["why"]
 
 
+@pytest.mark.physics
 def test_a_connection_that_carries_garbage_is_made_anew_and_nobody_is_lost() -> None:
+    """Members begin anew among themselves a lease of real time after their connections broke."""
     with cluster(3, 0.02, lease_s=LEASE_S) as made:
         for _ in range(2):
             before = made.last_round("m1")
@@ -71,6 +76,7 @@ def test_a_connection_that_carries_garbage_is_made_anew_and_nobody_is_lost() -> 
     assert final["identical"] and final["passages"] == []
 
 
+@pytest.mark.local
 def test_below_the_quorum_the_run_stops_with_the_reason() -> None:
     with cluster(3, 0.02, quorum=3) as made:
         made.kill("m1", next(iter(PHASES)), comes_back=False, mended=False)

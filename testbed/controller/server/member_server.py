@@ -79,7 +79,7 @@ class MemberServer:
     or, where they are `elastic`, whenever it comes.
 
     A member's connection is closed at its Goodbye, which tells the member that the Goodbye was read. With
-    `stays_after_goodbye` the connection stays open until the member closes it.
+    `stays_after_goodbye` the connection stays open until the member closes it, unless the member left by an error.
     """
 
     def __init__(
@@ -256,7 +256,8 @@ class MemberServer:
                     raise Contradiction(f"an unexpected {message.kind}")
                 self._listener.heard(message)
                 done = done or isinstance(message, Goodbye)
-                if done and not self._stays_after_goodbye:
+                failed = isinstance(message, Goodbye) and bool(message.error)
+                if done and (failed or not self._stays_after_goodbye):
                     return None
                 await asyncio.sleep(0)  # others' turn: what one has ready must not come before what they said earlier
         except OSError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -73,18 +73,24 @@ class Wire:
 
     def run(self) -> None:
         while self.pending:
-            kind, member, number, peer, values, part = self.pending.pop(self.draw.randrange(len(self.pending)))
-            state = self.members[member]
-            if kind == "own":
-                self.send(member, state.add_local(number))
-            elif kind is Kind.PARTIAL:
-                scale = self.draw.choice([1.0, 0.5])
-                self.send(member, state.add(number, peer, PartialSum(values / scale, scale, part)))
-            else:
-                state.check_mean(number, peer)
-                sends = state.accept(number, part, values)
-                assert sends
-                self.bring(member, sends[0], values)
+            self.step()
+
+    def step(self, ended: Collection[str] = ()) -> None:
+        """Deliver a chunk, unless its receiver is among those that have `ended`."""
+        kind, member, number, peer, values, part = self.pending.pop(self.draw.randrange(len(self.pending)))
+        state = self.members[member]
+        if member in ended:
+            return
+        if kind == "own":
+            self.send(member, state.add_local(number))
+        elif kind is Kind.PARTIAL:
+            scale = self.draw.choice([1.0, 0.5])
+            self.send(member, state.add(number, peer, PartialSum(values / scale, scale, part)))
+        else:
+            state.check_mean(number, peer)
+            sends = state.accept(number, part, values)
+            assert sends
+            self.bring(member, sends[0], values)
 
     def send(self, member: str, sends: Sequence[OutgoingChunk]) -> None:
         """What a member sends, partial sums as they are by now; a root takes the mean itself first."""

@@ -126,6 +126,7 @@ def test_who_is_gone_is_named_with_the_iteration_where_nobody_goes_on_without_it
     # A neighbour of w2 may hear of the end of the other one, whom w2's took along, before it hears of w2's.
     assert all(f"{name}, iteration " in errors[name] and " is gone" in errors[name] for name in ("w0", "w1", "w3"))
     assert any("w2 is gone" in error for error in errors.values())
+    assert max(member.ended_s for member in world.members.values()) < 0.1 * PATIENCE_S
 
 
 class Readmission(Controller):

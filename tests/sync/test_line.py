@@ -1,0 +1,114 @@
+"""A member's line to the controller on simulated time: leases that run out, and a controller that is away."""
+
+from __future__ import annotations
+
+from collections import deque
+from random import Random
+from typing import Any
+
+import pytest
+
+from testbed.controller.actions import Tell
+from testbed.controller.allreduce.membership import AllReduceMembership
+from testbed.controller.server.identity import Identities
+from testbed.controller.spec import Elasticity
+from testbed.protocol import Confirm, ControlMessage, Renew, Stop
+from testbed.sync.line import RENEWALS, RETRY_S, Line
+from tests.sync.simulated_time import SimulatedTime
+
+pytestmark = pytest.mark.pure
+
+LEASE_S = 12.0
+MEMBERS = ("a", "b", "c")
+
+
+class Channel:
+    """A connection to a controller; `hear` takes what is sent."""
+
+    def __init__(self, hear: Any) -> None:
+        self.open = True
+        self.coming: deque[ControlMessage] = deque()
+        self._hear = hear
+
+    def send(self, message: ControlMessage) -> None:
+        if not self.open:
+            raise OSError("closed")
+        self._hear(message)
+
+    def receive(self) -> ControlMessage | None:
+        return self.coming.popleft() if self.coming else None
+
+    def close(self) -> None:
+        self.open = False
+
+
+def line_of(channel: Channel, time: SimulatedTime, connect: Any = None, rejoin: Any = tuple) -> Line:
+    return Line(channel, "c", rejoin, LEASE_S, connect, time)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(("frozen_s", "lost"), [(0.5 * LEASE_S, False), (1.5 * LEASE_S, True), (4 * LEASE_S, True)])
+def test_who_freezes_for_a_lease_loses_it_and_is_told_so_when_it_wakes(frozen_s: float, lost: bool, seed: int) -> None:
+    time, draw = SimulatedTime(), Random(seed)
+    membership = AllReduceMembership(Identities(MEMBERS, "hush"), Elasticity(quorum=2, lease_s=LEASE_S))
+    membership.begin(0.0)
+    freezes_s, end_s = draw.uniform(1.0, 40.0), 150.0
+    gone: dict[str, str] = {}
+    frozen = False
+
+    def hear(message: ControlMessage) -> None:
+        nonlocal frozen
+        if time.now_s >= freezes_s and not frozen:
+            frozen = True
+            with line._changed:  # as a process that is stopped: the world goes on
+                time.wait_for(line._changed, lambda: False, frozen_s)
+        assert isinstance(message, Renew)
+        membership.renewed(message.member, time.now_s)
+
+    def look() -> None:
+        for member in membership.gone(time.now_s).keys() & membership.present:
+            gone.update(membership.gone(time.now_s))
+            for action in membership.remove({member: gone[member]}):
+                assert isinstance(action, Tell) and action.member == member == "c"
+                channel.coming.append(action.message)
+        time.call_later(membership.look_s, look)
+
+    def renew(member: str) -> None:
+        membership.renewed(member, time.now_s)
+        time.call_later(draw.uniform(0.8, 1.2) * LEASE_S / RENEWALS, lambda: renew(member))
+
+    channel = Channel(hear)
+    line = line_of(channel, time)
+    for member in ("a", "b"):
+        renew(member)
+    look()
+    time.call_later(end_s, line.close)
+    line.renew()
+    assert time.now_s >= end_s
+    assert gone == ({"c": f"it did not renew its lease for {LEASE_S:g} s"} if lost else {})
+    said = line.receive() if lost else None
+    assert not lost or (isinstance(said, Stop) and said.again and "did not renew its lease" in said.reason)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_line_finds_the_controller_again_once_it_is_back_and_says_where_the_member_stands(seed: int) -> None:
+    time, said = SimulatedTime(), []
+    back_s = Random(seed).uniform(0.0, 30.0)
+
+    def connect() -> Channel:
+        if time.now_s < back_s:
+            raise OSError("nobody listens")
+        channel = Channel(said.append)
+        channel.coming.append(Confirm(7))
+        return channel
+
+    line = line_of(Channel(said.append), time, connect, lambda: [Renew("c")])
+    assert line.receive() == Confirm(7)
+    assert said == [Renew("c")] and back_s <= time.now_s <= back_s + 2 * RETRY_S
+
+
+def test_who_leaves_does_not_look_for_the_controller_again() -> None:
+    time = SimulatedTime()
+    line = line_of(Channel(lambda message: None), time, lambda: pytest.fail("it looked for the controller"))
+    line.leave()
+    assert line.receive() is None and time.now_s == 0.0
