@@ -87,12 +87,23 @@ class Borders:
     def _not_seen(self, words: Sequence[str], said: Sequence[str]) -> Iterator[str]:
         """What a program did not find, and this machine has."""
         for line in said:
-            if not MISSING.search(line):
+            denied = "ermission denied" in line
+            if not denied and not MISSING.search(line):
                 continue
             for path in dict.fromkeys([*(match[2] for match in QUOTED_PATH.finditer(line)), *PATH.findall(line)]):
-                if hint := self._why_missing(path, words):
+                if hint := self._why_denied(path) if denied else self._why_missing(path, words):
                     yield hint
                     return
+
+    def _why_denied(self, path: str) -> str | None:
+        """Why a file of the folder may not be read."""
+        if self.files is None or not path.startswith(f"{FILES}/"):
+            return None
+        here = self.files / path.removeprefix(f"{FILES}/")
+        needed = 0o005 if here.is_dir() else 0o004
+        if not here.exists() or here.stat().st_mode & needed == needed:
+            return None
+        return f"the workers' user, who is nobody on this machine, may not read {here}: chmod o+rX {here}"
 
     def _why_missing(self, path: str, words: Sequence[str]) -> str | None:
         if path.startswith(SYSTEM):
@@ -101,7 +112,7 @@ class Borders:
             name = path.removeprefix(f"{FILES}/")
             here = Path(os.path.normpath(self.files / name))
             if not here.exists() and name in words and Path(name).exists():
-                return f"{name} is looked for in {self.files}, which containers see as {FILES}: write instead --files ."
+                return f"{name} is looked for in {self.files}, which containers see as {FILES}: give --files ."
         else:
             here = Path(path)
         if not here.exists():
@@ -114,7 +125,7 @@ class Borders:
             )
         return (
             f"{here.resolve()} is on this machine, of which a container sees {self.files} alone, as {FILES}: "
-            f"write instead --files with a folder that has it (`files` in an experiment), or --on-host"
+            "give --files (`files` in an experiment) a folder that has it, or use --on-host"
         )
 
     def _script_hints(self, words: Sequence[str], text: str) -> Iterator[str]:
@@ -127,7 +138,7 @@ class Borders:
         head = _head(script)
         if "ermission denied" in text and not script.stat().st_mode & 0o001:
             yield f"{words[0]} is no program for the workers' user: chmod o+rx {words[0]}"
-        elif head.startswith(b"#!") and not head.endswith(b"\r") and "OCI runtime" in text:
+        elif head.startswith(b"#!") and not head.endswith(b"\r") and f"exec {words[0]}: no such file" in text:
             yield f"{words[0]} asks for {head[2:].decode(errors='replace').strip()}, which its image does not have"
 
 
@@ -141,7 +152,10 @@ def line_end_hints(words: Sequence[str], folder: Path | None) -> Iterator[str]:
         shell = number > 0 and words[number - 1].rpartition("/")[2] in SHELLS
         if number > 0 and not shell and not word.endswith(SHELL_SCRIPTS):
             continue
+        if folder is not None and word.startswith("/") and not word.startswith(f"{FILES}/"):
+            continue  # the container's own
         script = (folder or Path()) / word.removeprefix(f"{FILES}/")
+        word = str(script) if word.startswith("/") else word
         if (head := _head(script)).endswith(b"\r") and b"\0" not in head:
             yield f"{word} has line ends of Windows (CRLF), which no shell takes: `sed -i 's/\\r$//' {word}`"
 
