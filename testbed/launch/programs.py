@@ -161,7 +161,7 @@ class Programs:
         return [names[descriptor] for descriptor in ended]
 
     def _closed(self, name: str) -> int | None:
-        """Close the descriptor of a program that has ended; what its parent was told, where that is known."""
+        """Close the descriptor of a program that has ended. Return what its parent was told, where that is known."""
         descriptor = self._ended_descriptors.pop(name, None)
         if descriptor is None:
             return None

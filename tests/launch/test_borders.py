@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from testbed.launch.borders import NEEDS_COMPILER, NO_FILES, NO_PROGRAMS, NO_ROOM, READ_ONLY, Borders
 
@@ -165,3 +167,11 @@ def test_a_module_that_is_not_in_the_image_is_named(project: Path) -> None:
     (hint,) = Borders(project).hints(["python", "train.py"], ["ModuleNotFoundError: No module named 'tqdm'"])
     assert "tqdm" in hint
     assert "--image requirements.txt" in hint
+
+
+@given(words=st.lists(st.text(max_size=9) | st.text("/abc\0", min_size=300, max_size=400), min_size=1, max_size=4))
+def test_whatever_a_command_and_its_output_say_hints_are_no_error(words: list[str]) -> None:
+    borders = Borders(Path("/tmp"))
+    said = [f"can't open file '{word}': No such file or directory; Permission denied: '/work/{word}'" for word in words]
+    borders.hints(words, said)
+    assert len(borders.seen(words)) == len(words)
